@@ -34,7 +34,9 @@ from scamp_service.store import schema
 from scamp_service.store.recount import recount
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
-from tests.simulation import Clock, SimulatedExecutor, SimulatedProposer, SimulatedSizer, World, no_faults
+from tests.simulation.faults import Clock, no_faults
+from tests.simulation.services import SimulatedExecutor, SimulatedProposer, SimulatedSizer
+from tests.simulation.world import World
 
 TITLE = "One study of many trials"
 ABOUT = """\

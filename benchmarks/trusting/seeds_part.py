@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from benchmarks.running.results import Finding
 from tests.quick_store import empty_store
-from tests.simulation import Simulation
+from tests.simulation.simulation import Simulation
 
 SEEDS_OF_CASE = 50
 TITLE = "Simulated faults"
 HEADER = ("seeds", "failed", "terms", "crashes", "pauses", "case")
 ABOUT = """\
 Two controllers on one database (SQLite in memory) and one simulated cluster, in virtual time. Each seed draws one or
-two studies and when what goes wrong (`tests/simulation.py` lists the faults). A seed fails if a trial or an
+two studies and when what goes wrong (`tests/simulation` lists the faults). A seed fails if a trial or an
 acknowledged metric is missing or counts twice, if a device ever holds more than it has, or if a study never ends.
 *Terms* counts how often a controller became the leader."""
 KINDS = ("lost", "duplicated", "oversubscribed", "stuck")

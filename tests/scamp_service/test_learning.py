@@ -15,7 +15,8 @@ from scamp_service.model import Attempt, Json
 from scamp_service.store.store import Store
 from scamp_service.store.tallies import prediction_errors_pct
 from tests.quick_store import empty_store
-from tests.simulation import Faults, Simulation, no_faults
+from tests.simulation.faults import Faults, no_faults
+from tests.simulation.simulation import Simulation
 
 NO_FAULTS = no_faults()
 TRIALS = 16

@@ -20,9 +20,12 @@ from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.model import Json, Lease
 from scamp_service.store import schema
 from scamp_service.store.store import Store
-from tests import simulation as simulated
 from tests.quick_store import empty_store
-from tests.simulation import Faults, SimulatedExecutor, SimulatedProposer, SimulatedSizer, Simulation, no_faults
+from tests.simulation import services, world
+from tests.simulation.candidates import SLOW
+from tests.simulation.faults import Faults, no_faults
+from tests.simulation.services import SimulatedExecutor, SimulatedProposer, SimulatedSizer
+from tests.simulation.simulation import Simulation
 from workloads.training.checkpoints.retention import outdated
 
 NUM_SEEDS, NUM_SOAK_SEEDS = 1_000, 100_000
@@ -148,7 +151,7 @@ def test_a_full_disk_a_lost_sink_and_a_cluster_that_changes_lose_nothing() -> No
 
 def test_when_only_the_newest_two_checkpoints_are_kept_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     faults = Faults(lose_sink=0.5, kill_rank=0.2)
-    monkeypatch.setattr(simulated, "outdated", lambda written, newest, needed: outdated(written, newest, ()))
+    monkeypatch.setattr(world, "outdated", lambda written, newest, needed: outdated(written, newest, ()))
     assert any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in range(40))
 
 
@@ -219,13 +222,13 @@ def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_
 
     store = Store("sqlite://")
     simulation = Simulation(store, 3, no_faults())
-    executor: Any = simulated.SimulatedExecutor(simulation.world, 1)
+    executor: Any = SimulatedExecutor(simulation.world, 1)
     errors = ContainedErrors()
     seconds = count(0.0, failing.SECONDS_BEFORE_FAILED / failing.ERRORS_BEFORE_FAILED)
     now: dict[str, Any] = {"clock": lambda: 7.0, "monotonic": lambda: next(seconds)}
     process = simulation.controllers[0]
     one = controller.Controller(store, executor, process.sizer, process.proposer, **now, errors=errors)
-    monkeypatch.setattr(simulated, "Search", no_search)
+    monkeypatch.setattr(services, "Search", no_search)
     while store.studies()[0].state is StudyState.RUNNING:
         one.tick()
     for study, each in zip(store.studies(), sorted(errors.to_json(), key=lambda each: each["study_id"]), strict=True):
@@ -313,7 +316,7 @@ def test_the_age_of_a_verdict_survives_controllers_after_the_clock_was_set_back(
 def one_controller(store: Store, simulation: Simulation) -> tuple[controller.Controller, SimulatedSizer]:
     clock = simulation.clock
     sizer, proposer = SimulatedSizer(clock, simulation.rng), SimulatedProposer(clock, simulation.rng)
-    executor = simulated.SimulatedExecutor(simulation.world, 1)
+    executor = SimulatedExecutor(simulation.world, 1)
     return controller.Controller(store, executor, sizer, proposer, clock=clock, monotonic=clock), sizer
 
 
@@ -322,7 +325,7 @@ def test_proposals_that_could_not_be_stored_are_made_again(monkeypatch: pytest.M
     store = Store("sqlite://")
     simulation = Simulation(store, 3, no_faults())
     grid = {"space": {"mib": {"choice": [10, 30]}, "ranks": {"choice": [1]}}, "search": {"sampler": "grid"}}
-    study = store.create_study({**store.studies()[0].spec, **grid}, now=0.0)
+    study = store.create_study({**store.studies()[0].spec, **grid, "stopping": {"rule": "none"}}, now=0.0)
     one, _ = one_controller(store, simulation)
     one.tick()
     with monkeypatch.context() as patch:
@@ -391,7 +394,7 @@ class TrainsNarrowOnly(Simulation):
 
     def spec(self, number: int) -> Json:
         asha = {"rule": "asha", "min_steps": 2, "reduction_factor": 2}  # the others end early
-        only = {"mib": 10, "ranks": 1, "spike": 0, "most_ranks": 4, "slow": simulated.SLOW, "breaks": 1}
+        only = {"mib": 10, "ranks": 1, "spike": 0, "most_ranks": 4, "slow": SLOW, "breaks": 1}
         space = {"space": {"lr": {"low": 0.1, "high": 0.9}}, "fixed": only, "stopping": asha}
         usual = super().spec(number)
         return {**usual, **space, "budget": {**usual["budget"], "trials": 4}}

@@ -20,7 +20,9 @@ from scamp_service.search.proposer import Asked, Proposer
 from scamp_service.search.threads import ThreadProposer
 from scamp_service.study.spec import StudySpec
 from tests.quick_store import empty_store
-from tests.simulation import SimulatedExecutor, SimulatedProposer, SimulatedSizer, Simulation, no_faults
+from tests.simulation.faults import no_faults
+from tests.simulation.services import SimulatedExecutor, SimulatedProposer, SimulatedSizer
+from tests.simulation.simulation import Simulation
 
 
 class Sleeper:

@@ -11,7 +11,8 @@ from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Json
 from tests.quick_store import empty_store
 from tests.scamp_service.control.decide.snapshots import ALIVE, effects, study
-from tests.simulation import Simulation, no_faults
+from tests.simulation.faults import no_faults
+from tests.simulation.simulation import Simulation
 from tests.values import attempt, trial
 
 WHY = "the study has used up its 60 s (budget.seconds)"

@@ -1,0 +1,159 @@
+"""The processes of a simulation that run the real controller: they crash, stand still and compete for the lease."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scamp_service.control.controller import Controller
+from scamp_service.control.leadership import Elected, Leadership, Reign
+from scamp_service.errors import Unavailable
+from scamp_service.model import Lease
+from scamp_service.store.store import Store
+from tests.simulation.services import SimulatedExecutor, SimulatedProposer, SimulatedSizer
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+
+class Crash(BaseException):
+    """The controller is killed here."""
+
+
+class UnreliableProxy:
+    """Passes the calls of one controller on. It may be killed before or after some of them, or stand still before."""
+
+    def __init__(self, target: Any, methods: frozenset[str], process: ControllerProcess) -> None:
+        self._target, self._methods, self._process = target, methods, process
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._target, name)
+        if not callable(attribute):
+            return attribute
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if name in self._methods:
+                self._process.simulation.num_acts += name != "renew_lease"
+                self._process.disturb(f"before {name}")
+            if isinstance(self._target, Store) and not self._process.simulation.world.has_database:
+                raise Unavailable("the database is away")
+            result = attribute(*args, **kwargs)
+            self._process.delay()
+            if name in self._methods:
+                self._process.disturb(f"after {name}")
+            return result
+
+        return call
+
+
+WRITES = frozenset(
+    {
+        *("move_study", "create_trials", "move_trial", "redate_refusals"),
+        *("begin_attempt", "move_attempt", "take_lease", "renew_lease"),
+    }
+)
+CALLS = frozenset({"launch", "stop"})
+QUESTIONS = frozenset({"request"})
+
+
+class ControllerProcess:
+    """A process that runs a controller while it leads, and is started again after each crash."""
+
+    def __init__(self, simulation: Simulation, number: int) -> None:
+        self.simulation, self.number, self.life = simulation, number, 0
+        self.stands_still = False
+        self.continues_at = self.starts_at = 0.0
+        self.start()
+
+    def start(self) -> None:
+        self.life += 1
+        simulation = self.simulation
+        self.sizer = SimulatedSizer(simulation.clock, simulation.rng, simulation.faults.fail_sizing)
+        self.proposer = SimulatedProposer(simulation.clock, simulation.rng)
+        store: Any = UnreliableProxy(simulation.store, WRITES, self)
+        leadership = Leadership(
+            store,
+            2.0,
+            holder=f"controller {self.number} life {self.life}",
+            clock=simulation.clock,
+            wall_clock=simulation.world.wall_clock,
+            is_gone=lambda holder: False,
+        )
+        self.elected = Elected(leadership, self.begin)
+
+    @property
+    def due(self) -> list[float]:
+        """When this process has something to do: it begins, continues, or has an answer of its sizer or a sampler."""
+        answers = [*self.sizer.pending.values(), *self.proposer.pending.values()]
+        return [self.starts_at, self.continues_at, *(ready for ready, *_ in answers)]
+
+    def begin(self, lease: Lease) -> Reign:
+        """Run the real controller on the fenced store; a lost race for the lease must not show anywhere."""
+        simulation = self.simulation
+        fenced: Any = UnreliableProxy(simulation.fence(lease), WRITES, self)
+        executor: Any = UnreliableProxy(SimulatedExecutor(simulation.world, lease.epoch), CALLS, self)
+        self.proposer = SimulatedProposer(simulation.clock, simulation.rng, simulation.faults.slow_sampler)
+        proposer: Any = UnreliableProxy(self.proposer, QUESTIONS, self)
+        controller = Controller(
+            fenced,
+            executor,
+            self.sizer,
+            proposer,
+            clock=simulation.world.wall_clock,
+            monotonic=simulation.clock,
+            new_token=simulation.new_token,
+        )
+        return SimulatedReign(controller)
+
+    def tick(self) -> None:
+        """One cycle, unless the process is dead or stands still."""
+        if self.stands_still or self.simulation.clock.now < self.starts_at:
+            return
+        simulation = self.simulation
+        acts, now = simulation.num_acts, simulation.clock.now
+        try:
+            self.elected.tick()
+            if self.elected.leads:
+                simulation.is_quiet = (simulation.num_acts, simulation.clock.now) == (acts, now)
+        except Unavailable:
+            return
+        except Crash:
+            self.simulation.num_crashes += 1
+            self.starts_at = self.simulation.clock.now + self.simulation.rng.uniform(0.0, 30.0)
+            self.start()
+
+    def disturb(self, where: str) -> None:
+        rng, faults = self.simulation.rng, self.simulation.faults
+        if rng.random() < faults.crash / 2:
+            raise Crash(where)
+        if rng.random() < faults.pause / 2:
+            self.stand_still(rng.uniform(0.5, 20.0))
+
+    def delay(self) -> None:
+        """Ranks go on, and report, while a call takes its time."""
+        simulation = self.simulation
+        if simulation.rng.random() < simulation.faults.slow_call:
+            simulation.world.advance(simulation.clock.now + simulation.rng.uniform(0.0, 1.0))
+
+    def stand_still(self, seconds: float) -> None:
+        """The world goes on, and the others with it; then this process continues where it stood."""
+        simulation, self.stands_still = self.simulation, True
+        simulation.num_pauses += 1
+        self.continues_at = until = simulation.clock.now + seconds
+        while simulation.clock.now < until:
+            simulation.cycle()
+        self.stands_still = False
+
+
+@dataclass
+class SimulatedReign:
+    controller: Controller
+
+    def tick(self) -> None:
+        self.controller.tick()
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def end(self) -> None:
+        """Nothing to end."""
