@@ -20,6 +20,7 @@ from fastapi import Path as FromPath
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from api.views.charts import MOST_CURVES
 from scamp_service.errors import NotFound, Unavailable
 from scamp_service.store.store import Store
 
@@ -43,7 +44,7 @@ def study(request: Request, study_id: Id) -> HTMLResponse:
     """Page of one study. Raises ``NotFound``."""
     with suppress(Unavailable):  # the page itself says that the database cannot be reached
         _store(request).study(study_id)
-    return _page(request, "study", study_id=study_id)
+    return _page(request, "study", study_id=study_id, most_curves=MOST_CURVES)
 
 
 @router.get("/studies/{study_id}/trials/{number}")

@@ -21,10 +21,14 @@ export async function request(path, options = {}) {
     throw new ApiError(0, "ScaMP cannot be reached. Start it with “scamp serve”, then reload this page.");
   }
   if (response.ok) return response.status === 204 ? null : response.json();
-  if (response.status === 401) {
-    location.assign(`/login?next=${encodeURIComponent(location.pathname)}`);
-  }
+  if (response.status === 401) return signIn();
   throw new ApiError(response.status, await problem(response));
+}
+
+/** Leaves the page for the one to sign in. It never resolves, so that no error shows up meanwhile. */
+function signIn() {
+  location.assign(`/login?next=${encodeURIComponent(location.pathname)}`);
+  return new Promise(() => {});
 }
 
 async function problem(response) {

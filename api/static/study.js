@@ -17,8 +17,9 @@ import { trialsPanel } from "./study/trials.js";
 /** The panels in the order of the page. */
 const PANELS = [headPanel, actionsPanel, historyPanel, bestPanel, curvesPanel, memoryPanel, stepsPanel, trialsPanel];
 
-const studyId = Number(byId("study").dataset.studyId);
-const state = new StudyState(studyId);
+const data = byId("study").dataset;
+const studyId = Number(data.studyId);
+const state = new StudyState(studyId, Number(data.mostCurves));
 const page = new Page(state, byId("panels"));
 const feeds = new StudyFeeds(state, page);
 const open = (trial) => location.assign(`/studies/${studyId}/trials/${trial.number}`);

@@ -23,6 +23,7 @@ from typing import IO, Self
 
 import httpx
 
+from scamp_service import patience
 from scamp_service.cluster.local.local_ray import LocalRay, check_account
 from scamp_service.errors import Conflict, Refused, Unavailable
 from scamp_service.files import keep_private, trouble_with
@@ -41,10 +42,6 @@ LONGEST_RAY_PAUSE_SECONDS = 60.0
 """Seconds from one start of Ray to the next. They double with each start, until a Ray stays up."""
 RAY_STAYS_SECONDS = 20.0
 """A Ray that lives so long after its start stays up: should it die, the next one starts at once."""
-FIRST_BEAT_SECONDS = 180.0
-"""A child that has not turned its loop once after so long is restarted: the controller may wait for Ray."""
-SILENT_SECONDS = {"api": 10.0, "controller": 12.0}
-"""A child whose loop does not turn for so long is restarted. Before that, a lease must be able to lapse."""
 STOP_SECONDS = 10.0
 LAST_BYTES = 500  # of a child's log
 
@@ -146,7 +143,7 @@ class Service:
                 self._spawn(name)
             return
         silent = pulse.silent_seconds()
-        if silent > (SILENT_SECONDS[name] if pulse.has_beaten else FIRST_BEAT_SECONDS):
+        if silent > (patience.LOOP_SECONDS[name] if pulse.has_beaten else patience.STARTING_LOOP_SECONDS):
             log.warning("the %s process has not turned its loop for %.0f s; ending it", name, silent)
             child.kill()  # SIGTERM would not reach a frozen process
 

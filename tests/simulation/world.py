@@ -13,6 +13,7 @@ from scamp_service.control.decide.finish import JOIN_SECONDS, RETURN_SECONDS
 from scamp_service.control.executor import Order
 from scamp_service.lifecycle import Outcome
 from scamp_service.model import Metric
+from scamp_service.patience import RANK_SECONDS, STARTING_RANK_SECONDS
 from scamp_service.store.store import Store
 from tests.simulation.candidates import grown_mib, objective, step_seconds, tensors_mib, truth_mib
 from tests.simulation.faults import Clock, Faults
@@ -34,10 +35,6 @@ class SimulatedGang:
     unsent: list[Callable[[], bool]] = field(default_factory=list)
     has_answer: bool = False  # its outcome has been stored, or refused
     recorded: int = 0  # step of the newest checkpoint that the database has acknowledged, or that was resumed from
-
-
-SILENT_SECONDS = 30.0
-START_SECONDS = 120.0
 
 
 class World:
@@ -164,7 +161,7 @@ class World:
         gang = self.gangs_by_key[order.key] = SimulatedGang(
             order, frozen=True, started=False, progressed=self.clock.now
         )
-        self.after(START_SECONDS, lambda: self._break(gang, "a rank has not answered for 120 s"))
+        self.after(STARTING_RANK_SECONDS, lambda: self._break(gang, "a rank has not answered for 120 s"))
 
     def _break(self, gang: SimulatedGang, why: str) -> None:
         gang.broken = why
@@ -195,7 +192,7 @@ class World:
             return
         if self.rng.random() < self.faults.freeze_rank:
             gang.frozen = True
-            self.after(SILENT_SECONDS, lambda: self._break(gang, "a rank has not answered for 30 s"))
+            self.after(RANK_SECONDS, lambda: self._break(gang, "a rank has not answered for 30 s"))
             return
         grown = grown_mib(order.candidate.params, order.plan.world_size)
         needed_mib = truth_mib(order.candidate.params) + grown

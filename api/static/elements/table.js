@@ -3,7 +3,7 @@
 import { h, keyed } from "./dom.js";
 import { coalesced } from "./frames.js";
 
-const ROW = 32; // CSS pixels; the same as --row in style.css
+const ROW = 32; // height in CSS pixels
 const SPARE = 12; // rows kept above and below the visible ones
 
 /**
@@ -41,6 +41,7 @@ export class PagedTable {
       this.body,
     );
     this.table.style.minWidth = `${columns.reduce((sum, column) => sum + (column.width ?? column.least), 0)}px`;
+    box.style.setProperty("--row", `${ROW}px`);
     box.replaceChildren(this.table);
     this.height = this.top = 0;
     this.draw = coalesced(() => this.drawNow());

@@ -6,15 +6,16 @@ import { toMib } from "../format.js";
 import { PageState } from "../page_state.js";
 import { TERMINAL, numIn } from "../states.js";
 
-const MOST_CURVES = 200; // the same as in api/views/charts.py
 const MOST_POINTS = 3000; // points of the history; beyond it, it is to be thinned again
 const MOST_ROWS = 3000; // rows that are kept beside the running ones
 const NEW_POINT = { step: 0, value: null };
 
 export class StudyState extends PageState {
-  constructor(studyId) {
+  /** At most `mostCurves` curves are drawn at a time. */
+  constructor(studyId, mostCurves) {
     super();
     this.studyId = studyId;
+    this.mostCurves = mostCurves;
     this.study = null;
     this.rows = new Map(); // number → trial, of those that were visible or run; the oldest answers first
     this.numbers = new Map(); // trial id → number
@@ -42,7 +43,7 @@ export class StudyState extends PageState {
 
   /** Whether no more curves are drawn, as there are enough. */
   get hasMostCurves() {
-    return this.leading.length >= MOST_CURVES;
+    return this.leading.length >= this.mostCurves;
   }
 
   /** Whether the history has grown so much that the server should thin it again. */

@@ -8,14 +8,13 @@ from typing import Any
 
 import ray
 
+from scamp_service import patience
 from scamp_service.cluster.driver.calls import Calls
 from scamp_service.cluster.driver.rank_processes import kill_process
 from scamp_service.cluster.sink import SinkStatus
 from scamp_service.host import source_hash
 
 log = logging.getLogger("scamp.ray")
-
-SILENT_SECONDS = 20.0  # after which a sink that does not answer is replaced
 
 
 class SinkKeeper:
@@ -36,9 +35,9 @@ class SinkKeeper:
         """Ask how it is, unless a question is on its way; replace it when it has not answered for too long."""
         if not self._calls.awaits_sink():
             self._ask(now)
-        elif now - self._asked > SILENT_SECONDS:
+        elif now - self._asked > patience.SINK_SECONDS:
             self._asked = now
-            self._replace(f"it has not answered for {SILENT_SECONDS:.0f} s")
+            self._replace(f"it has not answered for {patience.SINK_SECONDS:.0f} s")
 
     def excuse(self, seconds: float) -> None:
         """Give it so many more seconds to answer."""

@@ -4,7 +4,7 @@ import { StudyState } from "../../../api/static/study/state.js";
 
 /** A state with trials 0 (running, in the table) and 1 (in the history alone), and the fields that changed since. */
 function known() {
-  const state = new StudyState(7);
+  const state = new StudyState(7, 200);
   state.setStudy({
     spec: { objective: { metric: "accuracy", direction: "maximize" } },
     trials: { RUNNING: 2 },

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
+from scamp_service import patience
 from scamp_service.cluster.driver.states import events, instructions
 from scamp_service.cluster.driver.states.causes import cause_of_death, first_line, silence
 from scamp_service.cluster.driver.states.events import Answer, Call, Event, LaunchOrdered, Node
@@ -29,8 +30,6 @@ from scamp_service.lifecycle import Outcome
 log = logging.getLogger("scamp.ray")
 
 PROBE_SECONDS = 5.0  # between two questions to a rank how it is
-SILENT_SECONDS = 30.0  # after which a rank that does not answer is ended
-START_SECONDS = 120.0  # the same for one that has never answered
 PUT_OFF_SECONDS = 1.0  # for which a launch that was put off keeps spare ranks from starting
 
 
@@ -193,10 +192,10 @@ class RankStates:
         """End the ranks that have not answered for too long, and break their gangs."""
         for rank in self.ranks.values():
             is_starting = rank.phase is Phase.STARTING
-            patience = START_SECONDS if is_starting else SILENT_SECONDS
-            if rank.asked is None or self._now - rank.asked < patience or rank.phase is Phase.ENDING:
+            seconds = patience.STARTING_RANK_SECONDS if is_starting else patience.RANK_SECONDS
+            if rank.asked is None or self._now - rank.asked < seconds or rank.phase is Phase.ENDING:
                 continue
-            why = silence(patience, is_starting=is_starting)
+            why = silence(seconds, is_starting=is_starting)
             log.warning("the rank %s %s; ending it", rank.name, why)
             if is_starting:
                 self._failures.failed(rank.device, f"it {why}", self._now)

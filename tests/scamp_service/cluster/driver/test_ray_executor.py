@@ -19,11 +19,11 @@ import pytest
 import ray
 
 from estimators.model import Candidate, Plan
+from scamp_service import patience
 from scamp_service.cluster.devices.gpus import is_rank
 from scamp_service.cluster.devices.pools import Offers
-from scamp_service.cluster.driver import sink_keeper
 from scamp_service.cluster.driver.ray_executor import RayExecutor
-from scamp_service.cluster.driver.states import idle_ranks, rank_states
+from scamp_service.cluster.driver.states import idle_ranks
 from scamp_service.cluster.driver.states.rank_record import Phase
 from scamp_service.cluster.local.connection import namespace_of
 from scamp_service.cluster.local.local_ray import LocalRay
@@ -306,7 +306,7 @@ def test_another_executor_finds_a_gang_broken_when_one_of_its_ranks_is_missing(w
 def test_a_rank_that_does_not_answer_closes_its_device_alone_until_it_is_gone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_states, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(patience, "RANK_SECONDS", 3.0)
     device, other = world.devices()
     order = world.order((device,), steps=LONG)
     world.launch(order)
@@ -324,7 +324,7 @@ def test_a_rank_that_does_not_answer_closes_its_device_alone_until_it_is_gone(
 
 @pytest.mark.soak
 def test_a_rank_that_freezes_breaks_its_gang(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_states, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(patience, "RANK_SECONDS", 3.0)
     order = world.order(world.devices(), steps=LONG)
     world.launch(order)
     world.training(order)
@@ -340,7 +340,7 @@ def test_a_rank_that_freezes_breaks_its_gang(world: World, monkeypatch: pytest.M
 
 
 def test_a_frozen_sink_is_replaced_and_no_report_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_keeper, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(patience, "SINK_SECONDS", 3.0)
     order = world.order(world.devices()[:1], steps=200)
     world.launch(order)
     world.training(order)

@@ -47,18 +47,13 @@ from scamp_service.cluster.driver.states.instructions import (
     StopAttempt,
 )
 from scamp_service.cluster.driver.states.rank_record import Phase
-from scamp_service.cluster.driver.states.rank_states import (
-    PROBE_SECONDS,
-    PUT_OFF_SECONDS,
-    SILENT_SECONDS,
-    START_SECONDS,
-    RankStates,
-)
+from scamp_service.cluster.driver.states.rank_states import PROBE_SECONDS, PUT_OFF_SECONDS, RankStates
 from scamp_service.cluster.driver.states.start_failures import CLOSED_AFTER
 from scamp_service.cluster.worker.answers import Ended, RankStatus
 from scamp_service.control.executor import GangState, Order
 from scamp_service.host import Process
 from scamp_service.lifecycle import Outcome
+from scamp_service.patience import RANK_SECONDS, STARTING_RANK_SECONDS
 from tests.ranks import ORDER
 
 HERE = Node("10.0.0.1", 4, ("a/0", "a/1"))
@@ -216,7 +211,7 @@ def test_a_rank_that_ray_refuses_to_start_breaks_its_gang(driven: Driven) -> Non
 
 def test_a_rank_that_never_answers_is_ended_and_counts_as_a_failed_start(driven: Driven) -> None:
     (name,) = started(driven.look(nodes=[AWAY]))
-    assert driven.look(after=START_SECONDS - 1) == []
+    assert driven.look(after=STARTING_RANK_SECONDS - 1) == []
     assert driven.look(after=1.0) == [FindProcess(name), KillActor(name)]
     assert started(driven.look(nodes=[AWAY])) == []
     assert started(driven.look(nodes=[AWAY], after=1.0)) == ["rank/b/0/1"]
@@ -322,7 +317,7 @@ def test_a_rank_that_does_not_answer_breaks_its_gang_and_is_killed(driven: Drive
     assert driven.on(ProbeDue(), PROBE_SECONDS) == []
     assert driven.on(ProbeDue(), 0.1) == [AskStatus(name)]
     assert driven.on(ProbeDue(), 0.1) == []
-    assert driven.look(after=SILENT_SECONDS - 1) == []
+    assert driven.look(after=RANK_SECONDS - 1) == []
     driven.on(Paused(100.0), 100.0)
     assert driven.look() == [], "the silence of a pause of ours does not count"
     assert killed(driven.look(after=1.0)) == {name}
@@ -414,7 +409,7 @@ def test_a_found_rank_that_is_idle_is_kept_only_if_it_has_our_version(driven: Dr
 def test_a_found_rank_that_never_answers_closes_its_device_until_its_process_is_gone(driven: Driven) -> None:
     name = "rank/a/0/x"
     driven.on(RankFound(name, "a/0"))
-    assert driven.look(after=SILENT_SECONDS) == [FindProcess(name), KillActor(name)]
+    assert driven.look(after=RANK_SECONDS) == [FindProcess(name), KillActor(name)]
     assert KillProcess(name, process(name)) in driven.on(ProcessFound(name, process(name)))
     driven.look(after=1000.0)
     assert "does not answer" in driven.states.closed()["a/0"]

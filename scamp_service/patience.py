@@ -1,0 +1,12 @@
+"""How long each kind of process may be silent before it is ended and replaced, in seconds."""
+
+RANK_SECONDS = 30.0
+"""A rank that does not answer."""
+STARTING_RANK_SECONDS = 120.0
+"""A rank that has never answered."""
+SINK_SECONDS = 20.0
+"""A sink that does not answer."""
+LOOP_SECONDS = {"api": 10.0, "controller": 12.0}
+"""A child of the supervisor whose loop does not turn. Before that, a lease must be able to lapse."""
+STARTING_LOOP_SECONDS = 180.0
+"""A child whose loop has not turned once: the controller may wait for Ray."""
