@@ -73,6 +73,18 @@ class Sized:
     step_factor: float = 1.0
     pipeline: Json | None = None
     share: int = 1
+    num_params: int = 0
+
+    @property
+    def quantities(self) -> Mapping[str, float | None]:
+        """Everything that a study may bound, by its name in ``study.predicted``; None where it is not known."""
+        return {
+            "peak_mib": self.prediction.expected_bytes / MIB,
+            "reserved_mib": self.prediction.reserved_mib,
+            "step_seconds": self.step_seconds,
+            "ranks": self.plan.world_size,
+            "parameters": self.num_params or None,
+        }
 
     @cached_property
     def demand(self) -> tuple[int, int]:
@@ -148,6 +160,11 @@ class Trial:
     def predicted_step_seconds(self) -> float | None:
         """Predicted seconds of a step under the newest plan; None before it, or where none are predicted."""
         return self.sized.step_seconds if self.sized else None
+
+    @property
+    def quantities(self) -> Mapping[str, float | None]:
+        """Everything that is predicted for the newest plan; nothing before it."""
+        return self.sized.quantities if self.sized else {}
 
     @property
     def is_healed(self) -> bool:

@@ -68,6 +68,7 @@ class TrialView(View):
             " where the speed of its devices is not known"
         ),
     ]
+    num_params: Annotated[int, Field(description="number of the model's parameters; 0: not known")]
     step_factor: Annotated[
         float, Field(description="how many times as long steps of its family took as predicted; 1: nothing learned")
     ]

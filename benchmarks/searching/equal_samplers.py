@@ -88,6 +88,7 @@ class _Past:
     step: int
     value: float | None
     origin: Origin = Origin.SEARCH
+    quantities: Mapping[str, float | None] = field(default_factory=dict)
 
 
 def objective(params: Mapping[str, Any]) -> float:

@@ -286,6 +286,7 @@ class Controller:
             num_trials=sum(counts.values()) - int(tallies.get(BESIDE, 0)),
             searched=frozenset(spec.space),
             mutate=perturbation_of(spec),
+            predicted=spec.predicted,
             exhausted=self._proposing.is_exhausted(study.id),
             used_up=self._limit_reached(study, spec),
             broken=(

@@ -13,11 +13,12 @@ import itertools
 import math
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scamp_service.lifecycle import LIVE_TRIALS, Origin, TrialState
 from scamp_service.study.objective import Objective
+from scamp_service.study.predicted import NO_BOUNDS, Predicted
 
 MOST_SHOWN = 1024
 """A sampler sees at most about this many earlier trials. The time of TPE grows with each, and beyond that it finds
@@ -43,6 +44,8 @@ class Past(Protocol):
     def value(self) -> float | None: ...
     @property
     def origin(self) -> Origin: ...
+    @property
+    def quantities(self) -> Mapping[str, float | None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,15 @@ class Active:
 class Completed:
     """A trial that has ended or is paused. ``value`` is finite; None if the trial did not fit or diverged.
 
-    ``pruned_at`` is the step at which it was stopped early or paused; None if it was neither.
+    ``pruned_at`` is the step at which it was stopped early or paused; None if it was neither. ``excesses`` say how far
+    it exceeds each bound of the study on what is predicted: not positive where the bound holds.
     """
 
     number: int
     params: Mapping[str, Any]
     value: float | None
     pruned_at: int | None = None
+    excesses: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +86,8 @@ class History:
     ones and the newest live ones are always shown. The choice depends on the trials alone, not on their order.
     """
 
-    def __init__(self, objective: Objective) -> None:
-        self._objective = objective
+    def __init__(self, objective: Objective, predicted: Predicted = NO_BOUNDS) -> None:
+        self._objective, self._predicted = objective, predicted
         self._completed: dict[int, Completed] = {}
         self._active: dict[int, Active] = {}
         self._ranked: list[tuple[tuple[float, ...], int]] = []  # keys of completed trials, the best first
@@ -104,7 +109,7 @@ class History:
         self._active.pop(number, None)
         if (before := self._completed.pop(number, None)) is not None:
             del self._ranked[bisect_left(self._ranked, (self._key(before), number))]
-        if (after := completed(past)) is not None:
+        if (after := completed(past, self._predicted)) is not None:
             self._completed[number] = after
             insort(self._ranked, (self._key(after), number))
         elif past.state in LIVE_TRIALS:
@@ -134,14 +139,15 @@ class History:
         return (0.0, value) if trial.pruned_at is None else (1.0, -trial.pruned_at, value)
 
 
-def completed(past: Past) -> Completed | None:
+def completed(past: Past, predicted: Predicted = NO_BOUNDS) -> Completed | None:
     """The trial that has ended or is paused, as samplers see it; None for one that they do not see."""
     value = past.value if past.value is not None and math.isfinite(past.value) else None
+    excesses = predicted.excesses(past.quantities)
     match past.state:
         case TrialState.PRUNED | TrialState.PAUSED if value is not None:
-            return Completed(past.number, past.params, value, past.step)
+            return Completed(past.number, past.params, value, past.step, excesses)
         case TrialState.COMPLETED:
-            return Completed(past.number, past.params, value)
+            return Completed(past.number, past.params, value, None, excesses)
         case TrialState.PRUNED | TrialState.INFEASIBLE:
-            return Completed(past.number, past.params, None)
+            return Completed(past.number, past.params, None, None, excesses)
     return None

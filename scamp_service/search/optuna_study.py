@@ -78,6 +78,7 @@ class OptunaStudy:
             params=params,
             distributions={name: self._space.distributions[name] for name in params},
             intermediate_values=reported,
+            system_attrs=_constraints(trial),
         )
         made.number = made._trial_id = trial.number
         return made
@@ -101,6 +102,12 @@ def _suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
         case CategoricalDistribution(choices=choices):
             return trial.suggest_categorical(name, choices)
     raise AssertionError(distribution)
+
+
+def _constraints(trial: Active | Completed) -> dict[str, float]:
+    """The trial's constraints as Optuna stores them (``Trial.set_constraint``), which avoids what exceeds a bound."""
+    excesses = trial.excesses if isinstance(trial, Completed) else {}
+    return {f"constraints:{name}": excess for name, excess in excesses.items()}
 
 
 def _result(trial: Active | Completed) -> tuple[TrialState, float | None, dict[int, float]]:

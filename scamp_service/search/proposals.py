@@ -45,7 +45,7 @@ class Search:
     def __init__(self, spec: StudySpec) -> None:
         self._spec, self._starts = spec, Starts(spec)
         self._sampler = SAMPLERS[spec.search.sampler.name](spec)
-        self._history = History(spec.objective)
+        self._history = History(spec.objective, spec.predicted)
         self._constrained = Constrained(spec)
         self._slots = slots_of(spec.space)
 

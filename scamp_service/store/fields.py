@@ -18,6 +18,7 @@ def trial_fields(trial: Trial) -> dict[str, Any]:
         "learned_bytes": trial.sized.learned_bytes if trial.sized else 0,
         "reserved_mib": trial.prediction.reserved_mib,
         "predicted_step_seconds": trial.predicted_step_seconds,
+        "num_params": trial.sized.num_params if trial.sized else 0,
         "step_factor": trial.sized.step_factor if trial.sized else 1.0,
         "healed": trial.is_healed,
     }

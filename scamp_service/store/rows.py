@@ -70,6 +70,7 @@ _SIZED = (
     "learned_bytes",
     "predicted_step_seconds",
     "step_factor",
+    "num_params",
 )
 _PREDICTION = ("predicted_bytes", "extra_bytes", "bias_bytes", "evaluation_bytes", "mib_per_rank")
 _TRIAL, _SIZED_START, _SIZED_END = _names(Trial, "sized", _SIZED)
@@ -108,10 +109,20 @@ def select_attempts() -> sa.Select[Any]:
 
 def trial_of(row: Sequence[Any]) -> Trial:
     """The trial in a row of ``select_trials``."""
-    plan, *prediction, reason, learned_bytes, seconds, factor = row[_SIZED_START:_SIZED_END]
+    plan, *prediction, reason, learned_bytes, seconds, factor, num_params = row[_SIZED_START:_SIZED_END]
     known = None
     if plan:
-        known = Sized(row[_STRUCTURE], plan, _prediction(*prediction), reason, learned_bytes, (), seconds, factor)
+        known = Sized(
+            row[_STRUCTURE],
+            plan,
+            _prediction(*prediction),
+            reason,
+            learned_bytes,
+            (),
+            seconds,
+            factor,
+            num_params=num_params,
+        )
     values: list[Any] = [*row[:_SIZED_START], known, *row[_SIZED_END:]]
     return Trial(*values)
 
@@ -132,6 +143,7 @@ def sized_columns(sized: Sized) -> dict[str, Any]:
         sized.learned_bytes,
         sized.step_seconds,
         sized.step_factor,
+        sized.num_params,
     )
     known = dict(zip(_SIZED, values, strict=True))
     return {"structure": sized.structure, "measured_step_seconds": None, **known}

@@ -22,7 +22,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 
-REVISION = "0015"
+REVISION = "0016"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -217,6 +217,7 @@ trials = Table(
     Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
     Column("predicted_step_seconds", Real),
     Column("step_factor", Real, nullable=False, default=1.0),
+    Column("num_params", sa.BigInteger, nullable=False, default=0),
     Column("measured_step_seconds", Real),
     Column("extra_bytes", sa.BigInteger, nullable=False, default=0),
     Column("bias_bytes", sa.BigInteger, nullable=False, default=0),

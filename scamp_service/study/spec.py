@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from scamp_service.study.constraints import Constraints
 from scamp_service.study.objective import Objective
 from scamp_service.study.points import Points
+from scamp_service.study.predicted import Predicted
 from scamp_service.study.sampler_options import Sampler, TpeOptions
 from scamp_service.study.slots import Slot, completed, flat, nested, slots_of
 from scamp_service.study.space import Categorical, Dimension, Ordinal, Range, Repeat, ends
@@ -85,8 +86,9 @@ class StudySpec(Strict):
 
     ``start_with`` lists candidates to try first; ``fixed`` holds parameters of all candidates. A candidate of
     ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it leaves out. ``constraints`` are
-    expressions (see ``study.expression``) that every candidate satisfies. An empty ``space`` is in the user's class,
-    and not known yet (see ``sizing.submission_check.with_space``).
+    expressions (see ``study.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is
+    predicted of it before it trains. An empty ``space`` is in the user's class, and not known yet (see
+    ``sizing.submission_check.with_space``).
     """
 
     name: Title
@@ -95,6 +97,7 @@ class StudySpec(Strict):
     space: Annotated[dict[Name, Dimension], Field(max_length=100), at_most(100)]
     fixed: Annotated[dict[Name, Value], at_most(100)] = Field(default={}, max_length=100)
     constraints: Annotated[list[Constraint], at_most(20)] = Field(default=[], max_length=20)
+    predicted: Predicted = Predicted()
     start_with: Annotated[list[Start], at_most(1000)] = Field(default=[], max_length=1000)
     search: SearchOptions = SearchOptions()
     stopping: Stopping = Asha()

@@ -19,7 +19,8 @@ from scamp_service.model import Json, Sized, Trial
 def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effect]:
     """Act on finished sizings, and start one for every other waiting trial, which gets a ``share`` of the devices.
 
-    A trial with a plan becomes QUEUED, one that fits nowhere INFEASIBLE, and one whose workload fails FAILED; if the
+    A trial with a plan becomes QUEUED, one that fits nowhere, or breaks a bound
+    of the study on what is predicted, INFEASIBLE, and one whose workload fails FAILED; if the
     host is to blame, it waits for another try. Trials of stopped studies are cancelled. INFEASIBLE is a verdict on the
     devices of one cluster: when it offers more, the trial is WAITING again.
     """
@@ -31,6 +32,9 @@ def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effe
             yield ended_with(study, trial)
             continue
         match s.sized.get(trial.id):
+            case Sized() as sized if not trial.attempt and (why := study.predicted.why_not(sized.quantities)):
+                refused: Json = {"family": study.family(trial), "reason": f"not trained: {why}"}
+                yield MoveTrial(trial, TrialState.INFEASIBLE, refused, sized)
             case Sized() as sized:
                 changes: Json = {"family": study.family(trial), "reason": sized.reason}
                 yield MoveTrial(trial, TrialState.QUEUED, changes, sized)

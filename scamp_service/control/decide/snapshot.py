@@ -17,6 +17,7 @@ from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
 from scamp_service.search.proposer import Asked
 from scamp_service.study.objective import Objective
+from scamp_service.study.predicted import NO_BOUNDS, Predicted
 from scamp_service.study.spec import TRACE_SECONDS
 from scamp_service.study.values import Params
 from workloads.training.checkpoints.name import CheckpointName
@@ -49,6 +50,7 @@ class StudyRules:
     mutate: Callable[[Params, int], Params] | None = (
         None  # parameters for a copy, from those of the donor and its number
     )
+    predicted: Predicted = NO_BOUNDS  # bounds on what is predicted of a trial that has not trained yet
     exhausted: bool = False  # the sampler has nothing more to propose
     broken: str = ""  # why its trials all fail; empty if they do not
     used_up: str = ""  # which limit of its budget it has reached, other than the number of trials

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scamp_service.lifecycle import Origin
@@ -48,6 +48,7 @@ class Trial:
     step: int = 0
     value: float | None = None
     origin: Origin = Origin.SEARCH
+    quantities: Mapping[str, float | None] = field(default_factory=dict)
 
 
 def study(space: dict[str, Any] = SPACE, sampler: str | dict[str, Any] = "tpe", **more: Any) -> StudySpec:

@@ -10,7 +10,9 @@ import pytest
 
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search import history
+from scamp_service.search.optuna_study import OptunaStudy
 from scamp_service.search.proposals import Search
+from scamp_service.search.space import Space
 from tests.scamp_service.search.studies import SPACE, Trial, completed, distance, live, study
 
 
@@ -82,3 +84,13 @@ def test_a_thinned_history_still_leads_to_better_candidates_than_chance(monkeypa
     thinned, chance = (live(Search(study(space, sampler)), completed, 160) for sampler in ("tpe", "random"))
     late, at_random = (sum(distance(t.params) for t in trials[80:]) / 80 for trials in (thinned, chance))
     assert late < 0.6 * at_random
+
+
+def test_optuna_knows_by_how_much_a_trial_exceeds_the_bounds_on_what_is_predicted() -> None:
+    spec = study(SPACE, predicted={"peak_mib": {"max": 50}})
+    (params,) = Search(spec).propose([], 0, 1)
+    trial = Trial(0, params, S.INFEASIBLE, quantities={"peak_mib": 75.0})
+    shown = history.completed(trial, spec.predicted)
+    assert shown is not None
+    frozen = OptunaStudy(Space(spec.space), "minimize").frozen(shown)
+    assert frozen.constraints == {"predicted.peak_mib.max": 0.5}

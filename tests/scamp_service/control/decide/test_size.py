@@ -13,6 +13,7 @@ from scamp_service.control.decide.faults import MAX_FAULTS
 from scamp_service.control.executor import Unsized
 from scamp_service.lifecycle import NO_PLAN_YET, TrialState
 from scamp_service.model import Trial
+from scamp_service.study.predicted import Bound, Predicted
 from tests.scamp_service.control.decide.snapshots import FAILED, effects, only_move, study
 from tests.values import sized, trial
 
@@ -95,6 +96,17 @@ def test_a_sized_candidate_is_queued_and_one_without_a_plan_is_infeasible() -> N
     found = effects(trials=waiting, sized=results)
     assert [e.to for e in found if isinstance(e, d.MoveTrial)] == [TrialState.QUEUED, TrialState.INFEASIBLE]
     assert [e.trial.id for e in found if isinstance(e, d.Size)] == [3]
+
+
+def test_a_candidate_that_breaks_a_bound_on_what_is_predicted_is_not_trained() -> None:
+    bounded = {1: study(predicted=Predicted(reserved_mib=Bound(max=4)))}
+    waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
+    move = only_move(effects(trials=[waiting], sized={1: sized(Plan(4), 5, MIB)}, studies=bounded))
+    assert move.to is TrialState.INFEASIBLE and move.sized is not None
+    assert move.changes["reason"] == "not trained: its predicted reserved_mib is 5, and the study wants at most 4"
+    healing = trial(state=TrialState.WAITING, attempt=1, num_oom=1)
+    again = only_move(effects(trials=[healing], sized={1: sized(Plan(4), 5, MIB)}, studies=bounded))
+    assert again.to is TrialState.QUEUED
 
 
 def test_nothing_is_sized_or_placed_while_the_cluster_starts() -> None:
