@@ -1,4 +1,4 @@
-"""What the exact search decides about an option beside its plan, because ranks do not train all of it yet.
+"""Decisions of the exact search about an option beside its plan, because ranks do not train all of them yet.
 
 A plan says how many ranks divide what. A refinement adds the cut into stages, the blocks that are recomputed, shares of
 the batch on unlike devices, and the schedule of a pipeline with its simulated step.

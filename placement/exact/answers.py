@@ -52,8 +52,8 @@ def with_known_memory(option: Option, known: Mapping[Plan, Option]) -> Option:
 
 
 def shortage(options: Sequence[Option], closest: Option | None) -> Shortage | None:
-    """What the closest plan lacks, among the ``options`` that were traced, none of which fits, and the ``closest`` one
-    of the search."""
+    """Memory that the closest plan lacks, among the ``options`` that were traced, none of which fits, and the
+    ``closest`` one of the search."""
     found = [_traced_shortage(option) for option in options if option.is_traced]
     if closest is not None and not closest.fits:
         prediction = closest.prediction

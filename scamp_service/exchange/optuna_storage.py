@@ -326,7 +326,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
         return self._places[trial_id]
 
     def _known_of(self, study_id: int, param_name: str | None = None) -> KnownTrials:
-        """What is known of a study; read again if its parameter ``param_name`` is not known."""
+        """Knowledge of a study; read again if its parameter ``param_name`` is not known."""
         known = self._known.get(study_id)
         if known is None:
             study = self._study(study_id)

@@ -1,4 +1,4 @@
-"""What single traces of a candidate already say, for someone who waits for the estimate of all its plans."""
+"""Answers that single traces of a candidate already give, for someone who waits for the estimate of all its plans."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -277,13 +277,14 @@ class Reads:
         ``trial_ids`` are trials of the study, if only these matter.
         """
         found: dict[int, dict[int, float]] = {step: {} for step in steps}
-        if trial_ids is None:
-            rows = self._rows(sql.RUNGS, study_id=study_id, steps=list(steps))
-        else:
-            rows = self._by_ids(sql.RUNGS_OF_TRIALS, sorted(trial_ids), steps=list(steps))
-        for number, step, values in rows:
-            if metric in values:
-                found[step][number] = values[metric]  # attempts ascend: the newest comes last
+        for some in _parts(steps):  # a rule that judges at every report has many
+            if trial_ids is None:
+                rows = self._rows(sql.RUNGS, study_id=study_id, steps=some)
+            else:
+                rows = self._by_ids(sql.RUNGS_OF_TRIALS, sorted(trial_ids), steps=some)
+            for number, step, values in rows:
+                if metric in values:
+                    found[step][number] = values[metric]  # attempts ascend: the newest comes last
         return found
 
     def logs(self, trial_id: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, LogLine]]:
@@ -344,13 +345,19 @@ class Reads:
     def _by_ids(self, statement: sa.Select[Any], trial_ids: Sequence[int], **given: Any) -> Sequence[Any]:
         """Rows of a statement with the parameter ``trial_ids``, a part of them at a time."""
         rows: list[Any] = []
-        for start in range(0, len(trial_ids), 1000):  # PostgreSQL takes 65,535 parameters, SQLite 32,766
-            rows += self._rows(statement, trial_ids=list(trial_ids[start : start + 1000]), **given)
+        for some in _parts(trial_ids):
+            rows += self._rows(statement, trial_ids=some, **given)
         return rows
 
     def _rows(self, statement: sa.Select[Any], **given: Any) -> Sequence[Any]:
         with self._database.read() as connection:
             return connection.execute(statement, given).all()
+
+
+def _parts(values: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the values in parts that a statement can take: 65,535 parameters for PostgreSQL, 32,766 for SQLite."""
+    for start in range(0, len(values), 1000):
+        yield list(values[start : start + 1000])
 
 
 def _run(row: Sequence[Any]) -> Run:

@@ -22,7 +22,7 @@ _ATOMS = (str, bytes, int, float, complex, type(None), type, nn.Module)
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What containers and objects held when a block was called, and the versions of the tensors in them."""
+    """Values that containers and objects held when a block was called, and the versions of the tensors in them."""
 
     held: Sequence[tuple[Any, Any]]
     versions: Sequence[tuple[Tensor, int]]

@@ -190,7 +190,7 @@ class ExternalTrials(Transactions):
             connection.execute(statement, row)
 
     def study_attributes(self, study_id: int, *, is_system: bool) -> dict[str, Any]:
-        """What Optuna or its user has stored about a study."""
+        """Attributes that Optuna or its user has stored with a study."""
         return dict(tuple(row) for row in self._rows(_STUDY_ATTRIBUTES, study_id=study_id, is_system=is_system))
 
     # --- trials ------------------------------------------------------------------------------------------------

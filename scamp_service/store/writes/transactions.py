@@ -1,4 +1,4 @@
-"""What all writes to the study database have in common: transactions that are fenced, events, and tallies.
+"""Parts that all writes to the study database share: transactions that are fenced, events, and tallies.
 
 An event is the last statement of its transaction (see ``Database.order_commits``), and tallies come just before it.
 """
