@@ -1,4 +1,4 @@
-"""Measures the search: whether ScaMP's samplers propose what Optuna's own do.
+"""Measures the search: whether ScaMP's samplers propose what Optuna's own do, and the study database as its storage.
 
 Prints a table, and as its last line one line of JSON. ``--quick`` takes at most a minute.
 """
@@ -11,15 +11,23 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.searching.asking import asking
 from benchmarks.searching.equal_samplers import CASES, first_difference
+from benchmarks.searching.storage_contract import storage_contract
 
 
 def main() -> None:
     """Measure each part, and print a table and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one seed for each sampler instead of five")
+    parser.add_argument(
+        "--quick", action="store_true", help="one seed for each sampler instead of five, and SQLite alone"
+    )
     options = parser.parse_args()
-    figures = {**equal_samplers(num_seeds=1 if options.quick else 5)}
+    figures = {
+        **equal_samplers(num_seeds=1 if options.quick else 5),
+        **storage_contract(with_postgresql=not options.quick),
+        **asking(num_asks=3 if options.quick else 15),
+    }
     print(json.dumps(figures))
 
 
