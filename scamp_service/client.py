@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
 import httpx
@@ -23,6 +23,9 @@ from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, Scam
 from scamp_service.study.parse import parse_study
 from scamp_service.study.user_code import bundle_code as bundle_code
 from scamp_service.study.workload_names import is_file
+
+if TYPE_CHECKING:
+    import pandas
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8100"
 PAGE = 500
@@ -183,6 +186,21 @@ class Client:
         """The trials of a study by number, fetched page by page; ``states`` keeps only trials in these states."""
         return self._pages(f"/v1/studies/{study_id}/trials", {"state": list(states)})
 
+    def trials_frame(self, study_id: int) -> pandas.DataFrame:
+        """The trials of a study as a data frame by number: a column for each field and each parameter (``params.lr``).
+
+        Times are UTC. Needs pandas.
+        """
+        import pandas  # imported here: it takes a second
+
+        frame = pandas.DataFrame([trial_row(trial) for trial in self.trials(study_id)])
+        if "number" in frame:
+            frame = frame.set_index("number")
+        for name in frame:
+            if str(name).endswith("_at"):
+                frame[name] = pandas.to_datetime(frame[name], unit="s", utc=True)
+        return frame
+
     def trial(self, study_id: int, number: int) -> Json:
         """One trial with its attempts. Raises ``NotFound``."""
         return self._request("GET", f"/v1/studies/{study_id}/trials/{number}")
@@ -284,6 +302,27 @@ class Client:
             return error
         why = str(error) or type(error).__name__
         return Unavailable(f"ScaMP cannot be reached at {self.address} ({why}); start it with `scamp serve`")
+
+
+_LEFT_OUT = ("id", "study_id", "plan")
+
+
+def trial_row(trial: Mapping[str, Any]) -> Json:
+    """A trial of the API as one flat row. Its parameters are ``params.NAME``, of blocks ``params.layers.0.width``.
+
+    The plan is left out but for its words.
+    """
+    row = {name: value for name, value in trial.items() if name not in (*_LEFT_OUT, "params")}
+    number, state, origin = (row.pop(name, None) for name in ("number", "state", "origin"))
+    return {"number": number, "state": state, "origin": origin, **_flat("params", trial["params"]), **row}
+
+
+def _flat(name: str, value: Any) -> Json:
+    if isinstance(value, Mapping):
+        return {key: one for part, given in value.items() for key, one in _flat(f"{name}.{part}", given).items()}
+    if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+        return {key: one for place, given in enumerate(value) for key, one in _flat(f"{name}.{place}", given).items()}
+    return {name: value}
 
 
 def _error_of(answer: httpx.Response) -> ScampError:

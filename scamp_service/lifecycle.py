@@ -120,12 +120,13 @@ STUDY_MOVES: dict[StudyState, frozenset[StudyState]] = {
     _S.COMPLETED: frozenset({_S.DELETED}),
     _S.STOPPED: frozenset({_S.DELETED}),
     _S.FAILED: frozenset({_S.DELETED}),
-    _S.EXTERNAL: frozenset({_S.DELETED}),
+    _S.EXTERNAL: frozenset({_S.COMPLETED, _S.DELETED}),
     _S.DELETED: frozenset(),
 }
 
 LIVE_TRIALS = frozenset(state for state, moves in TRIAL_MOVES.items() if moves) - {TrialState.INFEASIBLE}
-LIVE_STUDIES = frozenset(state for state, moves in STUDY_MOVES.items() if moves - {StudyState.DELETED})
+LIVE_STUDIES = frozenset({StudyState.RUNNING, StudyState.STOPPING})
+"""Studies that a controller schedules."""
 OPEN_ATTEMPTS = frozenset(state for state, moves in ATTEMPT_MOVES.items() if moves)
 ENDED_WELL = frozenset({TrialState.COMPLETED, TrialState.PRUNED})
 

@@ -22,7 +22,8 @@ from optuna.storages import BaseStorage, RDBStorage, get_storage
 from optuna.storages._rdb import models
 
 from scamp_service.exchange.bounded_sampler import BoundedSampler
-from scamp_service.exchange.optuna_storage import ScampStorage, new_trial_of
+from scamp_service.exchange.new_trials import new_trial_of
+from scamp_service.exchange.optuna_storage import ScampStorage
 
 NUM_TRIALS = 10_000
 SPACE = {

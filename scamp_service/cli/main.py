@@ -5,7 +5,6 @@ A user's mistake prints one line on stderr and exits with code 2; a study that f
 
 from __future__ import annotations
 
-import atexit
 import json
 import sys
 import time
@@ -19,8 +18,10 @@ from rich.live import Live
 
 from scamp_service.cli import interrupts
 from scamp_service.cli.estimating import app as estimating
+from scamp_service.cli.exchanging import app as exchanging
 from scamp_service.cli.planning import app as planning
 from scamp_service.cli.progress import closing_line, leaderboard, live_view, without_devices
+from scamp_service.cli.service import Address, StudyId, Token, client_of
 from scamp_service.cli.terminal import (
     AsJson,
     DataDir,
@@ -35,7 +36,7 @@ from scamp_service.cli.terminal import (
 from scamp_service.client import Client
 from scamp_service.errors import ScampError
 from scamp_service.files import close_new_files
-from scamp_service.processes.addresses import own_url, remembered_port
+from scamp_service.processes.addresses import remembered_port
 from scamp_service.settings import ROOT, Settings, settings_of_process, withhold_secrets
 from scamp_service.sizing.candidates import code_of, read_study
 from scamp_service.study.parse import parse_study
@@ -46,12 +47,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="ScaMP tunes models that may not fit on one GPU.", no_args_is_help=True, add_completion=False,
                   pretty_exceptions_enable=False)  # fmt: skip
-
-StudyId = Annotated[int, typer.Argument(help="the study's number")]
-Address = Annotated[
-    str, typer.Option(help="URL of the service; default: the one on this machine", envvar="SCAMP_ADDRESS")
-]
-Token = Annotated[str, typer.Option(help="API token", envvar="SCAMP_API_TOKEN", show_envvar=True)]
 
 
 def main() -> None:
@@ -227,6 +222,7 @@ def _conclude(
 
 app.add_typer(estimating)
 app.add_typer(planning)
+app.add_typer(exchanging)
 
 
 # --- a running service --------------------------------------------------------------------------------------------
@@ -246,7 +242,7 @@ def submit(
 ) -> None:
     """Submit a study to a service, and follow it to its end."""
     spec = parse_study(read_study(study))
-    client = _client(address, token, to_change=True)
+    client = client_of(address, token, to_change=True)
     created = client.submit(spec.as_given(), code=code_of(study, spec, working_dir), idempotency_key=idempotency_key)
     _warn(created["warnings"])
     if not as_json:
@@ -260,7 +256,7 @@ def submit(
 @app.command(name="list")
 def list_studies(address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
     """List the studies of a service."""
-    studies = list(_client(address, token).studies())
+    studies = list(client_of(address, token).studies())
     if as_json:
         print(json.dumps(studies))
         return
@@ -273,7 +269,7 @@ def list_studies(address: Address = "", token: Token = "", as_json: AsJson = Fal
 @app.command()
 def status(study: StudyId, address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
     """Show the progress of one study in a few lines."""
-    client = _client(address, token)
+    client = client_of(address, token)
     view = client.study(study)
     if as_json:
         print(json.dumps(view))
@@ -286,7 +282,7 @@ def status(study: StudyId, address: Address = "", token: Token = "", as_json: As
 @app.command()
 def trials(study: StudyId, address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
     """List the trials of a study, the best first."""
-    client = _client(address, token)
+    client = client_of(address, token)
     spec = client.study(study)["spec"]
     rows = list(client.trials(study))
     if as_json:
@@ -306,7 +302,7 @@ def logs(
     token: Token = "",
 ) -> None:
     """Print the log of a trial."""
-    client = _client(address, token)
+    client = client_of(address, token)
     after = 0
     while True:
         page = client.logs(study, trial, after=after)
@@ -323,7 +319,7 @@ def logs(
 @app.command()
 def stop(study: StudyId, address: Address = "", token: Token = "") -> None:
     """Stop a study: trials that have not ended are cancelled, but what they reported is kept."""
-    view = _client(address, token, to_change=True).stop(study)
+    view = client_of(address, token, to_change=True).stop(study)
     out.print(f"study {study} is {view['state'].lower()}")
 
 
@@ -335,7 +331,7 @@ def delete(
     token: Token = "",
 ) -> None:
     """Delete a study that has ended, with its metrics, logs, events and checkpoints."""
-    client = _client(address, token, to_change=True)
+    client = client_of(address, token, to_change=True)
     if not yes:
         view = client.study(study)
         num = sum(view["trials"].values())
@@ -386,9 +382,3 @@ def _live(quiet: bool) -> Iterator[Callable[[dict[str, Any], str, dict[str, Any]
             err.print("; ".join(filter(None, words)), markup=False, soft_wrap=True)
 
     yield line
-
-
-def _client(address: str, token: str, *, to_change: bool = False) -> Client:
-    client = Client(address or own_url(settings_of(), to_change=to_change), token=token or None)
-    atexit.register(client.close)
-    return client

@@ -14,7 +14,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Any
 
 import optuna
@@ -29,9 +28,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from scamp_service.errors import Conflict, NotFound
 from scamp_service.exchange.frozen_trials import FROM_OPTUNA
+from scamp_service.exchange.imported import spec_of_others
 from scamp_service.exchange.known_trials import KnownTrials, copied
+from scamp_service.exchange.new_trials import new_trial_of
 from scamp_service.lifecycle import StudyState
-from scamp_service.model import Json, Study
+from scamp_service.model import Study
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from scamp_service.store.writes.external import METRIC, Changes, NewTrial
@@ -92,8 +93,9 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
         """Create a study whose trials other programs run, and return its id."""
         name = f"{DEFAULT_STUDY_NAME_PREFIX}{uuid.uuid4()}" if study_name is None else study_name
+        spec = spec_of_others(name, [direction.name.lower() for direction in directions])
         try:
-            return self._store.create_external_study(name, external_spec(name, directions), now=time.time())
+            return self._store.create_external_study(name, spec, now=time.time())
         except Conflict as error:
             raise DuplicatedStudyError(str(error)) from None
 
@@ -342,23 +344,6 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
 # --- specs -----------------------------------------------------------------------------------------------------------
 
 
-def external_spec(name: str, directions: Sequence[StudyDirection], space: Json | None = None) -> dict[str, Any]:
-    """The spec of a study that other programs run, in the form in which pages read it."""
-    names = [direction.name.lower() for direction in directions]
-    return {
-        "name": name,
-        "workload": "optuna",
-        "objective": {"metric": METRIC, "direction": names[0]},
-        "directions": names,
-        "space": dict(space or {}),
-        "fixed": {},
-        "start_with": [],
-        "search": {},
-        "stopping": {"rule": "none"},
-        "budget": {"trials": 0, "steps": 0},
-    }
-
-
 def _objectives(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The objectives in the JSON of a spec: one or several."""
     found = spec.get("objectives") or spec["objective"]
@@ -383,30 +368,9 @@ def _about(study: Study) -> dict[str, Any]:
 
 
 def _metric_names(study: Study) -> dict[str, Any]:
-    is_own = study.state is not StudyState.EXTERNAL and "directions" not in study.spec
-    return {"study:metric_names": metrics_of(study.spec)} if is_own else {}
-
-
-def new_trial_of(trial: FrozenTrial) -> NewTrial:
-    """An external trial with all that a frozen trial holds, but for its number."""
-    return NewTrial(
-        FROM_OPTUNA[trial.state],
-        params=trial.params,
-        searched={
-            name: (float(distribution.to_internal_repr(trial.params[name])), distribution_to_json(distribution))
-            for name, distribution in trial.distributions.items()
-        },
-        values=None if trial.values is None else [float(value) for value in trial.values],
-        reports={int(step): float(value) for step, value in trial.intermediate_values.items()},
-        user_attributes=trial.user_attrs,
-        system_attributes=trial.system_attrs,
-        started_at=_seconds(trial.datetime_start),
-        finished_at=_seconds(trial.datetime_complete),
-    )
-
-
-def _seconds(time: datetime | None) -> float | None:
-    return None if time is None else time.timestamp()
+    names = metrics_of(study.spec)
+    is_named = names != [METRIC] and len(names) == len(directions_of(study.spec))
+    return {"study:metric_names": names} if is_named else {}
 
 
 @contextmanager

@@ -103,6 +103,12 @@ _ID = (
 _EVERY_STUDY = select(*(_S.c[name] for name in Study.__slots__)).where(_exists).order_by(_S.c.id)
 _NAMED = select(_S.c.id).where(_S.c.name == bindparam("name"), _exists).order_by(_S.c.id)
 _STUDY_STATE = select(_S.c.state).where(_S.c.id == bindparam("id"), _exists)
+_END_STUDY = (
+    sa.update(_S)
+    .where(_S.c.id == bindparam("_id"), _S.c.state == StudyState.EXTERNAL)
+    .values(state=StudyState.COMPLETED, finished_at=bindparam("_finished_at"))
+    .returning(_S.c.name)
+)
 _HELD = (
     select(*sql.COUNTED, _T.c.study_id, _T.c.number, _X.c.searched)
     .join(_S, _S.c.id == _T.c.study_id)
@@ -163,6 +169,24 @@ class ExternalTrials(Transactions):
             data = {"id": study_id, "name": name, "state": StudyState.EXTERNAL}
             self._emit(connection, "study", data, now, study_id)
         return study_id
+
+    def add_external_study(self, name: str, spec: Json, *, now: float, created_at: float) -> int:
+        """Create an EXTERNAL study that began at ``created_at``, also if another one has its name."""
+        row = {"name": name, "state": StudyState.EXTERNAL, "spec": spec, "created_at": created_at, "body_sha256": ""}
+        with self._write() as connection:
+            study_id = int(connection.execute(sa.insert(_S).returning(_S.c.id), row).scalar_one())
+            data = {"id": study_id, "name": name, "state": StudyState.EXTERNAL}
+            self._emit(connection, "study", data, now, study_id)
+        return study_id
+
+    def end_external_study(self, study_id: int, *, finished_at: float, now: float) -> bool:
+        """Move an EXTERNAL study to COMPLETED, as one that has ended at ``finished_at``; otherwise False."""
+        with self._write() as connection:
+            name = connection.execute(_END_STUDY, {"_id": study_id, "_finished_at": finished_at}).scalar()
+            if name is not None:
+                data = {"id": study_id, "name": name, "state": StudyState.COMPLETED}
+                self._emit(connection, "study", data, now, study_id)
+        return name is not None
 
     def every_study(self) -> list[Study]:
         """All studies that are not deleted, by id."""

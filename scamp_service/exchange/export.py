@@ -1,0 +1,64 @@
+"""Writes the trials of a study as CSV, JSON lines or Parquet, with the columns of ``client.trial_row``."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TextIO
+
+from scamp_service.client import trial_row
+from scamp_service.errors import InvalidInput
+
+
+class Format(StrEnum):
+    """File formats of an export. JSON lines hold the trials as the API returns them, the others a column each."""
+
+    CSV = "csv"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+def write_text(trials: Iterable[Mapping[str, Any]], kind: Format, stream: TextIO) -> None:
+    """Write trials, as the API returns them, as CSV or JSON lines."""
+    if kind is Format.JSONL:
+        for trial in trials:
+            stream.write(json.dumps(trial, allow_nan=False) + "\n")
+        return
+    rows = [trial_row(trial) for trial in trials]
+    writer = csv.DictWriter(stream, columns_of(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+
+
+def write_parquet(trials: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write trials, as the API returns them, as Parquet. Raises ``InvalidInput`` without pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InvalidInput("Parquet needs pyarrow, which is not installed; use --format csv") from None
+    rows = [trial_row(trial) for trial in trials]
+    columns = {name: _typed([row.get(name) for row in rows]) for name in columns_of(rows)}
+    parquet.write_table(pyarrow.table(columns), str(path))
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every column that any row has, in the order in which they appear first."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict | bool) else value
+
+
+def _typed(values: list[Any]) -> list[Any]:
+    """Values of one type, as a column of Parquet needs: their JSON if they have several."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, float} and len(kinds) == 2:
+        return [None if value is None else float(value) for value in values]
+    if len(kinds) <= 1 and not kinds & {list, dict}:
+        return values
+    return [None if value is None else json.dumps(value) for value in values]
