@@ -136,7 +136,6 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
             (_shifted(homes[buffer], back), size, categories[buffer], stream_of(buffer, 0)) for buffer, size in events
         ]
 
-    is_evaluation = passes.forward == passes.work
     synthesis = _Synthesis()
     before = passes.events[: passes.num_before]
     states = [relative([e for e in before if homes[e[0]][1] == block], block) for block in range(TRACED_BLOCKS)]
@@ -158,7 +157,7 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
 
     for sweep in _sweeps(segments):
         if sweep[0].block is None:
-            append(sweep[0], _from_both_ends(relative(sweep[0].events, None), num_blocks, is_evaluation), None)
+            append(sweep[0], _outside(relative(sweep[0].events, None), num_blocks), None)
             continue
         by_block = sorted(sweep, key=lambda segment: segment.block or 0)
         first, second, third, last = (relative(segment.events, segment.block) for segment in by_block)
@@ -265,18 +264,48 @@ def _shifted(home: _Home, blocks: int) -> _Home:
     return home if block is None else (visit, block + blocks, count)
 
 
-def _from_both_ends(events: Sequence[_RelativeEvent], num_blocks: int, is_evaluation: bool) -> list[_RelativeEvent]:
+def _outside(events: Sequence[_RelativeEvent], num_blocks: int) -> list[_RelativeEvent]:
     """Events outside of the blocks for ``num_blocks`` blocks: the first stays the first, and the last the last.
 
-    Without a backward pass nothing holds the input of the last block any longer than that block: it is the memory of
-    the block before, and is freed after the last one.
+    What is done to each block in turn, as when a cache of keys and values is freed, is done to all of them. The block
+    before the last counts from the end: its output is freed after the last one, unless a backward pass needs it.
     """
-    touched = {home[1] for home, *_ in events if home[1] is not None}
-    near_end = {TRACED_BLOCKS - 2, TRACED_BLOCKS - 1} if is_evaluation else {TRACED_BLOCKS - 1}
-    if touched - near_end - {0}:
-        raise _CannotStretch("memory of a block in the middle is touched outside of the blocks")
-    moved = []
-    for home, size, category, stream in events:
-        from_end = home[1] in near_end
-        moved.append((_shifted(home, num_blocks - TRACED_BLOCKS) if from_end else home, size, category, stream))
+    moved: list[_RelativeEvent] = []
+    position = 0
+    while position < len(events):
+        if turn := _turn_of_each(events[position:]):
+            rises = events[position][0][1] == 0
+            for block in range(num_blocks) if rises else reversed(range(num_blocks)):
+                moved += _moved(turn, block)
+            position += len(turn) * TRACED_BLOCKS
+        else:
+            moved.append(_from_one_end(events[position], num_blocks))
+            position += 1
     return moved
+
+
+def _turn_of_each(events: Sequence[_RelativeEvent]) -> list[_RelativeEvent]:
+    """The first events relative to a block, if they are repeated for each block from the first to the last or back.
+
+    Empty if they are not.
+    """
+    blocks = [home[1] for home, *_ in events]
+    for order in (range(TRACED_BLOCKS), range(TRACED_BLOCKS)[::-1]):
+        size = next((place for place, block in enumerate(blocks) if block != order[0]), len(blocks))
+        if size and blocks[: size * TRACED_BLOCKS] == [block for block in order for _ in range(size)]:
+            turns = [_moved(events[turn * size : (turn + 1) * size], -block) for turn, block in enumerate(order)]
+            if all(turn == turns[0] for turn in turns):
+                return turns[0]
+    return []
+
+
+def _moved(events: Sequence[_RelativeEvent], blocks: int) -> list[_RelativeEvent]:
+    return [(_shifted(home, blocks), size, category, stream) for home, size, category, stream in events]
+
+
+def _from_one_end(event: _RelativeEvent, num_blocks: int) -> _RelativeEvent:
+    home, size, category, stream = event
+    if home[1] in range(1, TRACED_BLOCKS - 2):
+        raise _CannotStretch("memory of a block in the middle is touched outside of the blocks")
+    is_near_end = home[1] is not None and home[1] > 0
+    return (_shifted(home, num_blocks - TRACED_BLOCKS) if is_near_end else home), size, category, stream

@@ -24,6 +24,7 @@ class Writer:
     temporary: list[int]
     micro_batches: int = 1
     odd_block: int = -1  # saves one buffer more than the others
+    cached: str = ""  # each block makes a buffer that is freed between the passes: all up, down, or the last two first
     hoards: bool = False  # what each block saves is freed at the end only, outside of the blocks
     events: list[tuple[int, int]] = field(default_factory=list)
     marks: list[tuple[int, int | None, Work]] = field(default_factory=list)
@@ -53,6 +54,8 @@ class Writer:
         for _ in range(self.micro_batches):
             kept = {block: self.forward(block) for block in range(self.num_blocks)}
             self.marks.append((len(self.events), None, self.done.work))
+            if self.cached:
+                self.free_cached([buffers.pop() for buffers in kept.values()])
             gradient = self.new(77)
             for block in reversed(range(self.num_blocks)):
                 gradient = self.backward(block, gradient, kept[block], gradients)
@@ -63,6 +66,13 @@ class Writer:
         categories = ["scratch"] * self.num_buffers
         return Passes(tuple(self.events), categories, self.done.work, num_before, self.owners, self.marks, self.streams)
 
+    def free_cached(self, buffers: list[int]) -> None:
+        """Free one buffer of each block."""
+        if self.cached == "mixed":
+            self.free(*reversed(buffers[-2:]), *buffers[:-2])
+        else:
+            self.free(*(buffers if self.cached == "up" else reversed(buffers)))
+
     def forward(self, block: int) -> list[int]:
         self.marks.append((len(self.events), block, self.done.work))
         self.done.add("matmul", 100, 10)
@@ -71,7 +81,7 @@ class Writer:
             kept.append(self.new(5))
         for size in self.temporary:
             self.free(self.new(size, stream=3 if block == self.odd_stream else 1))
-        return kept
+        return [*kept, self.new(66)] if self.cached else kept
 
     def backward(self, block: int, gradient: int, kept: list[int], gradients: dict[int, list[int]]) -> int:
         self.marks.append((len(self.events), block, self.done.work))
@@ -133,6 +143,17 @@ def test_the_first_and_the_last_may_differ(odd_block: int) -> None:
 
 def test_memory_of_blocks_that_is_freed_outside_of_them_is_refused() -> None:
     assert stretch(Writer(TRACED_BLOCKS, [3], [4], [5], hoards=True).written(), 9) is None
+
+
+@pytest.mark.parametrize("cached", ["up", "down"])
+def test_what_is_freed_of_each_block_in_turn_is_freed_of_all(cached: str) -> None:
+    few, nine = (Writer(number, [3], [4], [5], cached=cached).written() for number in (TRACED_BLOCKS, 9))
+    stretched = stretch(few, 9)
+    assert stretched is not None and same(stretched, nine)
+
+
+def test_what_is_freed_in_another_order_is_refused() -> None:
+    assert stretch(Writer(TRACED_BLOCKS, [3], [4], [5], cached="mixed").written(), 9) is None
 
 
 def test_blocks_that_run_in_another_order_are_refused() -> None:

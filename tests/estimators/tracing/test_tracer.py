@@ -100,6 +100,17 @@ class Alternating(Deep):
         return self.head(x)
 
 
+class Caching(Deep):
+    """Keeps something of every layer until the last one is done, as language models keep keys and values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, cache = self.first(x), []
+        for layer in self.layers:
+            x = layer(x)
+            cache.append(x.detach().half())
+        return self.head(x)
+
+
 class Insistent(Deep):
     """Does not work with fewer layers."""
 
@@ -255,7 +266,13 @@ LAYOUTS += [SELECTIVE, Layout(dp_shard=2, dp_replicate=2), Layout(dp_replicate=2
 
 @pytest.mark.parametrize(
     ("build", "layout"),
-    [*((Deep, layout) for layout in LAYOUTS), (Spare, Layout()), (Spare, Layout(recompute=True, accumulate=True))],
+    [
+        *((Deep, layout) for layout in LAYOUTS),
+        (Caching, Layout()),
+        (Caching, Layout(dp_shard=2)),
+        (Spare, Layout()),
+        (Spare, Layout(recompute=True, accumulate=True)),
+    ],
 )
 def test_a_few_equal_blocks_tell_of_all(build: type[Deep], layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     stretched = trace(recipe(build), layout, 16)
