@@ -133,5 +133,5 @@ class Admission:
 
 def _parse(body: bytes) -> tuple[StudySpec, bytes | None]:
     spec, code = parse_submission(body)
-    check_code(spec.workload, code)
+    check_code(spec.workload, code, sampler=spec.search.sampler.name)
     return spec, code

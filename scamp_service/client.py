@@ -22,7 +22,6 @@ from httpx_sse import connect_sse
 from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, ScampError, Unavailable
 from scamp_service.study.parse import parse_study
 from scamp_service.study.user_code import bundle_code as bundle_code
-from scamp_service.study.workload_names import is_file
 
 if TYPE_CHECKING:
     import pandas
@@ -114,8 +113,8 @@ class Client:
         """
         if isinstance(spec, Path):
             study = parse_study(_read(spec))
-            if code is None and is_file(study.workload):
-                code = bundle_code(spec, study.workload, working_dir)
+            if code is None and study.files:
+                code = bundle_code(spec, study.files[0], working_dir, study.files[1:])
             spec = study.as_given()
         body: Json = {"spec": spec}
         if code is not None:

@@ -47,6 +47,14 @@ def load_workload(name: str, code_dir: Path | None) -> type[Workload]:
     return _workload_class(module, class_name, name)
 
 
+def load_attribute(name: str, code_dir: Path) -> Any:
+    """Whatever ``path/to/file.py:name`` is in the user's files. Raises ``WorkloadError``."""
+    module, attribute = _find(name, code_dir)
+    if not hasattr(module, attribute):
+        raise WorkloadError(f"{name}: the file defines no {attribute}; check the name after the colon")
+    return getattr(module, attribute)
+
+
 def load_estimable(name: str, code_dir: Path | None) -> Callable[[Mapping[str, Any]], Workload]:
     """A callable that makes a workload from parameters: a class, or ``FILE.py:function`` (see ``workloads.function``).
 

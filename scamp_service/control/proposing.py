@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 
 from scamp_service.control.projection import Projection
-from scamp_service.search.constrained import NoCandidate
 from scamp_service.search.proposals import reads_history
-from scamp_service.search.proposer import Asked, Proposal, Proposer
+from scamp_service.search.proposer import Asked, Proposal, Proposer, SearchEnded
 from scamp_service.study.spec import StudySpec
 
 SLOW_SECONDS = 30.0
@@ -79,5 +78,5 @@ def why_hung(asked: Asked | None) -> str:
 
 
 def why_ended(asked: Asked | None) -> str:
-    """Why a study must be stopped whose constraints no candidate satisfies; empty if it need not be."""
-    return str(asked.answer) if asked is not None and isinstance(asked.answer, NoCandidate) else ""
+    """Why a study must be stopped whose search has ended with an error; empty if it need not be."""
+    return str(asked.answer) if asked is not None and isinstance(asked.answer, SearchEnded) else ""

@@ -234,11 +234,12 @@ class _Reign:
             epoch=lease.epoch,
             may_act=leadership.is_certain,
         )
+        self._proposer = ThreadProposer(code_of=partial(_code_of, store))
         self._controller = Controller(
             self._store,
             self._executor,
             sizer,
-            ThreadProposer(),
+            self._proposer,
             max_gangs_per_device=settings.max_gangs_per_device,
             errors=self._errors,
         )
@@ -290,10 +291,12 @@ class _Reign:
 
     def close(self) -> None:
         self._end_measurement()
+        self._proposer.close()
         self._executor.close()
 
     def end(self) -> None:
         self._end_measurement()
+        self._proposer.close()
         self._executor.stop_all()
         with contextlib.suppress(Unavailable, Deposed):
             self._controller.record_stops()
@@ -376,3 +379,9 @@ def _on_signal(act: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
+
+
+def _code_of(store: Store, study_id: int) -> bytes | None:
+    """The zip of the user's files of a study; None for one without."""
+    sha256 = store.study(study_id).code
+    return None if sha256 is None else store.blob(sha256)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scamp_service.search.draws import drawn
+from scamp_service.search.proposer import SearchEnded
 from scamp_service.search.sampler import seed_of
 from scamp_service.search.space import Space
 from scamp_service.study.constraints import Constraints
@@ -24,8 +25,8 @@ MOST_DRAWS = 10_000
 """Random draws for one trial."""
 
 
-class NoCandidate(Exception):
-    """No candidate was found that satisfies the constraints. The message is the reason for the study's end."""
+class NoCandidate(SearchEnded):
+    """No candidate was found that satisfies the constraints."""
 
 
 class Constrained:

@@ -18,7 +18,7 @@ from scamp_service.search.shown_storage import ShownStorage
 from scamp_service.search.space import Space
 from scamp_service.study.values import Params
 
-_WARNINGS = threading.Lock()
+_WARNINGS = threading.RLock()
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from scamp_service.search.optuna_samplers import BruteForce, CmaEs, Gp, Nsga2, N
 from scamp_service.search.random_sampler import RandomSampler
 from scamp_service.search.sampler import Sampler
 from scamp_service.search.starts import Starts
+from scamp_service.search.tune_searcher import TuneSearcher
 from scamp_service.study.slots import is_candidate, slots_of
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
@@ -30,21 +31,33 @@ SAMPLERS: Mapping[str, type[Sampler]] = {
     "nsga2": Nsga2,
     "nsga3": Nsga3,
     "brute_force": BruteForce,
+    "tune": TuneSearcher,
 }
 """The sampler with each name that a spec may have."""
 
 
+IN_PROCESSES = frozenset({"gp", "tune"})
+"""Samplers that run in processes of their own: they import torch, or libraries that may hang. So do those of users."""
+
+
 def reads_history(spec: StudySpec) -> bool:
     """Whether proposals for a study depend on its earlier trials."""
-    return SAMPLERS[spec.search.sampler.name].reads_history
+    known = SAMPLERS.get(spec.search.sampler.name)
+    return known is None or known.reads_history
+
+
+def in_process(spec: StudySpec) -> bool:
+    """Whether the study's sampler runs in a process of its own."""
+    return spec.search.sampler.name not in SAMPLERS or spec.search.sampler.name in IN_PROCESSES
 
 
 class Search:
     """Proposes the candidates of one study. It remembers the trials that it was given."""
 
-    def __init__(self, spec: StudySpec) -> None:
+    def __init__(self, spec: StudySpec, sampler: Sampler | None = None) -> None:
+        """``sampler`` is one from the user's own file."""
         self._spec, self._starts = spec, Starts(spec)
-        self._sampler = SAMPLERS[spec.search.sampler.name](spec)
+        self._sampler = SAMPLERS[spec.search.sampler.name](spec) if sampler is None else sampler
         self._history = History(spec.objective, spec.predicted)
         self._constrained = Constrained(spec)
         self._slots = slots_of(spec.space)
@@ -72,6 +85,9 @@ class Search:
             proposed.append(params)
             active.append(Active(number + self._history.num_beside, params))
         return proposed
+
+    def close(self) -> None:
+        """Nothing to end: it runs in this process."""
 
     def _candidate(self, number: int, completed: Sequence[Completed], active: Sequence[Active]) -> Params | None:
         if number < len(self._starts):

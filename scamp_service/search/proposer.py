@@ -35,6 +35,10 @@ class Asked:
     answer: Proposal | Exception | None = None
 
 
+class SearchEnded(Exception):
+    """The study must end, as asking again would not help. The message is the reason that its user sees."""
+
+
 class Proposer(Protocol):
     """Runs the samplers of studies away from the controller's thread."""
 

@@ -1,5 +1,7 @@
 """Runs samplers in threads beside the controller's, so that a slow one does not hold up its loop.
 
+Those that may hang, and those of users, run in processes, for which a thread waits (``search.remote_search``).
+
 It implements the ``Proposer`` of ``search.proposer``. Whether an answer is still wanted is decided elsewhere.
 """
 
@@ -12,8 +14,9 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from scamp_service.search.history import Past
-from scamp_service.search.proposals import Search
+from scamp_service.search.proposals import Search, in_process
 from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.search.remote_search import RemoteSearch
 from scamp_service.study.spec import StudySpec
 
 PATIENCE_SECONDS = 10.0
@@ -24,7 +27,7 @@ PATIENCE_SECONDS = 10.0
 class _Job:
     study_id: int
     spec: StudySpec
-    search: Search | None  # with what it remembers; None: a new one
+    search: Search | RemoteSearch | None  # with what it remembers; None: a new one
     changed: Iterable[Past]
     first_number: int
     count: int
@@ -34,17 +37,26 @@ class _Job:
 class ThreadProposer:
     """Runs the samplers of at most ``workers`` studies at once, in the order in which they ask.
 
-    A thread cannot be ended. So a sampler that takes longer than ``PATIENCE_SECONDS`` continues, but others start
-    beside it. Its answer counts unless the study has asked for something else meanwhile.
+    A sampler that takes longer than ``PATIENCE_SECONDS`` continues, but others start beside it. Its answer counts
+    unless the study has asked for something else meanwhile: then its process is ended, if it has one. A thread cannot
+    be ended. ``code_of`` returns the zip of the user's files of a study.
     """
 
-    def __init__(self, workers: int = 2, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._workers, self._monotonic = workers, monotonic
+    def __init__(
+        self,
+        workers: int = 2,
+        *,
+        code_of: Callable[[int], bytes | None] = lambda study_id: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._workers, self._code_of, self._monotonic = workers, code_of, monotonic
         self._lock = threading.Lock()
         self._asked: dict[int, _Job] = {}
         self._waiting: deque[_Job] = deque()
         self._running: dict[_Job, float] = {}  # with the time since when
-        self._searches: dict[int, Search] = {}  # of studies without a job; one whose sampler failed is dropped
+        self._searches: dict[
+            int, Search | RemoteSearch
+        ] = {}  # of studies without a job; one whose sampler failed is dropped
 
     def request(self, study_id: int, spec: StudySpec, changed: Iterable[Past], first_number: int, count: int) -> None:
         """Ask for ``count`` candidates, and drop what the study has asked for before."""
@@ -53,6 +65,8 @@ class ThreadProposer:
             self._asked[study_id] = job
             self._waiting.append(job)
             self._start_some()
+            outdated = self._outdated()
+        _close(outdated)
 
     def asked(self) -> Mapping[int, Asked]:
         """Study → what it has asked for last. Regular calls also start samplers beside those that take long."""
@@ -77,9 +91,20 @@ class ThreadProposer:
     def forget_ended(self, live_studies: Container[int]) -> None:
         """Drop all that is known of studies that are not among ``live_studies``."""
         with self._lock:
+            outdated = []
             for study_id in [one for one in (*self._asked, *self._searches) if one not in live_studies]:
                 self._asked.pop(study_id, None)
-                self._searches.pop(study_id, None)
+                outdated.append(self._searches.pop(study_id, None))
+            outdated += self._outdated()
+        _close(outdated)
+
+    def close(self) -> None:
+        """End the processes of samplers."""
+        self.forget_ended(())
+
+    def _outdated(self) -> list[Search | RemoteSearch | None]:
+        """Searches that work on something that nobody waits for any more."""
+        return [job.search for job in self._running if self._asked.get(job.study_id) is not job]
 
     def _start_some(self) -> None:
         now = self._monotonic()
@@ -93,18 +118,41 @@ class ThreadProposer:
             num_busy += 1
 
     def _work(self, job: _Job) -> None:
+        search = None
         try:
-            search = Search(job.spec) if job.search is None else job.search
+            search = self._search(job)
             candidates = search.propose(job.changed, job.first_number, job.count)
             answer: Proposal | Exception = Proposal(candidates, is_last=len(candidates) < job.count)
         except Exception as error:
-            search, answer = None, error
+            answer = error
         except BaseException as error:  # such as SystemExit: it would end this thread alone, and nobody would answer
-            search, answer = None, RuntimeError(f"the sampler raised {type(error).__name__}: {error}")
+            answer = RuntimeError(f"the sampler raised {type(error).__name__}: {error}")
         with self._lock:
             del self._running[job]
             if self._asked.get(job.study_id) is job:
                 job.answer = answer
-                if search is not None:
-                    self._searches[job.study_id] = search
+                if search is not None and isinstance(answer, Proposal):
+                    self._searches[job.study_id], search = search, None
             self._start_some()
+        _close([search])
+
+    def _search(self, job: _Job) -> Search | RemoteSearch:
+        """The search of a job, which others may close from now on."""
+        if job.search is None:
+            if in_process(job.spec):
+                made: Search | RemoteSearch = RemoteSearch(job.spec, self._code_of(job.study_id))
+            else:
+                made = Search(job.spec)
+            with self._lock:
+                job.search = made
+                is_outdated = self._asked.get(job.study_id) is not job
+            if is_outdated:
+                made.close()
+        assert job.search is not None
+        return job.search
+
+
+def _close(searches: Iterable[Search | RemoteSearch | None]) -> None:
+    for search in searches:
+        if search is not None:
+            search.close()

@@ -50,7 +50,7 @@ def candidates_of(
     """Candidates of ``what``: STUDY.yaml, a built-in workload's name, FILE.py:Class, FILE.py:function or MODULE:FUNC.
 
     ``params`` override those of a study. A study's candidates are the first ones that it would try, or random ones if
-    ``at_random``. Raises ``InvalidInput``.
+    ``at_random`` or if its sampler needs a process of its own. Raises ``InvalidInput``.
     """
     if not is_study(what):
         if ":" not in what:
@@ -62,7 +62,7 @@ def candidates_of(
             folder, file = file.parent, Path(file.name)
         workload = f"{file}:{name}"
         return Candidates(workload, bundle_code(folder / "study", workload, working_dir), [params])
-    from scamp_service.search.proposals import Search
+    from scamp_service.search.proposals import Search, in_process
     from scamp_service.sizing.user_workload import with_space
 
     study = Path(what)
@@ -71,7 +71,7 @@ def candidates_of(
     spec = with_space(spec, code)
     if unknown := sorted(params.keys() - spec.space.keys() - spec.fixed.keys()):
         raise InvalidInput(f"{what} has no parameter {unknown[0]!r}: {', '.join([*spec.space, *spec.fixed])}")
-    if at_random:
+    if at_random or in_process(spec):
         at_random_too = spec.search.model_copy(update={"sampler": RandomOptions(name="random")})
         spec = spec.model_copy(update={"search": at_random_too})
     proposed = Search(spec).propose([], 0, num_candidates)
@@ -89,4 +89,4 @@ def read_study(study: Path) -> str:
 
 def code_of(study: Path, spec: StudySpec, working_dir: Path | None) -> bytes | None:
     """The zip of the files that a study's workload needs; None for a built-in one."""
-    return bundle_code(study, spec.workload, working_dir) if ".py:" in spec.workload else None
+    return bundle_code(study, spec.files[0], working_dir, spec.files[1:]) if spec.files else None

@@ -23,7 +23,7 @@ from scamp_service.study.space import ends
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import check_code
 from scamp_service.study.values import Params
-from scamp_service.study.workload_names import BUILT_INS
+from scamp_service.study.workload_names import BUILT_INS, is_file
 
 TRY_SECONDS = 15
 """Seconds of processor time to import the workload and try candidates; afterwards it is only imported."""
@@ -54,8 +54,8 @@ def check_workload(spec: StudySpec, code: bytes | None, process: TraceProcess | 
     parameters and an objective that are certain to be wrong. ``process`` is for callers that may have to kill it from
     another thread. It is ended here.
     """
-    check_code(spec.workload, code)
-    if code is None:
+    check_code(spec.workload, code, sampler=spec.search.sampler.name)
+    if code is None or not is_file(spec.workload):
         known = BUILT_INS[spec.workload]
         return judge(spec, DryRun(frozenset(known.parameters), known.metrics))
     process = process or TraceProcess()

@@ -7,6 +7,7 @@ from scamp_service.model import Json
 from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.workload_names import is_file
 from scamp_service.temporary import temporary_folder
 
 IMPORT_SECONDS = 60
@@ -17,7 +18,7 @@ def with_space(spec: StudySpec, code: bytes | None, process: TraceProcess | None
 
     Raises ``InvalidInput``. ``process`` is not ended here; without one, another is used.
     """
-    if spec.space or code is None:
+    if spec.space or code is None or not is_file(spec.workload):
         return spec
     used = process or TraceProcess()
     try:

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from scamp_service.study.objective import Objective
 from scamp_service.study.predicted import Bound, Predicted
-from scamp_service.study.sampler_options import SAMPLER_OPTIONS
+from scamp_service.study.sampler_options import SAMPLER_OPTIONS, FileOptions
 from scamp_service.study.space import MODELS
 from scamp_service.study.spec import Budget, SearchOptions, StudySpec
 from scamp_service.study.stopping import RULE_OPTIONS
@@ -64,7 +64,7 @@ def _place(loc: tuple[int | str, ...]) -> tuple[list[int | str], type[BaseModel]
         case ("space", _, *_):
             return _place_in_space(loc)
         case ("search", "sampler", name, *rest):
-            return ["search", "sampler", *rest], SAMPLER_OPTIONS.get(str(name), StudySpec)
+            return ["search", "sampler", *rest], SAMPLER_OPTIONS.get(str(name), FileOptions)
         case ("stopping", *_):
             path = [part for n, part in enumerate(loc) if n not in (1, 3 if loc[1:2] == ("several",) else 2)]
             return path, next((RULE_OPTIONS[str(part)] for part in loc[2:4] if part in RULE_OPTIONS), StudySpec)

@@ -5,10 +5,12 @@ The options of Optuna's samplers have Optuna's names and defaults.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Discriminator,
     Field,
@@ -18,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from scamp_service.study.values import Integer, Number, Strict
+from scamp_service.study.values import Integer, Number, Strict, Value, at_most
 
 _Count = Annotated[Integer, Field(ge=0, le=100_000)]
 _Positive = Annotated[Integer, Field(ge=1, le=100_000)]
@@ -81,6 +83,26 @@ class TpeOptions(_Options):
         if self.group and self.multivariate is False:
             raise ValueError("group needs multivariate: parameters that exist together are modelled together")
         return self
+
+
+def _file_name(name: str) -> str:
+    if not re.fullmatch(r"(?!/)(?!.*\.\.)[\w./-]+\.py:[A-Za-z_]\w*", name):
+        raise ValueError("must be FILE.py:name with a path relative to the study")
+    return name
+
+
+class FileOptions(_Options):
+    """A sampler of Optuna in the user's own file: an object, or a function or class that makes one from a seed."""
+
+    name: Annotated[str, Field(max_length=300), AfterValidator(_file_name)]
+
+
+class TuneOptions(_Options):
+    """A ``Searcher`` of Ray Tune by its name there, with its own options."""
+
+    name: Literal["tune"]
+    searcher: Annotated[str, Field(pattern=r"^[a-z_]{1,50}$")]
+    options: Annotated[dict[str, Value], at_most(50)] = Field(default={}, max_length=50)
 
 
 class GpOptions(_Options):
@@ -147,6 +169,7 @@ SAMPLER_OPTIONS: Mapping[str, type[_Options]] = {
         Nsga2Options,
         Nsga3Options,
         BruteForceOptions,
+        TuneOptions,
     )
 }
 """The options of the sampler with each name."""
@@ -154,7 +177,9 @@ SAMPLER_OPTIONS: Mapping[str, type[_Options]] = {
 
 def _name(value: Any) -> str | None:
     name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
-    return name if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    return "file" if ".py:" in name else name
 
 
 def _with_name(value: Any) -> Any:
@@ -170,11 +195,13 @@ Sampler = Annotated[
     | Annotated[CmaEsOptions, Tag("cmaes")]
     | Annotated[Nsga2Options, Tag("nsga2")]
     | Annotated[Nsga3Options, Tag("nsga3")]
-    | Annotated[BruteForceOptions, Tag("brute_force")],
+    | Annotated[BruteForceOptions, Tag("brute_force")]
+    | Annotated[TuneOptions, Tag("tune")]
+    | Annotated[FileOptions, Tag("file")],
     Discriminator(
         _name,
         custom_error_type="sampler",
-        custom_error_message=f"must be one of {', '.join(SAMPLER_OPTIONS)}, or {{name: …}} with options",
+        custom_error_message=f"must be one of {', '.join(SAMPLER_OPTIONS)}, FILE.py:name, or {{name: …}} with options",
     ),
     BeforeValidator(_with_name),
 ]

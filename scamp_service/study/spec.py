@@ -230,6 +230,11 @@ class StudySpec(Strict):
                 yield f"batch is the number of samples per optimizer step, an integer of at least 1; got {value!r}"
 
     @property
+    def files(self) -> list[str]:
+        """What the study names in the user's own files, as ``FILE.py:name``: its workload, its sampler."""
+        return [name for name in (self.workload, self.search.sampler.name) if is_file(name)]
+
+    @property
     def report_every(self) -> int:
         """Steps from one evaluation to the next; a tenth of all steps by default."""
         return self.budget.report_every or max(1, math.ceil(self.budget.steps / 10))

@@ -13,7 +13,7 @@ import posixpath
 import stat
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scamp_service.errors import InvalidInput
@@ -24,8 +24,10 @@ MAX_SOURCE_BYTES = 2**20
 SKIPPED = frozenset({"__pycache__", "node_modules", "venv"})
 
 
-def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None) -> bytes:
+def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None, also: Sequence[str] = ()) -> bytes:
     """A zip of the workload's file (``FILE.py:Class``, relative to the study's folder), or of all of ``working_dir``.
+
+    ``also`` names more files in the same way, such as that of a sampler.
 
     With ``working_dir``, ``FILE.py`` is relative to it. Hidden files, ``__pycache__``, ``venv``, ``node_modules``,
     ``*.pyc`` and links to folders are left out. Raises ``InvalidInput`` when the file is missing, or for more than
@@ -34,29 +36,41 @@ def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None
     root = study_file.parent if working_dir is None else working_dir
     if not root.is_dir():
         raise InvalidInput(f"the working directory {root} does not exist")
-    name = _file_of(workload)
-    if name.startswith(("/", "../")):
-        raise InvalidInput(
-            f"the workload {workload!r} is outside the folder {root}: name its folder with --working-dir, and the file "
-            "relative to it"
-        )
-    if not (root / name).is_file():
-        hint = "" if working_dir is None else "; with a working directory, the path is relative to it"
-        raise InvalidInput(f"the workload {workload!r} needs {root / name}, which does not exist{hint}")
-    files = [name] if working_dir is None else sorted({name, *_walk(root)})
+    named = {_named_file(what, name, root, working_dir) for what, name in (("workload", workload), *_samplers(also))}
+    files = sorted(named if working_dir is None else {*named, *_walk(root)})
     if len(files) > MAX_CODE_FILES:
         raise InvalidInput(f"{root} has {len(files)} files, more than {MAX_CODE_FILES}; choose a smaller folder")
     return _zip(root, files)
 
 
-def check_code(workload: str, data: bytes | None, *, functions: bool = False) -> None:
+def _samplers(names: Sequence[str]) -> list[tuple[str, str]]:
+    return [("sampler", name) for name in names]
+
+
+def _named_file(what: str, named: str, root: Path, working_dir: Path | None) -> str:
+    name = _file_of(named)
+    if name.startswith(("/", "../")):
+        raise InvalidInput(
+            f"the {what} {named!r} is outside the folder {root}: name its folder with --working-dir, and the file "
+            "relative to it"
+        )
+    if not (root / name).is_file():
+        hint = "" if working_dir is None else "; with a working directory, the path is relative to it"
+        raise InvalidInput(f"the {what} {named!r} needs {root / name}, which does not exist{hint}")
+    return name
+
+
+def check_code(workload: str, data: bytes | None, *, functions: bool = False, sampler: str = "") -> None:
     """Check that the workload is built in and comes without files, or that it is a class in the zip ``data``.
 
-    With ``functions`` a function is accepted too; it can be estimated, but not trained. Raises ``InvalidInput``.
+    With ``functions`` a function is accepted too; it can be estimated, but not trained. ``sampler`` names something
+    else in the user's files that must be there. Raises ``InvalidInput``.
     """
     check_built_in(workload)
+    if is_file(sampler):
+        _check_sampler(sampler, data)
     if not is_file(workload):
-        if data is not None:
+        if data is not None and not is_file(sampler):
             raise InvalidInput(f"{workload!r} is a built-in workload and takes no files; leave code_zip out")
         return
     if data is None:
@@ -64,6 +78,16 @@ def check_code(workload: str, data: bytes | None, *, functions: bool = False) ->
             f"the workload {workload!r} is your own file; upload it (`scamp submit` does so; over HTTP, use code_zip)"
         )
     _check_name(workload, _read_source(workload, data), functions)
+
+
+def _check_sampler(sampler: str, data: bytes | None) -> None:
+    if data is None:
+        raise InvalidInput(f"the sampler {sampler!r} is your own file; upload it (over HTTP, use code_zip)")
+    name, _, wanted = sampler.rpartition(":")
+    tree = _parsed(name, _read_source(sampler, data, "sampler"))
+    names = {*_top_level_names(tree.body), *(node.name for node in tree.body if isinstance(node, ast.FunctionDef))}
+    if wanted not in names and "*" not in names:
+        raise InvalidInput(f"{name} defines no {wanted}, which the sampler {sampler!r} names")
 
 
 def _file_of(workload: str) -> str:
@@ -96,7 +120,7 @@ def _zip(root: Path, files: list[str]) -> bytes:
     return buffer.getvalue()
 
 
-def _read_source(workload: str, data: bytes) -> bytes:
+def _read_source(workload: str, data: bytes, what: str = "workload") -> bytes:
     """The content of the workload's file. The archive is checked by its directory, and only this file is unpacked."""
     name = _file_of(workload)
     if len(data) > MAX_CODE_BYTES:
@@ -104,7 +128,7 @@ def _read_source(workload: str, data: bytes) -> bytes:
     try:
         with open_archive(data) as archive:
             if name not in archive.namelist():
-                raise InvalidInput(f"the zip of your files has no {name}, which the workload {workload!r} names")
+                raise InvalidInput(f"the zip of your files has no {name}, which the {what} {workload!r} names")
             with archive.open(name) as file:
                 source = file.read(MAX_SOURCE_BYTES + 1)
     except ArchiveError as error:
@@ -114,17 +138,21 @@ def _read_source(workload: str, data: bytes) -> bytes:
     return source
 
 
-def _check_name(workload: str, source: bytes, functions: bool) -> None:
-    name, _, wanted = workload.rpartition(":")
+def _parsed(name: str, source: bytes) -> ast.Module:
     try:
         with warnings.catch_warnings():  # invalid escapes in the user's code are not our concern
             warnings.simplefilter("ignore")
-            tree = ast.parse(source)
+            return ast.parse(source)
     except SyntaxError as error:
         where = f"{name}, line {error.lineno}," if error.lineno else name
         raise InvalidInput(f"{where} is not valid Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise InvalidInput(f"{name} is not valid Python: {error or 'nested too deeply'}") from None
+
+
+def _check_name(workload: str, source: bytes, functions: bool) -> None:
+    name, _, wanted = workload.rpartition(":")
+    tree = _parsed(name, source)
     names = set(_top_level_names(tree.body))
     is_function = wanted in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     if wanted in names or "*" in names or (functions and is_function):

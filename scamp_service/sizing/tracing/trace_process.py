@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 
 from scamp_service.errors import Unavailable
 from scamp_service.model import Json
-from scamp_service.settings import ROOT
-from scamp_service.user_account import USER, Lent, account_of, started_as
-from scamp_service.user_environment import hide_environment, user_environment
+from scamp_service.user_account import Lent
+from scamp_service.user_process import start_for_user
 
 log = logging.getLogger("scamp.tracing")
 
@@ -84,20 +83,7 @@ class TraceProcess:
         with self._lock:
             if self._killed.is_set() or self._child is not None:
                 return
-            hide_environment()  # the child can read what this process was started with
-            account = account_of(os.environ.get(USER, ""))
-            self._lent = None if account is None else Lent.to(account)
-            # In a session of its own: Ctrl-C in a terminal is for the service, which then ends its children.
-            self._child = subprocess.Popen(
-                COMMAND,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                cwd=ROOT,
-                env=(user_environment(os.environ) if account is None else account.environment())
-                | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-                start_new_session=True,
-                **started_as(account),
-            )
+            self._child, self._lent = start_for_user(COMMAND)
             self._unread = b""
 
     def ask(self, request: Mapping[str, Any], seconds: int) -> Json:

@@ -17,7 +17,7 @@ from scamp_service.study.sampler_options import SAMPLER_OPTIONS
 from scamp_service.study.spec import StudySpec
 from tests.scamp_service.search.studies import GRID, SPACE, Trial, course, live, mixed, study
 
-NAMES = sorted(SAMPLERS)
+NAMES = sorted(SAMPLERS.keys() - {"tune"})  # its searchers have tests of their own
 STARTS: list[dict[str, Any]] = [{"a": "x", "b": 3}, {"c": 0.2, "batch": 8}]
 FINITE = {"grid", "brute_force"}
 """Samplers that end, and need a space with finitely many points."""
@@ -50,7 +50,7 @@ every_sampler = pytest.mark.parametrize("name", NAMES)
 
 
 def test_each_name_of_a_spec_has_its_sampler() -> None:
-    assert sorted(SAMPLER_OPTIONS) == NAMES
+    assert SAMPLER_OPTIONS.keys() == SAMPLERS.keys()
 
 
 @every_sampler

@@ -103,3 +103,19 @@ def test_too_much_is_refused_before_it_is_read(folder: Path) -> None:
 def test_a_class_may_come_to_be_in_many_ways(tmp_path: Path, source: str) -> None:
     (tmp_path / "net.py").write_text(source, encoding="utf-8")
     check_code("net.py:Mine", bundle_code(tmp_path / "study.yaml", "net.py:Mine"))
+
+
+def test_a_sampler_of_the_user_is_sent_along_and_checked(tmp_path: Path) -> None:
+    (tmp_path / "search.py").write_text("import optuna\n\ndef make(seed): ...\nready = make(1)\n")
+    study = tmp_path / "study.yaml"
+    code = bundle_code(study, "search.py:make")
+    for name in ("search.py:make", "search.py:ready"):
+        check_code("vit_digits", code, sampler=name)
+    with pytest.raises(InvalidInput, match=r"search.py defines no other, which the sampler 'search.py:other' names"):
+        check_code("vit_digits", code, sampler="search.py:other")
+    with pytest.raises(InvalidInput, match=r"has no absent.py, which the sampler 'absent.py:make' names"):
+        check_code("vit_digits", code, sampler="absent.py:make")
+    with pytest.raises(InvalidInput, match=r"the sampler 'search.py:make' is your own file; upload it"):
+        check_code("vit_digits", None, sampler="search.py:make")
+    with pytest.raises(InvalidInput, match=r"the sampler 'absent.py:make' needs .*absent.py, which does not exist"):
+        bundle_code(study, "search.py:make", None, ["absent.py:make"])

@@ -1,0 +1,162 @@
+"""Runs the sampler of one study in a process of its own: samplers of users, and those that are slow or large.
+
+The process can be ended at any time, and is ended when it takes too long. It gets the spec, the user's files and the
+trials, and its candidates are checked: nothing that it answers is trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from scamp_service.search.history import Past
+from scamp_service.search.proposer import SearchEnded
+from scamp_service.study.constraints import Constraints
+from scamp_service.study.slots import is_candidate, slots_of
+from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
+from scamp_service.temporary import make_folder, remove_folder
+from scamp_service.user_process import start_for_user
+
+COMMAND = [sys.executable, "-m", "scamp_service.search.sampler_server"]
+LIMIT_SECONDS = 600.0
+"""Most seconds of one proposal."""
+MOST_ANSWER_BYTES = 2**26
+
+
+class SamplerFailed(SearchEnded):
+    """A sampler in a process of its own raised an error, or proposed what is no candidate."""
+
+
+class RemoteSearch:
+    """Proposes the candidates of one study from a process of its own, which remembers the trials that it was given.
+
+    ``code`` is the zip of the user's files. ``close`` may be called from any thread.
+    """
+
+    def __init__(self, spec: StudySpec, code: bytes | None, *, limit_seconds: float = LIMIT_SECONDS) -> None:
+        self._spec, self._limit_seconds = spec, limit_seconds
+        self._slots, self._constraints = slots_of(spec.space), Constraints(spec.constraints)
+        self._lock, self._is_closed = threading.Lock(), False
+        self._folder, self._unread = make_folder(), b""
+        self._child, self._lent = start_for_user(COMMAND)
+        files: Mapping[str, str] = {}
+        if code is not None:
+            zipped, unpacked = self._folder / "code.zip", self._folder / "code"
+            zipped.write_bytes(code)
+            if self._lent is not None:
+                zipped, unpacked = self._lent.copy(zipped), self._lent.unpacked / "code"
+            files = {"code_zip": str(zipped), "code_dir": str(unpacked)}
+        self._first: Mapping[str, Any] | None = {"spec": spec.to_json(), **files}
+
+    def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
+        """Parameters of proposals, as ``proposals.Search.propose`` returns them.
+
+        Raises ``SamplerFailed`` for an error of the sampler, ``SearchEnded`` when it has no candidates,
+        ``TimeoutError`` when it takes too long, and ``RuntimeError`` when its process is lost. Afterwards this search
+        is of no use.
+        """
+        request = {"changed": [_json(past) for past in history], "first_number": first_number, "count": count}
+        first, self._first = self._first, None
+        deadline = time.monotonic() + self._limit_seconds
+        try:
+            for message in (first, request):
+                if message is not None:
+                    self._send(message)
+            answer = self._answer(deadline)
+        except BaseException:
+            self.close()
+            raise
+        if "ended" in answer:
+            raise SearchEnded(str(answer["ended"])[:1000])
+        if "error" in answer:
+            raise SamplerFailed(f"the sampler failed: {str(answer['error'])[:1000]}")
+        return self._checked(answer.get("candidates"), count)
+
+    def close(self) -> None:
+        """End the process. A thread that waits for its answer gets an error."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._child.kill()
+        with suppress(BrokenPipeError), self._child:  # closes the pipes and waits
+            pass
+        if self._lent is not None:
+            self._lent.remove()
+        remove_folder(self._folder)
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write(json.dumps(message).encode() + b"\n")
+            self._child.stdin.flush()
+        except (OSError, ValueError) as error:  # ValueError: the pipe was closed by ``close``
+            raise RuntimeError(f"the process of the sampler {self._how_it_ended()}") from error
+
+    def _answer(self, deadline: float) -> dict[str, Any]:
+        stream = self._child.stdout
+        assert stream is not None
+        while b"\n" not in self._unread:
+            try:
+                ready, _, _ = select.select([stream], [], [], max(0.0, min(1.0, deadline - time.monotonic())))
+                data = os.read(stream.fileno(), 65536) if ready else b""
+            except (OSError, ValueError):  # closed by ``close``
+                raise RuntimeError("the process of the sampler was ended") from None
+            if (ready and not data) or len(self._unread) > MOST_ANSWER_BYTES:
+                raise RuntimeError(f"the process of the sampler {self._how_it_ended()}")
+            if not ready and time.monotonic() >= deadline:
+                raise TimeoutError(f"the sampler has not answered for {self._limit_seconds:.0f} s, and was ended")
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise RuntimeError("the process of the sampler gave an answer that is not JSON")
+        return answer
+
+    def _how_it_ended(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            status = self._child.wait(1.0)
+            return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return "closed its pipes"
+
+    def _checked(self, candidates: Any, count: int) -> list[Params]:
+        """The candidates of an answer, each with what is fixed. Raises ``SamplerFailed``."""
+        if not isinstance(candidates, list) or len(candidates) > count:
+            raise SamplerFailed("the sampler's process did not answer with candidates")
+        return [self._candidate(one) for one in candidates]
+
+    def _candidate(self, params: Any) -> Params:
+        spec = self._spec
+        is_valid = (
+            isinstance(params, dict)
+            and params.keys() <= spec.space.keys() | spec.fixed.keys()
+            and is_candidate(self._slots, params)
+            and not self._constraints.broken(params)
+        )
+        if not is_valid:
+            raise SamplerFailed(f"the sampler proposed what is no candidate of the space: {str(params)[:200]}")
+        return {**spec.fixed, **params}
+
+
+def _json(past: Past) -> dict[str, Any]:
+    return {
+        "number": past.number,
+        "state": past.state,
+        "params": dict(past.params),
+        "step": past.step,
+        "value": past.value,
+        "origin": past.origin,
+        "quantities": dict(past.quantities),
+    }

@@ -1,0 +1,117 @@
+"""The process of one study's sampler: ``python -m scamp_service.search.sampler_server``.
+
+It reads lines of JSON on stdin: first the spec and the user's files, then requests with the trials that have changed;
+and answers each request with a line. A second process does the work, so that it ends with ours however its code hangs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    parent = os.getpid()
+    worker = os.fork()
+    if worker == 0:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            _serve()
+        os._exit(0)
+    _watch(worker)
+
+
+def _watch(worker: int) -> None:
+    """Wait until the worker ends, or end it when nobody writes to stdin any more."""
+    pipe = select.poll()
+    pipe.register(0, 0)  # reports only that the other end was closed
+    while not pipe.poll(200):
+        if os.waitpid(worker, os.WNOHANG)[0]:
+            os._exit(1)
+    os.kill(worker, signal.SIGKILL)
+    os._exit(0)
+
+
+def _serve() -> None:
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what users' code prints must not look like an answer
+    for answer in _answers(requests):
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+def _answers(requests: IO[bytes]) -> Iterator[Mapping[str, Any]]:
+    from scamp_service.search.proposer import SearchEnded
+
+    given, search = json.loads(next(requests)), None
+    for line in requests:
+        request = json.loads(line)
+        try:
+            search = _search(given) if search is None else search
+            changed = [_Trial.of(one) for one in request["changed"]]
+            candidates = search.propose(changed, request["first_number"], request["count"])
+            yield {"candidates": json.loads(json.dumps(candidates, allow_nan=False))}
+        except SearchEnded as error:
+            yield {"ended": str(error)}
+        except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
+            yield {"error": _words(error, given)}
+
+
+def _search(given: Mapping[str, Any]) -> Any:
+    from scamp_service.search.proposals import Search
+    from scamp_service.search.user_sampler import UserSampler
+    from scamp_service.study.sampler_options import FileOptions
+    from scamp_service.study.spec import StudySpec
+
+    spec = StudySpec.model_validate(given["spec"])
+    sampler = spec.search.sampler
+    if not isinstance(sampler, FileOptions):
+        return Search(spec)
+    from workloads.archive import unpack_code
+    from workloads.loading import load_attribute
+
+    code_dir = Path(given["code_dir"])
+    unpack_code(Path(given["code_zip"]).read_bytes(), code_dir)
+    return Search(spec, UserSampler(spec, load_attribute(sampler.name, code_dir)))
+
+
+def _words(error: BaseException, given: Mapping[str, Any]) -> str:
+    from workloads.refusals import WorkloadError, explain
+
+    if isinstance(error, WorkloadError) or "code_dir" not in given:
+        return str(error) if isinstance(error, WorkloadError) else f"{type(error).__name__}: {error}"
+    return explain(error, Path(given["code_dir"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    number: int
+    state: Any
+    params: Mapping[str, Any]
+    step: int
+    value: float | None
+    origin: Any
+    quantities: Mapping[str, float | None]
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> _Trial:
+        from scamp_service.lifecycle import Origin, TrialState
+
+        return cls(**{**given, "state": TrialState(given["state"]), "origin": Origin(given["origin"])})
+
+
+if __name__ == "__main__":
+    main()

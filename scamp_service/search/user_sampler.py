@@ -1,0 +1,86 @@
+"""A sampler of Optuna from the user's own file: an object, or a function or class that makes one from a seed."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from optuna.samplers import BaseSampler, CmaEsSampler
+from optuna.samplers._ga import BaseGASampler
+from optuna.samplers._lazy_random_state import LazyRandomState
+
+from scamp_service.search.history import Active, Completed
+from scamp_service.search.optuna_study import OptunaStudy, optuna_is_silent
+from scamp_service.search.replayed_study import ReplayedStudy
+from scamp_service.search.sampler import seed_of
+from scamp_service.search.space import Space
+from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
+
+_DEPTH = 4
+
+
+class UserSampler:
+    """The sampler ``found`` in the user's file.
+
+    Each proposal comes from a new one: a copy of the object with new random states, or what the function makes from the
+    trial's seed. Genetic algorithms and CMA-ES get the notes that they keep in the study (see ``ReplayedStudy``).
+    """
+
+    reads_history: ClassVar = True
+    shows_most: ClassVar[int | None] = None
+
+    def __init__(self, spec: StudySpec, found: Any) -> None:
+        self._seed, self._found = spec.search.seed, found
+        space, direction = Space(spec.space), spec.objective.direction
+        first = self._made(0, 0)
+        self._replayed = isinstance(first, BaseGASampler | CmaEsSampler)
+        self._study = OptunaStudy(space, direction)
+        self._with_notes = ReplayedStudy(space, direction, self._made)
+
+    def suggest(
+        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+    ) -> Params | None:
+        """The searched parameters of trial ``number``."""
+        if self._replayed:
+            return self._with_notes.ask(number, completed, active, attempt)
+        return self._study.ask(self._made(number, attempt), number, completed, active)
+
+    def _made(self, number: int, attempt: int) -> BaseSampler:
+        seed = seed_of(self._seed, number, attempt)
+        random.seed(seed)
+        np.random.seed(seed)
+        with optuna_is_silent():
+            if isinstance(self._found, BaseSampler):
+                sampler = copy.deepcopy(self._found)
+                reseed(sampler, seed)
+            elif callable(self._found):
+                sampler = self._found(seed)
+            else:
+                sampler = self._found
+        if not isinstance(sampler, BaseSampler):
+            raise TypeError(
+                f"search.sampler must name an optuna.samplers.BaseSampler, or a function of a seed that returns one; "
+                f"got {type(sampler).__name__}"
+            )
+        return sampler
+
+
+def reseed(thing: Any, seed: int, depth: int = _DEPTH) -> None:
+    """Seed every random generator in the attributes of an object, and in those of samplers among them."""
+    for name, value in sorted(vars(thing).items()):
+        own = seed_of(seed, depth + len(name))
+        match value:
+            case LazyRandomState():
+                value.rng.seed(own)
+            case np.random.RandomState():
+                value.seed(own)
+            case np.random.Generator():
+                setattr(thing, name, np.random.default_rng(own))
+            case random.Random():
+                value.seed(own)
+            case _ if depth and hasattr(value, "__dict__") and not isinstance(value, type):
+                reseed(value, own, depth - 1)

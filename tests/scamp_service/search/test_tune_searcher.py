@@ -1,0 +1,56 @@
+"""Searchers of Ray Tune: candidates in the space, learned from, and the same after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scamp_service.lifecycle import TrialState as S
+from scamp_service.search.proposals import Search
+from scamp_service.search.proposer import SearchEnded
+from scamp_service.study.slots import is_candidate, slots_of
+from scamp_service.study.spec import StudySpec
+from tests.scamp_service.search.studies import CONDITIONAL, SPACE, Trial, course, live, mixed, study
+
+SEARCHERS: dict[str, dict[str, Any]] = {
+    "hyperopt": {"n_initial_points": 5},
+    "nevergrad": {"optimizer": "OnePlusOne"},
+}
+every_searcher = pytest.mark.parametrize("name", SEARCHERS)
+
+
+def spec_for(name: str, space: dict[str, Any] = SPACE, **more: Any) -> StudySpec:
+    return study(space, {"name": "tune", "searcher": name, "options": SEARCHERS.get(name, {})}, **more)
+
+
+@every_searcher
+def test_candidates_lie_in_the_space_also_where_it_has_conditions(name: str) -> None:
+    slots = slots_of(spec_for(name, CONDITIONAL).space)
+    for trial in live(Search(spec_for(name, CONDITIONAL)), mixed, 12):
+        assert is_candidate(slots, trial.params)
+
+
+@every_searcher
+def test_another_process_proposes_the_same_whatever_the_order_of_the_history(name: str) -> None:
+    spec = spec_for(name)
+    trials = list({trial.number: trial for trial in course(14, seed=1)}.values())
+    several = Search(spec).propose(trials, 14, 2)
+    assert several == Search(spec).propose(trials[::-1], 14, 2)
+    assert several[1:] == Search(spec).propose([*trials, Trial(14, several[0])], 15, 1)
+
+
+@every_searcher
+def test_it_learns(name: str) -> None:
+    spec = spec_for(name, {"x": {"low": 0.0, "high": 1.0}})
+    trials = live(Search(spec), lambda t: replace(t, state=S.COMPLETED, value=abs(float(t.params["x"]) - 0.7)), 30, 1)
+    late = [abs(float(trial.params["x"]) - 0.7) for trial in trials[20:]]
+    assert sum(late) / len(late) < 0.18, "chance would be 0.29"
+
+
+def test_what_cannot_be_used_ends_the_study_with_its_reason() -> None:
+    with pytest.raises(SearchEnded, match="the searcher nosuch cannot be used: The `search_alg` argument must be"):
+        Search(spec_for("nosuch")).propose((), 0, 1)
+    with pytest.raises(SearchEnded, match="the searcher hebo cannot be used: HEBO must be installed"):
+        Search(spec_for("hebo")).propose((), 0, 1)
