@@ -45,17 +45,17 @@ class Case:
 MUTANTS = (
     Case(
         "epoch: writes of a deposed leader are accepted",
-        f"{STORE}/store.py",
+        f"{STORE}/writes/transactions.py",
         "if self._fence and connection",
         "if False and connection",
-        ("tests/scamp_service/store/test_store.py", *SIMULATED),
+        ("tests/scamp_service/store", *SIMULATED),
     ),
     Case(
         "epoch: a new holder has the epoch of the old one",
         f"{STORE}/statements.py",
         "epoch=_L.c.epoch + 1",
         "epoch=_L.c.epoch",
-        ("tests/scamp_service/store/test_store.py",),
+        ("tests/scamp_service/store",),
     ),
     Case(
         "epoch: ranks obey a controller that was replaced",
@@ -69,7 +69,7 @@ MUTANTS = (
         f"{STORE}/statements.py",
         '_of_seen = sa.and_(_of_lease, _L.c.renewals == bindparam("_renewals"))',
         '_of_seen = sa.and_(_of_lease, bindparam("_renewals") >= 0)',
-        ("tests/scamp_service/store/test_store.py",),
+        ("tests/scamp_service/store",),
     ),
     Case(
         "lease: a standby does not wait",
@@ -104,7 +104,7 @@ MUTANTS = (
         f"{STORE}/statements.py",
         '_A.c.token == bindparam("_token")',
         'bindparam("_token") != ""',
-        ("tests/scamp_service/store/test_store.py", *SIMULATED),
+        ("tests/scamp_service/store", *SIMULATED),
     ),
     Case(
         "fence: gangs that the database does not know go on",

@@ -19,79 +19,15 @@ import pytest
 
 from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
-from scamp_service.errors import Conflict, Deposed, InvalidInput, NotFound
+from scamp_service.errors import Conflict, InvalidInput, NotFound
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
-from scamp_service.model import Lease, LogLine, Metric, Refusals, Trial
+from scamp_service.model import LogLine, Refusals, Trial
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
-from tests.values import new_attempt, sized
+from tests.scamp_service.store.trials import PLAN, SPEC, begin, contents, metric, new_trial, queue, report, retry, run
+from tests.values import sized
 from workloads.training.checkpoints.name import CheckpointName
 
 ROOT = Path(__file__).resolve().parents[3]
-SPEC = {"name": "digits", "objective": {"metric": "acc", "direction": "maximize"}, "space": {"lr": {"low": 1e-4}}}
-PLAN = Plan(8, dp_shard=2)
-SIZED = sized(PLAN, 40, 30_000_000)
-
-
-def new_trial(store: Store, number: int = 0, params: dict[str, Any] | None = None) -> int:
-    """A WAITING trial of the first study."""
-    if not store.studies():
-        store.create_study(SPEC, now=1.0)
-    store.create_trials(1, [(number, params or {"lr": 0.1})], now=2.0)
-    return store.trials(1)[-1].id
-
-
-def queue(store: Store, trial_id: int) -> None:
-    trial = store.trial(trial_id)
-    assert store.move_trial(trial_id, trial.state, trial.attempt, TrialState.QUEUED, sized=SIZED, now=3.0)
-
-
-def begin(store: Store, trial_id: int, attempt: int = 1, *, now: float = 4.0) -> bool:
-    return store.begin_attempt(
-        new_attempt(
-            trial_id,
-            attempt,
-            token=f"token-{attempt}",
-            plan=PLAN,
-            devices=("n0/0", "n0/1"),
-            reserved_mib=40,
-            predicted_bytes=30_000_000,
-            placement_reason="both on one node",
-            now=now,
-        )
-    )
-
-
-def run(store: Store, number: int = 0) -> int:
-    """A trial whose first attempt runs, with token ``token-1``."""
-    trial_id = new_trial(store, number)
-    queue(store, trial_id)
-    assert begin(store, trial_id)
-    assert store.report_started(trial_id, 1, "token-1", now=5.0)
-    return trial_id
-
-
-def retry(store: Store, trial_id: int, attempt: int) -> None:
-    """End attempt ``attempt - 1`` and run the next."""
-    assert store.move_trial(trial_id, TrialState.RUNNING, attempt - 1, TrialState.QUEUED, now=6.0)
-    assert store.move_attempt(trial_id, attempt - 1, [AttemptState.RUNNING], AttemptState.ENDED, now=7.0)
-    assert begin(store, trial_id, attempt, now=8.0)
-    assert store.report_started(trial_id, attempt, f"token-{attempt}", now=9.0)
-
-
-def metric(trial_id: int, seq: int, step: int, acc: float, attempt: int = 1) -> Metric:
-    return Metric(trial_id, attempt, seq, step, {"acc": acc, "loss": 1.0}, 6.0)
-
-
-def report(store: Store, *rows: Metric) -> bool:
-    first = rows[0]
-    return store.report(first.trial_id, first.attempt, f"token-{first.attempt}", metrics=rows, objective="acc", now=6.0)
-
-
-def contents(store: Store) -> list[object]:
-    """Everything, to see that nothing has changed."""
-    trials = [trial for study in store.studies() for trial in store.trials(study.id)]
-    of_trials = [(store.attempts(t.id), store.metrics(t.id), store.logs(t.id)) for t in trials]
-    return [store.studies(), trials, of_trials, store.events(limit=10_000), store.cluster()]
 
 
 # --- studies ---------------------------------------------------------------------------------------------------------
@@ -399,80 +335,6 @@ def test_a_trial_keeps_the_start_of_its_first_attempt(store: Store) -> None:
     assert [a.attempt for a in store.open_attempts()] == [2]
 
 
-def test_a_start_is_reported_once_and_confirmed_until_there_is_a_checkpoint(store: Store) -> None:
-    trial_id = new_trial(store)
-    queue(store, trial_id)
-    assert begin(store, trial_id)
-    assert not store.report_started(trial_id, 1, "stolen", now=5.0)
-    assert store.report_started(trial_id, 1, "token-1", now=5.0)
-    events = store.last_event_id()
-    assert store.report_started(trial_id, 1, "token-1", now=6.0)
-    assert store.last_event_id() == events and store.attempts(trial_id)[0].started_at == 5.0
-    assert store.report(trial_id, 1, "token-1", checkpoint_step=10, now=6.5)
-    assert not store.report_started(trial_id, 1, "token-1", now=6.6), "a launch that was on its way for long"
-    assert store.report(trial_id, 1, "token-1", checkpoint_step=20, now=6.7)
-    assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=7.0)
-    assert not store.report_started(trial_id, 1, "token-1", now=8.0)
-
-
-def test_a_stale_report_is_refused_and_stores_nothing(store: Store) -> None:
-    trial_id = run(store)
-
-    def flush(token: str, attempt: int = 1) -> bool:
-        return store.report(
-            trial_id,
-            attempt,
-            token,
-            metrics=[metric(trial_id, 1, 10, 0.5, attempt)],
-            logs=[LogLine(trial_id, attempt, 0, 1, 6.0, "hello")],
-            objective="acc",
-            measured_bytes=7,
-            checkpoint_step=10,
-            now=6.0,
-        )
-
-    before = contents(store)
-    assert not flush("stolen") and not flush("token-1", attempt=2)
-    assert contents(store) == before
-    assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=7.0)
-    before = contents(store)
-    assert not flush("token-1"), "it is STOPPING"
-    assert store.move_attempt(trial_id, 1, [AttemptState.STOPPING], AttemptState.ENDED, now=8.0)
-    assert not flush("token-1"), "it has ENDED"
-    assert contents(store)[1] == before[1] and store.metrics(trial_id) == [] == store.logs(trial_id)
-
-
-def test_a_report_may_come_before_that_of_the_start(store: Store) -> None:
-    trial_id = new_trial(store)
-    queue(store, trial_id)
-    assert begin(store, trial_id)
-    assert report(store, metric(trial_id, 1, 10, 0.5))
-
-
-def test_a_report_that_arrives_twice_counts_once(store: Store) -> None:
-    trial_id = run(store)
-    rows = [metric(trial_id, 1, 10, 0.5), metric(trial_id, 2, 20, 0.6)]
-    lines = [LogLine(trial_id, 1, rank, 1, 6.0, f"rank {rank}") for rank in range(2)]
-    for _ in range(2):
-        assert store.report(trial_id, 1, "token-1", metrics=rows, logs=lines, objective="acc", now=6.0)
-    assert store.metrics(trial_id) == rows
-    assert [line for _, line in store.logs(trial_id)] == lines
-    told = [event for event in store.events() if event.kind == "metrics"]
-    assert [event.data for event in told] == [{"trial": trial_id, "step": 20, "values": {"acc": 0.6, "loss": 1.0}}]
-    assert (told[0].study_id, told[0].trial_id) == (1, trial_id)
-
-
-def test_value_follows_the_newest_row_whatever_order_flushes_arrive_in(store: Store) -> None:
-    trial_id = run(store)
-    assert report(store, metric(trial_id, 2, 20, 0.6))
-    assert report(store, metric(trial_id, 1, 10, 0.5)), "late, but welcome to the curve"
-    assert [m.step for m in store.metrics(trial_id)] == [10, 20]
-    assert (store.trial(trial_id).step, store.trial(trial_id).value) == (20, 0.6)
-    without = Metric(trial_id, 1, 3, 30, {"loss": 0.1}, 6.0)
-    assert report(store, without)
-    assert (store.trial(trial_id).step, store.trial(trial_id).value) == (20, 0.6)
-
-
 def test_a_copy_takes_the_place_of_a_paused_trial_once(store: Store) -> None:
     paused, donor = run(store, 0), run(store, 1)
     assert store.move_trial(paused, TrialState.RUNNING, 1, TrialState.PAUSED, now=6.0)
@@ -486,20 +348,6 @@ def test_a_copy_takes_the_place_of_a_paused_trial_once(store: Store) -> None:
     assert (copy.parent, copy.parent_number, copy.judged_step) == (CheckpointName(donor, 20), 1, 20)
     assert store.create_trials(1, [(2, {"lr": 0.4})], now=8.0) == 1  # the sampler's third candidate
     assert [trial.number for trial in store.trials(1)] == [0, 1, 2, 3]
-
-
-def test_where_attempts_overlap_the_newest_counts(store: Store) -> None:
-    trial_id = run(store)
-    assert report(store, *(metric(trial_id, n, 10 * n, n / 10) for n in (1, 2, 3)))
-    retry(store, trial_id, 2)
-    assert report(store, metric(trial_id, 1, 20, 0.9, attempt=2))
-    assert [(m.step, m.attempt, m.values["acc"]) for m in store.metrics(trial_id)] == [
-        (10, 1, 0.1),
-        (20, 2, 0.9),
-        (30, 1, 0.3),
-    ]
-    assert (store.trial(trial_id).step, store.trial(trial_id).value) == (20, 0.9)
-    assert store.rungs(1, "acc", [20, 30, 40]) == {20: {0: 0.9}, 30: {0: 0.3}, 40: {}}
 
 
 def test_a_curve_comes_in_pages_by_step(store: Store) -> None:
@@ -527,90 +375,6 @@ def test_rungs_hold_every_trial_of_the_study_and_no_other(store: Store) -> None:
     assert store.rungs(1, "acc", []) == {}
 
 
-def test_the_step_time_of_the_most_steps_is_kept_however_reports_arrive(store: Store) -> None:
-    trial_id = run(store)
-    assert store.attempts(trial_id)[0].measured_step_seconds is None
-    for seconds, steps in ((0.5, 4), (0.0, 0), (0.3, 20), (0.5, 4), (0.3, 20)):
-        assert store.report(trial_id, 1, "token-1", step_seconds=seconds, timed_steps=steps, now=6.0)
-    assert not store.report(trial_id, 1, "stale", step_seconds=9.0, timed_steps=99, now=6.0)
-    attempt = store.attempts(trial_id)[0]
-    assert (attempt.measured_step_seconds, attempt.timed_steps) == (0.3, 20)
-    assert store.trial(trial_id).measured_step_seconds == 0.3
-    late = {"step_seconds": 0.7, "timed_steps": 10, "measured_bytes": 8}
-    assert report(store, metric(trial_id, 1, 10, 0.1))
-    assert store.report(trial_id, 1, "token-1", now=7.0, **late)
-    assert store.trial(trial_id).measured_step_seconds == 0.3, "an old report does not undo a newer one"
-
-
-def test_a_metric_and_a_step_time_of_one_flush_are_both_stored(store: Store) -> None:
-    trial_id = run(store)
-    rows = [metric(trial_id, 1, 10, 0.4)]
-    assert store.report(trial_id, 1, "token-1", metrics=rows, objective="acc", step_seconds=0.2, timed_steps=7, now=6.0)
-    trial = store.trial(trial_id)
-    assert (trial.value, trial.measured_step_seconds) == (0.4, 0.2)
-
-
-def test_a_new_attempt_of_a_plan_keeps_its_step_time_until_it_has_its_own_and_a_new_plan_does_not(
-    store: Store,
-) -> None:
-    trial_id = run(store)
-    assert store.report(trial_id, 1, "token-1", step_seconds=0.3, timed_steps=20, now=6.0)
-    retry(store, trial_id, 2)
-    assert store.trial(trial_id).measured_step_seconds == 0.3
-    assert store.report(trial_id, 2, "token-2", step_seconds=0.4, timed_steps=2, now=7.0)
-    assert store.trial(trial_id).measured_step_seconds == 0.4
-    assert [attempt.measured_step_seconds for attempt in store.attempts(trial_id)] == [0.3, 0.4]
-    again = replace(sized(), step_seconds=0.6, step_factor=1.5)
-    assert store.move_trial(trial_id, TrialState.RUNNING, 2, TrialState.QUEUED, now=8.0, sized=again)
-    trial = store.trial(trial_id)
-    assert (trial.predicted_step_seconds, trial.measured_step_seconds) == (0.6, None)
-    assert trial.sized is not None and trial.sized.step_factor == 1.5
-
-
-def test_peaks_and_checkpoints_only_grow(store: Store) -> None:
-    trial_id = run(store)
-    for measured_bytes, step in ((2**33, 40), (5, 20), (0, -1)):
-        assert store.report(trial_id, 1, "token-1", measured_bytes=measured_bytes, checkpoint_step=step, now=6.0)
-    attempt = store.attempts(trial_id)[0]
-    assert (attempt.measured_bytes, attempt.checkpoint_step) == (2**33, 40)
-    retry(store, trial_id, 2)
-    assert store.report(trial_id, 2, "token-2", measured_bytes=9, now=6.0)
-    assert store.attempts(trial_id)[1].measured_bytes == 9
-    assert store.trial(trial_id).measured_bytes == 2**33
-    assert store.checkpoints([trial_id, 99]) == {trial_id: CheckpointName(trial_id, 40)}
-    assert store.checkpoints([]) == {}
-
-
-def test_the_first_outcome_stays(store: Store) -> None:
-    trial_id = run(store)
-    assert not store.report_outcome(trial_id, 1, "stolen", Outcome.DONE, "", now=6.0)
-    assert store.attempts(trial_id)[0].outcome is None
-    assert store.report_outcome(trial_id, 1, "token-1", Outcome.OUT_OF_MEMORY, "rank 1", now=6.0, phase="a step")
-    events = store.last_event_id()
-    assert store.report_outcome(trial_id, 1, "token-1", Outcome.OUT_OF_MEMORY, "rank 1", now=7.0)
-    assert store.report_outcome(trial_id, 1, "token-1", Outcome.ERROR, "rank 0: connection reset", now=7.0)
-    assert store.last_event_id() == events
-    given = {"outcome": Outcome.LOST, "detail": "gone"}
-    assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=8.0)
-    assert store.move_attempt(trial_id, 1, [AttemptState.STOPPING], AttemptState.ENDED, now=9.0, **given)
-    attempt = store.attempts(trial_id)[0]
-    assert (attempt.outcome, attempt.detail, attempt.ended_at) == (Outcome.OUT_OF_MEMORY, "rank 1", 9.0)
-    assert attempt.phase == "a step"
-    assert store.report_outcome(trial_id, 1, "token-1", Outcome.OUT_OF_MEMORY, "rank 1", now=10.0), "a repeat"
-    assert not store.report_outcome(trial_id, 1, "token-1", Outcome.DONE, "", now=10.0)
-
-
-def test_a_stopping_attempt_may_say_how_it_ended_and_an_ended_one_not(store: Store) -> None:
-    first, second = run(store, 0), run(store, 1)
-    assert store.move_attempt(first, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=6.0)
-    assert store.report_outcome(first, 1, "token-1", Outcome.STOPPED, "asked to", now=7.0)
-    lost = {"outcome": Outcome.LOST, "detail": "node gone"}
-    assert store.move_attempt(second, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=6.0, **lost)
-    assert not store.report_outcome(second, 1, "token-1", Outcome.DONE, "", now=7.0)
-    assert [store.attempts(t)[0].outcome for t in (first, second)] == [Outcome.STOPPED, Outcome.LOST]
-    assert store.attempts(second)[0].detail == "node gone"
-
-
 def test_an_attempt_moves_by_compare_and_set(store: Store) -> None:
     trial_id = run(store)
     before = contents(store)
@@ -631,17 +395,6 @@ def test_log_lines_are_followed_by_row_and_tailed(store: Store) -> None:
     assert store.report(trial_id, 1, "token-1", logs=lines[3:], now=6.0)
     assert [line for _, line in seen + store.logs(trial_id, after=seen[-1][0])] == lines
     assert [line for _, line in store.logs(trial_id, after=-1, limit=2)] == lines[-2:]
-
-
-def test_text_that_a_database_would_refuse_is_mended(store: Store) -> None:
-    trial_id = run(store)
-    bad = "nul \0, surrogate \udc80, fine é 🙂"
-    assert store.report(trial_id, 1, "token-1", logs=[LogLine(trial_id, 1, 0, 1, 6.0, bad)], now=6.0)
-    assert store.report_outcome(trial_id, 1, "token-1", Outcome.ERROR, bad, now=7.0)
-    assert store.move_trial(trial_id, TrialState.RUNNING, 1, TrialState.FAILED, reason=bad, now=8.0)
-    mended = "nul \ufffd, surrogate ?, fine é 🙂"
-    assert store.logs(trial_id)[0][1].text == store.attempts(trial_id)[0].detail == mended
-    assert store.trial(trial_id).reason == mended
 
 
 # --- blobs, cluster, lease -------------------------------------------------------------------------------------------
@@ -668,60 +421,6 @@ def test_the_cluster_is_an_event_only_when_it_changed(store: Store) -> None:
     store.record_cluster(lost, now=12.1)
     assert store.cluster() == (lost, 12.1)
     assert [(event.kind, event.data) for event in store.events()] == [("cluster", ready), ("cluster", lost)]
-
-
-def test_a_lease_is_taken_from_what_was_seen_of_it_and_by_one_alone(store: Store) -> None:
-    assert store.lease("c") is None
-    first = store.take_lease("c", "a", None, now=1.0)
-    assert first == store.lease("c") == Lease("a", epoch=1, renewals=0)
-    assert store.take_lease("c", "b", None, now=1.0) is None
-    renewed = store.renew_lease("c", first, now=2.0)
-    assert renewed == store.lease("c") == Lease("a", epoch=1, renewals=1)
-    assert store.take_lease("c", "b", first, now=3.0) is None, "it was renewed since it was seen"
-    assert store.take_lease("c", "b", renewed, now=3.0) == Lease("b", epoch=2, renewals=0)
-    assert store.renew_lease("c", renewed, now=4.0) is None, "it has lost it"
-    assert store.take_lease("other", "a", None, now=5.0)
-
-
-def test_a_released_lease_has_no_holder_but_keeps_its_epoch(store: Store) -> None:
-    first = store.take_lease("c", "a", None, now=1.0)
-    assert first is not None
-    store.release_lease("c", replace(first, holder="b"))
-    assert store.lease("c") == first
-    assert store.lease_age("c") == pytest.approx(time.time() - 1.0, abs=60.0)
-    store.release_lease("c", first)
-    assert store.lease("c") == Lease("", epoch=1, renewals=0)
-    assert store.lease_age("c") is None
-    assert store.take_lease("c", "b", store.lease("c"), now=2.0) == Lease("b", epoch=2, renewals=0)
-
-
-def test_of_many_who_want_a_lease_one_gets_it(store: Store) -> None:
-    for _ in range(4):
-        seen = store.lease("c")
-        with ThreadPoolExecutor(8) as pool:
-            won = list(pool.map(lambda n, seen=seen: store.take_lease("c", str(n), seen, now=1.0), range(16)))  # type: ignore[misc]
-        assert [lease for lease in won if lease] == [store.lease("c")]
-
-
-def test_every_write_of_a_deposed_leader_is_refused_and_changes_nothing(store: Store) -> None:
-    first = store.take_lease("c", "a", None, now=1.0)
-    assert first is not None
-    leader = store.fenced("c", first)
-    study = leader.create_study(SPEC, now=1.0)
-    assert leader.create_trials(study.id, [(0, {})], now=1.0) == 1
-    assert store.take_lease("c", "b", first, now=2.0)
-    before = store.last_event_id()
-    for write in (
-        lambda: leader.create_study(SPEC, now=3.0),
-        lambda: leader.create_trials(study.id, [(1, {})], now=3.0),
-        lambda: leader.move_study(study.id, [StudyState.RUNNING], StudyState.STOPPING, now=3.0),
-        lambda: leader.move_trial(1, TrialState.WAITING, 0, TrialState.CANCELLED, now=3.0),
-        lambda: leader.record_cluster({"devices": []}, now=3.0),
-    ):
-        with pytest.raises(Deposed):
-            write()
-    assert store.last_event_id() == before
-    assert store.create_trials(study.id, [(1, {})], now=3.0) == 1, "the store itself is not fenced"
 
 
 def test_a_database_has_a_name_that_stays(store: Store) -> None:

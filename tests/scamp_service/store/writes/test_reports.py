@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.model import LogLine, Metric
+from scamp_service.store.store import Store
+from tests.scamp_service.store.trials import begin, contents, metric, new_trial, queue, report, retry, run
+from tests.values import sized
+from workloads.training.checkpoints.name import CheckpointName
+
+
+def test_a_start_is_reported_once_and_confirmed_until_there_is_a_checkpoint(store: Store) -> None:
+    trial_id = new_trial(store)
+    queue(store, trial_id)
+    assert begin(store, trial_id)
+    assert not store.report_started(trial_id, 1, "stolen", now=5.0)
+    assert store.report_started(trial_id, 1, "token-1", now=5.0)
+    events = store.last_event_id()
+    assert store.report_started(trial_id, 1, "token-1", now=6.0)
+    assert store.last_event_id() == events and store.attempts(trial_id)[0].started_at == 5.0
+    assert store.report(trial_id, 1, "token-1", checkpoint_step=10, now=6.5)
+    assert not store.report_started(trial_id, 1, "token-1", now=6.6), "a launch that was on its way for long"
+    assert store.report(trial_id, 1, "token-1", checkpoint_step=20, now=6.7)
+    assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=7.0)
+    assert not store.report_started(trial_id, 1, "token-1", now=8.0)
+
+
+def test_a_stale_report_is_refused_and_stores_nothing(store: Store) -> None:
+    trial_id = run(store)
+
+    def flush(token: str, attempt: int = 1) -> bool:
+        return store.report(
+            trial_id,
+            attempt,
+            token,
+            metrics=[metric(trial_id, 1, 10, 0.5, attempt)],
+            logs=[LogLine(trial_id, attempt, 0, 1, 6.0, "hello")],
+            objective="acc",
+            measured_bytes=7,
+            checkpoint_step=10,
+            now=6.0,
+        )
+
+    before = contents(store)
+    assert not flush("stolen") and not flush("token-1", attempt=2)
+    assert contents(store) == before
+    assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=7.0)
+    before = contents(store)
+    assert not flush("token-1"), "it is STOPPING"
+    assert store.move_attempt(trial_id, 1, [AttemptState.STOPPING], AttemptState.ENDED, now=8.0)
+    assert not flush("token-1"), "it has ENDED"
+    assert contents(store)[1] == before[1] and store.metrics(trial_id) == [] == store.logs(trial_id)
+
+
+def test_a_report_may_come_before_that_of_the_start(store: Store) -> None:
+    trial_id = new_trial(store)
+    queue(store, trial_id)
+    assert begin(store, trial_id)
+    assert report(store, metric(trial_id, 1, 10, 0.5))
+
+
+def test_a_report_that_arrives_twice_counts_once(store: Store) -> None:
+    trial_id = run(store)
+    rows = [metric(trial_id, 1, 10, 0.5), metric(trial_id, 2, 20, 0.6)]
+    lines = [LogLine(trial_id, 1, rank, 1, 6.0, f"rank {rank}") for rank in range(2)]
+    for _ in range(2):
+        assert store.report(trial_id, 1, "token-1", metrics=rows, logs=lines, objective="acc", now=6.0)
+    assert store.metrics(trial_id) == rows
+    assert [line for _, line in store.logs(trial_id)] == lines
+    told = [event for event in store.events() if event.kind == "metrics"]
+    assert [event.data for event in told] == [{"trial": trial_id, "step": 20, "values": {"acc": 0.6, "loss": 1.0}}]
+    assert (told[0].study_id, told[0].trial_id) == (1, trial_id)
+
+
+def test_value_follows_the_newest_row_whatever_order_flushes_arrive_in(store: Store) -> None:
+    trial_id = run(store)
+    assert report(store, metric(trial_id, 2, 20, 0.6))
+    assert report(store, metric(trial_id, 1, 10, 0.5)), "late, but welcome to the curve"
+    assert [m.step for m in store.metrics(trial_id)] == [10, 20]
+    assert (store.trial(trial_id).step, store.trial(trial_id).value) == (20, 0.6)
+    without = Metric(trial_id, 1, 3, 30, {"loss": 0.1}, 6.0)
+    assert report(store, without)
+    assert (store.trial(trial_id).step, store.trial(trial_id).value) == (20, 0.6)
+
+
+def test_where_attempts_overlap_the_newest_counts(store: Store) -> None:
+    trial_id = run(store)
+    assert report(store, *(metric(trial_id, n, 10 * n, n / 10) for n in (1, 2, 3)))
+    retry(store, trial_id, 2)
+    assert report(store, metric(trial_id, 1, 20, 0.9, attempt=2))
+    assert [(m.step, m.attempt, m.values["acc"]) for m in store.metrics(trial_id)] == [
+        (10, 1, 0.1),
+        (20, 2, 0.9),
+        (30, 1, 0.3),
+    ]
+    assert (store.trial(trial_id).step, store.trial(trial_id).value) == (20, 0.9)
+    assert store.rungs(1, "acc", [20, 30, 40]) == {20: {0: 0.9}, 30: {0: 0.3}, 40: {}}
+
+
+def test_the_step_time_of_the_most_steps_is_kept_however_reports_arrive(store: Store) -> None:
+    trial_id = run(store)
+    assert store.attempts(trial_id)[0].measured_step_seconds is None
+    for seconds, steps in ((0.5, 4), (0.0, 0), (0.3, 20), (0.5, 4), (0.3, 20)):
+        assert store.report(trial_id, 1, "token-1", step_seconds=seconds, timed_steps=steps, now=6.0)
+    assert not store.report(trial_id, 1, "stale", step_seconds=9.0, timed_steps=99, now=6.0)
+    attempt = store.attempts(trial_id)[0]
+    assert (attempt.measured_step_seconds, attempt.timed_steps) == (0.3, 20)
+    assert store.trial(trial_id).measured_step_seconds == 0.3
+    late = {"step_seconds": 0.7, "timed_steps": 10, "measured_bytes": 8}
+    assert report(store, metric(trial_id, 1, 10, 0.1))
+    assert store.report(trial_id, 1, "token-1", now=7.0, **late)
+    assert store.trial(trial_id).measured_step_seconds == 0.3, "an old report does not undo a newer one"
+
+
+def test_a_metric_and_a_step_time_of_one_flush_are_both_stored(store: Store) -> None:
+    trial_id = run(store)
+    rows = [metric(trial_id, 1, 10, 0.4)]
+    assert store.report(trial_id, 1, "token-1", metrics=rows, objective="acc", step_seconds=0.2, timed_steps=7, now=6.0)
+    trial = store.trial(trial_id)
+    assert (trial.value, trial.measured_step_seconds) == (0.4, 0.2)
+
+
+def test_a_new_attempt_of_a_plan_keeps_its_step_time_until_it_has_its_own_and_a_new_plan_does_not(
+    store: Store,
+) -> None:
+    trial_id = run(store)
+    assert store.report(trial_id, 1, "token-1", step_seconds=0.3, timed_steps=20, now=6.0)
+    retry(store, trial_id, 2)
+    assert store.trial(trial_id).measured_step_seconds == 0.3
+    assert store.report(trial_id, 2, "token-2", step_seconds=0.4, timed_steps=2, now=7.0)
+    assert store.trial(trial_id).measured_step_seconds == 0.4
+    assert [attempt.measured_step_seconds for attempt in store.attempts(trial_id)] == [0.3, 0.4]
+    again = replace(sized(), step_seconds=0.6, step_factor=1.5)
+    assert store.move_trial(trial_id, TrialState.RUNNING, 2, TrialState.QUEUED, now=8.0, sized=again)
+    trial = store.trial(trial_id)
+    assert (trial.predicted_step_seconds, trial.measured_step_seconds) == (0.6, None)
+    assert trial.sized is not None and trial.sized.step_factor == 1.5
+
+
+def test_peaks_and_checkpoints_only_grow(store: Store) -> None:
+    trial_id = run(store)
+    for measured_bytes, step in ((2**33, 40), (5, 20), (0, -1)):
+        assert store.report(trial_id, 1, "token-1", measured_bytes=measured_bytes, checkpoint_step=step, now=6.0)
+    attempt = store.attempts(trial_id)[0]
+    assert (attempt.measured_bytes, attempt.checkpoint_step) == (2**33, 40)
+    retry(store, trial_id, 2)
+    assert store.report(trial_id, 2, "token-2", measured_bytes=9, now=6.0)
+    assert store.attempts(trial_id)[1].measured_bytes == 9
+    assert store.trial(trial_id).measured_bytes == 2**33
+    assert store.checkpoints([trial_id, 99]) == {trial_id: CheckpointName(trial_id, 40)}
+    assert store.checkpoints([]) == {}
+
+
+def test_the_first_outcome_stays(store: Store) -> None:
+    trial_id = run(store)
+    assert not store.report_outcome(trial_id, 1, "stolen", Outcome.DONE, "", now=6.0)
+    assert store.attempts(trial_id)[0].outcome is None
+    assert store.report_outcome(trial_id, 1, "token-1", Outcome.OUT_OF_MEMORY, "rank 1", now=6.0, phase="a step")
+    events = store.last_event_id()
+    assert store.report_outcome(trial_id, 1, "token-1", Outcome.OUT_OF_MEMORY, "rank 1", now=7.0)
+    assert store.report_outcome(trial_id, 1, "token-1", Outcome.ERROR, "rank 0: connection reset", now=7.0)
+    assert store.last_event_id() == events
+    given = {"outcome": Outcome.LOST, "detail": "gone"}
+    assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=8.0)
+    assert store.move_attempt(trial_id, 1, [AttemptState.STOPPING], AttemptState.ENDED, now=9.0, **given)
+    attempt = store.attempts(trial_id)[0]
+    assert (attempt.outcome, attempt.detail, attempt.ended_at) == (Outcome.OUT_OF_MEMORY, "rank 1", 9.0)
+    assert attempt.phase == "a step"
+    assert store.report_outcome(trial_id, 1, "token-1", Outcome.OUT_OF_MEMORY, "rank 1", now=10.0), "a repeat"
+    assert not store.report_outcome(trial_id, 1, "token-1", Outcome.DONE, "", now=10.0)
+
+
+def test_a_stopping_attempt_may_say_how_it_ended_and_an_ended_one_not(store: Store) -> None:
+    first, second = run(store, 0), run(store, 1)
+    assert store.move_attempt(first, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=6.0)
+    assert store.report_outcome(first, 1, "token-1", Outcome.STOPPED, "asked to", now=7.0)
+    lost = {"outcome": Outcome.LOST, "detail": "node gone"}
+    assert store.move_attempt(second, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=6.0, **lost)
+    assert not store.report_outcome(second, 1, "token-1", Outcome.DONE, "", now=7.0)
+    assert [store.attempts(t)[0].outcome for t in (first, second)] == [Outcome.STOPPED, Outcome.LOST]
+    assert store.attempts(second)[0].detail == "node gone"
+
+
+def test_text_that_a_database_would_refuse_is_mended(store: Store) -> None:
+    trial_id = run(store)
+    bad = "nul \0, surrogate \udc80, fine é 🙂"
+    assert store.report(trial_id, 1, "token-1", logs=[LogLine(trial_id, 1, 0, 1, 6.0, bad)], now=6.0)
+    assert store.report_outcome(trial_id, 1, "token-1", Outcome.ERROR, bad, now=7.0)
+    assert store.move_trial(trial_id, TrialState.RUNNING, 1, TrialState.FAILED, reason=bad, now=8.0)
+    mended = "nul \ufffd, surrogate ?, fine é 🙂"
+    assert store.logs(trial_id)[0][1].text == store.attempts(trial_id)[0].detail == mended
+    assert store.trial(trial_id).reason == mended
