@@ -100,14 +100,26 @@ class Alternating(Deep):
         return self.head(x)
 
 
+class Cached(nn.Sequential):
+    """A layer that keeps something in a cache, as attention keeps keys and values."""
+
+    def forward(self, x: Tensor, cache: list[Tensor]) -> Tensor:
+        x = super().forward(x)
+        cache.append(x.detach().half())
+        return x
+
+
 class Caching(Deep):
-    """Keeps something of every layer until the last one is done, as language models keep keys and values."""
+    """Has a cache until the last layer is done, as language models of transformers have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Cached(*layer) for layer in self.layers)
 
     def forward(self, x: Tensor) -> Tensor:
         x, cache = self.first(x), []
         for layer in self.layers:
-            x = layer(x)
-            cache.append(x.detach().half())
+            x = layer(x, cache)
         return self.head(x)
 
 
