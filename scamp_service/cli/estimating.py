@@ -83,9 +83,9 @@ def estimate(
     least    memory of the smallest device on which the plan fits
     comm     share of the step in which ranks wait for each other
     """
-    from scamp_service.cli.estimate_table import as_table, footnotes, headline, units_table
     from scamp_service.cli.first_answer import answer_first, say
     from scamp_service.cli.named_plan import plan_of
+    from scamp_service.cli.tables.estimate import as_table, footnotes, headline, units_table
     from scamp_service.sizing.estimate import Estimator, target
 
     settings = settings_of(data_dir=data_dir)
@@ -160,7 +160,7 @@ def screen(
     The last two columns are medians. --json has every candidate with the
     plans that were examined for it.
     """
-    from scamp_service.cli.screen_table import as_table, footnotes
+    from scamp_service.cli.tables.screen import as_table, footnotes
     from scamp_service.sizing.estimate import target
     from scamp_service.sizing.screen.screening import screen as screened
 
@@ -261,7 +261,7 @@ def devices(as_json: AsJson = False) -> None:
     others   MiB held by processes that are not ScaMP's
     free     MiB available to ScaMP, including what its ranks already hold
     """
-    from scamp_service.cli.gpus_table import as_table, without_gpus
+    from scamp_service.cli.tables.gpus import as_table, without_gpus
     from scamp_service.cluster.devices.gpus import inventory
 
     settings, gpus = settings_of(), inventory()

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from estimators.devices.kind import DeviceKind
 from estimators.model import MIB, Plan, Prediction
-from scamp_service.cli.estimate_table import COLUMNS
+from scamp_service.cli.tables.estimate import COLUMNS
 from scamp_service.errors import InvalidInput
 
 

@@ -63,10 +63,10 @@ def plan(
     MiB      reservation of the rank that needs most; ~ if it was not traced
     today    whether ranks can train the plan, or it is only planned
     """
-    from scamp_service.cli.estimate_table import headline
     from scamp_service.cli.first_answer import answer_first, say
     from scamp_service.cli.plan_json import comparison_json
-    from scamp_service.cli.plan_table import as_table, footnotes, picture, reason, shortage
+    from scamp_service.cli.tables.estimate import headline
+    from scamp_service.cli.tables.plan import as_table, footnotes, picture, reason, shortage
     from scamp_service.sizing.alternatives import compare
     from scamp_service.sizing.cluster_file import read_cluster
     from scamp_service.sizing.estimate import Estimator, target

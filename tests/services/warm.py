@@ -37,9 +37,9 @@ MODULES = (
     "scamp_service.cli.main",
     "scamp_service.cli.first_answer",
     "scamp_service.processes.supervise",
-    "scamp_service.cli.estimate_table",
+    "scamp_service.cli.tables.estimate",
     "scamp_service.cli.named_plan",
-    "scamp_service.cli.screen_table",
+    "scamp_service.cli.tables.screen",
     "scamp_service.sizing.estimate",
     "scamp_service.sizing.screen.screening",
 )

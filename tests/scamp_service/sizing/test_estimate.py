@@ -23,7 +23,7 @@ from estimators.work import StepWork, Work
 from placement.model import Cluster
 from placement.option import Known, NoPlan, Option
 from placement.planning.answers import ChosenPlan
-from scamp_service.cli.estimate_table import as_table, footnotes, headline
+from scamp_service.cli.tables.estimate import as_table, footnotes, headline
 from scamp_service.cluster.devices.gpu_nodes import GPU_CONTEXT_MIB
 from scamp_service.control.executor import Unsized
 from scamp_service.errors import InvalidInput

@@ -15,7 +15,7 @@ from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work
 from placement.option import Known, NoPlan, Option
 from placement.planning.answers import ChosenPlan
-from scamp_service.cli.screen_table import as_table, footnotes
+from scamp_service.cli.tables.screen import as_table, footnotes
 from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import Estimator, OneBlob, devices
 from scamp_service.sizing.screen.blueprints import BlueprintFinder

@@ -10,8 +10,8 @@ from rich.table import Table
 from placement.exact.plan_words import details, in_full, reasons, ways_in_words
 from placement.option import Option
 from placement.pricing.categories import categories_in_words
-from scamp_service.cli.estimate_table import short_seconds
-from scamp_service.cli.pipeline_drawing import draw, legend
+from scamp_service.cli.tables.estimate import short_seconds
+from scamp_service.cli.tables.pipeline_drawing import draw, legend
 from scamp_service.sizing.alternatives import Comparison
 
 MOST_ROWS = 24

@@ -6,7 +6,7 @@ from estimators.model import MIB
 from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.simulator import StageCost, simulate
 from placement.refinement import Pipeline
-from scamp_service.cli.pipeline_drawing import draw, legend
+from scamp_service.cli.tables.pipeline_drawing import draw, legend
 
 
 def pipeline(
