@@ -21,7 +21,7 @@ from scamp_service.study.sampler_options import Sampler, TpeOptions
 from scamp_service.study.slots import Slot, completed, flat, nested, slots_of
 from scamp_service.study.space import Categorical, Dimension, Ordinal, Range, Repeat, ends
 from scamp_service.study.starts import start_complaints
-from scamp_service.study.stopping import Asha, Hyperband, Never, Population, Rule, Stopping
+from scamp_service.study.stopping import AT_REPORTS, Asha, Never, Population, Rule, Stopping
 from scamp_service.study.values import Given, Integer, Name, Number, Strict, Title, Value, at_most
 from scamp_service.study.workload_names import is_file
 
@@ -202,7 +202,7 @@ class StudySpec(Strict):
             if rule.min_steps is not None and rule.min_steps >= steps > 1:
                 yield f"stopping.min_steps ({rule.min_steps}) must be less than budget.steps ({steps})"
             num_reports = steps // self.report_every
-            if not isinstance(rule, Asha | Hyperband) and num_reports > MAX_JUDGED:
+            if isinstance(rule, AT_REPORTS) and num_reports > MAX_JUDGED:
                 yield (
                     f"{rule.rule} judges every report, and {num_reports} are more than {MAX_JUDGED}; "
                     f"set budget.report_every to {math.ceil(steps / MAX_JUDGED)} or more"

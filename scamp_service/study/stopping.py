@@ -105,6 +105,10 @@ class Population(Strict):
     factors: Annotated[list[_Multiple], Field(min_length=1, max_length=10), at_most(10)] = Field(default=[0.8, 1.2])
 
 
+AT_REPORTS = (Percentile, Median, Patience, Threshold)
+"""Options of the rules that judge a trial at each of its reports, by all before; others judge at rungs alone."""
+
+
 class Never(Strict):
     """Stops no trial early."""
 
