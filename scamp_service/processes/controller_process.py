@@ -29,18 +29,22 @@ from scamp_service.control.leadership import RENEWALS, Elected, Leadership
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.files import keep_private
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
-from scamp_service.model import Json, Lease
+from scamp_service.model import Json, Lease, Study
 from scamp_service.processes.calibrator import Calibrator
 from scamp_service.processes.cycles import Cycles
 from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.processes.supervise import lock_data_dir, ray_address_file, try_to_start
 from scamp_service.processes.sweeper import Remover, Sweeper
+from scamp_service.search.earlier import EarlierStudy, earlier_trials
+from scamp_service.search.history import Completed
+from scamp_service.search.proposer import SearchEnded
 from scamp_service.search.threads import ThreadProposer
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import kind_of, speed_words
 from scamp_service.sizing.sizer import Planner, ProcessSizer
 from scamp_service.store.database import expect_shared
 from scamp_service.store.store import Store
+from scamp_service.store.summary import all_trials
 from scamp_service.study.spec import StudySpec
 from scamp_service.temporary import remove_forgotten
 
@@ -234,7 +238,7 @@ class _Reign:
             epoch=lease.epoch,
             may_act=leadership.is_certain,
         )
-        self._proposer = ThreadProposer(code_of=partial(_code_of, store))
+        self._proposer = ThreadProposer(code_of=partial(_code_of, store), earlier_of=partial(earlier_of, store))
         self._controller = Controller(
             self._store,
             self._executor,
@@ -385,3 +389,27 @@ def _code_of(store: Store, study_id: int) -> bytes | None:
     """The zip of the user's files of a study; None for one without."""
     sha256 = store.study(study_id).code
     return None if sha256 is None else store.blob(sha256)
+
+
+def earlier_of(store: Store, study_id: int, spec: StudySpec) -> Sequence[Completed]:
+    """The trials of earlier studies that count as history of this one. Raises ``SearchEnded`` for what is not there."""
+    found = []
+    for one in spec.search.history:
+        study = _earlier_study(store, study_id, one.study)
+        if study is None:
+            raise SearchEnded(f"search.history names the study {one.study!r}, and there is none before this one")
+        if (theirs := study.spec["objective"]) != (ours := spec.objective.model_dump(mode="json")):
+            raise SearchEnded(f"search.history: the objective of study {study.id} is {theirs}, and not {ours}")
+        found.append(EarlierStudy(all_trials(store, study.id), one.weight))
+    return earlier_trials(spec, found)
+
+
+def _earlier_study(store: Store, study_id: int, wanted: str | int) -> Study | None:
+    """The newest study before this one with the name or id ``wanted``."""
+    before = study_id
+    while page := store.studies(after=before, newest_first=True):
+        for study in page:
+            if wanted in (study.id, study.name):
+                return study
+        before = page[-1].id
+    return None

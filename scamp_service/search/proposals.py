@@ -13,6 +13,7 @@ from scamp_service.search.constrained import Constrained
 from scamp_service.search.grid import Grid
 from scamp_service.search.history import Active, Completed, History, Past, Shown
 from scamp_service.search.optuna_samplers import BruteForce, CmaEs, Gp, Nsga2, Nsga3, Qmc, Tpe
+from scamp_service.search.priors import Priors
 from scamp_service.search.random_sampler import RandomSampler
 from scamp_service.search.sampler import Sampler
 from scamp_service.search.starts import Starts
@@ -54,8 +55,9 @@ def in_process(spec: StudySpec) -> bool:
 class Search:
     """Proposes the candidates of one study. It remembers the trials that it was given."""
 
-    def __init__(self, spec: StudySpec, sampler: Sampler | None = None) -> None:
-        """``sampler`` is one from the user's own file."""
+    def __init__(self, spec: StudySpec, sampler: Sampler | None = None, earlier: Sequence[Completed] = ()) -> None:
+        """``sampler`` is one from the user's own file, and ``earlier`` are trials of earlier studies."""
+        self._earlier, self._priors = earlier, Priors(spec)
         self._spec, self._starts = spec, Starts(spec)
         self._sampler = SAMPLERS[spec.search.sampler.name](spec) if sampler is None else sampler
         self._history = History(spec.objective, spec.predicted)
@@ -79,7 +81,7 @@ class Search:
             shown = self._history.shown(first_number + self._history.num_beside, self._sampler.shows_most)
         proposed, active = list[Params](), list(shown.active)
         for number in range(first_number, first_number + count):
-            params = self._candidate(number, shown.completed, active)
+            params = self._candidate(number, [*self._earlier, *shown.completed], active)
             if params is None:
                 break
             proposed.append(params)
@@ -94,7 +96,9 @@ class Search:
             return self._starts[number]
 
         def suggest(attempt: int) -> Params | None:
-            return self._sampler.suggest(number, completed, active, attempt)
+            found = self._sampler.suggest(number, completed, active, attempt)
+            place = number - len(self._starts)
+            return None if found is None else self._priors.applied(place, number, found, attempt)
 
         found = self._constrained.repaired(number, suggest)
         return None if found is None else {**self._spec.fixed, **found}

@@ -13,11 +13,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from scamp_service.search.history import Past
+from scamp_service.search.earlier import to_json
+from scamp_service.search.history import Completed, Past
 from scamp_service.search.proposer import SearchEnded
 from scamp_service.study.constraints import Constraints
 from scamp_service.study.slots import is_candidate, slots_of
@@ -39,10 +40,18 @@ class SamplerFailed(SearchEnded):
 class RemoteSearch:
     """Proposes the candidates of one study from a process of its own, which remembers the trials that it was given.
 
-    ``code`` is the zip of the user's files. ``close`` may be called from any thread.
+    ``code`` is the zip of the user's files, and ``earlier`` are trials of earlier studies. ``close`` may be called from
+    any thread.
     """
 
-    def __init__(self, spec: StudySpec, code: bytes | None, *, limit_seconds: float = LIMIT_SECONDS) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        code: bytes | None,
+        earlier: Sequence[Completed] = (),
+        *,
+        limit_seconds: float = LIMIT_SECONDS,
+    ) -> None:
         self._spec, self._limit_seconds = spec, limit_seconds
         self._slots, self._constraints = slots_of(spec.space), Constraints(spec.constraints)
         self._lock, self._is_closed = threading.Lock(), False
@@ -55,7 +64,7 @@ class RemoteSearch:
             if self._lent is not None:
                 zipped, unpacked = self._lent.copy(zipped), self._lent.unpacked / "code"
             files = {"code_zip": str(zipped), "code_dir": str(unpacked)}
-        self._first: Mapping[str, Any] | None = {"spec": spec.to_json(), **files}
+        self._first: Mapping[str, Any] | None = {"spec": spec.to_json(), "earlier": to_json(earlier), **files}
 
     def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
         """Parameters of proposals, as ``proposals.Search.propose`` returns them.

@@ -71,21 +71,22 @@ def _answers(requests: IO[bytes]) -> Iterator[Mapping[str, Any]]:
 
 
 def _search(given: Mapping[str, Any]) -> Any:
+    from scamp_service.search.earlier import from_json
     from scamp_service.search.proposals import Search
     from scamp_service.search.user_sampler import UserSampler
     from scamp_service.study.sampler_options import FileOptions
     from scamp_service.study.spec import StudySpec
 
     spec = StudySpec.model_validate(given["spec"])
-    sampler = spec.search.sampler
+    sampler, earlier = spec.search.sampler, from_json(given["earlier"])
     if not isinstance(sampler, FileOptions):
-        return Search(spec)
+        return Search(spec, None, earlier)
     from workloads.archive import unpack_code
     from workloads.loading import load_attribute
 
     code_dir = Path(given["code_dir"])
     unpack_code(Path(given["code_zip"]).read_bytes(), code_dir)
-    return Search(spec, UserSampler(spec, load_attribute(sampler.name, code_dir)))
+    return Search(spec, UserSampler(spec, load_attribute(sampler.name, code_dir)), earlier)
 
 
 def _words(error: BaseException, given: Mapping[str, Any]) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scamp_service.search.history import Past
+from scamp_service.search.history import Completed, Past
 from scamp_service.search.proposals import Search, in_process
 from scamp_service.search.proposer import Asked, Proposal
 from scamp_service.search.remote_search import RemoteSearch
@@ -39,7 +39,8 @@ class ThreadProposer:
 
     A sampler that takes longer than ``PATIENCE_SECONDS`` continues, but others start beside it. Its answer counts
     unless the study has asked for something else meanwhile: then its process is ended, if it has one. A thread cannot
-    be ended. ``code_of`` returns the zip of the user's files of a study.
+    be ended. ``code_of`` returns the zip of the user's files of a study, and ``earlier_of`` the trials of earlier
+    studies that count as its history.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class ThreadProposer:
         workers: int = 2,
         *,
         code_of: Callable[[int], bytes | None] = lambda study_id: None,
+        earlier_of: Callable[[int, StudySpec], Sequence[Completed]] = lambda study_id, spec: (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._workers, self._code_of, self._monotonic = workers, code_of, monotonic
+        self._workers, self._monotonic = workers, monotonic
+        self._code_of, self._earlier_of = code_of, earlier_of
         self._lock = threading.Lock()
         self._asked: dict[int, _Job] = {}
         self._waiting: deque[_Job] = deque()
@@ -139,10 +142,11 @@ class ThreadProposer:
     def _search(self, job: _Job) -> Search | RemoteSearch:
         """The search of a job, which others may close from now on."""
         if job.search is None:
+            earlier = self._earlier_of(job.study_id, job.spec) if job.spec.search.history else ()
             if in_process(job.spec):
-                made: Search | RemoteSearch = RemoteSearch(job.spec, self._code_of(job.study_id))
+                made: Search | RemoteSearch = RemoteSearch(job.spec, self._code_of(job.study_id), earlier)
             else:
-                made = Search(job.spec)
+                made = Search(job.spec, None, earlier)
             with self._lock:
                 job.search = made
                 is_outdated = self._asked.get(job.study_id) is not job

@@ -13,7 +13,7 @@ from scamp_service.study.objective import Objective
 from scamp_service.study.predicted import Bound, Predicted
 from scamp_service.study.sampler_options import SAMPLER_OPTIONS, FileOptions
 from scamp_service.study.space import MODELS
-from scamp_service.study.spec import Budget, SearchOptions, StudySpec
+from scamp_service.study.spec import Budget, Earlier, SearchOptions, StudySpec
 from scamp_service.study.stopping import RULE_OPTIONS
 
 _PARTS: dict[str, type[BaseModel]] = {
@@ -63,6 +63,8 @@ def _place(loc: tuple[int | str, ...]) -> tuple[list[int | str], type[BaseModel]
     match loc:
         case ("space", _, *_):
             return _place_in_space(loc)
+        case ("search", "history", place, *rest) if rest:
+            return ["search", "history", place, *rest[:1]], Earlier
         case ("search", "sampler", name, *rest):
             return ["search", "sampler", *rest], SAMPLER_OPTIONS.get(str(name), FileOptions)
         case ("stopping", *_):

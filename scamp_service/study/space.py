@@ -25,10 +25,17 @@ When = Annotated[dict[Name, Value], Field(max_length=20), at_most(20)]
 
 
 class Categorical(Strict):
-    """One of a list of values."""
+    """One of a list of values. ``prior`` is the one that the user believes in."""
 
     choice: Annotated[list[Value], Field(min_length=1, max_length=1000), at_most(1000)]
     when: When = Field(default={})
+    prior: Value = None
+
+    @model_validator(mode="after")
+    def _believed(self) -> Self:
+        if self.prior is not None and (wrong := self.why_not(self.prior)):
+            raise ValueError(f"the prior {wrong}")
+        return self
 
     @field_validator("choice")
     @classmethod
@@ -58,6 +65,13 @@ class Ordinal(Strict):
 
     ordinal: Annotated[list[Value], Field(min_length=1, max_length=1000), at_most(1000)]
     when: When = Field(default={})
+    prior: Value = None
+
+    @model_validator(mode="after")
+    def _believed(self) -> Self:
+        if self.prior is not None and (wrong := self.why_not(self.prior)):
+            raise ValueError(f"the prior {wrong}")
+        return self
 
     @field_validator("ordinal")
     @classmethod
@@ -86,6 +100,22 @@ class Ordinal(Strict):
         return {key_of(value): place for place, value in enumerate(self.ordinal)}
 
 
+class Prior(Strict):
+    """What the user believes of a number: about ``mean``, give or take ``sigma``.
+
+    On a logarithmic scale ``sigma`` is a factor: 3 means from a third of the mean to three times as much. The default
+    is a sixth of the range.
+    """
+
+    mean: Number
+    sigma: Annotated[Number, Field(gt=0)] | None = None
+
+
+def _as_prior(value: Any) -> Any:
+    """``value``, or the prior with this mean."""
+    return {"mean": value} if isinstance(value, int | float | str) and not isinstance(value, bool) else value
+
+
 class Range(Strict):
     """A number from ``low`` to ``high`` (both included); an integer when both are written as integers.
 
@@ -97,6 +127,7 @@ class Range(Strict):
     log: bool = False
     step: Number | None = None
     when: When = Field(default={})
+    prior: Annotated[Prior | None, BeforeValidator(_as_prior)] = None
 
     @property
     def integer(self) -> bool:
@@ -140,6 +171,10 @@ class Range(Strict):
             raise ValueError("the range is too wide: high - low is not finite")
         if self.log and self.low <= 0:
             raise ValueError(f"a log range needs low > 0, got {self.low}")
+        if self.prior is not None and not self.low <= self.prior.mean <= self.high:
+            raise ValueError(f"the prior {self.prior.mean} is not between {self.low} and {self.high}")
+        if self.log and self.prior is not None and self.prior.sigma is not None and self.prior.sigma <= 1:
+            raise ValueError(f"the sigma of a log range is a factor greater than 1, got {self.prior.sigma}")
         if self.log and self.step is not None:
             raise ValueError("a log range cannot have a step")
         if self.step is not None and self.step <= 0:

@@ -35,11 +35,22 @@ Start = Annotated[dict[str, Given], at_most(200)]
 Constraint = Annotated[str, Field(min_length=1, max_length=500)]
 
 
+class Earlier(Strict):
+    """An earlier study whose trials count as history: the newest with this name, or the one with this id.
+
+    ``weight`` is the share of its trials that count.
+    """
+
+    study: Title | Annotated[Integer, Field(ge=1)]
+    weight: Annotated[Number, Field(gt=0, le=1)] = 1.0
+
+
 class SearchOptions(Strict):
     """How candidates are proposed. The same seed and history give the same candidates."""
 
     sampler: Sampler = TpeOptions()
     seed: Annotated[Integer, Field(ge=0, le=2**31)] = 0
+    history: Annotated[list[Earlier], at_most(20)] = Field(default=[], max_length=20)
 
 
 class Budget(Strict):
@@ -145,6 +156,8 @@ class StudySpec(Strict):
             yield from _grid_complaints(self.search.sampler.name, slots)
         if self.search.sampler.name == "brute_force" and self.constraints:
             yield "brute_force knows no constraints; grid does"
+        if self.search.sampler.name in ("grid", "brute_force") and any(slot.dimension.prior for slot in slots):
+            yield f"{self.search.sampler.name} search tries every point, and has no use for a prior"
         yield from self._constraint_complaints(slots, constraints)
         for position, start in enumerate(self.start_with):
             yield from self._start_complaints(f"start_with[{position}]", start, slots, constraints)

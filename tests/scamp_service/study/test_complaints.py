@@ -118,6 +118,26 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"search": {"sampler": "bayes"}},
         "search.sampler: must be one of tpe, random, grid, qmc, gp, cmaes, nsga2, nsga3",
     ),
+    (
+        {"search": {"history": [{"study": "a", "wieght": 1}]}},
+        "search.history.0.wieght: unknown key; did you",
+    ),
+    (
+        {"search": {"history": [{"study": "a", "weight": 2}]}},
+        "search.history.0.weight: must be less than or",
+    ),
+    ({"space": {"n": {**SGD, "prior": "sdg"}}}, "space.n: the prior 'sdg' is not one of 'sgd', 'adam'"),
+    ({"space": {"n": {"low": 1, "high": 9, "prior": 10}}}, "space.n: the prior 10 is not between 1 and 9"),
+    ({"space": {"n": {"low": 1, "high": 9, "prior": "x"}}}, "space.n.prior.mean: must be a number"),
+    ({"space": {"n": {"low": 1, "high": 9, "prior": {"mean": 2, "sigma": 0}}}}, "space.n.prior.sigma: must be greater"),
+    (
+        {"space": {"n": {"low": 1, "high": 9, "log": True, "prior": {"mean": 2, "sigma": 0.5}}}},
+        "the sigma of a log range is a factor greater than 1, got 0.5",
+    ),
+    (
+        {"space": {"n": {**SGD, "prior": "sgd"}}, "search": {"sampler": "grid"}},
+        "grid search tries every point, and",
+    ),
     ({"search": {"sampler": 3}}, "search.sampler: must be one of tpe"),
     ({"search": {"sampler": {"name": "tpe", "grop": True}}}, "search.sampler.grop: unknown key; did you mean group?"),
     ({"search": {"sampler": {"name": "tpe", "group": True, "multivariate": False}}}, "group needs multivariate"),
@@ -132,7 +152,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"search": {"seed": -1}}, "search.seed: "),
     ({"search": {"seed": True}}, "search.seed: must be an integer (got True)"),
-    ({"search": "tpe"}, "search: must be a mapping of sampler, seed (got 'tpe')"),
+    ({"search": "tpe"}, "search: must be a mapping of sampler, seed, history (got 'tpe')"),
     (
         {"search": {"sampler": "grid"}, "space": {n: {"low": 0, "high": 999} for n in "ab"}},
         "the grid has 1000000 points",

@@ -1,0 +1,62 @@
+"""Trials of earlier studies as history of a new one. Which of them count depends on these trials alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scamp_service.search.history import Completed, History, Past
+from scamp_service.search.space import Space
+from scamp_service.study.objective import Objective
+from scamp_service.study.slots import is_candidate, slots_of
+from scamp_service.study.spec import StudySpec
+
+MOST_OF_A_STUDY = 500
+"""About this many trials of an earlier study are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierStudy:
+    """An earlier study's trials, and the share of them that counts."""
+
+    trials: Iterable[Past]
+    weight: float = 1.0
+
+
+def earlier_trials(spec: StudySpec, studies: Sequence[EarlierStudy]) -> list[Completed]:
+    """The trials that fit the space of ``spec``, with negative numbers, so that they come before its own.
+
+    Of a study with weight w a share w of the trials is taken, the best ones and others evenly.
+    """
+    slots, found = slots_of(spec.space), list[Completed]()
+    space = Space(spec.space)
+    for study in studies:
+        history, number = History(Objective.of_spec({"objective": spec.objective.model_dump()})), -1
+        for past in study.trials:
+            history.learn(past)
+            number = max(number, past.number)
+        most = max(1, round(study.weight * MOST_OF_A_STUDY))
+        shown = [one for one in history.shown(number + 1, most).completed if is_candidate(slots, one.params)]
+        taken = [one for place, one in enumerate(shown) if int((place + 1) * study.weight) > int(place * study.weight)]
+        found += [replace(one, params=_only(space, one.params), excesses={}) for one in taken]
+    return [replace(one, number=place - len(found)) for place, one in enumerate(found)]
+
+
+def _only(space: Space, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The searched parameters of a trial, typed as the new study has them."""
+    exact = space.exact(params)
+    return space.restored(exact)
+
+
+def to_json(trials: Sequence[Completed]) -> list[dict[str, Any]]:
+    """These trials for another process."""
+    return [
+        {"number": one.number, "params": dict(one.params), "value": one.value, "pruned_at": one.pruned_at}
+        for one in trials
+    ]
+
+
+def from_json(trials: Sequence[Mapping[str, Any]]) -> list[Completed]:
+    """The trials that ``to_json`` has written."""
+    return [Completed(**one) for one in trials]
