@@ -209,7 +209,8 @@ def _source(file: str, line: int) -> str:
 class _Cause:
     """A kind of error in the user's words, in which {error} stands for the error's own message.
 
-    It applies to errors of ``types`` whose message and line of code contain the patterns ``message`` and ``source``.
+    It applies to errors of ``types`` whose message and line of code contain the patterns ``message`` and ``source``,
+    and that come from a file of torch whose path contains ``inside``.
     """
 
     what: str
@@ -217,12 +218,14 @@ class _Cause:
     types: tuple[type[BaseException], ...] = (Exception,)
     message: str = ""
     source: str = ""
+    inside: str = ""
 
     def applies(self, error: BaseException, message: str, source: str) -> bool:
         return (
             isinstance(error, self.types)
             and re.search(self.message, message) is not None
             and re.search(self.source, source) is not None
+            and (not self.inside or any(self.inside in file for file, _ in _frames(error)))
         )
 
 
@@ -231,6 +234,15 @@ _READS = "reads a value of a tensor; a prediction knows the sizes of tensors, bu
 _COUNTS = "makes a tensor whose size depends on values; a prediction knows sizes, but no values"
 
 _PREDICTING = (
+    _Cause("packs sequences by their lengths; a prediction knows sizes, but no lengths", "give the recurrent layer the "
+           "padded batch, the most that packed ones need, and take what you need of its output by the lengths: "
+           "output[torch.arange(len(lengths)), lengths - 1]", _VALUES, inside="nn/utils/rnn.py"),
+    _Cause("makes a weight orthogonal when the model is built, which needs its values",
+           "pass use_trivialization=False to orthogonal, with orthogonal_map='cayley' or 'matrix_exp'",
+           inside="nn/utils/parametrizations.py"),
+    _Cause("needs the values of tensors, for example of numbers in a list that is used as an index; a prediction knows "
+           "sizes, but no values", "use whole tensors: x[rows, cols] of two tensors, not of lists of their numbers",
+           message="its data is not allocated yet"),
     _Cause(_READS, "drop the print, or print a detached value after the training step", _VALUES,
            source=r"\bprint\(|\b(logger|logging|log|wandb|writer)\.\w+\("),
     _Cause(_COUNTS, "choose by a mask, or by lengths and ids from the batch, not by what is trained", _VALUES[1:]),
@@ -266,8 +278,15 @@ _PREDICTING = (
 """Causes of errors that only a prediction has, whose tensors have no values."""
 
 _CAUSES = (
-    _Cause("combines a sharded parameter with a tensor that is not sharded: {error}", "use parameters inside of the "
-           "forward of the module that has them, and change them in on_step; or use plans without FSDP",
+    _Cause("updates sharded parameters in a way that torch cannot divide: {error}", "use an optimizer that updates "
+           "each number by itself, such as AdamW, or plans without FSDP, such as ZeRO-1",
+           message=r"in-place operations that require placement changes"),
+    _Cause("changes in place the result of a matrix product, a convolution or attention, which selective recompute "
+           "keeps", "make a new tensor (nn.ReLU() instead of nn.ReLU(inplace=True), x = x + … instead of x += …), or "
+           "use plans without selective recompute", message="selective activation checkpoint has been mutated"),
+    _Cause("combines a sharded parameter with a tensor that is not sharded: {error}", "call the blocks themselves "
+           "(block(x), neither block.forward(x) nor their layers), use parameters inside of the forward of the module "
+           "that has them, and change them in on_step; or use plans without FSDP, such as ZeRO-1",
            message=r"mixed torch\.Tensor and DTensor"),
     _Cause("takes gradients of gradients, which selective recompute cannot compute again",
            "use plans without selective recompute", message=r"Trying to backward an extra time"),

@@ -48,6 +48,17 @@ def raised(folder: Path, source: str) -> BaseException:
         ("f'{x.sum():.3f}'", "reads a value of a tensor", "after the training step"),
         ("x.unique()", "size depends on values", "lengths and ids from the batch"),
         ("x.repeat_interleave(x[0, 0].long())", "size depends on values", "mask"),
+        ("x[list(x[:, 0].long()), [0, 1, 2]] = 1", "needs the values of tensors", "whole tensors"),
+        (
+            "nn.utils.rnn.pack_padded_sequence(x[None], torch.ones(1).long())",
+            "packs sequences by their lengths",
+            r"output\[torch\.arange",
+        ),
+        (
+            "nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))",
+            "makes a weight orthogonal",
+            "use_trivialization=False",
+        ),
         ("x.numpy()", "NumPy", "torch's functions"),
         ("x.cuda()", "asks for a device", "leave devices to ScaMP"),
         ("x.to('mps')", "asks for a device", "leave devices to ScaMP"),
@@ -178,3 +189,20 @@ def test_a_loss_is_one_number_that_depends_on_parameters() -> None:
         with pytest.raises(WrongResult, match=words):
             expect_loss(wrong, min)
     assert expect(3, int, min, "a number") == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "what", "advice"),
+    [
+        ("Tensor cached during selective activation checkpoint has been mutated", "changes in place", "selective"),
+        (
+            "aten.pow_: in-place operations that require placement changes are not supported",
+            "torch cannot divide",
+            "AdamW",
+        ),
+        ("got mixed torch.Tensor and DTensor", "combines a sharded parameter", r"block\.forward"),
+    ],
+)
+def test_errors_of_plans_are_explained_in_training_too(message: str, what: str, advice: str) -> None:
+    _, *lines = ["", *explain(RuntimeError(message), None, in_training=True).splitlines()]
+    assert re.search(what, lines[0]) and re.search(advice, lines[1])

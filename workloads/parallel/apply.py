@@ -6,24 +6,29 @@ the mesh, which may be real or fake.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.optim import Optimizer
+from torch.optim import Adafactor, Optimizer, Rprop
 
 from estimators.axes import Spread
 from estimators.model import Layout
 from workloads.parallel.aliases import expect_own_tensors, parameter_attributes, set_parameter_attributes
 from workloads.parallel.chain import cut
 from workloads.parallel.co_shard import compute_in_parts
+from workloads.parallel.containers import keep_containers
 from workloads.parallel.forward_state.state import attach_state
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
 from workloads.protocol import Batch, Place
 from workloads.refusals import WorkloadError
+
+_WHOLE = (Adafactor, Rprop)
+"""Optimizers of torch that change norms or masks of whole parameters in place, which DTensor cannot."""
 
 
 def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, mesh: DeviceMesh | None) -> nn.Module:
@@ -61,13 +66,32 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
             if not parameter.is_contiguous():  # FSDP2 takes no such parameters
                 parameter.data = parameter.data.contiguous()
         shards = mesh[layout.fsdp_mesh]
-        for module in (*blocks, model):
+        for module in (*_with_own_parameters(model, blocks), model):
             # By default all modules except the outermost free their gathered parameters after a forward pass.
             fully_shard(module, mesh=shards, reshard_after_forward=None if layout.reshard else False)
+            keep_containers(module)
     if mesh is not None and layout.sequence_parallel:
         split_sequences(blocks, mesh["tp"])
     set_parameter_attributes(model, attributes)
     return model
+
+
+def _with_own_parameters(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
+    """The blocks that share no parameter with another part of the model: what is shared is gathered with the root."""
+    num_holders: Counter[nn.Parameter] = Counter()
+    outside = _outside(model, set(blocks), {})
+    for part in (*(block.modules() for block in blocks), outside):
+        num_holders.update({one for module in part for one in module._parameters.values() if one is not None})
+    return [block for block in blocks if all(num_holders[one] == 1 for one in block.parameters())]
+
+
+def _outside(module: nn.Module, blocks: Set[nn.Module], found: dict[nn.Module, None]) -> Iterable[nn.Module]:
+    """The modules that can be reached without passing through a block."""
+    if module not in blocks and module not in found:
+        found[module] = None
+        for child in module.children():
+            _outside(child, blocks, found)
+    return found
 
 
 def _expect_dense(model: nn.Module) -> None:
@@ -88,13 +112,18 @@ def spread_optimizer(optimizer: Optimizer, layout: Layout, mesh: DeviceMesh | No
     if mesh is not None and layout.zero1:
         from workloads.parallel.zero1 import ZeroOptimizer  # imported late, as it takes half a second
 
-        if not type(optimizer).__module__.startswith("torch.optim."):
+        if not f"{type(optimizer).__module__}.".startswith("torch.optim."):  # torch.optim itself or a module of it
             raise WorkloadError(
                 f"ZeRO-1 gives each rank a part of the parameters, and {type(optimizer).__name__}, which is none of "
                 "torch's optimizers, may need all of them for one update: use plans with zero1=False"
             )
         zero: Optimizer = ZeroOptimizer(optimizer, mesh.get_group("replicate"))
         return zero
+    if mesh is not None and (layout.fsdp_mesh or layout.tp > 1) and isinstance(optimizer, _WHOLE):
+        raise WorkloadError(
+            f"torch's {type(optimizer).__name__} cannot update a parameter of which a rank has only a part: use "
+            "another optimizer, such as AdamW, or plans that keep parameters whole, such as ZeRO-1"
+        )
     return grouped_by_mesh(optimizer)
 
 

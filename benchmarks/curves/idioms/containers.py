@@ -253,3 +253,47 @@ class NestedBatch(Points):
         labels, weights = batch["targets"]
         surprise = functional.cross_entropy(model(batch["inputs"]), labels, reduction="none")
         return surprise * weights.float() * (1 + 0.5 * batch["inputs"]["more"][1]["even"])
+
+
+class FillingBlock(Gated):
+    def forward(self, x, named, seen):
+        x, named["gate"] = self.compute(x)
+        seen.append(x)
+        return x
+
+
+class FilledContainers(Points):
+    """Blocks write into a dictionary and append to a list that the model gives them, and the head reads both.
+
+    From https://github.com/pytorch/pytorch/issues/173415 (FSDP2 rebuilds the arguments of a module).
+    """
+
+    def build_model(self):
+        class Filled(Net):
+            def forward(self, x):
+                x, named, seen = self.first(x), {}, []
+                for block in self.blocks:
+                    x = block(x, named, seen)
+                return self.head(sum(seen) * named["gate"])
+
+        return Filled(FillingBlock)
+
+
+class HolderBlock(Gated):
+    def forward(self, holder):
+        holder.x, holder.gate = self.compute(holder.x)
+        return holder.x
+
+
+class ChangedObject(Points):
+    """Blocks change an object that the model gives them: recompute must begin from what it was."""
+
+    def build_model(self):
+        class Changed(Net):
+            def forward(self, x):
+                holder = Hidden(self.first(x))
+                for block in self.blocks:
+                    block(holder)
+                return self.head(holder.x * holder.gate)
+
+        return Changed(HolderBlock)

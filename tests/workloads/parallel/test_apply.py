@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from estimators.model import Layout
 from workloads.models.transformer import Block, warmup_cosine
-from workloads.parallel.apply import apply_plan
+from workloads.parallel.apply import _with_own_parameters, apply_plan, spread_optimizer
+from workloads.refusals import WorkloadError
 
 
 def gradients(layout: Layout) -> dict[str, torch.Tensor]:
@@ -53,6 +57,26 @@ def test_ranks_that_would_add_up_sparse_gradients_are_refused(layout: Layout) ->
     assert apply_plan(model, [], Layout(), None) is model
     with pytest.raises(ValueError, match=r"the gradients of 0 are sparse, .*: use sparse=False, or plans with"):
         apply_plan(model, [], layout, None)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.Rprop])
+def test_optimizers_that_need_whole_parameters_are_refused_where_ranks_have_parts(kind: Any) -> None:
+    optimizer, mesh = kind(nn.Linear(2, 2).parameters()), cast(DeviceMesh, object())
+    assert spread_optimizer(optimizer, Layout(), None) is optimizer
+    for layout in (Layout(dp_shard=2), Layout(tp=2)):
+        with pytest.raises(WorkloadError, match=f"{kind.__name__} cannot update .* ZeRO-1"):
+            spread_optimizer(optimizer, layout, mesh)
+
+
+def test_blocks_that_share_a_parameter_with_another_part_are_gathered_with_the_root() -> None:
+    model = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(4))
+    first, second, third, fourth = model
+    assert _with_own_parameters(model, [first, second, third]) == [first, second, third]
+    second[0].weight = first[0].weight
+    assert _with_own_parameters(model, [first, second, third]) == [third]
+    third.norm = fourth.norm = nn.LayerNorm(2)
+    assert _with_own_parameters(model, [first, second, third]) == []
+    assert _with_own_parameters(model, [third]) == []
 
 
 def test_the_learning_rate_rises_to_its_peak_and_falls_to_a_twentieth() -> None:

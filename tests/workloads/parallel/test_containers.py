@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workloads.parallel.containers import keep_containers
+
+
+class Changing(nn.Module):
+    """Changes the list and the dictionary that it is given."""
+
+    def forward(self, x: Tensor, seen: list[Any], named: dict[str, Any]) -> Tensor:
+        seen.append(x + 1)
+        named["sum"], named["inner"][0] = x + 2, x + 3
+        del named["old"]
+        return x
+
+
+def copied(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """As FSDP2's own hook does: new containers, in which each tensor is another object."""
+    return torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.view_as(tensor), (args, kwargs))
+
+
+def test_changes_of_copies_reach_the_containers_of_the_caller_and_other_values_stay_its_own() -> None:
+    module = Changing()
+    module.register_forward_pre_hook(copied, prepend=True, with_kwargs=True)
+    x, old = torch.zeros(2), torch.ones(2)
+    seen, named = [x], {"old": old, "kept": old, "inner": [old]}
+    module(x, seen, named=named)
+    assert len(seen) == 1, "the copy was changed"
+    keep_containers(module)
+    inner = named["inner"]
+    module(x, seen, named=named)
+    assert seen[0] is x and torch.equal(seen[1], x + 1)
+    assert list(named) == ["kept", "inner", "sum"] and named["kept"] is old and named["inner"] is inner
+    assert torch.equal(inner[0], x + 3)
+
+
+def test_a_forward_that_is_called_directly_changes_what_it_is_given() -> None:
+    module, seen = Changing(), list[Any]()
+    keep_containers(module)
+    module.forward(torch.zeros(2), seen, named={"old": 1, "inner": [1]})
+    assert len(seen) == 1

@@ -1,0 +1,76 @@
+"""Lists and dictionaries that a module of FSDP2 is given and changes: FSDP2 gives it copies, and drops the changes.
+
+A block may append its output to a list, or keep its result in a dictionary. What it has changed in a copy is changed in
+the container that its caller has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+
+def keep_containers(module: nn.Module) -> None:
+    """Let ``module`` change the containers that it is given; call it once FSDP2 has been applied to it."""
+    given: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    forward = module.forward
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not given:  # it is not called as a module
+            return forward(*args, **kwargs)
+        own_args, own_kwargs = given.pop()
+        pairs = [*zip(own_args, args, strict=False), *((own_kwargs.get(name), value) for name, value in kwargs.items())]
+        copies = [copy for own, value in pairs for copy in _copies(own, value)]
+        result = forward(*args, **kwargs)
+        for copy in copies:
+            copy.write_back()
+        return result
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given.append((args, kwargs))
+
+    module.register_forward_pre_hook(note, prepend=True, with_kwargs=True)  # before FSDP2's own hook
+    module.forward = call
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A container and its copy, with their values when the copy was given to the module."""
+
+    own: Any
+    copy: Any
+    own_values: Sequence[Any]
+    values: Sequence[Any]
+
+    def write_back(self) -> None:
+        """Change the container as the copy was changed; values that are still in it stay the caller's own."""
+        now = _values(self.copy)
+        if len(now) == len(self.values) and all(one is other for one, other in zip(now, self.values, strict=True)):
+            return
+        known = {id(value): own for value, own in zip(self.values, self.own_values, strict=True)}
+        if isinstance(self.own, list):
+            self.own[:] = [known.get(id(value), value) for value in now]
+            return
+        changed = {key: known.get(id(value), value) for key, value in self.copy.items()}
+        self.own.clear()
+        self.own.update(changed)
+
+
+def _copies(own: Any, value: Any) -> Iterator[_Copy]:
+    """Yield the lists and dictionaries in ``value`` that are copies of those at the same place of ``own``."""
+    if own is value or type(own) is not type(value) or not isinstance(own, list | tuple | dict):
+        return
+    own_values, values = _values(own), _values(value)
+    if len(own_values) != len(values):
+        return
+    if not isinstance(own, tuple):
+        yield _Copy(own, value, own_values, values)
+    for one, other in zip(own_values, values, strict=True):
+        yield from _copies(one, other)
+
+
+def _values(container: Any) -> list[Any]:
+    return list(container.values()) if isinstance(container, dict) else list(container)
