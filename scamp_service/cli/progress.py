@@ -93,12 +93,15 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     if summary["spared"]:
         spared = _plural(summary["spared"], "trial")
         words.append(f"{spared} ran with memory learned from earlier trials and did not run out of memory")
+    failed = summary["out_of_memory"]["attempts"]
     if error["median"] is not None:
-        words.append(f"peak memory predicted within {error['median']:.1f} % (median), {error['max']:.1f} % (worst)")
+        which = " of attempts that had enough of it" if failed else ""
+        within = f"{error['median']:.1f} % (median), {error['max']:.1f} % (worst), by tensors"
+        words.append(f"peak memory{which} predicted within {within}")
     if (slip := summary["step_error_pct"])["median"] is not None:
         within = f"{slip['median']:.0f} % (median), {slip['max']:.0f} % (worst)"
         words.append(f"step times, predicted for gangs alone on their hosts, within {within}")
-    if failed := summary["out_of_memory"]["attempts"]:
+    if failed:
         least = summary["out_of_memory"]["least_excess_pct"]
         words.append(
             f"{_plural(failed, 'attempt')} out of memory, the worst needed at least {least:.0f} % more than predicted"

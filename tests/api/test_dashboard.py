@@ -450,7 +450,7 @@ def test_predicted_is_plotted_against_measured_and_an_out_of_memory_as_a_lower_b
     expect(page.locator("#memory .tip")).to_contain_text("predicted 40.0, needs more than 43.0 MiB (+8 %)")
     point_at_peak(page, 53, 60, top)
     expect(page.locator("#memory .tip")).to_contain_text("attempt 2")
-    expect(page.locator("#memory-errors")).to_have_text(re.compile(r"^Median error 3\.1 %, worst 11\.7 %\.$"))
+    expect(page.locator("#memory-errors")).to_have_text(re.compile(r"^Median error 3\.1 %, worst 11\.7 %, by tensors\.$"))
     expect(page.locator("#memory-failures")).to_have_text(
         "1 attempt out of memory: the worst needed at least 8 % more than predicted."
     )
@@ -472,7 +472,7 @@ def test_a_peak_appears_as_soon_as_it_is_measured(open_page: Callable[..., Page]
     fill.begin(trial, 1, ("node-a/1",))
     fill.report(trial, 1, 10, 0.5, 36)
     expect(page.locator("#memory .blank")).to_be_hidden()
-    expect(page.locator("#memory-errors")).to_have_text("Median error 16.7 %, worst 16.7 %.")
+    expect(page.locator("#memory-errors")).to_have_text("Median error 16.7 %, worst 16.7 %, by tensors.")
     point_at_peak(page, 30, 36, 36 * 1.12)
     expect(page.locator("#memory .tip")).to_contain_text("Trial 0 running")
 

@@ -81,8 +81,10 @@ function percent(peak) {
 }
 
 /** Median and worst error of the last exactly measured attempt of each trial, or an empty string. */
-export function errorWords({ prediction_error_pct: error }) {
-  return error.median === null ? "" : `Median error ${error.median.toFixed(1)} %, worst ${error.max.toFixed(1)} %.`;
+export function errorWords({ prediction_error_pct: error, out_of_memory: failed }) {
+  if (error.median === null) return "";
+  const which = failed?.attempts ? "Attempts that had enough memory: median" : "Median";
+  return `${which} error ${error.median.toFixed(1)} %, worst ${error.max.toFixed(1)} %, by tensors.`;
 }
 
 /** Attempts that ran out of memory, whose need is only known to be more than predicted, or an empty string. */

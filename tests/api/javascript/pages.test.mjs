@@ -108,7 +108,10 @@ test("the banner says why no trial is started", () => {
 
 test("errors of predictions are said in words, or nothing is said", () => {
   assert.equal(errorWords({ prediction_error_pct: { median: null } }), "");
-  assert.equal(errorWords({ prediction_error_pct: { median: 3.14, max: 11.7 } }), "Median error 3.1 %, worst 11.7 %.");
+  const error = { median: 3.14, max: 11.7 };
+  assert.equal(errorWords({ prediction_error_pct: error }), "Median error 3.1 %, worst 11.7 %, by tensors.");
+  const words = "Attempts that had enough memory: median error 3.1 %, worst 11.7 %, by tensors.";
+  assert.equal(errorWords({ prediction_error_pct: error, out_of_memory: { attempts: 1 } }), words);
   assert.equal(failureWords({ out_of_memory: { attempts: 0 } }), "");
   assert.match(
     failureWords({ out_of_memory: { attempts: 1, least_excess_pct: 7.5 } }),

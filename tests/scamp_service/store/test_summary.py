@@ -143,8 +143,10 @@ def test_the_closing_line_tells_measured_errors_failures_and_what_was_learned() 
         summary_of(HONEST, *HEALED), learned=[learned_json("f", Learned(Layout(), 24842845, 0, 1, 1, 0, (3,)))]
     )
     line = closing_line(summary.to_json())
-    assert "predicted within 0.0 % (median), 0.0 % (worst)" in line
+    within = "predicted within 0.0 % (median), 0.0 % (worst), by tensors"
+    assert f"peak memory of attempts that had enough of it {within}" in line
     assert "2 attempts out of memory, the worst needed at least 83 % more than predicted" in line
     assert "learned: +23.7 MiB from 1 trial of a family with layout single (study 3)" in line
     quiet = closing_line(summary_of(HONEST).to_json())
+    assert f"peak memory {within}" in quiet
     assert "out of memory," not in quiet and "learned" not in quiet
