@@ -52,50 +52,51 @@ class Values:
 
     def follow(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
         """Note what is known of the output of an operation that has just run."""
-        kind = effect_of(operation)
-        if kind == "lift":
-            if type(args[0]) is Tensor and type(out) is FakeTensor and args[0].nbytes <= _MOST_BYTES:
-                self._known.know(out, args[0], frozenset())
-                out.constant = None  # torch would look up copies of it in a table, and then not change their types
-            return
-        if kind == "view":
-            return
-        if kind == "write":
-            if self._known:
+        match effect_of(operation):
+            case "lift":
+                self._lift(args[0], out)
+            case "write" if self._known:
                 self._follow_write(operation, args, kwargs)
-            return
-        made = out if type(out) is FakeTensor else None
-        if kind == "compare" and made is not None:
-            assumed = if_nothing_is_found(operation, args)
-            if assumed is not None:
+            case "compare" if type(out) is FakeTensor and (found := if_nothing_is_found(operation, args)) is not None:
                 with torch._C._DisableTorchDispatch():
-                    self._known.know(made, torch.tensor(assumed), frozenset([FINITE]), is_uniform=True)
-                return
-        if kind == "compute" and not self._known:
+                    self._known.know(out, torch.tensor(found), frozenset([FINITE]), is_uniform=True)
+            case "random":
+                self._draw(operation, args, kwargs, out)
+            case "compute" if self._known:
+                self._compute(operation, args, kwargs, out)
+            case "make" | "choose" | "compare":
+                self._compute(operation, args, kwargs, out)
+
+    def _lift(self, real: Any, out: Any) -> None:
+        if type(real) is Tensor and type(out) is FakeTensor and real.nbytes <= _MOST_BYTES:
+            self._known.know(out, real, frozenset())
+            out.constant = None  # torch would look up copies of it in a table, and then not change their types
+
+    def _draw(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """Draw a few numbers for real: their values are random anyway."""
+        is_small = type(out) is FakeTensor and out.numel() <= _MOST_DRAWN
+        if is_small and self._known.given(args, kwargs) is not None:
+            self._known.know(out, self._run(operation, args, kwargs), frozenset([DRAWN]))
+
+    def _compute(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """Compute small outputs for real if all inputs are known; choices of unknown numbers are assumed."""
+        effect, is_one = effect_of(operation), type(out) is FakeTensor
+        if not is_one and not isinstance(out, tuple | list):
             return
-        if made is not None and bytes_of(made) > _MOST_BYTES and kind != "compare":
-            return
-        if kind == "unknown" or (made is None and not isinstance(out, tuple | list)):
-            return
-        if kind == "random":
-            if made is not None and made.numel() <= _MOST_DRAWN and self._known.given(args, kwargs) is not None:
-                self._known.know(made, self._run(operation, args, kwargs), frozenset([DRAWN]))
+        if is_one and bytes_of(out) > _MOST_BYTES and effect != "compare":
             return
         given = self._known.given(args, kwargs)
-        if given is None and kind == "choose":
-            self._choose(operation, args, kwargs, out)
-            return
-        if given is None or (not given and kind != "make"):
-            return
-        if any(known.is_uniform for known in given):
-            if made is not None and all(known.is_uniform or known.twin.numel() == 1 for known in given):
-                self._follow_uniform(operation, args, kwargs, made, given)
-            return
-        because = _because(given)
-        real = self._run(operation, args, kwargs)
-        for one, value in zip(tree_leaves(out), tree_leaves(real), strict=True):
-            if type(one) is FakeTensor and bytes_of(one) <= _MOST_BYTES:
-                self._known.know(one, value, because)
+        if given is None:
+            if effect == "choose":
+                self._choose(operation, args, kwargs, out)
+        elif any(known.is_uniform for known in given):
+            if is_one and all(known.is_uniform or known.twin.numel() == 1 for known in given):
+                self._follow_uniform(operation, args, kwargs, out, given)
+        elif given or effect == "make":
+            real, because = self._run(operation, args, kwargs), _because(given)
+            for one, value in zip(tree_leaves(out), tree_leaves(real), strict=True):
+                if type(one) is FakeTensor and bytes_of(one) <= _MOST_BYTES:
+                    self._known.know(one, value, because)
 
     def decide(
         self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], fake: Callable[[Tensor], FakeTensor]
