@@ -160,6 +160,28 @@ class Client:
         """Ask the service to stop a study, and return it; no effect when it has ended."""
         return self._request("POST", f"/v1/studies/{study_id}:stop")
 
+    def enqueue(self, study_id: int, *candidates: Mapping[str, Any]) -> list[int]:
+        """Try candidates in a running study, beside its budget; returns the numbers of their trials.
+
+        Parameters that are left out are random. Raises ``InvalidInput``, ``NotFound``, and ``Conflict`` unless the
+        study is running.
+        """
+        body, headers = {"candidates": [dict(one) for one in candidates]}, {"Idempotency-Key": str(uuid.uuid4())}
+        answer = self._request("POST", f"/v1/studies/{study_id}/trials", json=body, headers=headers)
+        return cast(list[int], answer["numbers"])
+
+    def clone(self, study_id: int, *, name: str | None = None) -> Json:
+        """Submit a study again, with the same spec and files, and return the new one."""
+        headers = {"Idempotency-Key": str(uuid.uuid4())}
+        return self._request("POST", f"/v1/studies/{study_id}:clone", json={"name": name}, headers=headers)
+
+    def extend(self, study_id: int, **limits: float) -> Json:
+        """Raise limits of a study's budget, ``trials``, ``seconds`` or ``device_hours`` in all, and return the study.
+
+        A completed study runs again. Raises ``InvalidInput``, ``NotFound``, and ``Conflict`` for one that was stopped.
+        """
+        return self._request("POST", f"/v1/studies/{study_id}:extend", json=limits)
+
     def delete(self, study_id: int) -> None:
         """Delete a study that has ended, with all that belongs to it; no effect when it is deleted already.
 

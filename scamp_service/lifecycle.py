@@ -117,7 +117,7 @@ _S = StudyState
 STUDY_MOVES: dict[StudyState, frozenset[StudyState]] = {
     _S.RUNNING: frozenset({_S.STOPPING, _S.COMPLETED, _S.FAILED}),
     _S.STOPPING: frozenset({_S.STOPPED, _S.COMPLETED, _S.FAILED}),
-    _S.COMPLETED: frozenset({_S.DELETED}),
+    _S.COMPLETED: frozenset({_S.RUNNING, _S.DELETED}),  # its budget was extended
     _S.STOPPED: frozenset({_S.DELETED}),
     _S.FAILED: frozenset({_S.DELETED}),
     _S.EXTERNAL: frozenset({_S.COMPLETED, _S.DELETED}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -12,15 +13,30 @@ from api.problems import read_body
 from api.routes.answers import page_of, problems
 from api.routes.parameters import After, StudyId, TheAdmission, TheStore
 from api.submission import MAX_BODY_BYTES, check_content_type, check_idempotency_key
-from api.views.studies import LearnedView, StudyDetail, StudyView, study_detail, study_view
+from api.views.studies import (
+    Clone,
+    Enqueued,
+    EnqueuedView,
+    LearnedView,
+    Limits,
+    StudyDetail,
+    StudyView,
+    study_detail,
+    study_view,
+)
 from api.views.view import Page
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Study
 from scamp_service.store.store import Store
 from scamp_service.store.summary import learned_json, learned_of, study_summary
 from scamp_service.study.objective import Objective
+from scamp_service.study.parse import parse_study
 
 router = APIRouter(prefix="/v1", tags=["studies"])
+
+IdempotencyKey = Annotated[
+    str | None, Header(description="any unique text; a repeated request with the same key has one effect")
+]
 
 
 @router.post(
@@ -40,9 +56,7 @@ async def create_study(
     response: Response,
     store: TheStore,
     admission: TheAdmission,
-    idempotency_key: Annotated[
-        str | None, Header(description="any unique text; a repeated request with the same key returns the same study")
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> StudyDetail:
     """Submit a study. It starts by itself. `Location` has its address."""
     check_content_type(request.headers)
@@ -82,6 +96,49 @@ def stop_study(study_id: StudyId, store: TheStore) -> StudyDetail:
     store.study(study_id)
     store.move_study(study_id, [StudyState.RUNNING], StudyState.STOPPING, reason="stopped by the user", now=time.time())
     return _detail(store, store.study(study_id))
+
+
+@router.post("/studies/{study_id}:extend", responses=problems(404, 409, 422))
+def extend_study(study_id: StudyId, limits: Limits, store: TheStore) -> StudyDetail:
+    """Raise limits of a study's budget. A completed study runs again; one that was stopped or has failed answers 409.
+
+    The limits are those of the whole study, so a repeated request changes nothing.
+    """
+    store.extend_study(study_id, limits.model_dump(exclude_none=True), now=time.time())
+    return _detail(store, store.study(study_id))
+
+
+@router.post("/studies/{study_id}:clone", status_code=201, responses=problems(404, 409, 422))
+def clone_study(
+    study_id: StudyId, clone: Clone, response: Response, store: TheStore, idempotency_key: IdempotencyKey = None
+) -> StudyDetail:
+    """Submit a study again, with the same spec and files, and a name of its own if one is given."""
+    original = store.study(study_id)
+    spec = parse_study({**original.spec, "name": clone.name or original.name}).to_json()
+    key = check_idempotency_key(idempotency_key)
+    study = store.create_study(
+        spec, code=original.code, idempotency_key=key, warnings=original.warnings, now=time.time()
+    )
+    response.headers["Location"] = f"/v1/studies/{study.id}"
+    return _detail(store, study)
+
+
+@router.post("/studies/{study_id}/trials", status_code=201, responses=problems(404, 409, 422))
+def enqueue_trials(
+    study_id: StudyId, enqueued: Enqueued, store: TheStore, idempotency_key: IdempotencyKey = None
+) -> EnqueuedView:
+    """Add candidates to a running study, beside its budget. Parameters that are left out are random."""
+    from scamp_service.search.enqueued import completed_candidate  # imported here: it imports Optuna, which takes long
+
+    study = store.study(study_id)
+    key = check_idempotency_key(idempotency_key) or str(uuid.uuid4())
+    salt = 1 + sum(store.trial_counts(study_id).values())
+    is_known = study.state is StudyState.RUNNING and "directions" not in study.spec  # otherwise the store refuses it
+    candidates = [
+        completed_candidate(study.spec, params, salt + place) if is_known else params
+        for place, params in enumerate(enqueued.candidates)
+    ]
+    return EnqueuedView(numbers=store.enqueue(study_id, candidates, key, now=time.time()))
 
 
 @router.delete("/studies/{study_id}", status_code=204, responses=problems(404, 409))

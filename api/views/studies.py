@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from api.views.view import Count, LastEvent, Time, View
 from scamp_service.lifecycle import StudyState, TrialState, has_no_success, state_text
@@ -21,6 +21,41 @@ class NewStudy(View):
     code_zip: Annotated[str | None, Field(description="a zip in base64, at most 64 MiB before and after unpacking")] = (
         None
     )
+
+
+class Request(BaseModel):
+    """The body of a request. Unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Limits(Request):
+    """Limits of a study's budget that are raised: those of the whole study, not what is added."""
+
+    trials: Annotated[int | None, Field(ge=1, description="number of trials in all")] = None
+    seconds: Annotated[float | None, Field(gt=0, description="seconds since it was submitted")] = None
+    device_hours: Annotated[float | None, Field(gt=0, description="hours × devices")] = None
+
+
+class Clone(Request):
+    """How a clone differs from its original."""
+
+    name: Annotated[str | None, Field(description="name of the new study; default: the same")] = None
+
+
+class Enqueued(Request):
+    """Candidates to try in a running study."""
+
+    candidates: Annotated[
+        list[dict[str, Any]],
+        Field(min_length=1, max_length=100, description="parameters; those that are left out are random"),
+    ]
+
+
+class EnqueuedView(View):
+    """The trials that were added."""
+
+    numbers: Annotated[list[int], Field(description="number of the trial of each candidate")]
 
 
 StateText = Annotated[str, Field(description="the state in words", examples=["Completed, no trial succeeded"])]

@@ -1,4 +1,4 @@
-"""Commands that bring studies in from other tools and take their trials out."""
+"""Commands that bring studies in from other tools, take trials out, and change what a study is to try."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from scamp_service.cli.service import Address, StudyId, Token, client_of
-from scamp_service.cli.terminal import DataDir, out, settings_of
+from scamp_service.cli.terminal import DataDir, out, params_of, settings_of
 from scamp_service.errors import InvalidInput
 
 app = typer.Typer()
@@ -69,3 +69,46 @@ def import_study(
             out.print(f"study {study_id}: {imported.name}, {len(imported.trials)} trials", markup=False)
     finally:
         store.close()
+
+
+@app.command()
+def enqueue(
+    study: StudyId,
+    params: Annotated[list[str], typer.Argument(help="parameters of the candidate", metavar="NAME=VALUE…")],
+    address: Address = "",
+    token: Token = "",
+) -> None:
+    """Try a candidate in a running study, beside its budget. Parameters that are left out are random."""
+    numbers = client_of(address, token, to_change=True).enqueue(study, params_of(params))
+    out.print(f"trial {numbers[0]} of study {study} waits for its plan")
+
+
+@app.command()
+def clone(
+    study: StudyId,
+    name: Annotated[str | None, typer.Option(help="name of the new study; default: the same")] = None,
+    address: Address = "",
+    token: Token = "",
+) -> None:
+    """Submit a study again, with the same spec and files."""
+    client = client_of(address, token, to_change=True)
+    created = client.clone(study, name=name)
+    out.print(f"study {created['id']}: {client.address}/studies/{created['id']}")
+
+
+@app.command()
+def extend(
+    study: StudyId,
+    trials: Annotated[int | None, typer.Option(help="number of trials in all", min=1)] = None,
+    seconds: Annotated[float | None, typer.Option(help="seconds since it was submitted, in all")] = None,
+    device_hours: Annotated[float | None, typer.Option(help="hours × devices in all")] = None,
+    address: Address = "",
+    token: Token = "",
+) -> None:
+    """Raise limits of a study's budget. A completed study runs again."""
+    given = {"trials": trials, "seconds": seconds, "device_hours": device_hours}
+    limits = {name: limit for name, limit in given.items() if limit is not None}
+    if not limits:
+        raise InvalidInput("name a limit: --trials, --seconds or --device-hours")
+    view = client_of(address, token, to_change=True).extend(study, **limits)
+    out.print(f"study {study} is {view['state'].lower()}")

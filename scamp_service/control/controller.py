@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from placement.model import Offer, offers_more
 from scamp_service.control.contained import ContainedErrors
@@ -66,6 +67,7 @@ class Controller:
         self._clock, self._new_token = clock, new_token
         self._projection = Projection(store)
         self._specs: dict[int, StudySpec] = {}
+        self._budgets: dict[int, Any] = {}  # study → the JSON of the budget in its spec
         self._proposing = Proposing(self._projection, proposer)
         self._asked: dict[int, tuple[bool, int]] = {}  # trial → its state when a plan was asked for
         self._refusals: FirstSeen[Refusals] = FirstSeen(monotonic)
@@ -255,8 +257,9 @@ class Controller:
             log.error("study %s: %s", study.id, reason)
 
     def _spec(self, study: Study) -> StudySpec:
-        if study.id not in self._specs:
-            self._specs[study.id] = StudySpec.model_validate(study.spec)
+        budget = study.spec.get("budget")
+        if study.id not in self._specs or self._budgets[study.id] != budget:  # a user may extend it
+            self._specs[study.id], self._budgets[study.id] = StudySpec.model_validate(study.spec), budget
         return self._specs[study.id]
 
     def _rules(self, study: Study, asked: Asked | None) -> StudyRules:

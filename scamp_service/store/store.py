@@ -46,13 +46,14 @@ from scamp_service.store.writes.external import ExternalTrials
 from scamp_service.store.writes.leases import Leases
 from scamp_service.store.writes.removal import Removals
 from scamp_service.store.writes.reports import Reports
+from scamp_service.store.writes.requests import Requests
 from scamp_service.store.writes.same_study import body_sha256_of, expect_same
 from scamp_service.store.writes.transactions import picked
 
 MAX_BLOB_BYTES = 64 * 2**20
 
 
-class Store(Reports, Leases, Removals, ExternalTrials):
+class Store(Reports, Leases, Removals, ExternalTrials, Requests):
     """Reads and writes of the study database."""
 
     def __init__(self, url: str) -> None:
@@ -122,12 +123,19 @@ class Store(Reports, Leases, Removals, ExternalTrials):
     def move_study(
         self, study_id: int, expected: Iterable[StudyState], to: StudyState, *, reason: str = "", now: float
     ) -> bool:
-        """Move a study to ``to`` if its state is one of ``expected`` that may become ``to``; otherwise False."""
+        """Move a study to ``to`` if its state is one of ``expected`` that may become ``to``; otherwise False.
+
+        One with a live trial is not COMPLETED: a user may have enqueued it meanwhile.
+        """
         legal = _legal(STUDY_MOVES, expected, to)
         changes: dict[str, Any] = {"_state": to, "_reason": reason}
         if to not in LIVE_STUDIES:
             changes["_finished_at"] = now
         with self._write() as connection:
+            if to is StudyState.COMPLETED:
+                connection.execute(sql.LOCK_STUDY, {"study_id": study_id})
+                if connection.execute(sql.HAS_LIVE_TRIAL, {"study_id": study_id}).first():
+                    return False
             statement = sql.move_study(legal, to not in LIVE_STUDIES)
             moved = connection.execute(statement, {"_id": study_id, **changes}).first()
             if moved:

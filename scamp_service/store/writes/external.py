@@ -22,6 +22,7 @@ from scamp_service.model import Json, Study
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
 from scamp_service.store.tallies import EXTERNAL
+from scamp_service.store.writes.requests import KEY
 from scamp_service.store.writes.transactions import Transactions
 
 RUN_BY_OTHERS = "created and run by another program, through Optuna"
@@ -149,7 +150,9 @@ _ATTRIBUTES = select(_TA.c.trial_id, _TA.c.is_system, _TA.c.name, _TA.c.value).w
     _TA.c.trial_id.in_(bindparam("trial_ids", expanding=True))
 )
 _STUDY_ATTRIBUTES = select(_SA.c.name, _SA.c.value).where(
-    _SA.c.study_id == bindparam("study_id"), _SA.c.is_system == bindparam("is_system")
+    _SA.c.study_id == bindparam("study_id"),
+    _SA.c.is_system == bindparam("is_system"),
+    _SA.c.name.not_like(f"{KEY}%"),
 )
 
 

@@ -153,3 +153,31 @@ def test_an_ended_study_is_deleted_and_a_repeated_request_gets_the_same_answer(a
     for path in ("", "/trials", "/history", "/trials/0"):
         assert api.get(f"/v1/studies/1{path}").status_code == 404
     assert api.get("/v1/studies").json()["items"] == []
+
+
+def test_candidates_are_enqueued_with_the_parameters_that_are_left_out(api: InProcess) -> None:
+    study_id = api.submit().json()["id"]
+    body = {"candidates": [{"lr": 0.05}, {}]}
+    answers = [api.post(f"/v1/studies/{study_id}/trials", json=body, headers={"Idempotency-Key": "k"}) for _ in "12"]
+    assert [(one.status_code, one.json()) for one in answers] == [(201, {"numbers": [0, 1]})] * 2
+    first, second = api.get(f"/v1/studies/{study_id}/trials").json()["items"]
+    assert (first["params"], first["origin"]) == ({"lr": 0.05}, "ENQUEUED")
+    assert 0.001 <= second["params"]["lr"] <= 0.1
+    wrong = api.post(f"/v1/studies/{study_id}/trials", json={"candidates": [{"lr": 7}]})
+    assert wrong.status_code == 422 and "the candidate.lr: 7 is not between" in wrong.json()["detail"]
+    assert api.post("/v1/studies/99/trials", json=body).status_code == 404
+
+
+def test_a_study_is_extended_and_cloned(api: InProcess) -> None:
+    study_id = api.submit().json()["id"]
+    api.store.move_study(study_id, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
+    extended = api.post(f"/v1/studies/{study_id}:extend", json={"trials": 30})
+    assert (extended.json()["state"], extended.json()["spec"]["budget"]["trials"]) == ("RUNNING", 30)
+    assert api.post(f"/v1/studies/{study_id}:extend", json={"trial": 30}).status_code == 422
+    assert api.post(f"/v1/studies/{study_id}:extend", json={"trials": 3}).status_code == 422
+    clones = [
+        api.post(f"/v1/studies/{study_id}:clone", json={"name": "again"}, headers={"Idempotency-Key": "c"})
+        for _ in "12"
+    ]
+    assert {one.json()["id"] for one in clones} == {study_id + 1}
+    assert clones[0].json()["spec"] == {**extended.json()["spec"], "name": "again"}

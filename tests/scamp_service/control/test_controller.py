@@ -16,10 +16,11 @@ from scamp_service.control.decide.effects import Effect
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.executor import GangStatus
 from scamp_service.errors import Unavailable
-from scamp_service.lifecycle import Outcome, StudyState, TrialState
+from scamp_service.lifecycle import LIVE_TRIALS, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Json, Lease
 from scamp_service.store import schema
 from scamp_service.store.store import Store
+from scamp_service.store.writes.external import NewTrial
 from tests.quick_store import empty_store
 from tests.simulation import services, world
 from tests.simulation.candidates import SLOW
@@ -407,3 +408,26 @@ def test_a_trial_that_fails_under_a_wider_plan_ends_under_the_one_before() -> No
         TrainsNarrowOnly(store, seed, no_faults()).run()  # every trial completes, or this fails
         outcomes += [attempt.outcome for attempt in store.study_attempts(1)]
     assert outcomes.count(Outcome.ERROR) > 0, "a wider plan must have been tried, or this proves nothing"
+
+
+def test_trials_of_users_and_of_other_programs_go_beside_those_of_the_sampler() -> None:
+    store = Store("sqlite://")
+    simulation = Simulation(store, 11, no_faults())
+    study = store.studies()[0].id
+    while not store.open_attempts():
+        simulation.cycle()
+    external = store.create_external_trials(study, [NewTrial(TrialState.RUNNING), NewTrial(TrialState.FAILED)], now=1.0)
+    params = {**store.trials(study)[0].params, "mib": 10, "ranks": 1, "breaks": 0}
+    enqueued = store.enqueue(study, [params], "k", now=1.0)
+    before = [store.trial(trial) for trial in external]
+    while not simulation.has_ended:
+        simulation.cycle()
+    trials = store.trials(study)
+    budget = store.study(study).spec["budget"]["trials"]
+    assert sum(trial.origin is Origin.SEARCH for trial in trials) == budget
+    assert store.trial_by_number(study, enqueued[0]).state not in LIVE_TRIALS
+    store.extend_study(study, {"trials": budget + 2}, now=simulation.clock.now)
+    while store.study(study).state is StudyState.RUNNING:
+        simulation.cycle()
+    assert sum(trial.origin is Origin.SEARCH for trial in store.trials(study)) == budget + 2
+    assert [store.trial(trial) for trial in external] == before, "nobody but their own program changes them"

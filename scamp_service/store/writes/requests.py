@@ -1,0 +1,113 @@
+"""What users ask of a study after they have submitted it: to try candidates of theirs, or to go on for longer.
+
+A request that is repeated changes nothing: candidates have a key, and a budget is given as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam, select
+
+from scamp_service.errors import Conflict, InvalidInput, NotFound
+from scamp_service.lifecycle import NO_PLAN_YET, Origin, StudyState, TrialState
+from scamp_service.model import Json
+from scamp_service.store import schema
+from scamp_service.store import statements as sql
+from scamp_service.store.tallies import BESIDE
+from scamp_service.store.writes.transactions import Transactions
+from scamp_service.study.parse import parse_study
+
+EXTENDED = ("trials", "seconds", "device_hours")
+"""Limits of a budget that may be raised later."""
+KEY = "scamp:enqueued:"
+"""Attributes of a study with this prefix hold the numbers of the trials that a request has enqueued, by its key."""
+
+_S, _T, _A = schema.studies, schema.trials, schema.study_attributes
+_STUDY = (
+    select(_S.c.name, _S.c.state, _S.c.spec)
+    .where(_S.c.id == bindparam("study_id"), _S.c.state != StudyState.DELETED)
+    .with_for_update(key_share=True)
+)
+_EXTEND = (
+    sa.update(_S)
+    .where(_S.c.id == bindparam("_id"))
+    .values(spec=bindparam("_spec"), state=StudyState.RUNNING, finished_at=None, reason="")
+)
+_KNOWN = select(_A.c.value).where(_A.c.study_id == bindparam("study_id"), _A.c.name == bindparam("name"))
+
+
+class Requests(Transactions):
+    """The methods of the store for requests of users about a study."""
+
+    def enqueue(self, study_id: int, candidates: Sequence[Json], key: str, *, now: float) -> list[int]:
+        """Add trials with these parameters, beside the study's budget; returns their numbers.
+
+        A request with the same ``key`` returns the same. Raises ``NotFound``, and ``Conflict`` unless it is RUNNING.
+        """
+        name = KEY + key
+        with self._write() as connection:
+            study = self._asked_study(connection, study_id)
+            known = connection.execute(_KNOWN, {"study_id": study_id, "name": name}).scalar()
+            if known is not None:
+                return list(known)
+            if study.state is not StudyState.RUNNING:
+                raise Conflict(f"study {study_id} is {study.state.value}; only a running study can try more candidates")
+            first = int(connection.execute(sql.NEXT_NUMBER, {"study_id": study_id}).scalar_one())
+            events = []
+            for number, params in enumerate(candidates, first):
+                row = {"study_id": study_id, "number": number, "params": params, "origin": Origin.ENQUEUED}
+                row |= {"state": TrialState.WAITING, "reason": NO_PLAN_YET, "created_at": now}
+                trial_id = connection.execute(sa.insert(_T).returning(_T.c.id), row).scalar_one()
+                about = {"attempt": 0, "step": 0, "value": None, "reason": NO_PLAN_YET}
+                events.append({"id": trial_id, "number": number, "state": TrialState.WAITING, **about})
+            numbers = [event["number"] for event in events]
+            row = {"study_id": study_id, "is_system": False, "name": name, "value": numbers}
+            connection.execute(sa.insert(_A), row)
+            new = float(len(events))
+            self._tally(connection, study_id, {TrialState.WAITING.value: new, BESIDE: new})
+            self._emit_all(connection, "trial", events, now, study_id)
+        return numbers
+
+    def extend_study(self, study_id: int, limits: Mapping[str, Any], *, now: float) -> None:
+        """Raise limits of a study's budget: those of ``EXTENDED``. A study that is COMPLETED runs again.
+
+        Raises ``NotFound``, ``Conflict`` for one that was stopped or has failed, and ``InvalidInput`` for limits that
+        are lower than before.
+        """
+        with self._write() as connection:
+            study = self._asked_study(connection, study_id)
+            if study.state not in (StudyState.RUNNING, StudyState.COMPLETED):
+                raise Conflict(f"study {study_id} is {study.state.value}; clone it to run it again")
+            spec = _extended(study.spec, limits)
+            if spec == study.spec:
+                return
+            connection.execute(_EXTEND, {"_id": study_id, "_spec": spec})
+            data = {"id": study_id, "name": study.name, "state": StudyState.RUNNING}
+            self._emit(connection, "study", data, now, study_id)
+
+    def _asked_study(self, connection: sa.Connection, study_id: int) -> Any:
+        """Name, state and spec of a study, which nobody else changes before the end of the transaction."""
+        study = connection.execute(_STUDY, {"study_id": study_id}).first()
+        if study is None:
+            raise NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
+        if study.state is StudyState.EXTERNAL or "directions" in study.spec:
+            raise Conflict(f"study {study_id} was run by other programs; ScaMP cannot continue it")
+        return study
+
+
+def _extended(spec: Json, limits: Mapping[str, Any]) -> Json:
+    """The spec with these limits. Raises ``InvalidInput``."""
+    budget = dict(spec["budget"])
+    for name, limit in limits.items():
+        before = budget.get(name)
+        if name not in EXTENDED:
+            raise InvalidInput(f"budget.{name} cannot be changed later; only {', '.join(EXTENDED)}")
+        if before is None:
+            raise InvalidInput(f"the study has no limit budget.{name} to raise")
+        if not isinstance(limit, int | float) or isinstance(limit, bool) or limit < before:
+            raise InvalidInput(f"budget.{name} must be a number of at least {before}, the limit so far; got {limit!r}")
+        budget[name] = limit
+    return parse_study({**spec, "budget": budget}).to_json()
