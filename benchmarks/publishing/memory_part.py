@@ -34,14 +34,16 @@ where the smallest device by the replay of the allocator disagrees with the run.
 
 Rows are `unseen` if a seed drew them from those in mixed precision; at most a third of all is. They were not used to
 find definitions of models and causes of errors. Left out are weights in GPTQ's format, fused kernels on quantized
-weights, and models that `benchmarks/publishing/models.py` does not define. Full fine-tuning mostly peaks in the
-optimizer's step, at ten bytes a parameter, whatever the batch: such rows are easy.
+weights, experts in 4 bits, and models that `benchmarks/publishing/models.py` does not define. Full fine-tuning mostly
+peaks in the optimizer's step, at ten bytes a parameter, whatever the batch: such rows are easy.
 
 The published runs of several GPUs used FSDP1, predicted is FSDP2. FSDP1 held the inputs of frozen blocks and their
 gradients until the backward pass ended (`_register_post_backward_reshard_only_hook` in
 `torch/distributed/fsdp/_runtime_utils.py`); the models hold them too, which FSDP2 does not: without this, LoRA on
-several GPUs would be predicted up to 21 % lower. Santacoder's batch of 8 takes 2 GB more than predicted; the cause is
-not known."""
+several GPUs would be predicted up to 21 % lower. Full fine-tuning in mixed precision on several GPUs gathered bf16
+copies of fp32 weights there, and gathers fp32 here, which is too much for a large vocabulary. Santacoder's larger
+batches take about one copy of the logits, with the keys and values of all layers, more than predicted; the cause is not
+known."""
 OPTIONS = {"tables": "folder scripts/benchmarks/refs of a checkout of foundation-model-stack/fms-acceleration"}
 
 _MODELS = f"{Path(__file__).with_name('models.py')}:finetuned"

@@ -110,7 +110,7 @@ def read(folder: Path) -> list[Row]:
     """Rows of the tables in ``folder`` (``scripts/benchmarks/refs`` of a checkout) that ``models`` can make.
 
     Raises FileNotFoundError where a table is missing. Left out are weights in GPTQ's format and fused kernels for
-    quantized weights, whose memory inside is not defined here, and mixtures of experts where no peak was recorded.
+    quantized weights, whose memory inside is not defined here, and experts in 4 bits.
     """
     return [row for table in _TABLES for row in _rows(table, folder / f"{table}.csv")]
 
@@ -120,6 +120,8 @@ def _rows(table: str, file: Path) -> Iterator[Row]:
         for line in csv.DictReader(lines):
             framework, model = line["framework_config"] or "none", _MODELS.get(line["model_name_or_path"])
             if model is None or framework not in {*_KERNELS, *_QUANTIZED}:
+                continue
+            if framework in _QUANTIZED and model == "Mixtral-8x7B":
                 continue
             tuning = "4bit" if framework in _QUANTIZED else line["peft_method"] or "full"
             tuning = "full" if tuning == "none" else tuning
