@@ -62,7 +62,14 @@ def screen(
     is told what is traced. The traces are made in ``pool``, which the caller closes; None for a pool of its own.
     """
     check_code(workload, code, functions=True)
-    tracer = Tracer(OneBlob(code or b""), cache_dir, seconds, on_cuda=cluster.has_gpus, under_way=under_way)
+    tracer = Tracer(
+        OneBlob(code or b""),
+        cache_dir,
+        seconds,
+        on_cuda=cluster.has_gpus,
+        under_way=under_way,
+        one_workload=pool is None,
+    )
     sha256 = hashlib.sha256(code).hexdigest() if code else None
     sources = source_hash("placement", "scamp_service/sizing")
     asked = [[dict(params) for params in candidates], repr(cluster), repr(kind), share, sources]
