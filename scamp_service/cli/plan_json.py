@@ -9,7 +9,7 @@ from placement.exact.plan_words import details, reasons, ways_in_words
 from placement.option import Option
 from placement.pipelining.simulator import Interval
 from placement.refinement import Pipeline
-from scamp_service.sizing.alternatives import Comparison
+from scamp_service.sizing.comparison import Comparison
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:

@@ -67,8 +67,8 @@ def plan(
     from scamp_service.cli.plan_json import comparison_json
     from scamp_service.cli.tables.estimate import headline
     from scamp_service.cli.tables.plan import as_table, footnotes, picture, reason, shortage
-    from scamp_service.sizing.alternatives import compare
     from scamp_service.sizing.cluster_file import read_cluster
+    from scamp_service.sizing.comparison import compare
     from scamp_service.sizing.estimate import Estimator, target
 
     settings = settings_of(data_dir=data_dir)

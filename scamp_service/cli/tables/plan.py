@@ -12,7 +12,7 @@ from placement.option import Option
 from placement.pricing.categories import categories_in_words
 from scamp_service.cli.tables.estimate import short_seconds
 from scamp_service.cli.tables.pipeline_drawing import draw, legend
-from scamp_service.sizing.alternatives import Comparison
+from scamp_service.sizing.comparison import Comparison
 
 MOST_ROWS = 24
 
