@@ -14,8 +14,9 @@ from scamp_service.lifecycle import TrialState as S
 from scamp_service.search import history
 from scamp_service.search.proposals import SAMPLERS, Search, reads_history
 from scamp_service.study.sampler_options import SAMPLER_OPTIONS
+from scamp_service.study.slots import flat, is_candidate, nested, slots_of
 from scamp_service.study.spec import StudySpec
-from tests.scamp_service.search.studies import GRID, SPACE, Trial, course, live, mixed, study
+from tests.scamp_service.search.studies import CONDITIONAL, GRID, SPACE, Trial, course, live, mixed, study
 
 NAMES = sorted(SAMPLERS.keys() - {"tune"})  # its searchers have tests of their own
 STARTS: list[dict[str, Any]] = [{"a": "x", "b": 3}, {"c": 0.2, "batch": 8}]
@@ -101,6 +102,18 @@ def test_values_lie_in_the_space_and_have_its_types(name: str) -> None:
             for parameter, value in trial.params.items():
                 assert parameter == "batch" or spec.space[parameter].why_not(value) == ""
                 assert type(value) is types.get(parameter, type(value))
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - FINITE))
+def test_candidates_of_a_space_with_conditions_have_what_their_other_parameters_ask_for(name: str) -> None:
+    spec = study_of(CONDITIONAL, name, constraints=["width > 8 || layers.size() < 3"])
+    slots = slots_of(spec.space)
+    trials = live(Search(spec), mixed, 10)
+    for trial in trials:
+        assert is_candidate(slots, trial.params)
+        assert nested(slots, flat(slots, trial.params), [*CONDITIONAL]) == trial.params
+        assert trial.params["width"] > 8 or len(trial.params["layers"]) < 3
+    assert Search(spec).propose(trials, 10, 1) == Search(spec).propose(trials[::-1], 10, 1)
 
 
 @every_sampler
