@@ -6,6 +6,7 @@ import random
 from functools import cached_property
 
 from scamp_service.search.constrained import Constrained
+from scamp_service.search.moves import nearest, uniform
 from scamp_service.search.sampler import seed_of
 from scamp_service.search.space import Space
 from scamp_service.study.slots import Slot
@@ -65,21 +66,5 @@ class Perturbation:
                 return dimension.value(min(last, max(0, index)))
         assert isinstance(dimension, Range) and isinstance(value, int | float)
         if is_new:
-            return nearest(dimension, _drawn(dimension, source.random()))
+            return nearest(dimension, uniform(dimension, source.random()))
         return nearest(dimension, value * float(source.choice(self._rule.factors)))
-
-
-def _drawn(dimension: Range, share: float) -> float:
-    """The value at this share of the range, of its logarithm if it is drawn on that scale."""
-    low, high = float(dimension.low), float(dimension.high)
-    return low * (high / low) ** share if dimension.log else low + (high - low) * share
-
-
-def nearest(dimension: Range, value: float) -> int | float:
-    """The value of a range that is nearest to ``value``."""
-    low, high = float(dimension.low), float(dimension.high)
-    clipped = min(high, max(low, value))
-    if dimension.num_values is None:
-        return clipped
-    index = round((clipped - low) / float(dimension.step or 1))
-    return dimension.value(min(dimension.num_values - 1, max(0, index)))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scamp_service.lifecycle import Origin
 from scamp_service.search.constrained import Constrained
+from scamp_service.search.evolution import Evolution
 from scamp_service.search.grid import Grid
 from scamp_service.search.history import Active, Completed, History, Past, Shown
 from scamp_service.search.optuna_samplers import BruteForce, CmaEs, Gp, Nsga2, Nsga3, Qmc, Tpe
@@ -33,6 +34,7 @@ SAMPLERS: Mapping[str, type[Sampler]] = {
     "nsga3": Nsga3,
     "brute_force": BruteForce,
     "tune": TuneSearcher,
+    "evolution": Evolution,
 }
 """The sampler with each name that a spec may have."""
 

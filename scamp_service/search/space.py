@@ -7,12 +7,14 @@ exact; lists among choices become their JSON, as Optuna knows no lists.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from scamp_service.search.draws import drawn
 from scamp_service.study.points import Points
 from scamp_service.study.slots import Slot, completed, flat, nested, slots_of
 from scamp_service.study.space import Categorical, Dimension, Ordinal, Range
@@ -59,6 +61,11 @@ class Space:
     def nested(self, values: Mapping[str, Any]) -> Params:
         """The parameters of a candidate, from its flat ones."""
         return nested(self._slots, values, self._names)
+
+    def drawn(self, name: str, source: random.Random) -> Any:
+        """A random value of a flat parameter."""
+        axis = self._axes[name]
+        return axis.decode(drawn(axis.distribution, source))
 
     def flat(self, params: Mapping[str, Any]) -> Params:
         """The flat parameters of a candidate, such as ``layers.0.width``. Those that are not searched are left out."""

@@ -157,6 +157,22 @@ class Nsga3Options(_Genetic):
     dividing_parameter: _Positive = 3
 
 
+class EvolutionOptions(_Options):
+    """Regularized evolution: mutates the best of a sample of the newest trials that have ended."""
+
+    name: Literal["evolution"]
+    population_size: _Population = 50
+    sample_size: _Positive = 10
+
+    @model_validator(mode="after")
+    def _within(self) -> Self:
+        if self.sample_size > self.population_size:
+            raise ValueError(
+                f"sample_size ({self.sample_size}) must not exceed population_size ({self.population_size})"
+            )
+        return self
+
+
 SAMPLER_OPTIONS: Mapping[str, type[_Options]] = {
     get_args(options.model_fields["name"].annotation)[0]: options
     for options in (
@@ -170,6 +186,7 @@ SAMPLER_OPTIONS: Mapping[str, type[_Options]] = {
         Nsga3Options,
         BruteForceOptions,
         TuneOptions,
+        EvolutionOptions,
     )
 }
 """The options of the sampler with each name."""
@@ -196,6 +213,7 @@ Sampler = Annotated[
     | Annotated[Nsga2Options, Tag("nsga2")]
     | Annotated[Nsga3Options, Tag("nsga3")]
     | Annotated[BruteForceOptions, Tag("brute_force")]
+    | Annotated[EvolutionOptions, Tag("evolution")]
     | Annotated[TuneOptions, Tag("tune")]
     | Annotated[FileOptions, Tag("file")],
     Discriminator(

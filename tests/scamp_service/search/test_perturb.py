@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from scamp_service.search.perturb import nearest, perturbation_of
+from scamp_service.search.perturb import perturbation_of
 from scamp_service.study.parse import parse_study
-from scamp_service.study.space import Range
 from scamp_service.study.spec import StudySpec
 from tests.studies import study
 
@@ -53,12 +52,6 @@ def test_copies_satisfy_constraints_or_stay_as_they_are() -> None:
     assert all(one["batch"] <= one["width"] for one in copies(spec_of(constraints=["batch <= width"], resample=1)))
     same = copies(spec_of({"width": SPACE["width"]}, ["width == 32"], resample=0), {"width": 32}, 3)
     assert same == [{"width": 32}] * 3
-
-
-def test_the_nearest_value_of_a_range() -> None:
-    assert [nearest(Range(low=8, high=60, step=8), value) for value in (1, 13, 100)] == [8, 16, 56]
-    assert nearest(Range(low=1, high=9), 2.6) == 3 and nearest(Range(low=0.0, high=1.0), 0.3) == 0.3
-    assert nearest(Range(low=0.0, high=1.0, step=0.25), 0.6) == 0.5
 
 
 def test_a_study_whose_rules_copy_nothing_has_no_perturbation() -> None:

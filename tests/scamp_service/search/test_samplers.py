@@ -26,6 +26,7 @@ FINITE = {"grid", "brute_force"}
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "qmc": {"scramble": True},  # otherwise the seed does not matter
+    "evolution": {"population_size": 4, "sample_size": 2},
     "nsga2": {"population_size": 4},
     "nsga3": {"population_size": 4},
     "cmaes": {"popsize": 3},
@@ -177,6 +178,7 @@ def test_a_proposal_from_a_long_history_is_quick(name: str) -> None:
 GOLDEN = {
     "brute_force": [("x", 3, 0.3), ("x", 5, 0.2), ("y", 1, 0.2)],
     "cmaes": [("x", 3, 0.0), ("y", 3, 0.1), ("x", 3, 0.1)],
+    "evolution": [("y", 1, 0.0), ("x", 3, 0.0), ("x", 3, 0.2)],
     "gp": [("x", 5, 0.0), ("y", 3, 0.3), ("x", 3, 0.1)],
     "grid": [("x", 3, 0.0), ("y", 3, 0.1), ("y", 3, 0.2)],
     "nsga2": [("y", 3, 0.1), ("y", 3, 0.1), ("x", 3, 0.1)],

@@ -1,0 +1,70 @@
+"""Regularized evolution (Real et al. 2019, arXiv:1802.01548), asynchronous: architecture search by mutation and age."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from scamp_service.search.draws import drawn
+from scamp_service.search.history import Active, Completed
+from scamp_service.search.moves import moved
+from scamp_service.search.sampler import seed_of
+from scamp_service.search.space import Space
+from scamp_service.study.sampler_options import EvolutionOptions
+from scamp_service.study.slots import Slot
+from scamp_service.study.slots import completed as completed_slots
+from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
+
+MOST_TRIES = 20
+"""Mutations that are tried before one that has been proposed already is proposed again."""
+
+
+class Evolution:
+    """The first ``population_size`` candidates are random. Each later one mutates one parameter of the best of
+    ``sample_size`` trials, drawn from the newest ``population_size`` that have ended."""
+
+    reads_history: ClassVar = True
+    shows_most: ClassVar[int | None] = None
+
+    def __init__(self, spec: StudySpec) -> None:
+        options = spec.search.sampler
+        assert isinstance(options, EvolutionOptions)
+        self._options, self._seed = options, spec.search.seed
+        self._space, self._objective = Space(spec.space), spec.objective
+
+    def suggest(
+        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+    ) -> Params | None:
+        """The searched parameters of trial ``number``."""
+        source = random.Random(seed_of(self._seed, number, attempt))
+        population = completed[-self._options.population_size :]
+        if len(population) < self._options.population_size:
+            return self._space.sampled(lambda _, distribution: drawn(distribution, source))
+        contestants = source.sample(population, min(self._options.sample_size, len(population)))
+        parent = self._space.flat(min(contestants, key=self._rank).params)
+        known = [self._space.flat(trial.params) for trial in (*population, *active)]
+        children = (self._child(parent, source) for _ in range(MOST_TRIES))
+        child = next((child for child in children if child not in known), None)
+        return self._space.nested(child or self._child(parent, source))
+
+    def _child(self, parent: Mapping[str, Any], source: random.Random) -> Params:
+        """Flat parameters with one of those of ``parent`` changed. What exists only with the change is random."""
+        changed = source.choice([slot.name for slot in self._space.slots if slot.name in parent])
+
+        def value_of(slot: Slot) -> Any:
+            if slot.name not in parent:
+                return self._space.drawn(slot.name, source)
+            if slot.name != changed:
+                return parent[slot.name]
+            return moved(slot.dimension, parent[slot.name], source)
+
+        return completed_slots(self._space.slots, value_of)
+
+    def _rank(self, trial: Completed) -> tuple[float, ...]:
+        """Sorts trials, the best first: those that were stopped early follow, the latest before, then the rest."""
+        if trial.value is None:
+            return (2.0, max(trial.excesses.values(), default=0.0))
+        value = self._objective.key(trial.value)
+        return (0.0, value) if trial.pruned_at is None else (1.0, -trial.pruned_at, value)
