@@ -44,7 +44,7 @@ class Evolution:
             return self._space.sampled(lambda _, distribution: drawn(distribution, source))
         contestants = source.sample(population, min(self._options.sample_size, len(population)))
         parent = self._space.flat(min(contestants, key=self._rank).params)
-        known = [self._space.flat(trial.params) for trial in (*population, *active)]
+        known = [self._space.flat(one) for one in (*(t.params for t in population), *(t.params for t in active))]
         children = (self._child(parent, source) for _ in range(MOST_TRIES))
         child = next((child for child in children if child not in known), None)
         return self._space.nested(child or self._child(parent, source))
