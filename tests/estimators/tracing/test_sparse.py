@@ -47,4 +47,4 @@ def test_rows_of_unknown_indices_are_taken_to_differ_as_far_as_there_are_rows() 
     with FakeTensorMode(allow_non_fake_inputs=True) as fake, Recorder(fake) as recorder, stand_ins(recorder.values):
         few, many = (gradient(torch.empty(num, 3, dtype=torch.int64)).coalesce() for num in (20, 50))
         assert (few._nnz(), many._nnz()) == (60, NUM_ROWS)
-        assert recorder.values.assumed == []
+        assert recorder.values.assumptions.described == []
