@@ -75,10 +75,10 @@ NUM_BESIDE_SEARCH = select(func.coalesce(func.sum(schema.tallies.c.num), 0.0)).w
     sa.or_(schema.tallies.c.name == BESIDE, schema.tallies.c.name.like(f"{EXTERNAL}%")),
 )
 """Number of the study's trials that its sampler has not proposed."""
-HAS_LIVE_TRIAL = (
+HAS_LIVE_ENQUEUED = (
     select(sa.literal(1))
     .where(_T.c.study_id == bindparam("study_id"), one_of(_T.c.state, *sorted(LIVE_TRIALS)))
-    .where(_T.c.origin != Origin.EXTERNAL)
+    .where(_T.c.origin == Origin.ENQUEUED)
     .limit(1)
 )
 NEXT_NUMBER = select(func.coalesce(func.max(_T.c.number) + 1, 0)).where(_T.c.study_id == bindparam("study_id"))

@@ -125,7 +125,7 @@ class Store(Reports, Leases, Removals, ExternalTrials, Requests):
     ) -> bool:
         """Move a study to ``to`` if its state is one of ``expected`` that may become ``to``; otherwise False.
 
-        One with a live trial is not COMPLETED: a user may have enqueued it meanwhile.
+        One with a live trial that a user has enqueued is not COMPLETED: that may have been a moment ago.
         """
         legal = _legal(STUDY_MOVES, expected, to)
         changes: dict[str, Any] = {"_state": to, "_reason": reason}
@@ -134,7 +134,7 @@ class Store(Reports, Leases, Removals, ExternalTrials, Requests):
         with self._write() as connection:
             if to is StudyState.COMPLETED:
                 connection.execute(sql.LOCK_STUDY, {"study_id": study_id})
-                if connection.execute(sql.HAS_LIVE_TRIAL, {"study_id": study_id}).first():
+                if connection.execute(sql.HAS_LIVE_ENQUEUED, {"study_id": study_id}).first():
                     return False
             statement = sql.move_study(legal, to not in LIVE_STUDIES)
             moved = connection.execute(statement, {"_id": study_id, **changes}).first()

@@ -195,7 +195,7 @@ def test_a_trial_that_fitted_nowhere_is_found_by_its_devices_while_its_study_run
     assert store.move_trial(trial_id, TrialState.INFEASIBLE, 0, TrialState.WAITING, now=7.0)
     again = store.trial(trial_id)
     assert again.finished_at is None and again in store.live_trials()
-    store.move_study(1, [StudyState.RUNNING], StudyState.FAILED, now=8.0)
+    store.move_study(1, [StudyState.RUNNING], StudyState.COMPLETED, now=8.0)
     assert store.refusals() == []
 
 
