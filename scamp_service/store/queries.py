@@ -193,6 +193,17 @@ CURVES = (
     .where(_metrics.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
     .order_by(_metrics.c.trial_id, _metrics.c.step, _metrics.c.attempt, _metrics.c.seq)
 )
+_reports = schema.external_reports
+EXTERNAL_CURVES = (
+    select(_reports.c.trial_id, _reports.c.step, _reports.c.value, _reports.c.time)
+    .where(_reports.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
+    .order_by(_reports.c.trial_id, _reports.c.step)
+)
+SPEC_OF_TRIAL = (
+    select(schema.studies.c.spec)
+    .join(_trials, _trials.c.study_id == schema.studies.c.id)
+    .where(_trials.c.id == bindparam("id"))
+)
 RUNGS = (
     select(_trials.c.number, _metrics.c.step, _metrics.c["values"])
     .join(_trials, _trials.c.id == _metrics.c.trial_id)

@@ -6,6 +6,7 @@ Lists come in pages by ascending id: pass the last id of a page as ``after``.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
@@ -251,11 +252,15 @@ class Reads:
             if is_end:
                 break
             after, num = max(whole, default=after), num if whole else 2 * num
-        return list(newest.values())[:limit]
+        found = list(newest.values())[:limit]
+        return found or [row for row in self._external_curves([trial_id]) if row.step > after][:limit]
 
     def curve_lengths(self, trial_ids: Sequence[int]) -> dict[int, int]:
         """Number of stored evaluations by trial id, for trials that have any."""
-        return dict(self._by_ids(sql.CURVE_LENGTHS, trial_ids))
+        lengths: dict[int, int] = dict(self._by_ids(sql.CURVE_LENGTHS, trial_ids))
+        for row in self._external_curves([one for one in trial_ids if one not in lengths]):
+            lengths[row.trial_id] = lengths.get(row.trial_id, 0) + 1
+        return lengths
 
     def curves(self, trial_ids: Sequence[int]) -> dict[int, list[Point]]:
         """Trial id → its evaluations by step; if several attempts reported a step, only the newest attempt's.
@@ -267,7 +272,19 @@ class Reads:
         every = json.loads(f"[{','.join(row[3] for row in rows)}]")
         for (trial_id, step, attempt, _), values in zip(rows, every, strict=True):
             found[trial_id][step] = Point(step, attempt, values)
+        for row in self._external_curves([trial_id for trial_id, points in found.items() if not points]):
+            values = {name: value if math.isfinite(value) else str(value) for name, value in row.values.items()}
+            found[row.trial_id][row.step] = Point(row.step, 0, values)
         return {trial_id: list(points.values()) for trial_id, points in found.items()}
+
+    def _external_curves(self, trial_ids: Sequence[int]) -> list[Metric]:
+        """The objective by trial and step of those of these trials that other programs run."""
+        rows = self._by_ids(sql.EXTERNAL_CURVES, trial_ids) if trial_ids else []
+        if not rows:
+            return []
+        spec = self._rows(sql.SPEC_OF_TRIAL, id=rows[0][0])[0][0]  # all are of one study
+        metric = spec["objective"]["metric"]
+        return [Metric(trial, 0, step, step, {metric: value}, time) for trial, step, value, time in rows]
 
     def rungs(
         self, study_id: int, metric: str, steps: Sequence[int], trial_ids: Collection[int] | None = None

@@ -81,3 +81,16 @@ def test_a_study_of_another_program_has_a_name_of_its_own_and_is_deleted_with_al
     later = store.create_study(SPEC, now=3.0).id
     store.create_trials(later, [(0, {})], now=3.0)
     assert store.deleted_trials() == [trial] and store.remove_trial(trial, limit=10)
+
+
+def test_what_another_program_has_reported_is_its_learning_curve(store: Store) -> None:
+    study = store.create_study(SPEC, now=1.0).id
+    new = [NewTrial(TrialState.RUNNING, reports={1: 0.5, 2: math.nan}), NewTrial(TrialState.RUNNING)]
+    first, second = store.create_external_trials(study, new, now=1.0)
+    store.report_external(second, 7, 0.25, metric="loss", now=2.0)
+    assert [(row.step, list(row.values)) for row in store.metrics(first)] == [(1, ["loss"]), (2, ["loss"])]
+    assert [row.step for row in store.metrics(first, after=1)] == [2]
+    assert store.curve_lengths([first, second]) == {first: 2, second: 1}
+    assert [point.values for point in store.curves([first, second])[first]] == [{"loss": 0.5}, {"loss": "nan"}]
+    assert (store.trial(second).value, store.trial(second).step) == (0.25, 7)
+    assert store.rungs(study, "loss", [1, 7]) == {1: {}, 7: {}}, "steps of others are not compared with ScaMP's"

@@ -1,0 +1,86 @@
+"""Commands that take trials out, bring studies in, and change what a study is to try."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from scamp_service.cli import main
+from scamp_service.client import Client
+from scamp_service.errors import InvalidInput
+from scamp_service.lifecycle import StudyState
+from scamp_service.store.store import Store
+from tests.services.serving import fill, free_port, served, settings_in
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Store]]:
+    with served(settings_in(tmp_path, port=free_port())) as (address, store):
+        monkeypatch.setenv("SCAMP_ADDRESS", address)
+        yield address, store
+
+
+def scamp(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["scamp", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    code: Any = ended.value.code
+    return code or 0
+
+
+def test_trials_are_exported_and_read_as_a_data_frame(
+    service: tuple[str, Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, store = service
+    study = fill(store)
+    assert scamp(monkeypatch, "export", str(study.id), "--output", str(tmp_path / "trials.csv")) == 0
+    with (tmp_path / "trials.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["number"], row["state"]) for row in rows] == [("0", "COMPLETED"), ("1", "RUNNING"), ("2", "WAITING")]
+    assert [float(row["params.lr"]) for row in rows] == [0.01, 0.02, 0.03]
+    assert scamp(monkeypatch, "export", str(study.id), "--format", "parquet") == 2, "Parquet needs a file"
+    assert scamp(monkeypatch, "export", "99") == 2
+    with Client(address) as client:
+        frame = client.trials_frame(study.id)
+        assert list(frame["params.lr"]) == [0.01, 0.02, 0.03] and list(frame.index) == [0, 1, 2]
+        assert str(frame["created_at"].dt.tz) == "UTC"
+
+
+def test_a_study_is_enqueued_into_extended_and_cloned(
+    service: tuple[str, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, store = service
+    study = fill(store)
+    assert scamp(monkeypatch, "enqueue", str(study.id), "lr=0.05") == 0
+    assert store.trial_by_number(study.id, 3).params == {"lr": 0.05}
+    assert scamp(monkeypatch, "enqueue", str(study.id), "lr=5") == 2
+    assert scamp(monkeypatch, "extend", str(study.id), "--trials", "33") == 0
+    assert scamp(monkeypatch, "extend", str(study.id)) == 2
+    assert scamp(monkeypatch, "clone", str(study.id), "--name", "again") == 0
+    clone = store.study(study.id + 1)
+    assert (clone.name, clone.spec["budget"]["trials"], clone.state) == ("again", 33, StudyState.RUNNING)
+    with Client(address) as client, pytest.raises(InvalidInput, match="at least 33"):
+        client.extend(study.id, trials=1)
+
+
+def test_a_study_of_optuna_is_imported_and_shown(
+    service: tuple[str, Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, _ = service
+    theirs = f"sqlite:///{tmp_path / 'optuna.db'}"
+    source = optuna.storages.RDBStorage(theirs)
+    study = optuna.create_study(study_name="theirs", storage=source)
+    study.add_trial(optuna.create_trial(value=0.5))
+    source.engine.dispose()
+    source.remove_session()
+    assert scamp(monkeypatch, "import", theirs, "--data-dir", str(tmp_path)) == 0
+    with Client(address) as client:
+        (shown,) = client.studies()
+        assert (shown["name"], shown["state"], shown["best"]["value"]) == ("theirs", "COMPLETED", 0.5)
+    assert scamp(monkeypatch, "import", str(tmp_path), "--data-dir", str(tmp_path)) == 2, "the metric is not named"
