@@ -71,21 +71,18 @@ def finetuned(
     loss: str = "function",
     length: int = 4096,
     autocast: bool = False,
-    wide: bool = False,
     held: bool = False,
 ) -> tuple[nn.Module, Callable[[int], Batch], Any, Any]:
     """Fine-tuning with Hugging Face's Trainer in bf16.
 
     ``tuning`` is full, lora or 4bit (LoRA on 4-bit weights); ``kernels`` none, fused (losses and norms) or linear (the
     loss is fused with the last layer as well). ``loss`` says how the library of that time computed it: ``function``
-    while the caller kept the bf16 logits, ``inline`` after they were replaced, ``narrow`` in bf16. Weights are in
-    bf16, or in fp32 if they are ``wide``. With ``held``, the inputs of blocks and their gradients stay until the
-    backward pass ends, as FSDP1 has it where blocks are frozen.
+    while the caller kept the bf16 logits, ``inline`` after they were replaced, ``narrow`` in bf16. With ``held``,
+    the inputs of blocks and their gradients stay until the backward pass ends, as FSDP1 has it where blocks are frozen.
     """
     config = CONFIGS[model]()
     config._attn_implementation = "sdpa"
-    dtype = torch.float32 if wide else torch.bfloat16
-    made = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+    made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
     made.config.use_cache = False
     if tuning != "full":
         _adapt(made, four_bit=tuning == "4bit")

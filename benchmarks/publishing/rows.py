@@ -36,9 +36,14 @@ class Row:
     allocated_bytes: int | None
 
     @property
-    def wide(self) -> bool:
-        """Whether the weights are in fp32: accelerate widens those that FSDP trains in mixed precision."""
-        return self.autocast and self.tuning == "full" and self.num_gpus > 1
+    def can_be_predicted(self) -> bool:
+        """Whether ``models`` and a plan of ScaMP say what ran.
+
+        They say nothing of experts in 4 bits, and of full fine-tuning by FSDP1 in mixed precision, which sharded fp32
+        weights and gathered bf16 copies.
+        """
+        sharded_in_fp32 = self.autocast and self.tuning == "full" and self.num_gpus > 1
+        return not sharded_in_fp32 and (self.tuning, self.model) != ("4bit", "Mixtral-8x7B")
 
     @property
     def held(self) -> bool:
@@ -110,7 +115,7 @@ def read(folder: Path) -> list[Row]:
     """Rows of the tables in ``folder`` (``scripts/benchmarks/refs`` of a checkout) that ``models`` can make.
 
     Raises FileNotFoundError where a table is missing. Left out are weights in GPTQ's format and fused kernels for
-    quantized weights, whose memory inside is not defined here, and experts in 4 bits.
+    quantized weights, whose memory inside is not defined here.
     """
     return [row for table in _TABLES for row in _rows(table, folder / f"{table}.csv")]
 
@@ -120,8 +125,6 @@ def _rows(table: str, file: Path) -> Iterator[Row]:
         for line in csv.DictReader(lines):
             framework, model = line["framework_config"] or "none", _MODELS.get(line["model_name_or_path"])
             if model is None or framework not in {*_KERNELS, *_QUANTIZED}:
-                continue
-            if framework in _QUANTIZED and model == "Mixtral-8x7B":
                 continue
             tuning = "4bit" if framework in _QUANTIZED else line["peft_method"] or "full"
             tuning = "full" if tuning == "none" else tuning
