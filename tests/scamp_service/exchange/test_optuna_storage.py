@@ -165,6 +165,17 @@ def test_trials_of_other_programs_are_history_for_the_sampler_of_the_study(stora
     assert len(shown) >= len([one for one in complete if one.params["kernel"] is None])
 
 
+def test_what_optuna_enqueues_is_for_those_who_ask_through_it(storage: ScampStorage, store: Store) -> None:
+    study_id = scheduled(store)
+    study = optuna.load_study(study_name="digits", storage=storage)
+    study.enqueue_trial({"lr": 0.003})
+    assert [trial.number for trial in store.live_trials()] == [1, 3], "ScaMP does not run it"
+    trial = study.ask()
+    assert trial.number == 5 and trial.suggest_float("lr", 1e-4, 1e-1, log=True) == 0.003
+    assert study.ask().number == 6, "trials of ScaMP that wait are not taken"
+    assert store.trial_by_number(study_id, 3).state is TrialState.WAITING
+
+
 def test_threads_that_ask_and_tell_get_numbers_of_their_own(storage: ScampStorage) -> None:
     study = optuna.create_study(study_name="theirs", storage=storage)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from threading import Thread
 
 import pytest
 
@@ -94,3 +95,27 @@ def test_what_another_program_has_reported_is_its_learning_curve(store: Store) -
     assert [point.values for point in store.curves([first, second])[first]] == [{"loss": 0.5}, {"loss": "nan"}]
     assert (store.trial(second).value, store.trial(second).step) == (0.25, 7)
     assert store.rungs(study, "loss", [1, 7]) == {1: {}, 7: {}}, "steps of others are not compared with ScaMP's"
+
+
+def test_scamp_and_others_that_create_trials_at_once_lose_none(shared_url: str) -> None:
+    stores = Store(shared_url), Store(shared_url), Store(shared_url)
+    study = stores[0].create_study(SPEC, now=1.0).id
+
+    def propose() -> None:
+        for place in range(30):
+            assert stores[0].create_trials(study, [(place, {"place": place})], now=1.0) == 1
+
+    def others(store: Store) -> None:
+        for _ in range(15):
+            store.create_external_trials(study, [NewTrial(TrialState.RUNNING), NewTrial(TrialState.FAILED)], now=1.0)
+
+    threads = [Thread(target=propose), *(Thread(target=others, args=[store]) for store in stores[1:])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    trials = stores[0].trials(study)
+    assert [trial.number for trial in trials] == list(range(90))
+    assert [one.params["place"] for one in trials if one.origin is Origin.SEARCH] == list(range(30))
+    for store in stores:
+        store.close()
