@@ -24,6 +24,7 @@ from benchmarks.covering import (
     masks_part,
     mistakes,
     peaks_part,
+    small_part,
     uneven_part,
 )
 from benchmarks.running.runner import run_parts
@@ -34,6 +35,7 @@ PARTS: Mapping[str, ModuleType] = {
     "peaks": peaks_part,
     "gangs": gangs_part,
     "uneven": uneven_part,
+    "small": small_part,
     "evaluations": evaluations_part,
     "masks": masks_part,
     "calling": calling_part,

@@ -134,7 +134,7 @@ def predict_stages(
     for layout in plan.layouts:
         curve = profile.curves[layout]
         peak, parts = curve.peak_bytes(plan.micro_batch), curve.parts(plan.micro_batch)
-        slack = parts.get("slack", 0)
+        slack = parts.get("slack", 0) + parts.get("objects", 0)
         parts = {**parts, "learned": extra_bytes} if extra_bytes else parts
         evaluated = evaluation_bytes(profile, layout, plan.evaluation_micro_batch, evaluation)
         margin_bytes = margin.bytes_for(max(peak + extra_bytes, evaluated), plan.world_size)

@@ -187,12 +187,14 @@ CATEGORIES = (
     "buffers",
     "batch",
     "slack",
+    "objects",
     "learned",
 )
 """The purposes that memory is held for. ``activations`` are kept by a forward pass for the backward pass. ``gathered``
 are sharded parameters made whole. ``scratch`` is whatever else an operation makes: gradients of activations, recomputed
 activations, temporaries. ``workspace`` is memory that an operation uses internally (``estimators.tracing.workspace``).
-``slack`` is memory that a GPU's allocator needs beyond the tensors. ``learned`` is memory that earlier trials needed
+``slack`` is memory that a GPU's allocator needs beyond the tensors, ``objects`` is that of autograd's objects on a
+CPU (``estimators.tracing.graph``). ``learned`` is memory that earlier trials needed
 beyond their trace. The parts of a ``Prediction`` add up to its peak."""
 
 
@@ -286,7 +288,8 @@ NO_EVALUATION_EXTRA = EvaluationExtra()
 class Prediction:
     """Bytes that one rank will need at its peak. They are added up here and nowhere else.
 
-    ``traced_bytes`` are the tensors of the trace; ``slack_bytes`` is what a GPU's allocator needs beyond them.
+    ``traced_bytes`` are the tensors of the trace; ``slack_bytes`` is what a GPU's allocator needs beyond them, or what
+    the objects of autograd take on a CPU.
     ``extra_bytes`` are added because this trial ran out of memory, or because earlier trials of its family needed more
     than was traced; ``bias_bytes`` of these are tensors, which a measured peak includes. ``margin_bytes`` cover memory
     that no trace shows. ``parts`` is the peak by category (``CATEGORIES``), empty if it was not traced. All this is the

@@ -27,8 +27,9 @@ class Trace:
     only a few of them were traced. ``log`` is None unless the curve is an envelope. ``units`` and ``divisions`` are
     those of the plain layout; other layouts have none. ``assumptions`` say in words what the trace takes for granted.
     ``evaluation`` is the peak of an evaluation over its own micro-batch, None if nothing was evaluated; ``curve``
-    contains what evaluations keep. ``in_order`` says of the plain layout whether the blocks run
-    once each, one after another.
+    contains what evaluations keep. ``curve`` has the peaks of tensors; ``object_bytes`` is host memory of autograd's
+    objects beyond them (see ``estimators.tracing.graph``), 0 on a GPU. ``in_order`` says of the plain layout whether
+    the blocks run once each, one after another.
     """
 
     batch: int
@@ -44,6 +45,12 @@ class Trace:
     assumptions: tuple[str, ...] = ()
     evaluation: Envelope | PeakTable | None = None
     in_order: bool = True
+    object_bytes: int = 0
+
+    @property
+    def host_curve(self) -> PeakCurve:
+        """Peak bytes on a device whose memory is that of the host: tensors, and the objects of autograd."""
+        return self.curve.plus("objects", self.object_bytes)
 
     def gpu_curve(self, expandable: bool = False) -> PeakCurve:
         """Peak bytes that PyTorch's caching allocator needs if sizes are affine (there is a ``log``); else the peak of
@@ -70,6 +77,6 @@ def profile_of(
     for layout, trace in traces.items():
         if layout == Layout():
             profile = replace(profile, units=trace.units, divisions=trace.divisions, in_order=trace.in_order)
-        curve = trace.gpu_curve(expandable) if on_gpu else trace.curve
+        curve = trace.gpu_curve(expandable) if on_gpu else trace.host_curve
         profile = profile.with_curve(layout, curve, trace.work, trace.assumptions, trace.evaluation)
     return profile

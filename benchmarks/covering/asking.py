@@ -32,13 +32,15 @@ SECONDS = 60  # of processor time for one estimate
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Bytes of the predicted peak, or 0 and the first line of the ``refusal``; ``assumptions`` bound an answer."""
+    """Bytes of the predicted peak of tensors, or 0 and the first line of the ``refusal``; ``assumptions`` bound an
+    answer. ``objects`` are bytes of autograd's objects beyond the tensors."""
 
     predicted: int
     wall_seconds: float
     cpu_seconds: float
     refusal: str
     assumptions: list[str] = field(default_factory=list)
+    objects: int = 0
 
 
 def ask(case: Asked) -> Answer:
@@ -54,7 +56,7 @@ def ask(case: Asked) -> Answer:
             reason = (failed.reason.splitlines() or ["no reason"])[0]
             return Answer(0, time.monotonic() - began, _cpu_seconds(process) - spent, reason)
         wall, cpu = time.monotonic() - began, _cpu_seconds(process) - spent
-    return Answer(traced.curve.peak_bytes(case.batch), wall, cpu, "", list(getattr(traced, "assumptions", ())))
+    return Answer(traced.curve.peak_bytes(case.batch), wall, cpu, "", list(traced.assumptions), traced.object_bytes)
 
 
 class _Code:

@@ -38,7 +38,8 @@ class Passes:
     the block begins before this event (None: a part that belongs to no block), and this work is done by then.
     ``forward`` is the part of ``work`` that is done before the first backward pass begins.
     ``streams`` maps a buffer to the stream on which a GPU would allocate it, unless that is the compute stream, which
-    is 0. ``operations`` are those of the work, if they were asked for.
+    is 0. ``operations`` are those of the work, if they were asked for. ``objects`` are the most bytes of autograd's
+    objects at a time, by block.
     """
 
     events: EventLog
@@ -50,6 +51,12 @@ class Passes:
     streams: Mapping[int, int] = field(default_factory=dict)
     forward: Work = field(default_factory=Work)
     operations: Sequence[Operation] = ()
+    objects: Mapping[int | None, int] = field(default_factory=dict)
+
+    @property
+    def object_bytes(self) -> int:
+        """The most bytes of autograd's objects at a time: host memory that is in no event."""
+        return sum(self.objects.values())
 
     @property
     def held_before(self) -> int:
@@ -83,7 +90,10 @@ class Passes:
         marks = [(event + more, block, work) for event, block, work in self.marks]
         streams = {buffer + more: stream for buffer, stream in self.streams.items()}
         categories = ("optimizer",) * more + tuple(self.categories)
-        return Passes(events, categories, self.work, self.num_before + more, owners, marks, streams, self.forward)
+        return Passes(
+            events, categories, self.work, self.num_before + more, owners, marks, streams, self.forward,
+            objects=self.objects,
+        )  # fmt: skip
 
     def equals(self, other: Passes) -> bool:
         """Whether both logs allocate and free the same amounts, event by event, whatever is alive before them."""
@@ -174,7 +184,13 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
             else:
                 append(by_block[1], second, block)
     events, categories = tuple(synthesis.events), tuple(synthesis.categories)
-    return Passes(events, categories, work, num_before, marks=marks, streams=synthesis.streams, forward=forward)
+    of_block = passes.objects.get
+    objects: dict[int | None, int] = {0: of_block(0, 0), num_blocks - 1: of_block(TRACED_BLOCKS - 1, 0)}
+    objects |= dict.fromkeys(range(1, num_blocks - 1), max(of_block(1, 0), of_block(2, 0)))
+    objects[None] = of_block(None, 0)
+    return Passes(
+        events, categories, work, num_before, marks=marks, streams=synthesis.streams, forward=forward, objects=objects
+    )
 
 
 class _Synthesis:

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimators.peaks.depth import Passes
 from estimators.tracing import kernels, sparse  # noqa: F401  (registers kernels)
+from estimators.tracing.graph import Graph
 from estimators.tracing.operations import collective_of
 from estimators.tracing.outcomes import Outcomes
 from estimators.tracing.values.effects import depends_on_values, takes_masks
@@ -80,6 +81,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._operations: list[Operation] = []
         self._fake = fake
         self._outcomes = Outcomes(fake)
+        self._graph = Graph() if workspaces else None  # host memory, which is not a GPU's
         self.values = Values(is_even=even)
         self._paused = 0
         self._forward: Work | None = None  # the work done when the first backward pass began
@@ -92,6 +94,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin(self) -> int:
         """Begin a new log with all buffers that are alive, numbered anew; returns their bytes."""
         self._done.clear()
+        if self._graph is not None:
+            self._graph.begin()
         self._operations.clear()
         self._forward = None
         self.log.clear()
@@ -128,8 +132,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         forward = self.work if self._forward is None else self._forward
         marks, operations = tuple(self.marks), tuple(self._operations)
         return Passes(
-            events, categories, self.work, marks=marks, streams=streams, forward=forward, operations=operations
-        )
+            events, categories, self.work, marks=marks, streams=streams, forward=forward, operations=operations,
+            objects=dict(self._graph.most) if self._graph is not None else {},
+        )  # fmt: skip
 
     def forward(self, step: Callable[[], object]) -> Passes:
         """The log of ``step`` up to its first backward pass, where it is aborted. Raises ValueError without one."""
@@ -197,7 +202,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._forward = self.work
             if self._forward_only:
                 raise _EndOfForward(self.passes)
+        node = block = None
+        if self._graph is not None and not self._paused:
+            block = self.marks[-1][1] if self.marks else None
+            node = self._graph.begin_operation(func, block)
         if any(issubclass(kind, DTensor) for kind in types):
+            if node is not None and self._graph is not None:
+                self._graph.end_operation(node, func, (), None, block)
             self._done.add("sharded")
             if self._itemised:
                 self._operations.append(("sharded", 0.0, False, (), ()))
@@ -205,6 +216,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # fake mode would return a new storage, ranks return the same one
         kwargs = kwargs or {}
+        if node is not None and self._graph is not None:
+            out = self._dispatched(func, args, kwargs)
+            self._graph.end_operation(node, func, args, out, block)
+            return out
+        return self._dispatched(func, args, kwargs)
+
+    def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (device := kwargs.get("device")) is not None and device.type not in _TRACED_DEVICES:
             raise OtherDevice(device)
         if self._paused:

@@ -91,7 +91,11 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
         Trace(
             batch, structure, steps.num_params, second.held_after, curve.plus("buffers", kept_bytes), work, stretched,
             log, steps.units, steps.divisions, steps.assumptions, evaluation,
+<<<<<<< HEAD
             layout != Layout() or steps.in_order,
+=======
+            object_bytes=_passes_of(steps, batch).object_bytes,
+>>>>>>> 9fde251 (Autograd's objects are counted: small operations)
         ),
         steps.has_drawn,
     )  # fmt: skip
@@ -125,6 +129,13 @@ class _Steps:
     def in_order(self) -> bool:
         """Whether the blocks run once each, one after another, or there are none."""
         return not self.num_blocks or run_in_order(list(segments_of(self.passes[2])), self.num_blocks)
+
+
+def _passes_of(steps: _Steps, batch: int) -> Passes:
+    """The passes of ``batch`` samples, or of as few more as were traced."""
+    if batch == 1:
+        return steps.single or steps.passes[2]
+    return steps.passes[min(size for size in steps.passes if size >= batch)]
 
 
 @dataclass(frozen=True, slots=True)

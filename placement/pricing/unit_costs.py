@@ -31,7 +31,7 @@ SHARDED_PER_BLOCK = 68
 divided."""
 
 _SLOW = ("matmul", "convolution", "attention")
-_TRANSIENT = ("scratch", "workspace", "batch", "slack")
+_TRANSIENT = ("scratch", "workspace", "batch", "slack", "objects")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ COLUMNS = {
     "activ": ("activations",),
     "gather": ("gathered",),
     "temp": ("scratch", "workspace"),
-    "other": ("buffers", "batch", "slack"),
+    "other": ("buffers", "batch", "slack", "objects"),
 }
 _SHORT = ["param", "grad", "opt", "act", "gath", "temp", "other"]  # COLUMNS, short enough for 80 characters
 
