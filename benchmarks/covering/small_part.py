@@ -23,13 +23,13 @@ TITLE = "Many small operations"
 HEADER = ("predicted MiB", "objects MiB", "counted MiB", "error", "case")
 ABOUT = f"""\
 Peaks of loops of thousands of operations on tensors of a few bytes, in the third step: the first one is watched, which
-takes another 50 to 250 bytes an operation. Every allocation from the C library is counted, and
-Python's own objects are among them (`PYTHONMALLOC=malloc`): here nodes of autograd and objects of tensors take more than
-the numbers in them. "Objects" is the part of the prediction that is not the data of tensors. The last {NUM_DRAWN} cases
-are random programs, drawn by the seed."""
+takes another 50 to 250 bytes an operation. Every allocation from the C library is counted, and Python's own objects are
+among them (`PYTHONMALLOC=malloc`): here nodes of autograd and objects of tensors take more than the numbers in them.
+"Objects" is the part of the prediction that is not the data of tensors. The last {NUM_DRAWN} cases are random programs,
+drawn by the seed."""
 _LENGTHS = {
-    "multiply": 20_000, "affine": 2_000, "gru_cell": 250, "lstm_cell": 200, "gated": 500, "runge_kutta": 120,
-    "sinkhorn": 600, "columns": 300, "attention": 300, "norms": 500, "layer_norm": 1_500, "function": 2_000,
+    "multiply": 10_000, "affine": 2_000, "gru_cell": 120, "lstm_cell": 120, "gated": 250, "runge_kutta": 60,
+    "sinkhorn": 300, "columns": 150, "attention": 150, "norms": 250, "layer_norm": 700, "function": 800,
 }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def cases(quick: bool, seed: int) -> Sequence[Asked]:
         return every[:1]
     source = random.Random(seed)
     for _ in range(NUM_DRAWN):
-        params = {"model": str(source.randrange(10**6)), "times": source.choice([300, 500, 700])}
+        params = {"model": str(source.randrange(10**6)), "times": source.choice([100, 200, 300])}
         every.append(Asked("small", {**params, "width": source.choice([4, 8, 16]), "batch": source.choice([1, 2, 4])}))
     return every
 

@@ -39,7 +39,7 @@ class Passes:
     ``forward`` is the part of ``work`` that is done before the first backward pass begins.
     ``streams`` maps a buffer to the stream on which a GPU would allocate it, unless that is the compute stream, which
     is 0. ``operations`` are those of the work, if they were asked for. ``objects`` are the most bytes of autograd's
-    objects at a time, by block.
+    objects at a time, by block (-1: outside of blocks).
     """
 
     events: EventLog
@@ -51,7 +51,7 @@ class Passes:
     streams: Mapping[int, int] = field(default_factory=dict)
     forward: Work = field(default_factory=Work)
     operations: Sequence[Operation] = ()
-    objects: Mapping[int | None, int] = field(default_factory=dict)
+    objects: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def object_bytes(self) -> int:
@@ -185,9 +185,8 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
                 append(by_block[1], second, block)
     events, categories = tuple(synthesis.events), tuple(synthesis.categories)
     of_block = passes.objects.get
-    objects: dict[int | None, int] = {0: of_block(0, 0), num_blocks - 1: of_block(TRACED_BLOCKS - 1, 0)}
+    objects = {-1: of_block(-1, 0), 0: of_block(0, 0), num_blocks - 1: of_block(TRACED_BLOCKS - 1, 0)}
     objects |= dict.fromkeys(range(1, num_blocks - 1), max(of_block(1, 0), of_block(2, 0)))
-    objects[None] = of_block(None, 0)
     return Passes(
         events, categories, work, num_before, marks=marks, streams=synthesis.streams, forward=forward, objects=objects
     )

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.function import BackwardCFunction
 
 _NODE_BYTES = 500  # with one input and one output
 _ENGINE_BYTES = 75  # of each node while a backward pass runs: what it still waits for
@@ -59,7 +59,7 @@ class _Made:
     out: weakref.ref[Tensor]
     given: Sequence[Tensor]
     number: int
-    block: int | None
+    block: int
 
 
 class Graph:
@@ -72,16 +72,16 @@ class Graph:
     _known: ClassVar[dict[tuple[Any, ...], _Kind]] = {}
 
     def __init__(self) -> None:
-        self._alive: list[tuple[int, int | None, int]] = []  # (sequence number, block, bytes) of nodes
+        self._alive: list[tuple[int, int, int]] = []  # (sequence number, block, bytes) of nodes
         self._num_bytes = 0
-        self._most: Counter[int | None] = Counter()
+        self._most: Counter[int] = Counter()
         self._most_bytes = 0
         self._last = _sequence_nr()
         self._reached: int | None = None  # first node that has run backward; None in a forward pass
         self._saved: set[int] = set()  # tensors and storages whose objects are counted
         self._made: _Made | None = None
         self._unseen: int | None = None  # a node whose operation first calls another one
-        self._function: tuple[int, int | None] | None = None  # number and block of a function's node, until it is seen
+        self._function: tuple[int, int] | None = None  # number and block of a function's node, until it is seen
 
     def begin(self) -> None:
         """Forget all nodes."""
@@ -93,8 +93,8 @@ class Graph:
         self._unseen = None
 
     @property
-    def most(self) -> Mapping[int | None, int]:
-        """Bytes of the nodes of each block (None: of what belongs to no block) when they were the most."""
+    def most(self) -> Mapping[int, int]:
+        """Bytes of the nodes of each block (-1: of what belongs to no block) when they were the most."""
         self._settle()
         if self._num_bytes > self._most_bytes:
             self._most_bytes, self._most = self._num_bytes, Counter()
@@ -102,7 +102,7 @@ class Graph:
                 self._most[block] += num_bytes
         return self._most
 
-    def begin_operation(self, operation: Any, block: int | None) -> int | None:
+    def begin_operation(self, operation: Any, block: int) -> int | None:
         """Note the nodes that were made since the last operation; returns the number of this one's, None without."""
         if _graph_task() != -1:
             if self._reached is None:
@@ -132,7 +132,7 @@ class Graph:
         self._unseen = now - 2 if num > 1 else None
         return now - 1
 
-    def end_operation(self, number: int, operation: Any, args: Sequence[Any], out: Any, block: int | None) -> None:
+    def end_operation(self, number: int, operation: Any, args: Sequence[Any], out: Any, block: int) -> None:
         """Note this operation, which made the node of this ``number``."""
         given = [one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else (arg,))]
         given = [one for one in given if isinstance(one, Tensor)]
@@ -175,7 +175,7 @@ class Graph:
                 return
         self._add(number, block, _FUNCTION_BYTES + _SLOT_BYTES + _SAVED_OUTPUT_BYTES + _STORAGE_BYTES)
 
-    def _count(self, kind: _Kind, given: Sequence[Tensor], number: int, block: int | None) -> None:
+    def _count(self, kind: _Kind, given: Sequence[Tensor], number: int, block: int) -> None:
         num_bytes = kind.node_bytes
         if _hooks(True) is not None:
             num_bytes += kind.num_slots * _HOOKED_BYTES
@@ -186,7 +186,7 @@ class Graph:
 
     def _bytes_of(self, saved: Tensor) -> int:
         """Bytes of the objects of a tensor that a node saves, unless they are counted already."""
-        if saved.is_leaf and saved.requires_grad or id(saved) in self._saved:
+        if (saved.is_leaf and saved.requires_grad) or id(saved) in self._saved:
             return 0
         self._saved.add(id(saved))
         if saved.requires_grad and saved._base is not None:
@@ -198,7 +198,7 @@ class Graph:
             num_bytes += _STORAGE_BYTES
         return num_bytes
 
-    def _add(self, number: int, block: int | None, num_bytes: int) -> None:
+    def _add(self, number: int, block: int, num_bytes: int) -> None:
         num_bytes += _ENGINE_BYTES
         self._alive.append((number, block, num_bytes))
         self._num_bytes += num_bytes

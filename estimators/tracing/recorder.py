@@ -5,6 +5,7 @@ stream, and the work done meanwhile. It knows tensors, but neither models nor pl
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from itertools import dropwhile, zip_longest
@@ -30,7 +31,10 @@ from estimators.tracing.values.values import Values
 from estimators.work import Operation, Work, WorkCounter
 
 Batch = Any
-_DEVICE = torch.ops.prim.device.default
+_DEVICE, _ADD = torch.ops.prim.device.default, torch.ops.aten.add.Tensor
+# References to a gradient that only autograd holds, while it adds another one: to its Python object, to the tensor, and
+# to the tensor's memory (torch 2.13). The watch over a first pass (workloads.parallel.forward_state) adds its own.
+_OWN_REFERENCES = {(3, 4, 2), (6, 5, 2)}
 _TRACED_DEVICES = ("cpu", "meta")
 
 
@@ -87,6 +91,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._forward: Work | None = None  # the work done when the first backward pass began
         self._forward_only = False
         self._of_forward: list[int] = []  # buffers since the last backward pass
+        self._made_by: dict[int, int] = {}  # buffer of a backward pass → sequence number of the node that made it
         # storage address → (weak reference, buffer number, bytes); the address may be used again once it is freed
         self._buffers: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._patches = contextlib.ExitStack()
@@ -105,6 +110,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         streams = enumerate(self.streams.get(number, 0) for _, (_, number, _) in alive)
         self.streams = {number: stream for number, stream in streams if stream}
         self._of_forward.clear()
+        self._made_by.clear()
         for number, (address, (reference, _, size)) in enumerate(alive):
             self._buffers[address] = (reference, number, size)
             if size:
@@ -202,9 +208,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._forward = self.work
             if self._forward_only:
                 raise _EndOfForward(self.passes)
-        node = block = None
+        node, block = None, -1
         if self._graph is not None and not self._paused:
-            block = self.marks[-1][1] if self.marks else None
+            if self.marks and (marked := self.marks[-1][1]) is not None:
+                block = marked
             node = self._graph.begin_operation(func, block)
         if any(issubclass(kind, DTensor) for kind in types):
             if node is not None and self._graph is not None:
@@ -239,6 +246,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 args = (args[0], chosen, *args[2:])
             elif (decided := self.values.decide(func, args, kwargs, self._fake_like)) is not NotImplemented:
                 return self._seen(decided)
+        is_added_in_place = func is _ADD and not kwargs and self._adds_gradients(args)
         key = self._outcomes.key(func, args, kwargs)
         outcome = None
         if key is not None:
@@ -257,6 +265,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif (collective := collective_of(func, args, out)) is not None:
             self._communicate(*collective)
         self.values.follow(func, args, kwargs, out)
+        if is_added_in_place:
+            self._give_up(args[0])
         workspaces = outcome.workspace if self._workspaces else ()
         if positions_bytes:
             workspaces = ((0, positions_bytes),)
@@ -268,6 +278,38 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(leaf, FakeTensor):
                     self._see(leaf)
         return out
+
+    def _adds_gradients(self, args: tuple[Any, ...]) -> bool:
+        """Whether autograd adds up two gradients of one tensor, and so no longer needs the first one.
+
+        It then writes the sum into the first (``can_accumulate_inplace`` in torch/csrc/autograd/input_buffer.cpp), but
+        not for fake tensors: three gradients would be alive.
+        """
+        node = torch._C._current_autograd_node()
+        if (
+            node is None
+            or torch.is_grad_enabled()
+            or type(args[0]) is not FakeTensor
+            or type(args[1]) is not FakeTensor
+        ):
+            return False
+        if args[0].shape != args[1].shape or args[0].dtype != args[1].dtype:
+            return False
+        storage = args[0].untyped_storage()
+        known = self._buffers.get(storage._cdata)
+        if known is None or self._made_by.get(known[1], -1) in (-1, node._sequence_nr()):
+            return False  # made by this node: it may be the node itself that adds
+        counts = sys.getrefcount(args[0]), args[0]._use_count(), torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
+        return counts in _OWN_REFERENCES and storage.nbytes() == args[0].numel() * args[0].itemsize
+
+    def _give_up(self, tensor: FakeTensor) -> None:
+        """Log that the memory of ``tensor`` is free, although it is alive until the operation returns.
+
+        The memory of a sum that is written into a gradient thus has two names in the log, one after the other. Each
+        block makes the sums of its own, whatever the block before it has made, so equal blocks have equal logs.
+        """
+        address = tensor.untyped_storage()._cdata
+        self._set(address, *self._buffers[address], 0)
 
     def _communicate(self, kind: str, group: str, num_bytes: int) -> None:
         dimension, num_ranks = self._groups.get(group, ("", 2))
@@ -316,7 +358,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note a new buffer: those of a forward pass that outlive it become activations."""
         if torch._C._current_graph_task_id() == -1:
             self._of_forward.append(number)
-        elif self._of_forward:
+            return
+        if (node := torch._C._current_autograd_node()) is not None:
+            self._made_by[number] = node._sequence_nr()
+        if self._of_forward:
             alive = {known for _, known, _ in self._buffers.values()}
             for earlier in alive.intersection(self._of_forward):
                 if self.categories[earlier] == "scratch":

@@ -131,6 +131,21 @@ class Insistent(Deep):
         return super().forward(x)
 
 
+class Sliced(Mlp):
+    """Uses slices of one large parameter, whose gradients are added up, and has a skip connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.Parameter(torch.randn(16, WIDTH, WIDTH) / WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for expert in self.experts[:2].unbind():
+            x = x + x @ expert
+        for number in range(2, 16):
+            x = x + (x @ self.experts[number]).relu()
+        return super().forward(x)
+
+
 class Spare(Deep):
     """Has a parameter, larger than all others, that takes no part in the loss: no gradient, no states."""
 
@@ -162,6 +177,12 @@ def test_the_traced_peak_is_that_of_a_real_step(layout: Layout) -> None:
     assert isinstance(curve, Envelope)
     for micro_batch in (2, 7, 200):
         assert curve.peak_bytes(micro_batch) == pytest.approx(measured(Mlp, layout, micro_batch), abs=TOLERANCE_BYTES)
+
+
+@pytest.mark.parametrize("micro_batch", [2, 500])
+def test_gradients_of_one_tensor_are_added_up_in_place(micro_batch: int) -> None:
+    peak_bytes = trace(recipe(Sliced), Layout(), micro_batch).curve.peak_bytes(micro_batch)
+    assert peak_bytes == pytest.approx(measured(Sliced, Layout(), micro_batch), abs=TOLERANCE_BYTES)
 
 
 def test_a_single_sample_that_the_model_refuses_counts_as_two() -> None:
