@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd.function import BackwardCFunction
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -35,6 +36,12 @@ _DEVICE, _ADD = torch.ops.prim.device.default, torch.ops.aten.add.Tensor
 # References to a gradient that only autograd holds, while it adds another one: to its Python object, to the tensor, and
 # to the tensor's memory (torch 2.13). The watch over a first pass (workloads.parallel.forward_state) adds its own.
 _OWN_REFERENCES = {(3, 4, 2), (6, 5, 2)}
+_SCATTERING = frozenset(
+    [
+        *(torch.ops.aten.index_put.default, torch.ops.aten.scatter.src, torch.ops.aten.scatter.value),
+        *(torch.ops.aten.scatter_add.default, torch.ops.aten.put.default, torch.ops.aten.masked_scatter.default),
+    ]
+)
 _TRACED_DEVICES = ("cpu", "meta")
 
 
@@ -246,7 +253,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 args = (args[0], chosen, *args[2:])
             elif (decided := self.values.decide(func, args, kwargs, self._fake_like)) is not NotImplemented:
                 return self._seen(decided)
-        is_added_in_place = func is _ADD and not kwargs and self._adds_gradients(args)
+        is_in_place = (func is _ADD and not kwargs and self._adds_gradients(args)) or (
+            func in _SCATTERING and self._scatters_gradient(args)
+        )
         key = self._outcomes.key(func, args, kwargs)
         outcome = None
         if key is not None:
@@ -265,7 +274,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif (collective := collective_of(func, args, out)) is not None:
             self._communicate(*collective)
         self.values.follow(func, args, kwargs, out)
-        if is_added_in_place:
+        if is_in_place:
             self._give_up(args[0])
         workspaces = outcome.workspace if self._workspaces else ()
         if positions_bytes:
@@ -302,11 +311,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         counts = sys.getrefcount(args[0]), args[0]._use_count(), torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
         return counts in _OWN_REFERENCES and storage.nbytes() == args[0].numel() * args[0].itemsize
 
+    def _scatters_gradient(self, args: tuple[Any, ...]) -> bool:
+        """Whether a node writes a gradient into zeros that it has made, as the gradient of ``x[mask]``.
+
+        It does so in place, but not for fake tensors (``areAnyTensorSubclassLike`` in
+        torch/csrc/autograd/FunctionsManual.cpp): the whole gradient would be alive twice.
+        """
+        node = torch._C._current_autograd_node()
+        if node is None or isinstance(node, BackwardCFunction) or type(args[0]) is not FakeTensor:
+            return False
+        known = self._buffers.get(args[0].untyped_storage()._cdata)
+        return known is not None and self._made_by.get(known[1]) == node._sequence_nr()
+
     def _give_up(self, tensor: FakeTensor) -> None:
         """Log that the memory of ``tensor`` is free, although it is alive until the operation returns.
 
-        The memory of a sum that is written into a gradient thus has two names in the log, one after the other. Each
-        block makes the sums of its own, whatever the block before it has made, so equal blocks have equal logs.
+        The memory of a gradient that is written into thus has two names in the log, one after the other. Each
+        block makes the gradients of its own, whatever the block before it has made, so equal blocks have equal logs.
         """
         address = tensor.untyped_storage()._cdata
         self._set(address, *self._buffers[address], 0)

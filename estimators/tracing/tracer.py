@@ -91,11 +91,7 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
         Trace(
             batch, structure, steps.num_params, second.held_after, curve.plus("buffers", kept_bytes), work, stretched,
             log, steps.units, steps.divisions, steps.assumptions, evaluation,
-<<<<<<< HEAD
-            layout != Layout() or steps.in_order,
-=======
-            object_bytes=_passes_of(steps, batch).object_bytes,
->>>>>>> 9fde251 (Autograd's objects are counted: small operations)
+            layout != Layout() or steps.in_order, _passes_of(steps, batch).object_bytes,
         ),
         steps.has_drawn,
     )  # fmt: skip

@@ -131,6 +131,18 @@ class Insistent(Deep):
         return super().forward(x)
 
 
+class Chosen(Mlp):
+    """Uses a few places of its widest tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(WIDTH, 40 * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = self.wide(super().forward(x))
+        return wide[:, torch.arange(WIDTH)]
+
+
 class Sliced(Mlp):
     """Uses slices of one large parameter, whose gradients are added up, and has a skip connection."""
 
@@ -183,6 +195,12 @@ def test_the_traced_peak_is_that_of_a_real_step(layout: Layout) -> None:
 def test_gradients_of_one_tensor_are_added_up_in_place(micro_batch: int) -> None:
     peak_bytes = trace(recipe(Sliced), Layout(), micro_batch).curve.peak_bytes(micro_batch)
     assert peak_bytes == pytest.approx(measured(Sliced, Layout(), micro_batch), abs=TOLERANCE_BYTES)
+
+
+@pytest.mark.parametrize("micro_batch", [3, 300])
+def test_a_gradient_of_chosen_places_is_written_in_place(micro_batch: int) -> None:
+    peak_bytes = trace(recipe(Chosen), Layout(), micro_batch).curve.peak_bytes(micro_batch)
+    assert peak_bytes == pytest.approx(measured(Chosen, Layout(), micro_batch), abs=TOLERANCE_BYTES)
 
 
 def test_a_single_sample_that_the_model_refuses_counts_as_two() -> None:

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from estimators.model import Layout
+from estimators.tracing.session import Session
+from estimators.tracing.tracer import trace
+from tests.traced import WIDTH, Deep, recipe
+
+NUM = 100
+# Bytes of an operation in a loop, less the data of tensors, counted by benchmarks/estimating/measuring/heap.c with
+# PYTHONMALLOC=malloc at the beginning of the backward pass (torch 2.13, CPython 3.11).
+MEASURED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {
+    "multiply by a number": (lambda x, w: x * 1.0001, 1110),
+    "multiply": (lambda x, w: x * w, 1370),
+    "add": (lambda x, w: x + w, 640),
+    "sigmoid": (lambda x, w: x.sigmoid(), 985),
+    "sine": (lambda x, w: x.sin(), 1260),
+    "transpose": (lambda x, w: x.mT, 595),
+    "softmax": (lambda x, w: x.softmax(-1), 1000),
+}
+
+
+class Loop(nn.Module):
+    def __init__(self, operation: Callable[[Tensor, Tensor], Tensor], times: int) -> None:
+        super().__init__()
+        self.operation, self.times, self.weight = operation, times, nn.Parameter(torch.ones(WIDTH))
+        self.layers = nn.ModuleList()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x * self.weight)[None]
+        for _ in range(self.times):
+            x = self.operation(x, self.weight)
+        return x.reshape(-1, WIDTH)
+
+
+def objects(build: Callable[[], nn.Module], layout: Layout | None = None) -> int:
+    with Session(recipe(build), layout or Layout()) as session:
+        session.spread()
+        return session.passes(2).object_bytes
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_an_operation_takes_as_much_as_was_measured(name: str) -> None:
+    operation, measured = MEASURED[name]
+    few, many = (objects(lambda times=times: Loop(operation, times)) for times in (NUM, 2 * NUM))  # type: ignore[misc]
+    assert (many - few) / NUM == pytest.approx(measured, rel=0.03)
+
+
+def test_nodes_of_frozen_layers_are_not_made() -> None:
+    def frozen() -> nn.Module:
+        model = Deep()
+        model.layers.requires_grad_(False)
+        model.first.requires_grad_(False)
+        return model
+
+    assert objects(frozen) < objects(Deep) / 3
+
+
+def test_the_objects_of_a_few_blocks_tell_of_all() -> None:
+    class Deeper(Deep):
+        num_layers = 9
+
+    traced = trace(recipe(Deeper), Layout(), 4)
+    assert traced.equal_blocks and traced.object_bytes == objects(Deeper)
+    assert traced.host_curve.peak_bytes(4) == traced.curve.peak_bytes(4) + traced.object_bytes
+
+
+def test_a_graph_is_gone_after_its_backward_pass() -> None:
+    assert objects(Deep, Layout(accumulate=True)) == objects(Deep)
