@@ -167,7 +167,8 @@ class Graph:
         if function is None:
             return
         number, block = function
-        for node in (one.grad_fn for one in given):
+        nodes: list[Any] = [one.grad_fn for one in given]
+        for node in nodes:
             if isinstance(node, BackwardCFunction) and node._sequence_nr() == number:
                 saved = node.saved_tensors
                 num_bytes = _FUNCTION_BYTES + _SLOT_BYTES * len(saved) if saved else _EMPTY_FUNCTION_BYTES

@@ -317,7 +317,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         It does so in place, but not for fake tensors (``areAnyTensorSubclassLike`` in
         torch/csrc/autograd/FunctionsManual.cpp): the whole gradient would be alive twice.
         """
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()
         if node is None or isinstance(node, BackwardCFunction) or type(args[0]) is not FakeTensor:
             return False
         known = self._buffers.get(args[0].untyped_storage()._cdata)
