@@ -184,12 +184,17 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
             else:
                 append(by_block[1], second, block)
     events, categories = tuple(synthesis.events), tuple(synthesis.categories)
-    of_block = passes.objects.get
-    objects = {-1: of_block(-1, 0), 0: of_block(0, 0), num_blocks - 1: of_block(TRACED_BLOCKS - 1, 0)}
-    objects |= dict.fromkeys(range(1, num_blocks - 1), max(of_block(1, 0), of_block(2, 0)))
+    objects = stretched_objects(passes.objects, num_blocks)
     return Passes(
         events, categories, work, num_before, marks=marks, streams=synthesis.streams, forward=forward, objects=objects
     )
+
+
+def stretched_objects(objects: Mapping[int, int], num_blocks: int) -> dict[int, int]:
+    """The ``Passes.objects`` of ``num_blocks`` blocks, at least 2, from those of ``TRACED_BLOCKS`` blocks."""
+    of_block = objects.get
+    inner = dict.fromkeys(range(1, num_blocks - 1), max(of_block(1, 0), of_block(2, 0)))
+    return {-1: of_block(-1, 0), 0: of_block(0, 0), **inner, num_blocks - 1: of_block(TRACED_BLOCKS - 1, 0)}
 
 
 class _Synthesis:

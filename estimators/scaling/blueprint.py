@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from estimators.peaks.depth import Passes
+from estimators.peaks.depth import Passes, stretched_objects
 from estimators.scaling.example import Example, NoBlueprint
 from estimators.scaling.formula import RANKS, SAMPLES, Factor, Formula, Monomial, Padded, Points, Shards, Solver, Whole
 from estimators.scaling.model_formulas import ModelFormulas, fit_model
@@ -108,7 +108,8 @@ class Blueprint:
     ``ends`` are what is alive when the optimizer begins, after two and more samples and after one. ``lowest`` and
     ``highest`` bound the variables, except those that only set the depth. ``even_rows`` are the rows of parameters that
     are divided evenly by the ranks of every example. ``model`` predicts the units of the model; only the plain layout
-    has it.
+    has it. ``objects`` are bytes of autograd's objects with ``LEAST_DEPTH`` blocks, and those that each further block
+    adds.
     """
 
     sizes: tuple[tuple[Formula, ...], ...]
@@ -122,6 +123,7 @@ class Blueprint:
     even_rows: tuple[Monomial, ...] = ()
     categories: tuple[str, ...] = ()
     model: ModelFormulas | None = None
+    objects: tuple[int, int] = (0, 0)
 
     def predicts(self, points: Points) -> npt.NDArray[np.bool_]:
         """For which of the covered architectures the formulas hold; the others must be traced.
@@ -178,6 +180,18 @@ class Blueprint:
             return self._parts(sizes, int(depth[place]), micro_batch)
 
         return CandidateCosts(np.ascontiguousarray(lines.T), np.ascontiguousarray(slope.T), single, after, breakdown)
+
+    def host_costs(self, points: Points) -> CandidateCosts:
+        """Like ``costs``, with the objects of autograd, which lie in the memory of a CPU."""
+        base, per_block = self.objects
+        objects = (base + per_block * (self.depth.at(points) - LEAST_DEPTH)).astype(np.float64)
+        tensors = self.costs(points)
+
+        def breakdown(place: int, micro_batch: int) -> dict[str, int]:
+            return {**tensors.breakdown(place, micro_batch), "objects": int(objects[place])}
+
+        fixed, one_sample = tensors.fixed + objects[:, None], tensors.one_sample + objects
+        return CandidateCosts(fixed, tensors.per_sample, one_sample, tensors.states, breakdown)
 
     def _parts(self, sizes: npt.NDArray[np.float64], depth: int, micro_batch: int) -> dict[str, int]:
         """Bytes by category at the moment of the peak, for the ``sizes`` of the classes at this micro-batch."""
@@ -253,7 +267,18 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
         tuple(_even_rows(factors, points)),
         tuple(category for category, _ in classes),
         fit_model(solver, examples, facts, factors) if facts else None,
+        _objects(examples),
     )
+
+
+def _objects(examples: Sequence[Example]) -> tuple[int, int]:
+    """The most bytes of autograd's objects with ``LEAST_DEPTH`` blocks, and those that each further block adds."""
+    few = [stretched_objects(example.passes.objects, LEAST_DEPTH) for example in examples if not example.is_whole]
+    more = [stretched_objects(example.passes.objects, LEAST_DEPTH + 1) for example in examples if not example.is_whole]
+    if not few:
+        return max(example.passes.object_bytes for example in examples), 0
+    base = max(sum(one.values()) for one in few)
+    return base, max(sum(one.values()) for one in more) - base
 
 
 def _check_operations(points: Points, logs: Sequence[Sequence[Passes]]) -> None:

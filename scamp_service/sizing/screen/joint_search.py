@@ -176,7 +176,7 @@ class JointSearch:
         points = {name: values[predicted] for name, values in points.items()}
         if not members:
             return []
-        costs = blueprint.costs(points)
+        costs = blueprint.host_costs(points)
         models = predicted_models(blueprint, points, np.array([batches[key] for key in members]))
         formulas = Formulas(group, depth_of(blueprint))
         for number, (place, model) in enumerate(zip(members, models, strict=True)):
@@ -278,7 +278,7 @@ class JointSearch:
         return replace(profile, curves=dict(profile.curves), refusals={}, evaluations=dict(profile.evaluations))
 
     def _curve(self, trace: Trace) -> Any:
-        return trace.gpu_curve() if self._cluster.has_gpus else trace.curve
+        return trace.gpu_curve() if self._cluster.has_gpus else trace.host_curve
 
 
 def _left_by_formula(formulas: Formulas, layout: Layout, members: Sequence[Open]) -> tuple[Sequence[Open], str]:
@@ -291,7 +291,7 @@ def _left_by_formula(formulas: Formulas, layout: Layout, members: Sequence[Open]
     points = columns([_point(one.params, layout, layout_kind) for one in members], names)
     predicted = blueprint.predicts(points) & blueprint.covers(points)
     if predicted.any():
-        costs = blueprint.costs({name: values[predicted] for name, values in points.items()})
+        costs = blueprint.host_costs({name: values[predicted] for name, values in points.items()})
         for number, place in enumerate(np.flatnonzero(predicted).tolist()):
             _put(members[place].profile.curves, layout, costs.curve(number))
     return [one for one, is_predicted in zip(members, predicted, strict=True) if not is_predicted], NO_FORMULA

@@ -182,7 +182,8 @@ def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
     assert tensors["device"] is None
     assert all(figure["source"] for figure in data["device"]["figures"].values())
     for option, of_tensors in zip(data["options"], tensors["options"], strict=True):
-        assert option["parts"].pop("slack") == option["peak_bytes"] - of_tensors["peak_bytes"] > 0
+        objects_bytes = of_tensors["parts"].pop("objects")  # of autograd, which lie in the host's memory
+        assert option["parts"].pop("slack") == option["peak_bytes"] - (of_tensors["peak_bytes"] - objects_bytes) > 0
         assert of_tensors["parts"].pop("workspace") == 0  # of a CPU's kernels; none is alive at this peak
         assert option["parts"] == of_tensors["parts"]
         ranks = option["plan"]["dp_shard"]
