@@ -1,7 +1,7 @@
-"""Lists and dictionaries that a module of FSDP2 is given and changes: FSDP2 gives it copies, and drops the changes.
+"""Calls of modules that FSDP2 would get wrong: with containers that they change, and past their hooks.
 
-A block may append its output to a list, or keep its result in a dictionary. What it has changed in a copy is changed in
-the container that its caller has.
+A block may append its output to a list, or keep its result in a dictionary. FSDP2 gives it copies; what it has changed
+in a copy is changed in the container that its caller has. A call of ``block.forward`` becomes one of the block.
 """
 
 from __future__ import annotations
@@ -14,17 +14,25 @@ from torch import nn
 
 
 def keep_containers(module: nn.Module) -> None:
-    """Let ``module`` change the containers that it is given; call it once FSDP2 has been applied to it."""
+    """Let ``module`` change the containers that it is given, and let others call its ``forward``.
+
+    Call it once FSDP2 has been applied to the module.
+    """
     given: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    forward = module.forward
+    forward, is_inside = module.forward, False
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not given:  # it is not called as a module
-            return forward(*args, **kwargs)
+        nonlocal is_inside
+        if not given:  # it is not called as a module, perhaps by itself
+            return forward(*args, **kwargs) if is_inside else module(*args, **kwargs)
         own_args, own_kwargs = given.pop()
         pairs = [*zip(own_args, args, strict=False), *((own_kwargs.get(name), value) for name, value in kwargs.items())]
         copies = [copy for own, value in pairs for copy in _copies(own, value)]
-        result = forward(*args, **kwargs)
+        was_inside, is_inside = is_inside, True
+        try:
+            result = forward(*args, **kwargs)
+        finally:
+            is_inside = was_inside
         for copy in copies:
             copy.write_back()
         return result
