@@ -285,7 +285,7 @@ _CAUSES = (
            "keeps", "make a new tensor (nn.ReLU() instead of nn.ReLU(inplace=True), x = x + … instead of x += …), or "
            "use plans without selective recompute", message="selective activation checkpoint has been mutated"),
     _Cause("combines a sharded parameter with a tensor that is not sharded: {error}", "call the blocks themselves "
-           "(block(x), neither block.forward(x) nor their layers), use parameters inside of the forward of the module "
+           "(block(x), not their layers), use parameters inside of the forward of the module "
            "that has them, and change them in on_step; or use plans without FSDP, such as ZeRO-1",
            message=r"mixed torch\.Tensor and DTensor"),
     _Cause("takes gradients of gradients, which selective recompute cannot compute again",

@@ -200,7 +200,7 @@ def test_a_loss_is_one_number_that_depends_on_parameters() -> None:
             "torch cannot divide",
             "AdamW",
         ),
-        ("got mixed torch.Tensor and DTensor", "combines a sharded parameter", r"block\.forward"),
+        ("got mixed torch.Tensor and DTensor", "combines a sharded parameter", r"block\(x\)"),
     ],
 )
 def test_errors_of_plans_are_explained_in_training_too(message: str, what: str, advice: str) -> None:

@@ -56,6 +56,13 @@ class Arguments:
             )
 
 
+def tensors_of(*values: Any) -> list[Tensor]:
+    """The tensors in containers and objects, in lists, dictionaries and attributes of objects of any class."""
+    tensors: dict[int, Tensor] = {}
+    _visit(values, {}, tensors, _MOST_LEVELS)
+    return list(tensors.values())
+
+
 def _visit(value: Any, held: dict[int, tuple[Any, Any]], tensors: dict[int, Tensor], levels: int) -> None:
     if isinstance(value, Tensor):
         tensors[id(value)] = value

@@ -1,7 +1,8 @@
 """Calls of modules that FSDP2 would get wrong: with containers that they change, and past their hooks.
 
 A block may append its output to a list, or keep its result in a dictionary. FSDP2 gives it copies; what it has changed
-in a copy is changed in the container that its caller has. A call of ``block.forward`` becomes one of the block.
+in a copy is changed in the container that its caller has. A call of ``block.forward`` becomes one of the block. FSDP2
+gathers parameters again when a backward pass reaches an output; outputs in objects are shown to it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._common_utils import collect_grad_tensors
+
+from workloads.parallel.arguments import tensors_of
 
 
 def keep_containers(module: nn.Module) -> None:
@@ -27,6 +33,7 @@ def keep_containers(module: nn.Module) -> None:
             return forward(*args, **kwargs) if is_inside else module(*args, **kwargs)
         own_args, own_kwargs = given.pop()
         pairs = [*zip(own_args, args, strict=False), *((own_kwargs.get(name), value) for name, value in kwargs.items())]
+        entered = tensors_of(args, kwargs, own_args, own_kwargs)
         copies = [copy for own, value in pairs for copy in _copies(own, value)]
         was_inside, is_inside = is_inside, True
         try:
@@ -35,6 +42,7 @@ def keep_containers(module: nn.Module) -> None:
             is_inside = was_inside
         for copy in copies:
             copy.write_back()
+        _show_outputs(module, entered, (result, own_args, own_kwargs))
         return result
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -42,6 +50,19 @@ def keep_containers(module: nn.Module) -> None:
 
     module.register_forward_pre_hook(note, prepend=True, with_kwargs=True)  # before FSDP2's own hook
     module.forward = call
+
+
+def _show_outputs(module: nn.Module, entered: Sequence[Tensor], made: Any) -> None:
+    """Have a backward pass gather the parameters again where it reaches a tensor in ``made``, if FSDP2 sees none there.
+
+    ``made`` begins with the module's result.
+    """
+    if not torch.is_grad_enabled() or not isinstance(module, FSDPModule) or collect_grad_tensors(made[0]):
+        return
+    known = {id(tensor) for tensor in entered}
+    for tensor in tensors_of(made):
+        if tensor.requires_grad and id(tensor) not in known:
+            tensor.register_hook(module._get_fsdp_state()._pre_backward)
 
 
 @dataclass(frozen=True, slots=True)
