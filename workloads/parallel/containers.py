@@ -62,7 +62,7 @@ def _show_outputs(module: nn.Module, entered: Sequence[Tensor], made: Any) -> No
     known = {id(tensor) for tensor in entered}
     for tensor in tensors_of(made):
         if tensor.requires_grad and id(tensor) not in known:
-            tensor.register_hook(module._get_fsdp_state()._pre_backward)
+            tensor.register_hook(module._get_fsdp_state()._pre_backward)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
