@@ -60,7 +60,7 @@ function create(study) {
 
 function update(row, study, cluster) {
   const [name, state, progress, best, devices, age] = row.children;
-  setText(name.firstChild, study.name);
+  setText(name.firstChild, study.name || `study ${study.id}`); // Optuna allows an empty name
   name.firstChild.title = study.name;
   const { metric: objective, direction } = study.spec.objective;
   setText(name.lastChild, `${study.spec.workload} · ${direction} ${objective}`);

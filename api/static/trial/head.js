@@ -41,7 +41,7 @@ function drawValue({ trial, study }) {
   byId("steps").replaceChildren(
     count(Math.max(0, trial.step)),
     " ",
-    h("small", {}, `of ${count(study.spec.budget.steps)}`),
+    h("small", {}, study.spec.budget.steps ? `of ${count(study.spec.budget.steps)}` : ""),
   );
   byId("reserved").replaceChildren(
     trial.reserved_mib ? mibWords(trial.reserved_mib) : "–",
