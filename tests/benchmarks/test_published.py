@@ -33,6 +33,16 @@ def test_tables_of_a_checkout_are_read_and_runs_that_cannot_be_made_are_left_out
     assert [row.autocast for row in rows] == [False, False, True]
 
 
+def test_what_fsdp1_trained_wholly_in_mixed_precision_is_no_case_and_lora_is(tmp_path: Path) -> None:
+    lines = [f"foak-fast-kernels-liger,100,meta-llama/Meta-Llama-3-8B,2,{tuning},8" for tuning in ("", "lora")]
+    for name in ("a100_80gb", "a100_80gb_granite", "a100_80gb_liger"):
+        (tmp_path / f"{name}.csv").write_text("\n".join([TABLE.splitlines()[0], *lines]))
+    (row,) = {
+        case.row for case in cases(quick=False, seed=0, tables=tmp_path) if case.row.source.startswith("a100_80gb_l")
+    }
+    assert (row.tuning, row.held) == ("lora", True)
+
+
 def test_rows_in_mixed_precision_are_unseen_as_long_as_they_are_a_third(tmp_path: Path) -> None:
     for name in ("a100_80gb", "a100_80gb_granite", "a100_80gb_liger"):
         (tmp_path / f"{name}.csv").write_text(TABLE)
