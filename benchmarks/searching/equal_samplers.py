@@ -17,7 +17,7 @@ from optuna.samplers import BaseSampler
 
 from scamp_service.lifecycle import Origin, TrialState
 from scamp_service.search.proposals import Search
-from scamp_service.search.sampler import seed_of
+from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.study.parse import parse_study
 from scamp_service.study.values import Params
 

@@ -13,8 +13,8 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import TypeAdapter, ValidationError
 
-from scamp_service.study.slots import flat, slots_of
-from scamp_service.study.space import Categorical, Dimension, Ordinal, Range
+from scamp_service.study.spaces.slots import flat, slots_of
+from scamp_service.study.spaces.space import Categorical, Dimension, Ordinal, Range
 
 _SPACE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Dimension])
 

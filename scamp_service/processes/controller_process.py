@@ -38,7 +38,7 @@ from scamp_service.processes.sweeper import Remover, Sweeper
 from scamp_service.search.earlier import EarlierStudy, earlier_trials
 from scamp_service.search.history import Completed
 from scamp_service.search.proposer import SearchEnded
-from scamp_service.search.threads import ThreadProposer
+from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import kind_of, speed_words
 from scamp_service.sizing.sizer import Planner, ProcessSizer

@@ -13,9 +13,9 @@ from typing import Any
 
 from scamp_service.search.draws import drawn
 from scamp_service.search.proposer import SearchEnded
-from scamp_service.search.sampler import seed_of
+from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
-from scamp_service.study.constraints import Constraints
+from scamp_service.study.spaces.constraints import Constraints
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
 

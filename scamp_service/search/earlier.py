@@ -9,7 +9,7 @@ from typing import Any
 from scamp_service.search.history import Completed, History, Past
 from scamp_service.search.space import Space
 from scamp_service.study.objective import Objective
-from scamp_service.study.slots import is_candidate, slots_of
+from scamp_service.study.spaces.slots import is_candidate, slots_of
 from scamp_service.study.spec import StudySpec
 
 MOST_OF_A_STUDY = 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from scamp_service.study.space import Categorical, Ordinal, Range
+from scamp_service.study.spaces.space import Categorical, Ordinal, Range
 from scamp_service.study.values import key_of
 
 

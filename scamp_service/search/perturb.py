@@ -7,10 +7,10 @@ from functools import cached_property
 
 from scamp_service.search.constrained import Constrained
 from scamp_service.search.moves import nearest, uniform
-from scamp_service.search.sampler import seed_of
+from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
-from scamp_service.study.slots import Slot
-from scamp_service.study.space import Categorical, Ordinal, Range
+from scamp_service.study.spaces.slots import Slot
+from scamp_service.study.spaces.space import Categorical, Ordinal, Range
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.stopping import Population
 from scamp_service.study.values import Params

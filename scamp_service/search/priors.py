@@ -12,10 +12,10 @@ import random
 from typing import Any
 
 from scamp_service.search.draws import drawn
-from scamp_service.search.sampler import seed_of
+from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
-from scamp_service.study.slots import slots_of
-from scamp_service.study.space import Categorical, Ordinal, Prior, Range
+from scamp_service.study.spaces.slots import slots_of
+from scamp_service.study.spaces.space import Categorical, Ordinal, Prior, Range
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
 

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scamp_service.lifecycle import Origin
 from scamp_service.search.constrained import Constrained
-from scamp_service.search.evolution import Evolution
 from scamp_service.search.grid import Grid
 from scamp_service.search.history import Active, Completed, History, Past, Shown
-from scamp_service.search.optuna_samplers import BruteForce, CmaEs, Gp, Nsga2, Nsga3, Qmc, Tpe
 from scamp_service.search.priors import Priors
-from scamp_service.search.random_sampler import RandomSampler
-from scamp_service.search.sampler import Sampler
+from scamp_service.search.samplers.evolution import Evolution
+from scamp_service.search.samplers.optuna_samplers import BruteForce, CmaEs, Gp, Nsga2, Nsga3, Qmc, Tpe
+from scamp_service.search.samplers.random_sampler import RandomSampler
+from scamp_service.search.samplers.sampler import Sampler
+from scamp_service.search.samplers.tune_searcher import TuneSearcher
 from scamp_service.search.starts import Starts
-from scamp_service.search.tune_searcher import TuneSearcher
-from scamp_service.study.slots import is_candidate, slots_of
+from scamp_service.study.spaces.slots import is_candidate, slots_of
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
 

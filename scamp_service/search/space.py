@@ -15,9 +15,9 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from scamp_service.search.draws import drawn
-from scamp_service.study.points import Points
-from scamp_service.study.slots import Slot, completed, flat, nested, slots_of
-from scamp_service.study.space import Categorical, Dimension, Ordinal, Range
+from scamp_service.study.spaces.points import Points
+from scamp_service.study.spaces.slots import Slot, completed, flat, nested, slots_of
+from scamp_service.study.spaces.space import Categorical, Dimension, Ordinal, Range
 from scamp_service.study.values import Params
 
 Suggest = Callable[[str, BaseDistribution], Any]

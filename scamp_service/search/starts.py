@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scamp_service.search.constrained import Constrained
-from scamp_service.search.random_sampler import RandomSampler
+from scamp_service.search.samplers.random_sampler import RandomSampler
 from scamp_service.search.space import Space
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params

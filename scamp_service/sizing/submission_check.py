@@ -17,9 +17,9 @@ from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
 from scamp_service.sizing.user_workload import IMPORT_SECONDS, ask_workload, cannot_be_used
-from scamp_service.study.constraints import Constraints
-from scamp_service.study.slots import Slot, completed, nested, slots_of
-from scamp_service.study.space import ends
+from scamp_service.study.spaces.constraints import Constraints
+from scamp_service.study.spaces.slots import Slot, completed, nested, slots_of
+from scamp_service.study.spaces.space import ends
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import check_code
 from scamp_service.study.values import Params

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from scamp_service.study.objective import Objective
 from scamp_service.study.predicted import Bound, Predicted
 from scamp_service.study.sampler_options import SAMPLER_OPTIONS, FileOptions
-from scamp_service.study.space import MODELS
+from scamp_service.study.spaces.space import MODELS
 from scamp_service.study.spec import Budget, Earlier, SearchOptions, StudySpec
 from scamp_service.study.stopping import RULE_OPTIONS
 

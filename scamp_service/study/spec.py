@@ -13,13 +13,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from scamp_service.study.constraints import Constraints
 from scamp_service.study.objective import Objective
-from scamp_service.study.points import Points
 from scamp_service.study.predicted import Predicted
 from scamp_service.study.sampler_options import Sampler, TpeOptions
-from scamp_service.study.slots import Slot, completed, flat, nested, slots_of
-from scamp_service.study.space import Categorical, Dimension, Ordinal, Range, Repeat, ends
+from scamp_service.study.spaces.constraints import Constraints
+from scamp_service.study.spaces.points import Points
+from scamp_service.study.spaces.slots import Slot, completed, flat, nested, slots_of
+from scamp_service.study.spaces.space import Categorical, Dimension, Ordinal, Range, Repeat, ends
 from scamp_service.study.starts import start_complaints
 from scamp_service.study.stopping import AT_REPORTS, Asha, Never, Population, Rule, Stopping
 from scamp_service.study.values import Given, Integer, Name, Number, Strict, Title, Value, at_most

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scamp_service.study.slots import Slot, flat
-from scamp_service.study.space import Dimension, Repeat
+from scamp_service.study.spaces.slots import Slot, flat
+from scamp_service.study.spaces.space import Dimension, Repeat
 
 
 def start_complaints(

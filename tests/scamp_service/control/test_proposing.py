@@ -17,7 +17,7 @@ from scamp_service.lifecycle import StudyState
 from scamp_service.model import Json
 from scamp_service.search.proposals import SAMPLERS, Search
 from scamp_service.search.proposer import Asked, Proposer
-from scamp_service.search.threads import ThreadProposer
+from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.study.spec import StudySpec
 from tests.quick_store import empty_store
 from tests.simulation.faults import no_faults

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scamp_service.search.moves import moved, nearest
-from scamp_service.study.space import Categorical, Ordinal, Range
+from scamp_service.study.spaces.space import Categorical, Ordinal, Range
 
 CASES: list[tuple[Any, Any]] = [
     (Categorical(choice=["a", "b", None]), "a"),

@@ -11,8 +11,8 @@ import pytest
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search.priors import nearest
 from scamp_service.search.proposals import Search
-from scamp_service.study.slots import is_candidate, slots_of
-from scamp_service.study.space import Range
+from scamp_service.study.spaces.slots import is_candidate, slots_of
+from scamp_service.study.spaces.space import Range
 from tests.scamp_service.search.studies import CONDITIONAL, hash_value, live, study
 
 BELIEVED: dict[str, Any] = {

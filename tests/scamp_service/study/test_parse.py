@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scamp_service.errors import InvalidInput
 from scamp_service.study.parse import parse_study
-from scamp_service.study.space import Range
+from scamp_service.study.spaces.space import Range
 from scamp_service.study.spec import StudySpec
 from tests.studies import refusal, study
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scamp_service.study.parse import parse_study
-from scamp_service.study.space import Categorical
+from scamp_service.study.spaces.space import Categorical
 from tests.studies import study
 
 

@@ -20,14 +20,14 @@ from typing import Any
 from scamp_service.search.earlier import to_json
 from scamp_service.search.history import Completed, Past
 from scamp_service.search.proposer import SearchEnded
-from scamp_service.study.constraints import Constraints
-from scamp_service.study.slots import is_candidate, slots_of
+from scamp_service.study.spaces.constraints import Constraints
+from scamp_service.study.spaces.slots import is_candidate, slots_of
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
 from scamp_service.temporary import make_folder, remove_folder
 from scamp_service.user_process import start_for_user
 
-COMMAND = [sys.executable, "-m", "scamp_service.search.sampler_server"]
+COMMAND = [sys.executable, "-m", "scamp_service.search.running.sampler_server"]
 LIMIT_SECONDS = 600.0
 """Most seconds of one proposal."""
 MOST_ANSWER_BYTES = 2**26

@@ -14,11 +14,10 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, nsgaii
 
 from scamp_service.search.history import Active, Completed
-from scamp_service.search.optuna_study import OptunaStudy, in_order, optuna_is_silent
-from scamp_service.search.replayed_study import ReplayedStudy
-from scamp_service.search.sampler import seed_of
+from scamp_service.search.samplers.optuna_study import OptunaStudy, in_order, optuna_is_silent
+from scamp_service.search.samplers.replayed_study import ReplayedStudy
+from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
-from scamp_service.study.points import Points
 from scamp_service.study.sampler_options import (
     BruteForceOptions,
     CmaEsOptions,
@@ -28,7 +27,8 @@ from scamp_service.study.sampler_options import (
     QmcOptions,
     TpeOptions,
 )
-from scamp_service.study.slots import slots_of
+from scamp_service.study.spaces.points import Points
+from scamp_service.study.spaces.slots import slots_of
 from scamp_service.study.spec import MAX_TRIALS, StudySpec
 from scamp_service.study.values import Params
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scamp_service.study.expression import Expression
+from scamp_service.study.spaces.expression import Expression
 
 
 class Constraints:

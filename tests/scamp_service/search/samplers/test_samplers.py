@@ -14,7 +14,7 @@ from scamp_service.lifecycle import TrialState as S
 from scamp_service.search import history
 from scamp_service.search.proposals import SAMPLERS, Search, reads_history
 from scamp_service.study.sampler_options import SAMPLER_OPTIONS
-from scamp_service.study.slots import flat, is_candidate, nested, slots_of
+from scamp_service.study.spaces.slots import flat, is_candidate, nested, slots_of
 from scamp_service.study.spec import StudySpec
 from tests.scamp_service.search.studies import CONDITIONAL, GRID, SPACE, Trial, course, live, mixed, study
 

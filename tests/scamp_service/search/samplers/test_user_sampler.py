@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from scamp_service.search.proposals import Search
-from scamp_service.search.user_sampler import UserSampler, reseed
+from scamp_service.search.samplers.user_sampler import UserSampler, reseed
 from tests.scamp_service.search.studies import GRID, course, study
 
 

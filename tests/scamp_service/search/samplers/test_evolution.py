@@ -8,7 +8,7 @@ from typing import Any
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search.proposals import Search
 from scamp_service.search.space import Space
-from scamp_service.study.slots import is_candidate, slots_of
+from scamp_service.study.spaces.slots import is_candidate, slots_of
 from tests.scamp_service.search.studies import Trial, live, study
 
 BLOCKS: dict[str, Any] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from scamp_service.study.points import Points
-from scamp_service.study.slots import Slot, completed, slots_of
+from scamp_service.study.spaces.points import Points
+from scamp_service.study.spaces.slots import Slot, completed, slots_of
 from scamp_service.study.values import Params
 from tests.scamp_service.search.studies import CONDITIONAL, study
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 from scamp_service.search.draws import drawn
 from scamp_service.search.history import Active, Completed
 from scamp_service.search.moves import moved
-from scamp_service.search.sampler import seed_of
+from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
 from scamp_service.study.sampler_options import EvolutionOptions
-from scamp_service.study.slots import Slot
-from scamp_service.study.slots import completed as completed_slots
+from scamp_service.study.spaces.slots import Slot
+from scamp_service.study.spaces.slots import completed as completed_slots
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
 

@@ -10,7 +10,7 @@ import pytest
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search.proposals import Search
 from scamp_service.search.proposer import SearchEnded
-from scamp_service.study.slots import is_candidate, slots_of
+from scamp_service.study.spaces.slots import is_candidate, slots_of
 from scamp_service.study.spec import StudySpec
 from tests.scamp_service.search.studies import CONDITIONAL, SPACE, Trial, course, live, mixed, study
 

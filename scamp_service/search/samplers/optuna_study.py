@@ -14,7 +14,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from scamp_service.search.history import Active, Completed
-from scamp_service.search.shown_storage import ShownStorage
+from scamp_service.search.samplers.shown_storage import ShownStorage
 from scamp_service.search.space import Space
 from scamp_service.study.values import Params
 

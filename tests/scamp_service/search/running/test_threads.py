@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import pytest
 
 from scamp_service.lifecycle import TrialState
-from scamp_service.search import threads
 from scamp_service.search.proposals import SAMPLERS, Search
 from scamp_service.search.proposer import Asked, Proposal
-from scamp_service.search.threads import ThreadProposer
+from scamp_service.search.running import threads
+from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.study.spec import StudySpec
 from tests.scamp_service.search.studies import GRID, Trial, course, study
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from scamp_service.study.space import Categorical, Range
+from scamp_service.study.spaces.space import Categorical, Range
 
 
 @pytest.mark.parametrize(

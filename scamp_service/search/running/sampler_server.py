@@ -1,4 +1,4 @@
-"""The process of one study's sampler: ``python -m scamp_service.search.sampler_server``.
+"""The process of one study's sampler: ``python -m scamp_service.search.running.sampler_server``.
 
 It reads lines of JSON on stdin: first the spec and the user's files, then requests with the trials that have changed;
 and answers each request with a line. A second process does the work, so that it ends with ours however its code hangs.
@@ -73,7 +73,7 @@ def _answers(requests: IO[bytes]) -> Iterator[Mapping[str, Any]]:
 def _search(given: Mapping[str, Any]) -> Any:
     from scamp_service.search.earlier import from_json
     from scamp_service.search.proposals import Search
-    from scamp_service.search.user_sampler import UserSampler
+    from scamp_service.search.samplers.user_sampler import UserSampler
     from scamp_service.study.sampler_options import FileOptions
     from scamp_service.study.spec import StudySpec
 

@@ -18,9 +18,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from scamp_service.search.draws import drawn
 from scamp_service.search.history import Active, Completed
-from scamp_service.search.optuna_study import in_order, optuna_is_silent
 from scamp_service.search.proposer import SearchEnded
-from scamp_service.search.sampler import seed_of
+from scamp_service.search.samplers.optuna_study import in_order, optuna_is_silent
+from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
 from scamp_service.study.sampler_options import TuneOptions
 from scamp_service.study.spec import StudySpec

@@ -15,8 +15,8 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from scamp_service.search.history import Active, Completed
-from scamp_service.search.optuna_study import OptunaStudy, in_order, optuna_is_silent
-from scamp_service.search.shown_storage import ShownStorage
+from scamp_service.search.samplers.optuna_study import OptunaStudy, in_order, optuna_is_silent
+from scamp_service.search.samplers.shown_storage import ShownStorage
 from scamp_service.search.space import Space
 from scamp_service.study.values import Params
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scamp_service.study.slots import Slot
+from scamp_service.study.spaces.slots import Slot
 from scamp_service.study.values import Params, key_of
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scamp_service.study.constraints import Constraints
-from scamp_service.study.expression import Expression
+from scamp_service.study.spaces.constraints import Constraints
+from scamp_service.study.spaces.expression import Expression
 
 PARAMS: dict[str, Any] = {
     "width": 64,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from scamp_service.study.space import Categorical, Dimension, Ordinal, Range, Repeat
+from scamp_service.study.spaces.space import Categorical, Dimension, Ordinal, Range, Repeat
 from scamp_service.study.values import Params, key_of
 
 MAX_SLOTS = 500

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from scamp_service.search.history import Completed, Past
 from scamp_service.search.proposals import Search, in_process
 from scamp_service.search.proposer import Asked, Proposal
-from scamp_service.search.remote_search import RemoteSearch
+from scamp_service.search.running.remote_search import RemoteSearch
 from scamp_service.study.spec import StudySpec
 
 PATIENCE_SECONDS = 10.0

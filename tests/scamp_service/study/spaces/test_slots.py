@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from scamp_service.study.slots import Slot, completed, flat, nested, slots_of
+from scamp_service.study.spaces.slots import Slot, completed, flat, nested, slots_of
 from tests.scamp_service.search.studies import CONDITIONAL, study
 
 SLOTS = slots_of(study(CONDITIONAL, "random").space)

@@ -15,9 +15,9 @@ import pytest
 
 from scamp_service.search.proposals import Search
 from scamp_service.search.proposer import Proposal, SearchEnded
-from scamp_service.search.remote_search import RemoteSearch, SamplerFailed
-from scamp_service.search.threads import ThreadProposer
-from scamp_service.study.constraints import Constraints
+from scamp_service.search.running.remote_search import RemoteSearch, SamplerFailed
+from scamp_service.search.running.threads import ThreadProposer
+from scamp_service.study.spaces.constraints import Constraints
 from scamp_service.study.spec import StudySpec
 from tests.scamp_service.search.studies import CONDITIONAL, GRID, Trial, course, study
 

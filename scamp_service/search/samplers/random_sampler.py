@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import optuna
 
 from scamp_service.search.history import Active, Completed
-from scamp_service.search.optuna_study import OptunaStudy
-from scamp_service.search.sampler import seed_of
+from scamp_service.search.samplers.optuna_study import OptunaStudy
+from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params

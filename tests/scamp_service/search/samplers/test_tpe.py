@@ -10,8 +10,8 @@ import pytest
 
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search import history
-from scamp_service.search.optuna_study import OptunaStudy
 from scamp_service.search.proposals import Search
+from scamp_service.search.samplers.optuna_study import OptunaStudy
 from scamp_service.search.space import Space
 from tests.scamp_service.search.studies import SPACE, Trial, completed, distance, live, study
 

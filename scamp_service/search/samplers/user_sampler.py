@@ -13,9 +13,9 @@ from optuna.samplers._ga import BaseGASampler
 from optuna.samplers._lazy_random_state import LazyRandomState
 
 from scamp_service.search.history import Active, Completed
-from scamp_service.search.optuna_study import OptunaStudy, optuna_is_silent
-from scamp_service.search.replayed_study import ReplayedStudy
-from scamp_service.search.sampler import seed_of
+from scamp_service.search.samplers.optuna_study import OptunaStudy, optuna_is_silent
+from scamp_service.search.samplers.replayed_study import ReplayedStudy
+from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params

@@ -1,0 +1,1 @@
+"""Samplers: each proposes the parameters of one trial from those of the earlier ones."""
