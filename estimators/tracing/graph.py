@@ -6,6 +6,7 @@ takes more memory for them than for its tensors. Sizes were measured with torch 
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,13 +20,15 @@ from torch.autograd.function import BackwardCFunction
 
 _NODE_BYTES = 500  # with one input and one output
 _ENGINE_BYTES = 75  # of each node while a backward pass runs: what it still waits for
-_INPUT_BYTES, _OUTPUT_BYTES = 24, 120  # each further one
+_INPUT_BYTES, _OUTPUT_BYTES = 24, 140  # each further one
 _SLOT_BYTES, _SIZES_BYTES, _TEXT_BYTES, _NUMBER_BYTES, _SCALAR_MEMBER_BYTES = 82, 44, 48, 12, 44
 _SCALAR_MEMBERS = {"alpha", "beta", "exponent", "min", "max", "start", "end", "value", "p", "eps", "threshold"}
 _FUNCTION_BYTES, _EMPTY_FUNCTION_BYTES = 1000, 1360  # a node of torch.autograd.Function that saves tensors, or none
 _SAVED_INPUT_BYTES, _SAVED_CONSTANT_BYTES, _SAVED_OUTPUT_BYTES = 470, 290, 200  # objects of a tensor
 _STORAGE_BYTES = 130
-_VIEW_BYTES = 100  # of a tensor that is a view, which also keeps its base
+_WRAPPER_BYTES = 100  # Python's object of a tensor: those that an operation makes for itself have none
+_NUM_REFERENCES = 5  # to a fake tensor that only torch holds, in ``_bytes_of``
+_VIEW_BYTES = 130  # of a tensor that is a view, which also keeps its base
 _SCALAR_BYTES = 340  # a number that an operation turned into a tensor, and its data
 _HOOKED_BYTES = 600  # the place of a saved tensor that hooks have taken, as recompute does
 _OUTSIDE = -1  # the place of a saved tensor that is neither input nor output
@@ -138,7 +141,8 @@ class Graph:
         given = [one for one in given if isinstance(one, Tensor)]
         if self._function is not None:
             self._see_function(given)
-        key = (operation, *[one.requires_grad for one in given], *[one.ndim == 0 for one in given])
+        num_outputs = len(out) if isinstance(out, (list, tuple)) else 1
+        key = (operation, num_outputs, *[one.requires_grad for one in given], *[one.ndim == 0 for one in given])
         kind = self._known.get(key)
         first = out[0] if isinstance(out, (list, tuple)) and out else out
         if kind is not None and kind.saves_first and type(first) is FakeTensor:
@@ -190,9 +194,10 @@ class Graph:
         if (saved.is_leaf and saved.requires_grad) or id(saved) in self._saved:
             return 0
         self._saved.add(id(saved))
+        unwrapped = _WRAPPER_BYTES if sys.getrefcount(saved) <= _NUM_REFERENCES else 0
         if saved.requires_grad and saved._base is not None:
-            return _SAVED_INPUT_BYTES + _VIEW_BYTES + self._bytes_of(saved._base)
-        num_bytes = _SAVED_INPUT_BYTES if saved.requires_grad else _SAVED_CONSTANT_BYTES
+            return _SAVED_INPUT_BYTES + _VIEW_BYTES - unwrapped + self._bytes_of(saved._base)
+        num_bytes = (_SAVED_INPUT_BYTES if saved.requires_grad else _SAVED_CONSTANT_BYTES) - unwrapped
         storage = saved.untyped_storage()._cdata if type(saved) is FakeTensor else id(saved)
         if storage not in self._saved:
             self._saved.add(storage)
@@ -236,6 +241,8 @@ def _kind_of(node: Any, given: Sequence[Tensor], out: Tensor) -> _Kind:
                 inputs.append(place)
             elif saved.grad_fn is node or type(saved) is FakeTensor:
                 num_outputs += 1
+                if saved.requires_grad and saved.grad_fn is not node:  # a copy of what is changed in place
+                    num_bytes += _SAVED_INPUT_BYTES - _SAVED_OUTPUT_BYTES - _WRAPPER_BYTES
                 saves_first |= saved.untyped_storage()._cdata == out.untyped_storage()._cdata
             else:
                 num_scalars += 1
