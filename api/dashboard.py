@@ -13,22 +13,19 @@ import re
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi import Path as FromPath
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from api.routes.parameters import Number, StudyId, store_of
 from api.views.charts import MOST_CURVES
 from scamp_service.errors import NotFound, Unavailable
-from scamp_service.store.store import Store
 
 HERE = Path(__file__).resolve().parent
 STATIC = HERE / "static"
 _IMPORT = re.compile(r'^(?:import|\}) .*"(\.{1,2}/.+)";$', re.MULTILINE)
-Id = Annotated[int, FromPath(ge=1, le=2**63 - 1)]
-Number = Annotated[int, FromPath(ge=0, le=2**31 - 1)]
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -40,18 +37,18 @@ def studies(request: Request) -> HTMLResponse:
 
 
 @router.get("/studies/{study_id}")
-def study(request: Request, study_id: Id) -> HTMLResponse:
+def study(request: Request, study_id: StudyId) -> HTMLResponse:
     """Page of one study. Raises ``NotFound``."""
     with suppress(Unavailable):  # the page itself says that the database cannot be reached
-        _store(request).study(study_id)
+        store_of(request).study(study_id)
     return _page(request, "study", study_id=study_id, most_curves=MOST_CURVES)
 
 
 @router.get("/studies/{study_id}/trials/{number}")
-def trial(request: Request, study_id: Id, number: Number) -> HTMLResponse:
+def trial(request: Request, study_id: StudyId, number: Number) -> HTMLResponse:
     """Page of one trial. Raises ``NotFound``."""
     with suppress(Unavailable):
-        _store(request).trial_by_number(study_id, number)
+        store_of(request).trial_by_number(study_id, number)
     return _page(request, "trial", study_id=study_id, number=number)
 
 
@@ -122,8 +119,3 @@ def _page(request: Request, name: str, status: int = 200, **values: Any) -> HTML
     values["login"] = bool(request.app.state.settings.api_token)
     html = template.render(**values)
     return HTMLResponse(html, status, headers={"Cache-Control": "no-store"})
-
-
-def _store(request: Request) -> Store:
-    found: Store = request.app.state.store
-    return found

@@ -28,7 +28,7 @@ from benchmarks.running.results import setting
 from estimators.axes import Spread
 from estimators.constraints import Constraints
 from estimators.model import Divisions, Layout, Plan
-from placement.planning.transformation import list_ways
+from placement.planning.ways import list_ways
 from workloads.protocol import Workload
 
 FOLDERS = tuple(Path(__file__).parent / "curves" / name for name in ("idioms", "unseen", "calling"))

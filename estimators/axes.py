@@ -177,6 +177,16 @@ class Spread:
         return prod(_sizes(self))
 
     @property
+    def parameter_shards(self) -> int:
+        """Number of ranks that share one copy of the parameters; what ZeRO-1 divides besides is not counted."""
+        return self.dp_shard * self.tp * self.pp
+
+    @property
+    def optimizer_shards(self) -> int:
+        """Number of ranks that share one copy of the optimizer states: with ZeRO-1 the replicas do as well."""
+        return self.parameter_shards * (self.dp_replicate if self.zero1 else 1)
+
+    @property
     def mesh(self) -> dict[str, int]:
         """Ranks along each dimension of the device mesh, the slowest first; empty for a single rank.
 

@@ -88,18 +88,13 @@ class Extra:
 
     def bytes_for(self, layout: Layout, micro_batch: int = 1) -> int:
         """Bytes to add under this layout, with micro-batches of so many samples."""
-        states = -(-self.state_bytes // num_shards(layout)) if self.state_bytes else 0
+        states = -(-self.state_bytes // layout.parameter_shards) if self.state_bytes else 0
         under = self.under.get(layout, 0) if self.under else 0
         return max(under, self.rank_bytes, states, self.sample_bytes * micro_batch)
 
     def wanted_bytes(self, layout: Layout) -> int:
         """The peak that is reserved at least where the device has the room."""
-        return -(-self.held_bytes // num_shards(layout))
-
-
-def num_shards(layout: Layout) -> int:
-    """Number of ranks that share one copy of parameters, gradients and optimizer states: ZeRO-1 divides only a part."""
-    return layout.dp_shard * layout.tp * layout.pp
+        return -(-self.held_bytes // layout.parameter_shards)
 
 
 NO_EXTRA = Extra()

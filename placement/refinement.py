@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from placement.pipelining.cuts import Cut, even_cut
+from placement.pipelining.cuts import Cut, is_even
 from placement.pipelining.passes import Schedule
 from placement.pipelining.simulator import Simulation
 
@@ -25,7 +25,7 @@ class Pipeline:
     @property
     def is_even(self) -> bool:
         """Whether all stages have as equal numbers of blocks as possible, as ranks divide them."""
-        return self.cut == even_cut(sum(self.cut), len(self.cut))
+        return is_even(self.cut)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from placement.exact.search import Found, find
 from placement.exact.ways import Devices, Way
 from placement.model import Cluster
 from placement.option import Known, Option
-from placement.pipelining.cuts import even_cut
+from placement.pipelining.cuts import is_even
 from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.shared_cores import seconds_on
 from placement.pipelining.simulator import MessageSeconds, Simulation, simulate
@@ -231,9 +231,9 @@ class _Made:
         """Whether ranks that get the plan train these stages today."""
         cut = tuple(end - begin for begin, end in (stage.blocks for stage in stages))
         num_recomputed = sum(len(stage.recomputed) for stage in stages)
-        is_even = cut == even_cut(sum(cut), len(cut)) and len({stage.kind for stage in stages}) == 1
+        is_trained_cut = is_even(cut) and len({stage.kind for stage in stages}) == 1
         can_be_traced = not any(layout in self.question.profile.refusals for layout in plan.layouts)
-        return is_even and num_recomputed in (0, sum(cut)) and can_be_traced
+        return is_trained_cut and num_recomputed in (0, sum(cut)) and can_be_traced
 
     def _simulation(self, units: Sequence[StageUnits]) -> Simulation:
         costs = self.ways.stage_costs(self.way, units)

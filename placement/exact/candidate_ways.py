@@ -33,7 +33,6 @@ from placement.pricing.unit_costs import (
     broadcasts,
     gathered_bytes,
     merged,
-    state_shards,
 )
 
 MOST_SIZES = 4
@@ -114,7 +113,7 @@ class CandidateWays:
 
     def update_seconds(self, way: Way, kind: int) -> float:
         """Seconds of the optimizer on one rank of a single stage, on devices of the kind with this number."""
-        return self._on[kind].model.update_seconds / state_shards(replace(way.spread, recompute=False, selective=False))
+        return self._on[kind].model.update_seconds / way.spread.optimizer_shards
 
     def parameter_bytes(self, way: Way, stage: StageUnits) -> float:
         """Bytes of the parameters that a rank of a stage holds."""
@@ -236,7 +235,7 @@ class _OnKind:
         again = inf
         if unit.is_block:
             again = exposed.again[unit] - exposed.saved(unit) + self._waits(traffic.recompute, shape)
-        share = unit.num_params / self._num_params / state_shards(whole)
+        share = unit.num_params / self._num_params / whole.optimizer_shards
         sent = unit.output(size)
         return (
             forward + self._waits(traffic.forward, shape),
@@ -265,7 +264,7 @@ class _OnKind:
             return _Exposed(0.0, 0.0, 0.0, hidden, again, 0.0, all_again)
         everything = merged((one, count * num) for some, count in zip(both, self._counts, strict=True) for one in some)
         computing = self._sum({unit: unit.seconds(shape.whole, shape.micro_batch) for unit in units})
-        update = self.model.update_seconds / state_shards(shape.whole)
+        update = self.model.update_seconds / shape.whole.optimizer_shards
         waits = [
             gang_time(self._kind, self._links, shape.placed, seconds, everything, num).exposed_seconds / num
             for seconds in (inf, num * (computing + all_again) + update, num * computing + update)

@@ -26,7 +26,7 @@ from estimators.profile import ModelProfile
 from estimators.work import Work
 from placement.option import Known, Option
 from placement.pipelining.bounds import least_bytes, least_seconds
-from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, smallest_cut
+from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, is_even, smallest_cut
 from placement.pipelining.passes import Schedule
 from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.shared_cores import seconds_on
@@ -190,7 +190,7 @@ def _of_degree(candidate: _Candidate, num_ranks: int, offered_mib: int) -> Itera
     for name in names:
         made = [draft for draft in drafts if name in (draft.name, None)]
         best = _best(made)
-        simple = _best(draft for draft in made if (draft.is_even if name else draft.is_trained))
+        simple = _best(draft for draft in made if (is_even(draft.cut) if name else draft.is_trained))
         if simple is not None:
             yield simple
         if best is not None and (simple is None or order(best) < order(simple)):
@@ -309,14 +309,9 @@ class _Draft:
     stages: Sequence[StageCost]
 
     @property
-    def is_even(self) -> bool:
-        """Whether the blocks are divided as ranks divide them."""
-        return self.cut == even_cut(sum(self.cut), len(self.cut))
-
-    @property
     def is_trained(self) -> bool:
         """Whether ranks train this pipeline today."""
-        return self.name in TRAINED and self.is_even
+        return self.name in TRAINED and is_even(self.cut)
 
     @cached_property
     def least(self) -> _Order:

@@ -22,7 +22,7 @@ from placement.exact.shares import Member, Shares, best_shares
 from placement.model import Cluster
 from placement.option import Known, NoPlan, Option
 from placement.planning.question import Question, divisors
-from placement.pricing.unit_costs import ModelCosts, merged, state_shards
+from placement.pricing.unit_costs import ModelCosts, merged
 from placement.refinement import Refinement, UnevenShares
 
 MOST_ROUNDS = 4
@@ -80,7 +80,7 @@ class _Search:
         if isinstance(shares, NoPlan):
             return None
         num = self.question.batch // samples
-        update = max(model.update_seconds for model in self.models.values()) / state_shards(way)
+        update = max(model.update_seconds for model in self.models.values()) / way.optimizer_shards
         seconds, computing = self._seconds(way, num, num * shares.seconds + update)
         even_seconds = inf
         if shares.even_seconds < inf:

@@ -66,6 +66,11 @@ def even_cut(num_pieces: int, num_stages: int) -> Cut:
     return tuple(len(blocks_of_stage(num_pieces, stage, num_stages)) for stage in range(num_stages))
 
 
+def is_even(cut: Cut) -> bool:
+    """Whether ranks divide the pieces in this way today."""
+    return cut == even_cut(sum(cut), len(cut))
+
+
 def best_cut(pieces: Sequence[Piece], demand: CutTarget, capacity_bytes: int | None = None) -> Cut | None:
     """The cut into stages of at least one piece with the fastest step; None if no cut fits.
 

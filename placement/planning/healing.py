@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from estimators.learning import Run
-from estimators.memory import NO_EXTRA, Extra, num_shards
+from estimators.memory import NO_EXTRA, Extra
 
 ROOM = (16, 8, 4, 2)
 """How many times what is known to be missing a plan has room for, after two failures. Known is little more than what
@@ -40,7 +40,7 @@ def corrections(failed: Sequence[Run]) -> list[Extra]:
         return run.held_bytes - run.traced_bytes
 
     def whole(of_run: Callable[[Run], int]) -> Callable[[Run], int]:
-        return lambda run: of_run(run) * num_shards(run.layout)
+        return lambda run: of_run(run) * run.layout.parameter_shards
 
     def asked_of(run: Run) -> int:
         return run.asked_bytes

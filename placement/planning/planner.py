@@ -9,7 +9,7 @@ seconds. While other candidates wait for devices, this trains the most candidate
 
 1. one rank comes first if it fits, in as few micro-batches as possible: n ranks are at most n times faster, and
    communication reduces that;
-2. all other ways (``transformation``) are priced from the costs of the units (``pricing``), and examined from the
+2. all other ways (``ways``) are priced from the costs of the units (``pricing``), and examined from the
    cheapest on. The first one that fits by its trace is taken. Those that by their units need far more than a device
    offers are not traced;
 3. in each way the micro-batch is the largest that fits: accumulating over smaller ones costs no FLOPs, but smaller
@@ -40,7 +40,7 @@ from placement.planning.question import Question, degrees
 from placement.planning.refusals import causes, nothing_allowed, nothing_fits
 from placement.planning.rows import TOLERANCE, Row, worth_a_trace
 from placement.planning.traced_options import TracedOptions
-from placement.planning.transformation import list_ways
+from placement.planning.ways import list_ways
 from placement.pricing.pricer import Pricer
 
 WORTH = math.log2(1 / 0.9)

@@ -29,7 +29,7 @@ class TracedOptions:
         """Whether the model states, divided evenly, leave anything of a device; kept for all ways that divide alike."""
         if self._extra is not NO_EXTRA:
             return self.states_alone(way, offered_mib) is None
-        key = num_shards(way), num_ranks, offered_mib
+        key = way.optimizer_shards, num_ranks, offered_mib
         if key not in self._states_known:
             self._states_known[key] = self.states_alone(way, offered_mib) is None
         return self._states_known[key]
@@ -37,7 +37,8 @@ class TracedOptions:
     def states_alone(self, way: Spread, offered_mib: int) -> Option | None:
         """The refusal of a way whose model states alone are too large, divided evenly; None if they are not."""
         extra_bytes = min(map(self._extra.bytes_for, (*layouts_of(way), *layouts_of(replace(way, recompute=True)))))
-        least = predict_states(self._profile, num_shards(way), way.world_size, extra_bytes, self._margin)
+        # Nothing is divided over more ranks than optimizer states, so this is a lower bound.
+        least = predict_states(self._profile, way.optimizer_shards, way.world_size, extra_bytes, self._margin)
         option = Option(plan_of(1, way.pp, way), least, offered_mib, Known.STATES)
         return None if option.fits else option
 
@@ -118,11 +119,6 @@ def _listed(question: Question) -> Iterator[Option | Untraced]:
 def num_shares(way: Spread) -> int:
     """Number of ranks that train on different samples."""
     return way.dp_replicate * way.dp_shard
-
-
-def num_shards(way: Spread) -> int:
-    """Largest number of ranks that any part of the model states may be divided over."""
-    return way.dp_shard * way.tp * way.pp * (way.dp_replicate if way.zero1 else 1)
 
 
 @lru_cache(maxsize=4096)

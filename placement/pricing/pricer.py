@@ -27,13 +27,12 @@ from placement.pricing.unit_costs import (
     UnitCosts,
     broadcasts,
     merged,
-    state_shards,
     waited,
 )
 
-_SPREADING = {"dp_replicate", "dp_shard", "reshard", "zero1", "sequence_parallel", "schedule"}
+_DIVIDING_AXES = {"dp_replicate", "dp_shard", "reshard", "zero1", "sequence_parallel", "schedule"}
 """Axes under which ranks compute the same: they divide samples, states, or activations between layers."""
-_computing = attrgetter(*(axis.name for axis in fields(Spread) if axis.name not in _SPREADING))
+_compute_axes = attrgetter(*(axis.name for axis in fields(Spread) if axis.name not in _DIVIDING_AXES))
 
 HALO_SHARE = 0.1
 """Share of a unit's output in the rows that slabs exchange for a convolution."""
@@ -80,11 +79,11 @@ class Pricer:
     def least_seconds(self, way: Spread, num_ranks: int, share: int, sizes: Sequence[int]) -> float:
         """A bound of the price's seconds at the best of these micro-batches of ``share`` samples for each rank: the
         seconds without communication. Kept for all ways that compute alike."""
-        key = _computing(way), share
+        key = _compute_axes(way), share
         if key not in self._least:
             steps = way.pp - 1
             self._least[key] = min(self._slowest_stage(way, size) * (share // size + steps) for size in sizes)
-        return self._kind.sharing(num_ranks) * (self._least[key] + self._model.update_seconds / state_shards(way))
+        return self._kind.sharing(num_ranks) * (self._least[key] + self._model.update_seconds / way.optimizer_shards)
 
     def _stages(self, way: Spread) -> list[Mapping[UnitCosts, int]]:
         """The units of each stage with their numbers, made once for each number of stages."""
@@ -94,11 +93,11 @@ class Pricer:
 
     def _compute_seconds(self, way: Spread, micro_batch: int, num: int) -> float:
         slowest = self._slowest_stage(way, micro_batch)
-        return slowest * (num + way.pp - 1) + self._model.update_seconds / state_shards(way)
+        return slowest * (num + way.pp - 1) + self._model.update_seconds / way.optimizer_shards
 
     def _slowest_stage(self, way: Spread, micro_batch: int) -> float:
         """Seconds of both passes of a micro-batch in the slowest stage, kept for all ways that compute alike."""
-        key = _computing(way), micro_batch
+        key = _compute_axes(way), micro_batch
         if key not in self._slowest:
             self._slowest[key] = max(
                 sum(count * unit.seconds(way, micro_batch) for unit, count in stage.items())

@@ -302,11 +302,6 @@ def waited(kind: str, axis: str, num: float, each_bytes: float) -> Collectives:
     return Collectives(kind, MESH[axis].name, False, num, num * each_bytes)
 
 
-def state_shards(way: Spread) -> int:
-    """Number of ranks that share one copy of the optimizer states."""
-    return way.dp_shard * way.tp * way.pp * (way.dp_replicate if way.zero1 else 1)
-
-
 def _light(work: Work) -> Work:
     """The part of ``work`` that is neither a product of matrices nor attention."""
     kept = (work.of(name) if name not in _SLOW else (0.0,) * len(work.of(name)) for name in OP_KINDS)

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from typing import Any
 
 from estimators.model import Candidate
+from scamp_service.study.values import is_number
 
 
 def family(candidate: Candidate, searched: Collection[str]) -> str:
@@ -24,21 +25,17 @@ def family(candidate: Candidate, searched: Collection[str]) -> str:
     ``searched`` are the names of the study's search space.
     """
     params = candidate.params.items()
-    settings = {name: value for name, value in params if name not in searched or not _is_number(value)}
+    settings = {name: value for name, value in params if name not in searched or not is_number(value)}
     settings = {name: _without_numbers(value) if name in searched else value for name, value in settings.items()}
     identity = [candidate.workload, candidate.code, settings]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _without_numbers(value: Any) -> Any:
     """The value of a parameter with nothing in place of the numbers inside its lists and repeated blocks."""
     match value:
         case list():
-            return [_without_numbers(entry) for entry in value if not _is_number(entry)]
+            return [_without_numbers(entry) for entry in value if not is_number(entry)]
         case dict():
-            return {name: _without_numbers(entry) for name, entry in value.items() if not _is_number(entry)}
+            return {name: _without_numbers(entry) for name, entry in value.items() if not is_number(entry)}
     return value

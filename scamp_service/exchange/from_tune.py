@@ -22,6 +22,7 @@ from scamp_service.exchange.imported import Imported
 from scamp_service.exchange.optuna_space import label_of
 from scamp_service.lifecycle import TrialState
 from scamp_service.store.writes.external import RUN_BY_OTHERS, NewTrial
+from scamp_service.study.values import is_number
 
 _STATES = {"TERMINATED": TrialState.COMPLETED, "ERROR": TrialState.FAILED}
 NOT_ENDED = "had not ended when the results were imported"
@@ -56,11 +57,11 @@ class _Result:
         params = _read(folder / "params.json")
         self.params: Mapping[str, Any] = params if isinstance(params, dict) else {}
         self.rows = list(_rows(folder / "result.json"))
-        self.names = {name for row in self.rows for name, value in row.items() if _is_number(value)}
+        self.names = {name for row in self.rows for name, value in row.items() if is_number(value)}
         self.reports = {
             int(row.get("training_iteration", place)): float(row[metric])
             for place, row in enumerate(self.rows, 1)
-            if _is_number(row.get(metric))
+            if is_number(row.get(metric))
         }
         last = self.rows[-1] if self.rows else {}
         self.id = str(last.get("trial_id") or next((one for one in known if f"_{one}_" in f"_{folder.name}_"), ""))
@@ -72,7 +73,7 @@ class _Result:
         self._finished_at = last.get("timestamp") or self._started_at
 
     def _first(self) -> float | None:
-        if not self.rows or not _is_number(self.rows[0].get("timestamp")):
+        if not self.rows or not is_number(self.rows[0].get("timestamp")):
             return None
         return float(self.rows[0]["timestamp"]) - float(self.rows[0].get("time_total_s") or 0.0)
 
@@ -158,16 +159,12 @@ def _flat(prefix: str, params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _distribution(values: Sequence[Any]) -> BaseDistribution:
     """The smallest distribution that has these values: results do not say from which they were drawn."""
-    if not all(_is_number(value) and math.isfinite(value) for value in values):
+    if not all(is_number(value) and math.isfinite(value) for value in values):
         return CategoricalDistribution(list({(type(value), value): value for value in values}.values()))
     if all(isinstance(value, int) for value in values):
         return IntDistribution(min(values), max(values))
     return FloatDistribution(float(min(values)), float(max(values)))
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _seconds(value: Any) -> float | None:
-    return float(value) if _is_number(value) and math.isfinite(value) else None
+    return float(value) if is_number(value) and math.isfinite(value) else None

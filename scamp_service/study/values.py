@@ -32,6 +32,11 @@ def at_most(number: int) -> BeforeValidator:
     return BeforeValidator(short)
 
 
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is an integer or a float, and no bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def as_number(value: Any) -> Any:
     """``value``, or its number if it is text such as ``1e-4``: YAML 1.1, which PyYAML follows, reads that as text."""
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
@@ -40,7 +45,7 @@ def as_number(value: Any) -> Any:
 def _number(value: Any) -> Any:
     """``value`` if it is a finite number, or text that ``as_number`` turns into one."""
     value = as_number(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise ValueError("must be a number")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("must be finite")

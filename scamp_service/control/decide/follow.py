@@ -56,21 +56,8 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             why = _cause(attempt) or "its ranks disappeared"
             reason = f"continues on {devices(before.plan)} as before: on {devices(attempt.plan)}: {why}"
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": trial.num_lost + 1}, before)
-        case Outcome.DONE if trial.value is None:
-            advice = "choose a metric that evaluate() returns"
-            reason = f"it ended without reporting the objective {study.objective.metric!r}; {advice}"
-            yield MoveTrial(trial, TrialState.FAILED, {"reason": reason})
-        case Outcome.DONE if trial.value is not None and not math.isfinite(trial.value):
-            reason = (
-                f"its objective {study.objective.metric!r} was {trial.value} at step {trial.step}, the last one: "
-                "no other trial compares with that; evaluate must return finite numbers"
-            )
-            yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
-        case Outcome.DONE if (rung := next_pause(study.stopping, trial)) is not None and rung <= trial.step:
-            reason = f"paused at step {trial.step}, {NOT_COMPARED}"
-            yield MoveTrial(trial, TrialState.PAUSED, {"reason": reason})
         case Outcome.DONE:
-            yield MoveTrial(trial, TrialState.COMPLETED, {"reason": f"trained all {study.steps} steps"})
+            yield _done(study, trial)
         case Outcome.OUT_OF_MEMORY:
             yield _heal(study, trial, attempt)
         case Outcome.DIVERGED:
@@ -106,6 +93,23 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield Launch(order_for(s, trial, attempt))
         case None:
             yield _lose(attempt, "all its ranks disappeared")
+
+
+def _done(study: StudyRules, trial: Trial) -> Effect:
+    """End or pause a trial that has trained as far as its attempt was to go."""
+    if trial.value is None:
+        advice = "choose a metric that evaluate() returns"
+        reason = f"it ended without reporting the objective {study.objective.metric!r}; {advice}"
+        return MoveTrial(trial, TrialState.FAILED, {"reason": reason})
+    if not math.isfinite(trial.value):
+        reason = (
+            f"its objective {study.objective.metric!r} was {trial.value} at step {trial.step}, the last one: "
+            "no other trial compares with that; evaluate must return finite numbers"
+        )
+        return MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
+    if (rung := next_pause(study.stopping, trial)) is not None and rung <= trial.step:
+        return MoveTrial(trial, TrialState.PAUSED, {"reason": f"paused at step {trial.step}, {NOT_COMPARED}"})
+    return MoveTrial(trial, TrialState.COMPLETED, {"reason": f"trained all {study.steps} steps"})
 
 
 def _cause(attempt: Attempt) -> str:
@@ -157,14 +161,13 @@ def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
             f"{attempt.mib_per_rank} MiB per rank; it will evaluate fewer at a time, or reserve more"
         )
         return MoveTrial(trial, TrialState.WAITING, {"reason": reason, "num_oom": num_oom})
-    least_bytes = max(attempt.prediction.reserved_mib * MIB, attempt.measured_bytes)
     if num_oom > study.max_oom:
         failed = f"ran out of memory {num_oom} time{'s' * (num_oom > 1)} ({attempt.detail})"
         reason = f"{failed}; raise budget.max_oom, or let it need less, as by a smaller batch"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_oom": num_oom})
     reason = (
         f"ran out of memory with {attempt.mib_per_rank} MiB per rank; "
-        f"under this plan it needs more than {least_bytes / MIB:.1f} MiB, and is planned again with that"
+        f"under this plan it needs more than {attempt.least_bytes / MIB:.1f} MiB, and is planned again with that"
     )
     return MoveTrial(trial, TrialState.WAITING, {"reason": reason, "num_oom": num_oom})
 

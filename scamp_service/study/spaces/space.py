@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterable, Mapping
 from decimal import Context, Decimal
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from scamp_service.study.values import LARGEST_INT, Name, Number, Strict, Value, at_most, key_of
+from scamp_service.study.values import LARGEST_INT, Name, Number, Strict, Value, at_most, is_number, key_of
 
 _EXACT = Context(prec=1200)
 """Precision for any two floats: they differ by at most 632 decimal places, and a quotient has at most 633 digits."""
@@ -24,6 +24,15 @@ When = Annotated[dict[Name, Value], Field(max_length=20), at_most(20)]
 """Name of another parameter → the value, or a list of the values, with which a parameter exists. All must hold."""
 
 
+_Listed = TypeVar("_Listed", "Categorical", "Ordinal")
+
+
+def _with_allowed_prior(listed: _Listed) -> _Listed:
+    if listed.prior is not None and (wrong := listed.why_not(listed.prior)):
+        raise ValueError(f"the prior {wrong}")
+    return listed
+
+
 class Categorical(Strict):
     """One of a list of values. ``prior`` is the one that the user believes in."""
 
@@ -31,11 +40,7 @@ class Categorical(Strict):
     when: When = Field(default={})
     prior: Value = None
 
-    @model_validator(mode="after")
-    def _believed(self) -> Self:
-        if self.prior is not None and (wrong := self.why_not(self.prior)):
-            raise ValueError(f"the prior {wrong}")
-        return self
+    _prior_is_allowed = model_validator(mode="after")(_with_allowed_prior)
 
     @field_validator("choice")
     @classmethod
@@ -67,11 +72,7 @@ class Ordinal(Strict):
     when: When = Field(default={})
     prior: Value = None
 
-    @model_validator(mode="after")
-    def _believed(self) -> Self:
-        if self.prior is not None and (wrong := self.why_not(self.prior)):
-            raise ValueError(f"the prior {wrong}")
-        return self
+    _prior_is_allowed = model_validator(mode="after")(_with_allowed_prior)
 
     @field_validator("ordinal")
     @classmethod
@@ -152,8 +153,7 @@ class Range(Strict):
 
     def why_not(self, value: Any) -> str:
         """Why ``value`` is not allowed here; empty when it is."""
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or (self.integer and not isinstance(value, int)):
+        if not is_number(value) or (self.integer and not isinstance(value, int)):
             return f"{value!r} is not {'an integer' if self.integer else 'a number'}"
         if not self.low <= value <= self.high:
             return f"{value} is not between {self.low} and {self.high}"

@@ -16,7 +16,7 @@ from placement.model import Cluster, Device
 from placement.option import Option
 from placement.pipelining.cuts import even_cut
 from placement.planning.question import Question, divisors
-from placement.planning.transformation import list_ways
+from placement.planning.ways import list_ways
 from placement.pricing.pricer import Pricer
 from placement.pricing.unit_costs import ModelCosts
 from tests.placement.exact.test_candidate_ways import gpt

@@ -27,7 +27,7 @@ from placement.planning.planner import PlanChoice, choose
 from placement.planning.question import Question, degrees, divisors, margin_for
 from placement.planning.refusals import causes
 from placement.planning.traced_options import list_options
-from placement.planning.transformation import list_ways
+from placement.planning.ways import list_ways
 
 
 def cluster(*capacities_mib: int) -> Cluster:

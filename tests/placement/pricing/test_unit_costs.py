@@ -7,7 +7,7 @@ import pytest
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
 from estimators.work import Collectives
-from placement.pricing.unit_costs import KEPT_SHARE, ModelCosts, merged, state_shards
+from placement.pricing.unit_costs import KEPT_SHARE, ModelCosts, merged
 from tests.placement.exact.test_candidate_ways import MIB, gpt
 
 MODEL = ModelCosts(gpt(), gpu("V100-32"))
@@ -56,7 +56,9 @@ def test_merged_collectives_keep_their_number_and_bytes() -> None:
 
 
 def test_replicas_share_optimizer_states_only_with_zero1() -> None:
-    assert state_shards(Spread(dp_replicate=4)) == 1 and state_shards(Spread(dp_replicate=4, zero1=True)) == 4
+    assert Spread(dp_replicate=4).optimizer_shards == 1
+    zero1 = Spread(dp_replicate=4, zero1=True)
+    assert (zero1.parameter_shards, zero1.optimizer_shards) == (1, 4)
     whole = BLOCK.held_bytes(Spread(), 16)
     assert BLOCK.held_bytes(Spread(dp_replicate=4), 16) == whole == 4 * MIB * 16
     assert BLOCK.held_bytes(Spread(dp_replicate=4, zero1=True), 16) == 4 * MIB * (8 + 8 / 4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from estimators.axes import Spread
 from estimators.constraints import Constraints, Limit, Name
 from estimators.model import INDIVISIBLE, Divisions
-from placement.planning.transformation import list_ways
+from placement.planning.ways import list_ways
 
 EVERYTHING = Divisions(most_parts=8, in_parts=True, most_stages=8, most_slabs=8)
 
