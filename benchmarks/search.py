@@ -1,4 +1,5 @@
-"""Measures the search: whether ScaMP's samplers propose what Optuna's own do, and the study database as its storage.
+"""Measures the search: whether ScaMP's samplers propose what Optuna's own do, the study database as its storage, and
+samplers and stopping rules on a table of learning curves.
 
 Prints a table, and as its last line one line of JSON. ``--quick`` takes at most a minute.
 """
@@ -13,6 +14,7 @@ from typing import Any
 
 from benchmarks.searching.asking import asking
 from benchmarks.searching.equal_samplers import CASES, first_difference
+from benchmarks.searching.regret import regrets
 from benchmarks.searching.storage_contract import storage_contract
 
 
@@ -27,6 +29,7 @@ def main() -> None:
         **equal_samplers(num_seeds=1 if options.quick else 5),
         **storage_contract(with_postgresql=not options.quick),
         **asking(num_asks=3 if options.quick else 15),
+        **regrets(num_seeds=3 if options.quick else 40),
     }
     print(json.dumps(figures))
 
