@@ -27,7 +27,7 @@ class EarlierStudy:
 def earlier_trials(spec: StudySpec, studies: Sequence[EarlierStudy]) -> list[Completed]:
     """The trials that fit the space of ``spec``, with negative numbers, so that they come before its own.
 
-    Of a study with weight w a share w of the trials is taken, the best ones and others evenly.
+    Of about ``MOST_OF_A_STUDY`` trials of a study (the best ones, and others evenly) a share of ``weight`` is taken.
     """
     slots, found = slots_of(spec.space), list[Completed]()
     space = Space(spec.space)
@@ -36,9 +36,9 @@ def earlier_trials(spec: StudySpec, studies: Sequence[EarlierStudy]) -> list[Com
         for past in study.trials:
             history.learn(past)
             number = max(number, past.number)
-        most = max(1, round(study.weight * MOST_OF_A_STUDY))
-        shown = [one for one in history.shown(number + 1, most).completed if is_candidate(slots, one.params)]
-        taken = [one for place, one in enumerate(shown) if int((place + 1) * study.weight) > int(place * study.weight)]
+        shown = history.shown(number + 1, MOST_OF_A_STUDY).completed
+        fit = [one for one in shown if is_candidate(slots, one.params)]
+        taken = [one for place, one in enumerate(fit) if int((place + 1) * study.weight) > int(place * study.weight)]
         found += [replace(one, params=_only(space, one.params), excesses={}) for one in taken]
     return [replace(one, number=place - len(found)) for place, one in enumerate(found)]
 

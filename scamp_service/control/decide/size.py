@@ -66,8 +66,13 @@ def _why_no_plan_yet(s: Snapshot, trial: Trial) -> str:
 
 
 def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:
-    """The trial fits nowhere. If that is because the cluster has lost the devices of its plan, they may come back."""
+    """The trial fits nowhere. If that is because the cluster has lost the devices of its plan, they may come back.
+
+    A copy that has not trained yet never comes back: the trial that it copies continues, and drops its checkpoint.
+    """
     offer, reason = unsized.offer, unsized.reason
+    if trial.parent is not None and trial.value is None:
+        offer = None
     missing = missing_devices(offer, *trial.sized.demand) if trial.sized and offer is not None else ""
     if missing:
         reason = f"{missing}. The study waits {RETURN_WORDS} for more of them. Until then: {reason}"

@@ -90,14 +90,15 @@ class Patience(_AtReports):
 
     def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
         """Complete the trial if as many reports as ``patience`` have passed without an improvement."""
-        best, at, since = math.inf, 0, 0
+        if not math.isfinite(value := reported[rung][trial.number]):
+            return broken_value(value, trial.step, rung)
+        best_key, at, since = math.inf, 0, 0
         for step, value in self._own(trial, rung, reported):
             since += 1
-            if (key := self.objective.key(value)) < best - self.min_delta:
-                best, at, since = key, step, 0
-        if not math.isfinite(best):
-            return broken_value(reported[rung][trial.number], trial.step, rung)
-        stands = f"its best value is {self.objective.key(best):.4g} of step {at}, {since} reports before step {rung}"
+            if (key := self.objective.key(value)) < best_key - self.min_delta:
+                best_key, at, since = key, step, 0
+        best = self.objective.key(best_key)  # its own inverse
+        stands = f"its best value is {best:.4g} of step {at}, {since} reports before step {rung}"
         if since >= self.patience:
             return Complete(f"complete at step {trial.step}, as it no longer improves: {stands}")
         return Continue(f"continues after step {trial.step}: {stands}")

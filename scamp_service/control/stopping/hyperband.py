@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
 
-from scamp_service.control.stopping.rule import Continue, Verdict
+from scamp_service.control.stopping.rule import Continue, Verdict, broken_value
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving, halving_rungs
 from scamp_service.model import Trial
@@ -52,6 +52,8 @@ class Hyperband:
         """Compare the trial with those of its own bracket; let it continue at a rung that the bracket leaves out."""
         index = self.bracket_of(trial.number)
         bracket = self.brackets[index]
+        if not math.isfinite(value := reported[rung][trial.number]):
+            return broken_value(value, trial.step, rung)
         if rung not in bracket.rungs:
             first = f"first at step {bracket.rungs[0]}" if bracket.rungs else "nowhere"
             return Continue(f"continues after step {trial.step}: its bracket {index + 1} is judged {first}")

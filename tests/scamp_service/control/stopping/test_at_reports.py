@@ -69,6 +69,7 @@ def test_percentiles_are_those_of_numpy(values: list[float], percentile: float, 
         ([0.5, 0.51, 0.52, 0.53], 0, Continue),
         ([0.5, 0.51, 0.52, 0.53], 0.1, Complete),
         ([0.5, math.nan, math.nan, 0.6], 0, Continue),
+        ([0.5, 0.6, math.nan], 0, Stop),
         ([math.nan], 0, Stop),
     ],
 )

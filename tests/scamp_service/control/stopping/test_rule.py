@@ -154,3 +154,16 @@ def test_some_trial_continues_at_each_rung_when_nothing_else_is_left(options: An
     for rung in rule.rungs:
         judged = [rule.judge(trial(number=number, step=rung), rung, known, is_last=True) for number in range(num)]
         assert any(isinstance(verdict, Continue) for verdict in judged)
+
+
+@every_rule
+@pytest.mark.parametrize("value", BROKEN)
+def test_a_value_that_is_not_finite_stops_a_trial_wherever_it_is_judged(options: Any, value: float) -> None:
+    kinds = {one["rule"] for one in (options if isinstance(options, list) else [options])}
+    if kinds & {"none", "pbt"}:
+        return  # none judges nobody, and a member of a population gives way to a copy
+    spec = spec_of(options)
+    rule = rule_of(spec)
+    for number in (2, 3, 4):  # in several brackets
+        known = reported(rule, spec.objective, [(0, 0.5), (1, 0.6), (number, value)])
+        assert {type(verdict) for verdict in verdicts(rule, number, known)} == {Stop}
