@@ -61,7 +61,7 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
                     continuing.append((-rung, 0.0, trial, f"continues after step {trial.step}: none to copy is left"))
                 else:
                     why = f"{reason}; a copy of trial {found.number} with changed parameters takes its place"
-                    yield Branch(trial, found, study.mutate(dict(found.params), trial.number), rung, why)
+                    yield Branch(trial, found, study.mutate(dict(found.params), trial.number), found.step, why)
             case Pause(reason):
                 if trial.reason.endswith(NOT_COMPARED):
                     yield MoveTrial(trial, TrialState.PAUSED, {"reason": reason})

@@ -47,7 +47,7 @@ class Stop:
 class Exploit:
     """The trial ends, and a copy of one of the ``donors`` continues in its place, with changed parameters.
 
-    ``donors`` are numbers of trials; the first that is paused at this rung is copied. If none is, the trial continues.
+    ``donors`` are numbers of trials; the first that is paused is copied as it is. If none is, the trial continues.
     """
 
     reason: str
