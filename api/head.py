@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 class Head:
     """Middleware that has a HEAD request answered as GET, and ends the answer at its first byte.
 
-    FastAPI refuses HEAD with 405. A stream of events would otherwise go on for ever, unread.
+    FastAPI refuses HEAD with 405. A stream of events would otherwise continue for ever, unread.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -10,7 +10,7 @@ from scamp_service.errors import Unavailable
 from scamp_service.store.store import Store
 
 FRESH_SECONDS = 3.0
-"""So long an answer counts. ``/readyz`` is open to everybody, and each write waits for the disk."""
+"""Seconds that an answer counts. ``/readyz`` is open to everybody, and each write waits for the disk."""
 WAIT_SECONDS = 5.0
 
 

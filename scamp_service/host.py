@@ -57,7 +57,7 @@ class Process:
 
 @cache
 def kernel() -> str:
-    """Name of the running kernel and process namespace; that of the host where the system does not tell."""
+    """Name of the running kernel and process namespace; that of the host where the system does not say."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:

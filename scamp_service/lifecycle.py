@@ -53,7 +53,7 @@ class TrialState(StrEnum):
 
 
 class Origin(StrEnum):
-    """Who has created a trial. ScaMP runs those of SEARCH (its sampler), ENQUEUED (a user) and BRANCH (a stopping rule:
+    """The creator of a trial. ScaMP runs trials of SEARCH (its sampler), ENQUEUED (a user) and BRANCH (a stopping rule:
     a copy of another trial with changed parameters).
 
     EXTERNAL trials are created, run and ended by other programs, through Optuna. Only SEARCH counts in the budget.

@@ -22,14 +22,14 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who leads. ``epoch`` grows with each new holder, ``renewals`` while the holder lives.
+    """The leader lease: its holder leads.
 
-    No time is stored: whoever waits for the lease sees by its own clock how long nobody has renewed it.
+    No time is stored: a process that waits for the lease sees by its own clock how long nobody has renewed it.
     """
 
     holder: str  # empty: nobody
-    epoch: int
-    renewals: int
+    epoch: int  # grows with each new holder
+    renewals: int  # grows while the holder lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +49,26 @@ class Study:
 
 @dataclass(frozen=True)  # without slots, which a cached property cannot have
 class Sized:
-    """The result of sizing a candidate: its plan, the reason, and the prediction for the rank with the highest peak.
+    """The result of sizing a candidate: its plan, the reason, and its prediction.
 
-    ``structure`` identifies the traced structure. ``learned_bytes`` is what earlier trials of the family suggested to
-    add under the layout of the plan. It is larger than the ``extra_bytes`` of the prediction when no plan fits with
-    that much added. ``options`` are the plans that were compared, and ``pipeline`` is the step of a plan with a
-    pipeline as JSON (see ``sizing.sizer``; None: another plan). The store keeps both apart (``Store.options``,
-    ``Store.pipeline``), because they are much larger than a trial: a trial that was read has neither. It has no
-    ``share`` either, the number of devices for each candidate when this was decided.
+    The store keeps ``options`` and ``pipeline`` apart (``Store.options``, ``Store.pipeline``), because they are much
+    larger than a trial. A trial that was read has neither, and no ``share``.
 
-    ``step_seconds`` are those predicted for an optimizer step of the gang alone on its host, times ``step_factor``,
-    which was learned from earlier trials of the family (1: nothing was). None where the speed of the devices is not
-    known.
+    ``learned_bytes`` is larger than the ``extra_bytes`` of the prediction when no plan fits with that much added.
     """
 
-    structure: str
+    structure: str  # identifies the traced structure
     plan: Plan
-    prediction: Prediction
+    prediction: Prediction  # for the rank with the highest peak
     reason: str
-    learned_bytes: int = 0
-    options: tuple[Option, ...] = ()
-    step_seconds: float | None = None
-    step_factor: float = 1.0
-    pipeline: Json | None = None
-    share: int = 1
-    num_params: int = 0
+    learned_bytes: int = 0  # to add under the plan's layout, by earlier trials of the family
+    options: tuple[Option, ...] = ()  # the plans that were compared
+    step_seconds: float | None = None  # predicted for an optimizer step of the gang alone on its host, times
+    # ``step_factor``; None: the speed of the devices is not known
+    step_factor: float = 1.0  # learned from earlier trials of the family; 1: nothing was
+    pipeline: Json | None = None  # the step of a plan with a pipeline (see ``sizing.sizer``); None: another plan
+    share: int = 1  # devices for each candidate when this was decided
+    num_params: int = 0  # of the model
 
     @property
     def quantities(self) -> Mapping[str, float | None]:
@@ -94,50 +89,37 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate's life. ``attempt`` counts the attempts begun (0: none yet).
-
-    ``sized`` is the newest plan, None before the first one. ``structure`` is also set for candidates that fit nowhere.
-    Trials with the same ``family`` learn from each other's memory. ``measured_bytes`` is the largest measured peak (0:
-    none). ``measured_step_seconds`` is the newest of the attempts with this plan (None: none). ``num_lost`` and
-    ``num_oom`` count the attempts that were lost or ran out of memory. ``passed_over`` counts the later trials that
-    have begun since this one was queued, up to the number that decides something. ``judged_step`` is the last rung at
-    which the stopping rule has decided. ``value`` is the objective at ``step``: the newest while the trial runs, the
-    final one afterwards, NaN if it diverged. ``num_faults`` counts the attempts in a row that a fault of the host ended
-    without a new checkpoint; before ``retry_at`` the trial does not run again. ``offer`` are the devices on which an
-    INFEASIBLE trial fits under no plan, None if it would fit on no devices at all. It ``once_fit`` if the cluster had
-    devices for its newest plan, and has lost them. ``origin`` says who has created the trial. A
-    copy of another one begins with its checkpoint, ``parent``.
-    """
+    """One candidate from its proposal to its end, however often it runs."""
 
     id: int
     study_id: int
-    number: int
+    number: int  # within the study, from 0
     state: TrialState
-    attempt: int
+    attempt: int  # attempts begun so far; 0: none yet
     params: Json
-    reason: str
-    structure: str
-    sized: Sized | None
-    measured_bytes: int
-    measured_step_seconds: float | None
-    family: str
-    num_lost: int
-    num_oom: int
-    passed_over: int
-    judged_step: int
-    step: int
-    value: float | None
+    reason: str  # for its state
+    structure: str  # identifies the traced structure; also set for candidates that fit nowhere
+    sized: Sized | None  # the newest plan; None before the first one
+    measured_bytes: int  # largest measured peak of a rank; 0: none
+    measured_step_seconds: float | None  # of the newest attempt with this plan that was timed; None: none
+    family: str  # trials of the same family learn from each other's memory
+    num_lost: int  # attempts that were lost
+    num_oom: int  # attempts that ran out of memory
+    passed_over: int  # later trials that began since this one was queued, up to the number that decides something
+    judged_step: int  # last rung at which the stopping rule has decided
+    step: int  # of ``value``
+    value: float | None  # objective: the newest while the trial runs, the final one afterwards; NaN if it diverged
     created_at: float
     started_at: float | None
     finished_at: float | None
-    num_faults: int = 0
-    retry_at: float = 0.0
-    offer: Offer | None = None
-    once_fit: bool = False
-    origin: Origin = Origin.SEARCH
-    parent_id: int | None = None
+    num_faults: int = 0  # attempts in a row that a fault of the host ended without a new checkpoint
+    retry_at: float = 0.0  # the trial does not run again before this time
+    offer: Offer | None = None  # devices on which an INFEASIBLE trial does not fit; None: it fits on no devices at all
+    once_fit: bool = False  # the cluster had devices for the newest plan, and has lost them
+    origin: Origin = Origin.SEARCH  # says who has created the trial
+    parent_id: int | None = None  # of the trial that this one is a copy of; None: it is no copy
     parent_number: int | None = None
-    parent_step: int | None = None
+    parent_step: int | None = None  # step of the parent's checkpoint, with which the copy begins
 
     @property
     def parent(self) -> CheckpointName | None:
@@ -174,18 +156,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One run of a trial. ``token`` fences it: a report with another token is refused.
-
-    ``measured_bytes`` is the largest peak of tensors of one rank, or a lower bound when the attempt ran
-    out of memory. ``predicted_step_seconds`` and ``step_factor`` are those of the plan (see ``Sized``).
-    ``measured_step_seconds`` is the median of ``timed_steps`` optimizer steps, without the first ones, evaluations and
-    checkpoints (None: no step was timed). ``checkpoint_step`` is the step of the last committed checkpoint (-1: none).
-    ``detail`` explains the outcome. ``phase`` is what the attempt did when it ran out of memory (``learning.Phase``).
-    """
+    """One run of a trial."""
 
     trial_id: int
-    attempt: int
-    token: str
+    attempt: int  # its number within the trial, from 1
+    token: str  # the fencing token: a report with another one is refused
     state: AttemptState
     plan: Plan
     devices: tuple[str, ...]
@@ -193,15 +168,15 @@ class Attempt:
     prediction: Prediction
     placement_reason: str
     created_at: float
-    predicted_step_seconds: float | None = None
-    step_factor: float = 1.0
-    measured_bytes: int = 0
-    measured_step_seconds: float | None = None
-    timed_steps: int = 0
+    predicted_step_seconds: float | None = None  # by the plan (see ``Sized``)
+    step_factor: float = 1.0  # by the plan (see ``Sized``)
+    measured_bytes: int = 0  # largest peak of tensors of one rank, or a lower bound if the attempt ran out of memory
+    measured_step_seconds: float | None = None  # median of ``timed_steps`` steps; None: no step was timed
+    timed_steps: int = 0  # optimizer steps, without the first ones, evaluations and checkpoints
     outcome: Outcome | None = None
-    detail: str = ""
-    phase: str = ""
-    checkpoint_step: int = -1
+    detail: str = ""  # explains the outcome
+    phase: str = ""  # of the attempt when it ran out of memory (``learning.Phase``)
+    checkpoint_step: int = -1  # step of the last committed checkpoint; -1: none
     started_at: float | None = None
     ended_at: float | None = None
 
@@ -232,16 +207,12 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """INFEASIBLE trials of a running study for which the devices of ``offer`` do not suffice.
-
-    They ``once_fit`` if the cluster has lost the devices of their plans.
-    ``newest_at`` is the time of the newest verdict.
-    """
+    """INFEASIBLE trials of a running study for which the devices of ``offer`` do not suffice."""
 
     study_id: int
     offer: Offer
-    once_fit: bool
-    newest_at: float
+    once_fit: bool  # the cluster has lost the devices of their plans
+    newest_at: float  # time of the newest verdict
 
 
 @dataclass(frozen=True, slots=True)

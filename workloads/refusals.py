@@ -53,7 +53,7 @@ class WrongResult(Exception):
 
 
 class Stopped(BaseException):
-    """The user's code took too long. Not an ``Exception``, because the user's code might catch that and go on."""
+    """The user's code took too long. Not an ``Exception``, because the user's code might catch that and continue."""
 
     def __init__(self, what: str, advice: str) -> None:
         super().__init__(f"{what}: {advice}")

@@ -126,7 +126,7 @@ class Blueprint:
     objects: tuple[int, int] = (0, 0)
 
     def predicts(self, points: Points) -> npt.NDArray[np.bool_]:
-        """For which of the covered architectures the formulas hold; the others must be traced.
+        """The covered architectures for which the formulas hold; the others must be traced.
 
         They do not hold if there are too few blocks, if a size would not be whole, or if the ranks do not evenly divide
         rows that they divide in all examples: some shards would be rounded up, and the examples do not show which.
@@ -140,7 +140,7 @@ class Blueprint:
         return valid
 
     def covers(self, points: Points) -> npt.NDArray[np.bool_]:
-        """Which architectures lie between the examples. The micro-batch and the number of blocks are not limited."""
+        """The architectures that lie between the examples. The micro-batch and the number of blocks are not limited."""
         inside = np.ones(len(next(iter(points.values()))), dtype=np.bool_)
         for name in self.lowest:
             inside &= (points[name] >= self.lowest[name]) & (points[name] <= self.highest[name])

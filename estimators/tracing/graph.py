@@ -224,7 +224,7 @@ class Graph:
 
 
 def _kind_of(node: Any, given: Sequence[Tensor], out: Tensor) -> _Kind:
-    """What a node is made of, from its attributes ``_saved_…``; ``given`` and ``out`` are those of its operation."""
+    """The kind of a node, from its attributes ``_saved_…``; ``given`` and ``out`` are those of its operation."""
     names = [name for name in dir(type(node)) if name.startswith("_saved_")]
     slots = [name for name in names if hasattr(type(node), f"_raw{name}")]
     num_bytes = _NODE_BYTES + _SLOT_BYTES * len(slots)

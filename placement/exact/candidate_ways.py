@@ -2,8 +2,9 @@
 
 A way is a number of ranks that divide the layers (tensor parallel), ranks that divide the batch (shards, replicas, or
 replicas that share optimizer states), a micro-batch, and the kind of recompute that its blocks may have. Degrees are
-powers of two. The formulas are those of ``unit_costs``, so a step of a whole model on one stage takes as long as
-``pricing`` says. The parts of the model before and after the blocks are units of their own, which are never recomputed.
+powers of two. The formulas are those of ``pricing.unit_costs``, so a step of a whole model on one stage takes as long
+as ``pricing.pricer`` says. The parts of the model before and after the blocks are units of their own, which are never
+recomputed.
 
 Bytes are plain sums: all states, activations in flight, and what a pass needs beside them. With several micro-batches
 gradients are indeed held beside all activations. With a single one they are not, so such plans need somewhat less.

@@ -3,8 +3,8 @@
 Nothing is traced: times are simulated from the work of each unit, and memory is added up from states, activations in
 flight, and what else a pass of the whole model holds. ``scamp_service.sizing`` traces the few pipelines that matter.
 Ranks train GPipe and 1F1B with equal numbers of blocks today; all others are only planned. Simulations take time, so
-pipelines are simulated in the order of their lower bounds (``bounds``), until none that is left can be better than the
-best one found.
+pipelines are simulated in the order of their lower bounds (``pipelining.bounds``), until none that is left can be
+better than the best one found.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class _Candidate:
         return Piece(part.forward_seconds, part.backward_seconds, state_bytes, part.kept_bytes, part.output_bytes)
 
     def cost(self, part: _Part) -> StageCost:
-        """Gradients of inputs and of weights are assumed to take the same time: the trace does not tell them apart."""
+        """Gradients of inputs and of weights are assumed to take the same time: the trace does not separate them."""
         piece = self.piece(part)
         half = piece.backward_seconds / 2
         sizes = (piece.kept_bytes, piece.output_bytes, piece.state_bytes)

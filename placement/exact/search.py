@@ -86,7 +86,7 @@ def find(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: 
 def front(
     ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b", step_bytes: int = _GIB
 ) -> list[Found]:
-    """The plans of which none is better in ranks, peak bytes and seconds at once: by ranks, then the fastest first.
+    """The plans that no other one beats in ranks, peak bytes and seconds at once: by ranks, then the fastest first.
 
     For each number of ranks the fastest plan is found, then the fastest one that needs at least ``step_bytes`` less on
     its largest rank, and so on. With a step of one byte these are all.

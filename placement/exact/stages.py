@@ -32,8 +32,8 @@ _Bound = Literal["exact", "below", "above"]
 class CutStage:
     """Units [start, end) on one kind of devices, those of them that are recomputed, and the bytes of one rank.
 
-    Each micro-batch takes ``seconds``, of which ``recompute_seconds`` are for recompute; ``once_seconds`` pass once in
-    a step. Recompute makes the stage hold ``saved_bytes`` less.
+    Each micro-batch takes ``seconds``, including ``recompute_seconds`` for recompute; ``once_seconds`` pass once in a
+    step. Recompute makes the stage hold ``saved_bytes`` less.
     """
 
     start: int

@@ -1,8 +1,8 @@
 """Finds the fastest data parallelism over all devices of a cluster whose kinds differ, with uneven shares of the batch.
 
 Faster devices take more samples of each micro-batch (``shares``); the ranks are replicas, or shard the model. Kinds of
-recompute and numbers of micro-batches are tried in turn. Costs are those of ``unit_costs``. Ranks cannot train uneven
-shares today: such a plan is only planned.
+recompute and numbers of micro-batches are tried in turn. Costs are those of ``pricing.unit_costs``. Ranks cannot train
+uneven shares today: such a plan is only planned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which gang has reserved how many MiB of which device. Placements are checked against this ledger alone.
+"""The MiB of each device that gangs have reserved. Placements are checked against this ledger alone.
 
 It asserts that no device is over-subscribed and that a gang holds all its devices or none. It decides nothing and
 measures nothing. A reservation lasts until it is released, even if its device has vanished.

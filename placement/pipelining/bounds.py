@@ -1,6 +1,7 @@
 """Lower bounds of what a simulation of a pipeline will say, from formulas, before its schedule is even made.
 
-They let ``pipelines`` leave out what cannot win. There are none for 3F1B, which is no alternative to other schedules.
+With them ``exact.pipelines`` leaves out pipelines that cannot win. There are none for 3F1B, which is no alternative to
+other schedules.
 """
 
 from __future__ import annotations

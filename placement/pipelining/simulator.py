@@ -22,7 +22,7 @@ class StageCost:
 
     The backward pass takes ``input_seconds`` + ``weight_seconds``. ``kept_bytes`` are the activations that a forward
     pass keeps for the backward pass. ``output_bytes`` go to each holder of the next stage; their gradients come back.
-    ``state_bytes`` are held during the whole step, at the end of which the update takes ``update_seconds``.
+    ``state_bytes`` are held during the whole step; at its end the update takes ``update_seconds``.
     """
 
     forward_seconds: float

@@ -9,7 +9,7 @@ seconds. While other candidates wait for devices, this trains the most candidate
 
 1. one rank comes first if it fits, in as few micro-batches as possible: n ranks are at most n times faster, and
    communication reduces that;
-2. all other ways (``ways``) are priced from the costs of the units (``pricing``), and examined from the
+2. all other ways (``ways``) are priced from the costs of the units (``pricer``), and examined from the
    cheapest on. The first one that fits by its trace is taken. Those that by their units need far more than a device
    offers are not traced;
 3. in each way the micro-batch is the largest that fits: accumulating over smaller ones costs no FLOPs, but smaller

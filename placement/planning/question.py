@@ -19,7 +19,7 @@ from placement.model import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which plan for ``batch`` samples per optimizer step, of a candidate with this profile on these devices?
+    """The question of a study: the plan for ``batch`` samples per optimizer step of a candidate on these devices.
 
     ``kind`` gives the speed of the devices and of their links, by which plans are ordered; if it is None, that of a CPU
     is assumed, and ``share`` does not count. ``share`` is the number of devices for each candidate. ``extra`` bytes per

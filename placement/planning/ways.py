@@ -1,7 +1,8 @@
 """Phase 1 of planning: lists the ways in which a model can, and by its hints may, be spread over a number of ranks.
 
 A way is a ``Spread`` that ranks can train. Every combination here has been trained to the loss of one process (see
-``tests/workloads``). What a way costs is in ``pricing``; how a pipeline is cut and ordered is in ``pipelines``.
+``tests/workloads``). What a way costs is in ``placement.pricing``; how a pipeline is cut and ordered is in
+``placement.pipelining``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Costs of one unit of a model on one rank: seconds, bytes and collectives, under any way to spread the model.
 
-Every formula is here once: ``pricing`` adds them up for a whole way, ``candidate_ways`` gives them to the search.
+Every formula is here once: ``pricer`` adds them up for a whole way, ``exact.candidate_ways`` passes them to the search.
 Recompute adds the forward pass of a block, selective recompute what is neither a product of matrices nor attention in
 it. The collectives of a way are those that its trace would have.
 """

@@ -1,4 +1,4 @@
-"""What commands need that use a running service: its address, a token, and a client."""
+"""Finds the running service for a command: its address, a token, and a client."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ class Controller:
         )
 
     def _limit_reached(self, study: Study, spec: StudySpec) -> str:
-        """The limit of its budget that ends the study; empty if it may go on."""
+        """The limit of its budget that ends the study; empty if it may continue."""
         budget, now = spec.budget, self._clock()
         if budget.target is not None:
             for leader in self._store.leaders(study.id, spec.objective):
@@ -320,7 +320,7 @@ class Controller:
         return f"its first {failed} trials all failed; trial {first.number}: {first.reason}"
 
     def _our_fault(self, study: Study) -> str:
-        """Why the study cannot go on although its trials might; empty if it can."""
+        """Why the study cannot continue although its trials might; empty if it can."""
         now, failing = self._monotonic(), self._failing.get(study.id)
         return failing.in_words(now) if failing and failing.is_lasting(now) else ""
 

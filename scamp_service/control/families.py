@@ -1,4 +1,4 @@
-"""Which trials learn of each other's memory: the family of a candidate. What they learn is in ``estimators.learning``.
+"""The family of a candidate: trials of one family learn from each other's memory, as ``estimators.learning`` says.
 
 A family is a workload with its code and every parameter but the numbers that the study searches, also inside lists.
 Those numbers are sizes and rates: the trace follows the sizes, and memory does not depend on the rates. What is left

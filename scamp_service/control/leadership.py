@@ -172,7 +172,7 @@ class Elected:
         return reign
 
     def close(self) -> None:
-        """Let go of what this reign started, if there is one; it goes on without us."""
+        """Let go of what this reign started, if there is one; it continues without us."""
         reign, self._reign = self._reign, None
         if reign is not None:
             reign[1].close()

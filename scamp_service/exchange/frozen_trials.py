@@ -1,7 +1,8 @@
 """Trials of the study database as Optuna's frozen trials, and the states of both.
 
-Optuna has no word for what ScaMP knows beyond a failure: a trial that fits nowhere, was cancelled, or diverged is FAIL,
-and its true state is in the user attribute ``scamp:state``.
+Optuna has fewer states than ScaMP: a trial that fits nowhere or was cancelled is FAIL, like one that failed. A trial
+that diverged is PRUNED without a value; one that completed with NaN is FAIL. A paused trial is RUNNING. ScaMP's own
+state is in the user attribute ``scamp:state``.
 """
 
 from __future__ import annotations

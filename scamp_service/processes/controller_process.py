@@ -63,7 +63,7 @@ END_SECONDS = 8.0
 
 
 def serve_controller(settings: Settings) -> None:
-    """Run the controller until SIGTERM or SIGINT, then end every rank of a local Ray; those of another one go on."""
+    """Run the controller until SIGTERM or SIGINT, then end every rank of a local Ray; those of another one continue."""
     stop = threading.Event()
 
     def end() -> None:
@@ -315,7 +315,7 @@ def _known_errors(store: Store) -> list[Json]:
 
 
 class Keeper:
-    """Renews the lease in a thread of its own, so that a long cycle does not cost the leadership, and tells the
+    """Renews the lease in a thread of its own, so that a long cycle does not cost the leadership, and informs the
     supervisor that this process is well.
 
     It stops both when the loop has not turned for ``STUCK_SECONDS``: then another controller should lead.

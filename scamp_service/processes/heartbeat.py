@@ -1,4 +1,4 @@
-"""Tells the supervisor that a child process makes progress: a byte through a pipe, as often as its loop turns.
+"""Shows the supervisor that a child process makes progress: a byte through a pipe, as often as its loop turns.
 
 A process that only exists may hang or be frozen. No file, clock or database is needed to see that it does not turn.
 """

@@ -103,7 +103,7 @@ class Database:
             raise self._explain(error) from error
 
     def _expect_file(self) -> None:
-        """Raise ``Unavailable`` if the file was removed or replaced: open connections would go on in a deleted one."""
+        """Raise ``Unavailable`` if the file was removed or replaced: open connections would use a deleted one."""
         if self.sqlite and self.path and _identity(self.path) != self._identity:
             raise Unavailable(
                 f"the study database {self.path} was removed or replaced while ScaMP was using it, and nothing was "

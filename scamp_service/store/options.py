@@ -30,7 +30,7 @@ def option_json(option: Option, chosen: Plan | None) -> dict[str, Any]:
 
 
 def option_of(data: Mapping[str, Any]) -> Option:
-    """The option in its JSON, of which ``option_json`` makes the same JSON.
+    """The option in its JSON; ``option_json`` makes the same JSON of it.
 
     Its prediction has the reserved MiB, but not what they are for: that is not stored.
     """

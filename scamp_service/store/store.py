@@ -2,8 +2,9 @@
 
 Moves are compare-and-set: a lost race returns ``False``, raises nothing and changes nothing. Each method is one
 transaction, which also writes the events about its changes. Many processes and threads may use it at once. Methods
-that only read are in ``reads``, those that ranks call in ``reports``, those of the leader in ``leases``, and those that
-remove in ``removal``. A database that cannot be used now raises ``Unavailable``.
+that only read are in ``reads``. In ``writes`` are those that ranks call (``reports``), those of the leader (``leases``)
+and of the sweeper (``removal``), requests of users about a study that exists (``requests``), and trials of programs
+that use Optuna (``external``). A database that cannot be used now raises ``Unavailable``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The objective of a study: which metric, and which of two values of it is the better one.
 
-Whoever compares, orders or ranks trials asks the objective; nobody else reads the direction.
+Code that compares, orders or ranks trials asks the objective. Only samplers of other libraries, SQL, the exchange with
+Optuna and the dashboard read the direction itself.
 """
 
 from __future__ import annotations

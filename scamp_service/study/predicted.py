@@ -50,7 +50,7 @@ class Predicted(Strict):
         return {name: excess for name, excess, _ in self._judged(quantities)}
 
     def why_not(self, quantities: Mapping[str, float | None]) -> str:
-        """Which bounds are exceeded, in words; empty if none is."""
+        """The bounds that are exceeded, in words; empty if none is."""
         return "; ".join(words for _, excess, words in self._judged(quantities) if excess > 0)
 
     def _judged(self, quantities: Mapping[str, float | None]) -> Iterator[tuple[str, float, str]]:

@@ -97,7 +97,7 @@ class StudySpec(Strict):
 
     ``start_with`` lists candidates to try first; ``fixed`` holds parameters of all candidates. A candidate of
     ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it leaves out. ``constraints`` are
-    expressions (see ``study.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is
+    expressions (see ``spaces.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is
     predicted of it before it trains. An empty ``space`` is in the user's class, and not known yet (see
     ``sizing.submission_check.with_space``).
     """
@@ -244,7 +244,7 @@ class StudySpec(Strict):
 
     @property
     def files(self) -> list[str]:
-        """What the study names in the user's own files, as ``FILE.py:name``: its workload, its sampler."""
+        """The workload and the sampler, if they are in the user's own files, as ``FILE.py:name``."""
         return [name for name in (self.workload, self.search.sampler.name) if is_file(name)]
 
     @property
@@ -254,7 +254,7 @@ class StudySpec(Strict):
 
     @property
     def stopping_rules(self) -> Sequence[Rule]:
-        """The stopping rules, of which each may stop a trial."""
+        """The stopping rules; each may stop a trial."""
         return self.stopping if isinstance(self.stopping, list) else [self.stopping]
 
     def to_json(self) -> dict[str, Any]:

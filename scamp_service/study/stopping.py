@@ -31,10 +31,10 @@ class Asha(Strict):
 
 
 class Hyperband(Strict):
-    """Successive halving in several brackets, of which each later one begins to judge ``reduction_factor`` times later.
+    """Successive halving in several brackets. Each later one leaves out one more of the first rungs.
 
-    Each trial belongs to one bracket, by its number, and is compared with the others there. ``brackets`` defaults to as
-    many as there are rungs.
+    Each trial belongs to one bracket, by its number, and is compared with the others there. ``brackets`` defaults to
+    one more than there are rungs: the last bracket stops nobody.
     """
 
     rule: Literal["hyperband"]
@@ -161,4 +161,4 @@ Stopping = Annotated[
     | Annotated[Annotated[list[Rule], Field(min_length=1, max_length=MOST_RULES), at_most(MOST_RULES)], Tag("several")],
     Discriminator(_number),
 ]
-"""One rule, or a list of rules of which each may stop a trial."""
+"""One rule, or a list of rules; each may stop a trial."""

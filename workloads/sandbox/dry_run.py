@@ -74,7 +74,7 @@ for _name in ("__iter__", "__reversed__", "__or__", "__ror__", "keys", "values",
 def try_candidates(
     make: Callable[[Mapping[str, Any]], Workload], candidates: Sequence[Mapping[str, Any]], metric: str
 ) -> list[dict[str, Any]]:
-    """Tries candidates and tells what became of each, until one has returned ``metric`` and all parameters were read.
+    """Tries candidates and reports what became of each, until one has returned ``metric`` and all parameters were read.
 
     It has the names that it ``read`` and its ``metrics``, or the words of its ``ValueError`` as ``refused``, or it
     ``failed``, for whatever reason. Raises ``WorkloadError`` for a workload without a number of samples or with metrics
@@ -136,7 +136,7 @@ def _is_small(workload: Workload) -> bool:
 
 
 def mentioned(names: Iterable[str], workload: type, folder: Path) -> list[str]:
-    """Those of ``names`` that the user's files or the classes of ``workload`` contain, or may put together.
+    """The ``names`` that the user's files or the classes of ``workload`` contain, or may put together.
 
     Code that has not run may read them.
     """

@@ -43,7 +43,7 @@ def expect_agreement(model: nn.Module, mesh: DeviceMesh | None, when: str) -> No
 
 
 def first_difference(of_ranks: list[Digests]) -> tuple[str, int, int] | None:
-    """(name, rank, other rank) of the first tensor of which two ranks hold the same part with other values."""
+    """(name, rank, other rank) of the first tensor with a part that two ranks hold with different values."""
     seen: dict[tuple[str, Any], tuple[int, int]] = {}
     for rank, digests in enumerate(of_ranks):
         for name, (part, digest) in digests.items():

@@ -1,4 +1,4 @@
-"""Tells faults of the host and its storage from errors of the workload: an attempt that a fault ended is run again.
+"""Separates faults of the host and its storage from errors of the workload: an attempt that a fault ended runs again.
 
 Decides nothing about when or how often; ``scamp_service.control.decide`` does.
 """

@@ -106,7 +106,7 @@ class Reporter(Protocol):
         ...
 
     def progressed(self, step: int) -> None:
-        """Say that training goes on, within optimizer step ``step``; called for each batch."""
+        """Say that training continues, within optimizer step ``step``; called for each batch."""
         ...
 
     def needed_checkpoints(self) -> Collection[CheckpointName]:

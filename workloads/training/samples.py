@@ -1,4 +1,4 @@
-"""Which samples each step and each rank trains on: every plan sees the same ones in the same order."""
+"""The samples of each step and each rank: every plan sees the same ones in the same order."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def scale_gradient(module, inputs, outputs):
 
 
 class BackwardHooks(Points):
-    """A backward hook on a layer of each block, and on each block, halves the gradient that goes on.
+    """A backward hook on a layer of each block, and on each block, halves the gradient that passes through.
 
     From https://github.com/facebookresearch/fairscale/issues/1101 (backward hooks of the user's own under FSDP).
     """

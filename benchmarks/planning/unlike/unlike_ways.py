@@ -138,7 +138,7 @@ def _between(conversions: Conversions, tensor: Tensor, one: Flow, other: Flow) -
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """Choices so far of which none is slower and larger than another, the smallest first.
+    """Choices so far, the smallest first; none is slower and larger than another.
 
     ``sources`` and ``before`` say which list of earlier choices each continues, and which of that list.
     """
@@ -149,7 +149,7 @@ class _Labels:
     before: _Places
 
     def where(self, kept: npt.NDArray[np.bool_]) -> _Labels:
-        """Those that are kept."""
+        """The choices that are kept."""
         return _Labels(self.sizes[kept], self.seconds[kept], self.sources[kept], self.before[kept])
 
     def extended(self, size: int, seconds: float, source: int) -> _Labels:
@@ -165,7 +165,7 @@ _NONE = _START.where(np.zeros(1, dtype=bool))
 
 
 def _merged(many: Sequence[_Labels], most: float, below: float) -> _Labels:
-    """Those of ``most`` size and ``below`` seconds that no other one is as small and as fast as."""
+    """The choices up to ``most`` size and ``below`` seconds, without those that another one equals or beats in both."""
     names = ("sizes", "seconds", "sources", "before")
     sizes, seconds, sources, before = (np.concatenate([getattr(one, name) for one in many]) for name in names)
     order = np.lexsort((seconds, sizes))

@@ -134,7 +134,7 @@ class RayExecutor:
             return self._states.gangs(self._looked)
 
     def silent(self) -> frozenset[str]:
-        """Devices with a rank of which nobody knows what it does."""
+        """Devices with a rank whose present activity nobody knows."""
         with self._lock:
             return self._states.ranks.silent()
 

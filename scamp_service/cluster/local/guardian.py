@@ -78,7 +78,7 @@ def _hasten_start() -> None:
 
     def get_node_soon(gcs_address: str, node_id: str) -> Any:
         deadline = time.monotonic() + NODE_SECONDS
-        with contextlib.suppress(Exception):  # whatever is wrong, Ray's own question tells
+        with contextlib.suppress(Exception):  # whatever is wrong, Ray's own question shows it
             client = GcsClient(address=gcs_address)
             while time.monotonic() < deadline:
                 if any(known.hex() == node_id for known in client.get_all_node_info(timeout=ANSWER_SECONDS)):

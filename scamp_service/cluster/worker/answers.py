@@ -13,7 +13,7 @@ class RankStatus:
     """State of a rank process. ``key`` is its attempt, empty when it is idle. ``version`` is that of its sources.
 
     ``code`` is the archive of user code that it has run, the only one that it may ever run; None: none yet.
-    ``num_signs`` grows as long as training goes on, and ``doing`` says what it does right now.
+    ``num_signs`` grows as long as training continues, and ``doing`` says what it does right now.
     """
 
     process: Process

@@ -91,7 +91,7 @@ class Rank:
 
     @ray.method(concurrency_group=CONTROL)
     def status(self, epoch: int) -> RankStatus:
-        """Tells the present activity of this process. It obeys no controller of an earlier ``epoch`` any more."""
+        """Reports the present activity of this process. It obeys no controller of an earlier ``epoch`` any more."""
         with self._changed:
             self._obey(epoch)
             now = self._current

@@ -41,7 +41,7 @@ class Hyperband:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Those of the first bracket, which has the most."""
+        """The rungs of the first bracket, which has the most."""
         return self.brackets[0].rungs
 
     def pauses_at(self, number: int) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class Exploit:
 
 
 Verdict = Continue | Pause | Complete | Exploit | Stop
-"""Whoever carries out verdicts must handle every member, so mypy names the places that a new kind of verdict needs."""
+"""Code that carries out verdicts handles every member, so mypy names the places that a new kind of verdict needs."""
 
 
 class Rule(Protocol):

@@ -1,4 +1,4 @@
-"""Several rules in one study, of which each may stop a trial."""
+"""Several rules in one study; each may stop a trial."""
 
 from __future__ import annotations
 

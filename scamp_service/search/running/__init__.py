@@ -1,1 +1,1 @@
-"""Where searches run: in threads beside the controller, or in a process of their own."""
+"""Runs searches: in threads beside the controller, or in a process of their own."""

@@ -1,6 +1,6 @@
 """Runs samplers in threads beside the controller's, so that a slow one does not hold up its loop.
 
-Those that may hang, and those of users, run in processes, for which a thread waits (``search.remote_search``).
+Those that may hang, and those of users, run in processes, and a thread waits for each (``remote_search``).
 
 It implements the ``Proposer`` of ``search.proposer``. Whether an answer is still wanted is decided elsewhere.
 """

@@ -98,7 +98,7 @@ class LeftOut:
 
 
 class JointSearch:
-    """The choices of all candidates, which go on together: the formulas of one layout serve many of them."""
+    """The choices of all candidates, made together: the formulas of one layout serve many of them."""
 
     def __init__(
         self,

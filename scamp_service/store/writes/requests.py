@@ -1,4 +1,4 @@
-"""What users ask of a study after they have submitted it: to try candidates of theirs, or to go on for longer.
+"""Requests about a study that was submitted before: to try candidates of the user's, or to continue for longer.
 
 A request that is repeated changes nothing: candidates have a key, and a budget is given as a whole.
 """

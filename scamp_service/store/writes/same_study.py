@@ -1,4 +1,4 @@
-"""Tells whether a request that is repeated with its idempotency key is for the same study."""
+"""Says whether a request that is repeated with its idempotency key is for the same study."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Ordinal(Strict):
 
 
 class Prior(Strict):
-    """What the user believes of a number: about ``mean``, give or take ``sigma``.
+    """The user's belief about a number: about ``mean``, give or take ``sigma``.
 
     On a logarithmic scale ``sigma`` is a factor: 3 means from a third of the mean to three times as much. The default
     is a sixth of the range.

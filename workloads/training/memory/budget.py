@@ -246,7 +246,7 @@ def classify(error: BaseException, budget: EnforcedBudget) -> OutOfMemory | None
             return budget.overrun(int(request[1]), used + int(request[1]))
         if isinstance(seen, MemoryError) and (request_bytes := _request_bytes(str(seen))):  # of NumPy
             return budget.overrun(request_bytes, used + request_bytes)
-        if re.search(_UNMAPPED, str(seen)):  # no library asks for so much that the rest of the budget tells nothing
+        if re.search(_UNMAPPED, str(seen)):  # no library asks for so much that the rest of the budget says nothing
             return budget.overrun(0, max(used, budget.budget_bytes or 0))
         # Other errors may have other causes: they count as an overrun only if memory is almost used up.
         near = 0 if budget.budget_bytes is None else _near(budget.budget_bytes, str(seen))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def cause_of_death(error: str, pid: int | None) -> str:
-    """Why a rank's process has ended, as far as Ray's ``error`` tells. ``pid`` is its process id, if known."""
+    """Why a rank's process has ended, as far as Ray's ``error`` says. ``pid`` is its process id, if known."""
     if "exits with a connection error" not in error:
         return first_line(error)
     where = f"; its last words may be in Ray's log worker-*-{pid}.err" if pid is not None else ""

@@ -1,8 +1,8 @@
 """The state machine of ranks and gangs: an event changes the state of ranks, and leads to instructions.
 
-All policy about ranks is here and beside it: which idle rank takes an attempt, when a spare one starts, when a silent
-one is ended, how a broken gang ends. A rank that is told to end keeps its device closed, or its gang listed, until its
-process is known to be gone. Who carries the instructions out, and sends events, is ``RankActors``.
+This package decides which idle rank takes an attempt, when a spare rank starts, when a silent one is ended, and how a
+broken gang ends. A rank that was told to end still counts until its process is known to be gone: nothing starts on its
+device, and its gang stays listed. ``RankActors`` carries the instructions out with Ray, and sends the events.
 """
 
 from __future__ import annotations

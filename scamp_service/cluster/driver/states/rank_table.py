@@ -14,7 +14,7 @@ class RankTable(dict[str, RankRecord]):
         return [rank for rank in self.values() if rank.key == key]
 
     def silent(self) -> frozenset[str]:
-        """Devices with a rank of which nobody knows what it does."""
+        """Devices with a rank whose present activity nobody knows."""
         return frozenset(rank.device for rank in self.values() if not rank.is_known)
 
     def on(self, device: str) -> list[RankRecord]:
