@@ -97,7 +97,7 @@ class EventHub:
         """End every stream. Clients reconnect to the next process that serves."""
         self._closed = True
         self._stop()
-        self._tell()
+        self._wake_streams()
 
     async def _start(self) -> None:
         head = await run_in_threadpool(self._store.last_event_id)
@@ -111,7 +111,7 @@ class EventHub:
         if not poller.cancelled() and self._poller is poller:
             log.error("the event poller failed", exc_info=poller.exception())
             self._poller = None
-            self._tell()
+            self._wake_streams()
 
     async def _existing(self, after: int) -> int:
         """Position to start from. A client ahead of the last event comes from another database, so at the end."""
@@ -139,10 +139,10 @@ class EventHub:
                     surplus = len(self._kept) - KEPT
                     self._kept_from = self._kept[surplus - 1].id
                     del self._kept[:surplus]
-                self._tell()
+                self._wake_streams()
             await asyncio.sleep(max(0.0, PERIOD_SECONDS - (time.monotonic() - began)))
 
-    def _tell(self) -> None:
+    def _wake_streams(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 

@@ -21,7 +21,14 @@ export function follow({ studyId = null, after, handlers }) {
   const handle = () => {
     const events = arrived;
     arrived = [];
-    for (const [kind, data] of events) handlers[kind](JSON.parse(data));
+    for (const [kind, data] of events) handleOne(kind, data);
+  };
+  const handleOne = (kind, data) => {
+    try {
+      handlers[kind](JSON.parse(data));
+    } catch (error) {
+      console.error(`an event of kind ${kind} cannot be shown:`, error); // the other events of the frame still count
+    }
   };
   const arrive = (kind, data) => {
     if (arrived.push([kind, data]) > 1) return;

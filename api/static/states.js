@@ -34,6 +34,12 @@ export function numIn(counts, keep = () => true) {
   return Object.entries(counts).reduce((total, [state, each]) => total + (keep(state) ? each : 0), 0);
 }
 
+/** Number of a study's trials that have ended, and the number of all that there are or will be. */
+export function progressOf({ trials, spec }) {
+  const ended = numIn(trials, (state) => TERMINAL.has(state));
+  return { ended, total: Math.max(spec.budget.trials, numIn(trials)) };
+}
+
 /** Whether an attempt ended as it ran out of memory. */
 export function ranOut(attempt) {
   return attempt.outcome === "OUT_OF_MEMORY";

@@ -61,81 +61,23 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "trunc", "floor
 @contextlib.contextmanager
 def stand_ins(values: Values) -> Iterator[None]:
     """Patch torch while the context lasts."""
-    item, make = FakeTensor.item, torch.tensor
-
-    def known_item(tensor: FakeTensor) -> Any:
-        value = values.of(tensor)
-        if value is not None:
-            with torch._C._DisableTorchDispatch():
-                return value.item()
-        if not tensor.is_floating_point() or tensor.constant is not None:
-            return item(tensor)
-        caller = sys._getframe(1).f_code.co_filename
-        # Optimizers scale their updates by such numbers.
-        return 1.0 if caller.startswith(_OPTIMIZERS) else UnknownNumber()
-
-    def known_list(tensor: FakeTensor) -> Any:
-        value = _looked_at(values, tensor)
-        with torch._C._DisableTorchDispatch():
-            return value.tolist()
-
-    def known_float(tensor: FakeTensor) -> float:
-        if values.of(tensor) is None and decides(calling_frame()):
-            raise DataDependentOutputException(_ITEM)
-        number = known_item(tensor)
-        if type(number) is UnknownNumber:  # float() makes a plain number of it, whose comparisons go unseen
-            values.assumptions.assume(DECIDES_NOTHING)
-        return float(number)
-
-    def known_text(tensor: FakeTensor, style: str) -> str:
-        if tensor.ndim:
-            return object.__format__(tensor, style)
-        is_whole = values.of(tensor) is None and not tensor.is_floating_point()
-        return format(1 if is_whole else known_item(tensor), style)
-
-    def known_truth(tensor: FakeTensor) -> bool:
-        value = values.of(tensor)
-        if value is None and (passing := passing_value(calling_frame())) is not None:
-            values.assumptions.assume(HOLDS)
-            return passing
-        return bool(known_item(tensor) if value is None else value.item())
-
-    def check(error: type[Exception], condition: Tensor, message: Any = None) -> None:
-        known = values.of(condition)
-        if known is None:
-            values.assumptions.assume(HOLDS)
-        elif not known.all():
-            raise error(message() if callable(message) else message)
-
-    def made_of(data: Any, *args: Any, **kwargs: Any) -> Tensor:
-        if isinstance(data, list | tuple):
-            data = tree_map_only(FakeTensor, known_list, data)
-        return make(data, *args, **kwargs)
-
-    def known_array(tensor: FakeTensor, *, force: bool = False) -> Any:
-        if calls(calling_frame(), "linear_sum_assignment") and values.of(tensor) is None:
-            values.assumptions.assume(PAIRS)
-            return np.zeros(tuple(tensor.shape))
-        value = _looked_at(values, tensor)
-        with torch._C._DisableTorchDispatch():
-            return value.numpy()
-
+    stand_in = _StandIns(values)
     with contextlib.ExitStack() as patches:
-        for name, stand_in in (
-            ("item", known_item),
-            ("tolist", known_list),
-            ("numpy", known_array),
-            ("__float__", known_float),
-            ("__bool__", known_truth),
-            ("__format__", known_text),
+        for name, method in (
+            ("item", stand_in.item),
+            ("tolist", stand_in.to_list),
+            ("numpy", stand_in.to_array),
+            ("__float__", stand_in.to_float),
+            ("__bool__", stand_in.to_bool),
+            ("__format__", stand_in.to_text),
             ("__deepcopy__", _copied),
         ):
-            patches.enter_context(mock.patch.object(FakeTensor, name, stand_in))
+            patches.enter_context(mock.patch.object(FakeTensor, name, _as_method(method)))
         for name in vars(nn.init):
             if name.startswith("_no_grad_"):
                 patches.enter_context(mock.patch.object(nn.init, name, _unchanged))
-        patches.enter_context(mock.patch.object(torch, "_check_tensor_all_with", check))
-        patches.enter_context(mock.patch.object(torch, "tensor", made_of))
+        patches.enter_context(mock.patch.object(torch, "_check_tensor_all_with", stand_in.check))
+        patches.enter_context(mock.patch.object(torch, "tensor", stand_in.made_of))
         # What is compiled while the model is built stays as it is; what was compiled at import runs eagerly.
         patches.enter_context(mock.patch.object(torch, "compile", _not_compiled))
         patches.enter_context(mock.patch.object(nn.Module, "compile", return_value=None))
@@ -143,17 +85,90 @@ def stand_ins(values: Values) -> Iterator[None]:
         yield
 
 
-def _looked_at(values: Values, tensor: FakeTensor) -> Tensor:
-    value = values.of(tensor)
-    if value is None and values.assumptions.in_evaluation:
-        values.assumptions.assume(ZEROS)
+class _StandIns:
+    """What torch calls instead, with the values that are known."""
+
+    def __init__(self, values: Values) -> None:
+        self._values, self._assume = values, values.assumptions.assume
+        self._item, self._make = FakeTensor.item, torch.tensor
+
+    def item(self, tensor: FakeTensor) -> Any:
+        value = self._values.of(tensor)
+        if value is not None:
+            with torch._C._DisableTorchDispatch():
+                return value.item()
+        if not tensor.is_floating_point() or tensor.constant is not None:
+            return self._item(tensor)
+        caller = sys._getframe(2).f_code.co_filename  # behind the function of ``_as_method``
+        # Optimizers scale their updates by such numbers.
+        return 1.0 if caller.startswith(_OPTIMIZERS) else UnknownNumber()
+
+    def to_list(self, tensor: FakeTensor) -> Any:
+        value = self._looked_at(tensor)
         with torch._C._DisableTorchDispatch():
-            zeros: Any = torch.zeros(tensor.shape, dtype=tensor.dtype)
-        zeros.stands_for = tensor  # an array made of it keeps the memory of the tensor alive
-        return zeros  # type: ignore[no-any-return]
-    if value is None:
-        raise DataDependentOutputException(_ITEM)
-    return value
+            return value.tolist()
+
+    def to_array(self, tensor: FakeTensor, *, force: bool = False) -> Any:
+        if calls(calling_frame(), "linear_sum_assignment") and self._values.of(tensor) is None:
+            self._assume(PAIRS)
+            return np.zeros(tuple(tensor.shape))
+        value = self._looked_at(tensor)
+        with torch._C._DisableTorchDispatch():
+            return value.numpy()
+
+    def to_float(self, tensor: FakeTensor) -> float:
+        if self._values.of(tensor) is None and decides(calling_frame()):
+            raise DataDependentOutputException(_ITEM)
+        number = self.item(tensor)
+        if type(number) is UnknownNumber:  # float() makes a plain number of it, whose comparisons go unseen
+            self._assume(DECIDES_NOTHING)
+        return float(number)
+
+    def to_text(self, tensor: FakeTensor, style: str) -> str:
+        if tensor.ndim:
+            return object.__format__(tensor, style)
+        is_whole = self._values.of(tensor) is None and not tensor.is_floating_point()
+        return format(1 if is_whole else self.item(tensor), style)
+
+    def to_bool(self, tensor: FakeTensor) -> bool:
+        value = self._values.of(tensor)
+        if value is None and (passing := passing_value(calling_frame())) is not None:
+            self._assume(HOLDS)
+            return passing
+        return bool(self.item(tensor) if value is None else value.item())
+
+    def check(self, error: type[Exception], condition: Tensor, message: Any = None) -> None:
+        known = self._values.of(condition)
+        if known is None:
+            self._assume(HOLDS)
+        elif not known.all():
+            raise error(message() if callable(message) else message)
+
+    def made_of(self, data: Any, *args: Any, **kwargs: Any) -> Tensor:
+        if isinstance(data, list | tuple):
+            data = tree_map_only(FakeTensor, self.to_list, data)
+        return self._make(data, *args, **kwargs)
+
+    def _looked_at(self, tensor: FakeTensor) -> Tensor:
+        value, assumptions = self._values.of(tensor), self._values.assumptions
+        if value is None and assumptions.in_evaluation:
+            assumptions.assume(ZEROS)
+            with torch._C._DisableTorchDispatch():
+                zeros: Any = torch.zeros(tensor.shape, dtype=tensor.dtype)
+            zeros.stands_for = tensor  # an array made of it keeps the memory of the tensor alive
+            return zeros  # type: ignore[no-any-return]
+        if value is None:
+            raise DataDependentOutputException(_ITEM)
+        return value
+
+
+def _as_method(act: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that becomes a method of tensors; a bound method would not get the tensor."""
+
+    def method(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+        return act(tensor, *args, **kwargs)
+
+    return method
 
 
 def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> Any:

@@ -65,8 +65,8 @@ def _larger(even: Trace, same: Trace, layout: Layout) -> Trace:
     peaks = [f"{one.curve.peak_bytes(one.batch) / MIB:.1f} MiB" for one in (even, same)]
     places = [one for one in even.assumptions if one.startswith(EVEN)]
     kept = [one for one in even.assumptions if one not in places]
-    told = [f"{one}: {peaks[0]}, or {peaks[1]} if all are the same" for one in places if layout == Layout()]
-    return replace(larger, assumptions=(*kept, *told))
+    with_peaks = [f"{one}: {peaks[0]}, or {peaks[1]} if all are the same" for one in places if layout == Layout()]
+    return replace(larger, assumptions=(*kept, *with_peaks))
 
 
 def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None, draw: int) -> tuple[Trace, bool]:

@@ -145,11 +145,11 @@ class PipelineStep:
             changes[interval.start_seconds] += self.stages[stage].passing_bytes
             changes[interval.end_seconds] -= self.stages[stage].passing_bytes
         times, instant = sorted(changes), INSTANT * self._simulation.makespan_seconds
-        held, told = 0, -1
+        held, yielded = 0, -1
         for now, following in zip(times, [*times[1:], math.inf], strict=True):
             held += changes[now]
-            if following - now > instant and held != told:
-                told = held
+            if following - now > instant and held != yielded:
+                yielded = held
                 yield self._now(now), held
 
     def _time(self, stage: int, action: Action) -> PassTime:

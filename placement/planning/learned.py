@@ -56,11 +56,11 @@ def _with_words(chosen: ChosenPlan, words: str, learned: Mapping[Layout, Learned
 def _words(chosen: ChosenPlan, own: Sequence[Run], learned: Mapping[Layout, Learned], extra: Extra) -> str:
     """Says what was added, with the corrections of layouts with at most as many ranks, which the planner examined."""
     own_bytes = replace(extra, under={}).bytes_for(chosen.plan.layout, chosen.plan.micro_batch)
-    told = [str(known) for known in learned.values() if known.extra_bytes > own_bytes]
+    larger = [str(known) for known in learned.values() if known.extra_bytes > own_bytes]
     words = [_beyond(chosen.prediction.extra_bytes, own)] if own else []
-    if told and not extra.under:
+    if larger and not extra.under:
         layout = chosen.plan.layout
-        dropped = str(learned[layout]) if layout in learned else told[0]
+        dropped = str(learned[layout]) if layout in learned else larger[0]
         return "".join(f"; with {one}" for one in words) + f"; without {dropped}, with which no plan fits"
     num_ranks = chosen.plan.world_size
     near = (known for known in learned.values() if known.layout.world_size <= num_ranks)

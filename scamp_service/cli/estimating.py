@@ -34,6 +34,7 @@ from scamp_service.study.spec import TRACE_SECONDS
 
 if TYPE_CHECKING:
     from estimators.devices.kind import DeviceKind
+    from scamp_service.sizing.estimate import Estimate
 
 app = typer.Typer()
 
@@ -85,7 +86,7 @@ def estimate(
     """
     from scamp_service.cli.first_answer import answer_first, say
     from scamp_service.cli.named_plan import plan_of
-    from scamp_service.cli.tables.estimate import as_table, footnotes, headline, units_table
+    from scamp_service.cli.tables.estimate import footnotes
     from scamp_service.sizing.estimate import Estimator, target
 
     settings = settings_of(data_dir=data_dir)
@@ -94,35 +95,26 @@ def estimate(
     given = plan_of(plan) if plan is not None else None
     wanted = candidates_of(what, params_of(param), candidates, working_dir)
     cluster, kind = target(settings, device, count, mib, any_size=not is_study(what))
-    found, under_way, profiles = [], UnderWay(), settings.data_dir / "profiles"
+    options = wanted.workload, wanted.code, settings.data_dir / "profiles", kind, expandable
+    under_way = UnderWay()
     if given is not None:
-        with Estimator(
-            wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds, under_way=under_way
-        ) as estimator:
-            with progress(under_way):
-                stages = [estimator.predict(params, given) for params in wanted.candidates]
+        with Estimator(*options, seconds=seconds, under_way=under_way) as estimator, progress(under_way):
+            stages = [estimator.predict(params, given) for params in wanted.candidates]
         _show_plan(wanted.candidates, given, stages, kind if device else None, as_json)
         return
-    with Estimator(
-        wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds, under_way=under_way, hear=say
-    ) as estimator:
+    found = []
+    with Estimator(*options, seconds=seconds, under_way=under_way, hear=say) as estimator:
         for params in wanted.candidates:
             answer_first(estimator, params, under_way, settings, measures=device is None)
             with progress(under_way):
                 found.append(estimator.estimate(params, cluster, wanted.share(cluster)))
             if not as_json:
-                out.print(headline(found[-1]), style="bold", soft_wrap=True)
-                if units:
-                    out.print(units_table(found[-1]), "")
-                out.print(as_table(found[-1]))
-                out.print(f"→ {found[-1].reason}\n", soft_wrap=True, markup=False)
-                if found[-1].refused:
-                    out.print(f"no FSDP plans: {found[-1].refused}\n", soft_wrap=True, markup=False)
-    if not as_json:
-        for line in footnotes(found[-1]):
-            out.print(line, style="dim", soft_wrap=True, markup=False)
+                _show_estimate(found[-1], units)
     if as_json:
         print(json.dumps([one.to_json() for one in found]))
+        return
+    for line in footnotes(found[-1]):
+        out.print(line, style="dim", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -193,6 +185,19 @@ def screen(
     out.print(as_table(found))
     for line in footnotes(found, kind):
         out.print(line, style="dim", soft_wrap=True, markup=False)
+
+
+def _show_estimate(found: Estimate, units: bool) -> None:
+    """Print the plans of a candidate, and if ``units`` the cost of each block before them."""
+    from scamp_service.cli.tables.estimate import as_table, headline, units_table
+
+    out.print(headline(found), style="bold", soft_wrap=True)
+    if units:
+        out.print(units_table(found), "")
+    out.print(as_table(found))
+    out.print(f"→ {found.reason}\n", soft_wrap=True, markup=False)
+    if found.refused:
+        out.print(f"no FSDP plans: {found.refused}\n", soft_wrap=True, markup=False)
 
 
 def _show_plan(

@@ -127,7 +127,7 @@ def progress(under_way: object, at_once: str = "") -> Iterator[None]:
     done = threading.Event()
     with err.status("tracing …") as status:
 
-        def tell() -> None:
+        def show() -> None:
             for pause in itertools.chain([AT_ONCE_SECONDS, 2], itertools.repeat(1 if err.is_terminal else 10)):
                 if done.wait(pause):
                     return
@@ -138,7 +138,7 @@ def progress(under_way: object, at_once: str = "") -> Iterator[None]:
                 if not err.is_terminal:
                     err.print(text, markup=False, soft_wrap=True)
 
-        thread = threading.Thread(target=tell, name="progress", daemon=True)
+        thread = threading.Thread(target=show, name="progress", daemon=True)
         thread.start()
         try:
             yield

@@ -29,22 +29,19 @@ from scamp_service.control.leadership import RENEWALS, Elected, Leadership
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.files import keep_private
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
-from scamp_service.model import Json, Lease, Study
+from scamp_service.model import Json, Lease
 from scamp_service.processes.calibrator import Calibrator
 from scamp_service.processes.cycles import Cycles
+from scamp_service.processes.earlier_studies import earlier_of
 from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.processes.supervise import lock_data_dir, ray_address_file, try_to_start
 from scamp_service.processes.sweeper import Remover, Sweeper
-from scamp_service.search.earlier import EarlierStudy, earlier_trials
-from scamp_service.search.history import Completed
-from scamp_service.search.proposer import SearchEnded
 from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import kind_of, speed_words
 from scamp_service.sizing.sizer import Planner, ProcessSizer
 from scamp_service.store.database import expect_shared
 from scamp_service.store.store import Store
-from scamp_service.store.summary import all_trials
 from scamp_service.study.spec import StudySpec
 from scamp_service.temporary import remove_forgotten
 
@@ -110,15 +107,9 @@ def run_study(
         store = Store(settings.url)
         sha = store.put_blob(code) if code else None
         study = store.create_study(spec.to_json(), code=sha, warnings=warnings, now=time.time())
-        ray: LocalRay | None = None
-        if not settings.ray_address:
-            ray_address_file(settings.data_dir).unlink(missing_ok=True)
-            ray = LocalRay(settings, settings.data_dir)
-            stack.callback(ray.stop)
-            threading.Thread(target=try_to_start, args=(ray, START_TRIES), daemon=True).start()
+        ray = None if settings.ray_address else _start_ray(settings, stack)
         tick = stack.enter_context(controlling(settings, store, planner))
-        interrupted = threading.Event()
-        _on_signal(interrupted.set)
+        interrupts = _Interrupts(store, study.id)
         redrawn = 0.0
         while store.study(study.id).state in LIVE_STUDIES or store.open_attempts():
             tick()
@@ -128,20 +119,45 @@ def run_study(
                     f"the local Ray has died; see {settings.data_dir / 'logs' / 'ray.log'}. Nothing is lost: "
                     f"`scamp serve` continues study {study.id} from its last checkpoints"
                 )
-            if interrupted.is_set():
-                interrupted.clear()
-                if store.study(study.id).state is StudyState.STOPPING:  # asked twice: it may be that Ray is away
-                    _leave(stack)
-                    raise KeyboardInterrupt
-                store.move_study(
-                    study.id, [StudyState.RUNNING], StudyState.STOPPING, reason="interrupted", now=time.time()
-                )
+            if interrupts.is_second():
+                _leave(stack)
+                raise KeyboardInterrupt
             if time.monotonic() - redrawn > redraw_seconds:
                 redrawn = time.monotonic()
                 watch(store, study.id)
             time.sleep(TICK_SECONDS)
         watch(store, study.id)
     return store, study.id
+
+
+def _start_ray(settings: Settings, stack: ExitStack) -> LocalRay:
+    """Start a local Ray in a thread; ``stack`` stops it."""
+    ray_address_file(settings.data_dir).unlink(missing_ok=True)
+    ray = LocalRay(settings, settings.data_dir)
+    stack.callback(ray.stop)
+    threading.Thread(target=try_to_start, args=(ray, START_TRIES), daemon=True).start()
+    return ray
+
+
+class _Interrupts:
+    """Stops the study at the first SIGINT or SIGTERM from its creation on."""
+
+    def __init__(self, store: Store, study_id: int) -> None:
+        self._store, self._study_id = store, study_id
+        self._arrived = threading.Event()
+        _on_signal(self._arrived.set)
+
+    def is_second(self) -> bool:
+        """Stop the study if a signal has arrived; true if it was already being stopped, as when Ray is away."""
+        if not self._arrived.is_set():
+            return False
+        self._arrived.clear()
+        if self._store.study(self._study_id).state is StudyState.STOPPING:
+            return True
+        self._store.move_study(
+            self._study_id, [StudyState.RUNNING], StudyState.STOPPING, reason="interrupted", now=time.time()
+        )
+        return False
 
 
 def _expect_listener(address: str) -> None:
@@ -389,27 +405,3 @@ def _code_of(store: Store, study_id: int) -> bytes | None:
     """The zip of the user's files of a study; None for one without."""
     sha256 = store.study(study_id).code
     return None if sha256 is None else store.blob(sha256)
-
-
-def earlier_of(store: Store, study_id: int, spec: StudySpec) -> Sequence[Completed]:
-    """The trials of earlier studies that count as history of this one. Raises ``SearchEnded`` for what is not there."""
-    found = []
-    for one in spec.search.history:
-        study = _earlier_study(store, study_id, one.study)
-        if study is None:
-            raise SearchEnded(f"search.history names the study {one.study!r}, and there is none before this one")
-        if (theirs := study.spec["objective"]) != (ours := spec.objective.model_dump(mode="json")):
-            raise SearchEnded(f"search.history: the objective of study {study.id} is {theirs}, and not {ours}")
-        found.append(EarlierStudy(all_trials(store, study.id), one.weight))
-    return earlier_trials(spec, found)
-
-
-def _earlier_study(store: Store, study_id: int, wanted: str | int) -> Study | None:
-    """The newest study before this one with the name or id ``wanted``."""
-    before = study_id
-    while page := store.studies(after=before, newest_first=True):
-        for study in page:
-            if wanted in (study.id, study.name):
-                return study
-        before = page[-1].id
-    return None

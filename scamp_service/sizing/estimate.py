@@ -316,7 +316,7 @@ class Estimator:
             if isinstance(choice, Untraced):
                 return Missing([choice.layout])
             options = _with_choice([option for option in found if isinstance(option, Option)], choice, cluster)
-            refused = next((_told(candidate, profile.refusals[layout]) for layout in wanted), "")
+            refused = next((_refusal(candidate, profile.refusals[layout]) for layout in wanted), "")
             return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind, refused)
 
         return self._searched(candidate, search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable))
@@ -339,7 +339,7 @@ class Estimator:
         candidate = self._candidate(params)
         answers = self._traces(candidate, plan.layouts)
         if why := next((one for one in answers.values() if isinstance(one, str)), None):
-            raise InvalidInput(_told(candidate, why))
+            raise InvalidInput(_refusal(candidate, why))
         traces = {layout: one for layout, one in answers.items() if isinstance(one, Trace)}
         profile = profile_of(traces, on_gpu=self._on_gpu, expandable=self._expandable)
         return predict_stages(profile, plan, 0, self._margin)
@@ -366,17 +366,17 @@ class Estimator:
                 layout = answers[answer]
                 try:
                     found[layout] = trace = answer.result()
-                    self._tell(candidate, layout, trace)
+                    self._report(candidate, layout, trace)
                 except TraceFailed as failed:
                     if layout == Layout():
-                        raise InvalidInput(_told(candidate, failed.reason)) from None
+                        raise InvalidInput(_refusal(candidate, failed.reason)) from None
                     found[layout] = failed.reason
             return {layout: trace for layout, trace in found.items() if trace is not None}
         finally:
             for answer in answers:
                 answer.cancel()
 
-    def _tell(self, candidate: Candidate, layout: Layout, trace: Trace) -> None:
+    def _report(self, candidate: Candidate, layout: Layout, trace: Trace) -> None:
         gpu_options = {"on_gpu": self._on_gpu, "expandable": self._expandable}
         early = early_answer(candidate.params, layout, trace, self._margin, **gpu_options)
         if early is not None:
@@ -386,7 +386,7 @@ class Estimator:
         return self._pool.submit(lambda process: self._tracer.trace(process, candidate, layout))
 
 
-def _told(candidate: Candidate, why: str) -> str:
+def _refusal(candidate: Candidate, why: str) -> str:
     return f"{candidate.workload} with {listed(candidate.params)}: {why}"
 
 

@@ -29,7 +29,7 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
     return subprocess.Popen(command, cwd=ROOT, env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_the_process_answers_soon_and_ends_when_told(tmp_path: Path) -> None:
+def test_the_process_answers_soon_and_ends_when_asked(tmp_path: Path) -> None:
     port = free_port()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = start(tmp_path / "new", "--port", str(port))
@@ -65,7 +65,7 @@ def test_an_unsafe_address_is_refused_at_once_in_one_line(tmp_path: Path) -> Non
     assert len(output.splitlines()) == 1
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

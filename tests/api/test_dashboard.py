@@ -379,7 +379,7 @@ def plot_in(page: Page, chart: str) -> FloatRect:
 
 
 @pytest.mark.browser
-def test_a_point_of_the_history_tells_its_trial_and_opens_it(open_page: Callable[..., Page]) -> None:
+def test_a_point_of_the_history_names_its_trial_and_opens_it(open_page: Callable[..., Page]) -> None:
     page = open_page("/studies/1")
     plot = plot_in(page, "#history")
     x = plot["x"] + plot["width"] * 4.5 / 11  # trial 4 of -0.5 … 10.5; infeasible: on the rail at the bottom
@@ -411,7 +411,7 @@ def test_a_curve_under_the_pointer_is_named_and_its_row_marked(open_page: Callab
 
 
 @pytest.mark.browser
-def test_a_trial_tells_how_an_out_of_memory_was_healed(open_page: Callable[..., Page]) -> None:
+def test_a_trial_shows_how_an_out_of_memory_was_healed(open_page: Callable[..., Page]) -> None:
     page = open_page("/studies/1")
     expect(page.locator("#memory canvas")).to_be_visible()  # what is drawn above the table moves it
     page.locator("#trials tr.row", has_text="1 OOM").click()
@@ -749,7 +749,7 @@ def test_a_thousand_trials_scroll_while_only_the_visible_rows_exist(
 
 
 @pytest.mark.browser
-def test_trouble_is_told_with_what_to_do(browser: Browser, tmp_path: Path) -> None:
+def test_trouble_is_shown_with_what_to_do(browser: Browser, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     store = Store(settings.url)
     with serving(settings) as url:

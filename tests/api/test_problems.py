@@ -12,7 +12,7 @@ from api import problems
 from tests.services.serving import InProcess
 
 
-def test_an_error_of_ours_tells_nothing_of_our_insides(
+def test_an_error_of_ours_shows_nothing_of_our_insides(
     api: InProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any, **__: Any) -> None:
@@ -47,19 +47,19 @@ def test_a_page_that_does_not_exist_is_a_404_for_browsers_and_for_programs(
     page = api.get(path, headers={"Accept": "text/html,*/*"})
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert words in page.text and "<script" not in page.text
-    told = api.get(path)
-    assert (told.status_code, told.headers["content-type"]) == (404, "application/problem+json")
+    answer = api.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
 
 
 def test_the_api_answers_browsers_with_problems_too(api: InProcess) -> None:
-    told = api.get("/v1/studies/99", headers={"Accept": "text/html"})
-    assert (told.status_code, told.headers["content-type"]) == (404, "application/problem+json")
+    answer = api.get("/v1/studies/99", headers={"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
 
 
 def test_a_client_that_leaves_before_its_body_is_whole_is_no_failure_of_ours(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told: list[Any] = []
+    sent: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await problems.read_body(Request(scope, receive), 1000)
@@ -68,8 +68,8 @@ def test_a_client_that_leaves_before_its_body_is_whole_is_no_failure_of_ours(
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
-        told.append(message)
+        sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/v1/studies", "headers": [], "query_string": b""}
     asyncio.run(problems.Unexpected(app)(scope, receive, send))
-    assert told == [] and caplog.text == ""
+    assert sent == [] and caplog.text == ""

@@ -95,13 +95,13 @@ def test_last_event_id_is_stronger_than_the_address_for_it_is_of_a_reconnect(ser
     assert [event["id"] for event in follow(url, 1, "?after=0", **{"Last-Event-ID": "3"})] == [4]
 
 
-def test_without_a_position_only_news_is_told(service: tuple[str, Store]) -> None:
+def test_without_a_position_only_new_events_are_sent(service: tuple[str, Store]) -> None:
     url, store = service
     create(store)
-    told = threading.Event()
+    received = threading.Event()
 
     def go_on() -> None:
-        while not told.wait(0.5):  # on a busy machine the first ones may be older than the stream
+        while not received.wait(0.5):  # on a busy machine the first ones may be older than the stream
             create(store)
 
     news = threading.Thread(target=go_on)
@@ -109,7 +109,7 @@ def test_without_a_position_only_news_is_told(service: tuple[str, Store]) -> Non
     try:
         assert follow(url, 1)[0]["id"] > 1
     finally:
-        told.set()
+        received.set()
         news.join()
 
 

@@ -2,7 +2,17 @@
 // them the memory of each rank. Names stay in place while a narrow window scrolls the drawing.
 
 import { h, svg } from "../elements/dom.js";
-import { mibWords, num, stepWords, toMib } from "../format.js";
+import { mibWords, toMib } from "../format.js";
+import {
+  detailOf,
+  memoryWords,
+  messageWords,
+  passWords,
+  timeWords,
+  waitWords,
+  who,
+  whoInFull,
+} from "./pipeline_words.js";
 import { tickSize } from "./scales.js";
 
 const ROW = 26; // heights and widths in CSS pixels
@@ -16,13 +26,6 @@ const MOST = 6000;
 const MOST_MESSAGES = 2000; // of more, nobody could tell one line from the next
 const LETTER = 7; // width of a digit
 const TICK = 90; // least distance between the words of the axis
-
-/** How long the step is, and the shares of it in which ranks wait. */
-export function shareWords({ makespan, unit, bubble_share: bubble, communication_share: communication }) {
-  const words = [`predicted ${timeWords(makespan, unit)}`, `${percent(bubble)} bubble`];
-  if (communication !== null) words.push(`${percent(communication)} communication`);
-  return words.join(" · ");
-}
 
 export class Pipeline {
   /** Draws into `box`, and explains what is drawn in `legend`. */
@@ -105,19 +108,6 @@ function nameOf(top, height, words, title) {
   return node;
 }
 
-function who({ stage, ranks }) {
-  return ranks.length === 1 ? `Rank ${ranks[0]}` : `Stage ${stage}`;
-}
-
-function whoInFull({ stage, ranks }) {
-  return `Stage ${stage} on ${ranks.length === 1 ? "rank" : "ranks"} ${ranks.join(", ")}`;
-}
-
-function memoryWords(row, offered) {
-  const limit = offered === null ? "" : `; the device offers ${mibWords(toMib(offered))}`;
-  return `${whoInFull(row)}: at most ${mibWords(toMib(row.peak_bytes))}${limit}`;
-}
-
 // --- the drawing -------------------------------------------------------------------------------------------------------
 
 function drawing(step, place, width) {
@@ -151,11 +141,6 @@ function drawing(step, place, width) {
   );
 }
 
-function detailOf(step) {
-  const memory = step.rows.map((row) => memoryWords(row, step.offered_bytes)).join(". ");
-  return `${shareWords(step)}. ${memory}.`;
-}
-
 function axisOf({ makespan, unit }, place, scale, width) {
   const size = tickSize(makespan, Math.max(3, Math.floor(width / TICK)));
   const nodes = [];
@@ -181,7 +166,7 @@ function passesOf(row, step, place, scale) {
     svg(
       "rect",
       { class: "wait", ...across(start, end, scale), y: top, height: ROW },
-      svg("title", {}, `${who(row)} waits for other stages (bubble)\n${spanWords(start, end, step)}`),
+      svg("title", {}, waitWords(start, end, row, step)),
     ),
   );
   return svg(
@@ -196,18 +181,13 @@ function passesOf(row, step, place, scale) {
 function passOf(one, row, step, top, scale) {
   const box = across(one.start, one.end, scale);
   const words = one.micro_batch === null ? "" : String(one.micro_batch);
-  const name =
-    one.kind === "update"
-      ? "Update of the parameters"
-      : `${one.kind === "forward" ? "Forward" : "Backward"} pass of micro-batch ${one.micro_batch}`;
-  const sending = one.end - one.communicating_from;
-  const said = sending > 0 ? `\ncommunicates for the last ${timeWords(sending, step.unit)} of it` : "";
+  const isSending = one.end > one.communicating_from;
   return svg(
     "g",
     { class: `pass ${one.kind}` },
-    svg("title", {}, `${name} on ${who(row).toLowerCase()}\n${spanWords(one.start, one.end, step)}${said}`),
+    svg("title", {}, passWords(one, row, step)),
     svg("rect", { class: "box", ...box, y: top, height: ROW }),
-    sending > 0 &&
+    isSending &&
       svg("rect", { class: "sending", ...across(one.communicating_from, one.end, scale), y: top, height: ROW }),
     box.width >= 4 + LETTER * words.length &&
       svg(
@@ -219,20 +199,16 @@ function passOf(one, row, step, top, scale) {
 }
 
 /** A line from the sender's row to the receiver's, in the room between them. */
-function messageOf({ sender, receiver, micro_batch: microBatch, start, end }, step, place, scale) {
+function messageOf(message, step, place, scale) {
+  const { sender, receiver, start, end } = message;
   const down = receiver > sender;
   const from = place.row(sender) + (down ? ROW : 0);
   const to = place.row(receiver) + (down ? 0 : ROW);
-  const time = end > start ? `\n${spanWords(start, end, step)}` : "";
   const ends = { x1: scale(start), x2: scale(end), y1: from, y2: to };
   return svg(
     "g",
     { class: `message ${down ? "forward" : "backward"}` },
-    svg(
-      "title",
-      {},
-      `${down ? "Output" : "Gradient"} of micro-batch ${microBatch} from ${who(step.rows[sender]).toLowerCase()} to ${who(step.rows[receiver]).toLowerCase()}${time}`,
-    ),
+    svg("title", {}, messageWords(message, step)),
     svg("line", { class: "reach", ...ends }),
     svg("line", ends),
     svg("circle", { cx: ends.x2, cy: to, r: 2 }),
@@ -264,7 +240,7 @@ function across(start, end, scale) {
   return { x: scale(start), width: Math.max(0, scale(end) - scale(start)) };
 }
 
-// --- words -------------------------------------------------------------------------------------------------------------
+// --- legend ------------------------------------------------------------------------------------------------------------
 
 function legendOf({ rows, communication_share: communication, offered_bytes: offered, unit, cores }) {
   return [
@@ -285,22 +261,4 @@ function legendOf({ rows, communication_share: communication, offered_bytes: off
 /** A sample of how something is drawn, with its meaning. */
 function key(kind, words) {
   return h("span", { class: `key ${kind}` }, words);
-}
-
-function spanWords(start, end, { unit }) {
-  return `${timeWords(start, unit)} to ${timeWords(end, unit)}, ${timeWords(end - start, unit)} long`;
-}
-
-function timeWords(time, unit) {
-  if (unit === "s") return stepWords(time);
-  const [factor, prefix] = [
-    [1e12, "T"],
-    [1e9, "G"],
-    [1e6, "M"],
-  ].find(([factor]) => time >= factor) ?? [1, ""];
-  return `${num(time / factor)} ${prefix}FLOP`;
-}
-
-function percent(share) {
-  return `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 }

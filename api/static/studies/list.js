@@ -4,7 +4,7 @@ import * as api from "../client.js";
 import { byId, h, keyed, setText } from "../elements/dom.js";
 import { progressBar, setProgress, setStudyState } from "../elements/marks.js";
 import { ago, count, dateTime, metric } from "../format.js";
-import { TERMINAL, numIn } from "../states.js";
+import { progressOf } from "../states.js";
 
 export function listPanel({ state, page, loadPage }) {
   const older = byId("older");
@@ -74,10 +74,10 @@ function update(row, study, cluster) {
   age.title = dateTime(study.created_at);
 }
 
-export function progressWords({ trials, spec }) {
-  const running = trials.RUNNING ?? 0;
-  const total = Math.max(spec.budget.trials, numIn(trials));
-  return `${count(numIn(trials, (state) => TERMINAL.has(state)))} of ${count(total)} done${running ? `, ${count(running)} running` : ""}`;
+export function progressWords(study) {
+  const running = study.trials.RUNNING ?? 0;
+  const { ended, total } = progressOf(study);
+  return `${count(ended)} of ${count(total)} done${running ? `, ${count(running)} running` : ""}`;
 }
 
 /** Number of devices on which the study has a gang. */

@@ -84,7 +84,7 @@ export class StudyFeeds {
     const { numbers, study } = this.state;
     const number = numbers.get(id);
     if (number === undefined) return this.refreshHistory("unknown");
-    const hasValue = Number.isFinite(data.values[study.spec.objective.metric]);
+    const hasValue = this.state.objectiveIn(data.values) !== null;
     if (hasValue && !study.trials.COMPLETED) this.refreshStudy("best"); // the best may be one that still runs
     this.askForCurve(number);
     this.thinHistory();

@@ -3,7 +3,7 @@
 import { byId, setText } from "../elements/dom.js";
 import { progressBar, setProgress, setStudyState } from "../elements/marks.js";
 import { count, duration, metric, plural } from "../format.js";
-import { TERMINAL, numIn } from "../states.js";
+import { progressOf } from "../states.js";
 
 export function headPanel({ state }) {
   const bar = progressBar();
@@ -51,10 +51,10 @@ function ruleWords({ rule, promote }) {
   return (rule === "asha" ? "ASHA" : rule) + (promote ? " by promotion" : "");
 }
 
-function drawTrials({ study, numTrials, runningRows }, bar) {
+function drawTrials({ study, runningRows }, bar) {
   const { trials, spec } = study;
-  const ended = numIn(trials, (state) => TERMINAL.has(state));
-  setText(byId("done"), `${count(ended)} of ${count(Math.max(spec.budget.trials, numTrials))}`);
+  const { ended, total } = progressOf(study);
+  setText(byId("done"), `${count(ended)} of ${count(total)}`);
   setProgress(bar, trials, spec.budget.trials);
   const ranks = runningRows.reduce((sum, trial) => sum + trial.num_ranks, 0);
   setText(byId("running-num"), count(trials.RUNNING ?? 0));

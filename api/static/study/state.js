@@ -41,6 +41,12 @@ export class StudyState extends PageState {
     return [...this.rows.values()].filter((trial) => trial.state === "RUNNING");
   }
 
+  /** Value of the objective among the values of an evaluation; null if it has none that is finite. */
+  objectiveIn(values) {
+    const value = values[this.study.spec.objective.metric];
+    return Number.isFinite(value) ? value : null;
+  }
+
   /** Whether no more curves are drawn, as there are enough. */
   get hasMostCurves() {
     return this.leading.length >= this.mostCurves;
@@ -140,8 +146,8 @@ export class StudyState extends PageState {
     const number = this.numbers.get(id);
     if (number === undefined) return;
     for (const name of Object.keys(data.values)) this.metricNames.add(name);
-    const value = data.values[this.study.spec.objective.metric];
-    if (Number.isFinite(value)) this.keepValue(id, number, value, data.step);
+    const value = this.objectiveIn(data.values);
+    if (value !== null) this.keepValue(id, number, value, data.step);
     this.lead(number);
     this.extendLine(number, data);
   }

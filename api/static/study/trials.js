@@ -82,7 +82,7 @@ export function trialsPanel({ state, page, feeds, open }) {
     on: {
       trial: () => order && refreshOrder("trial"),
       metrics({ trial_id: id, data }) {
-        const hasValue = state.numbers.has(id) && Number.isFinite(data.values[state.study.spec.objective.metric]);
+        const hasValue = state.numbers.has(id) && state.objectiveIn(data.values) !== null;
         if (hasValue && order && table.sortBy === "value") refreshOrder("value");
       },
     },

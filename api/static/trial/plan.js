@@ -28,7 +28,7 @@ export function planPanel({ state }) {
       const { trial } = state;
       setText(plan, planWords(trial));
       setText(reason, trial.plan_reason);
-      setText(time, trial.plan ? timeWords(trial) : "");
+      setText(time, trial.plan ? predictedStepWords(trial) : "");
       drawPairs(params, trial.params);
     },
   };
@@ -49,7 +49,7 @@ function drawPairs(list, params) {
 }
 
 /** The predicted time of a step, and what it depends on. */
-export function timeWords({ predicted_step_seconds: predicted, step_factor: factor }) {
+export function predictedStepWords({ predicted_step_seconds: predicted, step_factor: factor }) {
   if (predicted === null)
     return "No step time is predicted: the speed of these devices was not known when it was planned. It is measured when no study runs, or by “scamp calibrate”.";
   if (factor !== 1)

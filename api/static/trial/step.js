@@ -1,6 +1,7 @@
 // One simulated step of the trial's pipeline; hidden for other plans.
 
-import { Pipeline, shareWords } from "../charts/pipeline.js";
+import { Pipeline } from "../charts/pipeline.js";
+import { shareWords } from "../charts/pipeline_words.js";
 import * as api from "../client.js";
 import { aside, card } from "../elements/card.js";
 import { h, setText } from "../elements/dom.js";

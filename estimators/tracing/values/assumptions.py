@@ -44,7 +44,7 @@ class Assumptions:
     @property
     def described(self) -> list[str]:
         """Assumptions of decisions, each with the first place in the code and the number of others."""
-        return [_told(one, list(places)) for one, places in sorted(self._places.items())]
+        return [_in_words(one, list(places)) for one, places in sorted(self._places.items())]
 
     @contextmanager
     def of_evaluation(self) -> Iterator[None]:
@@ -76,7 +76,7 @@ class Assumptions:
         self._places.setdefault(words, {})[Path(file).name, line] = None
 
 
-def _told(what: str, places: Sequence[tuple[str, int]]) -> str:
+def _in_words(what: str, places: Sequence[tuple[str, int]]) -> str:
     (file, line), *others = places
     return f"{what} ({file}:{line}{f' and {len(others)} more' if others else ''})"
 

@@ -48,7 +48,7 @@ def screen(
     cluster: Cluster,
     cache_dir: Path,
     kind: DeviceKind | None = None,
-    tell: Callable[[str], None] = lambda progress: None,
+    say: Callable[[str], None] = lambda progress: None,
     *,
     share: int = 1,
     seconds: int = TRACE_SECONDS,
@@ -57,7 +57,7 @@ def screen(
 ) -> Screening:
     """Screen candidates on ``cluster``, whose devices are of ``kind``. Raises ``InvalidInput``.
 
-    ``code`` is the zip of the user's files. ``tell`` gets messages on the progress. ``share`` is the number of
+    ``code`` is the zip of the user's files. ``say`` gets messages on the progress. ``share`` is the number of
     devices for each candidate, as in ``planner.choose``. A trace may take ``seconds`` of processor time; ``under_way``
     is told what is traced. The traces are made in ``pool``, which the caller closes; None for a pool of its own.
     """
@@ -82,12 +82,12 @@ def screen(
         batches = _batches(finder, candidates)
         search = JointSearch(workload, sha256, tracer, pool, finder, cluster, kind, share)
         sound = {place: batch for place, batch in enumerate(batches) if isinstance(batch, int)}
-        tell(f"looking for formulas for {len(sound)} candidates")
+        say(f"looking for formulas for {len(sound)} candidates")
         search.begin({place: candidates[place] for place in sound}, sound)
         while search.advance():
             pass
     for why, num in Counter(one.alone for one in search.decided if one.alone).items():
-        tell(f"no formulas for {num} candidates, so they were traced one by one: {why}")
+        say(f"no formulas for {num} candidates, so they were traced one by one: {why}")
     refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)} | search.refused
     found = {one.place: one.screened for one in search.decided}
     found |= {place: Screened(candidates[place], 0, refused=why) for place, why in refused.items()}

@@ -28,7 +28,7 @@ def test_ready_needs_a_controller_that_holds_the_lease(api: InProcess) -> None:
     assert answer.json() == {"status": "ready", "database": "ok", "data_directory": "ok", "controller": "ok"}
 
 
-def test_a_full_disk_is_told(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = api.store.take_lease("controller", "c", None, now=time.time())
     assert lease and api.get("/readyz").status_code == 200
     assert api.get("/v1/cluster").json()["data_directory"] == ""
@@ -46,7 +46,7 @@ def test_an_api_that_runs_alone_needs_no_data_directory(tmp_path: Path) -> None:
     alone.close()
 
 
-def test_a_database_that_cannot_be_written_is_told(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_cannot_be_written_is_reported(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_probe, "FRESH_SECONDS", 0.0)
     assert api.store.take_lease("controller", "c", None, now=time.time())
     before = api.store.identity()
@@ -70,7 +70,7 @@ def test_a_database_that_cannot_be_written_is_told(api: InProcess, monkeypatch: 
     assert api.get("/readyz").json()["database"] == "ok"
 
 
-def test_a_database_that_cannot_be_read_is_told_by_ready_and_by_every_answer(
+def test_a_database_that_cannot_be_read_is_reported_by_ready_and_by_every_answer(
     api: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from scamp_service.errors import Unavailable

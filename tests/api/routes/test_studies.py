@@ -49,7 +49,7 @@ def test_a_key_reused_for_another_study_is_a_conflict_that_stores_nothing(api: I
     assert len(api.get("/v1/studies").json()["items"]) == 1
 
 
-def test_a_study_tells_its_trials_by_state_its_best_and_its_summary(api: InProcess) -> None:
+def test_a_study_shows_its_trials_by_state_its_best_and_its_summary(api: InProcess) -> None:
     study = fill(api.store)
     view = api.get(f"/v1/studies/{study.id}").json()
     assert view["trials"] == {"WAITING": 1, "RUNNING": 1, "COMPLETED": 1}
@@ -79,7 +79,7 @@ def test_studies_are_listed_newest_first_when_asked(api: InProcess) -> None:
     assert [study["id"] for study in (*first["items"], *rest["items"])] == ids[::-1]
 
 
-def test_what_was_learned_is_told_by_family(api: InProcess) -> None:
+def test_what_was_learned_is_shown_by_family(api: InProcess) -> None:
     study = fill(api.store)
     waiting = api.store.trials(study.id)[2]
     queued = {"sized": sized(Plan(8), 9, 8 * 2**20), "family": "f"}
@@ -88,10 +88,10 @@ def test_what_was_learned_is_told_by_family(api: InProcess) -> None:
         new_attempt(waiting.id, token=SECRET, device_kinds=("virtual",), reserved_mib=9, predicted_bytes=8 * 2**20)
     )
     assert api.store.report(waiting.id, 1, SECRET, measured_bytes=10 * 2**20, now=3.0)
-    lesson = {"family": "f", "layout": "single", "extra_bytes": 2 * 2**20, "bias_bytes": 0, "num_trials": 1,
+    learned = {"family": "f", "layout": "single", "extra_bytes": 2 * 2**20, "bias_bytes": 0, "num_trials": 1,
               "num_out_of_memory": 0, "num_halvings": 0, "studies": [study.id]}  # fmt: skip
-    assert api.get(f"/v1/studies/{study.id}/learned").json() == [lesson]
-    assert api.get(f"/v1/studies/{study.id}").json()["summary"]["learned"] == [lesson]
+    assert api.get(f"/v1/studies/{study.id}/learned").json() == [learned]
+    assert api.get(f"/v1/studies/{study.id}").json()["summary"]["learned"] == [learned]
 
 
 def test_a_study_is_stopped_once_and_stopping_it_again_changes_nothing(api: InProcess) -> None:

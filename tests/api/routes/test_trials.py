@@ -93,12 +93,12 @@ def test_a_trial_with_a_pipeline_has_the_timeline_of_a_step(api: InProcess) -> N
     pipeline = {"step": step.to_json(), "unit": "s", "communicates": True, "offered_mib": 96}
     known = replace(sized(step.plan), pipeline=pipeline)
     assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
-    told = api.get(path).json()
-    assert (told["unit"], told["makespan"], told["num_micro_batches"]) == ("s", step.seconds, 3)
-    assert (told["cores"], told["offered_bytes"]) == (2.0, 96 * 2**20)
+    shown = api.get(path).json()
+    assert (shown["unit"], shown["makespan"], shown["num_micro_batches"]) == ("s", step.seconds, 3)
+    assert (shown["cores"], shown["offered_bytes"]) == (2.0, 96 * 2**20)
     timeline = step.timeline()
-    assert told["bubble_share"] == timeline.bubble_share and told["communication_share"] > 0
-    row = told["rows"][0]
+    assert shown["bubble_share"] == timeline.bubble_share and shown["communication_share"] > 0
+    row = shown["rows"][0]
     assert (row["stage"], row["ranks"], row["peak_bytes"]) == (0, [0, 2], 121)
     assert row["passes"][0] == {
         "kind": "forward", "micro_batch": 0, "start": 0.0, "end": 1.5, "communicating_from": 1.0,
@@ -106,7 +106,7 @@ def test_a_trial_with_a_pipeline_has_the_timeline_of_a_step(api: InProcess) -> N
     assert (row["passes"][-1]["kind"], row["passes"][-1]["micro_batch"]) == ("update", None)
     assert row["memory"][0] == [0.0, 111] and row["memory"][-1][1] == 100
     assert row["waits"] == [list(wait) for wait in timeline.waits(timeline.rows[0])] != []
-    assert told["messages"][0] == {"sender": 0, "receiver": 1, "micro_batch": 0, "start": 1.0, "end": 1.5}
+    assert shown["messages"][0] == {"sender": 0, "receiver": 1, "micro_batch": 0, "start": 1.0, "end": 1.5}
     again = replace(sized(), pipeline=None)
     assert api.store.move_trial(waiting.id, TrialState.QUEUED, 0, TrialState.QUEUED, now=2.0, sized=again)
     assert api.get(path).json() is None, "the new plan has no pipeline"
@@ -120,12 +120,12 @@ def test_a_timeline_says_what_is_not_known_of_its_devices(api: InProcess) -> Non
     pipeline = {"step": step.to_json(), "unit": "FLOP", "communicates": False, "offered_mib": None}
     known = replace(sized(step.plan), pipeline=pipeline)
     assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
-    told = api.get(f"/v1/studies/{study.id}/trials/2/timeline").json()
+    shown = api.get(f"/v1/studies/{study.id}/trials/2/timeline").json()
     names = ("unit", "communication_share", "offered_bytes", "cores")
-    assert [told[name] for name in names] == ["FLOP", None, None, None]
+    assert [shown[name] for name in names] == ["FLOP", None, None, None]
 
 
-def test_peaks_are_told_by_attempt_and_an_out_of_memory_is_a_lower_bound(api: InProcess) -> None:
+def test_peaks_are_shown_by_attempt_and_an_out_of_memory_is_a_lower_bound(api: InProcess) -> None:
     fill(api.store)
     study = fill(api.store)
     running = api.store.trials(study.id)[1]
@@ -161,8 +161,8 @@ def test_trials_attempts_and_peaks_have_step_times(api: InProcess) -> None:
     assert api.store.begin_attempt(attempt)
     assert api.store.report(waiting.id, 1, SECRET, measured_bytes=9, step_seconds=0.4, timed_steps=7, now=3.0)
     trial = api.get(path).json()
-    for told in (trial, trial["attempts"][0]):
-        assert [told[name] for name in names] == [0.3, 1.5, 0.4]
+    for shown in (trial, trial["attempts"][0]):
+        assert [shown[name] for name in names] == [0.3, 1.5, 0.4]
     assert trial["attempts"][0]["timed_steps"] == 7
     peaks = {item["number"]: item["attempts"][0] for item in api.get(f"/v1/studies/{study.id}/peaks").json()["items"]}
     assert [peaks[2][name] for name in names[::2]] == [0.3, 0.4]
@@ -171,7 +171,7 @@ def test_trials_attempts_and_peaks_have_step_times(api: InProcess) -> None:
     }  # fmt: skip
 
 
-def test_the_token_of_an_attempt_is_never_told(api: InProcess) -> None:
+def test_the_token_of_an_attempt_is_never_shown(api: InProcess) -> None:
     study = fill(api.store)
     api.store.record_cluster({"status": "ready", "detail": "", "devices": [DEVICE]}, now=time.time())
     paths = ["", "/trials", "/trials/0", "/trials/1", "/trials/1/metrics", "/trials/1/logs", "/peaks"]
@@ -236,7 +236,7 @@ def test_a_wrong_parameter_is_named_with_what_is_allowed(api: InProcess, query: 
     assert words in answer.json()["detail"]
 
 
-def test_a_wrong_method_is_a_405_that_tells_the_right_ones(api: InProcess) -> None:
+def test_a_wrong_method_is_a_405_that_names_the_right_ones(api: InProcess) -> None:
     answer = api.request("DELETE", "/v1/studies")
     assert answer.status_code == 405
     assert answer.headers["content-type"] == "application/problem+json"

@@ -35,35 +35,35 @@ def as_json(view: View) -> dict[str, Any]:
 
 
 def test_a_trial_without_a_plan_has_empty_words_and_no_ranks() -> None:
-    told = as_json(trial_view(trial(plan=None, state=TrialState.WAITING, attempt=0)))
+    shown = as_json(trial_view(trial(plan=None, state=TrialState.WAITING, attempt=0)))
     empty = ("plan", "plan_text", "plan_short", "plan_reason", "num_ranks", "batch", "reserved_mib", "learned_bytes")
-    assert [told[name] for name in empty] == [None, "", "", "", 0, 0, 0, 0]
-    assert (told["state"], told["step_factor"], told["predicted_step_seconds"]) == ("WAITING", 1.0, None)
+    assert [shown[name] for name in empty] == [None, "", "", "", 0, 0, 0, 0]
+    assert (shown["state"], shown["step_factor"], shown["predicted_step_seconds"]) == ("WAITING", 1.0, None)
 
 
-def test_a_planned_trial_tells_the_plan_and_the_prediction_of_it() -> None:
+def test_a_planned_trial_has_the_plan_and_its_prediction() -> None:
     known = sized(Plan(2, 4, tp=2, pp=2), extra_bytes=3 * MIB, bias_bytes=MIB, reason="the fastest", learned_bytes=7)
-    told = as_json(trial_view(trial(sized=replace(known, step_seconds=0.5, step_factor=1.5))))
-    assert told["plan"] == known.plan.to_json() and Plan.from_json(told["plan"]) == known.plan
+    shown = as_json(trial_view(trial(sized=replace(known, step_seconds=0.5, step_factor=1.5))))
+    assert shown["plan"] == known.plan.to_json() and Plan.from_json(shown["plan"]) == known.plan
     names = ("plan_reason", "num_ranks", "batch", "predicted_bytes", "extra_bytes", "expected_bytes", "learned_bytes")
-    assert [told[name] for name in names] == ["the fastest", 4, 8, 20 * MIB, 3 * MIB, 18 * MIB, 7]
-    assert (told["predicted_step_seconds"], told["step_factor"]) == (0.5, 1.5)
+    assert [shown[name] for name in names] == ["the fastest", 4, 8, 20 * MIB, 3 * MIB, 18 * MIB, 7]
+    assert (shown["predicted_step_seconds"], shown["step_factor"]) == (0.5, 1.5)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_is_null(value: float) -> None:
     assert as_json(trial_view(trial(value=value)))["value"] is None
-    told = as_json(metric_view(Metric(1, 2, 3, 4, {"loss": value, "accuracy": 0.5}, 5.0)))
-    assert told == {"step": 4, "attempt": 2, "values": {"loss": None, "accuracy": 0.5}, "time": 5.0}
+    shown = as_json(metric_view(Metric(1, 2, 3, 4, {"loss": value, "accuracy": 0.5}, 5.0)))
+    assert shown == {"step": 4, "attempt": 2, "values": {"loss": None, "accuracy": 0.5}, "time": 5.0}
 
 
-def test_an_attempt_is_told_with_all_its_fields_but_the_token() -> None:
+def test_an_attempt_is_shown_with_all_its_fields_but_the_token() -> None:
     begun = attempt(token="a secret", devices=("n/0", "n/1"), plan=Plan(4, dp_shard=2))
-    told = as_json(attempt_view(begun))
-    assert "a secret" not in json.dumps(told)
+    shown = as_json(attempt_view(begun))
+    assert "a secret" not in json.dumps(shown)
     inside = {"trial_id", "token", "prediction", "device_kinds"}
-    assert {field.name for field in fields(begun)} - inside <= set(AttemptView.model_fields) == set(told)
-    assert (told["devices"], told["num_ranks"], told["mib_per_rank"]) == (["n/0", "n/1"], 2, 24)
+    assert {field.name for field in fields(begun)} - inside <= set(AttemptView.model_fields) == set(shown)
+    assert (shown["devices"], shown["num_ranks"], shown["mib_per_rank"]) == (["n/0", "n/1"], 2, 24)
 
 
 def test_a_detailed_trial_has_its_attempts_and_the_compared_plans_in_their_order() -> None:
@@ -76,11 +76,11 @@ def test_a_detailed_trial_has_its_attempts_and_the_compared_plans_in_their_order
     chosen = Option(Plan(8), Prediction(24 * MIB), 96, communication_share=0.0, relative_device_seconds=1.0)
     other = replace(chosen, plan=Plan(4))
     attempts = [attempt(attempt=1, state=AttemptState.ENDED, outcome=Outcome.LOST), attempt(attempt=2)]
-    told = as_json(trial_detail(trial(attempt=2), attempts, [chosen, other], 17))
-    assert [one["attempt"] for one in told["attempts"]] == [1, 2] and told["last_event_id"] == 17
+    shown = as_json(trial_detail(trial(attempt=2), attempts, [chosen, other], 17))
+    assert [one["attempt"] for one in shown["attempts"]] == [1, 2] and shown["last_event_id"] == 17
     another = {**option, "plan": Plan(4).to_json(), "plan_text": "1 rank, micro-batch 4", "chosen": False}
-    assert told["options"] == [option, another]
-    assert told.keys() - {"attempts", "options", "last_event_id"} == TrialView.model_fields.keys()
+    assert shown["options"] == [option, another]
+    assert shown.keys() - {"attempts", "options", "last_event_id"} == TrialView.model_fields.keys()
 
 
 def test_an_out_of_memory_is_a_lower_bound_and_one_of_an_evaluation_has_the_peak_of_evaluations() -> None:
@@ -89,13 +89,13 @@ def test_an_out_of_memory_is_a_lower_bound_and_one_of_an_evaluation_has_the_peak
         attempt(attempt=2, outcome=Outcome.OUT_OF_MEMORY, measured_bytes=31 * MIB, phase=Phase.EVALUATION),
         prediction=replace(done.prediction, evaluation_bytes=30 * MIB),
     )
-    told = peaks_view(5, TrialState.FAILED, [done, evaluated, replace(evaluated, measured_bytes=0)])
-    assert (told.trial_id, told.number, told.state) == (done.trial_id, 5, TrialState.FAILED)
-    found = [(one.predicted_bytes // MIB, one.measured_bytes // MIB, one.lower_bound) for one in told.attempts]
+    shown = peaks_view(5, TrialState.FAILED, [done, evaluated, replace(evaluated, measured_bytes=0)])
+    assert (shown.trial_id, shown.number, shown.state) == (done.trial_id, 5, TrialState.FAILED)
+    found = [(one.predicted_bytes // MIB, one.measured_bytes // MIB, one.lower_bound) for one in shown.attempts]
     reserved_mib = evaluated.mib_per_rank
     assert found == [(20, 19, False), (30, max(31, reserved_mib), True), (30, reserved_mib, True)]
 
 
 def test_a_log_line_has_the_id_of_its_row() -> None:
-    told = as_json(log_view((9, LogLine(1, 2, 3, 4, 5.0, "step 1"))))
-    assert told == {"id": 9, "attempt": 2, "rank": 3, "time": 5.0, "text": "step 1"}
+    shown = as_json(log_view((9, LogLine(1, 2, 3, 4, 5.0, "step 1"))))
+    assert shown == {"id": 9, "attempt": 2, "rank": 3, "time": 5.0, "text": "step 1"}

@@ -10,17 +10,13 @@ from typing import Any
 import pytest
 
 from scamp_service.errors import Unavailable
-from scamp_service.lifecycle import CONTROLLER_LEASE, TrialState
+from scamp_service.lifecycle import CONTROLLER_LEASE
 from scamp_service.processes import controller_process, cycles
-from scamp_service.processes.controller_process import controlling, earlier_of, run_study
-from scamp_service.search.proposer import SearchEnded
+from scamp_service.processes.controller_process import controlling, run_study
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
-from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
-from tests.quick_store import empty_store
 from tests.services.serving import SPEC
-from tests.studies import study
 
 
 class Nothing:
@@ -91,32 +87,3 @@ def test_a_ray_where_nobody_listens_is_refused_before_a_study_is_made(tmp_path: 
         with pytest.raises(Unavailable, match=rf"the Ray cluster at {address} cannot be reached .*RAY_ADDRESS"):
             run_study(Settings(data_dir=tmp_path, ray_address=address), spec, None, lambda store, study: None)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_newest_earlier_study_with_a_name_is_the_history_of_a_new_one() -> None:
-    def created(name: str, direction: str = "maximize", depth: int = 1) -> int:
-        goal, space = {"metric": "m", "direction": direction}, {"depth": {"low": 1, "high": 9}}
-        spec = parse_study(study(name=name, objective=goal, space=space)).to_json()
-        made = store.create_study(spec, now=1.0)
-        store.create_trials(made.id, [(0, {"depth": depth})], now=1.0)
-        (trial,) = store.trials(made.id)
-        store.move_trial(trial.id, trial.state, trial.attempt, TrialState.INFEASIBLE, now=2.0)
-        return made.id
-
-    store = empty_store()
-    first, second = created("old", depth=1), created("old", depth=2)
-    other = created("other", "minimize")
-    newest = created("old", depth=3)
-
-    def found(wanted: str | int) -> list[Any]:
-        spec = parse_study({**store.study(newest).spec, "search": {"history": [{"study": wanted}]}})
-        return [dict(one.params) for one in earlier_of(store, newest, spec)]
-
-    assert found("old") == found(second) == [{"depth": 2}] and found(first) == [{"depth": 1}]
-    for wanted, words in (
-        ("absent", "there is none before this one"),
-        (newest, "none before"),
-        (other, "the objective"),
-    ):
-        with pytest.raises(SearchEnded, match=words):
-            found(wanted)

@@ -166,6 +166,12 @@ def test_a_float_of_the_training_decides_nothing_and_it_is_told(recorder: Record
             decides(torch.empty(3).mean())
 
 
+def test_an_optimizer_may_compare_the_numbers_that_it_scales_updates_by(recorder: Recorder) -> None:
+    model = nn.Linear(3, 3)
+    model(torch.ones(2, 3)).sum().backward()  # type: ignore[no-untyped-call]
+    torch.optim.Adafactor(model.parameters()).step()  # it takes the larger one of a root mean square and a constant
+
+
 def test_a_number_of_the_training_may_be_formatted(recorder: Recorder) -> None:
     loss = torch.empty(3).mean()
     assert f"{loss:.3f} of {loss.argmax():d}" == "1.000 of 1"

@@ -52,15 +52,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told() -> list[str]:
+def said() -> list[str]:
     return []
 
 
 @pytest.fixture(scope="module")
-def screening(folder: Path, told: list[str]) -> Screening:
+def screening(folder: Path, said: list[str]) -> Screening:
     wanted = candidates_of(str(folder / "study.yaml"), {}, 40, at_random=True)
     odd = {**wanted.candidates[0], "width": 30}  # no multiple of the heads
-    return screen("stdlib_gpt", None, [*wanted.candidates, odd], CLUSTER, folder / "profiles", tell=told.append)
+    return screen("stdlib_gpt", None, [*wanted.candidates, odd], CLUSTER, folder / "profiles", say=said.append)
 
 
 def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) -> None:
@@ -80,11 +80,11 @@ def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) 
 
 
 def test_candidates_of_one_block_are_traced_and_what_the_workload_refuses_is_told(
-    screening: Screening, told: list[str]
+    screening: Screening, said: list[str]
 ) -> None:
     single = [one for one in screening.candidates if one.traced == NO_FORMULA]
     assert {one.params["depth"] for one in single} == {1} and {one.known_by for one in single} == {"traces"}
-    assert any(f"no formulas for {len(single)} candidates" in line for line in told)
+    assert any(f"no formulas for {len(single)} candidates" in line for line in said)
     assert all(isinstance(one.choice, ChosenPlan | NoPlan) for one in single)
     assert "multiple of heads" in screening.candidates[40].refused and screening.candidates[40].choice is None
 

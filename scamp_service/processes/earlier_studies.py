@@ -1,0 +1,37 @@
+"""Finds the earlier studies that a study names in ``search.history``, and reads their trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scamp_service.model import Study
+from scamp_service.search.earlier import EarlierStudy, earlier_trials
+from scamp_service.search.history import Completed
+from scamp_service.search.proposer import SearchEnded
+from scamp_service.store.store import Store
+from scamp_service.store.summary import all_trials
+from scamp_service.study.spec import StudySpec
+
+
+def earlier_of(store: Store, study_id: int, spec: StudySpec) -> Sequence[Completed]:
+    """The trials of earlier studies that count as history of this one. Raises ``SearchEnded`` for what is not there."""
+    found = []
+    for one in spec.search.history:
+        study = _earlier_study(store, study_id, one.study)
+        if study is None:
+            raise SearchEnded(f"search.history names the study {one.study!r}, and there is none before this one")
+        if (theirs := study.spec["objective"]) != (ours := spec.objective.model_dump(mode="json")):
+            raise SearchEnded(f"search.history: the objective of study {study.id} is {theirs}, and not {ours}")
+        found.append(EarlierStudy(all_trials(store, study.id), one.weight))
+    return earlier_trials(spec, found)
+
+
+def _earlier_study(store: Store, study_id: int, wanted: str | int) -> Study | None:
+    """The newest study before this one with the name or id ``wanted``."""
+    before = study_id
+    while page := store.studies(after=before, newest_first=True):
+        for study in page:
+            if wanted in (study.id, study.name):
+                return study
+        before = page[-1].id
+    return None
