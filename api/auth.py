@@ -137,7 +137,7 @@ def _is_session(value: str, token: str, now: float) -> bool:
 
 
 class FailedLogins:
-    """Counts wrong tokens by client address, to slow down whoever guesses."""
+    """Counts wrong tokens by client address, to slow down guessing."""
 
     def __init__(self) -> None:
         self._failed: dict[str, tuple[float, int]] = {}

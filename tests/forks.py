@@ -10,7 +10,7 @@ from typing import Any
 
 
 def in_fork(run: Callable[[], Any]) -> Any:
-    """What ``run`` returns, as JSON, in a copy of this process that ends afterwards."""
+    """The result of ``run``, as JSON, from a copy of this process that ends afterwards."""
     reading, writing = os.pipe()
 
     def answer() -> None:

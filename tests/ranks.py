@@ -1,4 +1,4 @@
-"""What a rank talks to, for tests without Ray."""
+"""Stand-ins for the sink and the store that a rank talks to, for tests without Ray."""
 
 from __future__ import annotations
 

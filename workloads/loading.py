@@ -48,7 +48,7 @@ def load_workload(name: str, code_dir: Path | None) -> type[Workload]:
 
 
 def load_attribute(name: str, code_dir: Path) -> Any:
-    """Whatever ``path/to/file.py:name`` is in the user's files. Raises ``WorkloadError``."""
+    """The object ``path/to/file.py:name`` in the user's files. Raises ``WorkloadError``."""
     module, attribute = _find(name, code_dir)
     if not hasattr(module, attribute):
         raise WorkloadError(f"{name}: the file defines no {attribute}; check the name after the colon")

@@ -335,7 +335,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _communicate(self, kind: str, group: str, num_bytes: int) -> None:
         dimension, num_ranks = self._groups.get(group, ("", 2))
         if num_ranks > 1:
-            # FSDP2 communicates on streams of its own; whoever communicates on the compute stream waits.
+            # FSDP2 communicates on streams of its own; collectives on the compute stream wait.
             overlaps = torch.cpu.current_stream() is not self._compute
             self._done.communicate(kind, dimension, num_bytes, overlaps=overlaps)
 

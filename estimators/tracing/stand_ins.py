@@ -30,7 +30,7 @@ _ITEM = torch.ops.aten._local_scalar_dense.default
 
 
 class UnknownNumber(float):
-    """A number that training computes, 1.0 to whoever prints it. What is computed with it is unknown as well."""
+    """A number that training computes, 1.0 if it is printed. What is computed with it is unknown as well."""
 
     def __new__(cls, value: float = 1.0) -> UnknownNumber:
         return super().__new__(cls, value)

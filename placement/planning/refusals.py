@@ -68,7 +68,7 @@ def causes(refusals: Mapping[Layout, str]) -> str:
 
 
 def _kind(layout: Layout) -> str:
-    """The first of what divides the model, in the order in which it is likely to be the cause."""
+    """The kind of plan: the first axis that divides the model, with the likeliest cause first."""
     if layout.pp > 1:
         return "pipelines"
     if layout.tp > 1:

@@ -18,7 +18,7 @@ from placement.planning.question import Question, degrees, divisors
 
 
 class TracedOptions:
-    """The options of one question. States that fit are remembered, because many ways divide them alike."""
+    """The options of one question. States that fit are remembered, because many ways divide them equally."""
 
     def __init__(self, question: Question) -> None:
         self.question, self._profile, self._batch = question, question.profile, question.batch
@@ -26,7 +26,7 @@ class TracedOptions:
         self._states_known: dict[tuple[int, int, int], bool] = {}
 
     def states_fit(self, way: Spread, num_ranks: int, offered_mib: int) -> bool:
-        """Whether the model states, divided evenly, leave anything of a device; kept for all ways that divide alike."""
+        """Whether the model states, divided evenly, leave anything of a device; kept for ways that divide them equally."""
         if self._extra is not NO_EXTRA:
             return self.states_alone(way, offered_mib) is None
         key = way.optimizer_shards, num_ranks, offered_mib

@@ -78,7 +78,7 @@ class Pricer:
 
     def least_seconds(self, way: Spread, num_ranks: int, share: int, sizes: Sequence[int]) -> float:
         """A bound of the price's seconds at the best of these micro-batches of ``share`` samples for each rank: the
-        seconds without communication. Kept for all ways that compute alike."""
+        seconds without communication. Kept for all ways with the same computation."""
         key = _compute_axes(way), share
         if key not in self._least:
             steps = way.pp - 1
@@ -96,7 +96,7 @@ class Pricer:
         return slowest * (num + way.pp - 1) + self._model.update_seconds / way.optimizer_shards
 
     def _slowest_stage(self, way: Spread, micro_batch: int) -> float:
-        """Seconds of both passes of a micro-batch in the slowest stage, kept for all ways that compute alike."""
+        """Seconds of both passes of a micro-batch in the slowest stage, kept for all ways with the same computation."""
         key = _compute_axes(way), micro_batch
         if key not in self._slowest:
             self._slowest[key] = max(

@@ -183,7 +183,7 @@ class UnitCosts:
             yield waited("queued_all_reduce", "dp_replicate", TENSORS_PER_BLOCK, size / TENSORS_PER_BLOCK)
 
     def _of_tensor_parallel(self, way: Spread, samples: float) -> Iterator[Collectives]:
-        """In each pass of a block, ranks add up the outputs of attention and feed-forward, or divide them again."""
+        """Collectives with which ranks add up the outputs of attention and feed-forward in each pass of a block."""
         if self.is_divided(way):
             for kind in ("new_all_gather", "new_reduce_scatter") if way.sequence_parallel else ("new_all_reduce",):
                 yield waited(kind, "tp", 2, self.output(samples))

@@ -208,7 +208,7 @@ class Controller:
         return {one: result for one, result in results.items() if one not in outdated}
 
     def _former(self, attempts: Sequence[Attempt]) -> dict[int, Attempt]:
-        """For each attempt that went wrong before its first checkpoint, the last one before it that trained."""
+        """The last attempt that trained before each one that went wrong before its first checkpoint."""
         wrong = [one for one in attempts if one.attempt > 1 and one.checkpoint_step < 0 and one.outcome in WENT_WRONG]
         found = {}
         for one in wrong:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 IDLE_SECONDS = 2.0
-"""No study must have been live for so long: whoever has just started a service often submits at once."""
+"""No study must have been live for so long: users who have just started a service often submit at once."""
 BUSY_SECONDS = 600.0
-"""A machine on which other processes compute is measured nevertheless after so long."""
+"""Seconds after which a machine is measured even if other processes compute on it."""
 LONGEST_SECONDS = 120.0
 """A measurement that takes longer has failed."""
 PAUSE_SECONDS = 600.0

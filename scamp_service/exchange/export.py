@@ -46,7 +46,7 @@ def write_parquet(trials: Iterable[Mapping[str, Any]], path: Path) -> None:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Every column that any row has, in the order in which they appear first."""
+    """Every column that any row has, by its first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 

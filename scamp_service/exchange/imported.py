@@ -31,7 +31,7 @@ class Imported:
     system_attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def spec(self) -> dict[str, Any]:
-        """The spec of a study that other programs have run, in the form in which pages read it."""
+        """The spec of a study that other programs have run, in the form that pages read."""
         steps = max((max(trial.reports, default=0) for trial in self.trials), default=0)
         return spec_of_others(self.name, self.directions, self.source, self.metric, self.space, len(self.trials), steps)
 

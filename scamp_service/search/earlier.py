@@ -50,7 +50,7 @@ def _only(space: Space, params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def to_json(trials: Sequence[Completed]) -> list[dict[str, Any]]:
-    """These trials for another process."""
+    """JSON of these trials, for another process."""
     return [
         {"number": one.number, "params": dict(one.params), "value": one.value, "pruned_at": one.pruned_at}
         for one in trials

@@ -70,7 +70,7 @@ def calibrate_gpu(data_dir: Path, gpu: Gpu) -> DeviceKind:
 
 
 def one_of_each(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """For each product, the GPU with the least memory held by others. Skips GPUs in MIG mode: CUDA shows a part."""
+    """The GPU of each product with the least memory held by others. Skips GPUs in MIG mode: CUDA shows a part."""
     idlest: dict[str, Gpu] = {}
     for gpu in sorted(gpus, key=lambda gpu: gpu.other_processes_mib):
         if not gpu.mig:

@@ -47,7 +47,7 @@ from scamp_service.study.user_code import check_code
 from scamp_service.study.values import shown_value
 
 ANY_MIB = 2**40
-"""MiB of devices that hold any plan: for whoever asks how large devices must be."""
+"""MiB of devices that hold any plan: for questions about how large devices must be."""
 
 UNVERIFIED = ("outside_bytes", "smallest_capacity_bytes", "step_seconds", "compute_seconds", "communication_share")
 """Fields that on GPUs rest on published figures, on assumptions, or on a replay that was not compared with a GPU."""

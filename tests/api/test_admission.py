@@ -1,4 +1,4 @@
-"""Whoever submits holds up nobody else: imports wait in a queue with an end, and a repeated request joins the first."""
+"""A submission holds up no other: imports wait in a bounded queue, and a repeated request joins the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a thinned line keeps."""
+"""The points that a thinned line keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark of the page measures, without a browser and with one."""
+"""The figures of the benchmark of the page, without a browser and with one."""
 
 from __future__ import annotations
 

@@ -26,20 +26,20 @@ NOTHING = Learned()
 
 
 def learn(past: Iterable[Run], device_kinds: Collection[str]) -> Learned:
-    """What runs of one layout show."""
+    """Knowledge from runs of one layout."""
     found = learning.learn(past, device_kinds)
     assert set(found) <= {SINGLE}
     return found.get(SINGLE, NOTHING)
 
 
 def run(trial: int, ending: Ending = Ending.FINISHED, **changes: object) -> Run:
-    """Of 20 MiB traced and measured, with a margin of 6 MiB."""
+    """A run with 20 MiB traced and measured, and a margin of 6 MiB."""
     usual = Run(trial, SINGLE, ("virtual",), 20 * MIB, 0, 26 * MIB, 20 * MIB, ending)
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
 def failed(trial: int, need_mib: int = 24) -> Run:
-    """What teaches to add ``need_mib``: a quarter of the trace is added to the lower bound."""
+    """A run from which ``need_mib`` are learned: a quarter of the trace is added to the lower bound."""
     return run(trial, Ending.OUT_OF_MEMORY, measured_bytes=(20 + need_mib - 5) * MIB)
 
 
@@ -215,7 +215,7 @@ PASTS = st.lists(RUNS, max_size=40)
 
 
 def needs(past: list[Run]) -> list[int]:
-    """What each trial was seen to need beside its margin of 5 MiB, exactly or at least."""
+    """MiB that each trial needed beside its margin of 5 MiB, exactly or at least."""
     seen: dict[int, int] = {}
     for one in past:
         is_failure = one.ending is Ending.OUT_OF_MEMORY

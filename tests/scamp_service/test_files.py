@@ -1,4 +1,4 @@
-"""Who may read the files in the data directory."""
+"""Files in the data directory can be read by their owner alone."""
 
 from __future__ import annotations
 

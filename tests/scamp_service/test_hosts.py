@@ -100,7 +100,7 @@ class Network:
         return self._folder / f"{host.name}-{step}.out"
 
     def output(self, host: Host, step: int) -> str:
-        """What a step has printed."""
+        """The output of a step."""
         file = self._output(host, step)
         return file.read_text() if file.exists() else ""
 

@@ -80,7 +80,7 @@ class HiddenMemory(Simulation):
         }
 
     def attempts(self) -> list[Attempt]:
-        """Of all studies of the store, as they began."""
+        """Attempts of all studies of the store, as they began."""
         studies = self.store.studies()
         found = [attempt for study in studies for attempt in self.store.study_attempts(study.id)]
         return sorted(found, key=lambda attempt: (attempt.created_at, attempt.trial_id))

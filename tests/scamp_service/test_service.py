@@ -73,7 +73,7 @@ class Watched:
         return all(self.service.client.study(study_id)["finished_at"] for study_id in self.specs)
 
     def check(self) -> list[dict[str, Any]]:
-        """What must hold once all have ended, whatever has happened; returns the trials with their attempts."""
+        """Check what must hold once all have ended, whatever has happened; returns the trials with their attempts."""
         client, store, checked = self.service.client, self.service.store(), []
         trials = self.trials()
         assert [(trial["study_id"], trial["number"]) for trial in trials] == [

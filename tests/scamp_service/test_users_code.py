@@ -1,4 +1,4 @@
-"""What users' code finds in the environments of the processes that import, trace and train it, and above."""
+"""Environment variables that users' code finds in the processes that import, trace and train it, and above."""
 
 from __future__ import annotations
 

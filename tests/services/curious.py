@@ -58,7 +58,7 @@ def curious(folder: Path) -> Path:
 
 
 def found_in(folder: Path) -> dict[str, list[list[str]]]:
-    """What was found in each role: pairs of place and name."""
+    """Findings in each role: pairs of place and name."""
     found: dict[str, list[list[str]]] = {}
     for line in (folder / "found").read_text().splitlines():
         role, pairs = json.loads(line)

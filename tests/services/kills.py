@@ -59,14 +59,14 @@ VICTIMS: Mapping[str, str] = {
 
 LONGEST_FREEZE_SECONDS = 15.0
 LAST_GASP_SECONDS = 3.0
-"""What is reported so soon after a hit may come from ranks that end because of it."""
+"""Seconds: reports so soon after a hit may come from ranks that end because of it."""
 RECOVERY_SECONDS = 180.0
 END_SECONDS = 600.0
 
 
 @dataclass
 class Losses:
-    """What must never happen, as sentences; and how long each kill took to recover from, in seconds."""
+    """Broken promises as sentences, and the seconds that recovery from each kill took."""
 
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
@@ -180,7 +180,7 @@ class UnderFire:
         return view
 
     def _trials(self) -> list[dict[str, Any]]:
-        """Of studies that have not been read to their end; their metrics are remembered."""
+        """Trials of studies that have not been read to their end; their metrics are remembered."""
         found = []
         for study_id, spec in self._specs.items():
             if spec.get("read"):

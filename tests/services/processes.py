@@ -33,7 +33,7 @@ def until(condition: Callable[[], T | None], what: str, seconds: float = PATIENC
 
 
 def environment(data_dir: Path, **given: str) -> dict[str, str]:
-    """Of a process that belongs to ``data_dir``, whatever is set outside of the tests."""
+    """Variables of a process that belongs to ``data_dir``, whatever is set outside of the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SCAMP_", "PYTHON"))}
     ours = {"SCAMP_DATA_DIR": str(data_dir), "SCAMP_PORT": str(free_port()), "PYTHONUNBUFFERED": "1"}
     ours["SCAMP_SELF_CALIBRATION"] = "false"  # it would take processor time from every test that waits

@@ -1,4 +1,4 @@
-"""What a simulated controller talks to: executor, sizer and samplers."""
+"""The simulated executor, sizer and samplers that a controller talks to."""
 
 from __future__ import annotations
 

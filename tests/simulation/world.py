@@ -77,7 +77,7 @@ class World:
         return self.clock.now >= self.outage_until
 
     def disturb(self, num_cycles: float) -> None:
-        """What may happen to all in any cycle, once for as many as have passed."""
+        """Events that may happen to all in any cycle, once for as many as have passed."""
         if self.rng.random() < 1.0 - (1.0 - self.faults.lose_database) ** num_cycles:
             self.outage_until = self.clock.now + self.rng.uniform(1.0, 60.0)
         if self.rng.random() < 1.0 - (1.0 - self.faults.jump_clock) ** num_cycles:

@@ -46,7 +46,7 @@ class Ranks:
         self._warm, self._ranks = warm, list[Rank]()
 
     def train(self, plan: Plan, steps: int = 4, **options: Any) -> list[dict[str, Any]]:
-        """What each rank of the gang says of its end; ``params`` and the fields of ``Job`` are options.
+        """The result of each rank of the gang; ``params`` and the fields of ``Job`` are options.
 
         A ``checkpoint_root`` may contain ``{rank}``.
         """

@@ -27,7 +27,7 @@ from workloads.refusals import (
 
 
 def raised(folder: Path, source: str) -> BaseException:
-    """What ``f(x)`` of a user's file raises."""
+    """The error that ``f(x)`` of a user's file raises."""
     (folder / "net.py").write_text(source)
     names: dict[str, Callable[[Any], Any]] = {"torch": torch, "nn": nn}  # type: ignore[dict-item]
     with FakeTensorMode(allow_non_fake_inputs=True):

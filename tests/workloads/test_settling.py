@@ -1,4 +1,4 @@
-"""What is kept from a first use on: by libraries it is not the candidate's, in tensors it is."""
+"""Memory that is kept from a first use on: that of libraries is not the candidate's, that of tensors is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identifies the machine that is measured. It imports no torch, so that whoever looks for a result starts quickly."""
+"""Identifies the machine that is measured. It imports no torch, so that a search for a result starts quickly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def num_cores() -> int:
 
 
 def measured_on() -> str:
-    """Whatever changes what a measurement of the CPU finds: its model, the cores that may be used, and torch."""
+    """Everything that changes what a measurement of the CPU finds: its model, the cores that may be used, and torch."""
     return f"{cpu_name()}, {num_cores()} cores, torch {_torch_version()}"
 
 

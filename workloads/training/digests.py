@@ -62,7 +62,7 @@ def _named(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _part(tensor: Tensor) -> tuple[int, ...]:
-    """Where the rank lies along the dimensions of the mesh that divide the tensor; empty for a whole tensor."""
+    """Coordinates of the rank along the dimensions of the mesh that divide the tensor; empty for a whole tensor."""
     if not isinstance(tensor, DTensor):
         return ()
     places = tensor.device_mesh.get_coordinate() or ()

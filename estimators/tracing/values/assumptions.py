@@ -1,6 +1,6 @@
 """Assumptions that a trace makes where code looks at values that nobody can know, and the places in the code.
 
-Checks for NaN and infinity, for example, are assumed to find neither, and whoever traces is told so.
+Checks for NaN and infinity, for example, are assumed to find neither, and the trace says so.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def legend(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _num_sections(simulation: Simulation, columns: int) -> int:
-    """So many that most passes have one or two columns, but at most three."""
+    """The number of columns: most passes have one or two, but none more than three."""
     lengths = sorted(one.end_seconds - one.start_seconds for one in simulation.computing if one.action is not None)
     typical = lengths[len(lengths) // 4]
     if not typical:

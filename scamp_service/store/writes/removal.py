@@ -1,7 +1,7 @@
 """Removes what belongs to deleted studies, and what has become too old, a few rows at a time.
 
 A study is deleted in one transaction: from then on nobody sees it. Its rows are removed afterwards. Every call is one
-transaction and safe to repeat, so whoever is interrupted begins again where it was. The row of a deleted study stays,
+transaction and safe to repeat, so an interrupted removal continues where it was. The row of a deleted study stays,
 as an empty one: its id is not given to another study, and a repeated request gets the same answer.
 
 The newest trial and the newest event stay until there is a newer one: SQLite gives the largest id again once its row is

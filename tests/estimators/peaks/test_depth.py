@@ -105,7 +105,7 @@ def same(one: Passes, other: Passes) -> bool:
 
 
 def streams(passes: Passes) -> list[int]:
-    """That of each event."""
+    """Stream of each event."""
     return [passes.streams.get(buffer, 0) for buffer, _ in passes.events[passes.num_before :]]
 
 

@@ -21,7 +21,7 @@ PROGRAMS = st.lists(EVENTS, max_size=40)
 
 
 def log_of(program: list[tuple[str, int, int]], micro_batch: int) -> Log:
-    """What a trace of the program would log; the batch itself, of 8 bytes a sample, is alive from beginning to end."""
+    """The log of a trace of the program; the batch itself, 8 bytes a sample, is alive from beginning to end."""
     log, live, num = [(0, 8 * micro_batch)], [], 1
     for kind, fixed, per_sample in program:
         size = fixed + per_sample * micro_batch + 1

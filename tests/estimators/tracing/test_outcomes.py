@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def both(operation: Any, arguments: Callable[[], tuple[Any, ...]], **kwargs: Any) -> tuple[Any, Any, tuple[Any, ...]]:
-    """What torch gives, what is remembered of it for new arguments, and these."""
+    """The result of torch, the one remembered for new arguments, and these arguments."""
     fake = FakeTensorMode()
     outcomes = Outcomes(fake)
     with fake:

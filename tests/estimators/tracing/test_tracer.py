@@ -81,7 +81,7 @@ class Uneven(Deep):
 
 
 class Skips(Deep):
-    """What every layer gives is used again at the end."""
+    """The output of every layer is used again at the end."""
 
     def forward(self, x: Tensor) -> Tensor:
         outputs = [self.first(x)]
@@ -417,7 +417,7 @@ def test_the_structure_is_that_of_the_memory_not_of_the_learning_rate() -> None:
 
 
 class Mixed(Deep):
-    """What autocast has cast is given back at its end, in an order that changes."""
+    """Autocast frees its casts at its end, in an order that changes."""
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):

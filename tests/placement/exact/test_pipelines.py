@@ -118,7 +118,7 @@ def test_forward_and_backward_passes_take_the_time_of_their_own_work(share: floa
 
 @dataclass(frozen=True)
 class Question:
-    """What may be asked of a small model: GFLOPs, parameters and share of the forward pass of each unit."""
+    """A question about a small model: GFLOPs, parameters and share of the forward pass of each unit."""
 
     units: list[tuple[int, int, float]]
     count: int

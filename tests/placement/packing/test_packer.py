@@ -43,7 +43,7 @@ def carry_out(ledger: Ledger, queued: list[Queued]) -> list[Queued]:
 
 
 def devices_of(ledger: Ledger, gang: Gang) -> list[str]:
-    """Those of d0 … d5, which may have vanished."""
+    """Devices of the gang among d0 … d5, which may have vanished."""
     return [device for device in map("d{}".format, range(6)) if gang.id in ledger.gangs_on(device)]
 
 

@@ -1,4 +1,4 @@
-"""What the terminal shows of a study, from the JSON of the API."""
+"""The terminal shows a study from the JSON of the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sink does with reports, without Ray: it is an ordinary object with a store."""
+"""The sink stores reports, here without Ray: it is an ordinary object with a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who leads, with clocks that the tests turn."""
+"""One controller leads; the tests turn the clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loop of a controller process does about errors. Clocks are turned by the tests."""
+"""The loop of a controller process handles errors. The tests turn the clocks."""
 
 from __future__ import annotations
 

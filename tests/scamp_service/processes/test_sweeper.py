@@ -1,4 +1,4 @@
-"""What deletion and ageing remove, and what they leave."""
+"""Deletion and ageing remove some rows and leave others."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from scamp_service.search.proposals import Search
 from tests.scamp_service.search.studies import CONDITIONAL, hash_value, live, study
 
 RARE = {n: {"low": 1, "high": 64} for n in ("width", "heads", "other")}
-"""Of these pairs of width and heads, one in 400 satisfies the constraints below."""
+"""Pairs of width and heads; one in 400 satisfies the constraints below."""
 CONSTRAINTS = ["width % heads == 0", "heads >= 17", "width >= 2 * heads", "other > 3"]
 
 

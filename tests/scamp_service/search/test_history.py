@@ -1,4 +1,4 @@
-"""What samplers are shown: results without a value where nothing worked, and a choice of a long history."""
+"""Samplers are shown results without a value where nothing worked, and a choice of a long history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `scamp estimate` tells is what a study does: same traces, same policy."""
+"""`scamp estimate` says what a study does: same traces, same policy."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("warm_traces")
 
 
 def traces(folder: Path) -> dict[str, int]:
-    """What is remembered on disk. A file that is written again has another inode, one that is read another time."""
+    """State of the files on disk. A file that is written again has another inode, one that is read another time."""
     return {file.name: file.stat().st_ino for file in folder.glob("traces/*/*.xz")}
 
 

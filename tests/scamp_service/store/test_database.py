@@ -196,7 +196,7 @@ def open_in_optuna(url: str) -> Any:
 
 
 def load_in_optuna(url: str) -> None:
-    """What somebody does who takes a database of ours for one of Optuna's. It fails, after tables were created."""
+    """Open a database of ours as one of Optuna's. It fails, after tables were created."""
     with pytest.raises((KeyError, RuntimeError, sa.exc.SQLAlchemyError, StorageInternalError)):
         optuna.load_study(study_name="digits", storage=open_in_optuna(url))
 

@@ -1,4 +1,4 @@
-"""What the API and the dashboard ask of the study database, on each kind of database."""
+"""Reads of the API and the dashboard, on each kind of database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study's attempts say of its predictions, and how that is put into words."""
+"""Attempts of a study compared with its predictions, and the words for the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study may name as its workload, and how often it reports."""
+"""A study's workload and how often it reports."""
 
 from __future__ import annotations
 

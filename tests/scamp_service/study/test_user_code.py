@@ -1,4 +1,4 @@
-"""What is sent along of the user's files. What is refused of it is tested through the API, in ``test_submission``."""
+"""Files of the user that are sent along. Refusals are tested through the API, in ``test_submission``."""
 
 from __future__ import annotations
 

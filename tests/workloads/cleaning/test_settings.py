@@ -118,7 +118,7 @@ class Fake:
 
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """What cannot be restored after a change of these settings."""
+    """The reason why a change of these settings cannot be restored."""
     monkeypatch.setattr(settings, "_seed_anew", lambda: None)
 
     def restore(change: Callable[[], None], **fakes: Fake) -> list[str]:

@@ -1,4 +1,4 @@
-"""What hints in a model ask for, and contradictions, which name both places."""
+"""Hints in a model become limits; contradictions name both places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model says about how it can be divided, and that models which say nothing cannot be."""
+"""A model says how it can be divided; models that say nothing cannot be."""
 
 from __future__ import annotations
 

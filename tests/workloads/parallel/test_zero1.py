@@ -15,7 +15,7 @@ from workloads.sandbox.recipe import recipe_of
 
 
 def optimizer(sizes: list[int], num_ranks: int) -> ZeroOptimizer:
-    """Of rank 0."""
+    """Optimizer of rank 0."""
     layout = Layout(dp_replicate=num_ranks, zero1=True)
     parameters = [nn.Parameter(torch.ones(size)) for size in sizes]
     with fake_mesh(layout) as mesh:
@@ -26,7 +26,7 @@ def optimizer(sizes: list[int], num_ranks: int) -> ZeroOptimizer:
 
 
 def sizes_of(zero: ZeroOptimizer) -> list[list[list[int]]]:
-    """Of the parameters of each rank, by group."""
+    """Sizes of the parameters of each rank, by group."""
     return [[[len(one) for one in group["params"]] for group in part] for part in zero.partition_parameters()]
 
 

@@ -83,7 +83,7 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def address_of(tensor: Tensor) -> int:
-    """Where the storage of a tensor is, or that of a rank's part of it.
+    """The place of a tensor's storage, or of that of a rank's part of it.
 
     Unlike ``local_part``, it runs no operation: a view of a DTensor takes a millisecond in a trace.
     """

@@ -90,7 +90,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._from_batch[storage._cdata] = weakref.ref(storage)
 
     def _places(self, tensors: Sequence[Tensor]) -> Iterator[Place]:
-        """Where the modules have a tensor with the memory of one of these."""
+        """Places in the modules of tensors with the memory of one of these."""
         addresses = {address_of(tensor) for tensor in tensors}
         for module in self._modules:
             for name, own in (*module._buffers.items(), *module._parameters.items(), *module.__dict__.items()):

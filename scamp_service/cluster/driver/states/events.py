@@ -76,7 +76,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class ProbeDue:
-    """It is time to ask the ranks how they are: about once a second."""
+    """Time to ask the ranks how they are: about once a second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ def ranks(mesh: Mesh) -> list[tuple[int, ...]]:
 
 
 def divided(whole: npt.NDArray[np.int64], layout: TensorLayout, mesh: Mesh) -> Shards:
-    """What each rank has; the parts of a sum are different on all ranks."""
+    """The part of each rank; the parts of a sum differ on all ranks."""
     found = {}
     for rank in ranks(mesh):
         part = piece(whole, layout, mesh, rank)

@@ -1,4 +1,4 @@
-"""What code may look at although the tensors are fake, and what it may not."""
+"""Code may look at some values although the tensors are fake; others raise an error."""
 
 from __future__ import annotations
 

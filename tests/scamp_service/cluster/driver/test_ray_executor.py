@@ -149,7 +149,7 @@ class World:
         return self.executor._actors._actors[rank.name]
 
     def pids(self, order: Order) -> list[int]:
-        """Of the gang's ranks; known once they train."""
+        """Process ids of the gang's ranks; known once they train."""
         members = self.executor._states.ranks.members(order.key)
         return [rank.status.process.pid for rank in members if rank.status]
 

@@ -138,7 +138,7 @@ def test_it_listens_on_the_loopback_interface_only(local_ray: LocalRay) -> None:
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    """What a process has open, as far as it does not close it meanwhile."""
+    """Files that a process has open, as far as it does not close them meanwhile."""
     with contextlib.suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What a thread that does not get on is said to do."""
+"""The description of what a thread without progress does."""
 
 from __future__ import annotations
 

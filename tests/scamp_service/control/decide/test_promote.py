@@ -28,7 +28,7 @@ def paused(values: Sequence[float], step: int = 10, first: int = 0) -> list[Tria
 
 
 def rungs(*trials: Trial) -> dict[int, dict[int, Rung]]:
-    """What the trials have reported at the steps where they are."""
+    """Reports of the trials at the steps where they are."""
     found = {step: Rung(study().objective) for step in PROMOTES.rungs}
     for one in trials:
         assert one.value is not None

@@ -135,7 +135,7 @@ BEFORE = running(state=AttemptState.ENDED, outcome=Outcome.STOPPED, timed_steps=
 
 
 def went_wrong(before: Attempt = BEFORE, **changes: Any) -> list[d.Effect]:
-    """What follows when the attempt after ``before``, a wider one, ends like this."""
+    """Effects when the attempt after ``before``, a wider one, ends like this."""
     second = running(**{"attempt": 2, "plan": WIDE, "outcome": Outcome.ERROR, "detail": "no DTensor", **changes})
     return effects([trial(step=100, attempt=2, plan=second.plan)], [second], former={1: before})
 

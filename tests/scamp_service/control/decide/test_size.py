@@ -26,7 +26,7 @@ def test_a_trial_that_ran_out_of_memory_is_sized_with_what_its_own_runs_show() -
 
 
 def learning(*past: Run, **row: Any) -> tuple[list[d.Effect], str]:
-    """What is decided about one trial whose family has this past, and the family."""
+    """The decision about one trial whose family has this past, and the family."""
     candidate = trial(id=9, attempt=0, **row)
     family = study().family(candidate)
     return effects(trials=[candidate], past={family: past}), family

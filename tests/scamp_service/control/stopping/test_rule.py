@@ -53,7 +53,7 @@ def reported(rule: Rule, objective: Objective, values: Iterable[tuple[int, float
 
 
 def verdicts(rule: Rule, number: int, known: Mapping[int, Rung]) -> list[Verdict]:
-    """Those on a trial that has just reached each rung."""
+    """Verdicts on a trial that has just reached each rung."""
     reached = [(trial(number=number, step=rung), rung) for rung in rule.rungs]
     return [rule.judge(*one, known, is_last=is_last) for one in reached for is_last in (False, True)]
 

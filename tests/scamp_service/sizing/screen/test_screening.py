@@ -1,4 +1,4 @@
-"""What a screening tells of a candidate is what `scamp estimate` tells of it alone."""
+"""A screening says the same about a candidate as `scamp estimate` says about it alone."""
 
 from __future__ import annotations
 

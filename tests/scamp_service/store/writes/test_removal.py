@@ -17,7 +17,7 @@ def finish(store: Store, study_id: int) -> None:
 
 
 def remove_all(store: Store) -> None:
-    """What the sweeper does, two rows at a time."""
+    """Remove as the sweeper does, two rows at a time."""
     while trials := store.deleted_trials():
         for trial_id in trials:
             while not store.remove_trial(trial_id, limit=2):
