@@ -217,7 +217,7 @@ def _fastest(rows: Sequence[Row], kind: DeviceKind, share: int) -> list[Row]:
 
 
 def _too_large(rows: Sequence[Row], chosen: ChosenPlan) -> Iterator[Option]:
-    """The cheapest option for each number of ranks that was left out because by its units it is far too large."""
+    """The cheapest option that was left out for each number of ranks: by its units it is far too large."""
     device_seconds = chosen.options[-1].device_seconds or 0.0
     seen: set[int] = set()
     for row in sorted(rows, key=lambda row: row.order):

@@ -26,7 +26,7 @@ class TracedOptions:
         self._states_known: dict[tuple[int, int, int], bool] = {}
 
     def states_fit(self, way: Spread, num_ranks: int, offered_mib: int) -> bool:
-        """Whether the model states, divided evenly, leave anything of a device; kept for ways that divide them equally."""
+        """Whether evenly divided model states leave anything of a device; kept for ways that divide them equally."""
         if self._extra is not NO_EXTRA:
             return self.states_alone(way, offered_mib) is None
         key = way.optimizer_shards, num_ranks, offered_mib

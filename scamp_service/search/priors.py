@@ -1,8 +1,8 @@
 """Draws candidates from what the user believes: the priors of parameters.
 
-The first candidate of the sampler gets the believed values themselves. Of the next ones about half are drawn from the
-priors, later ever fewer: five of the first k, so that a wrong belief costs little. The others are the sampler's, and it
-learns from all of them.
+The first candidate of the sampler gets the believed values themselves. Of the next nine about half are drawn from
+the priors, and later ever fewer (with a chance of 5 / k for the k-th), so that a wrong belief costs little. The others
+are the sampler's, and it learns from all of them.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class Reads:
         return [_run(row) for row in rows]
 
     def trial_runs(self, trial_ids: Sequence[int]) -> dict[int, list[Run]]:
-        """The attempts of each of these trials that say something about its memory, by attempt."""
+        """Attempts that say something about the memory of each of these trials, by attempt."""
         found: dict[int, list[Run]] = {trial_id: [] for trial_id in trial_ids}
         for row in self._by_ids(sql.TRIAL_RUNS, trial_ids):
             found[row[0]].append(_run(row))

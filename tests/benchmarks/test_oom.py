@@ -11,7 +11,7 @@ CAPS = [PEAK * percent // 100 for percent in CAPS_PERCENT] + [RESERVED]
 
 
 def ends(dies_below: int) -> list[str]:
-    """Result for a model that really needs this percentage of the traced peak."""
+    """How a model ends at each cap that really needs this percentage of the traced peak."""
     return ["OutOfMemory" if cap < PEAK * dies_below // 100 else "" for cap in CAPS]
 
 
@@ -49,7 +49,7 @@ def test_real_steps_end_by_the_cap_and_the_next_run_is_not_touched_by_it() -> No
 
 
 def run_in_fork(case: Case, caps: list[int]) -> list[str]:
-    """Warming up a rank changes the process for good."""
+    """How the case ends at each cap; in a fork, as warming up a rank changes the process for good."""
     order = json.dumps({"case": case.to_json(), "caps": caps, "used": False})
     answer: list[str] = json.loads(last_line("-m", run_under.__module__, order, seconds=300))
     return answer

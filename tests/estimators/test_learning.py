@@ -26,7 +26,7 @@ NOTHING = Learned()
 
 
 def learn(past: Iterable[Run], device_kinds: Collection[str]) -> Learned:
-    """Knowledge from runs of one layout."""
+    """The bytes learned for one layout from its runs."""
     found = learning.learn(past, device_kinds)
     assert set(found) <= {SINGLE}
     return found.get(SINGLE, NOTHING)
@@ -215,7 +215,7 @@ PASTS = st.lists(RUNS, max_size=40)
 
 
 def needs(past: list[Run]) -> list[int]:
-    """MiB that each trial needed beside its margin of 5 MiB, exactly or at least."""
+    """Bytes that each trial needed beyond its trace, beside its margin of 5 MiB, exactly or at least."""
     seen: dict[int, int] = {}
     for one in past:
         is_failure = one.ending is Ending.OUT_OF_MEMORY

@@ -66,7 +66,7 @@ END_SECONDS = 600.0
 
 @dataclass
 class Losses:
-    """Broken promises as sentences, and the seconds that recovery from each kill took."""
+    """Violations of what must always hold, as sentences, and the seconds that recovery from each kill took."""
 
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)

@@ -7,15 +7,15 @@ from scamp_service.model import Json
 
 
 def truth_mib(params: Json) -> int:
-    """The true need of one rank of this candidate; the sizer predicts less for those with a ``spike``, or with a
+    """MiB that one rank of this candidate really needs; the sizer predicts less for those with a ``spike``, or with a
     ``gang_spike`` that only ranks of a gang have."""
     in_gangs = int(params.get("gang_spike", 0)) if params["ranks"] > 1 else 0
     return tensors_mib(params) + int(params.get("spike", 0)) + in_gangs
 
 
 def grown_mib(params: Json, num_ranks: int) -> int:
-    """The further need of ranks after half of the steps, such as states of parameters that are trained from then on: so
-    many times what one rank of the trace needs, divided over the ranks."""
+    """MiB that ranks need besides after half of the steps, such as states of parameters that are trained then: so many
+    times what one rank of the trace needs, divided over the ranks."""
     return -(-int(params.get("grows", 0)) * int(params["mib"]) // num_ranks)
 
 
@@ -26,7 +26,7 @@ def fits_when_grown(params: Json, num_devices: int) -> bool:
 
 
 def tensors_mib(params: Json) -> int:
-    """The peak measured in an early step; the sizer predicts less where the trace has ``missed`` some."""
+    """MiB measured in an early step; the sizer predicts less where the trace has ``missed`` some."""
     return int(params["mib"]) + int(params.get("missed", 0))
 
 

@@ -60,7 +60,7 @@ def legend(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _num_sections(simulation: Simulation, columns: int) -> int:
-    """The number of columns: most passes have one or two, but none more than three."""
+    """Number of sections, at most three: with so many, most passes have one or two columns."""
     lengths = sorted(one.end_seconds - one.start_seconds for one in simulation.computing if one.action is not None)
     typical = lengths[len(lengths) // 4]
     if not typical:

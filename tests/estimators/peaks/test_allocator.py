@@ -43,7 +43,7 @@ def streams_of(log: Log, num_streams: int) -> dict[int, int]:
 
 
 def rounded_peak(log: Log) -> int:
-    """Bytes alive after each event: a lower bound, since a resize holds both buffers for a moment."""
+    """Peak of the bytes alive after each event: a lower bound, since a resize holds both buffers for a moment."""
     held: dict[int, int] = {}
     peak = 0
     for buffer, size in log:

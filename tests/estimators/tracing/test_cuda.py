@@ -22,7 +22,7 @@ HALF = torch.bfloat16
 
 
 def dtype_of(function: Callable[[Tensor], Tensor]) -> torch.dtype:
-    """Type of the result of ``function`` for the result of a product in mixed precision."""
+    """Type that ``function`` returns for the result of a product in mixed precision."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.autocast("cpu", HALF):  # type: ignore[no-untyped-call]
         return function(torch.empty(4, 8) @ torch.empty(8, 8)).dtype
 

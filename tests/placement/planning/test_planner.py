@@ -47,7 +47,7 @@ SPEED = DeviceKind("test", {"matmul": Rate(0.0, 1.0, 0.0)}, "test", links=ASSUME
 
 
 def profile(state_mib: float, sample_mib: float = 1.0, divisions: Divisions = INDIVISIBLE) -> ModelProfile:
-    """Profile of four equal blocks; gradients are a third as large as parameters and optimizer states together."""
+    """Profile of four blocks, ``state_mib`` of parameters and optimizer states, and gradients of a third of it."""
     state, sample = round(state_mib * 4 / 3 * MIB), round(sample_mib * MIB)
     idle = PassWork(Work(), Work())
     passes = replace(idle, per_sample=flops(1e6 / 3)), replace(idle, per_sample=flops(2e6 / 3))

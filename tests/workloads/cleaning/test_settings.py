@@ -118,7 +118,7 @@ class Fake:
 
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """The reason why a change of these settings cannot be restored."""
+    """Words for what cannot be restored after a change of these settings."""
     monkeypatch.setattr(settings, "_seed_anew", lambda: None)
 
     def restore(change: Callable[[], None], **fakes: Fake) -> list[str]:
