@@ -137,8 +137,8 @@ class Plan(Spread):
         return self.layouts[self.coordinate(rank, "pp")]
 
     def data_rank(self, rank: int) -> int:
-        """Which share of the batch a rank trains on; ranks that split the same layers or space train on the same
-        samples."""
+        """Number of the share of the batch that a rank trains on. Ranks that split the same layers or space have the
+        same share."""
         share = 0
         for axis in SHARES:
             share = share * getattr(self, axis) + self.coordinate(rank, axis)

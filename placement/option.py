@@ -1,4 +1,4 @@
-"""One plan of a candidate with its cost: what both searches for plans, ``planning`` and ``exact``, answer with.
+"""One plan of a candidate with its cost: the answer of both searches for plans, ``planning`` and ``exact``.
 
 It says how its bytes are known, whether they fit the devices, and if not, why it is refused.
 """

@@ -103,7 +103,7 @@ class Trial:
     measured_bytes: int  # largest measured peak of a rank; 0: none
     measured_step_seconds: float | None  # of the newest attempt with this plan that was timed; None: none
     family: str  # trials of the same family learn from each other's memory
-    num_lost: int  # attempts that were lost
+    num_lost: int  # losses in a row without a new checkpoint; a stall counts as several
     num_oom: int  # attempts that ran out of memory
     passed_over: int  # later trials that began since this one was queued, up to the number that decides something
     judged_step: int  # last rung at which the stopping rule has decided

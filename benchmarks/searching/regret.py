@@ -35,7 +35,7 @@ FIRST_SEED = 100
 HALVING = {"min_steps": REPORT_EVERY, "reduction_factor": 3}
 
 Judge = Callable[["Running", int, float], bool]
-"""Whether a trial goes on after it has reported this value at this step."""
+"""Whether a trial continues after it has reported this value at this step."""
 
 
 def spec_of(sampler: Any, stopping: Any, seed: int) -> StudySpec:

@@ -106,7 +106,7 @@ def merged(units: Iterable[Unit]) -> tuple[Unit, ...]:
 
 
 Cost = tuple[Work, Work, int, int]
-"""For one micro-batch: work of the forward pass and of the backward pass, bytes of activations, bytes of output."""
+"""Cost of one micro-batch: work of the forward pass and of the backward pass, bytes of activations, bytes of output."""
 
 
 def _costs(seen: TracedPasses, num_blocks: int, equal_blocks: bool) -> list[Cost] | None:
@@ -122,7 +122,7 @@ def _costs(seen: TracedPasses, num_blocks: int, equal_blocks: bool) -> list[Cost
 
 
 def _costs_of_passes(seen: TracedPasses, num_blocks: int) -> list[Cost] | None:
-    """As ``_costs``, for blocks that run in any order and any number of times; None if none of them runs.
+    """Costs as of ``_costs``, for blocks that run in any order and any number of times; None if none of them runs.
 
     Parts that belong to no block count as the part before the blocks until a block has run, then as the part after.
     """

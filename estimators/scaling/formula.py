@@ -54,7 +54,7 @@ class Monomial:
         return frozenset(name for name, _ in self.exponents)
 
     def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
-        """At which of the points the value is a whole number."""
+        """Whether the value is a whole number, at each of the points."""
         whole: npt.NDArray[np.bool_] = np.mod(*self._fraction(points)) == 0
         return whole
 
@@ -85,7 +85,7 @@ class Shards:
         return frozenset({RANKS}).union(*(part.variables for tensor in self.tensors for part in tensor))
 
     def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
-        """At which of the points the value is a whole number."""
+        """Whether the value is a whole number, at each of the points."""
         parts = [part.is_whole(points) for tensor in self.tensors for part in tensor]
         return np.asarray(np.logical_and.reduce(parts))
 
@@ -110,7 +110,7 @@ class Padded:
         return Shards(self.gradients).variables
 
     def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
-        """At which of the points the value is a whole number."""
+        """Whether the value is a whole number, at each of the points."""
         return Shards(self.gradients).is_whole(points)
 
     def at(self, points: Points) -> Whole:
@@ -136,7 +136,7 @@ class AttentionBlock:
         return self.length.variables
 
     def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
-        """At which of the points the value is a whole number."""
+        """Whether the value is a whole number, at each of the points."""
         return self.length.is_whole(points)
 
     def at(self, points: Points) -> Whole:
@@ -164,7 +164,7 @@ class Formula:
         return self.monomial.variables.union(*(factor.variables for factor in self.factors))
 
     def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
-        """At which of the points the value is a whole number."""
+        """Whether the value is a whole number, at each of the points."""
         found = np.full(_length(points), True)
         for factor in self.factors:
             found &= factor.is_whole(points)

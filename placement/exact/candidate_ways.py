@@ -39,15 +39,15 @@ from placement.pricing.unit_costs import (
 MOST_SIZES = 4
 """Most micro-batches that are tried for one spread and number of stages on many ranks."""
 FEW_RANKS = 8
-"""Up to so many ranks, twice as many micro-batches are tried."""
+"""Ranks up to which twice as many micro-batches are tried."""
 MOST_MICRO_BATCHES = 8
 """Most micro-batches for each stage of a pipeline: its bubble is then at most 1/9 of the step."""
 MOST_BY_FLOPS = 4
-"""This many where FLOPs stand for time, which do not show that small micro-batches use a device less well."""
+"""As many where FLOPs stand for time, as they do not show that small micro-batches use a device less well."""
 MOST_PASSES = 4096
 """Most micro-batches × stages: plans are simulated, and a simulation of so many passes takes up to a second."""
 MOST_ODD_STAGES = 6
-"""Up to this many stages on unlike devices, numbers that are no powers of two are tried as well."""
+"""Stages on unlike devices up to which numbers that are no powers of two are tried as well."""
 
 _Row = tuple[float, ...]  # costs of one unit, in the order of the arrays of ``Costs``
 
@@ -147,7 +147,7 @@ class CandidateWays:
         return sorted({*odd, *_powers(largest)})
 
     def _sizes(self, share: int, num_stages: int, most_sizes: int) -> list[int]:
-        """At most so many micro-batches that divide the share of a rank, the largest and the smallest among them."""
+        """Up to ``most_sizes`` micro-batches that divide the share of a rank, with the largest and the smallest."""
         sizes = [size for size in divisors(share) if share // size >= num_stages]
         if num_stages > 1:
             constraints = self._divisions.constraints

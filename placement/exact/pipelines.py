@@ -37,12 +37,12 @@ from placement.refinement import Pipeline, Refinement
 MOST_MICRO_BATCHES = 8
 """Most micro-batches for each rank that are tried: the bubble of 1F1B is then at most 1/9 of the step."""
 MOST_BY_FLOPS = 4
-"""This many where FLOPs stand for time, which do not show that small micro-batches use a device less well."""
+"""As many where FLOPs stand for time, as they do not show that small micro-batches use a device less well."""
 
 MOST_PASSES = 4096
 """Most micro-batches × ranks that are simulated, if there is a choice: a simulation of so many takes up to a second."""
 MANY_RANKS = 8
-"""On more ranks only one number of micro-batches is tried, and only the best pipelines are listed, whatever their
+"""Ranks beyond which only one number of micro-batches is tried, and only the best pipelines are listed, whatever their
 schedule."""
 
 _CHUNKS = {"1f1b": 1, "gpipe": 1, "zb-h1": 1, "interlaced": 1, "interleaved": 2, "zbv": 2, "dualpipev": 2}

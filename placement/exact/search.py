@@ -239,7 +239,7 @@ def _size(num_bytes: float) -> str:
 
 
 def _ranges(units: Sequence[int]) -> str:
-    """Such as ``units 3-8, 10``."""
+    """Numbers of units as ranges, such as ``units 3-8, 10``."""
     runs: list[list[int]] = []
     for unit in units:
         if runs and runs[-1][-1] == unit - 1:

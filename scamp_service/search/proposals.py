@@ -91,7 +91,7 @@ class Search:
         return proposed
 
     def close(self) -> None:
-        """Nothing to end: it runs in this process."""
+        """Do nothing: it runs in this process."""
 
     def _candidate(self, number: int, completed: Sequence[Completed], active: Sequence[Active]) -> Params | None:
         if number < len(self._starts):

@@ -45,9 +45,11 @@ class Hyperband(Strict):
 
 
 class Percentile(Strict):
-    """At each report from ``min_steps`` on, a trial stops unless its best value so far is within the best
-    ``percentile`` per cent of the values that others have reported there; with fewer than ``min_trials`` others, none
-    does."""
+    """Stops a trial at a report from ``min_steps`` on, unless its best value so far is within the best ``percentile``
+    per cent of the values that others have reported there.
+
+    With fewer than ``min_trials`` others it stops none. ``min_steps`` defaults to the first report.
+    """
 
     rule: Literal["percentile"]
     percentile: Annotated[Number, Field(gt=0, lt=100)] = 25.0

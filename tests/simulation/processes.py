@@ -130,13 +130,13 @@ class ControllerProcess:
             self.stand_still(rng.uniform(0.5, 20.0))
 
     def delay(self) -> None:
-        """Ranks go on, and report, while a call takes its time."""
+        """Ranks continue, and report, while a call takes its time."""
         simulation = self.simulation
         if simulation.rng.random() < simulation.faults.slow_call:
             simulation.world.advance(simulation.clock.now + simulation.rng.uniform(0.0, 1.0))
 
     def stand_still(self, seconds: float) -> None:
-        """The world goes on, and the others with it; then this process continues where it stood."""
+        """The world continues, and the others with it; then this process continues where it stood."""
         simulation, self.stands_still = self.simulation, True
         simulation.num_pauses += 1
         self.continues_at = until = simulation.clock.now + seconds

@@ -56,7 +56,7 @@ def finish(model: nn.Module) -> None:
 
 
 class _GradientAgreement:
-    """For whole replicas, which reduce their gradients only after the passes: those that others have are zero here."""
+    """Agreement of whole replicas, which reduce gradients after the passes: those that others have are zero here."""
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         self._model, self._group = model, group

@@ -103,7 +103,7 @@ def _tensors(model: nn.Module, *, every_name: bool = False) -> Iterator[tuple[st
 
 
 def _shared_tensors(model: nn.Module) -> dict[str, str]:
-    """For parameters and buffers with several names: each further name → the first name."""
+    """Each further name of a parameter or buffer → its first name."""
     first: dict[int, str] = {}
     names = _tensors(model, every_name=True)
     return {name: seen for name, tensor in names if (seen := first.setdefault(id(tensor), name)) != name}

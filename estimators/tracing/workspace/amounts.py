@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 Workspace = tuple[tuple[int, int], ...]
-"""For each output in order: bytes that are taken and freed before it is made, and bytes held while it is made."""
+"""Bytes taken and freed before an output is made, and bytes held while it is made; for each output in order."""
 
 NOTHING = (0, 0)

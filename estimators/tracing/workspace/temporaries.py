@@ -37,7 +37,7 @@ def _times(number: int) -> Callable[[Sequence[Any]], int]:
 
 
 def _of_loss(number: int, place: int, always: int = 0) -> Callable[[Sequence[Any]], int]:
-    """So many tensors like the input if the loss is reduced, as argument ``place`` says, and ``always`` so many."""
+    """Bytes of ``always`` tensors like the input, and of ``number`` more if argument ``place`` reduces the loss."""
 
     def num_bytes(args: Sequence[Any]) -> int:
         is_reduced = len(args) <= place or args[place] != 0

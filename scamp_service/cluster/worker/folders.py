@@ -27,7 +27,7 @@ class Folders:
         return cls(kernel(), holds_code.absolute() / "code", checkpoints.absolute())
 
     def here(self) -> Folders:
-        """These folders on the host of this process.
+        """The folders on the host of this process.
 
         On another host than the controller's, ``SCAMP_DATA_DIR`` and ``SCAMP_CHECKPOINT_DIR`` of ``ray start`` name
         them. Without the latter, the folder for checkpoints is expected at the same path as on the controller's host.

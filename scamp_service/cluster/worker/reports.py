@@ -303,7 +303,7 @@ class LineWriter(io.TextIOBase):
             reports.log(line)
 
     def close(self) -> None:
-        """Only flush: the next attempt writes to the same stream."""
+        """Flush, and close nothing: the next attempt writes to the same stream."""
         self.flush()
 
 

@@ -13,7 +13,10 @@ _DATA = ("train_batch", "eval_batch")
 
 
 def whereabouts(thread: threading.Thread) -> str:
-    """Such as ``waits in all_reduce``, ``reads its data (load, data.py:12)``; empty if the thread does not run."""
+    """Activity of a thread, such as ``waits in all_reduce`` or ``reads its data (load, data.py:12)``.
+
+    Empty if the thread does not run.
+    """
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:
         return ""

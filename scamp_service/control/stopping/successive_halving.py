@@ -19,8 +19,8 @@ from scamp_service.study.stopping import Asha
 
 @dataclass(frozen=True, slots=True)
 class SuccessiveHalving:
-    """At a rung, the best 1/``reduction_factor`` of the trials that have reached it continue; with ``promote`` the
-    others are paused there instead of stopped."""
+    """Lets the best 1/``reduction_factor`` of the trials at a rung continue. The others stop there, or with ``promote``
+    are paused."""
 
     rungs: tuple[int, ...]
     reduction_factor: int

@@ -158,7 +158,7 @@ def choose_examples(
     degrees: Callable[[Json], Sequence[Mapping[str, int]]] = lambda one: [{}],
     depth: str | None = None,
 ) -> list[Json]:
-    """As many candidates as formulas need, each with a value of ``SAMPLES`` and with some of its ``degrees``.
+    """The candidates that formulas need as examples, each with a value of ``SAMPLES`` and with some of its ``degrees``.
 
     ``sizes`` are the sizes that matter; ``depth``, which is not one of them, is set to a few blocks. The smallest and
     the largest value of every size are included, because formulas hold only between them. Raises ``NoBlueprint`` when

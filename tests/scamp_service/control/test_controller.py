@@ -127,7 +127,7 @@ def test_without_the_fencing_token_the_simulation_fails() -> None:
 
 
 class UnfencedWrites(Simulation):
-    """The mutant: a controller that was replaced goes on writing."""
+    """The mutant: a controller that was replaced continues to write."""
 
     def fence(self, lease: Lease) -> Store:
         return self.store

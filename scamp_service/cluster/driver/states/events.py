@@ -97,7 +97,7 @@ class NodesSeen:
 
 @dataclass(frozen=True, slots=True)
 class DevicesLeft:
-    """These devices have left the cluster."""
+    """Devices that have left the cluster."""
 
     devices: tuple[str, ...]
     why: str
