@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from benchmarks.covering import (
+from benchmarks.covering import mistakes
+from benchmarks.covering.parts import (
     calling_part,
     evaluations_part,
     families_part,
@@ -22,7 +23,6 @@ from benchmarks.covering import (
     gangs_part,
     largest_part,
     masks_part,
-    mistakes,
     peaks_part,
     small_part,
     uneven_part,

@@ -1,1 +1,1 @@
-"""Parts of ``benchmarks.coverage``: one module each, and the models that they ask about."""
+"""Models of ``benchmarks.coverage`` and how they are asked about. The cases of each part are in ``parts``."""

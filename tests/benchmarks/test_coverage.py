@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.covering import families_part, peaks_part, plain
+from benchmarks.covering import plain
 from benchmarks.covering.asked import Asked
 from benchmarks.covering.models import families
 from benchmarks.covering.models.listed import LEFT_OUT, LISTED
 from benchmarks.covering.models.shrink import LAYERS, VOCABULARY, WIDTH
+from benchmarks.covering.parts import families_part, peaks_part
 from workloads.function import FunctionWorkload
 
 pytest.importorskip("transformers")

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.covering import evaluations_part
 from benchmarks.covering.evaluated import MODELS
+from benchmarks.covering.parts import evaluations_part
 
 
 def test_there_are_enough_cases_and_the_seed_draws_the_last_ones() -> None:

@@ -4,8 +4,8 @@ import os
 import subprocess
 import sys
 
-from benchmarks.covering import first_answers_part
-from benchmarks.covering.first_answers_part import Result, _cpu_seconds
+from benchmarks.covering.parts import first_answers_part
+from benchmarks.covering.parts.first_answers_part import Result, _cpu_seconds
 
 BUSY = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()"
 

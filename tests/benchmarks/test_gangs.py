@@ -5,8 +5,9 @@ import random
 import pytest
 import torch
 
-from benchmarks.covering import divided, gangs_part
-from benchmarks.covering.gangs_part import Gang, Result
+from benchmarks.covering import divided
+from benchmarks.covering.parts import gangs_part
+from benchmarks.covering.parts.gangs_part import Gang, Result
 from benchmarks.running.results import Finding
 from workloads.function import FunctionWorkload
 from workloads.protocol import Spatial, Split

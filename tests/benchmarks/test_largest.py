@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.covering import largest_part, plain
-from benchmarks.covering.largest_part import Result
+from benchmarks.covering import plain
+from benchmarks.covering.parts import largest_part
+from benchmarks.covering.parts.largest_part import Result
 from benchmarks.running.results import Finding
 
 

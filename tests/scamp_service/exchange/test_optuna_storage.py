@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import socket
@@ -78,14 +79,28 @@ def begun(store: Store, trial: int) -> None:
     assert store.begin_attempt(new_attempt(trial, now=3.0)) and store.report_started(trial, 1, "t", now=3.0)
 
 
-def completed(store: Store, trial: int, losses: list[float]) -> None:
-    begun(store, trial)
+def report(store: Store, trial: int, losses: list[float]) -> None:
     for seq, loss in enumerate(losses):
         metric = Metric(trial, 1, seq, 10 * (seq + 1), {"loss": loss, "accuracy": 1 - loss}, 4.0)
         assert store.report(trial, 1, "t", metrics=[metric], objective="loss", now=4.0)
+
+
+def completed(store: Store, trial: int, losses: list[float]) -> None:
+    begun(store, trial)
+    report(store, trial, losses)
     store.report_outcome(trial, 1, "t", Outcome.DONE, "", now=5.0)
     store.move_attempt(trial, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=5.0)
     assert store.move_trial(trial, TrialState.RUNNING, 1, TrialState.COMPLETED, now=5.0)
+
+
+def diverged(store: Store, trial: int, losses: list[float]) -> None:
+    """Run a trial whose loss became infinite after these, as the controller does."""
+    begun(store, trial)
+    report(store, trial, losses)
+    store.report_outcome(trial, 1, "t", Outcome.DIVERGED, "the loss is inf", now=5.0)
+    store.move_attempt(trial, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=5.0)
+    ending = {"reason": "diverged: the loss is inf", "value": math.nan}
+    assert store.move_trial(trial, TrialState.RUNNING, 1, TrialState.PRUNED, now=5.0, **ending)
 
 
 def scheduled(store: Store) -> int:
@@ -98,7 +113,7 @@ def scheduled(store: Store) -> int:
     completed(store, ids[0], [0.5, 0.25])
     begun(store, ids[1])
     store.move_trial(ids[2], TrialState.WAITING, 0, TrialState.INFEASIBLE, now=2.0, reason="needs 41 GiB")
-    completed(store, ids[4], [0.5, float("nan")])
+    diverged(store, ids[4], [0.5])
     return study
 
 
@@ -106,15 +121,16 @@ def test_a_study_of_scamp_is_loaded_by_its_name(storage: ScampStorage, store: St
     study_id = scheduled(store)
     study = optuna.load_study(study_name="digits", storage=storage)
     assert study.direction is optuna.study.StudyDirection.MINIMIZE and study.metric_names == ["loss"]
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "RUNNING", "FAIL", "WAITING", "FAIL"]
-    best, other, refused, _, diverged = study.trials
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "RUNNING", "FAIL", "WAITING", "PRUNED"]
+    best, other, refused, _, pruned = study.trials
     assert (best.value, best.intermediate_values) == (0.25, {10: 0.5, 20: 0.25})
     assert best.params == {**PARAMS, "kernel": "[3, 3]"}
     assert set(best.params) - set(other.params) == {"momentum"}
     assert all(one.distributions[name]._contains(one.distributions[name].to_internal_repr(one.params[name]))
                for one in study.trials for name in one.params)  # fmt: skip
     assert refused.user_attrs["scamp:state"] == "INFEASIBLE" and refused.user_attrs["scamp:reason"] == "needs 41 GiB"
-    assert diverged.user_attrs["scamp:state"] == "COMPLETED"
+    assert (pruned.user_attrs["scamp:reason"], pruned.value) == ("diverged: the loss is inf", None)
+    assert pruned.intermediate_values == {10: 0.5}
     store.create_study(spec().to_json(), now=1.0)
     assert storage.get_study_name_from_id(study_id + 1) == f"digits #{study_id + 1}"
     names = {one.study_name for one in storage.get_all_studies()}
@@ -265,7 +281,7 @@ def test_the_command_of_the_documentation_opens_optunas_dashboard(tmp_path: Path
         server.terminate()
         server.wait(timeout=30)
     assert studies[0]["study_name"] == "digits"
-    assert [trial["state"] for trial in detail["trials"]] == ["Complete", "Running", "Fail", "Waiting", "Fail"]
+    assert [trial["state"] for trial in detail["trials"]] == ["Complete", "Running", "Fail", "Waiting", "Pruned"]
 
 
 def _answer(address: str, server: subprocess.Popen[bytes]) -> dict[str, list[dict[str, object]]]:

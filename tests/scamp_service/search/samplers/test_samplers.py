@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search import history
 from scamp_service.search.proposals import SAMPLERS, Search, reads_history
-from scamp_service.study.sampler_options import SAMPLER_OPTIONS
+from scamp_service.study.sampler_options import SAMPLER_OPTIONS, Sampler
 from scamp_service.study.spaces.slots import flat, is_candidate, nested, slots_of
 from scamp_service.study.spec import StudySpec
 from tests.scamp_service.search.studies import CONDITIONAL, GRID, SPACE, Trial, course, live, mixed, study
@@ -53,6 +54,12 @@ every_sampler = pytest.mark.parametrize("name", NAMES)
 
 def test_each_name_of_a_spec_has_its_sampler() -> None:
     assert SAMPLER_OPTIONS.keys() == SAMPLERS.keys()
+
+
+@pytest.mark.parametrize("name", SAMPLER_OPTIONS)
+def test_each_name_is_read_as_its_options(name: str) -> None:
+    needed = {"searcher": "hyperopt"} if name == "tune" else {}
+    assert type(TypeAdapter(Sampler).validate_python({"name": name, **needed})) is SAMPLER_OPTIONS[name]
 
 
 @every_sampler

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,8 +91,21 @@ def test_what_a_request_needs_first_is_repeated_too() -> None:
         assert TraceProcess().persist(blob) == "bytes"
 
 
+class Announced(threading.Event):
+    """An event that says when a thread begins to wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_awaited = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.is_awaited.set()
+        return super().wait(timeout)
+
+
 def test_closing_does_not_wait_for_a_pause(failing: Failing) -> None:
-    process = failing(99, KILLED, (60.0, 60.0))
+    process, killed = failing(99, KILLED, (60.0, 60.0)), Announced()
+    process._killed = killed
 
     def ask() -> None:
         with pytest.raises(TraceFailed):
@@ -101,7 +113,7 @@ def test_closing_does_not_wait_for_a_pause(failing: Failing) -> None:
 
     asked = threading.Thread(target=ask)
     asked.start()
-    time.sleep(0.3)
+    assert killed.is_awaited.wait(30)
     process.kill()
     asked.join(10)
     assert not asked.is_alive()

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.covering import gangs_part, uneven
+from benchmarks.covering import uneven
+from benchmarks.covering.parts import gangs_part
 from benchmarks.estimating import ranks
 from benchmarks.running.results import Finding
 from estimators.model import Plan

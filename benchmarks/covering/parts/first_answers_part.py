@@ -24,7 +24,7 @@ time by the clock depends on what else runs. `interrupted_pct` is the share in w
 one line and exit code 130."""
 INTERRUPTED = "scamp: interrupted\n"
 _ANSWER = "; other plans follow"
-_FOLDER = Path(__file__).parent / "ordinary"
+_FOLDER = Path(__file__).parents[1] / "ordinary"
 
 
 @dataclass(frozen=True)

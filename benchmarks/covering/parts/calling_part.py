@@ -16,7 +16,7 @@ from placement.planning.answers import ChosenPlan
 from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import ANY_MIB, Estimator, devices
 
-FOLDER = Path(__file__).parents[1] / "curves" / "calling"
+FOLDER = Path(__file__).parents[2] / "curves" / "calling"
 NUM_DEVICES = 4
 SHARES = (0.0, 0.02, 0.1, 0.3, 0.6, 0.95)
 """Sizes of devices, from the least that a listed plan needs (0) to what a single rank needs (1)."""

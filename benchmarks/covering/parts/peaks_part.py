@@ -141,7 +141,9 @@ def measure(case: Asked, seconds: float) -> Result:
 def counted_peak(case: Asked, seconds: float) -> int:
     """Peak bytes of a few real steps in another process, within ``seconds``."""
     with heap.counting(LEAST_BYTES) as environment:
-        return int(last_line("-m", "benchmarks.covering.peaks_part", case.to_json(), seconds=seconds, **environment))
+        return int(
+            last_line("-m", "benchmarks.covering.parts.peaks_part", case.to_json(), seconds=seconds, **environment)
+        )
 
 
 def run_for_real(case: Asked) -> int:

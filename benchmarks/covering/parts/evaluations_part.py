@@ -16,7 +16,7 @@ from torch.distributed import FileStore
 from torch.distributed.device_mesh import DeviceMesh
 
 from benchmarks.covering.evaluated import MODELS
-from benchmarks.covering.gangs_part import Result
+from benchmarks.covering.parts.gangs_part import Result
 from benchmarks.estimating import ranks
 from benchmarks.estimating.measuring import heap
 from benchmarks.running.results import Finding

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.covering import peaks_part
 from benchmarks.covering.asked import Asked
 from benchmarks.covering.asking import ask
+from benchmarks.covering.parts import peaks_part
 from benchmarks.estimating.measuring import heap
 from benchmarks.running.process import last_line
 from estimators.model import MIB

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.covering import peaks_part
 from benchmarks.covering.asked import Asked
 from benchmarks.covering.asking import ask
 from benchmarks.covering.masked import FORMS
-from benchmarks.covering.peaks_part import counted_peak
+from benchmarks.covering.parts import peaks_part
+from benchmarks.covering.parts.peaks_part import counted_peak
 from estimators.model import MIB
 
 TITLE = "Masks"
