@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -25,7 +24,7 @@ from scamp_service.cluster.driver.ray_executor import RayExecutor
 from scamp_service.cluster.local.local_ray import START_SECONDS, LocalRay, check_account
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.controller import Controller
-from scamp_service.control.leadership import RENEWALS, Elected, Leadership
+from scamp_service.control.leadership import Elected, Leadership
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.files import keep_private
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
@@ -33,7 +32,7 @@ from scamp_service.model import Json, Lease
 from scamp_service.processes.calibrator import Calibrator
 from scamp_service.processes.cycles import Cycles
 from scamp_service.processes.earlier_studies import earlier_of
-from scamp_service.processes.heartbeat import Heartbeat
+from scamp_service.processes.keeper import Keeper
 from scamp_service.processes.supervise import lock_data_dir, ray_address_file, try_to_start
 from scamp_service.processes.sweeper import Remover, Sweeper
 from scamp_service.search.running.threads import ThreadProposer
@@ -45,16 +44,12 @@ from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from scamp_service.temporary import remove_forgotten
 
-log = logging.getLogger("scamp.local")
-
 CONNECT_SECONDS = 10.0
 TICK_SECONDS = 0.1
 CLUSTER_SECONDS = 1.0
 """How often the state of the cluster is written, for the API to read."""
 START_TRIES = 3
 """Times that a run tries to start its Ray."""
-STUCK_SECONDS = 120.0
-"""A controller whose loop does not turn for so long gives up its lead."""
 END_SECONDS = 8.0
 """How long a controller process may take to end. If its Ray has already died, a clean end would take a minute."""
 
@@ -328,52 +323,6 @@ def _known_errors(store: Store) -> list[Json]:
     recorded = store.cluster()
     known: list[Json] = recorded[0].get("controller", {}).get("errors", []) if recorded else []
     return known
-
-
-class Keeper:
-    """Renews the lease in a thread of its own, so that a long cycle does not cost the leadership, and informs the
-    supervisor that this process is well.
-
-    It stops both when the loop has not turned for ``STUCK_SECONDS``: then another controller should lead.
-    """
-
-    def __init__(self, leadership: Leadership, lease_seconds: float) -> None:
-        self._leadership, self._pause = leadership, min(1.0, lease_seconds / RENEWALS)
-        self._turned = time.monotonic()
-        self._ended = threading.Event()
-        # Two threads: a renewal may have to wait for the database, and to be restarted would not help then.
-        self._threads = [threading.Thread(target=act, daemon=True) for act in (self._renew, self._beat)]
-
-    def __enter__(self) -> Keeper:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-
-    def turns(self) -> None:
-        """Say that the loop turns."""
-        self._turned = time.monotonic()
-
-    def _renew(self) -> None:
-        while not self._ended.wait(self._pause):
-            if self._is_turning():
-                try:
-                    self._leadership.renew()
-                except Exception as error:
-                    log.warning("the lease cannot be renewed now: %s", error)
-
-    def _beat(self) -> None:
-        heartbeat = Heartbeat()
-        while not self._ended.wait(1.0):
-            if self._is_turning():
-                heartbeat.beat()
-
-    def _is_turning(self) -> bool:
-        return time.monotonic() - self._turned < STUCK_SECONDS
 
 
 def _wait_for_ray(data_dir: Path, seconds: float = (START_TRIES + 1) * START_SECONDS) -> str:

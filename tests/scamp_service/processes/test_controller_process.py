@@ -11,7 +11,7 @@ import pytest
 
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE
-from scamp_service.processes import controller_process, cycles
+from scamp_service.processes import controller_process, cycles, keeper
 from scamp_service.processes.controller_process import controlling, run_study
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
@@ -68,7 +68,7 @@ def test_the_lease_is_renewed_while_cycles_pause(store: Store, tmp_path: Path, m
     reign = Failing(num_failures=1)
     monkeypatch.setattr(controller_process, "ProcessSizer", Nothing)
     monkeypatch.setattr(controller_process, "_Reign", lambda *given: reign)
-    monkeypatch.setattr(controller_process, "STUCK_SECONDS", 0.1)
+    monkeypatch.setattr(keeper, "STUCK_SECONDS", 0.1)
     monkeypatch.setattr(cycles, "LONGEST_PAUSE_SECONDS", 60.0)
     monkeypatch.setattr(cycles, "FIRST_PAUSE_SECONDS", 60.0)
     settings = Settings(data_dir=tmp_path, ray_address="head:6379", lease_seconds=0.1)
