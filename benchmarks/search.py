@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.searching.asking import asking
 from benchmarks.searching.equal_samplers import CASES, first_difference
 from benchmarks.searching.regret import regrets
+from benchmarks.searching.resuming import resuming
 from benchmarks.searching.storage_contract import storage_contract
 
 
@@ -30,6 +31,7 @@ def main() -> None:
         **storage_contract(with_postgresql=not options.quick),
         **asking(num_asks=3 if options.quick else 15),
         **regrets(num_seeds=3 if options.quick else 40),
+        **resuming(),
     }
     print(json.dumps(figures))
 

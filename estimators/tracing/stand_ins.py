@@ -86,7 +86,7 @@ def stand_ins(values: Values) -> Iterator[None]:
 
 
 class _StandIns:
-    """What torch calls instead, with the values that are known."""
+    """Functions that torch calls instead, with the values that are known."""
 
     def __init__(self, values: Values) -> None:
         self._values, self._assume = values, values.assumptions.assume

@@ -46,7 +46,7 @@ def earlier_trials(spec: StudySpec, studies: Sequence[EarlierStudy]) -> list[Com
 def _only(space: Space, params: Mapping[str, Any]) -> Mapping[str, Any]:
     """The searched parameters of a trial, typed as the new study has them."""
     exact = space.exact(params)
-    return space.restored(exact)
+    return space.nested(exact)
 
 
 def to_json(trials: Sequence[Completed]) -> list[dict[str, Any]]:

@@ -71,10 +71,6 @@ class Space:
         """The flat parameters of a candidate, such as ``layers.0.width``. Those that are not searched are left out."""
         return flat(self._slots, params)
 
-    def restored(self, values: Mapping[str, Any]) -> Params:
-        """The parameters of a candidate, from its flat ones."""
-        return nested(self._slots, values, self._names)
-
     def encoded(self, params: Mapping[str, Any]) -> Params:
         """Flat parameters as Optuna has them: those that the candidate has."""
         return {name: self._axes[name].encode(value) for name, value in self.flat(params).items()}
