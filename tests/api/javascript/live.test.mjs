@@ -2,6 +2,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { follow } from "../../../api/static/live.js";
 
+const failing = () => {
+  throw new Error("no such row");
+};
+
 test("an event whose handler fails is reported, and the others of its frame are handled", (context) => {
   const sources = [];
   const frames = [];
@@ -16,9 +20,6 @@ test("an event whose handler fails is reported, and the others of its frame are 
   };
   const reported = context.mock.method(console, "error", () => {});
   const seen = [];
-  const failing = () => {
-    throw new Error("no such row");
-  };
   follow({ studyId: 7, after: 3, handlers: { study: failing, trial: (event) => seen.push(event.trial_id) } });
   const [[address, source]] = sources;
   assert.equal(address, "/v1/events?after=3&study_id=7");
