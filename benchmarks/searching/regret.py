@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from statistics import fmean, stdev
 from typing import Any
 
@@ -18,6 +19,7 @@ import optuna
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from benchmarks.searching.curve_table import REPORT_EVERY, SPACE, STEPS, Curve, curves, key_of
+from scamp_service.control.decide.promote import order_to_continue
 from scamp_service.control.stopping import rule_of
 from scamp_service.control.stopping.rule import Continue, Pause, next_pause
 from scamp_service.control.stopping.rung import Rung
@@ -139,7 +141,7 @@ class Table:
         heapq.heappush(agenda, (now + found.report_seconds, found.trial.number))
 
     def _promoted(self) -> Running | None:
-        """As ``decide.promote`` chooses: of those that may continue, the longest trained, and of these the best."""
+        """The paused trial that continues next, by the order of ``decide.promote``; None if none may."""
         ready = []
         for running in self.trials.values():
             trial = running.trial
@@ -148,10 +150,10 @@ class Table:
             verdict = self._rule.judge(trial, trial.step, self._rungs, is_last=False)
             if not isinstance(verdict, Pause):
                 assert trial.value is not None
-                ready.append((-trial.step, self.spec.objective.key(trial.value), trial.number, running))
+                ready.append((order_to_continue(self.spec.objective, trial, trial.step, trial.value), running))
         if not ready:
             return None
-        found = min(ready, key=lambda one: one[:3])[3]
+        found = min(ready, key=itemgetter(0))[1]
         self._move(found, judged_step=found.trial.step)
         return found
 

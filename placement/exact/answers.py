@@ -52,8 +52,11 @@ def with_known_memory(option: Option, known: Mapping[Plan, Option]) -> Option:
 
 
 def shortage(options: Sequence[Option], closest: Option | None) -> Shortage | None:
-    """Memory that the closest plan lacks, among the ``options`` that were traced, none of which fits, and the
-    ``closest`` one of the search."""
+    """The memory that the closest plan lacks; None if there is none.
+
+    It is the one that lacks least, among the ``options`` that were traced and the ``closest`` one of the search. None
+    of them fits.
+    """
     found = [_traced_shortage(option) for option in options if option.is_traced]
     if closest is not None and not closest.fits:
         prediction = closest.prediction

@@ -43,7 +43,7 @@ FEW_RANKS = 8
 MOST_MICRO_BATCHES = 8
 """Most micro-batches for each stage of a pipeline: its bubble is then at most 1/9 of the step."""
 MOST_BY_FLOPS = 4
-"""As many where FLOPs stand for time, as they do not show that small micro-batches use a device less well."""
+"""The limit where FLOPs stand for time: they do not show that a device is slower with small micro-batches."""
 MOST_PASSES = 4096
 """Most micro-batches × stages: plans are simulated, and a simulation of so many passes takes up to a second."""
 MOST_ODD_STAGES = 6

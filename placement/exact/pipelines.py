@@ -37,7 +37,7 @@ from placement.refinement import Pipeline, Refinement
 MOST_MICRO_BATCHES = 8
 """Most micro-batches for each rank that are tried: the bubble of 1F1B is then at most 1/9 of the step."""
 MOST_BY_FLOPS = 4
-"""As many where FLOPs stand for time, as they do not show that small micro-batches use a device less well."""
+"""The limit where FLOPs stand for time: they do not show that a device is slower with small micro-batches."""
 
 MOST_PASSES = 4096
 """Most micro-batches × ranks that are simulated, if there is a choice: a simulation of so many takes up to a second."""

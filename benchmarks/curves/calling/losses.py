@@ -41,7 +41,7 @@ class OwnTeacher(Form):
 
 
 class TeacherAfter(Form):
-    """As ``OwnTeacher``, but the pass without gradients comes last."""
+    """Calls the model as ``OwnTeacher`` does, with the pass without gradients last."""
 
     def losses(self, model, batch):
         words, labels = batch
@@ -154,7 +154,7 @@ class SelfConditioned(Form):
 
 
 class Recycled(Form):
-    """As ``SelfConditioned``, with gradients through both calls (recycling)."""
+    """Calls the model twice as ``SelfConditioned`` does, with gradients through both calls (recycling)."""
 
     net = Refined
 

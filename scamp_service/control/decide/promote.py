@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import assert_never
 
 from scamp_service.control.decide.effects import Branch, MoveTrial
@@ -12,6 +13,7 @@ from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, next_pause
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Trial
+from scamp_service.study.objective import Objective
 
 NOT_COMPARED = "until it is compared with the others there"
 """Ends the reason of a trial that was paused just now."""
@@ -39,18 +41,26 @@ def promote(s: Snapshot) -> Iterator[MoveTrial | Branch]:
             yield from _judged(s, study, trials, is_last)
 
 
+def order_to_continue(
+    objective: Objective, trial: Trial, rung: int, value: float | None = None
+) -> tuple[int, float, int]:
+    """Sorts paused trials: those at the highest rung first, of these the best by ``value``, then by number."""
+    return -rung, 0.0 if value is None else objective.key(value), trial.number
+
+
 def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) -> Iterator[MoveTrial | Branch]:
     reported = s.rungs.get(study.id, {})
-    continuing: list[tuple[int, float, Trial, str]] = []
+    continuing: list[tuple[tuple[int, float, int], Trial, str]] = []
     for trial in trials:
         rung = next_pause(study.stopping, trial)
         if rung is None or rung not in reported or trial.number not in reported[rung]:
             reason = f"continues after step {trial.step}: there is nothing to compare it with"
-            continuing.append((-trial.step, 0.0, trial, reason))
+            continuing.append((order_to_continue(study.objective, trial, trial.step), trial, reason))
             continue
         match study.stopping.judge(trial, rung, reported, is_last=is_last):
             case Continue(reason):
-                continuing.append((-rung, study.objective.key(reported[rung][trial.number]), trial, reason))
+                order = order_to_continue(study.objective, trial, rung, reported[rung][trial.number])
+                continuing.append((order, trial, reason))
             case Stop(reason):
                 yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "judged_step": rung})
             case Complete(reason):
@@ -58,7 +68,8 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
             case Exploit(reason, donors):
                 found = next((one for number in donors for one in trials if one.number == number), None)
                 if found is None or study.mutate is None:
-                    continuing.append((-rung, 0.0, trial, f"continues after step {trial.step}: none to copy is left"))
+                    why = f"continues after step {trial.step}: none to copy is left"
+                    continuing.append((order_to_continue(study.objective, trial, rung), trial, why))
                 else:
                     why = f"{reason}; a copy of trial {found.number} with changed parameters takes its place"
                     yield Branch(trial, found, study.mutate(dict(found.params), trial.number), found.step, why)
@@ -68,6 +79,6 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
             case verdict:
                 assert_never(verdict)
     room = len(continuing) if is_last else max(0, s.room(study.id))
-    for _, _, trial, reason in sorted(continuing, key=lambda one: (*one[:2], one[2].number))[:room]:
+    for _, trial, reason in sorted(continuing, key=itemgetter(0))[:room]:
         changes = {"reason": reason, "judged_step": next_pause(study.stopping, trial) or trial.step}
         yield MoveTrial(trial, TrialState.QUEUED, changes)
