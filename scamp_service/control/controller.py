@@ -76,6 +76,8 @@ class Controller:
         self._monotonic = monotonic
         self.is_idle = False
         """Whether the last cycle found neither a live study nor an open attempt."""
+        self.has_changed = False
+        """Whether the last cycle has written something from which more may follow at once."""
         self._undecided: Failing | None = None  # cycles without decisions
         self._failing: dict[int, Failing] = {}  # study → cycles in which our own code failed on it
 
@@ -87,9 +89,11 @@ class Controller:
         is raised; a study without which there is none becomes FAILED in the end.
         """
         failed: dict[int, str] = {}
+        self.has_changed = False
         for effect in self._decisions():
             try:
                 self.apply(effect)
+                self.has_changed |= isinstance(effect, e.MoveTrial | e.MoveAttempt | e.CreateTrials)
             except (Deposed, Unavailable):
                 raise
             except Exception as error:

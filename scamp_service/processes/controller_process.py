@@ -33,6 +33,7 @@ from scamp_service.processes.calibrator import Calibrator
 from scamp_service.processes.cycles import Cycles
 from scamp_service.processes.earlier_studies import earlier_of
 from scamp_service.processes.keeper import Keeper
+from scamp_service.processes.news import News
 from scamp_service.processes.supervise import lock_data_dir, ray_address_file, try_to_start
 from scamp_service.processes.sweeper import Remover, Sweeper
 from scamp_service.search.running.threads import ThreadProposer
@@ -45,7 +46,6 @@ from scamp_service.study.spec import StudySpec
 from scamp_service.temporary import remove_forgotten
 
 CONNECT_SECONDS = 10.0
-TICK_SECONDS = 0.1
 CLUSTER_SECONDS = 1.0
 """How often the state of the cluster is written, for the API to read."""
 START_TRIES = 3
@@ -68,10 +68,12 @@ def serve_controller(settings: Settings) -> None:
     with ExitStack() as stack:
         store = Store(settings.url)
         stack.callback(store.close)
-        tick = stack.enter_context(controlling(settings, store, outlives=bool(settings.ray_address)))
+        news = News()
+        tick = stack.enter_context(controlling(settings, store, news=news, outlives=bool(settings.ray_address)))
         _on_signal(end)
-        while not stop.wait(TICK_SECONDS):
+        while not stop.is_set():
             tick()
+            news.wait()
 
 
 def run_study(
@@ -103,7 +105,8 @@ def run_study(
         sha = store.put_blob(code) if code else None
         study = store.create_study(spec.to_json(), code=sha, warnings=warnings, now=time.time())
         ray = None if settings.ray_address else _start_ray(settings, stack)
-        tick = stack.enter_context(controlling(settings, store, planner))
+        news = News()
+        tick = stack.enter_context(controlling(settings, store, planner, news=news))
         interrupts = _Interrupts(store, study.id)
         redrawn = 0.0
         while store.study(study.id).state in LIVE_STUDIES or store.open_attempts():
@@ -120,7 +123,7 @@ def run_study(
             if time.monotonic() - redrawn > redraw_seconds:
                 redrawn = time.monotonic()
                 watch(store, study.id)
-            time.sleep(TICK_SECONDS)
+            news.wait()
         watch(store, study.id)
     return store, study.id
 
@@ -188,17 +191,21 @@ def _leave(stack: ExitStack) -> None:
 
 @contextmanager
 def controlling(
-    settings: Settings, store: Store, planner: Planner = choose, *, outlives: bool = False
+    settings: Settings, store: Store, planner: Planner = choose, *, news: News, outlives: bool = False
 ) -> Iterator[Callable[[], None]]:
     """Wait for Ray, and yield the function that runs one tick.
 
     On exit every rank is ended, unless the cluster ``outlives`` this process and another controller is to find them.
-    Raises ``Unavailable`` when Ray does not start in time.
+    ``news`` is told whenever the next tick should not wait. Raises ``Unavailable`` when Ray does not start in time.
     """
     with ExitStack() as stack:
         # Created first, so that it warms up while Ray starts.
         sizer = ProcessSizer(
-            store, settings.data_dir / "profiles", planner=planner, kind_of=partial(kind_of, settings.data_dir)
+            store,
+            settings.data_dir / "profiles",
+            planner=planner,
+            kind_of=partial(kind_of, settings.data_dir),
+            has_news=news.tell,
         )
         stack.callback(sizer.close)
         # On a cluster of others this machine may not be the one that trains.
@@ -213,7 +220,7 @@ def controlling(
         stack.callback(leadership.resign)
         keeper = stack.enter_context(Keeper(leadership, settings.lease_seconds))
         elected = Elected(
-            leadership, lambda lease: _Reign(settings, store, sizer, remover, calibrator, leadership, lease)
+            leadership, lambda lease: _Reign(settings, store, sizer, remover, calibrator, leadership, lease, news)
         )
         stack.callback(elected.close if outlives else elected.end)  # first of all, while the keeper renews the lease
         cycles = Cycles(elected)
@@ -237,6 +244,7 @@ class _Reign:
         calibrator: Calibrator | None,
         leadership: Leadership,
         lease: Lease,
+        news: News,
     ) -> None:
         self._store = store.fenced(CONTROLLER_LEASE, lease)
         self._leader: Json = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
@@ -248,8 +256,11 @@ class _Reign:
             identity=store.identity(),
             epoch=lease.epoch,
             may_act=leadership.is_certain,
+            has_news=news.tell,
         )
-        self._proposer = ThreadProposer(code_of=partial(_code_of, store), earlier_of=partial(earlier_of, store))
+        self._proposer = ThreadProposer(
+            code_of=partial(_code_of, store), earlier_of=partial(earlier_of, store), has_news=news.tell
+        )
         self._controller = Controller(
             self._store,
             self._executor,
@@ -259,12 +270,14 @@ class _Reign:
             errors=self._errors,
         )
         self._sweeper = Sweeper(self._store, settings, remover)
-        self._calibrator, self._data_dir = calibrator, settings.data_dir
+        self._calibrator, self._data_dir, self._news = calibrator, settings.data_dir, news
         self._recorded = 0.0
 
     def tick(self) -> None:
         try:
             self._controller.tick()
+            if self._controller.has_changed:
+                self._news.tell()
             self._sweeper.tick()
             self._measure()
         except Deposed:

@@ -96,9 +96,13 @@ class ProcessSizer:
         *,
         planner: Planner = choose,
         kind_of: Callable[[Cluster], DeviceKind | None] = lambda cluster: None,
+        has_news: Callable[[], None] = lambda: None,
     ) -> None:
-        """``kind_of`` gives the speed of a cluster's devices, None where it is not known."""
-        self._planner, self._kind_of = planner, kind_of
+        """``kind_of`` gives the speed of a cluster's devices, None where it is not known.
+
+        ``has_news`` is called, in any thread, when there is another result.
+        """
+        self._planner, self._kind_of, self._has_news = planner, kind_of, has_news
         self._tracers = [Tracer(store, cache_dir, TRACE_SECONDS, on_cuda=on_cuda) for on_cuda in (False, True)]
         self._changed = threading.Condition()
         self._turns = _Turns()
@@ -182,6 +186,7 @@ class ProcessSizer:
                 else:
                     del self._open[job.trial_id]
                     self._results[job.trial_id] = result
+                    self._has_news()
         process.end()
 
     def _next(self, process: TraceProcess) -> _Job | None:

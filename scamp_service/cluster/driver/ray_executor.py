@@ -56,16 +56,19 @@ class RayExecutor:
         identity: str,
         epoch: int,
         may_act: Callable[[], bool] = lambda: True,
+        has_news: Callable[[], None] = lambda: None,
         lease_seconds: float = 60.0,
     ) -> None:
         """Connect to ``settings.ray_address`` and take over the living ranks. Raises ``Unavailable`` or ``Refused``.
 
         ``identity`` is the name of the study database, ``epoch`` that of the controller's lease. Ranks are started and
-        ended only while ``may_act()``, which says that no other controller can lead now.
+        ended only while ``may_act()``, which says that no other controller can lead now. ``has_news`` is called, in any
+        thread, when a rank has answered.
         """
         self._settings, self._store_url, self._lease_seconds = settings, store_url, lease_seconds
         self._folders = Folders.of_controller(settings, checkpoint_root)
         self._identity, self._namespace, self._epoch, self._may_act = identity, namespace_of(identity), epoch, may_act
+        self._has_news = has_news
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._pools = Pools(settings, identity)
@@ -219,6 +222,8 @@ class RayExecutor:
                 else:
                     self._sink.receive(ref)
             self._maintain()
+        if ready:
+            self._has_news()
         if time.monotonic() - self._refreshed > REFRESH_SECONDS:
             self._refreshed = time.monotonic()
             self._refresh()

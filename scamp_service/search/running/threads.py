@@ -49,9 +49,11 @@ class ThreadProposer:
         *,
         code_of: Callable[[int], bytes | None] = lambda study_id: None,
         earlier_of: Callable[[int, StudySpec], Sequence[Completed]] = lambda study_id, spec: (),
+        has_news: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._workers, self._monotonic = workers, monotonic
+        """``has_news`` is called, in any thread, when a sampler has answered."""
+        self._workers, self._has_news, self._monotonic = workers, has_news, monotonic
         self._code_of, self._earlier_of = code_of, earlier_of
         self._lock = threading.Lock()
         self._asked: dict[int, _Job] = {}
@@ -137,6 +139,7 @@ class ThreadProposer:
                 if search is not None and isinstance(answer, Proposal):
                     self._searches[job.study_id], search = search, None
             self._start_some()
+        self._has_news()
         _close([search])
 
     def _search(self, job: _Job) -> Search | RemoteSearch:

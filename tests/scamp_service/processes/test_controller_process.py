@@ -13,6 +13,7 @@ from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE
 from scamp_service.processes import controller_process, cycles, keeper
 from scamp_service.processes.controller_process import controlling, run_study
+from scamp_service.processes.news import News
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
@@ -57,7 +58,7 @@ def test_an_error_in_its_first_cycle_ends_no_rank(
     reign = Failing(num_failures=1)
     monkeypatch.setattr(controller_process, "ProcessSizer", Nothing)
     monkeypatch.setattr(controller_process, "_Reign", lambda *given: reign)
-    with controlling(Settings(data_dir=tmp_path, ray_address="head:6379"), store) as tick:
+    with controlling(Settings(data_dir=tmp_path, ray_address="head:6379"), store, news=News()) as tick:
         while reign.num_cycles < 2:
             tick()
             assert not reign.ended
@@ -72,7 +73,7 @@ def test_the_lease_is_renewed_while_cycles_pause(store: Store, tmp_path: Path, m
     monkeypatch.setattr(cycles, "LONGEST_PAUSE_SECONDS", 60.0)
     monkeypatch.setattr(cycles, "FIRST_PAUSE_SECONDS", 60.0)
     settings = Settings(data_dir=tmp_path, ray_address="head:6379", lease_seconds=0.1)
-    with controlling(settings, store) as tick:
+    with controlling(settings, store, news=News()) as tick:
         deadline = time.monotonic() + 30
         while (lease := store.lease(CONTROLLER_LEASE)) is None or lease.renewals < 20:
             assert time.monotonic() < deadline
