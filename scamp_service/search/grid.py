@@ -24,6 +24,7 @@ class Grid:
     """
 
     reads_history: ClassVar = False
+    in_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:

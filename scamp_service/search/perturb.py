@@ -12,7 +12,7 @@ from scamp_service.search.space import Space
 from scamp_service.study.spaces.slots import Slot
 from scamp_service.study.spaces.space import Categorical, Ordinal, Range
 from scamp_service.study.spec import StudySpec
-from scamp_service.study.stopping import Population
+from scamp_service.study.stopping import PopulationOptions
 from scamp_service.study.values import Params
 
 MOST_TRIES = 100
@@ -21,14 +21,14 @@ MOST_TRIES = 100
 
 def perturbation_of(spec: StudySpec) -> Perturbation | None:
     """How copies differ from their donors; None in a study whose rules copy no trial."""
-    rule = next((rule for rule in spec.stopping_rules if isinstance(rule, Population)), None)
+    rule = next((rule for rule in spec.stopping_rules if isinstance(rule, PopulationOptions)), None)
     return Perturbation(spec, rule) if rule else None
 
 
 class Perturbation:
     """Perturbs the parameters in ``mutate`` of a study's rule. The seed and a number decide how."""
 
-    def __init__(self, spec: StudySpec, rule: Population) -> None:
+    def __init__(self, spec: StudySpec, rule: PopulationOptions) -> None:
         self._spec, self._rule = spec, rule
 
     @cached_property

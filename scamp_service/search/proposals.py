@@ -39,10 +39,6 @@ SAMPLERS: Mapping[str, type[Sampler]] = {
 """The sampler with each name that a spec may have."""
 
 
-IN_PROCESSES = frozenset({"gp", "tune"})
-"""Samplers that run in processes of their own: they import torch, or libraries that may hang. So do those of users."""
-
-
 def reads_history(spec: StudySpec) -> bool:
     """Whether proposals for a study depend on its earlier trials."""
     known = SAMPLERS.get(spec.search.sampler.name)
@@ -51,7 +47,8 @@ def reads_history(spec: StudySpec) -> bool:
 
 def in_process(spec: StudySpec) -> bool:
     """Whether the study's sampler runs in a process of its own."""
-    return spec.search.sampler.name not in SAMPLERS or spec.search.sampler.name in IN_PROCESSES
+    known = SAMPLERS.get(spec.search.sampler.name)
+    return known is None or known.in_process
 
 
 class Search:

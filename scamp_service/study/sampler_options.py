@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
     SerializerFunctionWrapHandler,
-    Tag,
     model_serializer,
     model_validator,
 )
 
+from scamp_service.study.named_options import OneOf, by_name
 from scamp_service.study.values import Integer, Number, Strict, Value, at_most
 
 _Count = Annotated[Integer, Field(ge=0, le=100_000)]
@@ -173,22 +172,21 @@ class EvolutionOptions(_Options):
         return self
 
 
-SAMPLER_OPTIONS: Mapping[str, type[_Options]] = {
-    get_args(options.model_fields["name"].annotation)[0]: options
-    for options in (
-        TpeOptions,
-        RandomOptions,
-        GridOptions,
-        QmcOptions,
-        GpOptions,
-        CmaEsOptions,
-        Nsga2Options,
-        Nsga3Options,
-        BruteForceOptions,
-        TuneOptions,
-        EvolutionOptions,
-    )
-}
+NamedOptions = (
+    TpeOptions
+    | RandomOptions
+    | GridOptions
+    | QmcOptions
+    | GpOptions
+    | CmaEsOptions
+    | Nsga2Options
+    | Nsga3Options
+    | BruteForceOptions
+    | EvolutionOptions
+    | TuneOptions
+)
+
+SAMPLER_OPTIONS: Mapping[str, type[_Options]] = by_name(NamedOptions, "name")
 """The options of the sampler with each name."""
 
 
@@ -204,22 +202,12 @@ def _with_name(value: Any) -> Any:
 
 
 Sampler = Annotated[
-    Annotated[TpeOptions, Tag("tpe")]
-    | Annotated[RandomOptions, Tag("random")]
-    | Annotated[GridOptions, Tag("grid")]
-    | Annotated[QmcOptions, Tag("qmc")]
-    | Annotated[GpOptions, Tag("gp")]
-    | Annotated[CmaEsOptions, Tag("cmaes")]
-    | Annotated[Nsga2Options, Tag("nsga2")]
-    | Annotated[Nsga3Options, Tag("nsga3")]
-    | Annotated[BruteForceOptions, Tag("brute_force")]
-    | Annotated[EvolutionOptions, Tag("evolution")]
-    | Annotated[TuneOptions, Tag("tune")]
-    | Annotated[FileOptions, Tag("file")],
-    Discriminator(
+    NamedOptions | FileOptions,
+    OneOf(
+        {**SAMPLER_OPTIONS, "file": FileOptions},
         _name,
-        custom_error_type="sampler",
-        custom_error_message=f"must be one of {', '.join(SAMPLER_OPTIONS)}, FILE.py:name, or {{name: …}} with options",
+        "sampler",
+        f"must be one of {', '.join(SAMPLER_OPTIONS)}, FILE.py:name, or {{name: …}} with options",
     ),
     BeforeValidator(_with_name),
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, Self
@@ -19,16 +20,14 @@ from scamp_service.study.sampler_options import Sampler, TpeOptions
 from scamp_service.study.spaces.constraints import Constraints
 from scamp_service.study.spaces.points import Points
 from scamp_service.study.spaces.slots import Slot, completed, flat, nested, slots_of
-from scamp_service.study.spaces.space import Categorical, Dimension, Ordinal, Range, Repeat, ends
+from scamp_service.study.spaces.space import Dimension, Range, Repeat, ends
 from scamp_service.study.starts import start_complaints
-from scamp_service.study.stopping import AT_REPORTS, Asha, Never, Population, Rule, Stopping
+from scamp_service.study.stopping import AshaOptions, RuleOptions, Stopping
 from scamp_service.study.values import Given, Integer, Name, Number, Strict, Title, Value, at_most
 from scamp_service.study.workload_names import is_file
 
 MAX_TRIALS = 100_000
 MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
-MAX_JUDGED = 1000
-"""Evaluations of one trial, for the rules that judge it at each of them by all before."""
 TRACE_SECONDS = 60
 """Seconds of processor time for a trace, unless the user allows more."""
 Start = Annotated[dict[str, Given], at_most(200)]
@@ -111,7 +110,7 @@ class StudySpec(Strict):
     predicted: Predicted = Predicted()
     start_with: Annotated[list[Start], at_most(1000)] = Field(default=[], max_length=1000)
     search: SearchOptions = SearchOptions()
-    stopping: Stopping = Asha()
+    stopping: Stopping = AshaOptions()
     budget: Budget = Budget()
 
     @model_validator(mode="before")
@@ -205,30 +204,13 @@ class StudySpec(Strict):
         return all(slot.name in given for slot in own if slot.exists(given))
 
     def _stopping_complaints(self) -> Iterator[str]:
-        for rule in self.stopping_rules:
-            if isinstance(rule, Never):
-                continue
-            if isinstance(rule, Population):
-                yield from self._population_complaints(rule)
-                continue
-            steps = self.budget.steps
-            if rule.min_steps is not None and rule.min_steps >= steps > 1:
-                yield f"stopping.min_steps ({rule.min_steps}) must be less than budget.steps ({steps})"
-            num_reports = steps // self.report_every
-            if isinstance(rule, AT_REPORTS) and num_reports > MAX_JUDGED:
-                yield (
-                    f"{rule.rule} judges every report, and {num_reports} are more than {MAX_JUDGED}; "
-                    f"set budget.report_every to {math.ceil(steps / MAX_JUDGED)} or more"
-                )
-
-    def _population_complaints(self, rule: Population) -> Iterator[str]:
-        for name in rule.mutate:
-            if not isinstance(self.space.get(name), Categorical | Ordinal | Range):
-                yield f"stopping.mutate: {name} must be a parameter of space, and no repeated block"
-            elif any(name in dimension.when for dimension in self.space.values()):
-                yield f"stopping.mutate: other parameters depend on {name}, so it cannot change during training"
-        if rule.interval is not None and rule.interval >= self.budget.steps:
-            yield f"stopping.interval ({rule.interval}) must be less than budget.steps ({self.budget.steps})"
+        rules = self.stopping_rules
+        for rule in rules:
+            yield from rule.complaints(self.space, self.budget.steps, self.report_every)
+        for name, count in Counter(rule.rule for rule in rules if rule.once_because).items():
+            if count > 1:
+                why = next(rule.once_because for rule in rules if rule.rule == name)
+                yield f"stopping: {count} rules {name}; {why}, so keep one"
 
     def _batch_complaints(self) -> Iterator[str]:
         """Check ``batch``, the only parameter that ScaMP itself reads."""
@@ -253,7 +235,7 @@ class StudySpec(Strict):
         return self.budget.report_every or max(1, math.ceil(self.budget.steps / 10))
 
     @property
-    def stopping_rules(self) -> Sequence[Rule]:
+    def stopping_rules(self) -> Sequence[RuleOptions]:
         """The stopping rules; each may stop a trial."""
         return self.stopping if isinstance(self.stopping, list) else [self.stopping]
 

@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from scamp_service.study.named_options import OneOf, by_name
+from scamp_service.study.spaces.space import Categorical, Dimension, Ordinal, Range
 from scamp_service.study.values import Integer, Name, Number, Strict, at_most
 
 MOST_RULES = 10
+MAX_JUDGED = 1000
+"""Evaluations of one trial, for the rules that judge it at each of them by all before."""
 _Steps = Annotated[Integer, Field(ge=1)] | None
 _Factor = Annotated[Integer, Field(ge=2, le=1000)]
 _Multiple = Annotated[Number, Field(gt=0, le=1000)]
 _Trials = Annotated[Integer, Field(ge=1, le=100_000)]
 
 
-class Asha(Strict):
+class RuleOptions(Strict):
+    """Options of one rule."""
+
+    rule: str
+
+    once_because: ClassVar[str] = ""
+    """Why a study may have this rule only once; empty if it may have several."""
+
+    def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int) -> Iterator[str]:
+        """Why the rule does not suit trials of ``steps`` optimizer steps, with a report every ``report_every``."""
+        yield from ()
+
+
+class _FromMinSteps(RuleOptions):
+    """Options of a rule that judges trials from ``min_steps`` on; the default is their first report."""
+
+    min_steps: _Steps = None
+
+    def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int) -> Iterator[str]:
+        """A first step that no trial reaches."""
+        if self.min_steps is not None and self.min_steps >= steps > 1:
+            yield f"stopping.min_steps ({self.min_steps}) must be less than budget.steps ({steps})"
+
+
+class _AtReports(_FromMinSteps):
+    """Options of a rule that judges a trial at each of its reports, by all before; others judge at rungs alone."""
+
+    def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int) -> Iterator[str]:
+        """More reports than such a rule can judge."""
+        yield from super().complaints(space, steps, report_every)
+        if (num_reports := steps // report_every) > MAX_JUDGED:
+            yield (
+                f"{self.rule} judges every report, and {num_reports} are more than {MAX_JUDGED}; "
+                f"set budget.report_every to {math.ceil(steps / MAX_JUDGED)} or more"
+            )
+
+
+class AshaOptions(_FromMinSteps):
     """Asynchronous successive halving: at the rungs ``min_steps × reduction_factor^k`` the best 1/``reduction_factor``
     of the trials continue.
 
@@ -25,12 +67,11 @@ class Asha(Strict):
     """
 
     rule: Literal["asha"] = "asha"
-    min_steps: _Steps = None
     reduction_factor: _Factor = 3
     promote: bool = False
 
 
-class Hyperband(Strict):
+class HyperbandOptions(_FromMinSteps):
     """Successive halving in several brackets. Each later one leaves out one more of the first rungs.
 
     Each trial belongs to one bracket, by its number, and is compared with the others there. ``brackets`` defaults to
@@ -38,13 +79,12 @@ class Hyperband(Strict):
     """
 
     rule: Literal["hyperband"]
-    min_steps: _Steps = None
     reduction_factor: _Factor = 3
     brackets: Annotated[Integer, Field(ge=1, le=20)] | None = None
     promote: bool = False
 
 
-class Percentile(Strict):
+class PercentileOptions(_AtReports):
     """Stops a trial at a report from ``min_steps`` on, unless its best value so far is within the best ``percentile``
     per cent of the values that others have reported there.
 
@@ -53,34 +93,30 @@ class Percentile(Strict):
 
     rule: Literal["percentile"]
     percentile: Annotated[Number, Field(gt=0, lt=100)] = 25.0
-    min_steps: _Steps = None
     min_trials: _Trials = 5
 
 
-class Median(Strict):
+class MedianOptions(_AtReports):
     """Stops as ``percentile`` with 50: a trial whose best value so far is worse than the median of the others."""
 
     rule: Literal["median"]
-    min_steps: _Steps = None
     min_trials: _Trials = 5
 
 
-class Patience(Strict):
+class PatienceOptions(_AtReports):
     """Completes a trial that has not improved by more than ``min_delta`` in its last ``reports`` reports."""
 
     rule: Literal["patience"]
     reports: Annotated[Integer, Field(ge=1, le=1000)] = 10
     min_delta: Annotated[Number, Field(ge=0)] = 0
-    min_steps: _Steps = None
 
 
-class Threshold(Strict):
+class ThresholdOptions(_AtReports):
     """Stops a trial that reports less than ``lower`` or more than ``upper``, from ``min_steps`` on."""
 
     rule: Literal["threshold"]
     lower: Number | None = None
     upper: Number | None = None
-    min_steps: _Steps = None
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
@@ -91,7 +127,7 @@ class Threshold(Strict):
         return self
 
 
-class Population(Strict):
+class PopulationOptions(RuleOptions):
     """Population based training: every ``interval`` steps the worst ``quantile`` of the trials give way to copies of
     the best, whose parameters in ``mutate`` change.
 
@@ -106,12 +142,20 @@ class Population(Strict):
     resample: Annotated[Number, Field(ge=0, le=1)] = 0.25
     factors: Annotated[list[_Multiple], Field(min_length=1, max_length=10), at_most(10)] = Field(default=[0.8, 1.2])
 
+    once_because: ClassVar = "a trial can be in one population only"
 
-AT_REPORTS = (Percentile, Median, Patience, Threshold)
-"""Options of the rules that judge a trial at each of its reports, by all before; others judge at rungs alone."""
+    def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int) -> Iterator[str]:
+        """Parameters that cannot change during training, and an interval beyond the last step."""
+        for name in self.mutate:
+            if not isinstance(space.get(name), Categorical | Ordinal | Range):
+                yield f"stopping.mutate: {name} must be a parameter of space, and no repeated block"
+            elif any(name in dimension.when for dimension in space.values()):
+                yield f"stopping.mutate: other parameters depend on {name}, so it cannot change during training"
+        if self.interval is not None and self.interval >= steps:
+            yield f"stopping.interval ({self.interval}) must be less than budget.steps ({steps})"
 
 
-class Never(Strict):
+class NeverOptions(RuleOptions):
     """Stops no trial early."""
 
     rule: Literal["none"]
@@ -125,10 +169,18 @@ class Never(Strict):
         return value
 
 
-RULE_OPTIONS: Mapping[str, type[Strict]] = {
-    get_args(options.model_fields["rule"].annotation)[0]: options
-    for options in (Asha, Hyperband, Percentile, Median, Patience, Threshold, Population, Never)
-}
+AnyRuleOptions = (
+    AshaOptions
+    | HyperbandOptions
+    | PercentileOptions
+    | MedianOptions
+    | PatienceOptions
+    | ThresholdOptions
+    | PopulationOptions
+    | NeverOptions
+)
+
+RULE_OPTIONS: Mapping[str, type[RuleOptions]] = by_name(AnyRuleOptions, "rule")
 """The options of the rule with each name."""
 
 
@@ -139,18 +191,8 @@ def _rule(value: Any) -> str | None:
     return getattr(value, "rule", None)
 
 
-Rule = Annotated[
-    Annotated[Asha, Tag("asha")]
-    | Annotated[Hyperband, Tag("hyperband")]
-    | Annotated[Percentile, Tag("percentile")]
-    | Annotated[Median, Tag("median")]
-    | Annotated[Patience, Tag("patience")]
-    | Annotated[Threshold, Tag("threshold")]
-    | Annotated[Population, Tag("pbt")]
-    | Annotated[Never, Tag("none")],
-    Discriminator(
-        _rule, custom_error_type="rule", custom_error_message=f"must be {{rule: {' | '.join(RULE_OPTIONS)}, …}}"
-    ),
+_OneRule = Annotated[
+    AnyRuleOptions, OneOf(RULE_OPTIONS, _rule, "rule", f"must be {{rule: {' | '.join(RULE_OPTIONS)}, …}}")
 ]
 
 
@@ -159,8 +201,10 @@ def _number(value: Any) -> str | None:
 
 
 Stopping = Annotated[
-    Annotated[Rule, Tag("one")]
-    | Annotated[Annotated[list[Rule], Field(min_length=1, max_length=MOST_RULES), at_most(MOST_RULES)], Tag("several")],
+    Annotated[_OneRule, Tag("one")]
+    | Annotated[
+        Annotated[list[_OneRule], Field(min_length=1, max_length=MOST_RULES), at_most(MOST_RULES)], Tag("several")
+    ],
     Discriminator(_number),
 ]
 """One rule, or a list of rules; each may stop a trial."""

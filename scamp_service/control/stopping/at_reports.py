@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from scamp_service.control.stopping.rule import Complete, Continue, Stop, Verdict, broken_value, was_at
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.model import Trial
-from scamp_service.study import stopping as options
 from scamp_service.study.objective import Objective
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.stopping import MedianOptions, PatienceOptions, PercentileOptions, ThresholdOptions
 
 
 def reports(spec: StudySpec, min_steps: int | None) -> tuple[int, ...]:
@@ -52,10 +52,10 @@ class Percentile(_AtReports):
     min_trials: int
 
     @classmethod
-    def of_options(cls, given: options.Percentile | options.Median, spec: StudySpec) -> Percentile:
+    def of_options(cls, options: PercentileOptions | MedianOptions, spec: StudySpec) -> Percentile:
         """The rule of a study."""
-        percentile = given.percentile if isinstance(given, options.Percentile) else 50.0
-        return cls(reports(spec, given.min_steps), spec.objective, float(percentile), given.min_trials)
+        percentile = options.percentile if isinstance(options, PercentileOptions) else 50.0
+        return cls(reports(spec, options.min_steps), spec.objective, float(percentile), options.min_trials)
 
     def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
         """Stop the trial if its best value so far is worse than this percentile of the others."""
@@ -84,9 +84,9 @@ class Patience(_AtReports):
     min_delta: float
 
     @classmethod
-    def of_options(cls, given: options.Patience, spec: StudySpec) -> Patience:
+    def of_options(cls, options: PatienceOptions, spec: StudySpec) -> Patience:
         """The rule of a study."""
-        return cls(reports(spec, given.min_steps), spec.objective, given.reports, float(given.min_delta))
+        return cls(reports(spec, options.min_steps), spec.objective, options.reports, float(options.min_delta))
 
     def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
         """Complete the trial if as many reports as ``patience`` have passed without an improvement."""
@@ -112,11 +112,11 @@ class Threshold(_AtReports):
     upper: float
 
     @classmethod
-    def of_options(cls, given: options.Threshold, spec: StudySpec) -> Threshold:
+    def of_options(cls, options: ThresholdOptions, spec: StudySpec) -> Threshold:
         """The rule of a study."""
-        lower = -math.inf if given.lower is None else float(given.lower)
-        upper = math.inf if given.upper is None else float(given.upper)
-        return cls(reports(spec, given.min_steps), spec.objective, lower, upper)
+        lower = -math.inf if options.lower is None else float(options.lower)
+        upper = math.inf if options.upper is None else float(options.upper)
+        return cls(reports(spec, options.min_steps), spec.objective, lower, upper)
 
     def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
         """Stop the trial if its value at ``rung`` is out of bounds, or not finite."""

@@ -19,7 +19,7 @@ from scamp_service.control.stopping.rung import Rung
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving, halving_rungs
 from scamp_service.model import Trial
 from scamp_service.study.spec import StudySpec
-from scamp_service.study.stopping import Hyperband as Options
+from scamp_service.study.stopping import HyperbandOptions
 
 
 @dataclass(frozen=True)  # without slots, which a cached property cannot have
@@ -30,7 +30,7 @@ class Hyperband:
     seed: int
 
     @classmethod
-    def of_options(cls, options: Options, spec: StudySpec) -> Hyperband:
+    def of_options(cls, options: HyperbandOptions, spec: StudySpec) -> Hyperband:
         """The rule of a study. The last bracket never judges, unless fewer brackets were asked for."""
         factor = options.reduction_factor
         rungs = halving_rungs(spec, options.min_steps, factor)

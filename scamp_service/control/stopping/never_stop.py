@@ -9,7 +9,7 @@ from scamp_service.control.stopping.rule import Continue, Verdict
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.model import Trial
 from scamp_service.study.spec import StudySpec
-from scamp_service.study.stopping import Never
+from scamp_service.study.stopping import NeverOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class NeverStop:
     rungs: tuple[int, ...] = ()
 
     @classmethod
-    def of_options(cls, options: Never, spec: StudySpec) -> NeverStop:
+    def of_options(cls, options: NeverOptions, spec: StudySpec) -> NeverStop:
         """The rule of a study with ``stopping.rule`` none."""
         return cls()
 

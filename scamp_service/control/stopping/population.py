@@ -13,7 +13,7 @@ from scamp_service.control.stopping.rule import Continue, Exploit, Pause, Verdic
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.model import Trial
 from scamp_service.study.spec import StudySpec
-from scamp_service.study.stopping import Population as Options
+from scamp_service.study.stopping import PopulationOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Population:
     seed: int
 
     @classmethod
-    def of_options(cls, options: Options, spec: StudySpec) -> Population:
+    def of_options(cls, options: PopulationOptions, spec: StudySpec) -> Population:
         """The rule of a study; ``interval`` is rounded up to a report."""
         every, steps = spec.report_every, spec.budget.steps
         interval = math.ceil((options.interval or every) / every) * every

@@ -14,7 +14,7 @@ from scamp_service.control.stopping.rule import Continue, Pause, Stop, Verdict, 
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.model import Trial
 from scamp_service.study.spec import StudySpec
-from scamp_service.study.stopping import Asha
+from scamp_service.study.stopping import AshaOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class SuccessiveHalving:
     promote: bool = False
 
     @classmethod
-    def of_options(cls, options: Asha, spec: StudySpec) -> SuccessiveHalving:
+    def of_options(cls, options: AshaOptions, spec: StudySpec) -> SuccessiveHalving:
         """The rule with rungs at min_steps × reduction_factor^k below the last step (``halving_rungs``)."""
         rungs = halving_rungs(spec, options.min_steps, options.reduction_factor)
         return cls(rungs, options.reduction_factor, options.promote)

@@ -26,6 +26,7 @@ class Evolution:
     ``sample_size`` trials, drawn from the newest ``population_size`` that have ended."""
 
     reads_history: ClassVar = True
+    in_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:

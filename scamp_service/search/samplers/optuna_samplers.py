@@ -37,6 +37,7 @@ class _FromHistory:
     """A sampler that keeps no notes: it depends on the trials that it is shown."""
 
     reads_history: ClassVar = True
+    in_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:
@@ -59,6 +60,7 @@ class _WithNotes:
     """A sampler that keeps notes about trials, which are made again from the history."""
 
     reads_history: ClassVar = True
+    in_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:
@@ -103,6 +105,7 @@ class Tpe(_FromHistory):
 class Gp(_FromHistory):
     """A Gaussian process, whose time grows with the cube of the trials that it is shown."""
 
+    in_process: ClassVar[bool] = True  # it imports torch
     shows_most: ClassVar[int | None] = 200
 
     def _made(self, seed: int) -> BaseSampler:
@@ -119,6 +122,7 @@ class Qmc:
     """A low-discrepancy sequence; the first candidate is random. Proposals depend on the number alone."""
 
     reads_history: ClassVar = False
+    in_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:

@@ -19,6 +19,7 @@ class RandomSampler:
     """Random values, uniform in each range or its logarithm. The seed and the trial's number alone decide."""
 
     reads_history: ClassVar = False
+    in_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:

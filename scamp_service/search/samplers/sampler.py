@@ -21,6 +21,9 @@ class Sampler(Protocol):
     reads_history: ClassVar[bool]
     """Whether proposals depend on earlier trials. If not, none are shown."""
 
+    in_process: ClassVar[bool]
+    """Whether it runs in a process of its own: it imports torch or a library that may hang, or is the user's code."""
+
     shows_most: ClassVar[int | None]
     """About how many earlier trials are shown; None for ``history.MOST_SHOWN``."""
 

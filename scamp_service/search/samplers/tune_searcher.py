@@ -36,6 +36,7 @@ class TuneSearcher:
     """
 
     reads_history: ClassVar = True
+    in_process: ClassVar[bool] = True
     shows_most: ClassVar[int | None] = 100
 
     def __init__(self, spec: StudySpec) -> None:

@@ -31,6 +31,7 @@ class UserSampler:
     """
 
     reads_history: ClassVar = True
+    in_process: ClassVar[bool] = True
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec, found: Any) -> None:

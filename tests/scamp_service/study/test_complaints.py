@@ -170,6 +170,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"stopping": {"rule": "medain"}},
         "stopping.rule: must be one of asha, hyperband, percentile, median, patience, threshold, pbt, none (got",
     ),
+    (
+        {"stopping": [{"rule": "pbt", "mutate": ["lr"]}, {"rule": "pbt", "mutate": ["lr"], "interval": 50}]},
+        "stopping: 2 rules pbt; a trial can be in one population only, so keep one",
+    ),
     ({"stopping": {"reduction_factor": 1}}, "stopping.reduction_factor: "),
     ({"stopping": [{"rule": "percentile", "percentile": 0}]}, "stopping.0.percentile: must be greater than 0 (got 0)"),
     ({"stopping": {"rule": "threshold", "lover": 1}}, "stopping.lover: unknown key; did you mean lower?"),
