@@ -1,0 +1,1 @@
+"""Features of the workload protocol, each trained under many plans; ``benchmarks.runtime`` is the command."""

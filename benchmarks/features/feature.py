@@ -1,0 +1,43 @@
+"""One feature of the workload protocol: a workload that uses it, and the plans under which it is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from estimators.model import Plan
+
+WORKLOADS = Path(__file__).parent / "workloads"
+"""Files of users with the workloads."""
+BATCH = 8
+"""Samples of an optimizer step, under every plan."""
+
+ONE = Plan(BATCH)
+ACCUMULATED = Plan(2, 4)
+REPLICAS = Plan(4, dp_replicate=2)
+SHARDS = Plan(2, 2, dp_shard=2)
+ZERO = Plan(4, dp_replicate=2, zero1=True)
+PIPELINE = Plan(2, 4, pp=2)
+TENSOR = Plan(4, 2, tp=2)
+HYBRID = Plan(4, dp_replicate=2, tp=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature, and the workload in ``benchmarks/features/workloads`` that uses it.
+
+    ``tolerance`` is the largest relative difference of a loss or metric from that of one process. After half of its
+    steps each training is resumed under the plan after its own in ``plans``.
+    """
+
+    name: str
+    workload: str
+    plans: tuple[Plan, ...]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    tolerance: float = 1e-5
+
+    def after(self, plan: Plan) -> Plan:
+        """The plan under which a training under ``plan`` is resumed."""
+        return self.plans[(self.plans.index(plan) + 1) % len(self.plans)]

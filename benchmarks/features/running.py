@@ -1,0 +1,79 @@
+"""Trains one rank of a feature's workload, and resumes it under another plan, as ranks do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import FileStore
+
+from benchmarks.features.feature import WORKLOADS, Feature
+from estimators.model import Candidate, Plan
+from workloads.refusals import explain
+from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.runtime import Job, lost_its_peers, train
+
+HALF, WHOLE = 3, 6
+"""Steps after which training is resumed from a checkpoint, and those of all training."""
+TRIAL = 1
+
+
+class Reports:
+    """Keeps the values of every report, and the steps of checkpoints."""
+
+    def __init__(self) -> None:
+        self.values: list[Mapping[str, float]] = []
+        self.checkpoints: list[CheckpointName] = []
+        self.peak_bytes = 0
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self.values.append(values)
+
+    def measured(self, peak_bytes: int) -> None:
+        self.peak_bytes = peak_bytes
+
+    def timed(self, step_seconds: float, num_steps: int) -> None: ...
+
+    def progressed(self, step: int) -> None: ...
+
+    def checkpoint(self, step: int) -> None:
+        self.checkpoints.append(CheckpointName(TRIAL, step))
+
+    def needed_checkpoints(self) -> list[CheckpointName]:
+        return self.checkpoints[-1:]
+
+    def should_stop(self) -> bool:
+        return False
+
+
+def train_rank(feature: Feature, plan: Plan, rank: int, folder: Path, begin: int, end: int) -> dict[str, Any]:
+    """The values of each step's report of one rank, from step ``begin`` to ``end``, and its peak.
+
+    ``begin`` is 0 or that of a checkpoint in ``folder``. {"lost": …} or {"error": …} if it fails.
+    """
+    torch.set_num_threads(1)
+    reports = Reports()
+    job = Job(
+        candidate=Candidate(feature.workload, None, dict(feature.params)),
+        code_dir=WORKLOADS,
+        plan=plan,
+        seed=1,
+        steps=WHOLE,
+        until=end,
+        report_every=1,
+        budget_bytes=None,
+        checkpoint_root=folder / "checkpoints",
+        trial_id=TRIAL,
+        resume=CheckpointName(TRIAL, begin) if begin else None,
+        metric="train_loss",
+    )
+    try:
+        store = FileStore(str(folder / f"store-{begin}"), plan.world_size) if plan.world_size > 1 else None
+        train(job, rank, plan.world_size, store, reports)
+    except BaseException as error:
+        if lost_its_peers(error):
+            return {"lost": str(error)}
+        return {"error": explain(error, WORKLOADS, in_training=True)}
+    return {"values": reports.values, "peak_bytes": reports.peak_bytes}
