@@ -1,9 +1,10 @@
 """Everything that a user's file imports from ScaMP: ``Workload``, and what a model can say about how to divide it.
 
 A ``Workload`` is the model, data, loss and evaluation of one candidate. With ``Chain``, ``Split`` and ``Spatial`` its
-model supports more plans, and with ``hints`` it asks for some of them (see ``docs/workloads.md``). A workload never
-spreads its model itself: ``workloads.parallel`` divides the model, and ``workloads.training`` makes micro-batches,
-checkpoints and reports. ``workloads.loading`` loads user files, in trace and rank processes only.
+model supports more plans, with ``hints`` it asks for some of them, and with ``inheritance`` it begins with the weights
+of another candidate (see ``docs/workloads.md``). A workload never spreads its model itself: ``workloads.parallel``
+divides the model, and ``workloads.training`` makes micro-batches, checkpoints and reports. ``workloads.loading`` loads
+user files, in trace and rank processes only.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from estimators.model import Stage
-from workloads import hints
+from workloads import hints, inheritance
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["Batch", "Chain", "Spatial", "Split", "Workload", "hints"]
+__all__ = ["Batch", "Chain", "Spatial", "Split", "Workload", "hints", "inheritance"]
 
 Batch = Any  # a pytree of tensors whose first dimension is the sample
 
@@ -91,6 +92,14 @@ class Workload(ABC):
     def space(cls) -> Mapping[str, Any]:
         """Optional: the search space of studies that have none, in the form of a study's ``space``."""
         return {}
+
+    def inherit(self, model: nn.Module, parent: nn.Module, parent_params: Mapping[str, Any]) -> None:
+        """Optional: fill the new ``model`` of this candidate from the trained ``parent``, as far as they agree.
+
+        ``parent`` is the model that the class builds of ``parent_params``. Both are whole and in host memory: plans
+        divide the model afterwards. Called on the first rank, where studies inherit weights; ``inheritance`` helps.
+        """
+        raise NotImplementedError
 
     def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027 - may stay empty
         """Called on every rank before optimizer step ``step`` (from 0) of ``steps``.
