@@ -1,7 +1,7 @@
 """A table of convolutional cells that were really trained, with which the rankings by a supernet are compared.
 
-``python -m benchmarks.searching.cell_table`` draws ``NUM`` candidates of ``examples/cells.py`` by a seed and trains each
-with ``SEEDS`` (about ten minutes on one core). It writes ``cell_table.json`` beside this file, which is committed.
+``python -m benchmarks.searching.cell_table`` draws ``NUM`` candidates of ``examples/cells.py`` by a seed and trains
+each with ``SEEDS`` (about ten minutes on one core). It writes ``cell_table.json`` beside this file, which is committed.
 """
 
 from __future__ import annotations
