@@ -7,11 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api.routes.answers import problems
-from api.routes.parameters import LARGEST_ID, Numbers, NumPoints, StudyId, TheStore
+from api.routes.parameters import LARGEST_ID, By, Descending, Numbers, NumPoints, States, StudyId, TheStore, Where
+from api.views.candidates import CandidatesView, candidates_view
 from api.views.charts import CurveView, HistoryView, OrderView, curve_views, history_view
 from api.views.view import Page
-from scamp_service.lifecycle import TrialState
-from scamp_service.store.order import By
 from scamp_service.study.objective import Objective
 
 router = APIRouter(prefix="/v1", tags=["charts"])
@@ -58,10 +57,30 @@ def list_curves(
 def get_order(
     study_id: StudyId,
     store: TheStore,
-    by: Annotated[By, Query(description="column to sort by")],
-    descending: Annotated[bool, Query(description="largest first")] = False,
-    state: Annotated[list[TrialState] | None, Query(description="only trials in this state; repeatable")] = None,
+    by: By,
+    descending: Descending = False,
+    state: States = None,
+    where: Where = "",
 ) -> OrderView:
     """Get the numbers of the study's trials in the order of a column. Fetch the trials themselves by number."""
     store.study(study_id)
-    return OrderView(number=store.ordered_trials(study_id, by, descending=descending, states=state))
+    return OrderView(number=store.ordered_trials(study_id, by, descending=descending, states=state, where=where))
+
+
+@router.get("/studies/{study_id}/candidates", responses=problems(404, 422))
+def get_candidates(
+    study_id: StudyId,
+    store: TheStore,
+    param: Annotated[
+        list[str] | None,
+        Query(description="only this parameter, such as `lr` or `layers.0.width`; repeatable", max_length=100),
+    ] = None,
+    state: States = None,
+    where: Where = "",
+    points: NumPoints = 1500,
+) -> CandidatesView:
+    """Get the values of parameters by trial, as columns, of trials that have a value of the objective; thinned."""
+    last_event_id = store.last_event_id()
+    spec = store.study(study_id).spec
+    rows = store.columns(study_id, ("state", "value", "params"), states=state, where=where)
+    return candidates_view(rows, spec, Objective.of_spec(spec), param or [], points, last_event_id)

@@ -10,8 +10,10 @@ from pydantic import Field
 from api.admission import Admission
 from api.sse import EventHub
 from api.write_probe import WriteProbe
+from scamp_service.lifecycle import TrialState
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
+from scamp_service.store.table.order import By as Column
 
 LARGEST_ID = 2**63 - 1
 
@@ -24,6 +26,22 @@ Numbers = Annotated[
     Query(description="only trials with this number; repeatable, at most 100 times", max_length=100),
 ]
 NumPoints = Annotated[int, Query(ge=10, le=10_000, description="most points that are sent; more are thinned")]
+By = Annotated[
+    str,
+    Query(
+        description=f"column to sort by: {', '.join(Column)}, or a parameter as `params.lr`, `params.layers.0.width`",
+        max_length=300,
+    ),
+]
+Descending = Annotated[bool, Query(description="largest first")]
+States = Annotated[list[TrialState] | None, Query(description="only trials in this state; repeatable")]
+Where = Annotated[
+    str,
+    Query(
+        description="only trials for which this expression is true, such as `lr < 1e-3 and state == COMPLETED`",
+        max_length=600,
+    ),
+]
 
 
 async def only_known_parameters(request: Request) -> None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
 from api.routes.answers import page_of, problems
-from api.routes.parameters import LARGEST_ID, After, Number, Numbers, StudyId, TheStore
+from api.routes.parameters import (
+    LARGEST_ID,
+    After,
+    By,
+    Descending,
+    Number,
+    Numbers,
+    States,
+    StudyId,
+    TheStore,
+    Where,
+)
 from api.views.charts import outline
 from api.views.timeline import TimelineView, timeline_view
 from api.views.trials import (
@@ -21,15 +33,21 @@ from api.views.trials import (
     log_view,
     metric_view,
     peaks_view,
+    table_columns,
     trial_detail,
     trial_view,
 )
 from api.views.view import Page
-from scamp_service.lifecycle import TrialState
+from scamp_service.client import trial_row
+from scamp_service.exchange.export import csv_lines
 from scamp_service.model import Attempt
 from scamp_service.store.store import Store
+from scamp_service.study.spaces.axes import axes_of, leaves_in
 
 router = APIRouter(prefix="/v1", tags=["trials"])
+
+AT_ONCE = 500
+"""Trials that a download reads together."""
 
 
 @router.get("/studies/{study_id}/trials", responses=problems(404, 422))
@@ -40,7 +58,7 @@ def list_trials(
     store: TheStore,
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    state: Annotated[list[TrialState] | None, Query(description="only trials in this state; repeatable")] = None,
+    state: States = None,
     number: Numbers = None,
 ) -> Page[TrialView]:
     """List the trials of a study, by number. With `number`, these trials are one page, and nothing else counts."""
@@ -49,6 +67,42 @@ def list_trials(
         return Page(items=[trial_view(trial) for trial in store.trials_numbered(study_id, number)])
     found = store.trials(study_id, after=after, limit=limit + 1, states=state)
     return page_of(request, response, found, limit, lambda trial: trial.id, trial_view)
+
+
+@router.get(
+    "/studies/{study_id}/trials.csv",
+    response_class=StreamingResponse,
+    responses={
+        200: {"description": "A row for each trial", "content": {"text/csv": {"schema": {"type": "string"}}}},
+        **problems(404, 422),
+    },
+)
+def download_trials(
+    study_id: StudyId,
+    store: TheStore,
+    by: By = "number",
+    descending: Descending = False,
+    state: States = None,
+    where: Where = "",
+) -> StreamingResponse:
+    """Download trials as CSV, with a column for each parameter, such as `params.layers.0.width`."""
+    spec = store.study(study_id).spec
+    numbers = store.ordered_trials(study_id, by, descending=descending, states=state, where=where)
+    every = store.columns(study_id, ("params",), states=state, where=where)
+    present = dict.fromkeys(name for row in every for name in leaves_in(row[1]))
+    known = axes_of(spec.get("space", {}))
+    params = [f"params.{name}" for name in dict.fromkeys((*known, *present)) if name in present]
+
+    def rows() -> Iterator[Mapping[str, Any]]:
+        for start in range(0, len(numbers), AT_ONCE):
+            some = numbers[start : start + AT_ONCE]
+            found = {trial.number: trial for trial in store.trials_numbered(study_id, some)}
+            for number in some:
+                if number in found:  # the study may be deleted meanwhile
+                    yield trial_row(trial_view(found[number]).model_dump(mode="json"))
+
+    named = {"Content-Disposition": f'attachment; filename="study-{study_id}.csv"'}
+    return StreamingResponse(csv_lines(table_columns(params), rows()), media_type="text/csv", headers=named)
 
 
 @router.get("/studies/{study_id}/peaks", responses=problems(404, 422))

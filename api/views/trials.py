@@ -93,6 +93,14 @@ class TrialView(View):
     finished_at: Time | None
 
 
+_LEFT_OUT = frozenset(["id", "study_id", "number", "state", "origin", "params", "plan"])
+
+
+def table_columns(params: Iterable[str]) -> list[str]:
+    """Columns of a table of trials, as ``client.trial_row`` names them. ``params`` are those of parameters."""
+    return ["number", "state", "origin", *params, *(name for name in TrialView.model_fields if name not in _LEFT_OUT)]
+
+
 class AttemptView(View):
     """One run of a trial on devices."""
 

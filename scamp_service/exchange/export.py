@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
@@ -31,6 +32,19 @@ def write_text(trials: Iterable[Mapping[str, Any]], kind: Format, stream: TextIO
     writer = csv.DictWriter(stream, columns_of(rows), lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+
+
+def csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Lines of a CSV with these columns, the head first; a row leaves those empty that it does not have."""
+    line = io.StringIO()
+    writer = csv.DictWriter(line, columns, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    for row in rows:
+        yield line.getvalue()
+        line.seek(0)
+        line.truncate()
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+    yield line.getvalue()
 
 
 def write_parquet(trials: Iterable[Mapping[str, Any]], path: Path) -> None:

@@ -22,8 +22,9 @@ from scamp_service.model import Attempt, Event, Json, Lease, LogLine, Metric, Re
 from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
 from scamp_service.store.options import option_of
-from scamp_service.store.order import ORDERS, By, sorted_numbers
 from scamp_service.store.rows import MeasuredPoint, Point, Standing, attempt_of, trial_of
+from scamp_service.store.table.choice import Choice
+from scamp_service.store.table.order import order_of, sorted_numbers
 from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds, states_of
 from scamp_service.study.objective import Objective
 from workloads.training.checkpoints.name import CheckpointName
@@ -114,13 +115,44 @@ class Reads:
         return [trial_of(row) for row in self._rows(sql.NUMBERED_TRIALS, study_id=study_id, numbers=list(numbers))]
 
     def ordered_trials(
-        self, study_id: int, by: By, *, descending: bool = False, states: Iterable[TrialState] | None = None
+        self,
+        study_id: int,
+        by: str,
+        *,
+        descending: bool = False,
+        states: Iterable[TrialState] | None = None,
+        where: str = "",
     ) -> list[int]:
-        """Numbers of the study's trials in the order of a column; ``states`` keeps only these states."""
-        order = ORDERS[by]
+        """Numbers of the study's trials in the order of a column: one of ``table.order.By``, or ``params.NAME``.
+
+        ``states`` keeps only these states, and the expression ``where`` those for which it is true (see
+        ``table.choice``). Raises ``InvalidInput``.
+        """
+        order = order_of(by)
+        return sorted_numbers(order, self.columns(study_id, order.columns, states=states, where=where), descending)
+
+    def columns(
+        self, study_id: int, names: Sequence[str], *, states: Iterable[TrialState] | None = None, where: str = ""
+    ) -> list[Sequence[Any]]:
+        """(number, *columns) of the study's trials, by number, chosen as by ``ordered_trials``."""
+        choice = Choice(where) if where.strip() else None
+        read = tuple(dict.fromkeys((*names, *(choice.columns if choice else ()))))
         given: dict[str, Any] = {} if states is None else {"states": list(states)}
-        rows = self._rows(sql.ordering(order.columns, states is not None), study_id=study_id, **given)
-        return sorted_numbers(order, rows, descending)
+        rows = list(self._rows(sql.ordering(read, states is not None), study_id=study_id, **given))
+        if "params" in read:
+            place = 1 + read.index("params")
+            every = json.loads(f"[{','.join(row[place] for row in rows)}]")  # faster than each alone
+            rows = [(*row[:place], params, *row[place + 1 :]) for row, params in zip(rows, every, strict=True)]
+        if choice is None:
+            return rows
+        places = [1 + read.index(name) for name in choice.columns]
+        kept = choice.kept([[row[place] for place in places] for row in rows], self._parameters(study_id))
+        return [row[: 1 + len(names)] for row, is_kept in zip(rows, kept, strict=True) if is_kept]
+
+    def _parameters(self, study_id: int) -> list[str]:
+        """Parameters that the study file names, whether a trial has them or not."""
+        spec = self.study(study_id).spec
+        return [*spec.get("space", {}), *spec.get("fixed", {})]
 
     def history(self, study_id: int) -> list[Standing]:
         """Every trial of the study that has begun or ended, by number, in a few columns."""

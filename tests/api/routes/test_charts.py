@@ -80,3 +80,23 @@ def test_series_of_a_study_that_does_not_exist_are_not_found(api: InProcess) -> 
     fill(api.store)
     assert api.get(f"{FIRST}/order?by=colour").status_code == 422
     assert api.get(f"{FIRST}/history?points=1").status_code == 422
+
+
+def test_trials_are_ordered_by_a_parameter_and_chosen_by_an_expression(api: InProcess) -> None:
+    fill(api.store)
+    found = api.get(f"{FIRST}/order", params={"by": "params.lr", "descending": True, "where": "lr < 0.025"})
+    assert found.json() == {"number": [1, 0]}
+    found = api.get(f"{FIRST}/order", params={"by": "value", "where": "state = COMPLETED and value > 0.5"})
+    assert found.json() == {"number": [0]}
+    refused = api.get(f"{FIRST}/order", params={"by": "value", "where": "lrr < 1"})
+    assert refused.status_code == 422 and "did you mean lr?" in refused.json()["detail"]
+    assert api.get(f"{FIRST}/order?by=wrong").status_code == 422
+
+
+def test_candidates_are_columns_of_places_on_axes(api: InProcess) -> None:
+    fill(api.store)
+    found = api.get(f"{FIRST}/candidates").json()
+    assert (found["num_trials"], found["number"], found["value"], found["names"]) == (1, [0], [0.53], ["lr"])
+    (axis,) = found["axes"]
+    assert (axis["log"], axis["low"], axis["high"], axis["place"]) == (True, 0.001, 0.1, [0.01])
+    assert api.get(f"{FIRST}/candidates", params={"where": "lr > 0.5"}).json()["num_trials"] == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import time
 from dataclasses import replace
@@ -274,3 +276,14 @@ def test_a_trial_is_healed_when_it_has_completed_after_an_out_of_memory(api: InP
         assert api.store.move_trial(running.id, state, attempt, to, now=2.0, num_oom=1)
         found = api.get(f"{path}/trials/1").json()["healed"], api.get(path).json()["summary"]["healed"]
         assert found == (to is TrialState.COMPLETED, int(to is TrialState.COMPLETED))
+
+
+def test_the_table_is_downloaded_as_csv_in_its_order_and_with_its_filter(api: InProcess) -> None:
+    fill(api.store)
+    found = api.get("/v1/studies/1/trials.csv", params={"by": "params.lr", "descending": True, "where": "lr > 0.015"})
+    assert found.headers["content-type"].startswith("text/csv")
+    assert found.headers["content-disposition"] == 'attachment; filename="study-1.csv"'
+    rows = list(csv.DictReader(io.StringIO(found.text)))
+    assert [(row["number"], row["params.lr"]) for row in rows] == [("2", "0.03"), ("1", "0.02")]
+    assert api.get("/v1/studies/1/trials.csv", params={"where": "wrong <"}).status_code == 422
+    assert api.get("/v1/studies/9/trials.csv").status_code == 404

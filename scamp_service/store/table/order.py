@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import TrialState
+from scamp_service.study.spaces.axes import MISSING, value_at
 
 Key = Callable[..., Any]
 
 STATES = tuple(TrialState)
+PARAMETER = "params."
+"""Begins the name of the column of one parameter, such as ``params.lr`` or ``params.layers.0.width``."""
 
 
 class By(StrEnum):
@@ -42,6 +46,16 @@ class SortOrder:
     key: Key
 
 
+def order_of(by: str) -> SortOrder:
+    """The order of a column: one of ``By``, or ``params.NAME``. Raises ``InvalidInput``."""
+    if by.startswith(PARAMETER):
+        name = by.removeprefix(PARAMETER)
+        return SortOrder(("params",), lambda params: _of_parameter(value_at(params, name)))
+    if by not in list(By):
+        raise InvalidInput(f"there is no column {by[:100]!r}; take {', '.join(By)} or params.NAME")
+    return ORDERS[By(by)]
+
+
 def sorted_numbers(order: SortOrder, rows: Iterable[Sequence[Any]], descending: bool) -> list[int]:
     """Numbers of trials in this order. ``rows`` are (number, *columns) by number, which also orders equal keys."""
     keyed = [(order.key(*columns), number) for number, *columns in rows]
@@ -66,6 +80,14 @@ def _params(params: Mapping[str, Any]) -> list[tuple[str, bool, Any]]:
 def _comparable(value: Any) -> tuple[bool, Any]:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return not is_number, value if is_number else str(value)
+
+
+def _of_parameter(value: Any) -> tuple[bool, Any] | None:
+    """Key of one parameter. Repeated blocks are ordered by their number; a trial without the parameter has none."""
+    if value is MISSING:
+        return None
+    is_blocks = isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
+    return _comparable(len(value) if is_blocks else value)
 
 
 def _seconds(started_at: float | None, finished_at: float | None) -> float | None:

@@ -1,0 +1,95 @@
+"""Views of a study's candidates for charts over parameters: values of some parameters by trial, as columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from api.thinning import merged, spread_evenly
+from api.views.view import LastEvent, View
+from scamp_service.lifecycle import TrialState
+from scamp_service.study.objective import Objective
+from scamp_service.study.spaces.axes import Axis, axes_of, axis_value, fitted, names_in
+
+MOST_AXES = 12
+"""Parameters that an answer has if none is asked for."""
+MOST_NAMES = 500
+
+
+class AxisView(View):
+    """One parameter: its axis, and where each trial is on it."""
+
+    name: Annotated[str, Field(description="flat name, such as `lr` or `layers.0.width`")]
+    choices: Annotated[list[Any] | None, Field(description="values in their order; null: numbers from `low` to `high`")]
+    low: float
+    high: float
+    log: Annotated[bool, Field(description="whether the axis is logarithmic")]
+    place: Annotated[
+        list[float | None],
+        Field(description="for each trial its number, of choices the index; null: it does not have the parameter"),
+    ]
+
+
+class CandidatesView(View):
+    """Trials that have a value, as columns: item i of each list belongs to the same trial."""
+
+    num_trials: Annotated[int, Field(description="trials with a value; more than `number` if thinned")]
+    names: Annotated[list[str], Field(description="every parameter that may be asked for, at most 500")]
+    number: list[int]
+    state: list[TrialState]
+    value: list[float]
+    axes: list[AxisView]
+    last_event_id: LastEvent
+
+
+def candidates_view(
+    rows: Sequence[Sequence[Any]],
+    spec: Mapping[str, Any],
+    objective: Objective,
+    wanted: Collection[str],
+    num_points: int,
+    last_event_id: int,
+) -> CandidatesView:
+    """View of at most ``num_points`` trials: three tenths are the best, the others are spread evenly over the rest.
+
+    ``rows`` are (number, state, value, params) by number; ``wanted`` are names of parameters, or nothing for the first.
+    """
+    known = axes_of(spec.get("space", {}))
+    valued = [row for row in rows if row[2] is not None and math.isfinite(row[2])]
+    names = list(known) or sorted({name for row in valued for name in names_in(row[3])})
+    shown = _thinned(valued, objective, num_points)
+    chosen = [name for name in wanted if name in names] or [name for name in names if "." not in name][:MOST_AXES]
+    return CandidatesView(
+        num_trials=len(valued),
+        names=names[:MOST_NAMES],
+        number=[row[0] for row in shown],
+        state=[row[1] for row in shown],
+        value=[row[2] for row in shown],
+        axes=[_axis_view(name, known.get(name), [axis_value(row[3], name) for row in shown]) for name in chosen],
+        last_event_id=last_event_id,
+    )
+
+
+def _thinned(rows: list[Sequence[Any]], objective: Objective, most: int) -> list[Sequence[Any]]:
+    if len(rows) <= most:
+        return rows
+    order = sorted(range(len(rows)), key=lambda index: objective.key(rows[index][2]))
+    best = order[: most * 3 // 10]
+    rest = sorted(order[len(best) :])
+    kept = merged(best, (rest[index] for index in spread_evenly(len(rest), most - len(best))))
+    return [rows[index] for index in kept]
+
+
+def _axis_view(name: str, known: Axis | None, values: Sequence[Any]) -> AxisView:
+    axis = fitted(known, name, values)
+    return AxisView(
+        name=name,
+        choices=None if axis.choices is None else list(axis.choices),
+        low=axis.low,
+        high=axis.high,
+        log=axis.log,
+        place=[axis.place(value) for value in values],
+    )

@@ -1,0 +1,157 @@
+"""Chooses trials by an expression such as ``lr < 1e-3 and depth == 2 and state == COMPLETED``.
+
+It is CEL (``study.spaces.expression``), which cannot run code. ``and``, ``or``, ``not`` and a single ``=`` may be
+written as well. Names are those of parameters, of ``QUANTITIES`` and of states.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from estimators.model import MIB
+from scamp_service.errors import InvalidInput
+from scamp_service.lifecycle import Origin, TrialState
+from scamp_service.study.spaces.expression import Expression
+
+_TOKENS = re.compile(
+    r"""(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?P<word>\b(?:and|or|not|AND|OR|NOT|True|False|None)\b)"""
+    r"""|(?P<equal>(?<![=!<>])=(?!=))"""
+)
+_AS_CEL = {"and": "&&", "or": "||", "not": "!", "true": "true", "false": "false", "none": "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A property of a trial, from columns of the table of trials; None while it has none."""
+
+    columns: tuple[str, ...]
+    value: Callable[..., Any]
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _mib(num_bytes: int) -> float | None:
+    return num_bytes / MIB or None
+
+
+def _of_plan(name: str) -> Quantity:
+    return Quantity(("plan",), lambda plan: getattr(plan, name) if plan else None)
+
+
+QUANTITIES: Mapping[str, Quantity] = {
+    "number": Quantity(("number",), _as_it_is),
+    "state": Quantity(("state",), str),
+    "origin": Quantity(("origin",), str),
+    "value": Quantity(("value",), _finite),
+    "step": Quantity(("step",), _as_it_is),
+    "attempts": Quantity(("attempt",), _as_it_is),
+    "oom": Quantity(("num_oom",), _as_it_is),
+    "parent": Quantity(("parent_number",), _as_it_is),
+    "reason": Quantity(("reason",), _as_it_is),
+    "ranks": _of_plan("world_size"),
+    "batch": _of_plan("batch"),
+    "micro_batch": _of_plan("micro_batch"),
+    "recompute": _of_plan("recompute"),
+    "num_params": Quantity(("num_params",), lambda num: num or None),
+    "predicted_mib": Quantity(
+        ("predicted_bytes", "extra_bytes", "bias_bytes"), lambda peak, extra, bias: _mib(peak - extra + bias)
+    ),
+    "measured_mib": Quantity(("measured_bytes",), _mib),
+    "reserved_mib": Quantity(("reserved_mib",), lambda mib: mib or None),
+    "step_seconds": Quantity(("measured_step_seconds",), _as_it_is),
+    "seconds": Quantity(
+        ("started_at", "finished_at"), lambda start, end: None if start is None or end is None else end - start
+    ),
+}
+"""Properties of a trial by their names in expressions. A parameter with the same name takes precedence; ``trial.value``
+is the property all the same, and ``params.value`` the parameter."""
+Columns = Mapping[str, Any]
+CONSTANTS = {str(word): str(word) for word in (*TrialState, *Origin)}
+
+
+class Choice:
+    """A compiled expression. Raises ``InvalidInput`` if it is none."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        try:
+            self._expression = Expression(_TOKENS.sub(_as_cel, source))
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
+        words = set(re.findall(r"\w+", source))  # more than its names: it may say ``trial.value``
+        self._quantities = {name: one for name, one in QUANTITIES.items() if name in words}
+        used = (column for quantity in self._quantities.values() for column in quantity.columns)
+        self.columns: tuple[str, ...] = tuple(dict.fromkeys(("params", *used)))
+        """Columns of the table of trials that it reads."""
+
+    def kept(self, rows: Sequence[Sequence[Any]], parameters: Collection[str] = ()) -> list[bool]:
+        """Whether each row is chosen. Rows have the values of ``columns``; ``parameters`` are those of the study.
+
+        A trial without a parameter has null there. One for which the expression has no value is not chosen. Raises
+        ``InvalidInput`` for an unknown name, and where it has no value, or none that is true or false, for any trial.
+        """
+        known = {*parameters, *(name for row in rows for name in row[0])}
+        self._check_names(known)
+        found = list[bool]()
+        trouble, worked = "", False
+        parts = [self._part(name, known) for name in self._expression.names]
+        for row in rows:
+            at = dict(zip(self.columns, row, strict=True))
+            values = {name: part(at) for name, part in parts}
+            try:
+                result = self._expression(values)
+            except ValueError as error:
+                if None not in values.values():
+                    trouble = trouble or str(error)
+                found.append(False)
+                continue
+            worked = True
+            if not isinstance(result, bool):
+                raise self._wrong(f"gives {result!r}, not true or false")
+            found.append(result)
+        if trouble and not worked:
+            raise self._wrong(f"has no value: {trouble}")
+        return found
+
+    def _part(self, name: str, parameters: Collection[str]) -> tuple[str, Callable[[Columns], Any]]:
+        """A name, and the function that gives its value from the columns of a trial."""
+        if name in parameters:
+            return name, lambda at: at["params"].get(name)
+        if name in self._quantities:
+            return name, lambda at: self._quantity(name, at)
+        if name == "params":
+            return name, lambda at: dict(at["params"])
+        if name == "trial":
+            return name, lambda at: {each: self._quantity(each, at) for each in self._quantities}
+        return name, lambda at: CONSTANTS[name]
+
+    def _quantity(self, name: str, at: Columns) -> Any:
+        one = self._quantities[name]
+        return one.value(*(at[column] for column in one.columns))
+
+    def _check_names(self, parameters: Iterable[str]) -> None:
+        known = {*parameters, *QUANTITIES, *CONSTANTS, "params", "trial"}
+        for name in sorted(self._expression.names - known):
+            close = get_close_matches(name, known, 1, 0.5)
+            hint = f"did you mean {close[0]}?" if close else f"it may name parameters and {', '.join(QUANTITIES)}"
+            raise self._wrong(f"names {name!r}, which is not known; {hint}")
+
+    def _wrong(self, why: str) -> InvalidInput:
+        return InvalidInput(f"the filter {self._source[:200]!r} {why}")
+
+
+def _as_cel(found: re.Match[str]) -> str:
+    if found["text"]:
+        return found["text"]
+    return "==" if found["equal"] else _AS_CEL[found["word"].lower()]
