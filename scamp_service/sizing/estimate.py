@@ -299,6 +299,10 @@ class Estimator:
         """Trace the plain layout of a candidate, whose answer ``hear`` gets. Raises the same as ``estimate``."""
         self._traces(self._candidate(params), [Layout()])
 
+    def key(self, params: Mapping[str, Any]) -> str:
+        """A key that two candidates share only if their traces, and so their plans, are the same."""
+        return self._tracer.cache.key(self._candidate(params), Layout())
+
     def estimate(self, params: Mapping[str, Any], cluster: Cluster, share: int = 1) -> Estimate:
         """Estimate of one candidate, with a ``share`` of the devices as in ``choose``.
 
