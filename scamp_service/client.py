@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 from httpx_sse import connect_sse
@@ -239,6 +239,18 @@ class Client:
         path = f"/v1/studies/{study_id}/trials/{number}/logs"
         return cast(list[Json], self._request("GET", path, params={"after": after, "limit": limit})["items"])
 
+    def files(self, study_id: int, number: int) -> list[Json]:
+        """The files that a trial keeps: ``name``, ``num_bytes`` and ``written_at``."""
+        return cast("list[Json]", self._request("GET", f"/v1/studies/{study_id}/trials/{number}/files")["items"])
+
+    def download(self, study_id: int, number: int, name: str, target: Path) -> None:
+        """Write a file that a trial keeps to ``target``, in place of what is there."""
+        self._download(f"/v1/studies/{study_id}/trials/{number}/files/{quote(name)}", target)
+
+    def checkpoint(self, study_id: int, number: int, target: Path) -> None:
+        """Write the trial's last checkpoint to ``target``, as a tar archive."""
+        self._download(f"/v1/studies/{study_id}/trials/{number}/checkpoint", target)
+
     def peaks(self, study_id: int) -> Iterator[Json]:
         """Predicted and measured peak of every measured attempt, by trial, fetched page by page."""
         return self._pages(f"/v1/studies/{study_id}/peaks", {})
@@ -314,6 +326,23 @@ class Client:
             return cast(Json, answer.json())
         except ValueError:
             raise Unavailable(f"{self.address} does not answer like ScaMP; check the address") from None
+
+    def _download(self, path: str, target: Path) -> None:
+        """Write an answer to a file, which appears only once it is complete."""
+        staged = target.with_name(f".{target.name}-{uuid.uuid4().hex}.part")
+        try:
+            with self._http.stream("GET", path) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise _error_of(answer)
+                with staged.open("wb") as file:
+                    for part in answer.iter_bytes():
+                        file.write(part)
+            staged.replace(target)
+        except httpx.TransportError as error:
+            raise self._unavailable(error) from error
+        finally:
+            staged.unlink(missing_ok=True)
 
     def _may_come_back(self) -> bool:
         return self._heard_at is not None and time.monotonic() - self._heard_at < PATIENCE_SECONDS

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from estimators.model import Stage
 from workloads import hints, inheritance
+from workloads.trial import Trial
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -37,6 +39,9 @@ class Workload(ABC):
     """
 
     default_batch = 32
+    trial = Trial()
+    """The trial that is trained: ``study_id``, ``number``, ``attempt``, ``rank`` and ``world_size``; set before
+    ``build_model``. ``trial.is_real`` is False in traces and dry runs."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.params = params
@@ -100,6 +105,7 @@ class Workload(ABC):
         divide the model afterwards. Called on the first rank, where studies inherit weights; ``inheritance`` helps.
         """
         raise NotImplementedError
+from workloads.trial import Trial
 
     def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027 - may stay empty
         """Called on every rank before optimizer step ``step`` (from 0) of ``steps``.

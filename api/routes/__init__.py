@@ -1,4 +1,4 @@
-"""The routes of ``/v1``, one module for each resource: studies, trials, charts, cluster, events; and health checks.
+"""The routes of ``/v1``, one module for each resource: studies, trials, files, charts, cluster, events; health checks.
 
 Each answer is read from the study database. The only writes are a new study and the requests to stop or delete one; the
 controller does the rest.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Depends
 
-from api.routes import charts, cluster, events, process, studies, trials
+from api.routes import charts, cluster, events, files, process, studies, trials
 from api.routes.parameters import only_known_parameters
 
 router = APIRouter(generate_unique_id_function=lambda route: route.name)
-for resource in (studies, trials, charts, cluster, events):
+for resource in (studies, trials, files, charts, cluster, events):
     router.include_router(resource.router, dependencies=[Depends(only_known_parameters)])
 router.include_router(process.router)

@@ -48,6 +48,19 @@ export function cluster() {
   return request("/v1/cluster");
 }
 
+/** Files that a trial keeps, by name. */
+export async function files(studyId, number) {
+  return (await request(`/v1/studies/${studyId}/trials/${number}/files`)).items;
+}
+
+export function fileAddress(studyId, number, name) {
+  return `/v1/studies/${studyId}/trials/${number}/files/${name.split("/").map(encodeURIComponent).join("/")}`;
+}
+
+export function checkpointAddress(studyId, number) {
+  return `/v1/studies/${studyId}/trials/${number}/checkpoint`;
+}
+
 /** The newest studies with an id < `before` (0: the newest of all): {items, next}. */
 export function studies(before = 0) {
   return request(`/v1/studies?newest_first=true&limit=${STUDIES}&after=${before}`);

@@ -47,6 +47,16 @@ export function mibWords(value) {
   return value >= 10 * 1024 ? `${(value / 1024).toFixed(1)} GiB` : `${grouped.format(value)} MiB`;
 }
 
+/** A size in bytes, kB, MB or GB, as file managers show it. */
+export function bytesWords(bytes) {
+  const [unit, size] = [
+    ["GB", 1e9],
+    ["MB", 1e6],
+    ["kB", 1e3],
+  ].find(([, one]) => bytes >= one) ?? ["bytes", 1];
+  return `${size === 1 ? bytes : (bytes / size).toPrecision(3)} ${unit}`;
+}
+
 export function plural(number, noun) {
   return `${grouped.format(number)} ${noun}${number === 1 ? "" : "s"}`;
 }

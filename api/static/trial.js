@@ -5,6 +5,7 @@ import { byId, setText } from "./elements/dom.js";
 import { Page } from "./page.js";
 import { attemptsPanel } from "./trial/attempts.js";
 import { curvesPanel } from "./trial/curves.js";
+import { filesPanel } from "./trial/files.js";
 import { headPanel } from "./trial/head.js";
 import { logPanel } from "./trial/log.js";
 import { optionsPanel } from "./trial/options.js";
@@ -13,7 +14,7 @@ import { TrialState } from "./trial/state.js";
 import { stepPanel } from "./trial/step.js";
 
 /** The panels in the order of the page. */
-const PANELS = [headPanel, planPanel, curvesPanel, attemptsPanel, optionsPanel, stepPanel, logPanel];
+const PANELS = [headPanel, planPanel, curvesPanel, attemptsPanel, filesPanel, optionsPanel, stepPanel, logPanel];
 
 const { studyId, number } = byId("trial").dataset;
 const state = new TrialState(Number(studyId), Number(number));

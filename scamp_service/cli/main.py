@@ -33,6 +33,7 @@ from scamp_service.cli.terminal import (
     plain,
     settings_of,
 )
+from scamp_service.cli.trial_files import app as trial_files
 from scamp_service.client import Client
 from scamp_service.errors import ScampError
 from scamp_service.files import close_new_files
@@ -223,6 +224,7 @@ def _conclude(
 app.add_typer(estimating)
 app.add_typer(planning)
 app.add_typer(exchanging)
+app.add_typer(trial_files)
 
 
 # --- a running service --------------------------------------------------------------------------------------------

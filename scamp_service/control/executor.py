@@ -24,7 +24,7 @@ class Order:
     """Everything that the ranks of one attempt need. ``resume`` is the checkpoint to load; None: none.
 
     They train until step ``until`` of ``steps``; None: to the end. Copies of the trial may need the
-    checkpoint ``keep``.
+    checkpoint ``keep``. ``number`` is the trial's in its study.
     """
 
     trial_id: int
@@ -42,6 +42,7 @@ class Order:
     resume: CheckpointName | None = None
     until: int | None = None
     keep: CheckpointName | None = None
+    number: int = 0
 
     @property
     def key(self) -> str:

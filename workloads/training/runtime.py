@@ -47,6 +47,7 @@ from workloads.training.samples import batch_indices, evaluation_slices, rank_sl
 from workloads.training.seeds import drawn_from, seed_everything
 from workloads.training.step import evaluate, to_device, train_step
 from workloads.training.warm_up import warm_up
+from workloads.trial import ARTIFACTS, Trial
 
 CHECKPOINT_SHARE = 0.1  # the largest share of the time since the last checkpoint that the next one may take
 MEASURED_STEP = 2  # after the start, as optimizer states and lazily created buffers exist by then
@@ -73,6 +74,9 @@ class Job:
     resume: CheckpointName | None
     metric: str
     until: int | None = None
+    study_id: int = 0
+    number: int = 0
+    attempt: int = 0
 
     @property
     def last_step(self) -> int:
@@ -148,6 +152,8 @@ def train(
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
         workload = load_workload(job.candidate.workload, job.code_dir)(job.candidate.params)
+        kept = trial_folder(job.checkpoint_root, job.trial_id) / ARTIFACTS
+        workload.trial = Trial(job.study_id, job.number, job.attempt, rank, world_size, kept)
         with process_group(job.plan, rank, rendezvous, device) as mesh:
             return _train(job, workload, device, mesh, rank, reporter)
     except budget.OutOfMemory as error:

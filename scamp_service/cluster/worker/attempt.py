@@ -108,6 +108,9 @@ class Training:
             trial_id=order.trial_id,
             resume=order.resume,
             metric=order.metric,
+            study_id=order.study_id,
+            number=order.number,
+            attempt=order.attempt,
         )
         return self.train(job, rank, world, self._store(rank, world), self.reports)
 

@@ -29,4 +29,5 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         resume=s.checkpoints.get(trial.id) or trial.parent,
         until=next_pause(study.stopping, trial),
         keep=CheckpointName(trial.id, trial.judged_step) if study.mutate else None,
+        number=trial.number,
     )

@@ -86,6 +86,25 @@ def load(
         _load(folder, model, optimizer, with_options)
 
 
+def weights(folder: Path) -> dict[str, Tensor]:
+    """The whole model's state dictionary in the checkpoint at ``folder``, whichever plan wrote it; in host memory.
+
+    Raises ``StorageFault`` when it cannot be read.
+    """
+    with explained(f"the checkpoint in {folder} cannot be read"):
+        reader = SafeReader(folder)
+        entries = {
+            key: torch.empty(entry.size, dtype=entry.properties.dtype)
+            for key, entry in reader.read_metadata().state_dict_metadata.items()
+            if key.startswith("model/") and isinstance(entry, TensorStorageMetadata)
+        }
+        with _quiet():
+            dcp_load(entries, storage_reader=reader, no_dist=True)
+        stored = {key.removeprefix("model/"): tensor for key, tensor in entries.items()}
+        names = json.loads((folder / "scalars.json").read_text()).get("exported") or {name: name for name in stored}
+        return {name: stored[own] for name, own in names.items()}
+
+
 def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if rank() == 0:
@@ -102,9 +121,11 @@ def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Opti
         scalars = of_all_stages(scalars)
         plain = of_all_stages({name: value for name, value in attributes.items() if not isinstance(value, Tensor)})
         spread = of_all_stages({key: True for key, state in tensors.items() if isinstance(state, DTensor)})
+        names = of_all_stages(_exported_names(model))
         if rank() == 0:
             expect_whole(staged, written)
             values = {"step": step, "groups": _group_values(optimizer), "state": scalars, "attributes": plain}
+            values["exported"] = names
             values["spread"] = list(spread)  # states that were computed from sharded gradients, even single numbers
             write_json(staged / "scalars.json", values)
             commit(staged, target)
@@ -151,6 +172,18 @@ def _model_state(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, including those that ``state_dict`` omits; they share memory with the model."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {f"model/{name}": tensor.detach() for name, tensor in named}
+
+
+def _exported_names(model: nn.Module) -> dict[str, str]:
+    """Each name in the model's state dictionary → the name under which a checkpoint has this tensor."""
+    stored = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    found = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        temporary = module._non_persistent_buffers_set
+        for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+            if tensor is not None and name not in temporary:
+                found[f"{prefix}.{name}" if prefix else name] = stored[id(tensor)]
+    return found
 
 
 def _optimizer_state(

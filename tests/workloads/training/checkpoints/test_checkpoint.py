@@ -188,3 +188,23 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     with pytest.raises(StorageFault, match=r"is damaged: UnpicklingError .* has no place in a checkpoint"):
         checkpoint.load(tmp_path, at(1), model, optimizer)
     assert not (tmp_path / "harm").exists()
+
+
+class Tied(nn.Module):
+    """Has a weight with two names, and a buffer that is not part of its state dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(5, 3), nn.Linear(3, 5)
+        self.head.weight = self.embed.weight
+        self.register_buffer("mask", torch.ones(2), persistent=False)
+        self.again = self.head
+
+
+def test_weights_are_the_state_dictionary_of_the_model(tmp_path: Path) -> None:
+    model = Tied()
+    folder = checkpoint.save(tmp_path, at(1), model, torch.optim.SGD(model.parameters()))
+    found = checkpoint.weights(folder)
+    assert found.keys() == model.state_dict().keys()
+    Tied().load_state_dict(found)
+    assert all(value.equal(found[name]) for name, value in model.state_dict().items())

@@ -1,0 +1,50 @@
+"""Files of a trial: those that its workload keeps, and its last checkpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from fastapi.responses import FileResponse, StreamingResponse
+
+from api.routes.answers import problems
+from api.routes.parameters import Number, StudyId, TheSettings, TheStore
+from api.views.files import FileView, file_view
+from api.views.view import Page
+from scamp_service.errors import NotFound
+from scamp_service.exchange.trial_files import archive, kept_path, list_kept
+
+router = APIRouter(prefix="/v1/studies/{study_id}/trials/{number}", tags=["trials"])
+
+
+@router.get("/files", responses=problems(404))
+def list_files(study_id: StudyId, number: Number, store: TheStore, settings: TheSettings) -> Page[FileView]:
+    """List the files that the trial's workload keeps, by name; they are one page."""
+    trial = store.trial_by_number(study_id, number)
+    return Page(items=[file_view(file) for file in list_kept(settings.checkpoints, trial.id)])
+
+
+@router.get("/files/{name:path}", responses=problems(404), response_class=FileResponse)
+def get_file(
+    study_id: StudyId,
+    number: Number,
+    name: Annotated[str, Path(description="name of the file, as it is listed")],
+    store: TheStore,
+    settings: TheSettings,
+) -> FileResponse:
+    """Download a file that the trial's workload keeps. It is never shown in place, whatever it contains."""
+    trial = store.trial_by_number(study_id, number)
+    path = kept_path(settings.checkpoints, trial.id, name)
+    return FileResponse(path, media_type="application/octet-stream", filename=path.name)
+
+
+@router.get("/checkpoint", responses=problems(404), response_class=StreamingResponse)
+def get_checkpoint(study_id: StudyId, number: Number, store: TheStore, settings: TheSettings) -> StreamingResponse:
+    """Download the trial's last checkpoint as a tar archive. `scamp weights` turns it into a file for `torch.load`."""
+    trial = store.trial_by_number(study_id, number)
+    checkpoint = store.checkpoints([trial.id]).get(trial.id)
+    if checkpoint is None:
+        raise NotFound(f"trial {number} of study {study_id} has no checkpoint")
+    name = f"study-{study_id}-trial-{number}-step-{checkpoint.step}.tar"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(archive(settings.checkpoints, checkpoint), media_type="application/x-tar", headers=headers)

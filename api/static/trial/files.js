@@ -1,0 +1,53 @@
+// The files that a trial keeps, and its last checkpoint, each with a link to download it.
+
+import * as api from "../client.js";
+import { card, scrolling, tableHead } from "../elements/card.js";
+import { h, keyed } from "../elements/dom.js";
+import { ago, bytesWords } from "../format.js";
+
+const COLUMNS = [{ name: "File" }, { name: "Size", numeric: true }, { name: "Written" }];
+
+export function filesPanel({ state, page }) {
+  const body = h("tbody", { id: "files-rows" });
+  const table = h("table", { class: "plain", id: "files" }, tableHead(COLUMNS), body);
+  const section = card({ id: "files", title: "Files", hidden: true }, scrolling("files", "scroll", table));
+  let files = [];
+
+  async function load() {
+    files = await api.files(state.studyId, state.number);
+    draw();
+  }
+
+  function draw() {
+    const checkpoint = Math.max(-1, ...(state.trial?.attempts ?? []).map((attempt) => attempt.checkpoint_step));
+    const rows = files.map((file) => ({
+      href: api.fileAddress(state.studyId, state.number, file.name),
+      name: file.name,
+      cells: [bytesWords(file.num_bytes), ago(file.written_at)],
+    }));
+    if (checkpoint >= 0) {
+      rows.push({
+        href: api.checkpointAddress(state.studyId, state.number),
+        name: `checkpoint of step ${checkpoint}`,
+        cells: ["", `“scamp weights ${state.studyId} ${state.number}” makes a file for torch.load of it`],
+      });
+    }
+    section.hidden = rows.length === 0;
+    keyed(body, rows, (row) => JSON.stringify(row), fileRow);
+  }
+
+  const refresh = page.refresher(load);
+  const refreshMine = (event) => state.isMine(event) && refresh("files");
+  return {
+    card: section,
+    shows: ["trial"],
+    load,
+    draw,
+    on: { trial: refreshMine, attempt: refreshMine, metrics: refreshMine },
+  };
+}
+
+function fileRow({ href, name, cells: [size, note] }) {
+  const link = h("a", { href, download: "" }, name);
+  return h("tr", {}, h("th", { scope: "row" }, link), h("td", { class: "num" }, size), h("td", {}, note));
+}

@@ -1,0 +1,55 @@
+"""Commands for what a trial leaves: its files, and its weights."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scamp_service.cli import main
+from tests.services.serving import SECRET, fill, free_port, report, served, settings_in
+from workloads.training.checkpoints import checkpoint
+from workloads.training.checkpoints.name import CheckpointName
+from workloads.trial import ARTIFACTS, Trial
+
+
+def scamp(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["scamp", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    code: Any = ended.value.code
+    return code or 0
+
+
+def test_files_and_weights_are_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_in(tmp_path, port=free_port())
+    monkeypatch.chdir(tmp_path)
+    with served(settings) as (address, store):
+        monkeypatch.setenv("SCAMP_ADDRESS", address)
+        study = fill(store)
+        best, running = store.trials(study.id)[:2]
+        Trial(folder=settings.checkpoints / str(best.id) / ARTIFACTS).keep("plots/loss curve.png", b"png")
+        report(store, running.id, steps=[10])
+        assert store.report(running.id, 1, SECRET, checkpoint_step=10, now=time.time())
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters())
+        checkpoint.save(settings.checkpoints, CheckpointName(running.id, 10), model, optimizer)
+
+        assert scamp(monkeypatch, "files", str(study.id)) == 0
+        assert "plots/loss curve.png" in capsys.readouterr().out
+        assert scamp(monkeypatch, "download", str(study.id), "plots/loss curve.png") == 0
+        assert (tmp_path / "loss curve.png").read_bytes() == b"png"
+        assert scamp(monkeypatch, "download", str(study.id), "missing") == 2
+        assert scamp(monkeypatch, "weights", str(study.id), "1", "-o", "w.pt") == 0
+        assert scamp(monkeypatch, "weights", str(study.id)) == 2, "the best trial has no checkpoint"
+    loaded = torch.load(tmp_path / "w.pt")
+    nn.Linear(2, 2).load_state_dict(loaded)
+    assert torch.equal(loaded["weight"], model.weight)
+    assert not list(tmp_path.glob("*.part"))

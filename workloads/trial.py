@@ -1,0 +1,72 @@
+"""The trial that a workload trains for, and the files that it keeps. Without torch: the API lists these files too."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+ARTIFACTS = "artifacts"
+"""Subfolder of a trial's checkpoints with the files that it keeps."""
+_PART = re.compile(r"[\w+=@-][\w .+=@-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Which trial of which study this process trains, and its rank; ``is_real`` is False in a trace or a dry run.
+
+    ``folder`` is where the trial keeps files, None where it has no such place.
+    """
+
+    study_id: int = 0
+    number: int = 0
+    attempt: int = 0
+    rank: int = 0
+    world_size: int = 1
+    folder: Path | None = None
+
+    @property
+    def is_real(self) -> bool:
+        """Whether a trial is trained."""
+        return self.folder is not None
+
+    def keep(self, name: str, content: Path | str | bytes) -> None:
+        """Keep a file under ``name``, in place of one that had it; see ``Workload.artifact``."""
+        path = checked_name(name)
+        if not isinstance(content, bytes) and not Path(content).is_file():
+            raise ValueError(f"there is no file {str(content)!r} to keep as {name!r}; pass its path, or its bytes")
+        if self.folder is None or self.rank != 0:
+            return
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staged = target.parent / f".{uuid.uuid4().hex}.tmp"
+        try:
+            if isinstance(content, bytes):
+                staged.write_bytes(content)
+            else:
+                shutil.copyfile(content, staged)
+            os.replace(staged, target)
+        finally:
+            staged.unlink(missing_ok=True)
+
+
+def checked_name(name: str) -> PurePosixPath:
+    """The relative path of a kept file. Raises ``ValueError`` for one that could lead elsewhere."""
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or len(name) > 500 or not all(_PART.fullmatch(part) for part in path.parts):
+        raise ValueError(
+            f"{name[:100]!r} cannot be the name of a file that a trial keeps: use letters, digits and .+=@_- , and / "
+            "for folders"
+        )
+    return path
+
+
+def kept_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Name and status of each file that is kept in ``folder``, by name; none if there is no such folder."""
+    for path in sorted(folder.rglob("*")):
+        if not path.name.startswith(".") and path.is_file() and not path.is_symlink():
+            yield path.relative_to(folder).as_posix(), path.stat()
