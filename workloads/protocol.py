@@ -105,7 +105,14 @@ class Workload(ABC):
         divide the model afterwards. Called on the first rank, where studies inherit weights; ``inheritance`` helps.
         """
         raise NotImplementedError
-from workloads.trial import Trial
+
+    def artifact(self, name: str, content: Path | str | bytes) -> None:
+        """Keep a file with the trial: ``content`` is its path, or its bytes. It is listed and downloaded by ``name``.
+
+        Every rank may call it; rank 0 stores the file. A name that exists gets the new content. ``name`` may contain
+        ``/``. Raises ``ValueError`` for other names, and without such a file. Nothing is kept in traces and dry runs.
+        """
+        self.trial.keep(name, content)
 
     def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027 - may stay empty
         """Called on every rank before optimizer step ``step`` (from 0) of ``steps``.
