@@ -57,9 +57,7 @@ def weights(
 
     It is the same file under every plan: shards are put together.
     """
-    import torch
-
-    from workloads.training.checkpoints.checkpoint import weights as weights_in
+    from workloads.training.checkpoints.checkpoint import write_weights  # imports torch, which takes seconds
 
     client = client_of(address, token)
     number = _number(client, study, trial)
@@ -70,10 +68,9 @@ def weights(
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
         archive.unlink()
-        found = weights_in(folder)
-    torch.save(found, target)
-    size = decimal(sum(tensor.nbytes for tensor in found.values()))
-    out.print(f"{target}: {len(found)} tensors, {size}, of trial {number}", markup=False, soft_wrap=True)
+        num_tensors, num_bytes = write_weights(folder, target)
+    words = f"{target}: {num_tensors} tensors, {decimal(num_bytes)}, of trial {number}"
+    out.print(words, markup=False, soft_wrap=True)
 
 
 def _number(client: Client, study: int, trial: int | None) -> int:

@@ -105,6 +105,16 @@ def weights(folder: Path) -> dict[str, Tensor]:
         return {name: stored[own] for name, own in names.items()}
 
 
+def write_weights(folder: Path, target: Path) -> tuple[int, int]:
+    """Write ``weights`` of the checkpoint at ``folder`` to ``target``, for ``torch.load``.
+
+    Returns the number of tensors, and their bytes.
+    """
+    found = weights(folder)
+    torch.save(found, target)
+    return len(found), sum(tensor.nbytes for tensor in found.values())
+
+
 def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if rank() == 0:
