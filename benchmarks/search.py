@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.searching.asking import asking
 from benchmarks.searching.equal_samplers import CASES, first_difference
+from benchmarks.searching.proxy_ranks import proxy_ranks
 from benchmarks.searching.regret import regrets
 from benchmarks.searching.resuming import resuming
 from benchmarks.searching.storage_contract import storage_contract
@@ -31,6 +32,7 @@ def main() -> None:
         **storage_contract(with_postgresql=not options.quick),
         **asking(num_asks=3 if options.quick else 15),
         **regrets(num_seeds=3 if options.quick else 40),
+        **proxy_ranks(num_seeds=1 if options.quick else 10),
         **resuming(),
     }
     print(json.dumps(figures))

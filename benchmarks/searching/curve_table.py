@@ -47,6 +47,19 @@ def key_of(params: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(params[name] for name in SPACE)
 
 
+def layers_of(params: Mapping[str, Any]) -> list[Any]:
+    """New layers of a candidate."""
+    from torch import nn
+
+    sizes = [64, *[params["width"]] * params["depth"]]
+    hidden = [
+        module
+        for before, after in itertools.pairwise(sizes)
+        for module in (nn.Linear(before, after), nn.ReLU(), nn.Dropout(params["dropout"]))
+    ]
+    return [*hidden, nn.Linear(sizes[-1], 10)]
+
+
 def trained(place: int, params: Mapping[str, Any]) -> Curve:
     """Train one candidate."""
     import torch
@@ -59,13 +72,7 @@ def trained(place: int, params: Mapping[str, Any]) -> Curve:
     images = torch.tensor(digits.data, dtype=torch.float32)[order] / 16
     labels = torch.tensor(digits.target)[order]
     torch.manual_seed(place)
-    sizes = [64, *[params["width"]] * params["depth"]]
-    layers = [
-        module
-        for before, after in itertools.pairwise(sizes)
-        for module in (nn.Linear(before, after), nn.ReLU(), nn.Dropout(params["dropout"]))
-    ]
-    model = nn.Sequential(*layers, nn.Linear(sizes[-1], 10))
+    model = nn.Sequential(*layers_of(params))
     optimizer = torch.optim.AdamW(model.parameters(), lr=params["lr"])
     accuracies, seconds = [], []
     for step in range(1, STEPS + 1):

@@ -39,10 +39,12 @@ from scamp_service.processes.sweeper import Remover, Sweeper
 from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import kind_of, speed_words
+from scamp_service.sizing.proxies import ProxyValues
 from scamp_service.sizing.sizer import Planner, ProcessSizer
 from scamp_service.store.database import expect_shared
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
 from scamp_service.temporary import remove_forgotten
 
 CONNECT_SECONDS = 10.0
@@ -258,8 +260,12 @@ class _Reign:
             may_act=leadership.is_certain,
             has_news=news.tell,
         )
+        self._proxies = ProxyValues(store, settings.data_dir / "profiles")
         self._proposer = ThreadProposer(
-            code_of=partial(_code_of, store), earlier_of=partial(earlier_of, store), has_news=news.tell
+            code_of=partial(_code_of, store),
+            earlier_of=partial(earlier_of, store),
+            score_of=partial(_scores_of, store, self._proxies),
+            has_news=news.tell,
         )
         self._controller = Controller(
             self._store,
@@ -320,11 +326,13 @@ class _Reign:
     def close(self) -> None:
         self._end_measurement()
         self._proposer.close()
+        self._proxies.close()
         self._executor.close()
 
     def end(self) -> None:
         self._end_measurement()
         self._proposer.close()
+        self._proxies.close()
         self._executor.stop_all()
         with contextlib.suppress(Unavailable, Deposed):
             self._controller.record_stops()
@@ -361,6 +369,15 @@ def _on_signal(act: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
+
+
+def _scores_of(
+    store: Store, proxies: ProxyValues, study_id: int, spec: StudySpec, candidates: Sequence[Params]
+) -> Sequence[float | None]:
+    """The proxy of a study's filter for each candidate."""
+    assert spec.search.filter is not None
+    code = store.study(study_id).code
+    return proxies.values(spec.search.filter.proxy, spec.workload, code, candidates, spec.search.seed)
 
 
 def _code_of(store: Store, study_id: int) -> bytes | None:

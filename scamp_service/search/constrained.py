@@ -52,14 +52,14 @@ class Constrained:
                 return params
         raise _none_found(f"no values of the parameters that {what} leaves out satisfy the constraints", broken)
 
-    def repaired(self, number: int, suggest: Callable[[int], Params | None]) -> Params | None:
+    def repaired(self, number: int, suggest: Callable[[int], Params | None], pick: int = 0) -> Params | None:
         """A proposal of a sampler for trial ``number``, with other values where it breaks constraints; None if it ends.
 
-        Raises ``NoCandidate``.
+        ``suggest`` is asked for attempts of which each ``pick`` has its own. Raises ``NoCandidate``.
         """
         broken, proposed, names = Counter[str](), Params(), frozenset[str]()
         for attempt in range(MOST_PROPOSALS):
-            found = suggest(attempt)
+            found = suggest(pick * MOST_PROPOSALS + attempt)
             if found is None:
                 return None
             wrong = self._broken({**self._fixed, **found}, broken)
@@ -70,7 +70,9 @@ class Constrained:
             names |= frozenset[str]().union(*(one.names for one in wrong))
         kept = {name: value for name, value in proposed.items() if name not in names}
         for draw in range(1, MOST_DRAWS + 1):
-            found = self._drawn(number, draw, self._space.flat(kept) if draw <= MOST_DRAWS // 2 else {})
+            found = self._drawn(
+                number, pick * MOST_DRAWS + draw, self._space.flat(kept) if draw <= MOST_DRAWS // 2 else {}
+            )
             wrong = self._broken({**self._fixed, **found}, broken)
             if not wrong:
                 return found

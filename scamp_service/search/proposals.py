@@ -63,8 +63,11 @@ class Search:
         self._constrained = Constrained(spec)
         self._slots = slots_of(spec.space)
 
-    def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
+    def propose(self, history: Iterable[Past], first_number: int, count: int, picks: int = 1) -> list[Params]:
         """Parameters of proposals ``first_number``, ``first_number + 1``, …; fewer than ``count`` at the sampler's end.
+
+        With several ``picks`` it returns as many proposals for the trial ``first_number`` alone, to choose from; only
+        one for a trial of ``start_with``.
 
         Proposals have the numbers of their trials, unless there are trials that the sampler has not proposed.
 
@@ -78,6 +81,11 @@ class Search:
                 if past.origin is not Origin.EXTERNAL or is_candidate(self._slots, past.params):
                     self._history.learn(past)
             shown = self._history.shown(first_number + self._history.num_beside, self._sampler.shows_most)
+        if picks > 1:
+            num_picks = 1 if first_number < len(self._starts) else picks
+            completed = [*self._earlier, *shown.completed]
+            found = [self._candidate(first_number, completed, shown.active, pick) for pick in range(num_picks)]
+            return [params for params in found if params is not None]
         proposed, active = list[Params](), list(shown.active)
         for number in range(first_number, first_number + count):
             params = self._candidate(number, [*self._earlier, *shown.completed], active)
@@ -90,7 +98,9 @@ class Search:
     def close(self) -> None:
         """Do nothing: it runs in this process."""
 
-    def _candidate(self, number: int, completed: Sequence[Completed], active: Sequence[Active]) -> Params | None:
+    def _candidate(
+        self, number: int, completed: Sequence[Completed], active: Sequence[Active], pick: int = 0
+    ) -> Params | None:
         if number < len(self._starts):
             return self._starts[number]
 
@@ -99,5 +109,5 @@ class Search:
             place = number - len(self._starts)
             return None if found is None else self._priors.applied(place, number, found, attempt)
 
-        found = self._constrained.repaired(number, suggest)
+        found = self._constrained.repaired(number, suggest, pick)
         return None if found is None else {**self._spec.fixed, **found}

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -44,12 +44,20 @@ class Earlier(Strict):
     weight: Annotated[Number, Field(gt=0, le=1)] = 1.0
 
 
+class Filter(Strict):
+    """Each trial is the best of ``of`` proposals by a number that costs no training (``workloads.sandbox.proxies``)."""
+
+    proxy: Literal["parameters", "flops", "grad_norm", "synflow", "jacob_cov"]
+    of: Annotated[Integer, Field(ge=2, le=32)] = 4
+
+
 class SearchOptions(Strict):
     """How candidates are proposed. The same seed and history give the same candidates."""
 
     sampler: Sampler = TpeOptions()
     seed: Annotated[Integer, Field(ge=0, le=2**31)] = 0
     history: Annotated[list[Earlier], at_most(20)] = Field(default=[], max_length=20)
+    filter: Filter | None = None
 
 
 class Budget(Strict):
@@ -157,6 +165,8 @@ class StudySpec(Strict):
             yield "brute_force knows no constraints; grid does"
         if self.search.sampler.name in ("grid", "brute_force") and any(slot.dimension.prior for slot in slots):
             yield f"{self.search.sampler.name} search tries every point, and has no use for a prior"
+        if self.search.sampler.name in ("grid", "brute_force") and self.search.filter:
+            yield f"{self.search.sampler.name} search tries every point, and has no use for a filter"
         yield from self._constraint_complaints(slots, constraints)
         for position, start in enumerate(self.start_with):
             yield from self._start_complaints(f"start_with[{position}]", start, slots, constraints)

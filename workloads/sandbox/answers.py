@@ -21,6 +21,7 @@ from workloads.loading import load_estimable, load_workload
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, expect_counts, explain, without_folder
 from workloads.sandbox.dry_run import mentioned, try_candidates
+from workloads.sandbox.proxies import proxy
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.faults import host_fault
 
@@ -41,7 +42,9 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     - candidates: for each item of the list ``params``, its batch, or the reason why the workload refuses it;
     - examples: for each item of the list ``points``, with ``params``, ``layout`` and ``micro_batch``, two examples for
       blueprints (``estimators.scaling.blueprint``);
-    - peak: peak bytes at such a point, from a trace of the whole model.
+    - peak: peak bytes at such a point, from a trace of the whole model;
+    - proxy: the value of a zero-cost proxy, ``proxy``, of a candidate with ``params`` whose weights are drawn from
+      ``seed``; null if it is not a finite number.
 
     ``on_cuda`` asks for the step as it runs on CUDA. User files come as a zip, ``code_zip``, with the folder to unpack
     it into, ``code_dir``; both are null for a built-in workload. An error is of kind ``params`` where the workload
@@ -122,6 +125,11 @@ def _peak(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     return {"peak": trace_peak(*_micro_batch_of(request, code_dir)).fixed_bytes}
 
 
+def _proxy(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
+    workload, batch = _candidate(load_workload(request["workload"], code_dir), request["params"])
+    return {"value": proxy(request["proxy"], workload, batch, request["seed"])}
+
+
 def _micro_batch_of(request: Mapping[str, Any], code_dir: Path | None) -> tuple[Recipe, Layout, int]:
     workload, _ = _candidate(load_estimable(request["workload"], code_dir), request["params"])
     return recipe_of(workload, request["on_cuda"]), Layout(**request["layout"]), request["micro_batch"]
@@ -135,6 +143,7 @@ _ASKED = {
     "candidates": _candidates,
     "examples": _examples,
     "peak": _peak,
+    "proxy": _proxy,
 }
 
 

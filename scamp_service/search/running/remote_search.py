@@ -66,7 +66,7 @@ class RemoteSearch:
             files = {"code_zip": str(zipped), "code_dir": str(unpacked)}
         self._first: Mapping[str, Any] | None = {"spec": spec.to_json(), "earlier": to_json(earlier), **files}
 
-    def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
+    def propose(self, history: Iterable[Past], first_number: int, count: int, picks: int = 1) -> list[Params]:
         """Parameters of proposals, as ``proposals.Search.propose`` returns them.
 
         Raises ``SamplerFailed`` for an error of the sampler, ``SearchEnded`` when it has no candidates,
@@ -74,6 +74,7 @@ class RemoteSearch:
         is of no use.
         """
         request = {"changed": [_json(past) for past in history], "first_number": first_number, "count": count}
+        request["picks"] = picks
         first, self._first = self._first, None
         deadline = time.monotonic() + self._limit_seconds
         try:
@@ -88,7 +89,7 @@ class RemoteSearch:
             raise SearchEnded(str(answer["ended"])[:1000])
         if "error" in answer:
             raise SamplerFailed(f"the sampler failed: {str(answer['error'])[:1000]}")
-        return self._checked(answer.get("candidates"), count)
+        return self._checked(answer.get("candidates"), max(count, picks))
 
     def close(self) -> None:
         """End the process. A thread that waits for its answer gets an error."""

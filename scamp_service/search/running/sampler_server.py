@@ -62,7 +62,7 @@ def _answers(requests: IO[bytes]) -> Iterator[Mapping[str, Any]]:
         try:
             search = _search(given) if search is None else search
             changed = [_Trial.of(one) for one in request["changed"]]
-            candidates = search.propose(changed, request["first_number"], request["count"])
+            candidates = search.propose(changed, request["first_number"], request["count"], request["picks"])
             yield {"candidates": json.loads(json.dumps(candidates, allow_nan=False))}
         except SearchEnded as error:
             yield {"ended": str(error)}

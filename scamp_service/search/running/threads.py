@@ -12,26 +12,36 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from scamp_service.search.history import Completed, Past
 from scamp_service.search.proposals import Search, in_process
 from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.search.running.filtered import FilteredSearch
 from scamp_service.search.running.remote_search import RemoteSearch
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
 
 PATIENCE_SECONDS = 10.0
 """A sampler that takes longer does not keep those of other studies from starting."""
+
+
+AnySearch = Search | RemoteSearch | FilteredSearch
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
     study_id: int
     spec: StudySpec
-    search: Search | RemoteSearch | None  # with what it remembers; None: a new one
+    search: AnySearch | None  # with what it remembers; None: a new one
     changed: Iterable[Past]
     first_number: int
     count: int
     answer: Proposal | Exception | None = None
+
+
+def _no_scores(study_id: int, spec: StudySpec, candidates: Sequence[Params]) -> Sequence[float | None]:
+    return [None] * len(candidates)
 
 
 class ThreadProposer:
@@ -39,8 +49,8 @@ class ThreadProposer:
 
     A sampler that takes longer than ``PATIENCE_SECONDS`` continues, but others start beside it. Its answer counts
     unless the study has asked for something else meanwhile: then its process is ended, if it has one. A thread cannot
-    be ended. ``code_of`` returns the zip of the user's files of a study, and ``earlier_of`` the trials of earlier
-    studies that count as its history.
+    be ended. ``code_of`` returns the zip of the user's files of a study, ``earlier_of`` the trials of earlier studies
+    that count as its history, and ``score_of`` the value of its filter's proxy for each of some candidates.
     """
 
     def __init__(
@@ -49,19 +59,18 @@ class ThreadProposer:
         *,
         code_of: Callable[[int], bytes | None] = lambda study_id: None,
         earlier_of: Callable[[int, StudySpec], Sequence[Completed]] = lambda study_id, spec: (),
+        score_of: Callable[[int, StudySpec, Sequence[Params]], Sequence[float | None]] = _no_scores,
         has_news: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``has_news`` is called, in any thread, when a sampler has answered."""
         self._workers, self._has_news, self._monotonic = workers, has_news, monotonic
-        self._code_of, self._earlier_of = code_of, earlier_of
+        self._code_of, self._earlier_of, self._score_of = code_of, earlier_of, score_of
         self._lock = threading.Lock()
         self._asked: dict[int, _Job] = {}
         self._waiting: deque[_Job] = deque()
         self._running: dict[_Job, float] = {}  # with the time since when
-        self._searches: dict[
-            int, Search | RemoteSearch
-        ] = {}  # of studies without a job; one whose sampler failed is dropped
+        self._searches: dict[int, AnySearch] = {}  # of studies without a job; one whose sampler failed is dropped
 
     def request(self, study_id: int, spec: StudySpec, changed: Iterable[Past], first_number: int, count: int) -> None:
         """Ask for ``count`` candidates, and drop what the study has asked for before."""
@@ -107,7 +116,7 @@ class ThreadProposer:
         """End the processes of samplers."""
         self.forget_ended(())
 
-    def _outdated(self) -> list[Search | RemoteSearch | None]:
+    def _outdated(self) -> list[AnySearch | None]:
         """Searches that work on something that nobody waits for any more."""
         return [job.search for job in self._running if self._asked.get(job.study_id) is not job]
 
@@ -127,7 +136,7 @@ class ThreadProposer:
         try:
             search = self._search(job)
             candidates = search.propose(job.changed, job.first_number, job.count)
-            answer: Proposal | Exception = Proposal(candidates, is_last=len(candidates) < job.count)
+            answer: Proposal | Exception = Proposal(candidates, is_last=len(candidates) < _most(job))
         except Exception as error:
             answer = error
         except BaseException as error:  # such as SystemExit: it would end this thread alone, and nobody would answer
@@ -142,14 +151,17 @@ class ThreadProposer:
         self._has_news()
         _close([search])
 
-    def _search(self, job: _Job) -> Search | RemoteSearch:
+    def _search(self, job: _Job) -> AnySearch:
         """The search of a job, which others may close from now on."""
         if job.search is None:
             earlier = self._earlier_of(job.study_id, job.spec) if job.spec.search.history else ()
             if in_process(job.spec):
-                made: Search | RemoteSearch = RemoteSearch(job.spec, self._code_of(job.study_id), earlier)
+                own: Search | RemoteSearch = RemoteSearch(job.spec, self._code_of(job.study_id), earlier)
             else:
-                made = Search(job.spec, None, earlier)
+                own = Search(job.spec, None, earlier)
+            made: AnySearch = own
+            if job.spec.search.filter is not None:
+                made = FilteredSearch(own, job.spec.search.filter, partial(self._score_of, job.study_id, job.spec))
             with self._lock:
                 job.search = made
                 is_outdated = self._asked.get(job.study_id) is not job
@@ -159,7 +171,12 @@ class ThreadProposer:
         return job.search
 
 
-def _close(searches: Iterable[Search | RemoteSearch | None]) -> None:
+def _most(job: _Job) -> int:
+    """Most candidates of an answer."""
+    return min(1, job.count) if job.spec.search.filter else job.count
+
+
+def _close(searches: Iterable[AnySearch | None]) -> None:
     for search in searches:
         if search is not None:
             search.close()

@@ -145,6 +145,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"search": {"sampler": {"name": "nsga2", "population_size": 1}}}, "search.sampler.population_size: must be gr"),
     ({"search": {"sampler": {"name": "nsga3", "crossover": "spx", "population_size": 2}}}, "spx needs a population"),
     ({"search": {"sampler": {"name": "cmaes", "lr_adapt": True, "use_separable_cma": True}}}, "exclude each other"),
+    (
+        {"space": {"n": SGD}, "search": {"sampler": "grid", "filter": {"proxy": "flops"}}},
+        "grid search tries every point, and has no use for a filter",
+    ),
     ({"search": {"sampler": "brute_force"}}, "brute_force search needs choices or stepped ranges; continuous or log"),
     (
         {"space": {"n": SGD}, "search": {"sampler": "brute_force"}, "constraints": ["n == 'sgd'"]},
@@ -152,7 +156,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"search": {"seed": -1}}, "search.seed: "),
     ({"search": {"seed": True}}, "search.seed: must be an integer (got True)"),
-    ({"search": "tpe"}, "search: must be a mapping of sampler, seed, history (got 'tpe')"),
+    ({"search": "tpe"}, "search: must be a mapping of sampler, seed, history, filter (got 'tpe')"),
     (
         {"search": {"sampler": "grid"}, "space": {n: {"low": 0, "high": 999} for n in "ab"}},
         "the grid has 1000000 points",

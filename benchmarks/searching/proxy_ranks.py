@@ -1,0 +1,81 @@
+"""Rank correlation of zero-cost proxies with the accuracies of candidates that were really trained.
+
+The candidates are those of ``curve_table``. Proxies know nothing of the learning rate, so Kendall's tau-b is given over
+all candidates, and over architectures by the best candidate of each. The number of parameters and the FLOPs are the
+baseline: a proxy that ranks no better than they do says nothing more than the size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from scipy.stats import kendalltau
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from benchmarks.searching.curve_table import BATCH, NUM_TRAIN, SPACE, curves, layers_of
+from workloads.protocol import Workload
+from workloads.sandbox.proxies import PROXIES, proxy
+
+
+class Candidate(Workload):
+    """A candidate of the table."""
+
+    num_train, num_eval, default_batch = NUM_TRAIN, 597, BATCH
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(*layers_of(self.params))
+
+    def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return _digits()[0][indices], _digits()[1][indices]
+
+    eval_batch = train_batch
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        return {}
+
+
+def proxy_ranks(num_seeds: int) -> Mapping[str, Any]:
+    """Kendall's tau of each proxy, whose value is the mean over ``num_seeds`` of the weights."""
+    table = {key: curve.accuracies[-1] for key, curve in curves().items()}
+    params = {key: dict(zip(SPACE, key, strict=True)) for key in table}
+    architecture = {key: (one["width"], one["depth"]) for key, one in params.items()}
+    best = {shape: max(table[key] for key in table if architecture[key] == shape) for shape in architecture.values()}
+    all_candidates, architectures = {}, {}
+    print(f"\n{'Kendall tau of proxies':28}{'216 candidates':>16}{'12 architectures':>18}")
+    for name in PROXIES:
+        values = {key: _mean(name, params[key], num_seeds) for key in table}
+        shapes = {architecture[key]: value for key, value in values.items() if params[key]["dropout"] == 0.0}
+        all_candidates[name] = _tau(values, table)
+        architectures[name] = _tau(shapes, best)
+        print(f"{name:28}{all_candidates[name]:>16.2f}{architectures[name]:>18.2f}")
+    return {"proxy_kendall_tau": all_candidates, "proxy_kendall_tau_architectures": architectures}
+
+
+def _mean(name: str, params: Mapping[str, Any], num_seeds: int) -> float:
+    num = num_seeds if name not in ("parameters", "flops") else 1
+    return sum(_value(name, params["width"], params["depth"], params["dropout"], seed) for seed in range(num)) / num
+
+
+@cache
+def _value(name: str, width: int, depth: int, dropout: float, seed: int) -> float:
+    found = proxy(name, Candidate({"width": width, "depth": depth, "dropout": dropout}), BATCH, seed)
+    assert found is not None
+    return found
+
+
+def _tau(values: Mapping[Any, float], accuracies: Mapping[Any, float]) -> float:
+    return round(float(kendalltau([values[key] for key in accuracies], list(accuracies.values())).statistic), 3)
+
+
+@cache
+def _digits() -> tuple[Tensor, Tensor]:
+    digits = load_digits()
+    order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
+    return torch.tensor(digits.data, dtype=torch.float32)[order] / 16, torch.tensor(digits.target)[order]

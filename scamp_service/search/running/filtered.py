@@ -1,0 +1,47 @@
+"""Chooses each trial among several proposals by a zero-cost proxy, before anything is launched.
+
+The proposals that lose are dropped: they never become trials, and the sampler does not learn of them. So only the
+trials must survive a crash: the next controller asks for the same proposals, and their scores are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from scamp_service.search.history import Past
+from scamp_service.search.proposals import Search
+from scamp_service.search.running.remote_search import RemoteSearch
+from scamp_service.study.spec import Filter
+from scamp_service.study.values import Params
+
+log = logging.getLogger("scamp.search")
+
+Score = Callable[[Sequence[Params]], Sequence[float | None]]
+"""A function that returns the proxy of each candidate, the more the better; None where there is none."""
+
+
+class FilteredSearch:
+    """Proposes the candidates of one study, one trial at a time."""
+
+    def __init__(self, search: Search | RemoteSearch, chosen_by: Filter, score: Score) -> None:
+        self._search, self._filter, self._score = search, chosen_by, score
+
+    def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
+        """Parameters of the proposal ``first_number`` alone; none at the sampler's end. Raises what ``Search`` does."""
+        found = self._search.propose(history, first_number, 1, self._filter.of)
+        if len(found) <= 1:
+            return found
+        scores = self._score(found)
+        best = max(range(len(found)), key=lambda place: (_known(scores[place]), -place))
+        log.info("trial %d is the best of %d by %s: %s", first_number, len(found), self._filter.proxy, scores[best])
+        return [found[best]]
+
+    def close(self) -> None:
+        """End the sampler's process, if it has one."""
+        self._search.close()
+
+
+def _known(score: float | None) -> float:
+    """A score to compare; candidates without one come last."""
+    return float("-inf") if score is None else score
