@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from placement.model import Offer, offers_more
 from scamp_service.control.contained import ContainedErrors
@@ -24,12 +23,11 @@ from scamp_service.control.failing import Failing
 from scamp_service.control.first_seen import FirstSeen
 from scamp_service.control.projection import Projection
 from scamp_service.control.proposing import Proposing, why_ended, why_hung
-from scamp_service.control.stopping import rule_of
+from scamp_service.control.specs import Specs
 from scamp_service.control.stopping.rule import due_rungs
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Study, Trial
-from scamp_service.search.perturb import perturbation_of
 from scamp_service.search.proposer import Asked, Proposer
 from scamp_service.store.store import Store
 from scamp_service.store.tallies import BESIDE, own_states
@@ -66,8 +64,7 @@ class Controller:
         self._max_gangs_per_device = max_gangs_per_device
         self._clock, self._new_token = clock, new_token
         self._projection = Projection(store)
-        self._specs: dict[int, StudySpec] = {}
-        self._budgets: dict[int, Any] = {}  # study → the JSON of the budget in its spec
+        self._specs = Specs()
         self._proposing = Proposing(self._projection, proposer)
         self._asked: dict[int, tuple[bool, int]] = {}  # trial → its state when a plan was asked for
         self._refusals: FirstSeen[Refusals] = FirstSeen(monotonic)
@@ -166,6 +163,7 @@ class Controller:
         studies = {study.id: self._rules(study, asked.get(study.id)) for study in found}
         trials = [trial for trial in self._projection.follow(attempts) if trial.study_id in studies]
         self._projection.forget_ended(studies)
+        self._specs.forget_ended(studies)
         self._proposing.forget_ended(studies)
         running = [trial for trial in trials if trial.state is TrialState.RUNNING]
         judged = {trial.study_id for trial in trials if trial.state is TrialState.PAUSED}
@@ -244,7 +242,7 @@ class Controller:
     def _readable(self, study: Study) -> bool:
         """Whether this version can read the stored spec. If not, the study becomes FAILED, and all others continue."""
         try:
-            self._spec(study)
+            self._specs.read(study)
         except ValueError as error:
             self._fail(study, f"this version of ScaMP cannot read the study; submit it again: {error}")
             return False
@@ -260,42 +258,19 @@ class Controller:
         if self._store.move_study(study.id, expected, StudyState.FAILED, reason=reason, now=now):
             log.error("study %s: %s", study.id, reason)
 
-    def _spec(self, study: Study) -> StudySpec:
-        budget = study.spec.get("budget")
-        if study.id not in self._specs or self._budgets[study.id] != budget:  # a user may extend it
-            self._specs[study.id], self._budgets[study.id] = StudySpec.model_validate(study.spec), budget
-        return self._specs[study.id]
-
     def _rules(self, study: Study, asked: Asked | None) -> StudyRules:
-        spec = self._spec(study)
         tallies = self._store.tallies(study.id)
         counts = own_states(tallies)
         failed = counts.get(TrialState.FAILED, 0)
         hopeless = failed >= BROKEN_AFTER and failed == sum(
             count for state, count in counts.items() if state not in (TrialState.WAITING, TrialState.CANCELLED)
         )
-        return StudyRules(
-            id=study.id,
+        return replace(
+            self._specs.rules(study),
             state=study.state,
-            workload=spec.workload,
-            code=study.code,
-            objective=spec.objective,
-            seed=spec.search.seed,
-            max_trials=spec.budget.trials,
-            steps=spec.budget.steps,
-            report_every=spec.report_every,
-            stopping=rule_of(spec),
-            max_concurrent=spec.budget.max_concurrent,
-            max_lost=spec.budget.max_lost,
-            max_oom=spec.budget.max_oom,
-            stall_seconds=spec.budget.stall_seconds,
-            trace_seconds=spec.budget.trace_seconds,
             num_trials=sum(counts.values()) - int(tallies.get(BESIDE, 0)),
-            searched=frozenset(spec.space),
-            mutate=perturbation_of(spec),
-            predicted=spec.predicted,
             exhausted=self._proposing.is_exhausted(study.id),
-            used_up=self._limit_reached(study, spec),
+            used_up=self._limit_reached(study, self._specs.read(study)),
             broken=(
                 self._why_broken(study, failed)
                 if hopeless

@@ -1,0 +1,71 @@
+"""The specs of live studies, and the rules that follow from each of them: made once, and again when it has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from scamp_service.control.decide.snapshot import StudyRules
+from scamp_service.control.stopping import rule_of
+from scamp_service.model import Study
+from scamp_service.search.perturb import perturbation_of
+from scamp_service.study.spec import StudySpec
+
+
+class Specs:
+    """What is known of each study by its spec alone. Of a spec that is stored, only the budget may change."""
+
+    def __init__(self) -> None:
+        self._specs: dict[int, StudySpec] = {}
+        self._budgets: dict[int, Any] = {}  # study → the JSON of the budget in its spec
+        self._rules: dict[int, StudyRules] = {}
+
+    def __getitem__(self, study_id: int) -> StudySpec:
+        """The spec of a study that has been read."""
+        return self._specs[study_id]
+
+    def read(self, study: Study) -> StudySpec:
+        """The study's spec. Raises ``ValueError`` if this version cannot read it."""
+        budget = study.spec.get("budget")
+        if study.id not in self._specs or self._budgets[study.id] != budget:
+            self._rules.pop(study.id, None)
+            self._specs[study.id], self._budgets[study.id] = StudySpec.model_validate(study.spec), budget
+        return self._specs[study.id]
+
+    def rules(self, study: Study) -> StudyRules:
+        """The study's rules as far as its spec decides them, with the state that it had when they were made."""
+        spec = self.read(study)
+        if study.id not in self._rules:
+            self._rules[study.id] = _rules(study, spec)
+        return self._rules[study.id]
+
+    def forget_ended(self, live: Container[int]) -> None:
+        """Keep only the studies in ``live``."""
+        for study_id in [one for one in self._specs if one not in live]:
+            del self._specs[study_id], self._budgets[study_id]
+            self._rules.pop(study_id, None)
+
+
+def _rules(study: Study, spec: StudySpec) -> StudyRules:
+    budget = spec.budget
+    return StudyRules(
+        id=study.id,
+        state=study.state,
+        workload=spec.workload,
+        code=study.code,
+        objective=spec.objective,
+        seed=spec.search.seed,
+        max_trials=budget.trials,
+        steps=budget.steps,
+        report_every=spec.report_every,
+        stopping=rule_of(spec),
+        max_concurrent=budget.max_concurrent,
+        max_lost=budget.max_lost,
+        max_oom=budget.max_oom,
+        stall_seconds=budget.stall_seconds,
+        trace_seconds=budget.trace_seconds,
+        num_trials=0,
+        searched=frozenset(spec.space),
+        mutate=perturbation_of(spec),
+        predicted=spec.predicted,
+    )

@@ -1,0 +1,34 @@
+"""Rules of studies are made once, and again when a user has extended the budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scamp_service.control.specs import Specs
+from scamp_service.lifecycle import StudyState
+from tests.quick_store import empty_store
+from tests.services.serving import full_spec
+
+
+def test_rules_are_made_again_only_when_the_budget_has_changed() -> None:
+    store = empty_store()
+    study = store.create_study(full_spec(), now=0.0)
+    specs = Specs()
+    rules = specs.rules(study)
+    again = replace(store.study(study.id), state=StudyState.STOPPING)
+    assert specs.rules(again) is rules and specs.read(again) is specs[study.id]
+    store.extend_study(study.id, {"trials": rules.max_trials + 2}, now=1.0)
+    assert specs.rules(store.study(study.id)) == replace(rules, max_trials=rules.max_trials + 2)
+
+
+def test_ended_studies_are_forgotten() -> None:
+    store = empty_store()
+    studies = [store.create_study(full_spec(), now=0.0) for _ in range(2)]
+    specs = Specs()
+    rules = [specs.rules(study) for study in studies]
+    specs.forget_ended({studies[1].id})
+    assert specs.rules(studies[1]) is rules[1]
+    with pytest.raises(KeyError):
+        specs[studies[0].id]
