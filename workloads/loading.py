@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from workloads.function import FunctionWorkload
-from workloads.protocol import Workload
+from workloads.protocol import BATCHES, Workload, defines
 from workloads.refusals import WorkloadError, explain
 
 if TYPE_CHECKING:
@@ -96,9 +96,14 @@ def _workload_class(module: ModuleType, class_name: str, name: str) -> type[Work
         raise WorkloadError(
             f"workload {name!r}: {class_name} is not a subclass of workloads.protocol.Workload; {advice}"
         )
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
-        raise WorkloadError(f"workload {name!r}: {class_name} does not define {missing}; add what is missing")
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if not defines(found, "dataset"):
+        missing = sorted([*missing, *(one for one in BATCHES if not defines(found, one))])
+    if missing:
+        instead = "; in place of batches it may define dataset" if set(BATCHES) & set(missing) else ""
+        raise WorkloadError(
+            f"workload {name!r}: {class_name} does not define {', '.join(missing)}; add what is missing{instead}"
+        )
     return found
 
 

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import default_collate
 
 from estimators.model import Stage
 from workloads import hints, inheritance
+from workloads.datasets import Count, SetName, plain_batch
 from workloads.trial import Trial
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Chain", "Spatial", "Split", "Workload", "hints", "inheritance"]
 
 Batch = Any  # a pytree of tensors whose first dimension is the sample
+
+BATCHES = ("train_batch", "eval_batch")
+"""The methods that a workload without ``dataset`` must define."""
 
 
 class Workload(ABC):
@@ -42,6 +47,10 @@ class Workload(ABC):
     trial = Trial()
     """The trial that is trained: ``study_id``, ``number``, ``attempt``, ``rank`` and ``world_size``; set before
     ``build_model``. ``trial.is_real`` is False in traces and dry runs."""
+    num_workers = 0
+    """Processes of each rank that read samples of ``dataset`` ahead; 0: the rank reads them itself."""
+    prefetch = 2
+    """Micro-batches that each of these processes reads ahead."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.params = params
@@ -58,19 +67,57 @@ class Workload(ABC):
 
         @property
         def num_train(self) -> int:
-            """Number of training samples."""
+            """Number of training samples; by default the length of ``dataset("train")``."""
 
         @property
         def num_eval(self) -> int:
-            """Number of held-out samples."""
+            """Number of held-out samples; by default the length of ``dataset("eval")``."""
 
-    @abstractmethod
+    else:
+        num_train, num_eval = Count("train"), Count("eval")
+
     def train_batch(self, indices: Tensor) -> Batch:
-        """The training samples ``indices`` (int64, shape [n]), in host memory; called with any n."""
+        """The training samples ``indices`` (int64, shape [n]), in host memory; called with any n.
 
-    @abstractmethod
+        Define it and ``eval_batch``, or ``dataset``.
+        """
+        return plain_batch(self, "train", indices)
+
     def eval_batch(self, indices: Tensor) -> Batch:
         """The held-out samples ``indices`` (int64, shape [n]), in host memory."""
+        return plain_batch(self, "eval", indices)
+
+    def dataset(self, split: SetName) -> Any:
+        """Instead of batches by index: the set ``"train"`` or ``"eval"``, a torch ``Dataset`` or any sequence.
+
+        It is called once for each set. Python's, NumPy's and torch's generators are seeded before each sample is read,
+        so its random numbers do not depend on the plan. An ``IterableDataset`` with a length works too, with at most
+        one worker and without ``order``.
+        """
+        raise NotImplementedError
+
+    def collate(self, samples: list[Any]) -> Batch:
+        """The batch of these ``samples`` of ``dataset``, by default stacked by torch; it may draw no random numbers."""
+        return default_collate(samples)
+
+    def augment(self, sample: Any, generator: torch.Generator) -> Any:
+        """A training sample of ``dataset``, changed at random; ``generator`` is new for each sample and epoch."""
+        return sample
+
+    def order(self, epoch: int, generator: torch.Generator) -> Tensor | Sequence[int]:
+        """Indices of the training samples of ``epoch`` (from 0) in their order, by default one shuffle of them all.
+
+        Indices may repeat, and some may be left out. All epochs have the same length, which is at least ``batch``.
+        ``generator`` is seeded by the study and the epoch.
+        """
+        return torch.randperm(self.num_train, generator=generator)
+
+    def lengths(self, split: SetName) -> Tensor | Sequence[int] | None:
+        """The length of each sample of a set, where samples differ in size; memory is predicted for the longest ones.
+
+        None: all samples have the same size.
+        """
+        return None
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -120,6 +167,13 @@ class Workload(ABC):
         A resumed run does not repeat earlier steps, so compute what depends on the step (``group["lr"]``) from
         ``step`` alone.
         """
+
+
+def defines(workload: Workload | type[Workload], method: str) -> bool:
+    """Whether a class of the user defines this optional method."""
+    owner = workload if isinstance(workload, type) else type(workload)
+    own = getattr(Workload, method)
+    return getattr(owner, method, own) is not own
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,9 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from workloads.archive import ArchiveError
+from workloads.datasets import Count
 from workloads.hints import Contradiction
-from workloads.protocol import Workload
+from workloads.protocol import Workload, defines
 
 MESSAGE_CHARACTERS = 240  # of an error's own message
 SOURCE_CHARACTERS = 100
@@ -47,9 +48,12 @@ class WorkloadError(Exception):
 class WrongResult(Exception):
     """A function of the user returned something that cannot be used. Its definition is shown, as no line failed."""
 
-    def __init__(self, function: Callable[..., Any], what: str, advice: str) -> None:
+    def __init__(self, function: Callable[..., Any] | None, what: str, advice: str) -> None:
         super().__init__(f"{what}: {advice}")
         self.function, self.what, self.advice = function, what, advice
+
+    def __reduce__(self) -> tuple[type[WrongResult], tuple[None, str, str]]:
+        return WrongResult, (None, self.what, self.advice)  # a method would take its workload along
 
 
 class Stopped(BaseException):
@@ -97,17 +101,29 @@ def expect_optimizer(value: Any, function: Callable[..., Any]) -> Optimizer:
 def expect_counts(workload: Workload) -> None:
     """Raise ``WorkloadError`` unless the sets of ``workload`` have samples."""
     if missing := missing_counts(workload):
-        raise WorkloadError(f"{' and '.join(missing)} is missing: set it in the class, in __init__, or as a property")
+        raise WorkloadError(missing)
     for name in COUNTS:
         count = getattr(workload, name)
+        if count == 0 and isinstance(inspect.getattr_static(workload, name), Count):
+            raise WorkloadError(f'dataset("{name.removeprefix("num_")}") has no samples: its length is 0')
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise WorkloadError(f"{name} is {count!r}: it must be the number of samples, a whole number from 1")
 
 
-def missing_counts(workload: Workload) -> list[str]:
-    """Names of the numbers of samples that ``workload`` does not have; a property is not asked for its value."""
-    unset = [name for name in COUNTS if inspect.getattr_static(workload, name, None) is None]
-    return [name for name in unset if getattr(workload, name, None) is None]  # it may come from __getattr__
+def missing_counts(workload: Workload) -> str:
+    """Words about the numbers of samples that ``workload`` does not have; empty if there are none.
+
+    A property is not asked for its value.
+    """
+    static = {name: inspect.getattr_static(workload, name, None) for name in COUNTS}
+    unset = [name for name, value in static.items() if value is None or isinstance(value, Count)]
+    missing = [name for name in unset if getattr(workload, name, None) is None]  # it may come from __getattr__
+    if not missing:
+        return ""
+    if defines(workload, "dataset"):
+        sets = " and ".join(f'dataset("{name.removeprefix("num_")}")' for name in missing)
+        return f"{sets} has no length: give the data set __len__, or set {' and '.join(missing)} in the workload"
+    return f"{' and '.join(missing)} is missing: set it in the class, in __init__, or as a property"
 
 
 def expect_model(value: Any, function: Callable[..., Any]) -> nn.Module:
@@ -177,9 +193,26 @@ def places(frames: Iterable[tuple[str, int]], folder: Path | None) -> list[str]:
     return [users, f"calls {librarys}"] if users and librarys else [users or librarys] * bool(users or librarys)
 
 
+def raised_in(error: BaseException, frames: Sequence[tuple[str, int]]) -> BaseException:
+    """``error``, which another process has raised in these ``frames`` (see ``frames_of``)."""
+    vars(error)[_ELSEWHERE] = tuple(frames)
+    return error
+
+
+def frames_of(error: BaseException) -> tuple[tuple[str, int], ...]:
+    """Files and line numbers where ``error`` was raised, the deepest last."""
+    return tuple(_frames(error))
+
+
+_ELSEWHERE = "_raised_in_another_process"
+
+
 def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
+    if elsewhere := getattr(error, _ELSEWHERE, ()):
+        yield from elsewhere
+        return
     if isinstance(error, WrongResult):
-        if code := getattr(inspect.unwrap(error.function), "__code__", None):
+        if error.function and (code := getattr(inspect.unwrap(error.function), "__code__", None)):
             yield code.co_filename, code.co_firstlineno
         return
     for frame in traceback.extract_tb(error.__traceback__):

@@ -19,10 +19,11 @@ from workloads.hints import Contradiction
 from workloads.imports import check_imports
 from workloads.loading import load_estimable, load_workload
 from workloads.protocol import Workload
-from workloads.refusals import WorkloadError, expect_counts, explain, without_folder
+from workloads.refusals import WorkloadError, WrongResult, explain, without_folder
 from workloads.sandbox.dry_run import mentioned, try_candidates
 from workloads.sandbox.proxies import proxy
 from workloads.sandbox.recipe import recipe_of
+from workloads.training.data.expect import expect_data, expect_order
 from workloads.training.faults import host_fault
 
 MEMORY_BYTES = 8 * 2**30  # limit on real memory, which is mostly for data sets; the fake model takes none
@@ -93,8 +94,8 @@ def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any
     in_code = mentioned(names, workload, code_dir) if code_dir is not None else []
     try:
         tries = try_candidates(workload, candidates, metric)
-    except WorkloadError as error:
-        return {"wrong": str(error)}
+    except (WorkloadError, WrongResult) as error:
+        return {"wrong": explain(error, code_dir)}
     return {"tries": tries, "all_tried": len(tries) == len(candidates), "mentioned": in_code, "wrong": ""}
 
 
@@ -158,10 +159,11 @@ def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, 
     batch = params.get("batch", workload.default_batch)
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise _RefusedParams(f"batch must be a positive whole number, got {batch!r}")
-    expect_counts(workload)
+    expect_data(workload)
     if batch > workload.num_train:  # a step would train on samples twice
         what = "batch" if "batch" in params else "batch, by default_batch,"
         raise _RefusedParams(f"{what} is {batch}, but num_train is {workload.num_train}: set batch to at most that")
+    expect_order(workload, batch)
     return workload, batch
 
 

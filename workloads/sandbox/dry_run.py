@@ -20,7 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from estimators.tracing.session import NoInit
 from workloads.protocol import Workload
-from workloads.refusals import WorkloadError, missing_counts
+from workloads.refusals import WorkloadError, WrongResult, missing_counts
+from workloads.training.data.expect import expect_data, expect_samples
 from workloads.training.metrics import common_names
 from workloads.training.outline import outline_of
 from workloads.training.step import evaluate
@@ -102,11 +103,13 @@ def _tried(make: Callable[[Mapping[str, Any]], Workload], params: NotingParams) 
         return {"refused": str(error)}
     except Exception as error:
         return {"failed": type(error).__name__}
-    if missing := missing_counts(workload):
-        raise WorkloadError(f"{' and '.join(missing)} is missing: set it in the class, in __init__, or as a property")
     try:
+        if missing := missing_counts(workload):
+            raise WorkloadError(missing)
+        expect_data(workload)
+        expect_samples(workload)
         metrics = _evaluated(workload)
-    except WorkloadError:
+    except (WorkloadError, WrongResult):
         raise
     except Exception as error:
         return {"failed": type(error).__name__}

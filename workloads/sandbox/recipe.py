@@ -17,6 +17,7 @@ from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Split, Workload
 from workloads.refusals import expect_counts, expect_model, expect_no_scaler, expect_optimizer
 from workloads.sandbox.unfreezing import unfreezes
+from workloads.training.data.order import priced
 from workloads.training.step import evaluate, train_step
 
 _STEPS = 1000  # passed to ``on_step``; the length of the study does not change the structure of a step
@@ -36,7 +37,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
 
     return Recipe(
         build_model=lambda: expect_model(workload.build_model(), workload.build_model),
-        make_batch=lambda size: workload.train_batch(torch.arange(size) % workload.num_train),
+        make_batch=lambda size: workload.train_batch(priced(workload, "train", size)),
         blocks=workload.blocks,
         apply_plan=apply_plan,
         optimizer=optimizer,
@@ -44,7 +45,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
         unfreezes=unfreezes(workload),
         make_evaluation=None if isinstance(workload, FunctionWorkload) else lambda: _evaluation_of(copy(workload)),
-        make_evaluation_batch=lambda size: workload.eval_batch(torch.arange(size) % workload.num_eval),
+        make_evaluation_batch=lambda size: workload.eval_batch(priced(workload, "eval", size)),
         most_parts=_most_parts,
         divisions=lambda model, blocks: divisions_of(model, blocks, workload.train_batch(torch.arange(1))),
         rank_part=rank_part,

@@ -12,7 +12,7 @@ import re
 import time
 import traceback
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import Store
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils._pytree import tree_map_only
 
 from estimators.learning import Phase
 from estimators.model import Candidate, Plan
@@ -37,14 +36,14 @@ from workloads.training.building import build_model
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.folders import expect_shared
 from workloads.training.checkpoints.name import CheckpointName, trial_folder
+from workloads.training.data.expect import expect_data, expect_order
+from workloads.training.data.feed import Feed, feeding
 from workloads.training.digests import expect_agreement
 from workloads.training.faults import StorageFault
 from workloads.training.gang import process_group
 from workloads.training.memory import budget
 from workloads.training.memory.peak import measure_peak
 from workloads.training.metrics import Sums, common_names
-from workloads.training.samples import batch_indices, evaluation_slices, rank_slices
-from workloads.training.seeds import drawn_from, seed_everything
 from workloads.training.step import evaluate, to_device, train_step
 from workloads.training.warm_up import warm_up
 from workloads.trial import ARTIFACTS, Trial
@@ -82,6 +81,15 @@ class Job:
     def last_step(self) -> int:
         """Number of steps after which training ends, which are fewer than ``steps`` where a trial is paused."""
         return self.steps if self.until is None else self.until
+
+    @property
+    def begin(self) -> int:
+        """Number of steps that earlier attempts have trained."""
+        return self.resume.step if self.resume else 0
+
+    def is_evaluated(self, step: int) -> bool:
+        """Whether an evaluation follows when ``step`` steps are done."""
+        return step % self.report_every == 0 or step == self.last_step
 
 
 class Reporter(Protocol):
@@ -154,8 +162,12 @@ def train(
         workload = load_workload(job.candidate.workload, job.code_dir)(job.candidate.params)
         kept = trial_folder(job.checkpoint_root, job.trial_id) / ARTIFACTS
         workload.trial = Trial(job.study_id, job.number, job.attempt, rank, world_size, kept)
-        with process_group(job.plan, rank, rendezvous, device) as mesh:
-            return _train(job, workload, device, mesh, rank, reporter)
+        expect_data(workload)
+        expect_order(workload, job.plan.batch)
+        # Workers are forked first, so that they hold none of the gang's connections and nothing of the model.
+        with feeding(workload, job.plan, rank, job.seed, range(job.begin, job.last_step), job.is_evaluated) as feed:
+            with process_group(job.plan, rank, rendezvous, device) as mesh:
+                return _train(job, workload, device, mesh, rank, reporter, feed)
     except budget.OutOfMemory as error:
         overrun = error.with_traceback(None)  # the traceback's frames hold memory that the next job needs
         overrun.__cause__ = overrun.__context__ = None
@@ -182,11 +194,16 @@ def _is_raised_by_others(error: BaseException) -> bool:
 
 
 def _train(
-    job: Job, workload: Workload, device: torch.device, mesh: DeviceMesh | None, rank: int, reporter: Reporter
+    job: Job,
+    workload: Workload,
+    device: torch.device,
+    mesh: DeviceMesh | None,
+    rank: int,
+    reporter: Reporter,
+    feed: Feed,
 ) -> Literal["done", "stopped"]:
     warm_up(device, mesh)
-    for make_batch in (workload.train_batch, workload.eval_batch):
-        make_batch(torch.arange(1))  # reads the data sets now, because they do not count against the budget
+    feed.open()
     if mesh is not None:
         expect_shared(trial_folder(job.checkpoint_root, job.trial_id))
     if job.code_dir is not None:
@@ -195,7 +212,7 @@ def _train(
     model = build_model(workload, job.plan, job.seed, device, mesh)
     with budget.enforce(device, baseline, job.budget_bytes) as held:
         optimizer = spread_optimizer(workload.optimizer(model), job.plan.layout, mesh)
-        run = _Run(job, workload, device, mesh, rank, reporter, held, model, optimizer)
+        run = _Run(job, workload, device, mesh, rank, reporter, held, model, optimizer, feed)
         return run.train()
 
 
@@ -210,12 +227,12 @@ class _Run:
     held: budget.EnforcedBudget
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    feed: Feed
     checkpoint_seconds: float = 0.0  # time that the last checkpoint took
     checkpoint_at: float = -math.inf  # when it was done, by the monotonic clock
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED_STEPS))
     num_timed: int = 0
     present_step: int = 0
-    draws_samples: bool = False  # whether ``train_batch`` draws random numbers
 
     def train(self) -> Literal["done", "stopped"]:
         job = self.job
@@ -237,7 +254,7 @@ class _Run:
                 raise NonFiniteLoss(f"the training loss became {loss} at step {step + 1}: lower the learning rate")
             losses.append(loss)
             done = step + 1
-            if done % job.report_every == 0 or done == job.last_step:
+            if job.is_evaluated(done):
                 self._report(done, sum(losses) / len(losses))
                 losses.clear()
             if stop and done < job.last_step:
@@ -287,42 +304,14 @@ class _Run:
 
     def _train_step(self, step: int) -> Tensor:
         plan = self.job.plan
-        batches = map(self._ready, self._batches(step))
+        batches = map(self._ready, self.feed.step(step))
         return train_step(self.workload, self.model, self.optimizer, batches, plan.num_micro_batches)
-
-    def _batches(self, step: int) -> Iterator[Batch]:
-        """This rank's micro-batches, and then the generators seeded for its passes.
-
-        A resumed run draws the same random numbers. ``train_batch`` draws the same under every plan: where it draws,
-        each rank makes the batch of the whole step and takes its part. In the passes only tensor-parallel ranks draw
-        the same, because they have the same samples.
-        """
-        job, workload = self.job, self.workload
-        indices = batch_indices(workload.num_train, job.plan.batch, step, job.seed)
-        parts = rank_slices(indices, job.plan, self.rank)
-        seed_everything((job.seed, step), workload)
-        before = drawn_from(workload)
-        made = [workload.train_batch(parts[0])]
-        if self.draws_samples or drawn_from(workload) != before:
-            self.draws_samples = True
-            del made
-            seed_everything((job.seed, step), workload)
-            whole = workload.train_batch(indices)
-            places = rank_slices(torch.arange(len(indices)), job.plan, self.rank)
-            made = [tree_map_only(Tensor, lambda tensor: tensor[place], whole) for place in places]  # noqa: B023
-            del whole
-        seed_everything((job.seed, step, job.plan.data_rank(self.rank)), workload)
-        more = parts[len(made) :]
-        made.reverse()
-        while made:
-            yield made.pop()  # nothing here holds a batch that has been used
-        for part in more:
-            yield workload.train_batch(part)
 
     def _ready(self, batch: Batch) -> Batch:
         """This rank's part of a batch, on its device."""
         self.reporter.progressed(self.present_step)
-        return to_device(rank_part(self.model, batch, self.job.plan, self.rank), self.device)
+        part = rank_part(self.model, batch, self.job.plan, self.rank)
+        return to_device(part, self.device, copy=self.feed.is_shared)
 
     def _agree(self, loss: Tensor) -> tuple[float, bool]:
         """The mean loss over the batch, and whether any rank must stop; equal on all ranks, or some would hang."""
@@ -368,8 +357,7 @@ class _Run:
     def _evaluate(self) -> dict[str, float]:
         """Metrics averaged over all held-out samples. Padding gives every rank the same number of forward passes."""
         num, plan = self.workload.num_eval, self.job.plan
-        parts = evaluation_slices(num, plan, self.rank)
-        batches = ((self._ready(self.workload.eval_batch(part.clamp(max=num - 1))), part < num) for part in parts)
+        batches = ((self._ready(batch), counted) for batch, counted in self.feed.evaluation())
         sums = evaluate(self.workload, self.model, batches)
         names = self._names(sums)
         same = plan.world_size // (plan.num_shares * plan.pp)  # ranks that report the same samples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,17 @@ _MOST = 2**32  # of NumPy's seeds
 
 def seed_everything(seed: int | tuple[int, ...], workload: Workload | None = None) -> None:
     """Seed the generators of torch, NumPy and Python, and those that ``workload`` has as attributes."""
+    torch.manual_seed(hash(seed))
+    seed_host(seed, workload)
+
+
+def seed_host(seed: int | tuple[int, ...], *owners: object) -> None:
+    """Seed the generators of torch's CPU, NumPy and Python, and those that ``owners`` have as attributes."""
     number = hash(seed)
-    torch.manual_seed(number)
+    torch.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number % _MOST)
-    for place, generator in enumerate(_own_generators(workload)):
+    for place, generator in enumerate(one for owner in owners for one in _own_generators(owner)):
         own = hash((number, place))
         if isinstance(generator, torch.Generator):
             generator.manual_seed(own)
@@ -29,6 +36,18 @@ def seed_everything(seed: int | tuple[int, ...], workload: Workload | None = Non
             bits.state = type(bits)(own % _MOST).state
         else:
             generator.seed(own % _MOST)
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Gives the generators of torch's CPU, NumPy and Python their states back, as if nobody had drawn from them."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
 
 
 def drawn_from(workload: Workload) -> object:
@@ -42,9 +61,9 @@ def drawn_from(workload: Workload) -> object:
     )
 
 
-def _own_generators(workload: Workload | None) -> Iterator[Any]:
+def _own_generators(owner: object) -> Iterator[Any]:
     kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-    attributes = vars(workload).values() if workload is not None else ()
+    attributes = list(getattr(owner, "__dict__", {}).values())
     return (value for value in attributes if isinstance(value, kinds))
 
 

@@ -91,6 +91,6 @@ def _metrics(workload: Workload, model: nn.Module, batch: Batch) -> Mapping[str,
     return metrics
 
 
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with its tensors on ``device``; tensors that are there already are not copied."""
-    return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)
+def to_device(batch: Batch, device: torch.device, *, copy: bool = False) -> Batch:
+    """The batch with its tensors on ``device``; tensors that are there already are copied only if ``copy``."""
+    return tree_map_only(Tensor, lambda tensor: tensor.to(device, copy=copy), batch)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from types import FrameType
 
-_DATA = ("train_batch", "eval_batch")
+_DATA = ("train_batch", "eval_batch", "_wait_for_data", "collate")
 
 
 def whereabouts(thread: threading.Thread) -> str:

@@ -1,0 +1,231 @@
+"""The micro-batches of one rank, in the order in which a training needs them: made by index, or read from a data set.
+
+Where the workload asks for workers, they are forks of the rank that read ahead while it trains, also over evaluations.
+What a worker holds, and the micro-batches that wait, are in host memory outside of the rank's budget.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+from torch.utils.data import DataLoader
+
+from estimators.model import Plan
+from workloads.datasets import Place, SetName
+from workloads.protocol import Batch, Workload, defines
+from workloads.training.data.order import Order
+from workloads.training.data.reader import Failure, Reader, Request, begin_worker
+from workloads.training.faults import HostFault
+from workloads.training.samples import evaluation_slices, rank_slices
+from workloads.training.seeds import drawn_from, seed_everything
+
+
+class DataFault(HostFault):
+    """A worker that reads data has died; the message says how."""
+
+
+class Feed(Protocol):
+    """Gives a rank its micro-batches, in host memory. Both methods yield each batch on demand and hold none."""
+
+    is_shared: bool
+    """Whether batches lie in memory that other processes have made, which is not counted as the rank's."""
+
+    def open(self) -> None:
+        """Read a first sample of each set here, so that what that loads is not part of the budget."""
+        ...
+
+    def step(self, step: int) -> Iterator[Batch]:
+        """The micro-batches of optimizer step ``step``; afterwards the generators are seeded for its passes."""
+        ...
+
+    def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
+        """Each micro-batch of held-out samples, with the mask of those that count, shape [n]; others only fill up."""
+        ...
+
+
+@contextmanager
+def feeding(
+    workload: Workload, plan: Plan, rank: int, seed: int, steps: range, is_evaluated: Callable[[int], bool]
+) -> Iterator[Feed]:
+    """Yields the feed of ``rank`` for ``steps``; ``is_evaluated`` says whether an evaluation follows that many steps.
+
+    Raises ``DataFault`` if one of its workers dies.
+    """
+    if not defines(workload, "dataset"):
+        yield IndexFeed(workload, plan, rank, seed)
+        return
+    feed = DatasetFeed(workload, plan, rank, seed, steps, is_evaluated)
+    try:
+        yield feed
+    except RuntimeError as error:
+        if (death := feed.death()) and "DataLoader worker" in str(error):  # torch raises it anywhere in a main thread
+            raise death from None
+        raise
+    finally:
+        feed.close()
+
+
+class IndexFeed:
+    """Calls ``train_batch`` and ``eval_batch``."""
+
+    is_shared = False
+
+    def __init__(self, workload: Workload, plan: Plan, rank: int, seed: int) -> None:
+        self._workload, self._plan, self._rank, self._seed = workload, plan, rank, seed
+        self._order = Order(workload, seed)
+        self._draws_samples = False  # whether ``train_batch`` draws random numbers
+
+    def open(self) -> None:
+        for make_batch in (self._workload.train_batch, self._workload.eval_batch):
+            make_batch(torch.arange(1))
+
+    def step(self, step: int) -> Iterator[Batch]:
+        """This rank's micro-batches, and then the generators seeded for its passes.
+
+        A resumed run draws the same random numbers. ``train_batch`` draws the same under every plan: where it draws,
+        each rank makes the batch of the whole step and takes its part. In the passes only tensor-parallel ranks draw
+        the same, because they have the same samples.
+        """
+        workload, plan, seed = self._workload, self._plan, self._seed
+        indices = self._order.places(step, plan.batch)[:, 2]
+        parts = rank_slices(indices, plan, self._rank)
+        seed_everything((seed, step), workload)
+        before = drawn_from(workload)
+        made = [workload.train_batch(parts[0])]
+        if self._draws_samples or drawn_from(workload) != before:
+            self._draws_samples = True
+            del made
+            seed_everything((seed, step), workload)
+            whole = workload.train_batch(indices)
+            places = rank_slices(torch.arange(len(indices)), plan, self._rank)
+            made = [tree_map_only(Tensor, lambda tensor: tensor[place], whole) for place in places]  # noqa: B023
+            del whole
+        seed_everything((seed, step, plan.data_rank(self._rank)), workload)
+        more = parts[len(made) :]
+        made.reverse()
+        while made:
+            yield made.pop()  # nothing here holds a batch that has been used
+        for part in more:
+            yield workload.train_batch(part)
+
+    def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
+        num = self._workload.num_eval
+        for part in evaluation_slices(num, self._plan, self._rank):
+            yield self._workload.eval_batch(part.clamp(max=num - 1)), part < num
+
+
+class DatasetFeed:
+    """Reads the data set of the workload, itself or in worker processes."""
+
+    def __init__(
+        self, workload: Workload, plan: Plan, rank: int, seed: int, steps: range, is_evaluated: Callable[[int], bool]
+    ) -> None:
+        self._workload, self._plan, self._rank, self._seed = workload, plan, rank, seed
+        self._order, self._reader = Order(workload, seed), Reader(workload, seed)
+        self._steps, self._is_evaluated = steps, is_evaluated
+        self._workers: Any = None  # torch's iterator, which yields the batches of ``_requests``
+        self._num_left = 0  # batches of an earlier step that nobody has taken
+        for split in ("train", "eval"):
+            self._reader.open(split)  # type: ignore[arg-type]
+        if workload.num_workers:
+            loader = DataLoader(
+                self._reader,  # type: ignore[arg-type]
+                batch_size=None,
+                sampler=self._requests(),  # type: ignore[arg-type]
+                num_workers=workload.num_workers,
+                prefetch_factor=workload.prefetch,
+                collate_fn=_unchanged,
+                worker_init_fn=begin_worker,
+                multiprocessing_context="fork",
+                generator=torch.Generator(),
+            )
+            self._workers = iter(loader)
+
+    @property
+    def is_shared(self) -> bool:
+        return self._workers is not None
+
+    def open(self) -> None:
+        if self._workers is None:
+            for split in ("train", "eval"):
+                self._reader.read(Request(split, [Place(0, 0, 0)], 0))  # type: ignore[arg-type]
+
+    def step(self, step: int) -> Iterator[Batch]:
+        requests = self._of_step(step)
+        seed_everything((self._seed, step, self._plan.data_rank(self._rank)), self._workload)
+        yield from self._batches(requests)
+
+    def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
+        num = self._workload.num_eval
+        counted = (part < num for part in evaluation_slices(num, self._plan, self._rank))
+        return zip(self._batches(self._of_evaluation(0)), counted, strict=True)
+
+    def close(self) -> None:
+        if self._workers is not None:
+            self._workers._shutdown_workers()
+            self._workers = None
+
+    def _batches(self, requests: list[Request]) -> Iterator[Batch]:
+        while self._num_left:
+            self._num_left -= 1
+            self._wait_for_data()
+        if self._workers is None:
+            for request in requests:
+                yield self._reader.read(request)
+            return
+        self._num_left = len(requests)
+        while self._num_left:
+            self._num_left -= 1
+            yield self._wait_for_data()
+
+    def _wait_for_data(self) -> Batch:
+        found = next(self._workers)
+        if isinstance(found, Failure):
+            raise found.again()
+        return found
+
+    def death(self) -> DataFault | None:
+        """The fault of a worker that has died; None if all live."""
+        workers = self._workers._workers if self._workers is not None else []
+        dead = [(number, one.exitcode) for number, one in enumerate(workers) if one.exitcode]
+        if not dead:
+            return None
+        number, code = dead[0]
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        why = {
+            signal.SIGKILL: "perhaps the host has run out of memory: use fewer num_workers, or smaller samples",
+            signal.SIGBUS: "/dev/shm is full: make it larger (docker run --shm-size), or set num_workers to 0",
+        }.get(-code, "set num_workers = 0 to see where the data set fails")
+        return DataFault(
+            f"data worker {number} of {len(workers)} on rank {self._rank} {how} while it read samples; {why}"
+        )
+
+    def _requests(self) -> Iterator[Request]:
+        """All that the training will ask for."""
+        for step in self._steps:
+            yield from self._of_step(step)
+            if self._is_evaluated(step + 1):
+                yield from self._of_evaluation(step)
+
+    def _of_step(self, step: int) -> list[Request]:
+        places = self._order.places(step, self._plan.batch)
+        return [_request("train", part, step) for part in rank_slices(places, self._plan, self._rank)]
+
+    def _of_evaluation(self, step: int) -> list[Request]:
+        num = self._workload.num_eval
+        parts = (part.clamp(max=num - 1) for part in evaluation_slices(num, self._plan, self._rank))
+        return [_request("eval", torch.stack([torch.zeros_like(part), part, part], 1), step) for part in parts]
+
+
+def _request(split: SetName, places: Tensor, step: int) -> Request:
+    return Request(split, [Place(*place) for place in places.tolist()], step)
+
+
+def _unchanged(batch: Batch) -> Batch:
+    return batch

@@ -1,0 +1,111 @@
+"""The order of training samples, as a function of seed, epoch and step: it does not depend on the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from workloads.datasets import SetName, is_iterable, opened_dataset
+from workloads.protocol import Workload, defines
+from workloads.refusals import WrongResult, kinds_of
+from workloads.training.samples import batch_indices
+from workloads.training.seeds import kept_generators, seed_host
+
+
+def priced(workload: Workload, split: SetName, size: int) -> Tensor:
+    """Indices of ``size`` samples for which memory is predicted: the longest that the order can give, longest first.
+
+    Padded or packed, no micro-batch of as many samples is larger. Samples without lengths have one size: any will do.
+    """
+    lengths = lengths_of(workload, split)
+    num = workload.num_train if split == "train" else workload.num_eval
+    if lengths is None:
+        return torch.arange(size) % num
+    is_ordered = split == "train" and defines(workload, "order")
+    given = Order(workload, 0).epoch(0).unique() if is_ordered else torch.arange(num)
+    longest = given[lengths[given].argsort(descending=True, stable=True)]
+    return longest[torch.arange(size) % len(longest)]
+
+
+def lengths_of(workload: Workload, split: SetName) -> Tensor | None:
+    """The lengths of all samples of a set, float64, shape [n]; None if they have none. Raises ``WrongResult``."""
+    given = workload.lengths(split)
+    if given is None:
+        return None
+    num = workload.num_train if split == "train" else workload.num_eval
+    wanted = f'return one number for each of the {num} samples of "{split}", or None'
+    try:
+        lengths = torch.as_tensor(given, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise WrongResult(workload.lengths, f"returns {kinds_of(given)}", wanted) from None
+    if lengths.shape != (num,):
+        raise WrongResult(workload.lengths, f"returns {len(lengths.reshape(-1))} lengths", wanted)
+    return lengths
+
+
+class Order:
+    """The samples of each optimizer step. Epochs follow each other without a gap."""
+
+    def __init__(self, workload: Workload, seed: int) -> None:
+        self._workload, self._seed = workload, seed
+        self._is_own = defines(workload, "order")
+        self._in_order = defines(workload, "dataset") and is_iterable(opened_dataset(workload, "train"))
+        self._epochs: dict[int, Tensor] = {}  # those of the workload's own order that the last step needed
+        self._length = 0  # of each of them
+
+    @property
+    def epoch_length(self) -> int:
+        """Number of samples of an epoch."""
+        if not self._is_own:
+            return self._workload.num_train
+        return self._length or len(self.epoch(0))
+
+    def places(self, step: int, batch: int) -> Tensor:
+        """Epoch, position in the epoch, and index of each sample of a step, shape [batch, 3]."""
+        length = self.epoch_length
+        positions = torch.arange(step * batch, (step + 1) * batch)
+        epochs, inside = positions // length, positions % length
+        if self._in_order:
+            indices = inside
+        elif self._is_own:
+            wanted = epochs.unique().tolist()
+            indices = torch.cat([self.epoch(epoch)[inside[epochs == epoch]] for epoch in wanted])
+            self._epochs = {wanted[-1]: self._epochs[wanted[-1]]}
+        else:
+            indices = batch_indices(length, batch, step, self._seed)
+        return torch.stack([epochs, inside, indices], 1)
+
+    def epoch(self, epoch: int) -> Tensor:
+        """The workload's order of ``epoch``. Raises ``WrongResult`` unless it can be trained."""
+        if epoch not in self._epochs:
+            number = hash((self._seed, epoch))
+            with kept_generators():
+                seed_host(number, self._workload)
+                made = self._workload.order(epoch, torch.Generator().manual_seed(number))
+            self._epochs[epoch] = self._checked(made, epoch)
+        return self._epochs[epoch]
+
+    def _checked(self, made: Tensor | Sequence[int], epoch: int) -> Tensor:
+        method, num = self._workload.order, self._workload.num_train
+        wanted = f"return the indices of training samples, whole numbers from 0 to {num - 1}"
+        try:
+            indices = torch.as_tensor(made)
+        except (TypeError, ValueError, RuntimeError):
+            raise WrongResult(method, f"returns {kinds_of(made)}", wanted) from None
+        if indices.ndim != 1 or indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
+            raise WrongResult(method, f"returns {kinds_of(made)} of {indices.dtype}", wanted)
+        indices = indices.to(torch.int64)
+        if len(indices) == 0 or int(indices.min()) < 0 or int(indices.max()) >= num:
+            what = f"indices from {int(indices.min())} to {int(indices.max())}" if len(indices) else "no index"
+            raise WrongResult(method, f"returns {what} for epoch {epoch}", wanted)
+        length = self._length or (len(self.epoch(0)) if epoch else len(indices))
+        if len(indices) != length:
+            raise WrongResult(
+                method,
+                f"returns {length} indices for epoch 0, but {len(indices)} for epoch {epoch}",
+                "return as many for every epoch, so that a step's samples can be found without all epochs before it",
+            )
+        self._length = length
+        return indices
