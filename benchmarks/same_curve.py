@@ -29,7 +29,7 @@ from estimators.axes import Spread
 from estimators.constraints import Constraints
 from estimators.model import Divisions, Layout, Plan
 from placement.planning.ways import list_ways
-from workloads.protocol import Workload
+from workloads.protocol import BATCHES, Workload
 
 FOLDERS = tuple(Path(__file__).parent / "curves" / name for name in ("idioms", "unseen", "calling"))
 DEPENDS = "depends_on_division"
@@ -167,7 +167,7 @@ def idioms(folders: Sequence[Path]) -> list[tuple[Idiom, bool]]:
                 for each in lineage:
                     members = {**dict(_members(each)), **members}
                 bases = {base for each in lineage for base in _bases(each)}
-                if "Workload" in bases and all(members.get(name) for name in Workload.__abstractmethods__):
+                if "Workload" in bases and all(members.get(name) for name in (*Workload.__abstractmethods__, *BATCHES)):
                     assert isinstance(node, ast.ClassDef)
                     found.append((Idiom(folder, f"{name}:{node.name}"), DEPENDS in members))
     return found

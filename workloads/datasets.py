@@ -19,11 +19,11 @@ _CACHED = "_opened_datasets"  # attribute of a workload
 
 
 class Place(NamedTuple):
-    """A sample's place in the order of an epoch, and its index in the data set."""
+    """A sample's place in the order of an epoch, and ``sample``, its index in the data set."""
 
     epoch: int
     position: int
-    index: int
+    sample: int
 
 
 class Source(Protocol):
@@ -71,7 +71,7 @@ def is_iterable(dataset: Any) -> bool:
 def plain_batch(workload: Any, split: SetName, indices: Tensor) -> Any:
     """The samples ``indices`` of a set, put together, as in its first epoch without a shuffle."""
     places = [Place(0, index, index) for index in indices.tolist()]
-    return Reading(workload, split).batch(places, lambda place: torch.Generator().manual_seed(place.index))
+    return Reading(workload, split).batch(places, lambda place: torch.Generator().manual_seed(place.sample))
 
 
 class Reading:
@@ -92,7 +92,7 @@ class Reading:
 
     def _sample(self, place: Place, seed: Seed) -> Any:
         generator = seed(place)
-        sample = self._dataset[place.index] if self._stream is None else self._stream.at(place, seed)
+        sample = self._dataset[place.sample] if self._stream is None else self._stream.at(place, seed)
         return self._workload.augment(sample, generator) if self._split == "train" else sample
 
 

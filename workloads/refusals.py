@@ -325,6 +325,8 @@ _CAUSES = (
            "use plans without selective recompute", message=r"Trying to backward an extra time"),
     _Cause("uses a tensor that build_model made and that is no parameter, buffer or attribute of a module: {error}",
            "register it with register_buffer", message=r"device meta|meta tensor|on the meta device"),
+    _Cause("has samples that cannot be stacked: {error}", "define collate, which pads them to one size, or makes "
+           "tensors of what is none", message=r"stack expects each tensor|default_collate:"),
     _Cause("types of tensors do not match: {error}", "convert with .to(dtype), or make such inputs",
            message=r"(?i)dtype|scalar type|tensor of type"),
     _Cause("sizes of tensors do not match: {error}", "compare the sizes of the inputs with those of the layers",

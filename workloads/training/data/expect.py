@@ -44,9 +44,9 @@ def expect_samples(workload: Workload) -> None:
     if not defines(workload, "dataset"):
         return
     reader = Reader(workload, 0)
-    for name, num in (("train", workload.num_train), ("eval", workload.num_eval)):
-        places = [Place(0, index, index) for index in range(min(2, num))]
-        reader.read(Request(name, places, 0))  # type: ignore[arg-type]
+    for name in NAMES:
+        num = workload.num_train if name == "train" else workload.num_eval
+        reader.read(Request(name, [Place(0, index, index) for index in range(min(2, num))], 0))
 
 
 def _expect_one_way(workload: Workload) -> None:

@@ -7,6 +7,8 @@ What a worker holds, and the micro-batches that wait, are in host memory outside
 from __future__ import annotations
 
 import signal
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -17,13 +19,15 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from estimators.model import Plan
-from workloads.datasets import Place, SetName
+from workloads.datasets import NAMES, Place, SetName
 from workloads.protocol import Batch, Workload, defines
 from workloads.training.data.order import Order
 from workloads.training.data.reader import Failure, Reader, Request, begin_worker
 from workloads.training.faults import HostFault
 from workloads.training.samples import evaluation_slices, rank_slices
 from workloads.training.seeds import drawn_from, seed_everything
+
+DEATH_SECONDS = 1.0  # in which the exit code of a worker is known after its last sign of life
 
 
 class DataFault(HostFault):
@@ -33,8 +37,10 @@ class DataFault(HostFault):
 class Feed(Protocol):
     """Gives a rank its micro-batches, in host memory. Both methods yield each batch on demand and hold none."""
 
-    is_shared: bool
-    """Whether batches lie in memory that other processes have made, which is not counted as the rank's."""
+    @property
+    def is_shared(self) -> bool:
+        """Whether batches lie in memory that other processes have made, which is not counted as the rank's."""
+        ...
 
     def open(self) -> None:
         """Read a first sample of each set here, so that what that loads is not part of the budget."""
@@ -131,13 +137,13 @@ class DatasetFeed:
         self._steps, self._is_evaluated = steps, is_evaluated
         self._workers: Any = None  # torch's iterator, which yields the batches of ``_requests``
         self._num_left = 0  # batches of an earlier step that nobody has taken
-        for split in ("train", "eval"):
-            self._reader.open(split)  # type: ignore[arg-type]
+        for split in NAMES:
+            self._reader.open(split)
         if workload.num_workers:
-            loader = DataLoader(
+            loader: DataLoader[Batch] = DataLoader(
                 self._reader,  # type: ignore[arg-type]
                 batch_size=None,
-                sampler=self._requests(),  # type: ignore[arg-type]
+                sampler=self._requests(),
                 num_workers=workload.num_workers,
                 prefetch_factor=workload.prefetch,
                 collate_fn=_unchanged,
@@ -145,7 +151,9 @@ class DatasetFeed:
                 multiprocessing_context="fork",
                 generator=torch.Generator(),
             )
-            self._workers = iter(loader)
+            with warnings.catch_warnings():  # a process with threads forks here; `begin_worker` keeps that safe
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._workers = iter(loader)
 
     @property
     def is_shared(self) -> bool:
@@ -153,8 +161,8 @@ class DatasetFeed:
 
     def open(self) -> None:
         if self._workers is None:
-            for split in ("train", "eval"):
-                self._reader.read(Request(split, [Place(0, 0, 0)], 0))  # type: ignore[arg-type]
+            for split in NAMES:
+                self._reader.read(Request(split, [Place(0, 0, 0)], 0))
 
     def step(self, step: int) -> Iterator[Batch]:
         requests = self._of_step(step)
@@ -185,7 +193,13 @@ class DatasetFeed:
             yield self._wait_for_data()
 
     def _wait_for_data(self) -> Batch:
-        found = next(self._workers)
+        try:
+            found = next(self._workers)
+        except (RuntimeError, OSError, EOFError) as error:  # batches that lie with a dead worker cannot be fetched
+            deadline = time.monotonic() + DEATH_SECONDS
+            while not (death := self.death()) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            raise (death or error) from None
         if isinstance(found, Failure):
             raise found.again()
         return found

@@ -24,7 +24,8 @@ def priced(workload: Workload, split: SetName, size: int) -> Tensor:
     if lengths is None:
         return torch.arange(size) % num
     is_ordered = split == "train" and defines(workload, "order")
-    given = Order(workload, 0).epoch(0).unique() if is_ordered else torch.arange(num)
+    given = Order(workload, 0).epoch(0) if is_ordered else torch.arange(num)
+    given = torch.tensor(sorted(set(given.tolist())))
     longest = given[lengths[given].argsort(descending=True, stable=True)]
     return longest[torch.arange(size) % len(longest)]
 
@@ -70,9 +71,10 @@ class Order:
         if self._in_order:
             indices = inside
         elif self._is_own:
-            wanted = epochs.unique().tolist()
-            indices = torch.cat([self.epoch(epoch)[inside[epochs == epoch]] for epoch in wanted])
-            self._epochs = {wanted[-1]: self._epochs[wanted[-1]]}
+            first, last = int(epochs[0]), int(epochs[-1])
+            parts = [self.epoch(epoch)[inside[epochs == epoch]] for epoch in range(first, last + 1)]
+            indices = torch.cat(parts)
+            self._epochs = {last: self._epochs[last]}
         else:
             indices = batch_indices(length, batch, step, self._seed)
         return torch.stack([epochs, inside, indices], 1)
