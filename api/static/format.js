@@ -61,6 +61,11 @@ export function plural(number, noun) {
   return `${grouped.format(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
+/** The unit in which a study counts the steps of its trials. */
+export function stepUnit({ budget }) {
+  return budget.epochs ? "epoch" : "step";
+}
+
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return NONE;
   if (seconds < 0) return "0 s";

@@ -24,7 +24,8 @@ class Order:
     """Everything that the ranks of one attempt need. ``resume`` is the checkpoint to load; None: none.
 
     They train until step ``until`` of ``steps``; None: to the end. Copies of the trial may need the
-    checkpoint ``keep``. ``number`` is the trial's in its study.
+    checkpoint ``keep``. ``number`` is the trial's in its study. All
+    steps are epochs if it is ``in_epochs``.
     """
 
     trial_id: int
@@ -43,6 +44,7 @@ class Order:
     until: int | None = None
     keep: CheckpointName | None = None
     number: int = 0
+    in_epochs: bool = False
 
     @property
     def key(self) -> str:

@@ -65,11 +65,13 @@ class Budget(Strict):
 
     It also ends ``seconds`` after it was submitted, once its trials have held devices for ``device_hours`` (hours ×
     devices), or once one has reported the ``target``; what runs then counts with its newest value. ``steps`` are the
-    optimizer steps of one trial, with an evaluation after every ``report_every`` of them. ``max_concurrent`` limits the
-    trials that run at once. A trial may be lost ``max_lost`` times without a new checkpoint in between, and run out of
-    memory ``max_oom`` times, before it fails. An attempt that makes no progress for ``stall_seconds`` is ended; without
-    a value it is 50 of its steps, at least 300 s, and 900 s before the first steps are timed. A trace of a candidate
-    may take ``trace_seconds`` of processor time.
+    optimizer steps of one trial, with an evaluation after every ``report_every`` of them. With ``epochs`` a trial makes
+    so many passes over its training samples instead: then steps, reports and rungs are counted in epochs, each of as
+    many optimizer steps as the candidate's batch needs. ``max_concurrent`` limits the trials that run at once. A trial
+    may be lost ``max_lost`` times without a new checkpoint in between, and run out of memory ``max_oom`` times, before
+    it fails. An attempt that makes no progress for ``stall_seconds`` is ended; without a value it is 50 of its steps,
+    at least 300 s, and 900 s before the first steps are timed. A trace of a candidate may take ``trace_seconds`` of
+    processor time.
     """
 
     trials: Annotated[Integer, Field(ge=1, le=MAX_TRIALS)] = 20
@@ -77,12 +79,23 @@ class Budget(Strict):
     device_hours: Annotated[Number, Field(gt=0, le=10**9)] | None = None
     target: Number | None = None
     steps: Annotated[Integer, Field(ge=1, le=10**9)] = 100
+    epochs: Annotated[Integer, Field(ge=1, le=10**6)] | None = None
     report_every: Annotated[Integer, Field(ge=1)] | None = None
     max_concurrent: Annotated[Integer, Field(ge=1)] | None = None
     max_lost: Annotated[Integer, Field(ge=0)] = 5
     max_oom: Annotated[Integer, Field(ge=0)] = 5
     stall_seconds: Annotated[float, Field(gt=0, le=10**7)] | None = None
     trace_seconds: Annotated[Integer, Field(ge=1, le=3600)] = TRACE_SECONDS
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_epochs(cls, data: Any) -> Any:
+        """A trial of so many epochs has as many steps."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("epochs"), int):
+            return data
+        if data.get("steps", data["epochs"]) != data["epochs"]:
+            raise ValueError("steps and epochs both say how long a trial is; keep one of them")
+        return {**data, "steps": data["epochs"]}
 
     @model_validator(mode="after")
     def _reported(self) -> Self:
@@ -241,8 +254,9 @@ class StudySpec(Strict):
 
     @property
     def report_every(self) -> int:
-        """Steps from one evaluation to the next; a tenth of all steps by default."""
-        return self.budget.report_every or max(1, math.ceil(self.budget.steps / 10))
+        """Steps from one evaluation to the next; by default each epoch, or a tenth of all steps."""
+        every = max(1, self.budget.epochs // MAX_REPORTS) if self.budget.epochs else math.ceil(self.budget.steps / 10)
+        return self.budget.report_every or every
 
     @property
     def stopping_rules(self) -> Sequence[RuleOptions]:

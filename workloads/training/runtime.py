@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Literal, Protocol
@@ -38,6 +38,7 @@ from workloads.training.checkpoints.folders import expect_shared
 from workloads.training.checkpoints.name import CheckpointName, trial_folder
 from workloads.training.data.expect import expect_data, expect_order
 from workloads.training.data.feed import Feed, feeding
+from workloads.training.data.order import Order
 from workloads.training.digests import expect_agreement
 from workloads.training.faults import StorageFault
 from workloads.training.gang import process_group
@@ -58,7 +59,9 @@ class Job:
     """The orders for all ranks of an attempt. ``resume`` None: do not resume; ``budget_bytes`` None: no limit.
 
     Training ends after step ``until`` of ``steps``, or after the last one if that is None. ``resume`` is the checkpoint
-    to load; ``checkpoint_root`` holds those of all trials. ``report_every`` counts optimizer steps.
+    to load; ``checkpoint_root`` holds those of all trials. ``steps``, ``until``, ``report_every`` and the steps of
+    checkpoints and reports are optimizer steps, or epochs if the job is ``in_epochs``. ``each`` counts the optimizer
+    steps in one step of a checkpoint or report.
     """
 
     candidate: Candidate
@@ -76,6 +79,8 @@ class Job:
     study_id: int = 0
     number: int = 0
     attempt: int = 0
+    in_epochs: bool = False
+    each: int = 1
 
     @property
     def last_step(self) -> int:
@@ -84,19 +89,25 @@ class Job:
 
     @property
     def begin(self) -> int:
-        """Number of steps that earlier attempts have trained."""
-        return self.resume.step if self.resume else 0
+        """Number of optimizer steps that earlier attempts have trained."""
+        return self.resume.step * self.each if self.resume else 0
 
     def is_evaluated(self, step: int) -> bool:
         """Whether an evaluation follows when ``step`` steps are done."""
         return step % self.report_every == 0 or step == self.last_step
+
+    def in_optimizer_steps(self, epoch_length: int) -> Job:
+        """The job with its limits in optimizer steps; an epoch has as many as it takes to see all its samples."""
+        each = math.ceil(epoch_length / self.plan.batch) if self.in_epochs else 1
+        until = None if self.until is None else self.until * each
+        return replace(self, steps=self.steps * each, until=until, report_every=self.report_every * each, each=each)
 
 
 class Reporter(Protocol):
     """Receives a rank's reports. Only rank 0 reports; every rank asks whether to stop, and one yes stops all."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Report an evaluation after ``step`` optimizer steps: the workload's metrics, and ``train_loss``.
+        """Report an evaluation after ``step`` steps: the workload's metrics, and ``train_loss``.
 
         ``train_loss`` is the mean over the steps since the last evaluation.
         """
@@ -114,7 +125,7 @@ class Reporter(Protocol):
         ...
 
     def checkpoint(self, step: int) -> None:
-        """Report that a checkpoint after ``step`` optimizer steps is committed."""
+        """Report that a checkpoint after ``step`` steps is committed."""
         ...
 
     def progressed(self, step: int) -> None:
@@ -164,6 +175,7 @@ def train(
         workload.trial = Trial(job.study_id, job.number, job.attempt, rank, world_size, kept)
         expect_data(workload)
         expect_order(workload, job.plan.batch)
+        job = job.in_optimizer_steps(Order(workload, job.seed).epoch_length)
         # Workers are forked first, so that they hold none of the gang's connections and nothing of the model.
         with feeding(workload, job.plan, rank, job.seed, range(job.begin, job.last_step), job.is_evaluated) as feed:
             with process_group(job.plan, rank, rendezvous, device) as mesh:
@@ -262,7 +274,7 @@ class _Run:
         return "done"
 
     def _resume(self) -> int:
-        """Load the checkpoint to resume from, and return its step; 0 if there is none to resume from.
+        """Load the checkpoint to resume from, and return its optimizer step; 0 if there is none to resume from.
 
         Raises ``StorageFault`` on every rank if one of them does not find it: a trial never silently starts again.
         """
@@ -279,7 +291,7 @@ class _Run:
         with self.held.lifted():
             is_own = resume.trial_id == self.job.trial_id  # a copy of another trial has options of its own
             checkpoint.load(root, resume, self.model, self.optimizer, with_options=is_own)
-        return resume.step
+        return resume.step * self.job.each
 
     def _step(self, step: int, measured: bool) -> Tensor:
         self.workload.on_step(step, self.job.steps, self.optimizer)
@@ -331,7 +343,7 @@ class _Run:
         if self.rank == 0:
             if self.step_seconds:
                 self.reporter.timed(median(self.step_seconds), self.num_timed)
-            self.reporter.metrics(step, values)
+            self.reporter.metrics(step // self.job.each, values)
         if step == self.job.last_step or self._checkpoint_is_due():
             self._checkpoint(step)
 
@@ -347,12 +359,12 @@ class _Run:
     def _checkpoint(self, step: int) -> None:
         began = time.monotonic()
         with self.held.during(Phase.CHECKPOINT), self.held.uncounted():
-            needed, name = self.reporter.needed_checkpoints(), CheckpointName(self.job.trial_id, step)
+            needed, name = self.reporter.needed_checkpoints(), CheckpointName(self.job.trial_id, step // self.job.each)
             checkpoint.save(self.job.checkpoint_root, name, self.model, self.optimizer, needed)
         self.checkpoint_at = time.monotonic()
         self.checkpoint_seconds = self.checkpoint_at - began
         if self.rank == 0:
-            self.reporter.checkpoint(step)
+            self.reporter.checkpoint(step // self.job.each)
 
     def _evaluate(self) -> dict[str, float]:
         """Metrics averaged over all held-out samples. Padding gives every rank the same number of forward passes."""

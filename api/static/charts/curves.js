@@ -42,9 +42,10 @@ export class Curves extends Chart {
     this.plot.setCursor({ left: this.pointer.clientX - inside.left, top: this.pointer.clientY - inside.top });
   }
 
-  update(lines, { name, bestId = null, marks = [] }) {
+  update(lines, { name, unit = "step", bestId = null, marks = [] }) {
     this.lines = lines;
     this.name = name;
+    this.unit = unit;
     this.bestId = bestId;
     this.marks = marks;
     const signature = [name, bestId, ...lines.map((line) => `${line.trial.id}${line.trial.state}`)].join();
@@ -93,7 +94,7 @@ export class Curves extends Chart {
         y: { range: (_, low, high) => padded(low, high) },
       },
       axes: [
-        this.axis("step", { values: wholeNumbers }),
+        this.axis(this.unit, { values: wholeNumbers }),
         this.axis(this.name, { size: 48, values: (_, splits) => splits.map(num) }),
       ],
       series: [{}, ...series],
@@ -134,7 +135,7 @@ export class Curves extends Chart {
     const value = row === null || row === undefined ? undefined : this.plot.data[this.lit + 1][row];
     if (value === undefined || value === null) return this.point(null);
     const step = this.plot.data[0][row];
-    const text = h("div", {}, `${this.name} ${metric(value)} at step ${count(step)}`);
+    const text = h("div", {}, `${this.name} ${metric(value)} at ${this.unit} ${count(step)}`);
     this.point([head(this.lines[this.lit].trial), text], this.plot.valToPos(step, "x"), this.plot.valToPos(value, "y"));
   }
 }

@@ -4,14 +4,14 @@ import { Curves } from "../charts/curves.js";
 import * as api from "../client.js";
 import { aside, card, chartBox } from "../elements/card.js";
 import { h, keyed, setText, setTitle } from "../elements/dom.js";
-import { count, plural } from "../format.js";
+import { count, plural, stepUnit } from "../format.js";
 
 const POINTS = 150; // of each of up to 200 lines, in a chart of about 500 pixels
 
 export function curvesPanel({ state, page, open }) {
   const beside = aside("curves");
   const select = h("select", { id: "metric" });
-  const box = chartBox("curves", "The chosen metric by step, one line per trial");
+  const box = chartBox("curves", "The chosen metric over training, one line per trial");
   const chart = new Curves(box, { open, onHover: (trial) => page.point(panel, trial) });
   const refresh = page.refresher((numbers) => load(numbers.filter((number) => state.leading.includes(number))), 3000);
   select.addEventListener("change", () => {
@@ -50,6 +50,7 @@ export function curvesPanel({ state, page, open }) {
     const best = drawn.find((line) => line.trial.number === state.study.best?.trial);
     chart.update([...drawn.filter((line) => line !== best), ...(best ? [best] : [])], {
       name: state.metric,
+      unit: stepUnit(state.study.spec),
       bestId: best?.trial.id ?? null,
     });
   }

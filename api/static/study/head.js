@@ -2,7 +2,7 @@
 
 import { byId, setText } from "../elements/dom.js";
 import { progressBar, setProgress, setStudyState } from "../elements/marks.js";
-import { count, duration, metric, plural } from "../format.js";
+import { count, duration, metric, plural, stepUnit } from "../format.js";
 import { progressOf } from "../states.js";
 
 export function headPanel({ state }) {
@@ -37,7 +37,7 @@ function drawTask(study) {
 /** What a study does, in one line. */
 export function taskWords({ objective, workload, search, stopping, budget }) {
   const rules = [stopping].flat().map(ruleWords).join(" + ");
-  const steps = `${plural(budget.steps, "step")} per trial`;
+  const steps = `${plural(budget.steps, stepUnit({ budget }))} per trial`;
   return `${objective.direction} ${objective.metric} · ${workload} · ${samplerWords(search.sampler)}, ${rules} · ${steps}`;
 }
 

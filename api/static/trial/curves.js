@@ -4,6 +4,7 @@ import { Curves } from "../charts/curves.js";
 import * as api from "../client.js";
 import { aside, card } from "../elements/card.js";
 import { h, keyed, setText } from "../elements/dom.js";
+import { stepUnit } from "../format.js";
 
 const POINTS = 1000;
 
@@ -20,7 +21,11 @@ export function curvesPanel({ state, page }) {
   const refreshMine = (event) => state.isMine(event) && refresh("curves");
 
   function figure(name) {
-    const chart = h("div", { class: "chart short", role: "img", "aria-label": `${name} by step` });
+    const chart = h("div", {
+      class: "chart short",
+      role: "img",
+      "aria-label": `${name} by ${stepUnit(state.study.spec)}`,
+    });
     const node = h("figure", { class: "span-6" }, chart);
     charts.set(name, new Curves(chart, { blank: `No finite value of ${name} yet.` }));
     return node;
@@ -44,7 +49,11 @@ export function curvesPanel({ state, page }) {
       for (const { metric: name, step, value, resumed } of ordered) {
         charts
           .get(name)
-          .update([{ trial, points: step.map((at, index) => [at, value[index]]) }], { name, marks: resumed });
+          .update([{ trial, points: step.map((at, index) => [at, value[index]]) }], {
+            name,
+            unit: stepUnit(state.study.spec),
+            marks: resumed,
+          });
       }
     },
     load,

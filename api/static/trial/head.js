@@ -2,7 +2,7 @@
 
 import { byId, h, setText } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
-import { count, duration, metric, mibWords, runSeconds, stepWords, toMib } from "../format.js";
+import { count, duration, metric, mibWords, runSeconds, stepUnit, stepWords, toMib } from "../format.js";
 import { ranOut } from "../states.js";
 
 export function headPanel({ state }) {
@@ -31,13 +31,14 @@ function drawNames({ trial, study }) {
 function parentWords({ parent_number: number, parent_step: step }, study) {
   if (number === null) return [];
   const link = h("a", { href: `/studies/${study.id}/trials/${number}` }, `trial ${number}`);
-  return ["a copy of ", link, ` at step ${step} · `];
+  return ["a copy of ", link, ` at ${stepUnit(study.spec)} ${step} · `];
 }
 
 function drawValue({ trial, study }) {
   const { metric: objective } = study.spec.objective;
   setText(byId("value-label"), objective.charAt(0).toUpperCase() + objective.slice(1));
   setText(byId("value"), metric(trial.value));
+  setText(byId("steps-label"), study.spec.budget.epochs ? "Epochs" : "Steps");
   byId("steps").replaceChildren(
     count(Math.max(0, trial.step)),
     " ",

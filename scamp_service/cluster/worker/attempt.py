@@ -111,6 +111,7 @@ class Training:
             study_id=order.study_id,
             number=order.number,
             attempt=order.attempt,
+            in_epochs=order.in_epochs,
         )
         return self.train(job, rank, world, self._store(rank, world), self.reports)
 

@@ -30,4 +30,5 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         until=next_pause(study.stopping, trial),
         keep=CheckpointName(trial.id, trial.judged_step) if study.mutate else None,
         number=trial.number,
+        in_epochs=study.in_epochs,
     )

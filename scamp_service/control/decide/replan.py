@@ -143,7 +143,14 @@ def _can_start(s: Snapshot, sized: Sized, among: list[str], instead_of: Attempt 
 
 
 def _seconds_left(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
-    return (s.studies[trial.study_id].steps - trial.step) * (attempt.measured_step_seconds or 0.0)
+    return (s.studies[trial.study_id].steps - trial.step) * _seconds_per_step(s, trial, attempt)
+
+
+def _seconds_per_step(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
+    """Seconds of a step as the study counts them: an epoch has more than one optimizer step."""
+    if not s.studies[trial.study_id].in_epochs or attempt.started_at is None:
+        return attempt.measured_step_seconds or 0.0
+    return (s.now - attempt.started_at) / max(1, trial.step)
 
 
 def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, sized: Sized) -> float:
@@ -152,7 +159,7 @@ def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, sized: Sized) ->
         return 0.0
     left = _seconds_left(s, trial, attempt)
     kept = s.checkpoints.get(trial.id)
-    again = (trial.step - (kept.step if kept else 0)) * (attempt.measured_step_seconds or 0.0)
+    again = (trial.step - (kept.step if kept else 0)) * _seconds_per_step(s, trial, attempt)
     ratio = sized.step_seconds / attempt.predicted_step_seconds
     return left - (left + again) * ratio - RESTART_SECONDS
 

@@ -7,6 +7,7 @@ import yaml
 
 from scamp_service.settings import ROOT
 from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
 from tests.studies import study
 
 
@@ -27,3 +28,11 @@ def test_reports_come_ten_times_unless_said_otherwise() -> None:
     assert parse_study(study(budget={"steps": 95})).report_every == 10
     assert parse_study(study(budget={"steps": 3})).report_every == 1
     assert parse_study(study(budget={"steps": 95, "report_every": 7})).report_every == 7
+    assert parse_study(study(budget={"epochs": 95})).report_every == 1
+
+
+def test_a_trial_of_epochs_counts_its_steps_in_epochs_also_when_its_spec_is_read_again() -> None:
+    spec = parse_study(study(budget={"epochs": 12}))
+    assert (spec.budget.steps, spec.budget.epochs) == (12, 12)
+    assert StudySpec.model_validate(spec.to_json()) == spec
+    assert StudySpec.model_validate(spec.as_given()) == spec

@@ -10,6 +10,7 @@ import torch
 
 from estimators.model import Candidate, Plan
 from tests.workloads.one_rank import Collected
+from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.runtime import Job, train
 
 # fp32 sums in another order, over a few steps of AdamW; a wrong scale or sample shows up at 1e-2.
@@ -168,6 +169,28 @@ def test_a_resumed_training_goes_on_with_the_same_curve_on_other_ranks(
     assert [answer["ended"] for answer in stopped] == ["stopped"] * first.world_size
     assert stopped[0]["checkpoints"] == [2]
     assert_same(ranks.curve(then, checkpoint_root=str(tmp_path), resume_step=2), single[1:])
+
+
+def test_epochs_are_the_unit_of_reports_and_checkpoints_also_after_a_resume(
+    tied: dict[str, Any], tmp_path: Path
+) -> None:
+    def trained(in_epochs: bool, steps: int, until: int, resume: int = 0) -> Collected:
+        """Reports and checkpoints with batches of 16 out of 50 samples: 4 optimizer steps in an epoch."""
+        reporter = Collected(None)
+        start = CheckpointName(1, resume) if resume else None
+        saved = tmp_path / f"{in_epochs}"
+        job = Job(
+            Candidate("tied.py:Tied", None, {}), tmp_path, Plan(16), 0, steps, 1 if in_epochs else 4, None, saved, 1,
+            start, "loss", until=until, in_epochs=in_epochs,
+        )  # fmt: skip
+        assert train(job, 0, 1, None, reporter) == "done"
+        return reporter
+
+    expected = trained(in_epochs=False, steps=12, until=12).reports
+    first = trained(in_epochs=True, steps=3, until=2)
+    assert first.checkpoints[-1].step == 2
+    reports = first.reports + trained(in_epochs=True, steps=3, until=3, resume=2).reports
+    assert reports == [(step // 4, values) for step, values in expected]
 
 
 def test_a_resumed_replica_takes_only_the_states_that_it_updates(ranks: Any, tmp_path: Path) -> None:

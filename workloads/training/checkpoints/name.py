@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointName:
-    """The checkpoint that trial ``trial_id`` wrote after ``step`` optimizer steps."""
+    """The checkpoint that trial ``trial_id`` wrote after ``step`` steps, as its study counts them."""
 
     trial_id: int
     step: int
