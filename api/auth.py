@@ -108,7 +108,9 @@ class Guard:
         if self._token is None or _is_open(scope["path"]) or self._knows(headers):
             return None
         if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
-            return RedirectResponse(f"/login?next={quote(scope['path'])}", 303)
+            query = scope["query_string"].decode("latin-1")
+            wanted = f"{scope['path']}?{query}" if query else scope["path"]
+            return RedirectResponse(f"/login?next={quote(wanted)}", 303)
         detail = "an API token is needed: send it as `Authorization: Bearer TOKEN`, or set SCAMP_API_TOKEN for `scamp`"
         return problem(401, detail, {"WWW-Authenticate": "Bearer"})
 

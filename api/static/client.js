@@ -27,7 +27,7 @@ export async function request(path, options = {}) {
 
 /** Leaves the page for the one to sign in. It never resolves, so that no error shows up meanwhile. */
 function signIn() {
-  location.assign(`/login?next=${encodeURIComponent(location.pathname)}`);
+  location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
   return new Promise(() => {});
 }
 
@@ -102,14 +102,23 @@ export function history(studyId) {
   return request(`/v1/studies/${studyId}/history`);
 }
 
-/** Numbers of the trials in the order of a column, only of trials in `states` if there are any. */
-export async function order(studyId, { by, descending, states }) {
-  const query = new URLSearchParams([
-    ["by", by],
-    ["descending", descending],
-    ...states.map((state) => ["state", state]),
-  ]);
+/** Numbers of the trials in an order; `query`: that of `study/table_view.js`. */
+export async function order(studyId, query) {
   return (await request(`/v1/studies/${studyId}/order?${query}`)).number;
+}
+
+/** Address of the same trials as CSV. */
+export function csvAddress(studyId, query) {
+  return `/v1/studies/${studyId}/trials.csv?${query}`;
+}
+
+/** Values of these parameters by trial, as columns, thinned: see CandidatesView of the API. */
+export function candidates(studyId, { params = [], states = [], where = "", points }) {
+  const query = new URLSearchParams({ points });
+  for (const name of params) query.append("param", name);
+  for (const state of states) query.append("state", state);
+  if (where) query.set("where", where);
+  return request(`/v1/studies/${studyId}/candidates?${query}`);
 }
 
 /** Measured attempts by trial, {trial_id, number, state, attempts}: those on the outline of all, `points` at most. */

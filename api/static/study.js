@@ -12,6 +12,7 @@ import { historyPanel } from "./study/history.js";
 import { memoryPanel } from "./study/memory.js";
 import { StudyState } from "./study/state.js";
 import { stepsPanel } from "./study/steps.js";
+import { readView } from "./study/table_view.js";
 import { trialsPanel } from "./study/trials.js";
 
 /** The panels in the order of the page. */
@@ -20,6 +21,7 @@ const PANELS = [headPanel, actionsPanel, historyPanel, bestPanel, curvesPanel, m
 const data = byId("study").dataset;
 const studyId = Number(data.studyId);
 const state = new StudyState(studyId, Number(data.mostCurves));
+state.view = readView(location.search);
 const page = new Page(state, byId("panels"));
 const feeds = new StudyFeeds(state, page);
 const open = (trial) => location.assign(`/studies/${studyId}/trials/${trial.number}`);

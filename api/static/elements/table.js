@@ -7,7 +7,7 @@ const ROW = 32; // height in CSS pixels
 const SPARE = 12; // rows kept above and below the visible ones
 
 /**
- * `columns`: [{key, name, width or least, numeric, cell(td, row)}]. A row is identified by its `number`; `rowAt(number)`
+ * `columns`: [{key, name, width or least, numeric, isLargeFirst(), cell(td, row)}], those to show at first. A row is identified by its `number`; `rowAt(number)`
  * returns it, or undefined while it is not known: then only the first column is filled, and `onMissing(numbers)` is called.
  * `onSort(key, descending)` is to call `setOrder`. `onOpen(number)` handles a click anywhere in a row; `onHover(row | null)`
  * is called as the pointer moves.
@@ -16,7 +16,6 @@ export class PagedTable {
   constructor(box, { columns, caption, sortBy, empty, rowAt, rowClass, onMissing, onSort, onOpen, onHover }) {
     Object.assign(this, {
       box,
-      columns,
       empty,
       rowAt,
       rowClass,
@@ -29,18 +28,12 @@ export class PagedTable {
     });
     this.order = { length: 0, at: () => null };
     this.body = h("tbody");
-    this.above = h("tr", { class: "space", "aria-hidden": "true" }, h("td", { colspan: columns.length }));
-    this.below = h("tr", { class: "space", "aria-hidden": "true" }, h("td", { colspan: columns.length }));
-    this.nothing = h("tr", { class: "empty" }, h("td", { colspan: columns.length }));
-    this.table = h(
-      "table",
-      {},
-      h("caption", { class: "visually-hidden" }, caption),
-      this.widths(),
-      h("thead", {}, this.headRow()),
-      this.body,
-    );
-    this.table.style.minWidth = `${columns.reduce((sum, column) => sum + (column.width ?? column.least), 0)}px`;
+    [this.above, this.below] = [0, 0].map(() => h("tr", { class: "space", "aria-hidden": "true" }, h("td")));
+    this.nothing = h("tr", { class: "empty" }, h("td"));
+    this.group = h("colgroup");
+    this.head = h("thead");
+    this.table = h("table", {}, h("caption", { class: "visually-hidden" }, caption), this.group, this.head, this.body);
+    this.setColumns(columns);
     box.style.setProperty("--row", `${ROW}px`);
     box.replaceChildren(this.table);
     this.height = this.top = 0;
@@ -65,16 +58,23 @@ export class PagedTable {
     this.draw();
   }
 
+  /** Show these columns, in this order. */
+  setColumns(columns) {
+    this.columns = columns;
+    this.group.replaceChildren(...this.widths());
+    this.head.replaceChildren(this.headRow());
+    for (const row of [this.above, this.below, this.nothing]) row.firstChild.colSpan = columns.length;
+    this.table.style.minWidth = `${columns.reduce((sum, column) => sum + (column.width ?? column.least), 0)}px`;
+    keyed(this.body, [], () => null); // rows have a cell for each column
+    this.draw?.();
+  }
+
   widths() {
-    return h(
-      "colgroup",
-      {},
-      this.columns.map((column) => {
-        const col = h("col");
-        if (column.width) col.style.width = `${column.width}px`;
-        return col;
-      }),
-    );
+    return this.columns.map((column) => {
+      const col = h("col");
+      if (column.width) col.style.width = `${column.width}px`;
+      return col;
+    });
   }
 
   headRow() {
@@ -89,7 +89,7 @@ export class PagedTable {
         {
           scope: "col",
           class: column.numeric ? "num" : null,
-          "aria-sort": column.key === this.sortBy ? "ascending" : "none",
+          "aria-sort": this.sortOf(column),
         },
         button,
       );
@@ -97,15 +97,21 @@ export class PagedTable {
     return h("tr", {}, this.heads);
   }
 
+  sortOf({ key }) {
+    if (key !== this.sortBy) return "none";
+    return this.descending ? "descending" : "ascending";
+  }
+
   sortOn(column) {
-    this.descending = this.sortBy === column.key ? !this.descending : false;
-    this.sortBy = column.key;
-    this.columns.forEach((each, index) => {
-      const order = this.descending ? "descending" : "ascending";
-      this.heads[index].setAttribute("aria-sort", each.key === this.sortBy ? order : "none");
-    });
+    this.setSort(column.key, this.sortBy === column.key ? !this.descending : (column.isLargeFirst?.() ?? false));
     this.box.scrollTop = this.top = 0;
     this.onSort(this.sortBy, this.descending);
+  }
+
+  /** Show in the head by which column rows are sorted. */
+  setSort(sortBy, descending) {
+    [this.sortBy, this.descending] = [sortBy, descending];
+    this.columns.forEach((each, index) => this.heads[index].setAttribute("aria-sort", this.sortOf(each)));
   }
 
   drawNow() {

@@ -2,7 +2,8 @@
 
 import { h, setText, setTitle } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
-import { count, duration, metric, mib, microBatch, paramsLine, runSeconds } from "../format.js";
+import { count, duration, metric, mib, microBatch, paramValue, paramsLine, runSeconds } from "../format.js";
+import { parameterKey, valueAt } from "./table_view.js";
 
 function text(value) {
   return (cell, trial) => setText(cell, value(trial));
@@ -32,8 +33,34 @@ function attempts(cell, trial) {
   );
 }
 
-/** `fixed()` returns the parameters that are the same in all trials of the study. */
-export function trialColumns(studyId, fixed) {
+/** The column of one parameter. `dimension`: how the study file has it, if it does. */
+export function parameterColumn(name, dimension) {
+  const words = (trial) => {
+    const value = valueAt(trial.params, name);
+    return value === undefined
+      ? "–"
+      : Array.isArray(value) && value[0]?.constructor === Object
+        ? count(value.length)
+        : paramValue(value);
+  };
+  return {
+    key: parameterKey(name),
+    name,
+    width: Math.min(200, Math.max(84, 34 + 7.2 * name.length)),
+    numeric: dimension?.low !== undefined || dimension?.repeat !== undefined,
+    title: `Parameter ${name}`,
+    cell: titled(words, (trial) => {
+      const value = valueAt(trial.params, name);
+      return value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+    }),
+  };
+}
+
+/**
+ * All columns but those of single parameters. `fixed()` returns the parameters that are the same in all trials of the
+ * study, `isLargeFirst()` whether large values are better. Extra columns are not shown by default.
+ */
+export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
   const link = (cell, trial) => {
     if (!cell.firstChild) cell.append(h("a", { href: `/studies/${studyId}/trials/${trial.number}` }));
     setText(cell.firstChild, trial.number);
@@ -41,10 +68,12 @@ export function trialColumns(studyId, fixed) {
   return [
     { key: "number", name: "#", width: 48, numeric: true, cell: link },
     { key: "state", name: "State", width: 112, cell: (cell, t) => setState(cell, t.state) },
-    { key: "value", name: "Value", width: 74, numeric: true, cell: text((t) => metric(t.value)) },
+    { key: "value", name: "Value", width: 74, numeric: true, isLargeFirst, cell: text((t) => metric(t.value)) },
     {
       key: "params",
       name: "Parameters",
+      title: "All parameters that are not fixed",
+      isExtra: true,
       least: 160,
       cell: titled(
         (t) => paramsLine(t.params, fixed()),

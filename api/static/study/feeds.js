@@ -2,8 +2,10 @@
 // what has changed; what they do not carry is fetched here.
 
 import * as api from "../client.js";
+import { parameterOf } from "./table_view.js";
 
 const PEAK_POINTS = 1000;
+const CANDIDATES = 1500;
 
 /** A panel without a picture. Panels call `fetchRow(number)` for the trial of a row that they are to show. */
 export class StudyFeeds {
@@ -16,6 +18,7 @@ export class StudyFeeds {
     this.refreshStudy = page.refresher(async () => state.setStudy(await api.study(studyId)));
     this.refreshRows = page.refresher(async (numbers) => state.keepRows(await api.trials(studyId, numbers)), 2000);
     this.refreshHistory = page.refresher(async () => state.keepHistory(await api.history(studyId)), 5000);
+    this.refreshCandidates = page.refresher(() => this.loadCandidates(), 5000);
     this.refreshPeaks = page.refresher(async (numbers) => {
       state.keepPeaks(await api.peaksOf(studyId, numbers));
       this.refreshStudy("errors");
@@ -41,6 +44,31 @@ export class StudyFeeds {
     const { state, page } = this;
     page.run(async () => state.keepRows(await api.running(state.studyId)));
     page.run(async () => state.keepPeaks(await api.peaks(state.studyId, PEAK_POINTS)));
+    page.run(() => this.loadCandidates());
+    state.watch((field) => field === "view" && this.loadIfChanged());
+  }
+
+  /** Fetch the candidates that pass the table's filter, with the parameters whose columns are shown. */
+  async loadCandidates() {
+    const { state } = this;
+    const query = this.candidatesQuery();
+    this.askedFor = JSON.stringify(query);
+    try {
+      const found = await api.candidates(state.studyId, query);
+      if (this.askedFor === JSON.stringify(query)) state.keepCandidates(found);
+    } catch (error) {
+      if (error.status !== 422) throw error; // the table says what is wrong with the filter
+    }
+  }
+
+  candidatesQuery() {
+    const { columns, states, where } = this.state.view;
+    const params = (columns ?? []).map(parameterOf).filter((name) => name !== null);
+    return { params, states, where, points: CANDIDATES };
+  }
+
+  loadIfChanged() {
+    if (this.askedFor !== JSON.stringify(this.candidatesQuery())) this.page.run(() => this.loadCandidates());
   }
 
   /** Fetch the trial of a row. Calls made together become one request. */
@@ -70,6 +98,7 @@ export class StudyFeeds {
     if (attempt > 0) this.askForCurve(number);
     this.thinHistory();
     this.refreshStudy("trial");
+    this.refreshCandidates("trial");
   }
 
   onAttempt({ trial_id: id }) {

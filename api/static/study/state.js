@@ -5,6 +5,7 @@ import { asTrial } from "../client.js";
 import { toMib } from "../format.js";
 import { PageState } from "../page_state.js";
 import { TERMINAL, numIn } from "../states.js";
+import { readView } from "./table_view.js";
 
 const MOST_POINTS = 3000; // points of the history; beyond it, it is to be thinned again
 const MOST_ROWS = 3000; // rows that are kept beside the running ones
@@ -25,6 +26,8 @@ export class StudyState extends PageState {
     this.metric = null; // name of the metric whose curves are drawn
     this.metricNames = new Set();
     this.leading = []; // numbers of the trials whose curves are drawn
+    this.view = readView(""); // columns, order and filter of the table
+    this.candidates = null; // parameters and values of trials that pass the filter; see CandidatesView of the API
     this.lines = new Map(); // number → {trial, points} of the chosen metric
     this.on = { trial: (event) => this.onTrial(event), metrics: (event) => this.onMetrics(event) };
   }
@@ -39,6 +42,20 @@ export class StudyState extends PageState {
 
   get runningRows() {
     return [...this.rows.values()].filter((trial) => trial.state === "RUNNING");
+  }
+
+  /** Whether the objective is to be maximized or minimized. */
+  direction = () => this.study?.spec.objective.direction ?? "maximize";
+
+  /** Flat names of the parameters that are searched; those of blocks too, once candidates have been fetched. */
+  get parameterNames() {
+    return this.candidates?.names ?? Object.keys(this.study?.spec.space ?? {});
+  }
+
+  /** Change how the user looks at the table. */
+  look(changes) {
+    this.view = { ...this.view, ...changes };
+    this.changed("view");
   }
 
   /** Value of the objective among the values of an evaluation; null if it has none that is finite. */
@@ -97,6 +114,11 @@ export class StudyState extends PageState {
     this.leading = found.leading;
     for (const number of this.lines.keys()) if (!this.leading.includes(number)) this.lines.delete(number);
     this.changed("points");
+  }
+
+  keepCandidates(found) {
+    this.candidates = found;
+    this.changed("candidates");
   }
 
   /** Keep measured attempts by trial, {trial_id, number, state, attempts}, with peaks in MiB as well. */

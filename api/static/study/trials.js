@@ -1,89 +1,147 @@
-// The table of all trials. The server sorts and filters it, and only the rows that are seen are fetched.
+// The table of all trials. The server sorts and filters it, and only the rows that are seen are fetched. Its columns,
+// order and filter are in the page's address; what the filter leaves is also what the charts of parameters show.
 
 import * as api from "../client.js";
-import { aside, card, scrolling } from "../elements/card.js";
+import { card, scrolling } from "../elements/card.js";
+import { columnChooser } from "../elements/column_chooser.js";
 import { h, keyed, setText } from "../elements/dom.js";
 import { stateMark } from "../elements/marks.js";
 import { PagedTable } from "../elements/table.js";
 import { count, plural } from "../format.js";
 import { LIVE_STUDY, TRIAL_STATES } from "../states.js";
-import { trialColumns } from "./columns.js";
+import { parameterColumn, trialColumns } from "./columns.js";
+import { defaultColumns, moved, orderOf, parameterOf, queryOf, writeView } from "./table_view.js";
+
+const TYPING_MS = 600;
 
 export function trialsPanel({ state, page, feeds, open }) {
-  const beside = aside("trials");
+  const download = h("a", { class: "button", download: true }, "CSV");
+  const counted = h("span", { id: "trials-aside" });
   const filters = h("div", { class: "filters", id: "filters", role: "group", "aria-label": "Show trials by state" });
   const box = scrolling("trials", "rows scroll");
   box.id = "trials";
-  const chosen = new Set(); // states that are shown; all of them if it is empty
   let order = null; // numbers of the trials in the table; null: by number, all of them
+  let asked = ""; // query of the newest request for an order
   let lit = null; // number of the trial under the pointer in another panel
+  let columns = ""; // keys of the columns that the table has, as text
+
+  const { direction } = state;
+  const isLargeFirst = () => direction() === "maximize";
+  const standing = trialColumns(state.studyId, () => state.study.spec.fixed, isLargeFirst);
+  const known = new Map(standing.map((column) => [column.key, column]));
 
   const table = new PagedTable(box, {
-    columns: trialColumns(state.studyId, () => state.study.spec.fixed),
+    columns: standing.filter((column) => !column.isExtra),
     caption: "Trials of this study",
-    sortBy: "number",
-    empty: () =>
-      state.numTrials
-        ? "No trial is in the selected states. Select another state above."
-        : "No trial has been proposed yet.",
+    sortBy: "value",
+    empty: () => (state.numTrials ? "No trial passes the filter. Change it above." : "No trial has been proposed yet."),
     rowAt: (number) => state.rows.get(number),
     rowClass: (number) => `${number === state.study.best?.trial ? "best" : ""} ${number === lit ? "lit" : ""}`,
     onMissing: (missing) => missing.forEach((number) => feeds.fetchRow(number)),
-    onSort: () => page.run(sort),
+    onSort(by, descending) {
+      const isBest = by === "value" && descending === isLargeFirst();
+      state.look({ sort: isBest ? "best" : by, descending: !isBest && descending });
+    },
     onOpen: (number) => open({ number }),
     onHover: (trial) => page.point(panel, trial),
   });
   const refreshOrder = page.refresher(async () => order && sort(), 2000);
+  const filter = filterForm(state);
+  const [choose, chooser] = columnChooser({
+    every: () => [...standing, ...state.parameterNames.map(columnOf)],
+    chosen: () => keys(),
+    onChange: (chosen) => state.look({ columns: chosen }),
+    moved,
+  });
+
+  const keys = () => state.view.columns ?? defaultColumns(standing, state.parameterNames);
+
+  function columnOf(name) {
+    return parameterColumn(name, state.study.spec.space[name]);
+  }
 
   /** Fetch the order of the rows, unless it is that of the numbers, which is known. */
   async function sort() {
-    const asked = { by: table.sortBy, descending: table.descending, states: [...chosen] };
-    const isKnown = asked.by === "number" && !asked.states.length;
-    const found = isKnown ? null : await api.order(state.studyId, asked);
-    const isCurrent =
-      asked.by === table.sortBy && asked.descending === table.descending && asked.states.join() === [...chosen].join();
-    if (!isCurrent) return; // another click came later
-    order = found;
+    const { by, descending } = orderOf(state.view, direction());
+    const { states, where } = state.view;
+    const query = queryOf({ by, descending, states, where }).toString();
+    asked = query;
+    const isKnown = by === "number" && !states.length && !where;
+    try {
+      const found = isKnown ? null : await api.order(state.studyId, query);
+      if (asked !== query) return; // another click came later
+      order = found;
+      filter.complain("");
+    } catch (error) {
+      if (error.status !== 422 || !where) throw error;
+      if (asked === query) filter.complain(error.message);
+    }
     state.changed("order");
   }
 
   function toggle(each) {
-    if (!chosen.delete(each)) chosen.add(each);
-    state.changed("order");
-    page.run(sort);
+    const { states } = state.view;
+    state.look({ states: states.includes(each) ? states.filter((other) => other !== each) : [...states, each] });
   }
 
   function drawFilters() {
     keyed(
       filters,
-      TRIAL_STATES.filter((each) => state.study.trials[each]),
+      TRIAL_STATES.filter((each) => state.study.trials[each] || state.view.states.includes(each)),
       (each) => each,
       (each) =>
         h("button", { type: "button", "aria-pressed": "false", onclick: () => toggle(each) }, stateMark(each), h("b")),
       (button, each) => {
-        setText(button.lastChild, count(state.study.trials[each]));
-        const pressed = String(chosen.has(each));
+        setText(button.lastChild, count(state.study.trials[each] ?? 0));
+        const pressed = String(state.view.states.includes(each));
         if (button.getAttribute("aria-pressed") !== pressed) button.setAttribute("aria-pressed", pressed);
       },
     );
   }
 
+  function drawColumns() {
+    const wanted = keys();
+    if (wanted.join() === columns) return;
+    columns = wanted.join();
+    const shown = wanted.map((key) => (parameterOf(key) === null ? known.get(key) : columnOf(parameterOf(key))));
+    table.setColumns(shown.filter(Boolean));
+  }
+
   const panel = {
-    card: card({ id: "trials", title: "Trials", beside }, filters, box),
-    shows: ["study", "rows", "order"],
+    card: card(
+      { id: "trials", title: "Trials", beside: h("span", { class: "aside tools" }, counted, choose, download) },
+      filter.form,
+      filters,
+      box,
+      chooser,
+    ),
+    shows: ["study", "rows", "order", "view", "candidates"],
     restMs: 100,
     draw() {
       drawFilters();
+      drawColumns();
       const total = state.numTrials;
-      const shown = order ?? inOrder(total, table.descending);
-      setText(beside, chosen.size ? `${count(shown.length)} of ${count(total)}` : plural(total, "trial"));
+      const { by, descending } = orderOf(state.view, direction());
+      const shown = order ?? inOrder(total, descending);
+      const isPart = state.view.states.length || state.view.where;
+      setText(counted, isPart ? `${count(shown.length)} of ${count(total)}` : plural(total, "trial"));
+      download.href = api.csvAddress(state.studyId, queryOf({ ...state.view, by, descending }));
+      table.setSort(by, descending);
       table.setOrder(shown);
+    },
+    load() {
+      state.watch((field) => {
+        if (field !== "view") return;
+        history.replaceState(history.state, "", `${location.pathname}${writeView(state.view)}${location.hash}`);
+        page.run(sort);
+      });
+      return sort();
     },
     on: {
       trial: () => order && refreshOrder("trial"),
       metrics({ trial_id: id, data }) {
         const hasValue = state.numbers.has(id) && state.objectiveIn(data.values) !== null;
-        if (hasValue && order && table.sortBy === "value") refreshOrder("value");
+        if (hasValue && order && (table.sortBy === "value" || state.view.where)) refreshOrder("value");
       },
     },
     tick: () => LIVE_STUDY.has(state.study.state) && table.draw(),
@@ -93,6 +151,61 @@ export function trialsPanel({ state, page, feeds, open }) {
     },
   };
   return panel;
+}
+
+/** The line in which a user writes a filter; `complain(words)` says what is wrong with it. */
+function filterForm(state) {
+  const input = h("input", {
+    type: "search",
+    id: "where",
+    placeholder: "lr < 1e-3 and state == COMPLETED",
+    spellcheck: "false",
+    autocapitalize: "off",
+    autocomplete: "off",
+    maxlength: "600",
+    "aria-describedby": "where-wrong",
+    value: state.view.where,
+  });
+  const wrong = h("p", { id: "where-wrong", class: "wrong", role: "status" });
+  const apply = () => input.value.trim() !== state.view.where && state.look({ where: input.value.trim() });
+  let typing = null;
+  input.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(apply, TYPING_MS);
+  });
+  const help = h(
+    "details",
+    { class: "help" },
+    h("summary", {}, "What can I write?"),
+    h(
+      "p",
+      {},
+      "Parameters by their names, and number, state, value, step, attempts, oom, parent, ranks, batch, predicted_mib, measured_mib, step_seconds, seconds, num_params, reason. ",
+      "Compare them with <, <=, ==, !=, in [a, b], and join with and, or, not (…). Blocks are lists: layers[0].width > 64, size(layers) > 3. What a trial does not have is null.",
+    ),
+  );
+  const form = h(
+    "form",
+    { class: "where", role: "search" },
+    h("label", { for: "where" }, "Filter"),
+    input,
+    help,
+    wrong,
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    clearTimeout(typing);
+    apply();
+  });
+  state.watch((field) => {
+    if (field === "view" && document.activeElement !== input) input.value = state.view.where;
+  });
+  const complain = (words) => {
+    setText(wrong, words);
+    if (words) input.setAttribute("aria-invalid", "true");
+    else input.removeAttribute("aria-invalid");
+  };
+  return { form, complain };
 }
 
 /** The numbers below `total`, in order, without an array of them. */

@@ -5,7 +5,7 @@ import { request } from "../../../api/static/client.js";
 /** What becomes of a request that is answered with this status: {page, error}. */
 async function answered(status, body = {}) {
   const seen = { page: null, error: null };
-  globalThis.location = { pathname: "/studies/3", assign: (page) => (seen.page = page) };
+  globalThis.location = { pathname: "/studies/3", search: "?sort=-number", assign: (page) => (seen.page = page) };
   globalThis.fetch = async () => ({ ok: false, status, statusText: "", json: async () => body });
   request("/v1/studies/3").then(
     () => assert.fail("it has no answer"),
@@ -16,7 +16,7 @@ async function answered(status, body = {}) {
 }
 
 test("without a token the page to sign in is opened, and no error is shown meanwhile", async () => {
-  assert.deepEqual(await answered(401), { page: "/login?next=%2Fstudies%2F3", error: null });
+  assert.deepEqual(await answered(401), { page: "/login?next=%2Fstudies%2F3%3Fsort%3D-number", error: null });
 });
 
 test("any other failure is an error that says what to do", async () => {

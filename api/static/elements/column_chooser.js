@@ -1,0 +1,85 @@
+// A button with a dialog in which the columns of a table are chosen and ordered, by pointer or keyboard.
+
+import { h, setText } from "./dom.js";
+
+/**
+ * `every()` returns all columns, [{key, name}]; `chosen()` the keys of those that are shown, in their order.
+ * `onChange(keys)` is called after each change, with null for the default columns. `moved(keys, from, step)`: see
+ * `table_view.js`.
+ */
+export function columnChooser({ every, chosen, onChange, moved }) {
+  const list = h("ul", { class: "choices" });
+  const search = h("input", { type: "search", placeholder: "Find a column", "aria-label": "Find a column" });
+  const close = h("button", { type: "submit", value: "yes" }, "Done");
+  const reset = h("button", { type: "button", class: "quiet", onclick: () => change(null) }, "Default columns");
+  const title = h("h2", { id: "columns-title" }, "Columns");
+  const dialog = h(
+    "dialog",
+    { class: "chooser", "aria-labelledby": "columns-title" },
+    title,
+    search,
+    list,
+    h("form", { method: "dialog", class: "actions" }, reset, close),
+  );
+  const button = h("button", { type: "button", "aria-haspopup": "dialog" }, "Columns");
+  button.addEventListener("click", () => {
+    search.value = "";
+    draw();
+    dialog.showModal();
+  });
+  search.addEventListener("input", draw);
+
+  function change(keys) {
+    onChange(keys);
+    draw();
+  }
+
+  function item({ key, name }, index, keys) {
+    const isChosen = index >= 0;
+    const box = h("input", {
+      type: "checkbox",
+      checked: isChosen,
+      onchange: () => change(isChosen ? keys.filter((each) => each !== key) : [...keys, key]),
+    });
+    const move = (step, mark, words) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: "quiet",
+          "aria-label": `Move ${name} ${words}`,
+          "data-step": step,
+          disabled: !isChosen || (step < 0 ? index === 0 : index === keys.length - 1),
+          onclick: () => {
+            change(moved(keys, index, step));
+            focusOn(key, step);
+          },
+        },
+        mark,
+      );
+    return h("li", { "data-key": key }, h("label", {}, box, " ", name), move(-1, "↑", "up"), move(1, "↓", "down"));
+  }
+
+  function focusOn(key, step) {
+    const row = [...list.children].find((each) => each.dataset.key === key);
+    const target = row?.querySelector(`button[data-step="${step}"]:not(:disabled)`) ?? row?.querySelector("input");
+    target?.focus();
+  }
+
+  function draw() {
+    const keys = chosen();
+    const columns = every();
+    const known = new Map(columns.map((column) => [column.key, column]));
+    const text = search.value.trim().toLowerCase();
+    const focused = list.querySelector("input:focus")?.closest("li").dataset.key;
+    const shown = [
+      ...keys.map((key) => known.get(key)).filter(Boolean),
+      ...columns.filter(({ key }) => !keys.includes(key)),
+    ].filter(({ name }) => name.toLowerCase().includes(text));
+    list.replaceChildren(...shown.map((column) => item(column, keys.indexOf(column.key), keys)));
+    if (focused) focusOn(focused, 0);
+    setText(title, `Columns: ${keys.length} of ${columns.length}`);
+  }
+
+  return [button, dialog];
+}

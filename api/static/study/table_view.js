@@ -1,0 +1,87 @@
+// How a user looks at the table of trials: its columns, order and filter. It is kept in the address of the page, so that
+// a link or a reload shows the same. Only what differs from the default is in it.
+
+/** The default order: by number in a study without values yet, otherwise the best value first. */
+const SORT = "best";
+
+/** `{columns, sort, descending, states, where}` from the query of an address. `columns`: null for the default ones. */
+export function readView(search) {
+  const query = new URLSearchParams(search);
+  const sort = query.get("sort") || SORT;
+  return {
+    columns: query.get("columns")?.split(",").filter(Boolean).map(decodeURIComponent) ?? null,
+    sort: sort.replace(/^-/, ""),
+    descending: sort.startsWith("-"),
+    states: query.getAll("state"),
+    where: query.get("where") ?? "",
+  };
+}
+
+/** The query of an address, with a question mark; empty if all is as by default. */
+export function writeView({ columns, sort, descending, states, where }) {
+  const query = new URLSearchParams();
+  if (columns) query.set("columns", columns.map(encodeComma).join(","));
+  if (sort !== SORT) query.set("sort", `${descending ? "-" : ""}${sort}`);
+  for (const state of states) query.append("state", state);
+  if (where) query.set("where", where);
+  const text = query.toString().replaceAll("%2C", ",");
+  return text && `?${text}`;
+}
+
+function encodeComma(key) {
+  return key.replaceAll("%", "%25").replaceAll(",", "%2C");
+}
+
+/** What the API sorts by: the best first is the order of values in a direction. */
+export function orderOf({ sort, descending }, direction) {
+  if (sort !== SORT) return { by: sort, descending };
+  return { by: "value", descending: direction === "maximize" };
+}
+
+/** The query of a request for the trials in this view. */
+export function queryOf({ by, descending, states = [], where = "" }) {
+  const query = new URLSearchParams({ by, descending });
+  for (const state of states) query.append("state", state);
+  if (where) query.set("where", where);
+  return query;
+}
+
+const PARAMETER = "params.";
+
+/** Key of a parameter's column. */
+export function parameterKey(name) {
+  return PARAMETER + name;
+}
+
+/** Name of the parameter of a column; null for other columns. */
+export function parameterOf(key) {
+  return key.startsWith(PARAMETER) ? key.slice(PARAMETER.length) : null;
+}
+
+/** The value of a flat parameter such as `layers.0.width`; undefined if the candidate does not have it. */
+export function valueAt(params, name) {
+  if (name in params) return params[name];
+  const [head, ...rest] = name.split(".");
+  let inner = params[head];
+  while (rest.length && Array.isArray(inner)) inner = inner[rest.shift()];
+  const isBlock = rest.length && inner !== null && typeof inner === "object";
+  return isBlock ? valueAt(inner, rest.join(".")) : undefined;
+}
+
+const MOST_PARAMETERS = 8;
+
+/** Keys of the columns that are shown by default: some parameters between a trial's value and its plan. */
+export function defaultColumns(columns, parameters) {
+  const own = columns.filter((column) => !column.isExtra).map((column) => column.key);
+  const at = own.indexOf("value") + 1;
+  const shown = parameters.filter((name) => !name.includes(".")).slice(0, MOST_PARAMETERS);
+  return [...own.slice(0, at), ...shown.map(parameterKey), ...own.slice(at)];
+}
+
+/** `keys` with the one at `from` moved by `step` places, as far as there are some. */
+export function moved(keys, from, step) {
+  const to = Math.min(Math.max(from + step, 0), keys.length - 1);
+  const found = keys.filter((_, index) => index !== from);
+  found.splice(to, 0, keys[from]);
+  return found;
+}
