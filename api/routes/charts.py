@@ -7,8 +7,19 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api.routes.answers import problems
-from api.routes.parameters import LARGEST_ID, By, Descending, Numbers, NumPoints, States, StudyId, TheStore, Where
-from api.views.candidates import CandidatesView, candidates_view
+from api.routes.parameters import (
+    LARGEST_ID,
+    By,
+    Descending,
+    Numbers,
+    NumPoints,
+    States,
+    StudyId,
+    TheImportances,
+    TheStore,
+    Where,
+)
+from api.views.candidates import CandidatesView, ImportancesView, ImportanceView, candidates_view
 from api.views.charts import CurveView, HistoryView, OrderView, curve_views, history_view
 from api.views.view import Page
 from scamp_service.study.objective import Objective
@@ -84,3 +95,11 @@ def get_candidates(
     spec = store.study(study_id).spec
     rows = store.columns(study_id, ("state", "value", "params"), states=state, where=where)
     return candidates_view(rows, spec, Objective.of_spec(spec), param or [], points, last_event_id)
+
+
+@router.get("/studies/{study_id}/importances", responses=problems(404))
+def get_importances(study_id: StudyId, store: TheStore, cache: TheImportances) -> ImportancesView:
+    """Get how much each parameter matters to be among the best tenth of the completed trials, by PED-ANOVA."""
+    found = cache.of(store.study(study_id))
+    items = [ImportanceView(name=name, share=share) for name, share in found.shares.items()]
+    return ImportancesView(num_completed=found.num_completed, num_trials=found.num_trials, items=items)

@@ -8,6 +8,7 @@ from fastapi import Depends, HTTPException, Path, Query, Request
 from pydantic import Field
 
 from api.admission import Admission
+from api.importance_cache import ImportanceCache
 from api.sse import EventHub
 from api.write_probe import WriteProbe
 from scamp_service.lifecycle import TrialState
@@ -83,6 +84,13 @@ def write_probe_of(request: Request) -> WriteProbe:
     return found
 
 
+def importances_of(request: Request) -> ImportanceCache:
+    """The app's importances of parameters."""
+    found: ImportanceCache = request.app.state.importances
+    return found
+
+
+TheImportances = Annotated[ImportanceCache, Depends(importances_of)]
 TheStore = Annotated[Store, Depends(store_of)]
 TheWriteProbe = Annotated[WriteProbe, Depends(write_probe_of)]
 TheSettings = Annotated[Settings, Depends(settings_of)]

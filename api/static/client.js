@@ -121,6 +121,11 @@ export function candidates(studyId, { params = [], states = [], where = "", poin
   return request(`/v1/studies/${studyId}/candidates?${query}`);
 }
 
+/** How much each parameter matters: see ImportancesView of the API. */
+export function importances(studyId) {
+  return request(`/v1/studies/${studyId}/importances`);
+}
+
 /** Measured attempts by trial, {trial_id, number, state, attempts}: those on the outline of all, `points` at most. */
 export async function peaks(studyId, points) {
   return (await request(`/v1/studies/${studyId}/peaks?points=${points}`)).items;

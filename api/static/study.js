@@ -10,13 +10,28 @@ import { StudyFeeds } from "./study/feeds.js";
 import { headPanel } from "./study/head.js";
 import { historyPanel } from "./study/history.js";
 import { memoryPanel } from "./study/memory.js";
+import { importancesPanel } from "./study/parameters/importances.js";
+import { parallelPanel } from "./study/parameters/parallel.js";
+import { slicePanel } from "./study/parameters/slice.js";
 import { StudyState } from "./study/state.js";
 import { stepsPanel } from "./study/steps.js";
 import { readView } from "./study/table_view.js";
 import { trialsPanel } from "./study/trials.js";
 
 /** The panels in the order of the page. */
-const PANELS = [headPanel, actionsPanel, historyPanel, bestPanel, curvesPanel, memoryPanel, stepsPanel, trialsPanel];
+const PANELS = [
+  headPanel,
+  actionsPanel,
+  historyPanel,
+  bestPanel,
+  curvesPanel,
+  memoryPanel,
+  stepsPanel,
+  importancesPanel,
+  slicePanel,
+  parallelPanel,
+  trialsPanel,
+];
 
 const data = byId("study").dataset;
 const studyId = Number(data.studyId);

@@ -41,8 +41,27 @@ class CandidatesView(View):
     number: list[int]
     state: list[TrialState]
     value: list[float]
+    rank: Annotated[
+        list[float],
+        Field(description="share of the trials with a value, also of those that are not sent, that are better, 0 to 1"),
+    ]
     axes: list[AxisView]
     last_event_id: LastEvent
+
+
+class ImportanceView(View):
+    """One parameter."""
+
+    name: str
+    share: Annotated[float, Field(description="share of the importance of all parameters, 0 to 1")]
+
+
+class ImportancesView(View):
+    """How much each parameter matters to be among the best tenth; empty while fewer than 20 trials have completed."""
+
+    num_completed: int
+    num_trials: Annotated[int, Field(description="trials that they are computed from, at most 2000")]
+    items: Annotated[list[ImportanceView], Field(description="the most important first, at most 40")]
 
 
 def candidates_view(
@@ -53,14 +72,17 @@ def candidates_view(
     num_points: int,
     last_event_id: int,
 ) -> CandidatesView:
-    """View of at most ``num_points`` trials: three tenths are the best, the others are spread evenly over the rest.
+    """View of at most ``num_points`` trials: a tenth are the best, the others are spread evenly over the rest.
 
     ``rows`` are (number, state, value, params) by number; ``wanted`` are names of parameters, or nothing for the first.
     """
     known = axes_of(spec.get("space", {}))
     valued = [row for row in rows if row[2] is not None and math.isfinite(row[2])]
     names = list(known) or sorted({name for row in valued for name in names_in(row[3])})
-    shown = _thinned(valued, objective, num_points)
+    order = sorted(range(len(valued)), key=lambda index: objective.key(valued[index][2]))
+    rank = {index: place / len(order) for place, index in enumerate(order)}
+    kept = _thinned(order, num_points)
+    shown = [valued[index] for index in kept]
     chosen = [name for name in wanted if name in names] or [name for name in names if "." not in name][:MOST_AXES]
     return CandidatesView(
         num_trials=len(valued),
@@ -68,19 +90,18 @@ def candidates_view(
         number=[row[0] for row in shown],
         state=[row[1] for row in shown],
         value=[row[2] for row in shown],
+        rank=[rank[index] for index in kept],
         axes=[_axis_view(name, known.get(name), [axis_value(row[3], name) for row in shown]) for name in chosen],
         last_event_id=last_event_id,
     )
 
 
-def _thinned(rows: list[Sequence[Any]], objective: Objective, most: int) -> list[Sequence[Any]]:
-    if len(rows) <= most:
-        return rows
-    order = sorted(range(len(rows)), key=lambda index: objective.key(rows[index][2]))
-    best = order[: most * 3 // 10]
-    rest = sorted(order[len(best) :])
-    kept = merged(best, (rest[index] for index in spread_evenly(len(rest), most - len(best))))
-    return [rows[index] for index in kept]
+def _thinned(order: Sequence[int], most: int) -> list[int]:
+    """At most ``most`` of these indices, which are ordered with the best first; ascending."""
+    if len(order) <= most:
+        return sorted(order)
+    best, rest = order[: most // 10], sorted(order[most // 10 :])
+    return merged(best, (rest[index] for index in spread_evenly(len(rest), most - len(best))))
 
 
 def _axis_view(name: str, known: Axis | None, values: Sequence[Any]) -> AxisView:

@@ -63,6 +63,10 @@ class Freezer:
                 found.append(self._own(one, {step: float(value) for step, value in curve if value is not None}))
         return found
 
+    def plain(self, seen: Sequence[Seen]) -> list[FrozenTrial]:
+        """Frozen trials without reports and attributes, in the same order. Reads nothing."""
+        return [_external(one, {}, {}, {}) if one.searched is not None else self._own(one, {}) for one in seen]
+
     def _own(self, one: Seen, reported: dict[int, float]) -> FrozenTrial:
         state, values = TO_OPTUNA[one.state], None
         if state in (OptunaState.COMPLETE, OptunaState.PRUNED) and one.value is not None:

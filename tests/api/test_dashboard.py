@@ -337,6 +337,10 @@ def test_names_that_look_like_html_stay_text(open_page: Callable[..., Page]) -> 
 def test_trials_are_sorted_by_a_click_and_filtered_by_state(open_page: Callable[..., Page]) -> None:
     page = open_page("/studies/1")
     expect(page.locator("#trials tr.row")).to_have_count(11)
+    expect(page.get_by_role("columnheader", name="Value")).to_have_attribute("aria-sort", "descending")
+    assert trial_numbers(page)[0] == 2, "the best comes first"
+    page.get_by_role("button", name="#", exact=True).click()
+    expect(page.locator("#trials tr.row td:first-child").first).to_have_text("0")
     assert trial_numbers(page) == list(range(11))
     page.get_by_role("button", name="Meas. MiB").click()
     page.get_by_role("button", name="Meas. MiB").click()
@@ -599,7 +603,7 @@ def test_a_plan_on_any_axis_is_shown_with_its_ranks_and_batch(open_page: Callabl
     fill.plan(waits, Plan(4, dp_replicate=4), 10)
     page = open_page(f"/studies/{study.id}")
     row = page.locator("#trials tr.row").first
-    for column, text in [(4, "TP ×2 · PP ×2"), (5, "16"), (6, "4 × 4")]:
+    for column, text in [(3, "2"), (4, "0.001"), (5, "TP ×2 · PP ×2"), (6, "16"), (7, "4 × 4")]:
         expect(row.locator("td").nth(column)).to_have_text(text)
     expect(page.locator("#running")).to_have_text("1 on 4 ranks")
     page = open_page(f"/studies/{study.id}/trials/0")

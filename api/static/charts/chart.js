@@ -13,7 +13,7 @@ export const REACH = 18; // CSS pixels within which the pointer selects a point 
 export class Chart {
   constructor(box, blank) {
     this.box = box;
-    this.tip = h("div", { class: "tip", hidden: true });
+    this.tip = h("div", { class: "tip", role: "status", hidden: true });
     this.blank = h("p", { class: "blank" }, blank);
     box.replaceChildren(this.blank, this.tip);
     this.plot = null;

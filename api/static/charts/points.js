@@ -16,6 +16,9 @@ export class Points extends Chart {
     box.addEventListener("mousemove", (event) => this.hover(event));
     box.addEventListener("mouseleave", () => this.select(null));
     box.addEventListener("click", () => this.lit && this.open(this.lit));
+    box.tabIndex = 0;
+    box.addEventListener("keydown", (event) => this.key(event));
+    box.addEventListener("blur", () => this.select(null));
   }
 
   /** Position of a trial in canvas pixels, or null; overridden. */
@@ -56,6 +59,33 @@ export class Points extends Chart {
       if (distance <= least) [nearest, least] = [{ trial, px, py }, distance];
     }
     this.select(nearest);
+  }
+
+  /** Arrow keys go from point to point, from left to right; Enter opens one. */
+  key(event) {
+    if (!this.plot) return;
+    if (event.key === "Enter" && this.lit) this.open(this.lit);
+    else if (event.key === "Escape") this.select(null);
+    else if (!this.step(event.key)) return;
+    event.preventDefault();
+  }
+
+  /** Name the next point in the direction of a key, if it is one that has a direction. */
+  step(key) {
+    const places = this.trials
+      .map((trial) => ({ trial, at: this.place(this.plot, trial) }))
+      .filter(({ at }) => at !== null)
+      .sort((a, b) => a.at[0] - b.at[0] || b.at[1] - a.at[1]);
+    const now = this.lit ? places.findIndex(({ trial }) => trial.id === this.lit.id) : -1;
+    const last = places.length - 1;
+    const to = { ArrowRight: now + 1, ArrowUp: now + 1, ArrowLeft: now - 1, ArrowDown: now - 1, Home: 0, End: last }[
+      key
+    ];
+    const found = to === undefined ? undefined : places[Math.min(last, Math.max(0, to))];
+    if (!found) return false;
+    const [px, py] = [found.at[0] - this.plot.bbox.left, found.at[1] - this.plot.bbox.top];
+    this.select({ trial: found.trial, px: px / devicePixelRatio, py: py / devicePixelRatio });
+    return true;
   }
 
   select(found) {

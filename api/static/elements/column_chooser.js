@@ -4,10 +4,10 @@ import { h, setText } from "./dom.js";
 
 /**
  * `every()` returns all columns, [{key, name}]; `chosen()` the keys of those that are shown, in their order.
- * `onChange(keys)` is called after each change, with null for the default columns. `moved(keys, from, step)`: see
- * `table_view.js`.
+ * `onChange(keys)` is called after each change, with null for the default columns. `added(keys, key)` and
+ * `moved(keys, from, step)` return the keys with one more, or with one at another place.
  */
-export function columnChooser({ every, chosen, onChange, moved }) {
+export function columnChooser({ every, chosen, onChange, added, moved }) {
   const list = h("ul", { class: "choices" });
   const search = h("input", { type: "search", placeholder: "Find a column", "aria-label": "Find a column" });
   const close = h("button", { type: "submit", value: "yes" }, "Done");
@@ -39,7 +39,7 @@ export function columnChooser({ every, chosen, onChange, moved }) {
     const box = h("input", {
       type: "checkbox",
       checked: isChosen,
-      onchange: () => change(isChosen ? keys.filter((each) => each !== key) : [...keys, key]),
+      onchange: () => change(isChosen ? keys.filter((each) => each !== key) : added(keys, key)),
     });
     const move = (step, mark, words) =>
       h(

@@ -66,7 +66,7 @@ export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
     setText(cell.firstChild, trial.number);
   };
   return [
-    { key: "number", name: "#", width: 48, numeric: true, cell: link },
+    { key: "number", name: "#", width: 62, numeric: true, cell: link },
     { key: "state", name: "State", width: 112, cell: (cell, t) => setState(cell, t.state) },
     { key: "value", name: "Value", width: 74, numeric: true, isLargeFirst, cell: text((t) => metric(t.value)) },
     {

@@ -2,10 +2,10 @@
 // what has changed; what they do not carry is fetched here.
 
 import * as api from "../client.js";
-import { parameterOf } from "./table_view.js";
 
 const PEAK_POINTS = 1000;
 const CANDIDATES = 1500;
+const MOST_AXES = 30;
 
 /** A panel without a picture. Panels call `fetchRow(number)` for the trial of a row that they are to show. */
 export class StudyFeeds {
@@ -45,7 +45,7 @@ export class StudyFeeds {
     page.run(async () => state.keepRows(await api.running(state.studyId)));
     page.run(async () => state.keepPeaks(await api.peaks(state.studyId, PEAK_POINTS)));
     page.run(() => this.loadCandidates());
-    state.watch((field) => field === "view" && this.loadIfChanged());
+    state.watch((field) => ["view", "parameter"].includes(field) && this.loadIfChanged());
   }
 
   /** Fetch the candidates that pass the table's filter, with the parameters whose columns are shown. */
@@ -62,9 +62,9 @@ export class StudyFeeds {
   }
 
   candidatesQuery() {
-    const { columns, states, where } = this.state.view;
-    const params = (columns ?? []).map(parameterOf).filter((name) => name !== null);
-    return { params, states, where, points: CANDIDATES };
+    const { view, parameter, shownParameters: shown } = this.state;
+    const params = parameter === null || shown.includes(parameter) ? shown : [...shown, parameter];
+    return { params: params.slice(-MOST_AXES), states: view.states, where: view.where, points: CANDIDATES };
   }
 
   loadIfChanged() {

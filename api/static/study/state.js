@@ -5,7 +5,7 @@ import { asTrial } from "../client.js";
 import { toMib } from "../format.js";
 import { PageState } from "../page_state.js";
 import { TERMINAL, numIn } from "../states.js";
-import { readView } from "./table_view.js";
+import { parameterOf, readView, shownByDefault } from "./table_view.js";
 
 const MOST_POINTS = 3000; // points of the history; beyond it, it is to be thinned again
 const MOST_ROWS = 3000; // rows that are kept beside the running ones
@@ -28,6 +28,7 @@ export class StudyState extends PageState {
     this.leading = []; // numbers of the trials whose curves are drawn
     this.view = readView(""); // columns, order and filter of the table
     this.candidates = null; // parameters and values of trials that pass the filter; see CandidatesView of the API
+    this.parameter = null; // name of the parameter whose slice is drawn; null: the first
     this.lines = new Map(); // number → {trial, points} of the chosen metric
     this.on = { trial: (event) => this.onTrial(event), metrics: (event) => this.onMetrics(event) };
   }
@@ -52,10 +53,22 @@ export class StudyState extends PageState {
     return this.candidates?.names ?? Object.keys(this.study?.spec.space ?? {});
   }
 
+  /** Names of the parameters whose columns the table shows, in their order. */
+  get shownParameters() {
+    const { columns } = this.view;
+    return columns ? columns.map(parameterOf).filter((name) => name !== null) : shownByDefault(this.parameterNames);
+  }
+
   /** Change how the user looks at the table. */
   look(changes) {
     this.view = { ...this.view, ...changes };
     this.changed("view");
+  }
+
+  /** Show the slice of this parameter. */
+  choose(name) {
+    this.parameter = name;
+    this.changed("parameter");
   }
 
   /** Value of the objective among the values of an evaluation; null if it has none that is finite. */

@@ -74,8 +74,19 @@ const MOST_PARAMETERS = 8;
 export function defaultColumns(columns, parameters) {
   const own = columns.filter((column) => !column.isExtra).map((column) => column.key);
   const at = own.indexOf("value") + 1;
-  const shown = parameters.filter((name) => !name.includes(".")).slice(0, MOST_PARAMETERS);
-  return [...own.slice(0, at), ...shown.map(parameterKey), ...own.slice(at)];
+  return [...own.slice(0, at), ...shownByDefault(parameters).map(parameterKey), ...own.slice(at)];
+}
+
+/** The parameters that have a column by default: the first, without those of blocks. */
+export function shownByDefault(parameters) {
+  return parameters.filter((name) => !name.includes(".")).slice(0, MOST_PARAMETERS);
+}
+
+/** `keys` with one more: a parameter behind the others or the value, anything else at the end. */
+export function added(keys, key) {
+  const before = keys.findLastIndex((each) => parameterOf(each) !== null);
+  const at = (before < 0 ? keys.indexOf("value") : before) + 1;
+  return parameterOf(key) === null || at === 0 ? [...keys, key] : [...keys.slice(0, at), key, ...keys.slice(at)];
 }
 
 /** `keys` with the one at `from` moved by `step` places, as far as there are some. */

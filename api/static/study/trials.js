@@ -10,7 +10,7 @@ import { PagedTable } from "../elements/table.js";
 import { count, plural } from "../format.js";
 import { LIVE_STUDY, TRIAL_STATES } from "../states.js";
 import { parameterColumn, trialColumns } from "./columns.js";
-import { defaultColumns, moved, orderOf, parameterOf, queryOf, writeView } from "./table_view.js";
+import { added, defaultColumns, moved, orderOf, parameterOf, queryOf, writeView } from "./table_view.js";
 
 const TYPING_MS = 600;
 
@@ -22,6 +22,7 @@ export function trialsPanel({ state, page, feeds, open }) {
   box.id = "trials";
   let order = null; // numbers of the trials in the table; null: by number, all of them
   let asked = ""; // query of the newest request for an order
+  let isPending = false; // whether an order is being fetched
   let lit = null; // number of the trial under the pointer in another panel
   let columns = ""; // keys of the columns that the table has, as text
 
@@ -51,6 +52,7 @@ export function trialsPanel({ state, page, feeds, open }) {
     every: () => [...standing, ...state.parameterNames.map(columnOf)],
     chosen: () => keys(),
     onChange: (chosen) => state.look({ columns: chosen }),
+    added,
     moved,
   });
 
@@ -60,12 +62,15 @@ export function trialsPanel({ state, page, feeds, open }) {
     return parameterColumn(name, state.study.spec.space[name]);
   }
 
+  const wantedQuery = () => queryOf({ ...state.view, ...orderOf(state.view, direction()) }).toString();
+
   /** Fetch the order of the rows, unless it is that of the numbers, which is known. */
   async function sort() {
-    const { by, descending } = orderOf(state.view, direction());
+    const { by } = orderOf(state.view, direction());
     const { states, where } = state.view;
-    const query = queryOf({ by, descending, states, where }).toString();
+    const query = wantedQuery();
     asked = query;
+    isPending = true;
     const isKnown = by === "number" && !states.length && !where;
     try {
       const found = isKnown ? null : await api.order(state.studyId, query);
@@ -75,8 +80,10 @@ export function trialsPanel({ state, page, feeds, open }) {
     } catch (error) {
       if (error.status !== 422 || !where) throw error;
       if (asked === query) filter.complain(error.message);
+    } finally {
+      if (asked === query) isPending = false;
+      state.changed("order");
     }
-    state.changed("order");
   }
 
   function toggle(each) {
@@ -124,7 +131,8 @@ export function trialsPanel({ state, page, feeds, open }) {
       const { by, descending } = orderOf(state.view, direction());
       const shown = order ?? inOrder(total, descending);
       const isPart = state.view.states.length || state.view.where;
-      setText(counted, isPart ? `${count(shown.length)} of ${count(total)}` : plural(total, "trial"));
+      if (isPart && isPending) setText(counted, "filtering …");
+      else setText(counted, isPart ? `${count(shown.length)} of ${count(total)}` : plural(total, "trial"));
       download.href = api.csvAddress(state.studyId, queryOf({ ...state.view, by, descending }));
       table.setSort(by, descending);
       table.setOrder(shown);
@@ -133,7 +141,7 @@ export function trialsPanel({ state, page, feeds, open }) {
       state.watch((field) => {
         if (field !== "view") return;
         history.replaceState(history.state, "", `${location.pathname}${writeView(state.view)}${location.hash}`);
-        page.run(sort);
+        if (wantedQuery() !== asked) page.run(sort);
       });
       return sort();
     },

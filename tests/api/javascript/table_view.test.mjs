@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { parameterColumn, trialColumns } from "../../../api/static/study/columns.js";
 import {
+  added,
   defaultColumns,
   moved,
   orderOf,
@@ -52,6 +53,9 @@ test("parameters are shown between the value and the plan, and can be moved", ()
   assert.ok(!keys.includes("params"));
   assert.deepEqual(moved(["a", "b", "c"], 2, -1), ["a", "c", "b"]);
   assert.deepEqual(moved(["a", "b", "c"], 0, -1), ["a", "b", "c"]);
+  assert.deepEqual(added(["value", "params.a", "ranks"], "params.b"), ["value", "params.a", "params.b", "ranks"]);
+  assert.deepEqual(added(["value", "ranks"], "params.b"), ["value", "params.b", "ranks"]);
+  assert.deepEqual(added(["ranks"], "batch"), ["ranks", "batch"]);
   assert.equal(parameterOf("params.layers.0.op"), "layers.0.op");
   assert.equal(parameterOf("value"), null);
 });

@@ -100,3 +100,9 @@ def test_candidates_are_columns_of_places_on_axes(api: InProcess) -> None:
     (axis,) = found["axes"]
     assert (axis["log"], axis["low"], axis["high"], axis["place"]) == (True, 0.001, 0.1, [0.01])
     assert api.get(f"{FIRST}/candidates", params={"where": "lr > 0.5"}).json()["num_trials"] == 0
+
+
+def test_importances_come_once_enough_trials_have_completed(api: InProcess) -> None:
+    fill(api.store)
+    assert api.get(f"{FIRST}/importances").json() == {"num_completed": 1, "num_trials": 1, "items": []}
+    assert api.get("/v1/studies/7/importances").status_code == 404

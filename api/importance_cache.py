@@ -1,0 +1,53 @@
+"""Keeps the importances of parameters, which take a while to compute, until more trials have completed."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scamp_service.lifecycle import LIVE_STUDIES, TrialState
+from scamp_service.model import Study
+from scamp_service.store.store import Store
+
+MOST_KEPT = 100
+GROWTH = 50
+"""While a study is live they are computed again when this fraction more trials have completed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Importances:
+    """Share of each parameter, the largest first. They add up to 1; none while too few trials have completed."""
+
+    num_completed: int
+    num_trials: int  # that they are computed from
+    shares: Mapping[str, float]
+
+
+class ImportanceCache:
+    """The importances of the studies that were looked at last. Safe for threads: one is computed at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._known: OrderedDict[int, Importances] = OrderedDict()
+
+    def of(self, study: Study) -> Importances:
+        """Importances of a study."""
+        num = self._store.trial_counts(study.id).get(TrialState.COMPLETED, 0)
+        with self._lock:
+            known = self._known.get(study.id)
+            rest = known.num_completed // GROWTH if known and study.state in LIVE_STUDIES else 0
+            if known is None or abs(num - known.num_completed) > rest:
+                known = Importances(num, *self._computed(study))
+                self._known[study.id] = known
+            self._known.move_to_end(study.id)
+            while len(self._known) > MOST_KEPT:
+                self._known.popitem(last=False)
+            return known
+
+    def _computed(self, study: Study) -> tuple[int, Mapping[str, float]]:
+        from scamp_service.exchange.importances import importances  # here, as it imports Optuna, which takes a while
+
+        return importances(study, self._store)

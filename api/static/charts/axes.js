@@ -1,0 +1,78 @@
+// Axes of parameters: where a value is on one, its ticks, and a range of objectives that outliers do not squash. An axis
+// is that of the API, {name, choices, low, high, log, place}; places on it are numbers, of choices their index.
+
+import { num, paramValue } from "../format.js";
+import { oneTwoFive, tickSize } from "./scales.js";
+
+/** Share of the axis, 0 to 1, at which a place is drawn; null if there is none. */
+export function share(axis, place) {
+  if (place === null || place === undefined) return null;
+  if (axis.choices) return (place + 0.5) / Math.max(1, axis.choices.length);
+  if (!(axis.high > axis.low)) return 0.5;
+  const scale = axis.log ? Math.log : Number;
+  return (scale(place) - scale(axis.low)) / (scale(axis.high) - scale(axis.low));
+}
+
+/** The place at a share of the axis, between its ends. */
+export function placeAt(axis, at) {
+  const within = Math.min(1, Math.max(0, at));
+  if (axis.choices) return Math.min(axis.choices.length - 1, Math.floor(within * axis.choices.length));
+  if (axis.log) return Math.exp(Math.log(axis.low) + within * (Math.log(axis.high) - Math.log(axis.low)));
+  return axis.low + within * (axis.high - axis.low);
+}
+
+/** [{at, text}] of an axis, at most `most` of them. */
+export function ticks(axis, most = 6) {
+  if (axis.choices) {
+    const step = Math.ceil(axis.choices.length / most);
+    return axis.choices
+      .map((choice, index) => ({ at: share(axis, index), text: paramValue(choice) }))
+      .filter((_, index) => index % step === 0);
+  }
+  if (!(axis.high > axis.low)) return [{ at: 0.5, text: num(axis.low) }];
+  return numbers(axis, most).map((place) => ({ at: share(axis, place), text: num(place) }));
+}
+
+function numbers({ low, high, log }, most) {
+  if (log) {
+    const found = oneTwoFive(low, high);
+    const step = Math.ceil(found.length / most);
+    return found.length > 1 ? found.filter((_, index) => index % step === 0) : [low, high];
+  }
+  const size = tickSize(high - low, most - 1);
+  const first = Math.ceil(low / size - 1e-9);
+  const count = Math.floor(high / size + 1e-9) - first + 1;
+  return Array.from({ length: Math.max(0, count) }, (_, index) => Number(((first + index) * size).toPrecision(12)));
+}
+
+/** Value below which a `fraction` of the sorted numbers are. */
+export function quantile(sorted, fraction) {
+  return sorted[Math.min(sorted.length - 1, Math.floor(fraction * sorted.length))];
+}
+
+const STRETCH = 3; // values further from the best than so many times the distance of nine tenths are outliers
+
+/**
+ * The axis of an objective, {low, high, numOutside}: from the best value on, without outliers at the worse end, which
+ * would squash all others.
+ */
+export function objectiveAxis(name, values, direction) {
+  const sorted = [...values].sort((a, b) => a - b);
+  if (!sorted.length) return { name, choices: null, log: false, low: 0, high: 1, numOutside: 0 };
+  let [low, high] = [sorted[0], sorted.at(-1)];
+  if (direction === "minimize") high = Math.min(high, low + STRETCH * (quantile(sorted, 0.9) - low) || high);
+  else low = Math.max(low, high - STRETCH * (high - quantile(sorted, 0.1)) || low);
+  const numOutside = sorted.filter((value) => value < low || value > high).length;
+  return { name, choices: null, log: false, low, high, numOutside };
+}
+
+/** A value, or the end of the axis that it lies beyond. */
+export function clamped(axis, value) {
+  return Math.min(axis.high, Math.max(axis.low, value));
+}
+
+/** Indices of trials, the best value first. */
+export function bestFirst(values, direction) {
+  const sign = direction === "minimize" ? 1 : -1;
+  return values.map((_, index) => index).sort((a, b) => sign * (values[a] - values[b]));
+}

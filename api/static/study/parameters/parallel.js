@@ -1,0 +1,83 @@
+// Parallel coordinates of the trials that pass the table's filter. Its axes are the parameters whose columns are shown.
+
+import { Parallel } from "../../charts/parallel.js";
+import { aside, card, chartBox } from "../../elements/card.js";
+import { h, setText } from "../../elements/dom.js";
+import { count, plural } from "../../format.js";
+import { nameInFilter, rangeTerm, withRange, withoutRange } from "./range_filter.js";
+import { parameterWords, tableInWords } from "./words.js";
+
+export function parallelPanel({ state, page, open }) {
+  const beside = aside("parallel");
+  const box = chartBox("parallel", "");
+  box.classList.add("parallel");
+  box.tabIndex = 0;
+  const outside = h("span", { id: "parallel-outside" });
+  const words = h("details", { class: "in-words" }, h("summary", {}, "As a table"));
+  const legend = h(
+    "div",
+    { class: "legend" },
+    h("span", { class: "line" }, "best tenth"),
+    h("span", { class: "line half" }, "better half"),
+    h("span", { class: "line rest" }, "others"),
+    h("span", {}, "Drag along an axis to filter, click on it to lift that; the axes are the table's columns."),
+    outside,
+  );
+  const chart = new Parallel(box, { open, onHover: (trial) => page.point(panel, trial), onBrush: brush });
+  let shown = null; // candidates that are drawn
+  words.addEventListener("toggle", () => drawWords());
+
+  function brush(axis, from, to) {
+    const isCount = state.study.spec.space[axis.name]?.repeat !== undefined;
+    const name = nameInFilter(axis.place ? axis.name : "value", isCount);
+    const term =
+      from === null ? null : rangeTerm({ ...axis, name: axis.place ? axis.name : "value" }, from, to, isCount);
+    const { where } = state.view;
+    state.look({ where: term === null ? withoutRange(where, name) : withRange(where, name, term) });
+  }
+
+  function drawWords() {
+    if (!words.open || !shown) return;
+    const rows = parameterWords(shown).map(({ name, best, all, without }) => [
+      name,
+      best,
+      all,
+      without ? count(without) : "–",
+    ]);
+    if (words.lastElementChild.tagName !== "SUMMARY") words.lastElementChild.remove();
+    words.append(tableInWords(["Parameter", "Best tenth", "All", "Without it"], rows));
+  }
+
+  const panel = {
+    card: card(
+      { id: "parallel", title: "Parallel coordinates", beside },
+      h("div", { class: "body" }, box),
+      legend,
+      words,
+    ),
+    shows: ["candidates", "view"],
+    restMs: 300,
+    draw() {
+      const { candidates, study } = state;
+      if (!candidates) return;
+      const names = state.shownParameters;
+      const axes = names.map((name) => candidates.axes.find((axis) => axis.name === name)).filter(Boolean);
+      shown = { ...candidates, axes };
+      chart.update(shown, study.spec.objective);
+      const { number, num_trials: all } = candidates;
+      setText(
+        beside,
+        number.length < all ? `${count(number.length)} of ${plural(all, "trial")}` : plural(all, "trial"),
+      );
+      const { numOutside } = chart.objective;
+      setText(outside, numOutside ? `${plural(numOutside, "trial")} beyond the end of the last axis.` : "");
+      box.setAttribute(
+        "aria-label",
+        `${plural(number.length, "trial")} as lines over ${names.join(", ")} and ${study.spec.objective.metric}. Arrow keys go from the best trial to the worst, Enter opens one; the table below has the numbers.`,
+      );
+      drawWords();
+    },
+    point: (trial) => chart.highlight(trial?.number ?? null),
+  };
+  return panel;
+}

@@ -1,0 +1,110 @@
+// What the charts of parameters show, as tables: for those who do not see the charts, and to read off numbers.
+
+import { quantile, share } from "../../charts/axes.js";
+import { h } from "../../elements/dom.js";
+import { count, metric, num, paramValue } from "../../format.js";
+
+const BEST = 0.1; // the share of trials that counts as the best
+
+/** [{name, best, all, without}] as words: the values of each parameter among the best tenth, and among all trials. */
+export function parameterWords({ axes, rank }) {
+  const every = rank.map((_, index) => index);
+  const best = every.filter((index) => rank[index] < BEST);
+  return axes.map((axis) => ({
+    name: axis.name,
+    best: spread(axis, best),
+    all: spread(axis, every),
+    without: axis.place.filter((place) => place === null).length,
+  }));
+}
+
+/** Eight tenths of the numbers, or the most frequent choices with their shares. */
+function spread(axis, indices) {
+  const places = indices.map((index) => axis.place[index]).filter((place) => place !== null);
+  if (!places.length) return "–";
+  if (!axis.choices) {
+    const sorted = places.sort((a, b) => a - b);
+    const [low, high] = [quantile(sorted, 0.1), quantile(sorted, 0.9)];
+    return low === high ? num(low) : `${num(low)} to ${num(high)}`;
+  }
+  const counts = new Map();
+  for (const place of places) counts.set(place, (counts.get(place) ?? 0) + 1);
+  const frequent = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 3);
+  return frequent
+    .map(([place, number]) => `${paramValue(axis.choices[place])} ${((100 * number) / places.length).toFixed(0)} %`)
+    .join(", ");
+}
+
+const BINS = 6;
+
+/** [{name, number, best, middle}] of the trials in parts of an axis, and of those without the parameter. */
+export function sliceWords(axis, value, direction) {
+  const parts = new Map();
+  axis.place.forEach((place, index) => {
+    const part = place === null ? -1 : binOf(axis, place);
+    if (!parts.has(part)) parts.set(part, []);
+    parts.get(part).push(value[index]);
+  });
+  return [...parts]
+    .sort(([a], [b]) => a - b)
+    .map(([part, values]) => {
+      const sorted = values.sort((a, b) => a - b);
+      return {
+        name: part < 0 ? "without it" : binName(axis, part),
+        number: sorted.length,
+        best: direction === "minimize" ? sorted[0] : sorted.at(-1),
+        middle: quantile(sorted, 0.5),
+      };
+    });
+}
+
+function edges({ low, high, log }) {
+  const scale = log ? Math.log : Number;
+  const back = log ? Math.exp : Number;
+  return Array.from({ length: BINS + 1 }, (_, index) => back(scale(low) + ((scale(high) - scale(low)) * index) / BINS));
+}
+
+function binOf(axis, place) {
+  if (axis.choices) return place;
+  return Math.min(BINS - 1, Math.max(0, Math.floor(BINS * share(axis, place) + 1e-9)));
+}
+
+function binName(axis, part) {
+  if (axis.choices) return paramValue(axis.choices[part]);
+  const ends = edges(axis);
+  return axis.high > axis.low ? `${num(ends[part])} to ${num(ends[part + 1])}` : num(axis.low);
+}
+
+/** A table that opens on demand. `rows`: arrays of texts, the first of each is its head. */
+export function tableInWords(names, rows) {
+  const head = h(
+    "thead",
+    {},
+    h(
+      "tr",
+      {},
+      names.map((name, at) => h("th", { scope: "col", class: at && "num" }, name)),
+    ),
+  );
+  const body = rows.map((row) =>
+    h(
+      "tr",
+      {},
+      row.map((text, at) => (at ? h("td", { class: "num" }, text) : h("th", { scope: "row" }, text))),
+    ),
+  );
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": "As a table" },
+    h("table", { class: "plain words" }, head, h("tbody", {}, body)),
+  );
+}
+
+export function sliceRows(axis, value, direction) {
+  return sliceWords(axis, value, direction).map(({ name, number, best, middle }) => [
+    name,
+    count(number),
+    metric(best),
+    metric(middle),
+  ]);
+}

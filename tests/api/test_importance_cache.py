@@ -1,0 +1,47 @@
+"""Importances are computed again only when they may have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from api.importance_cache import ImportanceCache
+from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.model import Study
+
+
+class Counts:
+    """A store with only what the cache reads."""
+
+    def __init__(self) -> None:
+        self.completed = 100
+
+    def trial_counts(self, study_id: int) -> Mapping[TrialState, int]:
+        return {TrialState.COMPLETED: self.completed}
+
+
+class Counting(ImportanceCache):
+    num_computed = 0
+
+    def _computed(self, study: Study) -> tuple[int, Mapping[str, float]]:
+        self.num_computed += 1
+        return 10, {"lr": 1.0}
+
+
+def study(state: StudyState) -> Study:
+    return Study(1, "name", state, {}, None, "", 0.0, None)
+
+
+@pytest.mark.parametrize(("state", "expected"), [(StudyState.RUNNING, [1, 1, 2]), (StudyState.COMPLETED, [1, 2, 3])])
+def test_a_running_study_is_judged_again_after_a_fiftieth_more_trials(state: StudyState, expected: list[int]) -> None:
+    store: Any = Counts()
+    cache = Counting(store)
+    found = []
+    for completed in (100, 101, 104):
+        store.completed = completed
+        cache.of(study(state))
+        cache.of(study(state))
+        found.append(cache.num_computed)
+    assert found == expected
