@@ -117,16 +117,21 @@ class Trial:
     offer: Offer | None = None  # devices on which an INFEASIBLE trial does not fit; None: it fits on no devices at all
     once_fit: bool = False  # the cluster had devices for the newest plan, and has lost them
     origin: Origin = Origin.SEARCH  # says who has created the trial
-    parent_id: int | None = None  # of the trial that this one is a copy of; None: it is no copy
+    parent_id: int | None = None  # of the trial with whose weights this one begins; None: it begins anew
     parent_number: int | None = None
-    parent_step: int | None = None  # step of the parent's checkpoint, with which the copy begins
+    parent_step: int | None = None  # step of the parent's checkpoint, with which this one begins
 
     @property
     def parent(self) -> CheckpointName | None:
-        """The checkpoint of another trial with which this one begins; None: it begins anew."""
+        """The checkpoint of another trial with whose weights this one begins; None: it begins anew."""
         if self.parent_id is None or self.parent_step is None:
             return None
         return CheckpointName(self.parent_id, self.parent_step)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it continues as the copy of its parent, instead of beginning as a new model with weights of it."""
+        return self.origin is Origin.BRANCH
 
     @property
     def plan(self) -> Plan | None:

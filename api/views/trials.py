@@ -30,9 +30,9 @@ class TrialView(View):
         ),
     ]
     parent_number: Annotated[
-        int | None, Field(description="number of the trial that it is a copy of; null: it began anew")
+        int | None, Field(description="number of the trial with whose weights it began; null: it began anew")
     ]
-    parent_step: Annotated[int | None, Field(description="step of that trial at which it began; null: it began anew")]
+    parent_step: Annotated[int | None, Field(description="step of the checkpoint of that trial; null: it began anew")]
     attempt: Annotated[int, Field(description="number of attempts so far")]
     params: dict[str, Any]
     reason: Annotated[

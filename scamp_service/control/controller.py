@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from placement.model import Offer, offers_more
@@ -27,11 +27,12 @@ from scamp_service.control.specs import Specs
 from scamp_service.control.stopping.rule import due_rungs
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
-from scamp_service.model import Attempt, Refusals, Sized, Study, Trial
+from scamp_service.model import Attempt, Json, Refusals, Sized, Study, Trial
 from scamp_service.search.proposer import Asked, Proposer
 from scamp_service.store.store import Store
 from scamp_service.store.tallies import BESIDE, own_states
 from scamp_service.study.spec import StudySpec
+from workloads.training.checkpoints.name import Donor
 
 log = logging.getLogger("scamp.controller")
 
@@ -67,6 +68,7 @@ class Controller:
         self._specs = Specs()
         self._proposing = Proposing(self._projection, proposer)
         self._asked: dict[int, tuple[bool, int]] = {}  # trial → its state when a plan was asked for
+        self._params_of_donors: dict[int, Json] = {}  # they never change
         self._refusals: FirstSeen[Refusals] = FirstSeen(monotonic)
         self._absent: FirstSeen[str] = FirstSeen(monotonic)
         self._contained = ContainedErrors() if errors is None else errors
@@ -187,6 +189,7 @@ class Controller:
             held_up=self._sizer.held_up(),
             rungs={i: self._projection.rungs(i, studies[i].objective, studies[i].stopping.rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
+            donors=self._donors(trials),
             past=self._projection.family_runs(to_plan),
             refusals=self._refusals.seconds({one: self._clock() - one.newest_at for one in refusals}),
             absent=self._absent.seconds({attempt.key: 0.0 for attempt in attempts if attempt.key not in gangs}),
@@ -208,6 +211,23 @@ class Controller:
         outdated = [one for one in results if one not in now or self._asked.get(one) != now[one]]
         self._forget_sizing(outdated)
         return {one: result for one, result in results.items() if one not in outdated}
+
+    def _donors(self, trials: Iterable[Trial]) -> dict[int, Donor]:
+        """Trial → with whose weights it begins as a new model, for each that waits for devices or starts."""
+        wanted = {
+            trial.id: trial.parent
+            for trial in trials
+            if trial.parent is not None and not trial.is_copy and trial.state in (TrialState.QUEUED, TrialState.RUNNING)
+        }
+        unknown = {parent.trial_id for parent in wanted.values()} - self._params_of_donors.keys()
+        if unknown:
+            found = {trial.id: trial.params for trial in self._store.trials_with_ids(sorted(unknown))}
+            self._params_of_donors = {**self._params_of_donors, **found}
+        return {
+            trial_id: Donor(parent, self._params_of_donors[parent.trial_id])
+            for trial_id, parent in wanted.items()
+            if parent.trial_id in self._params_of_donors
+        }
 
     def _former(self, attempts: Sequence[Attempt]) -> dict[int, Attempt]:
         """The last attempt that trained before each one that went wrong before its first checkpoint."""
@@ -337,8 +357,10 @@ class Controller:
                 self._sizer.request(trial.id, demand, self._executor.cluster())
             case e.Propose(study_id, first_number, count):
                 self._proposing.ask(study_id, self._specs[study_id], first_number, count)
-            case e.CreateTrials(study_id, first_number, candidates, is_last):
-                self._store.create_trials(study_id, list(enumerate(candidates, first_number)), now=now)
+            case e.CreateTrials(study_id, first_number, candidates, is_last, parents):
+                numbered = {place: one for place, one in enumerate(parents, first_number) if one is not None}
+                placed = list(enumerate(candidates, first_number))
+                self._store.create_trials(study_id, placed, parents=numbered, now=now)
                 self._proposing.stored(study_id, is_last)  # only now: had this failed, they would be stored again
             case e.FinishStudy(study_id, to, reason):
                 expected = [StudyState.RUNNING, StudyState.STOPPING]

@@ -16,16 +16,16 @@ from estimators.model import NO_EVALUATION_EXTRA, Candidate, EvaluationExtra, La
 from placement.model import Cluster, Offer
 from scamp_service.model import Sized
 from scamp_service.study.spec import TRACE_SECONDS
-from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.checkpoints.name import CheckpointName, Donor
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """Everything that the ranks of one attempt need. ``resume`` is the checkpoint to load; None: none.
 
-    They train until step ``until`` of ``steps``; None: to the end. Copies of the trial may need the
-    checkpoint ``keep``. ``number`` is the trial's in its study. All
-    steps are epochs if it is ``in_epochs``.
+    Without one they begin with weights of the ``donor``, if there is one. They train until step ``until`` of ``steps``;
+    None: to the end. Without steps they evaluate once. Other trials may need the checkpoints in ``keep``. ``number`` is
+    the trial's in its study. All steps are epochs if it is ``in_epochs``.
     """
 
     trial_id: int
@@ -42,7 +42,8 @@ class Order:
     metric: str
     resume: CheckpointName | None = None
     until: int | None = None
-    keep: CheckpointName | None = None
+    keep: frozenset[CheckpointName] = frozenset()
+    donor: Donor | None = None
     number: int = 0
     in_epochs: bool = False
 

@@ -68,5 +68,6 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         num_trials=0,
         searched=frozenset(spec.space),
         mutate=perturbation_of(spec),
+        inherits=spec.search.inherits,
         predicted=spec.predicted,
     )

@@ -16,7 +16,7 @@ from scamp_service.search.priors import Priors
 from scamp_service.search.samplers.evolution import Evolution
 from scamp_service.search.samplers.optuna_samplers import BruteForce, CmaEs, Gp, Nsga2, Nsga3, Qmc, Tpe
 from scamp_service.search.samplers.random_sampler import RandomSampler
-from scamp_service.search.samplers.sampler import Sampler
+from scamp_service.search.samplers.sampler import Inheriting, Sampler
 from scamp_service.search.samplers.tune_searcher import TuneSearcher
 from scamp_service.search.starts import Starts
 from scamp_service.study.spaces.slots import is_candidate, slots_of
@@ -62,6 +62,8 @@ class Search:
         self._history = History(spec.objective, spec.predicted)
         self._constrained = Constrained(spec)
         self._slots = slots_of(spec.space)
+        self.parents: Sequence[int | None] = ()
+        """For each candidate that was proposed last the trial with whose weights it begins; empty if none has one."""
 
     def propose(self, history: Iterable[Past], first_number: int, count: int, picks: int = 1) -> list[Params]:
         """Parameters of proposals ``first_number``, ``first_number + 1``, …; fewer than ``count`` at the sampler's end.
@@ -85,14 +87,17 @@ class Search:
             num_picks = 1 if first_number < len(self._starts) else picks
             completed = [*self._earlier, *shown.completed]
             found = [self._candidate(first_number, completed, shown.active, pick) for pick in range(num_picks)]
-            return [params for params in found if params is not None]
-        proposed, active = list[Params](), list(shown.active)
+            self.parents = _listed([parent for params, parent in found if params is not None])
+            return [params for params, _ in found if params is not None]
+        proposed, parents, active = list[Params](), list[int | None](), list(shown.active)
         for number in range(first_number, first_number + count):
-            params = self._candidate(number, [*self._earlier, *shown.completed], active)
+            params, parent = self._candidate(number, [*self._earlier, *shown.completed], active)
             if params is None:
                 break
             proposed.append(params)
+            parents.append(parent)
             active.append(Active(number + self._history.num_beside, params))
+        self.parents = _listed(parents)
         return proposed
 
     def close(self) -> None:
@@ -100,14 +105,25 @@ class Search:
 
     def _candidate(
         self, number: int, completed: Sequence[Completed], active: Sequence[Active], pick: int = 0
-    ) -> Params | None:
+    ) -> tuple[Params | None, int | None]:
+        """The parameters of a candidate, None if there are no more, and the number of its parent."""
         if number < len(self._starts):
-            return self._starts[number]
+            return self._starts[number], None
+        last = 0
 
         def suggest(attempt: int) -> Params | None:
+            nonlocal last
+            last = attempt
             found = self._sampler.suggest(number, completed, active, attempt)
             place = number - len(self._starts)
             return None if found is None else self._priors.applied(place, number, found, attempt)
 
         found = self._constrained.repaired(number, suggest, pick)
-        return None if found is None else {**self._spec.fixed, **found}
+        if found is None:
+            return None, None
+        parent = self._sampler.parent(number, completed, last) if isinstance(self._sampler, Inheriting) else None
+        return {**self._spec.fixed, **found}, parent
+
+
+def _listed(parents: Sequence[int | None]) -> Sequence[int | None]:
+    return parents if any(parent is not None for parent in parents) else ()

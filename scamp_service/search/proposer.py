@@ -17,10 +17,14 @@ from scamp_service.study.values import Params
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Parameters of as many candidates as were asked for, or of fewer if the sampler has none after them."""
+    """Parameters of as many candidates as were asked for, or of fewer if the sampler has none after them.
+
+    ``parents`` has for each the number of the trial with whose weights it begins, or None; empty if none has one.
+    """
 
     candidates: Sequence[Params]
     is_last: bool = False
+    parents: Sequence[int | None] = ()
 
 
 @dataclass(frozen=True, slots=True)

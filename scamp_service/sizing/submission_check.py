@@ -57,6 +57,8 @@ def check_workload(spec: StudySpec, code: bytes | None, process: TraceProcess | 
     check_code(spec.workload, code, sampler=spec.search.sampler.name)
     if code is None or not is_file(spec.workload):
         known = BUILT_INS[spec.workload]
+        if spec.search.inherits:
+            raise _inherits_nothing(spec)
         return judge(spec, DryRun(frozenset(known.parameters), known.metrics))
     process = process or TraceProcess()
     try:
@@ -82,7 +84,16 @@ def _try(spec: StudySpec, code: bytes, process: TraceProcess) -> DryRun | None:
         return None
     if answer["wrong"]:
         raise cannot_be_used(spec, answer["wrong"])
+    if spec.search.inherits and not answer["inherits"]:
+        raise _inherits_nothing(spec)
     return found_in(answer, len(candidates) == _num_values(spec))
+
+
+def _inherits_nothing(spec: StudySpec) -> InvalidInput:
+    return InvalidInput(
+        f"search.sampler: candidates inherit weights, but the workload {spec.workload!r} has no method inherit; "
+        "add one, or remove the option inherit"
+    )
 
 
 def _num_values(spec: StudySpec) -> int:

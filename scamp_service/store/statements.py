@@ -83,6 +83,22 @@ HAS_LIVE_ENQUEUED = (
 )
 NEXT_NUMBER = select(func.coalesce(func.max(_T.c.number) + 1, 0)).where(_T.c.study_id == bindparam("study_id"))
 
+_open = _A.alias()
+_trains_on = (
+    select(sa.literal(1))
+    .where(_open.c.trial_id == _T.c.id, one_of(_open.c.state, *sorted(OPEN_ATTEMPTS)), _open.c.outcome.is_(None))
+    .correlate(_T)
+    .exists()
+)
+PARENT = (
+    select(_T.c.id.label("parent_id"), _T.c.number.label("parent_number"), func.max(_A.c.checkpoint_step).label("step"))
+    .join(_A, _A.c.trial_id == _T.c.id)
+    .where(_T.c.study_id == bindparam("study_id"), _T.c.number == bindparam("number"))
+    .where(_T.c.state != TrialState.RUNNING, ~_trains_on, _A.c.checkpoint_step >= 0)
+    .group_by(_T.c.id, _T.c.number)
+)
+"""The trial and its newest checkpoint, with which another may begin; no row while it may write checkpoints."""
+
 HAS_BLOB = select(sa.literal(1)).where(schema.blobs.c.sha256 == bindparam("sha256"))
 _S = schema.studies
 BY_KEY = select(_S.c.id, _S.c.spec, _S.c.code, _S.c.body_sha256).where(_S.c.idempotency_key == bindparam("key"))

@@ -52,6 +52,7 @@ from scamp_service.store.writes.same_study import body_sha256_of, expect_same
 from scamp_service.store.writes.transactions import picked
 
 MAX_BLOB_BYTES = 64 * 2**20
+NO_PARENTS: Mapping[int, int] = {}
 
 
 class Store(Reports, Leases, Removals, ExternalTrials, Requests):
@@ -145,11 +146,19 @@ class Store(Reports, Leases, Removals, ExternalTrials, Requests):
 
     # --- trials ------------------------------------------------------------------------------------------------
 
-    def create_trials(self, study_id: int, candidates: Sequence[tuple[int, Json]], *, now: float) -> int:
+    def create_trials(
+        self,
+        study_id: int,
+        candidates: Sequence[tuple[int, Json]],
+        *,
+        parents: Mapping[int, int] = NO_PARENTS,
+        now: float,
+    ) -> int:
         """Insert (place, params) as WAITING trials, and return how many are new. Existing trials are not changed.
 
         A place counts the trials of the study's own sampler. It is the number of the trial, unless there are trials of
-        other origins: these have taken numbers, too.
+        other origins: these have taken numbers, too. ``parents`` has by place the number of the trial with whose
+        newest checkpoint one begins; it begins anew if there is none, or if that trial trains now.
         """
         new: list[dict[str, Any]] = []
         insert = self._insert_new(schema.trials, "study_id", "number", returns="id")
@@ -160,6 +169,11 @@ class Store(Reports, Leases, Removals, ExternalTrials, Requests):
                 number = place + others
                 row = {"study_id": study_id, "number": number, "params": params}
                 row |= {"state": TrialState.WAITING, "reason": NO_PLAN_YET, "created_at": now}
+                if place in parents:
+                    of_parent = {"study_id": study_id, "number": parents[place]}
+                    if found := connection.execute(sql.PARENT, of_parent).first():
+                        row |= {"parent_id": found.parent_id, "parent_number": found.parent_number}
+                        row |= {"parent_step": found.step}
                 trial_id = connection.execute(insert, row).scalar()
                 if trial_id is not None:
                     new.append({"id": trial_id, "number": number, "state": TrialState.WAITING, **_NOTHING_YET})

@@ -157,11 +157,15 @@ class Nsga3Options(_Genetic):
 
 
 class EvolutionOptions(_Options):
-    """Regularized evolution: mutates the best of a sample of the newest trials that have ended."""
+    """Regularized evolution: mutates the best of a sample of the newest trials that have ended.
+
+    With ``inherit`` the new network begins with weights of the one that it is a change of.
+    """
 
     name: Literal["evolution"]
     population_size: _Population = 50
     sample_size: _Positive = 10
+    inherit: bool = False
 
     @model_validator(mode="after")
     def _within(self) -> Self:

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from scamp_service.study.objective import Objective
 from scamp_service.study.predicted import Predicted
-from scamp_service.study.sampler_options import Sampler, TpeOptions
+from scamp_service.study.sampler_options import EvolutionOptions, Sampler, TpeOptions
 from scamp_service.study.spaces.constraints import Constraints
 from scamp_service.study.spaces.points import Points
 from scamp_service.study.spaces.slots import Slot, completed, flat, nested, slots_of
@@ -58,6 +58,11 @@ class SearchOptions(Strict):
     seed: Annotated[Integer, Field(ge=0, le=2**31)] = 0
     history: Annotated[list[Earlier], at_most(20)] = Field(default=[], max_length=20)
     filter: Filter | None = None
+
+    @property
+    def inherits(self) -> bool:
+        """Whether candidates may begin with weights of earlier ones."""
+        return isinstance(self.sampler, EvolutionOptions) and self.sampler.inherit
 
 
 class Budget(Strict):

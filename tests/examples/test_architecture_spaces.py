@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,30 @@ def test_some_vision_transformers_are_larger_than_a_device(tmp_path: Path) -> No
     small, large = (one for one in found if isinstance(one, Sized))
     assert small.plan.world_size == 1 and large.plan.world_size > 1
     assert large.prediction.reserved_mib <= 96
+
+
+def test_the_example_on_the_page_keeps_the_function() -> None:
+    class Layer(nn.Module):
+        def __init__(self, hidden: int) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(4, hidden), nn.Linear(hidden, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.down(self.up(x).relu())
+
+    class Net(nn.Module):
+        def __init__(self, hidden: int, depth: int) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Layer(hidden) for _ in range(depth))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.Sequential(*self.layers)(x)
+
+    page = (EXAMPLES.parent / "docs" / "architecture-search.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    mine = type("Whole", (names["Mine"],), dict.fromkeys(Workload.__abstractmethods__))
+    model, parent, x = Net(8, 3), Net(5, 2), torch.randn(6, 4)
+    mine({"hidden": 8}).inherit(model, parent, {"hidden": 5})
+    assert torch.allclose(model(x), parent(x), atol=1e-6)

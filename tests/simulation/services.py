@@ -139,7 +139,7 @@ class SimulatedProposer:
         try:
             search = search or Search(spec)
             candidates = search.propose(changed, first_number, count)
-            answer, self.searches[study_id] = Proposal(candidates, len(candidates) < count), search
+            answer, self.searches[study_id] = Proposal(candidates, len(candidates) < count, search.parents), search
         except Exception as error:
             answer = error
         seconds = self.rng.uniform(0.0, 5.0) if self.slow and self.rng.random() < self.slow else 0.0

@@ -32,6 +32,7 @@ STOPPINGS = [
     {"rule": "pbt", "mutate": ["slow"], "quantile": 0.5},
 ]
 """One for each way in which trials end early: at once, never, after they were paused, and replaced by copies."""
+EVOLUTION = {"name": "evolution", "population_size": 2, "sample_size": 1, "inherit": True}
 LONGEST_STALL_SECONDS = 400.0
 TICK_SECONDS = 0.7
 LONGEST_SKIP_SECONDS = 10.0
@@ -83,6 +84,7 @@ class Simulation:
         return self.store.fenced(CONTROLLER_LEASE, lease)
 
     def spec(self, number: int) -> Json:
+        is_evolution = self.seed % 3 == 0
         grows: Json = {"grows": {"choice": [0, 3]}} if self.seed % 4 == 1 else {}
         return {
             "name": f"study {number}",
@@ -97,10 +99,10 @@ class Simulation:
                 "breaks": {"choice": [0, 1]},
                 **grows,
             },
-            "search": {"sampler": "random", "seed": self.seed},
+            "search": {"sampler": EVOLUTION if is_evolution else "random", "seed": self.seed},
             "stopping": self.rng.choice(STOPPINGS),
             "budget": {
-                "trials": self.rng.randint(3, 10) if self.is_large else self.rng.randint(2, 4),
+                "trials": (self.rng.randint(3, 10) if self.is_large else self.rng.randint(2, 4)) * (1 + is_evolution),
                 "steps": 8,
                 "report_every": 2,
                 "max_lost": 1000,
@@ -179,7 +181,7 @@ class Simulation:
         is_whole = returns or not self.world.num_lost_nodes
         may_fit = is_whole and not is_misled and not trial.params.get("grows")
         may_fit = may_fit and trial.params["mib"] + trial.params.get("spike", 0) <= 60
-        if trial.state is TrialState.INFEASIBLE and may_fit and trial.origin is Origin.SEARCH:
+        if trial.state is TrialState.INFEASIBLE and may_fit and trial.origin is Origin.SEARCH and not trial.parent:
             num_devices = len([d for d in self.world.devices if d.id not in self.world.absent])
             assert trial.params["ranks"] > num_devices, f"{where}: it fits on {num_devices} devices"
         if trial.params.get("grows") and not self.world.was_incomplete and fits_when_grown(trial.params, devices):

@@ -147,6 +147,9 @@ class World:
         kept = self.disk.get(order.resume.trial_id, set()) if order.resume else set()
         can_resume = order.resume is None or order.resume in kept
         self.insist(can_resume, f"{order.key}: no {order.resume} in {kept}")
+        donated = self.disk.get(order.donor.checkpoint.trial_id, set()) if order.donor else set()
+        can_begin = order.donor is None or order.donor.checkpoint in donated
+        self.insist(can_begin, f"{order.key}: no {order.donor} in {donated}")
         resume_step = order.resume.step if order.resume else -1
         before = [self.recorded.get((order.trial_id, attempt), -1) for attempt in range(order.attempt)]
         if order.resume and order.resume.trial_id != order.trial_id:
@@ -333,7 +336,7 @@ class World:
         self.least_ranks.setdefault(gang.order.trial_id, gang.order.plan.world_size)
         newest = CheckpointName(trial_id, gang.step)
         kept.add(newest)
-        kept -= set(outdated(kept, newest, {CheckpointName(trial_id, gang.recorded), gang.order.keep} - {None}))
+        kept -= set(outdated(kept, newest, {CheckpointName(trial_id, gang.recorded), *gang.order.keep}))
 
     def _leave(self, device: Device) -> None:
         for key, gang in list(self.gangs_by_key.items()):

@@ -62,6 +62,8 @@ class Ranks:
             "budget_bytes": None,
             "checkpoint_root": str(self.folder / f"checkpoints-{self.jobs}"),
             "resume_step": 0,
+            "donor_step": 0,
+            "donor_params": {},
             "metric": "loss",
             "store": str(self.folder / f"store-{self.jobs}"),
             "stop_after": None,

@@ -12,7 +12,7 @@ from typing import Any
 from torch.distributed import FileStore
 
 from estimators.model import Candidate, Plan
-from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.checkpoints.name import CheckpointName, Donor
 from workloads.training.runtime import Job, train
 
 TRIAL = 1
@@ -63,6 +63,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         trial_id=TRIAL,
         resume=CheckpointName(TRIAL, order["resume_step"]) if order["resume_step"] else None,
         metric=order["metric"],
+        donor=Donor(CheckpointName(TRIAL, order["donor_step"]), order["donor_params"]) if order["donor_step"] else None,
     )
     store = FileStore(order["store"], plan.world_size) if plan.world_size > 1 else None
     reporter = Collected(order["stop_after"] if rank == order["stopped_rank"] else None)

@@ -37,7 +37,8 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     - load: load the workload as ranks do, and look for imports in it that would fail; the answer is empty;
     - dry run: the same, and try the candidates of the list ``params`` (see ``workloads.sandbox.dry_run``); the answer
       has the ``tries``, whether ``all_tried``, which of all parameters and of the objective, ``metric``, are
-      ``mentioned`` in the user's code, and what is ``wrong`` with the workload, in words;
+      ``mentioned`` in the user's code, whether the workload has a method ``inherit``, and what is ``wrong`` with the
+      workload, in words;
     - space: the search space that the workload's class gives in ``space()``; empty if it gives none;
     - trace: trace a candidate with ``params`` under ``layout``; ``equal_blocks`` comes from another layout's answer;
     - candidates: for each item of the list ``params``, its batch, or the reason why the workload refuses it;
@@ -96,7 +97,8 @@ def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any
         tries = try_candidates(workload, candidates, metric)
     except (WorkloadError, WrongResult) as error:
         return {"wrong": explain(error, code_dir)}
-    return {"tries": tries, "all_tried": len(tries) == len(candidates), "mentioned": in_code, "wrong": ""}
+    answer = {"tries": tries, "all_tried": len(tries) == len(candidates), "mentioned": in_code, "wrong": ""}
+    return {**answer, "inherits": workload.inherit is not Workload.inherit}
 
 
 def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:

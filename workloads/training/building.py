@@ -6,7 +6,7 @@ tensor by tensor; every rank keeps its shard of each. The other ranks build it o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,13 +27,23 @@ from workloads.training.outline import outline_of
 from workloads.training.seeds import seed_everything
 
 
-def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device, mesh: DeviceMesh | None) -> nn.Module:
-    """The model under the plan, with the initial weights that a single process draws from ``seed``."""
+def build_model(
+    workload: Workload,
+    plan: Plan,
+    seed: int,
+    device: torch.device,
+    mesh: DeviceMesh | None,
+    fill: Callable[[nn.Module], None] | None = None,
+) -> nn.Module:
+    """The model under the plan, with the initial weights that a single process draws from ``seed``.
+
+    The first rank lets ``fill`` change them while its model is whole and in host memory.
+    """
     seed_everything(seed)
     if mesh is None:
-        model = workload.build_model().to(device)
+        model = _drawn(workload, fill).to(device)
         return apply_plan(model, workload.blocks(model), plan.layout, None)
-    drawn = workload.build_model() if mesh.get_rank() == 0 else None
+    drawn = _drawn(workload, fill) if mesh.get_rank() == 0 else None
     seed_everything(seed)  # for what the model draws that is no tensor
     model = _without_memory(workload, seed)
     _send_attributes(model, drawn)
@@ -68,6 +78,13 @@ def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device,
                 tensor.to_local().copy_(part.to_local())
             else:
                 tensor.copy_(whole)
+    return model
+
+
+def _drawn(workload: Workload, fill: Callable[[nn.Module], None] | None) -> nn.Module:
+    model = workload.build_model()
+    if fill is not None:
+        fill(model)
     return model
 
 

@@ -12,7 +12,7 @@ import re
 import time
 import traceback
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -35,7 +35,7 @@ from workloads.refusals import WorkloadError
 from workloads.training.building import build_model
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.folders import expect_shared
-from workloads.training.checkpoints.name import CheckpointName, trial_folder
+from workloads.training.checkpoints.name import CheckpointName, Donor, trial_folder
 from workloads.training.data.expect import expect_data, expect_order
 from workloads.training.data.feed import Feed, feeding
 from workloads.training.data.order import Order
@@ -61,7 +61,8 @@ class Job:
     Training ends after step ``until`` of ``steps``, or after the last one if that is None. ``resume`` is the checkpoint
     to load; ``checkpoint_root`` holds those of all trials. ``steps``, ``until``, ``report_every`` and the steps of
     checkpoints and reports are optimizer steps, or epochs if the job is ``in_epochs``. ``each`` counts the optimizer
-    steps in one step of a checkpoint or report.
+    steps in one step of a checkpoint or report. Without a checkpoint to resume from, the model begins with
+    weights of ``donor``. Without steps it is evaluated once.
     """
 
     candidate: Candidate
@@ -81,6 +82,7 @@ class Job:
     attempt: int = 0
     in_epochs: bool = False
     each: int = 1
+    donor: Donor | None = None
 
     @property
     def last_step(self) -> int:
@@ -221,11 +223,28 @@ def _train(
     if job.code_dir is not None:
         import_early(type(workload))
     baseline = budget.baseline(device)
-    model = build_model(workload, job.plan, job.seed, device, mesh)
+    fill = None if job.donor is None or job.resume is not None else _inheriting(job, workload, job.donor)
+    model = build_model(workload, job.plan, job.seed, device, mesh, fill)
     with budget.enforce(device, baseline, job.budget_bytes) as held:
         optimizer = spread_optimizer(workload.optimizer(model), job.plan.layout, mesh)
         run = _Run(job, workload, device, mesh, rank, reporter, held, model, optimizer, feed)
         return run.train()
+
+
+def _inheriting(job: Job, workload: Workload, donor: Donor) -> Callable[[nn.Module], None]:
+    """Fills the candidate's whole model with weights of the donor's, as the workload says."""
+    if type(workload).inherit is Workload.inherit:
+        raise WorkloadError(
+            f"the study lets candidates inherit weights, but {type(workload).__name__} has no method inherit: add one, "
+            "or remove the option from the study"
+        )
+
+    def fill(model: nn.Module) -> None:
+        parent = load_workload(job.candidate.workload, job.code_dir)(donor.params).build_model()
+        checkpoint.load_whole(job.checkpoint_root, donor.checkpoint, parent)
+        workload.inherit(model, parent, donor.params)
+
+    return fill
 
 
 @dataclass(slots=True)
@@ -252,6 +271,8 @@ class _Run:
         expect_agreement(self.model, self.mesh, "before they train")
         measured_step = min(start + MEASURED_STEP, job.last_step - 1)
         losses: list[float] = []
+        if job.last_step == 0:
+            self._report(0)
         for step in range(start, job.last_step):
             self.present_step = step
             began = time.perf_counter()
@@ -332,9 +353,12 @@ class _Run:
         plan = self.job.plan
         return total * plan.pp / plan.world_size, stops > 0  # in a pipeline only the last stage has a loss
 
-    def _report(self, step: int, train_loss: float) -> None:
+    def _report(self, step: int, train_loss: float | None = None) -> None:
+        """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""
         with self.held.during(Phase.EVALUATION), self.held.settling():
-            values = {**self._evaluate(), "train_loss": train_loss}
+            values = self._evaluate()
+        if train_loss is not None:
+            values["train_loss"] = train_loss
         if self.job.metric not in values:
             raise WorkloadError(
                 f"the workload reports {', '.join(values)}, but the objective is {self.job.metric!r}: set the study's "
@@ -344,7 +368,7 @@ class _Run:
             if self.step_seconds:
                 self.reporter.timed(median(self.step_seconds), self.num_timed)
             self.reporter.metrics(step // self.job.each, values)
-        if step == self.job.last_step or self._checkpoint_is_due():
+        if step and (step == self.job.last_step or self._checkpoint_is_due()):
             self._checkpoint(step)
 
     def _checkpoint_is_due(self) -> bool:

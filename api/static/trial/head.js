@@ -28,10 +28,11 @@ function drawNames({ trial, study }) {
   byId("reason").replaceChildren(...parentWords(trial, study), trial.reason);
 }
 
-function parentWords({ parent_number: number, parent_step: step }, study) {
+function parentWords({ origin, parent_number: number, parent_step: step }, study) {
   if (number === null) return [];
   const link = h("a", { href: `/studies/${study.id}/trials/${number}` }, `trial ${number}`);
-  return ["a copy of ", link, ` at ${stepUnit(study.spec)} ${step} · `];
+  const did = origin === "BRANCH" ? "a copy of " : "began with weights of ";
+  return [did, link, ` at ${stepUnit(study.spec)} ${step} · `];
 }
 
 function drawValue({ trial, study }) {

@@ -107,6 +107,7 @@ class Training:
             checkpoint_root=self.folders.checkpoints,
             trial_id=order.trial_id,
             resume=order.resume,
+            donor=order.donor,
             metric=order.metric,
             study_id=order.study_id,
             number=order.number,

@@ -126,10 +126,10 @@ class Reports:
         self.present_step = step
 
     def needed_checkpoints(self) -> frozenset[CheckpointName]:
-        """The one that the database has acknowledged (or the attempt resumed from), one that is being recorded, and one
-        that others need."""
+        """The one that the database has acknowledged (or the attempt resumed from), one that is being recorded, and
+        those that other trials need."""
         with self._changed:
-            return frozenset(name for name in (self._recorded, self._sent, self.order.keep) if name)
+            return self.order.keep.union(name for name in (self._recorded, self._sent) if name)
 
     def should_stop(self) -> bool:
         """Whether the attempt was asked to stop, or its reports were refused or lost."""

@@ -84,12 +84,16 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class CreateTrials:
-    """Store proposed candidates as trials, numbered from ``first_number``. After the last ones none will follow."""
+    """Store proposed candidates as trials, numbered from ``first_number``. After the last ones none will follow.
+
+    ``parents`` has for each of them the number of the trial with whose weights it begins, or None; or it is empty.
+    """
 
     study_id: int
     first_number: int
     candidates: Sequence[Params]
     is_last: bool = False
+    parents: Sequence[int | None] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import Order
 from scamp_service.control.stopping.rule import next_pause
 from scamp_service.model import Attempt, Trial
@@ -10,9 +10,13 @@ from workloads.training.checkpoints.name import CheckpointName
 
 
 def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
-    """The order for the ranks of ``attempt``. They resume from the trial's last committed checkpoint,
-    or from the one that it copies, and train until the stopping rule pauses the trial."""
+    """The order for the ranks of ``attempt``, which train until the stopping rule pauses the trial.
+
+    They resume from the trial's last committed checkpoint, or from the one that it copies. Without either they begin
+    with weights of the trial's parent, if it has one.
+    """
     study = s.studies[trial.study_id]
+    resume = s.checkpoints.get(trial.id) or (trial.parent if trial.is_copy else None)
     return Order(
         trial_id=trial.id,
         attempt=attempt.attempt,
@@ -26,9 +30,21 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         steps=study.steps,
         report_every=study.report_every,
         metric=study.objective.metric,
-        resume=s.checkpoints.get(trial.id) or trial.parent,
+        resume=resume,
         until=next_pause(study.stopping, trial),
-        keep=CheckpointName(trial.id, trial.judged_step) if study.mutate else None,
+        keep=_needed_by_others(s, study, trial),
+        donor=s.donors.get(trial.id) if resume is None else None,
         number=trial.number,
         in_epochs=study.in_epochs,
     )
+
+
+def _needed_by_others(s: Snapshot, study: StudyRules, trial: Trial) -> frozenset[CheckpointName]:
+    """Checkpoints of ``trial`` with which other trials begin, or may begin while this attempt trains.
+
+    A trial that is created meanwhile begins with the newest one that is recorded now.
+    """
+    needed = {other.parent for other in s.trials if other.parent_id == trial.id} if study.inherits else set()
+    needed.add(s.checkpoints.get(trial.id) if study.inherits else None)
+    needed.add(CheckpointName(trial.id, trial.judged_step) if study.mutate else None)
+    return frozenset(name for name in needed if name is not None)

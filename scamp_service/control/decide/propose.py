@@ -23,8 +23,8 @@ def propose(s: Snapshot, promoted: Mapping[int, int]) -> Iterator[Effect]:
         match s.asked.get(study.id):
             case Asked(study.num_trials, answer=None):
                 pass
-            case Asked(study.num_trials, answer=Proposal(candidates, is_last)):
+            case Asked(study.num_trials, answer=Proposal(candidates, is_last, parents)):
                 is_last = is_last and len(candidates) <= count
-                yield CreateTrials(study.id, study.num_trials, candidates[:count], is_last)
+                yield CreateTrials(study.id, study.num_trials, candidates[:count], is_last, parents[:count])
             case _:
                 yield Propose(study.id, study.num_trials, count)

@@ -68,7 +68,8 @@ def _why_no_plan_yet(s: Snapshot, trial: Trial) -> str:
 def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:
     """The trial fits nowhere. If that is because the cluster has lost the devices of its plan, they may come back.
 
-    A copy that has not trained yet never comes back: the trial that it copies continues, and drops its checkpoint.
+    One that begins with weights of another and has not trained yet never comes back: the other may continue, and drops
+    its checkpoint.
     """
     offer, reason = unsized.offer, unsized.reason
     if trial.parent is not None and trial.value is None:

@@ -20,7 +20,7 @@ from scamp_service.study.objective import Objective
 from scamp_service.study.predicted import NO_BOUNDS, Predicted
 from scamp_service.study.spec import TRACE_SECONDS
 from scamp_service.study.values import Params
-from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.checkpoints.name import CheckpointName, Donor
 
 Corrections = Mapping[str, Mapping[Layout, Learned]]
 """Family → layout → what was learned."""
@@ -51,6 +51,7 @@ class StudyRules:
     mutate: Callable[[Params, int], Params] | None = (
         None  # parameters for a copy, from those of the donor and its number
     )
+    inherits: bool = False  # whether its candidates may begin with weights of earlier ones
     predicted: Predicted = NO_BOUNDS  # bounds on what is predicted of a trial that has not trained yet
     exhausted: bool = False  # the sampler has nothing more to propose
     broken: str = ""  # why its trials all fail; empty if they do not
@@ -94,6 +95,7 @@ class Snapshot:
     held_up: Mapping[int, Sequence[int]] = field(default_factory=dict)  # trial → those whose sizing it waits for
     rungs: Mapping[int, Mapping[int, Rung]] = field(default_factory=dict)  # study → step → values of its trials
     checkpoints: Mapping[int, CheckpointName] = field(default_factory=dict)  # trial → the one to resume from
+    donors: Mapping[int, Donor] = field(default_factory=dict)  # trial → with whose weights it begins as a new model
     past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials
     failures: Mapping[int, Sequence[Run]] = field(default_factory=dict)  # waiting trial → its own runs
     refusals: Mapping[Refusals, float] = field(default_factory=dict)  # INFEASIBLE trials; seconds since this was found

@@ -26,15 +26,19 @@ class FilteredSearch:
 
     def __init__(self, search: Search | RemoteSearch, chosen_by: Filter, score: Score) -> None:
         self._search, self._filter, self._score = search, chosen_by, score
+        self.parents: Sequence[int | None] = ()
+        """As in ``Search``."""
 
     def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
         """Parameters of the proposal ``first_number`` alone; none at the sampler's end. Raises what ``Search`` does."""
         found = self._search.propose(history, first_number, 1, self._filter.of)
+        self.parents = self._search.parents
         if len(found) <= 1:
             return found
         scores = self._score(found)
         best = max(range(len(found)), key=lambda place: (_known(scores[place]), -place))
         log.info("trial %d is the best of %d by %s: %s", first_number, len(found), self._filter.proxy, scores[best])
+        self.parents = self.parents[best : best + 1]
         return [found[best]]
 
     def close(self) -> None:

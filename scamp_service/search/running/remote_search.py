@@ -44,6 +44,9 @@ class RemoteSearch:
     any thread.
     """
 
+    parents: Sequence[int | None] = ()
+    """No sampler that runs in a process gives its candidates parents."""
+
     def __init__(
         self,
         spec: StudySpec,

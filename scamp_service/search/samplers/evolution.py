@@ -41,14 +41,30 @@ class Evolution:
         """The searched parameters of trial ``number``."""
         source = random.Random(seed_of(self._seed, number, attempt))
         population = completed[-self._options.population_size :]
-        if len(population) < self._options.population_size:
+        winner = self._winner(population, source)
+        if winner is None:
             return self._space.sampled(lambda _, distribution: drawn(distribution, source))
-        contestants = source.sample(population, min(self._options.sample_size, len(population)))
-        parent = self._space.flat(min(contestants, key=self._rank).params)
+        parent = self._space.flat(winner.params)
         known = [self._space.flat(one) for one in (*(t.params for t in population), *(t.params for t in active))]
         children = (self._child(parent, source) for _ in range(MOST_TRIES))
         child = next((child for child in children if child not in known), None)
         return self._space.nested(child or self._child(parent, source))
+
+    def parent(self, number: int, completed: Sequence[Completed], attempt: int = 0) -> int | None:
+        """Number of the trial that the candidate is a change of, if the study lets it inherit weights."""
+        if not self._options.inherit:
+            return None
+        source = random.Random(seed_of(self._seed, number, attempt))
+        winner = self._winner(completed[-self._options.population_size :], source)
+        is_own = winner is not None and winner.number >= 0  # not one of an earlier study
+        return winner.number if winner is not None and is_own and winner.value is not None else None
+
+    def _winner(self, population: Sequence[Completed], source: random.Random) -> Completed | None:
+        """The best of a sample; None while the population is not complete."""
+        if len(population) < self._options.population_size:
+            return None
+        contestants = source.sample(population, min(self._options.sample_size, len(population)))
+        return min(contestants, key=self._rank)
 
     def _child(self, parent: Mapping[str, Any], source: random.Random) -> Params:
         """Flat parameters with one of those of ``parent`` changed. What exists only with the change is random."""

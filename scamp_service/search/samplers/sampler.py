@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from scamp_service.search.history import Active, Completed
 from scamp_service.study.spec import StudySpec
@@ -36,6 +36,18 @@ class Sampler(Protocol):
 
         ``completed`` and ``active`` are earlier trials, by number. They also have the parameters that are not searched.
         ``attempt`` counts the proposals for this trial that break a constraint.
+        """
+        ...
+
+
+@runtime_checkable
+class Inheriting(Protocol):
+    """A sampler whose candidates may begin with weights of earlier ones."""
+
+    def parent(self, number: int, completed: Sequence[Completed], attempt: int = 0) -> int | None:
+        """Number of the trial with whose weights the candidate begins that ``suggest`` returns for the same arguments.
+
+        None: it begins anew.
         """
         ...
 

@@ -39,6 +39,7 @@ from workloads.training.checkpoints.folders import (
 from workloads.training.checkpoints.name import CheckpointName, written_checkpoints
 from workloads.training.checkpoints.retention import outdated
 from workloads.training.checkpoints.safe_reader import SafeReader
+from workloads.training.faults import StorageFault
 
 
 def save(
@@ -113,6 +114,21 @@ def write_weights(folder: Path, target: Path) -> tuple[int, int]:
     found = weights(folder)
     torch.save(found, target)
     return len(found), sum(tensor.nbytes for tensor in found.values())
+
+
+def load_whole(root: Path, checkpoint: CheckpointName, model: nn.Module) -> None:
+    """Read the weights of a checkpoint into a whole ``model``, whichever plan wrote it; one rank calls it by itself.
+
+    Raises ``StorageFault``.
+    """
+    folder = checkpoint.folder(root)
+    if not exists(root, checkpoint):
+        raise StorageFault(
+            f"the checkpoint of step {checkpoint.step} of another trial, with whose weights this one begins, is not in "
+            f"{folder.parent}: mount or restore this folder on every node"
+        )
+    with explained(f"the checkpoint of step {checkpoint.step} cannot be read from {folder.parent}"), _quiet():
+        dcp_load(_model_state(model), storage_reader=SafeReader(folder), no_dist=True)
 
 
 def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

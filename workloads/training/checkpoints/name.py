@@ -6,8 +6,10 @@ Without torch, because the controller names checkpoints too.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -20,6 +22,14 @@ class CheckpointName:
     def folder(self, root: Path) -> Path:
         """Its folder, ``root/trial_id/step-N``."""
         return trial_folder(root, self.trial_id) / f"step-{self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Donor:
+    """A checkpoint of another trial with whose weights a new one begins, and the ``params`` of that trial."""
+
+    checkpoint: CheckpointName
+    params: Mapping[str, Any]
 
 
 def trial_folder(root: Path, trial_id: int) -> Path:

@@ -9,7 +9,7 @@ from scamp_service.control.decide import effects as d
 from scamp_service.lifecycle import AttemptState, TrialState
 from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects, only_move, study
 from tests.values import attempt, sized, trial
-from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.checkpoints.name import CheckpointName, Donor
 
 
 def test_an_attempt_knows_the_kinds_of_its_devices() -> None:
@@ -52,6 +52,20 @@ def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
     studies[2] = study(id=2, max_concurrent=1)
     begun = [e.order.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
     assert sorted(begun) == [1, 1, 1, 2]
+
+
+def test_a_child_begins_with_weights_of_its_parent_until_it_has_a_checkpoint_and_the_parent_keeps_them() -> None:
+    at_20 = CheckpointName(1, 20)
+    donor = Donor(at_20, {"width": 8})
+    parent = trial(state=TrialState.QUEUED)
+    child = trial(id=2, number=1, state=TrialState.QUEUED, attempt=0, parent_id=1, parent_number=0, parent_step=20)
+    known = {"studies": {1: study(inherits=True)}, "donors": {2: donor}}
+    resumed, begun = (e.order for e in effects(trials=[parent, child], checkpoints={1: CheckpointName(1, 50)}, **known)
+                      if isinstance(e, d.Begin))  # fmt: skip
+    assert resumed.keep == {at_20, CheckpointName(1, 50)} and resumed.donor is None
+    assert begun.donor == donor and begun.resume is None and begun.keep == frozenset()
+    (begin,) = effects(trials=[replace(child, attempt=1)], checkpoints={2: CheckpointName(2, 10)}, **known)
+    assert isinstance(begin, d.Begin) and begin.order.donor is None and begin.order.resume == CheckpointName(2, 10)
 
 
 def test_a_resumed_order_starts_at_the_last_committed_checkpoint() -> None:

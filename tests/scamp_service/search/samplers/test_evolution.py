@@ -58,6 +58,24 @@ def test_a_child_differs_in_one_parameter_and_in_what_exists_with_it() -> None:
         assert same, f"trial {number} is a child of none of the trials before it"
 
 
+def test_a_child_inherits_from_the_trial_that_it_is_a_change_of() -> None:
+    spec = study(BLOCKS, {**EVOLUTION, "inherit": True}, constraints=["layers.exists(layer, layer.op != 'pool')"])
+    space, trials = (
+        Space(spec.space),
+        [replace(trial, number=n) for n, trial in enumerate(live(Search(spec), finished, 30))],
+    )
+    search = Search(spec)
+    assert search.propose([], 0, 9) and search.parents == ()
+    proposed = search.propose(trials, 30, 20)
+    assert len(search.parents) == 20 and set(search.parents) <= set(range(20, 30))
+    for params, number in zip(proposed, search.parents, strict=True):
+        assert number is not None
+        child, parent = space.flat(params), space.flat(trials[number].params)
+        assert sum(child[name] != parent[name] for name in child.keys() & parent.keys()) <= 1
+    plain = Search(study(BLOCKS, EVOLUTION, constraints=list(spec.constraints)))
+    assert plain.propose(trials, 30, 20) == proposed and plain.parents == ()
+
+
 def test_only_the_newest_trials_have_children() -> None:
     spec = study({"x": {"low": 0.0, "high": 1.0}}, EVOLUTION)
     old = [Trial(number, {"x": 0.1}, S.COMPLETED, 9, -9.0) for number in range(10)]
