@@ -73,3 +73,16 @@ def test_given_candidates_are_not_filtered_and_a_thread_proposes_one_at_a_time()
     second: Any = answer_of(proposer, 7)
     assert (len(second.candidates), second.is_last, asked) == (1, False, [(7, 4)])
     proposer.close()
+
+
+def test_the_chosen_proposal_has_its_own_parent() -> None:
+    evolution = {"name": "evolution", "population_size": 10, "sample_size": 2, "inherit": True}
+    spec = study(
+        {"x": {"low": 0.0, "high": 1.0}}, search={"sampler": evolution, "filter": {"proxy": "parameters", "of": 4}}
+    )
+    trials = [Trial(number, {"x": number / 20}, S.COMPLETED, 9, number / 20) for number in range(20)]
+    plain = Search(spec)
+    seen = plain.propose(trials, 20, 1, picks=4)
+    search = filtered(spec, lambda given: [None, None, 1.0, None])
+    assert search.propose(trials, 20, 1) == [seen[2]] and search.parents == [plain.parents[2]]
+    assert len(set(plain.parents)) > 1
