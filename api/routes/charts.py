@@ -21,6 +21,7 @@ from api.routes.parameters import (
 )
 from api.views.candidates import CandidatesView, ImportancesView, ImportanceView, candidates_view
 from api.views.charts import CurveView, HistoryView, OrderView, curve_views, history_view
+from api.views.lineage import LineageView, Relative, chosen, lineage_view
 from api.views.view import Page
 from scamp_service.study.objective import Objective
 
@@ -103,3 +104,17 @@ def get_importances(study_id: StudyId, store: TheStore, cache: TheImportances) -
     found = cache.of(store.study(study_id))
     items = [ImportanceView(name=name, share=share) for name, share in found.shares.items()]
     return ImportancesView(num_completed=found.num_completed, num_trials=found.num_trials, items=items)
+
+
+@router.get("/studies/{study_id}/lineage", responses=problems(404, 422))
+def get_lineage(
+    study_id: StudyId,
+    store: TheStore,
+    trials: Annotated[int, Query(ge=1, le=1000, description="about how many trials; the best ones stay")] = 200,
+) -> LineageView:
+    """Get which trials began as copies of others, as population based training makes them, and what changed in each."""
+    objective = Objective.of_spec(store.study(study_id).spec)
+    names = ("state", "value", "step", "parent_number", "parent_step")
+    num, relatives = chosen([Relative(*row) for row in store.columns(study_id, names)], objective, trials)
+    found = store.trials_numbered(study_id, [one.number for one in relatives])
+    return lineage_view(num, relatives, {trial.number: trial.params for trial in found})

@@ -126,6 +126,11 @@ export function importances(studyId) {
   return request(`/v1/studies/${studyId}/importances`);
 }
 
+/** Which trials are copies of others, about so many: see LineageView of the API. */
+export function lineage(studyId, trials) {
+  return request(`/v1/studies/${studyId}/lineage?trials=${trials}`);
+}
+
 /** Measured attempts by trial, {trial_id, number, state, attempts}: those on the outline of all, `points` at most. */
 export async function peaks(studyId, points) {
   return (await request(`/v1/studies/${studyId}/peaks?points=${points}`)).items;

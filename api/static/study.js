@@ -9,6 +9,7 @@ import { curvesPanel } from "./study/curves.js";
 import { StudyFeeds } from "./study/feeds.js";
 import { headPanel } from "./study/head.js";
 import { historyPanel } from "./study/history.js";
+import { lineagePanel } from "./study/lineage.js";
 import { memoryPanel } from "./study/memory.js";
 import { importancesPanel } from "./study/parameters/importances.js";
 import { parallelPanel } from "./study/parameters/parallel.js";
@@ -30,6 +31,7 @@ const PANELS = [
   importancesPanel,
   slicePanel,
   parallelPanel,
+  lineagePanel,
   trialsPanel,
 ];
 

@@ -3,6 +3,7 @@
 import * as api from "./client.js";
 import { byId, setText } from "./elements/dom.js";
 import { Page } from "./page.js";
+import { architecturePanel } from "./trial/architecture.js";
 import { attemptsPanel } from "./trial/attempts.js";
 import { curvesPanel } from "./trial/curves.js";
 import { filesPanel } from "./trial/files.js";
@@ -14,7 +15,17 @@ import { TrialState } from "./trial/state.js";
 import { stepPanel } from "./trial/step.js";
 
 /** The panels in the order of the page. */
-const PANELS = [headPanel, planPanel, curvesPanel, attemptsPanel, filesPanel, optionsPanel, stepPanel, logPanel];
+const PANELS = [
+  headPanel,
+  planPanel,
+  curvesPanel,
+  architecturePanel,
+  attemptsPanel,
+  filesPanel,
+  optionsPanel,
+  stepPanel,
+  logPanel,
+];
 
 const { studyId, number } = byId("trial").dataset;
 const state = new TrialState(Number(studyId), Number(number));

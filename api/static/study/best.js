@@ -1,5 +1,6 @@
 // The best trial: its value, parameters and plan.
 
+import { architecture, isBlocks } from "../elements/architecture.js";
 import { card } from "../elements/card.js";
 import { copyButton } from "../elements/copy_button.js";
 import { h } from "../elements/dom.js";
@@ -36,7 +37,8 @@ export function bestPanel({ state, feeds }) {
 
 function trialNodes(best, { study, studyId }) {
   const running = best.state === "COMPLETED" ? "" : ", still running";
-  const params = Object.entries(best.params).flatMap(([name, value]) => [
+  const plain = Object.entries(best.params).filter(([, value]) => !isBlocks(value));
+  const params = plain.flatMap(([name, value]) => [
     h("dt", {}, name),
     h("dd", { title: typeof value === "object" ? JSON.stringify(value) : value }, paramValue(value)),
   ]);
@@ -45,6 +47,7 @@ function trialNodes(best, { study, studyId }) {
     h("p", { class: "big" }, metric(best.value)),
     muted(`${study.spec.objective.metric} at step ${count(best.step)}, `, where, running),
     h("dl", { class: "pairs" }, params),
+    architecture(best.params),
     h("p", { class: "muted small" }, planWords(best)),
   ];
 }

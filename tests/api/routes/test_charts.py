@@ -106,3 +106,9 @@ def test_importances_come_once_enough_trials_have_completed(api: InProcess) -> N
     fill(api.store)
     assert api.get(f"{FIRST}/importances").json() == {"num_completed": 1, "num_trials": 1, "items": []}
     assert api.get("/v1/studies/7/importances").status_code == 404
+
+
+def test_a_study_without_copies_has_no_lineage(api: InProcess) -> None:
+    fill(api.store)
+    assert api.get(f"{FIRST}/lineage").json() == {"num_trials": 0, "items": []}
+    assert api.get("/v1/studies/7/lineage").status_code == 404

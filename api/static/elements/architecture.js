@@ -1,0 +1,75 @@
+// The architecture of a candidate: each list of repeated blocks as a row of boxes, in the order in which data pass them.
+// A box is the wider the larger its first number is, and coloured by its first choice; equal neighbours are one box.
+
+import { count, paramValue } from "../format.js";
+import { h } from "./dom.js";
+
+const COLOURS = 10;
+
+/** The pictures of all lists of blocks among `params`, or null if there is none. */
+export function architecture(params) {
+  const lists = Object.entries(params ?? {}).filter(([, value]) => isBlocks(value));
+  return lists.length
+    ? h(
+        "div",
+        { class: "architecture" },
+        lists.map(([name, blocks]) => picture(name, blocks)),
+      )
+    : null;
+}
+
+export function isBlocks(value) {
+  return Array.isArray(value) && value.length > 0 && value.every(isBlock);
+}
+
+function isBlock(value) {
+  return value !== null && typeof value === "object" && !Array.isArray(value);
+}
+
+/** Neighbours that are equal, as one: [{block, first, times}]. `first`: index of the first of them. */
+export function runs(blocks) {
+  const found = [];
+  blocks.forEach((block, index) => {
+    const last = found.at(-1);
+    if (last && JSON.stringify(last.block) === JSON.stringify(block)) last.times += 1;
+    else found.push({ block, first: index, times: 1 });
+  });
+  return found;
+}
+
+/** Names of the number that gives the width and of the choice that gives the colour; null where no block has one. */
+export function looks(blocks) {
+  const names = [...new Set(blocks.flatMap((block) => Object.keys(block)))];
+  const values = (name) => blocks.map((block) => block[name]).filter((value) => value !== undefined);
+  const isSized = (name) => values(name).every((value) => typeof value === "number" && value >= 0);
+  const isNamed = (name) => values(name).some((value) => typeof value === "string");
+  return { size: names.find(isSized) ?? null, kind: names.find(isNamed) ?? null };
+}
+
+function picture(name, blocks) {
+  const { size, kind } = looks(blocks);
+  const largest = Math.max(...blocks.map((block) => block[size] ?? 0), 0);
+  const kinds = [...new Set(blocks.map((block) => block[kind]).filter((value) => value !== undefined))].sort();
+  const boxes = runs(blocks).map(({ block, first, times }) => {
+    const node = h("li", {
+      class: kind && block[kind] !== undefined ? `box g${kinds.indexOf(block[kind]) % COLOURS}` : "box",
+    });
+    if (size && largest) node.style.setProperty("--size", (block[size] ?? 0) / largest);
+    node.append(...content(block, kind));
+    const place = times > 1 ? `${first}–${first + times - 1}` : String(first);
+    node.prepend(h("span", { class: "place" }, times > 1 ? `${place} · × ${times}` : place));
+    return node;
+  });
+  const words = `${name}: ${count(blocks.length)} ${blocks.length === 1 ? "block" : "blocks"}`;
+  return h("figure", {}, h("figcaption", {}, words), h("ol", { class: "blocks", start: "0" }, boxes));
+}
+
+function content(block, kind) {
+  const nested = Object.entries(block).filter(([, value]) => isBlocks(value));
+  const plain = Object.entries(block).filter(([name, value]) => name !== kind && !isBlocks(value));
+  return [
+    kind && block[kind] !== undefined && h("b", {}, paramValue(block[kind])),
+    ...plain.map(([name, value]) => h("span", {}, `${name} ${paramValue(value)}`)),
+    ...nested.map(([name, blocks]) => picture(name, blocks)),
+  ].filter(Boolean);
+}

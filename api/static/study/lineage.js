@@ -1,0 +1,128 @@
+// Lineage: which trials began as copies of others, at which step, and what was changed in each. A bar is a trial over its
+// steps; a line leads from a trial to its copy.
+
+import * as api from "../client.js";
+import { aside, card, scrolling } from "../elements/card.js";
+import { h, setText, svg } from "../elements/dom.js";
+import { setState } from "../elements/marks.js";
+import { count, metric, paramValue, plural } from "../format.js";
+
+const ROW = 30; // height of a trial in CSS pixels, as in the style sheet
+const TRIALS = 200;
+
+export function lineagePanel({ state, page }) {
+  const beside = aside("lineage");
+  const box = scrolling("lineage", "scroll lineage");
+  const section = card({ id: "lineage", title: "Lineage", beside, hidden: true }, box);
+  let found = null;
+  const refresh = page.refresher(load, 10_000);
+
+  async function load() {
+    found = await api.lineage(state.studyId, TRIALS);
+    state.changed("lineage");
+  }
+
+  function drawRows() {
+    const { items } = found;
+    const rows = items.map((item) => row(item, state));
+    const list = h("ol", {}, rows);
+    const light = (event) => {
+      const at = rows.indexOf(event.target.closest?.("li"));
+      const line = at < 0 ? new Set() : ancestors(items, items[at].number);
+      rows.forEach((node, index) => node.classList.toggle("lit", line.has(items[index].number)));
+      page.point(panel, at < 0 ? null : { id: null, number: items[at].number });
+    };
+    list.addEventListener("mouseover", light);
+    list.addEventListener("focusin", light);
+    list.addEventListener("mouseleave", light);
+    box.replaceChildren(h("div", { class: "tree" }, picture(items, state.study.best?.trial), list));
+  }
+
+  const panel = {
+    card: section,
+    shows: ["lineage"],
+    restMs: 500,
+    draw() {
+      if (!found) return;
+      section.hidden = !found.items.length;
+      if (section.hidden) return;
+      const { items, num_trials: all } = found;
+      const shown = items.length < all ? `the best ${count(items.length)} of ${plural(all, "related trial")}` : "";
+      setText(beside, shown || plural(all, "related trial"));
+      drawRows();
+    },
+    load,
+    on: { trial: ({ data }) => (data.parent_number !== null || found?.items.length) && refresh("trial") },
+  };
+  return panel;
+}
+
+/** Numbers of a trial and all its ancestors among `items`. */
+export function ancestors(items, number) {
+  const parents = new Map(items.map((item) => [item.number, item.parent_number]));
+  const line = new Set();
+  for (let at = number; parents.has(at) && !line.has(at); at = parents.get(at)) line.add(at);
+  return line;
+}
+
+/** [{row, from, to, parentRow}] of the bars, with steps as shares of the longest; `parentRow` is null without one. */
+export function bars(items) {
+  const rows = new Map(items.map((item, row) => [item.number, row]));
+  const most = Math.max(1, ...items.map((item) => Math.max(item.step, item.parent_step ?? 0)));
+  return items.map((item, row) => {
+    const from = (item.parent_step ?? 0) / most;
+    return { row, from, to: Math.max(from, item.step / most), parentRow: rows.get(item.parent_number) ?? null };
+  });
+}
+
+function acrossAt(share) {
+  return 3 + 94 * share;
+}
+
+function middleOf(row) {
+  return (row + 0.5) * ROW;
+}
+
+function picture(items, best) {
+  const [x, y] = [acrossAt, middleOf];
+  const parts = bars(items).map(({ row, from, to, parentRow }) => [
+    parentRow === null ? null : svg("path", { class: "descent", d: `M${x(from)} ${y(parentRow)}V${y(row)}` }),
+    svg("path", {
+      class: `bar state-${items[row].state.toLowerCase()} ${items[row].number === best ? "best" : ""}`,
+      d: `M${x(from)} ${y(row)}H${Math.max(x(to), x(from) + 0.5)}`,
+    }),
+  ]);
+  const props = {
+    viewBox: `0 0 100 ${items.length * ROW}`,
+    preserveAspectRatio: "none",
+    height: items.length * ROW,
+    "aria-hidden": "true",
+  };
+  return svg("svg", props, parts.flat());
+}
+
+function row(item, state) {
+  const mark = h("span", { class: "mark" });
+  setState(mark, item.state);
+  const link = h("a", { href: `/studies/${state.studyId}/trials/${item.number}` }, count(item.number));
+  const words = item.parent_number === null ? "" : copyWords(item);
+  return h(
+    "li",
+    { class: item.number === state.study.best?.trial ? "best" : null },
+    h("span", { class: "who" }, h("span", { class: "visually-hidden" }, "Trial "), link),
+    mark,
+    h("span", { class: "num" }, metric(item.value)),
+    h("span", { class: "words", title: words }, words),
+  );
+}
+
+/** How a copy differs from its parent. */
+export function copyWords({ parent_number: parent, parent_step: step, changes }) {
+  const from = `copy of ${parent}${step ? ` at step ${count(step)}` : ""}`;
+  const changed = changes.map(({ name, before, after }) => `${name} ${shown(before)} → ${shown(after)}`);
+  return changed.length ? `${changed.join(", ")} (${from})` : from;
+}
+
+function shown(value) {
+  return value === null ? "none" : paramValue(value);
+}
