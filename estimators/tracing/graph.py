@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, ClassVar
 
 import torch
@@ -27,10 +28,10 @@ _FUNCTION_BYTES, _EMPTY_FUNCTION_BYTES = 1000, 1360  # a node of torch.autograd.
 _SAVED_INPUT_BYTES, _SAVED_CONSTANT_BYTES, _SAVED_OUTPUT_BYTES = 470, 290, 200  # objects of a tensor
 _STORAGE_BYTES = 130
 _WRAPPER_BYTES = 100  # Python's object of a tensor: those that an operation makes for itself have none
-_NUM_REFERENCES = 5  # to a fake tensor that only torch holds, in ``_bytes_of``
 _VIEW_BYTES = 130  # of a tensor that is a view, which also keeps its base
 _SCALAR_BYTES = 340  # a number that an operation turned into a tensor, and its data
 _HOOKED_BYTES = 600  # the place of a saved tensor that hooks have taken, as recompute does
+_NUM_CALLERS = 8  # Python frames that tell one call from another
 _OUTSIDE = -1  # the place of a saved tensor that is neither input nor output
 _DETACH = torch.ops.aten.detach.default
 _sequence_nr = torch._C._autograd._get_sequence_nr
@@ -61,8 +62,36 @@ class _Made:
     key: tuple[Any, ...]
     out: weakref.ref[Tensor]
     given: Sequence[Tensor]
+    own: Set[int]
     number: int
     block: int
+
+
+class _Calls:
+    """Python's calls of torch, told apart by where they are made, and the tensors that each has made so far.
+
+    One call, of ``linear`` for example, may run several operations. What it makes for itself has no object of Python.
+    A call that is repeated at one place begins again with the same operation.
+    """
+
+    def __init__(self) -> None:
+        self._place: tuple[Any, ...] = ()
+        self._first: Any = None
+        self.made: set[int] = set()  # ids of tensors; a new set for each call
+
+    def begin(self, operation: Any) -> None:
+        """Note an operation that ``__torch_dispatch__`` of a mode begins, and whether another call has run it."""
+        frame: FrameType | None = sys._getframe(3)  # from here to the graph, the mode, and its caller
+        place: list[int] = []
+        while frame is not None and len(place) < 2 * _NUM_CALLERS:
+            place += (id(frame.f_code), frame.f_lasti)
+            frame = frame.f_back
+        if operation is self._first or tuple(place) != self._place:
+            self._place, self._first, self.made = tuple(place), operation, set()
+
+    def end(self, out: Any) -> None:
+        """Note what the operation has made."""
+        self.made.update(map(id, _tensors(out)))
 
 
 class Graph:
@@ -83,6 +112,7 @@ class Graph:
         self._reached: int | None = None  # first node that has run backward; None in a forward pass
         self._saved: set[int] = set()  # tensors and storages whose objects are counted
         self._made: _Made | None = None
+        self._calls = _Calls()
         self._unseen: int | None = None  # a node whose operation first calls another one
         self._function: tuple[int, int] | None = None  # number and block of a function's node, until it is seen
 
@@ -106,7 +136,10 @@ class Graph:
         return self._most
 
     def begin_operation(self, operation: Any, block: int) -> int | None:
-        """Note the nodes that were made since the last operation; returns the number of this one's, None without."""
+        """Note the nodes that were made since the last operation; returns the number of this one's, None without.
+
+        Its caller is the method ``__torch_dispatch__`` of a mode.
+        """
         if _graph_task() != -1:
             if self._reached is None:
                 _ = self.most
@@ -114,6 +147,7 @@ class Graph:
             return None
         if self._reached is not None:
             self._drop()
+        self._calls.begin(operation)
         now = _sequence_nr()
         num = now - self._last
         if self._made is not None and operation is not _DETACH:  # an output that is saved is detached
@@ -135,23 +169,30 @@ class Graph:
         self._unseen = now - 2 if num > 1 else None
         return now - 1
 
-    def end_operation(self, number: int, operation: Any, args: Sequence[Any], out: Any, block: int) -> None:
-        """Note this operation, which made the node of this ``number``."""
+    def end_operation(self, number: int | None, operation: Any, args: Sequence[Any], out: Any, block: int) -> None:
+        """Note this operation, which made the node of this ``number``, or none."""
+        if number is not None:
+            self._end_with_node(number, operation, args, out, block)
+        if _graph_task() == -1:
+            self._calls.end(out)
+
+    def _end_with_node(self, number: int, operation: Any, args: Sequence[Any], out: Any, block: int) -> None:
         given = [one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else (arg,))]
         given = [one for one in given if isinstance(one, Tensor)]
         if self._function is not None:
             self._see_function(given)
         num_outputs = len(out) if isinstance(out, (list, tuple)) else 1
-        key = (operation, num_outputs, *[one.requires_grad for one in given], *[one.ndim == 0 for one in given])
+        same = [next(n for n, other in enumerate(given) if other is one) for one in given]
+        key = (operation, num_outputs, *same, *[one.requires_grad for one in given], *[one.ndim == 0 for one in given])
         kind = self._known.get(key)
         first = out[0] if isinstance(out, (list, tuple)) and out else out
         if kind is not None and kind.saves_first and type(first) is FakeTensor:
             self._saved.add(first.untyped_storage()._cdata)
         if kind is None and isinstance(first, Tensor) and _hooks(True) is None:
             self._settle()
-            self._made = _Made(key, weakref.ref(first), given, number, block)
+            self._made = _Made(key, weakref.ref(first), given, self._calls.made, number, block)
         else:
-            self._count(kind or _UNKNOWN, given, number, block)
+            self._count(kind or _UNKNOWN, given, self._calls.made, number, block)
 
     def _settle(self) -> None:
         """Count the operation whose node had to be looked at."""
@@ -163,7 +204,7 @@ class Graph:
             kind = self._known[made.key] = _kind_of(out.grad_fn, made.given, out)
             if kind.saves_first and type(out) is FakeTensor:
                 self._saved.add(out.untyped_storage()._cdata)
-        self._count(kind or _UNKNOWN, made.given, made.number, made.block)
+        self._count(kind or _UNKNOWN, made.given, made.own, made.number, made.block)
 
     def _see_function(self, given: Sequence[Tensor]) -> None:
         """Count the function whose result may be among ``given``; if it is not, as one that saves one tensor."""
@@ -176,33 +217,43 @@ class Graph:
             if isinstance(node, BackwardCFunction) and node._sequence_nr() == number:
                 saved = node.saved_tensors
                 num_bytes = _FUNCTION_BYTES + _SLOT_BYTES * len(saved) if saved else _EMPTY_FUNCTION_BYTES
-                self._add(number, block, num_bytes + sum(map(self._bytes_of, saved)))
+                self._add(number, block, num_bytes + sum(self._bytes_of_function(one, node) for one in saved))
                 return
         self._add(number, block, _FUNCTION_BYTES + _SLOT_BYTES + _SAVED_OUTPUT_BYTES + _STORAGE_BYTES)
 
-    def _count(self, kind: _Kind, given: Sequence[Tensor], number: int, block: int) -> None:
+    def _count(self, kind: _Kind, given: Sequence[Tensor], own: Set[int], number: int, block: int) -> None:
+        """Count a node of this ``kind``, in a call of Python that has made its ``own`` tensors before."""
         num_bytes = kind.node_bytes
         if _hooks(True) is not None:
             num_bytes += kind.num_slots * _HOOKED_BYTES
         else:
             num_bytes += kind.num_outputs * (_SAVED_OUTPUT_BYTES + _STORAGE_BYTES) + kind.num_scalars * _SCALAR_BYTES
-            num_bytes += sum(self._bytes_of(given[place]) for place in kind.inputs if place < len(given))
+            num_bytes += sum(self._bytes_of(given[place], own) for place in kind.inputs if place < len(given))
         self._add(number, block, num_bytes)
 
-    def _bytes_of(self, saved: Tensor) -> int:
+    def _bytes_of_function(self, saved: Tensor, node: Any) -> int:
+        """Bytes of the objects of a tensor that the ``node`` of a function saves: an input, or one of its outputs."""
+        if saved.grad_fn is not node:
+            return self._bytes_of(saved, frozenset())
+        return _SAVED_OUTPUT_BYTES + self._storage_bytes(saved)
+
+    def _bytes_of(self, saved: Tensor, own: Set[int]) -> int:
         """Bytes of the objects of a tensor that a node saves, unless they are counted already."""
         if (saved.is_leaf and saved.requires_grad) or id(saved) in self._saved:
             return 0
         self._saved.add(id(saved))
-        unwrapped = _WRAPPER_BYTES if sys.getrefcount(saved) <= _NUM_REFERENCES else 0
+        unwrapped = _WRAPPER_BYTES if id(saved) in own else 0
         if saved.requires_grad and saved._base is not None:
-            return _SAVED_INPUT_BYTES + _VIEW_BYTES - unwrapped + self._bytes_of(saved._base)
+            return _SAVED_INPUT_BYTES + _VIEW_BYTES - unwrapped + self._bytes_of(saved._base, own)
         num_bytes = (_SAVED_INPUT_BYTES if saved.requires_grad else _SAVED_CONSTANT_BYTES) - unwrapped
+        return num_bytes + self._storage_bytes(saved)
+
+    def _storage_bytes(self, saved: Tensor) -> int:
         storage = saved.untyped_storage()._cdata if type(saved) is FakeTensor else id(saved)
-        if storage not in self._saved:
-            self._saved.add(storage)
-            num_bytes += _STORAGE_BYTES
-        return num_bytes
+        if storage in self._saved:
+            return 0
+        self._saved.add(storage)
+        return _STORAGE_BYTES
 
     def _add(self, number: int, block: int, num_bytes: int) -> None:
         num_bytes += _ENGINE_BYTES

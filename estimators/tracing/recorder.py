@@ -230,7 +230,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # fake mode would return a new storage, ranks return the same one
         kwargs = kwargs or {}
-        if node is not None and self._graph is not None:
+        if self._graph is not None and not self._paused:
             out = self._dispatched(func, args, kwargs)
             self._graph.end_operation(node, func, args, out, block)
             return out

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from estimators.model import Layout
+from estimators.tracing.graph import Graph
 from estimators.tracing.session import Session
 from estimators.tracing.tracer import trace
 from tests.traced import WIDTH, Deep, recipe
@@ -49,6 +50,38 @@ def test_an_operation_takes_as_much_as_was_measured(name: str) -> None:
     operation, measured = MEASURED[name]
     few, many = (objects(lambda times=times: Loop(operation, times)) for times in (NUM, 2 * NUM))  # type: ignore[misc]
     assert (many - few) / NUM == pytest.approx(measured, rel=0.03)
+
+
+class Cell(nn.Module):
+    """Runs operations that call others: what these make for themselves has no object of Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.lstm = nn.GRUCell(WIDTH, WIDTH), nn.LSTM(WIDTH, WIDTH, num_layers=2, dropout=0.1)
+        self.layers = nn.ModuleList()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = nn.functional.dropout(self.cell(x, x), 0.1)
+        out: Tensor = self.lstm(x[None])[0][0]
+        return out
+
+
+def test_objects_do_not_depend_on_what_was_traced_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Graph, "_known", {})
+    first = objects(Cell)
+    assert [objects(Cell), objects(Deep), objects(Cell)] == [first, objects(Deep), first]
+
+
+def test_tensors_that_an_operation_makes_for_itself_take_less() -> None:
+    def written(x: Tensor, w: Tensor) -> Tensor:
+        transposed = w.expand(WIDTH, WIDTH).t()
+        return x @ transposed
+
+    def linear(x: Tensor, w: Tensor) -> Tensor:
+        return nn.functional.linear(x, w.expand(WIDTH, WIDTH))
+
+    assert 50 * NUM < objects(lambda: Loop(written, NUM)) - objects(lambda: Loop(linear, NUM)) < 500 * NUM
 
 
 def test_nodes_of_frozen_layers_are_not_made() -> None:
