@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Chain", "Spatial", "Split", "Workload", "hints", "inheritance"]
 
 Batch = Any  # a pytree of tensors whose first dimension is the sample
+Outputs = Any  # a pytree of tensors whose first dimension is the sample
 
 BATCHES = ("train_batch", "eval_batch")
 """The methods that a workload without ``dataset`` must define."""
@@ -124,8 +125,27 @@ class Workload(ABC):
         """The loss, a scalar: the *mean* over the samples, so that micro-batches average to the effective batch."""
 
     @abstractmethod
-    def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        """Metric name → one value per sample, shape [n]; the runtime averages them over all held-out samples."""
+    def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor] | tuple[Mapping[str, Tensor], Outputs]:
+        """Metric name → one value per sample, shape [n]; the runtime averages them over all held-out samples.
+
+        With ``metrics`` or ``summarize`` it returns a pair: such values, which may be an empty dictionary, and what
+        these need of the batch: a tensor, or a tuple or dictionary of tensors, whose first dimension is the sample.
+        """
+
+    def metrics(self) -> Any:
+        """Optional: metrics of the whole held-out set, new ones at each call: name → a ``torchmetrics.Metric``.
+
+        Any object with ``update`` and ``compute`` will do, and so does a collection that computes a dictionary. It gets
+        the outputs of ``evaluate`` on the CPU: a dictionary by the names of its parameters, a tuple by their order.
+        """
+        raise NotImplementedError
+
+    def summarize(self, outputs: Outputs) -> Mapping[str, float]:
+        """Optional: metrics of the whole held-out set, from the outputs of all its samples in their order, on the CPU.
+
+        It runs on one rank.
+        """
+        raise NotImplementedError
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """A new optimizer; by default AdamW with the candidate's ``lr`` (1e-3) and ``weight_decay`` (0.01)."""

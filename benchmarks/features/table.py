@@ -24,4 +24,9 @@ DATA: tuple[Feature, ...] = (
     Feature("buckets of lengths, 2 workers", "data.py:Lengthy", WHOLE_BLOCKS, {"workers": 2}),
 )
 
-FEATURES: tuple[Feature, ...] = (Feature("batches by index", "base.py:Base", EVERY), *DATA)
+METRICS: tuple[Feature, ...] = (
+    Feature("metrics of the whole set", "whole_set.py:WholeSet", EVERY),
+    Feature("torchmetrics", "whole_set.py:OfTorchmetrics", SEVERAL, {"workers": 1}),
+)
+
+FEATURES: tuple[Feature, ...] = (Feature("batches by index", "base.py:Base", EVERY), *DATA, *METRICS)

@@ -7,7 +7,7 @@ torch.distributed.pipelining takes a second to import.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, NoReturn, cast
 
@@ -63,8 +63,11 @@ def run_passes(workload: Workload, model: Chain, micro_batches: Iterable[Batch],
     return [loss.detach() for loss in losses]
 
 
-def evaluate(workload: Workload, model: Chain, batch: Batch) -> Mapping[str, Tensor]:
-    """The workload's metrics on the last stage; empty on others. Its ``evaluate`` must call the model exactly once."""
+def evaluate(workload: Workload, model: Chain, batch: Batch) -> Any:
+    """What the workload's ``evaluate`` returns on the last stage; an empty dictionary on others.
+
+    It must call the model exactly once.
+    """
     assert model.place is not None, "the model is not a pipeline stage"
     index, group = model.place.stage.index, model.place.group
     if model.is_first:

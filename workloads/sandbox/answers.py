@@ -20,7 +20,7 @@ from workloads.imports import check_imports
 from workloads.loading import load_estimable, load_workload
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult, explain, without_folder
-from workloads.sandbox.dry_run import mentioned, try_candidates
+from workloads.sandbox.dry_run import MetricFailed, mentioned, try_candidates
 from workloads.sandbox.proxies import proxy
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.data.expect import expect_data, expect_order
@@ -95,8 +95,8 @@ def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any
     in_code = mentioned(names, workload, code_dir) if code_dir is not None else []
     try:
         tries = try_candidates(workload, candidates, metric)
-    except (WorkloadError, WrongResult) as error:
-        return {"wrong": explain(error, code_dir)}
+    except (WorkloadError, WrongResult, MetricFailed) as error:
+        return {"wrong": explain(error.__cause__ if isinstance(error, MetricFailed) else error, code_dir)}
     answer = {"tries": tries, "all_tried": len(tries) == len(candidates), "mentioned": in_code, "wrong": ""}
     return {**answer, "inherits": workload.inherit is not Workload.inherit}
 

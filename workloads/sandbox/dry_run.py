@@ -18,21 +18,32 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from estimators.model import Plan
 from estimators.tracing.session import NoInit
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult, missing_counts
 from workloads.training.data.expect import expect_data, expect_samples
+from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import common_names
 from workloads.training.outline import outline_of
 from workloads.training.step import evaluate
 
 NUM_SAMPLES = 2
+NUM_SUMMARIZED = 32
+"""Held-out samples for metrics of the whole set, many of which need several classes."""
 MOST_REAL_PARAMETERS = 5_000_000
 """Larger models have fake tensors, which take no time and memory; then code that needs values of tensors fails."""
 TRY_SECONDS = 5.0
 """Processor time after which no further candidate is tried."""
 _STEPS = 1000  # passed to ``on_step``
 _TEXT_SUFFIXES = frozenset({".py", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt"})
+
+
+_MISTAKES = (TypeError, NameError, AttributeError, LookupError)
+
+
+class MetricFailed(Exception):
+    """A metric of the whole set raised an error, its cause, that other samples would not mend."""
 
 
 class NotingParams(dict[str, Any]):
@@ -109,7 +120,7 @@ def _tried(make: Callable[[Mapping[str, Any]], Workload], params: NotingParams) 
         expect_data(workload)
         expect_samples(workload)
         metrics = _evaluated(workload)
-    except (WorkloadError, WrongResult):
+    except (WorkloadError, WrongResult, MetricFailed):
         raise
     except Exception as error:
         return {"failed": type(error).__name__}
@@ -120,9 +131,13 @@ def _evaluated(workload: Workload) -> list[str]:
     """The names of the metrics, once every method has run that a step and an evaluation call."""
     samples = torch.arange(NUM_SAMPLES)
     batch = workload.train_batch(samples % workload.num_train)
-    held_out = workload.eval_batch(samples % workload.num_eval)
+    is_small, collected = _is_small(workload), Collected(workload) if has_summary(workload) else None
+    num_held_out = NUM_SAMPLES if collected is None else min(NUM_SUMMARIZED, workload.num_eval)
+    spread = torch.arange(num_held_out) * workload.num_eval // num_held_out  # of several classes, if they are sorted
+    held_out = workload.eval_batch(spread)
+    counted = torch.ones(num_held_out, dtype=torch.bool)
     with ExitStack() as modes:
-        if not _is_small(workload):
+        if not is_small:
             modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             modes.enter_context(NoInit())
         model = workload.build_model()
@@ -130,8 +145,19 @@ def _evaluated(workload: Workload) -> list[str]:
         workload.on_step(0, _STEPS, workload.optimizer(model))
         model.train()
         workload.loss(model, batch)
-        sums = evaluate(workload, model, [(held_out, torch.ones(NUM_SAMPLES, dtype=torch.bool))])
-    return common_names([sums.names])
+        sums = evaluate(workload, model, [(held_out, counted)], collected.add if collected and is_small else None)
+    names = common_names([sums.names], may_be_none=collected is not None)
+    return names if collected is None else sorted({*names, *_summarized(workload, collected, is_small)})
+
+
+def _summarized(workload: Workload, collected: Collected, is_small: bool) -> list[str]:
+    """The names of the metrics of the whole set. Raises ``MetricFailed`` for errors that no other samples mend."""
+    if not is_small:
+        raise NotImplementedError("fake outputs have no values")
+    try:
+        return list(summary(workload, collected.gathered(Plan(1), 0), 0))
+    except _MISTAKES as error:
+        raise MetricFailed(str(error)) from error
 
 
 def _is_small(workload: Workload) -> bool:

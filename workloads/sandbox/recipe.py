@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
+from dataclasses import replace
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from estimators.model import Layout
+from estimators.model import Divisions, Layout
 from estimators.tracing.session import Evaluate, Recipe
 from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
@@ -18,6 +19,7 @@ from workloads.protocol import Batch, Split, Workload
 from workloads.refusals import expect_counts, expect_model, expect_no_scaler, expect_optimizer
 from workloads.sandbox.unfreezing import unfreezes
 from workloads.training.data.order import priced
+from workloads.training.data.outputs import has_summary
 from workloads.training.step import evaluate, train_step
 
 _STEPS = 1000  # passed to ``on_step``; the length of the study does not change the structure of a step
@@ -47,7 +49,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         make_evaluation=None if isinstance(workload, FunctionWorkload) else lambda: _evaluation_of(copy(workload)),
         make_evaluation_batch=lambda size: workload.eval_batch(priced(workload, "eval", size)),
         most_parts=_most_parts,
-        divisions=lambda model, blocks: divisions_of(model, blocks, workload.train_batch(torch.arange(1))),
+        divisions=lambda model, blocks: _divisions_of(workload, model, blocks),
         rank_part=rank_part,
         on_cuda=on_cuda,
         num_copied=lambda model: forward_state(model).num_copied,
@@ -62,6 +64,12 @@ def _evaluation_of(workload: Workload) -> Evaluate:
         evaluate(workload, model, ((batch, counted) for batch in batches))
 
     return run
+
+
+def _divisions_of(workload: Workload, model: torch.nn.Module, blocks: Sequence[torch.nn.Module]) -> Divisions:
+    """How the model can be divided; not by space if metrics of the whole set need whole samples."""
+    found = divisions_of(model, blocks, workload.train_batch(torch.arange(1)))
+    return replace(found, most_slabs=1) if has_summary(workload) else found
 
 
 def _most_parts(block: torch.nn.Module) -> int:

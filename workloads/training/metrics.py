@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from workloads.refusals import WorkloadError
+from workloads.protocol import Outputs, Workload, defines
+from workloads.refusals import WorkloadError, kinds_of
 
 
 class Sums:
@@ -41,12 +43,39 @@ class Sums:
 
     def of(self, names: Sequence[str]) -> Tensor:
         """The sums of these metrics; 0 for one that this rank does not have, as in a pipeline all but the last."""
+        if not names:
+            return torch.zeros(0, dtype=torch.float64)
         return torch.stack([self._sums.get(name, torch.zeros((), dtype=torch.float64)) for name in names])
 
 
-def common_names(of_ranks: Sequence[Sequence[str]]) -> list[str]:
+def split_evaluation(workload: Workload, evaluated: Any) -> tuple[Mapping[str, Tensor], Outputs]:
+    """The metrics of each sample, and the outputs for metrics of the whole set: None without any.
+
+    Raises ``WorkloadError`` unless ``evaluate`` returns outputs just where something takes them.
+    """
+    wanted = [name for name in ("metrics", "summarize") if defines(workload, name)]
+    is_pair = isinstance(evaluated, tuple)
+    if is_pair and not wanted:
+        raise WorkloadError(
+            "evaluate returns a tuple, but neither metrics nor summarize takes outputs: define one of them, or return "
+            "only a dictionary of metrics"
+        )
+    if not wanted:
+        return evaluated, None
+    if not is_pair or len(evaluated) != 2:
+        raise WorkloadError(
+            f"the workload defines {' and '.join(wanted)}, so evaluate must return two things: a dictionary of metrics "
+            f"of each sample, which may be empty, and the outputs; it returned {kinds_of(evaluated)}"
+        )
+    metrics, outputs = evaluated
+    return metrics, outputs
+
+
+def common_names(of_ranks: Sequence[Sequence[str]], *, may_be_none: bool = False) -> list[str]:
     """Names of the metrics of all ranks that have any. Raises ``WorkloadError`` if they differ, or none has any."""
     having = [(rank, list(names)) for rank, names in enumerate(of_ranks) if names]
+    if not having and may_be_none:
+        return []
     if not having:
         raise WorkloadError("evaluate returned no metric: return at least the study's objective, and num_eval samples")
     first, names = having[0]

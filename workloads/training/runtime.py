@@ -39,6 +39,7 @@ from workloads.training.checkpoints.name import CheckpointName, Donor, trial_fol
 from workloads.training.data.expect import expect_data, expect_order
 from workloads.training.data.feed import Feed, feeding
 from workloads.training.data.order import Order
+from workloads.training.data.outputs import Collected, expect_summary, has_summary, summary
 from workloads.training.digests import expect_agreement
 from workloads.training.faults import StorageFault
 from workloads.training.gang import process_group
@@ -177,6 +178,7 @@ def train(
         workload.trial = Trial(job.study_id, job.number, job.attempt, rank, world_size, kept)
         expect_data(workload)
         expect_order(workload, job.plan.batch)
+        expect_summary(workload, job.plan)
         job = job.in_optimizer_steps(Order(workload, job.seed).epoch_length)
         # Workers are forked first, so that they hold none of the gang's connections and nothing of the model.
         with feeding(workload, job.plan, rank, job.seed, range(job.begin, job.last_step), job.is_evaluated) as feed:
@@ -355,8 +357,12 @@ class _Run:
 
     def _report(self, step: int, train_loss: float | None = None) -> None:
         """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""
-        with self.held.during(Phase.EVALUATION), self.held.settling():
-            values = self._evaluate()
+        collected = Collected(self.workload) if has_summary(self.workload) else None
+        with self.held.during(Phase.EVALUATION):
+            with self.held.settling():
+                values = self._evaluate(collected)
+            if collected is not None:
+                values |= self._summary(collected)
         if train_loss is not None:
             values["train_loss"] = train_loss
         if self.job.metric not in values:
@@ -390,15 +396,24 @@ class _Run:
         if self.rank == 0:
             self.reporter.checkpoint(step // self.job.each)
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, collected: Collected | None) -> dict[str, float]:
         """Metrics averaged over all held-out samples. Padding gives every rank the same number of forward passes."""
         num, plan = self.workload.num_eval, self.job.plan
         batches = ((self._ready(batch), counted) for batch, counted in self.feed.evaluation())
-        sums = evaluate(self.workload, self.model, batches)
+        sums = evaluate(self.workload, self.model, batches, collected.add if collected else None)
         names = self._names(sums)
         same = plan.world_size // (plan.num_shares * plan.pp)  # ranks that report the same samples
         totals = self._sum(sums.of(names))
         return {name: float(total) / (same * num) for name, total in zip(names, totals, strict=True)}
+
+    def _summary(self, collected: Collected) -> dict[str, float]:
+        """Metrics of the whole held-out set: rank 0 computes them, outside of its budget, and sends them to all."""
+        with self.held.uncounted():
+            outputs = collected.gathered(self.job.plan, self.rank)
+            found = [summary(self.workload, outputs, self.job.seed) if self.rank == 0 else {}]
+            if self.mesh is not None:
+                dist.broadcast_object_list(found, src=0)
+        return found[0]
 
     def _names(self, sums: Sums) -> list[str]:
         """The names of the metrics. Raises ``WorkloadError`` if ranks have different ones."""
@@ -406,7 +421,7 @@ class _Run:
         if self.mesh is not None:
             listed = [[] for _ in range(self.job.plan.world_size)]
             dist.all_gather_object(listed, sums.names)
-        return common_names(listed)
+        return common_names(listed, may_be_none=has_summary(self.workload))
 
     def _sum(self, mine: Tensor) -> Tensor:
         if self.mesh is not None:

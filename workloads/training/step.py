@@ -7,7 +7,8 @@ no other copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,9 @@ from torch.utils._pytree import tree_map_only
 
 from workloads.parallel.agreement import finish
 from workloads.parallel.forward_state.state import forward_state
-from workloads.protocol import Batch, Chain, Workload
+from workloads.protocol import Batch, Chain, Outputs, Workload
 from workloads.refusals import expect_loss
-from workloads.training.metrics import Sums
+from workloads.training.metrics import Sums, split_evaluation
 
 
 def train_step(
@@ -55,11 +56,16 @@ def train_step(
     return torch.stack(losses).mean() if losses else torch.zeros(())
 
 
-def evaluate(workload: Workload, model: nn.Module, micro_batches: Iterable[tuple[Batch, Tensor]]) -> Sums:
+def evaluate(
+    workload: Workload,
+    model: nn.Module,
+    micro_batches: Iterable[tuple[Batch, Tensor]],
+    collect: Callable[[Outputs, Tensor], None] | None = None,
+) -> Sums:
     """Evaluate the model on micro-batches; returns the sums of its metrics, in a pipeline on the last stage only.
 
     The model is the same afterwards. Each micro-batch comes with a mask of the samples that count, shape [n]. They
-    should be made on demand, so that only one is alive at a time.
+    should be made on demand, so that only one is alive at a time. ``collect`` takes the outputs of each, with its mask.
     """
     sums = Sums()
     has_metrics = not isinstance(model, Chain) or model.is_last
@@ -67,10 +73,14 @@ def evaluate(workload: Workload, model: nn.Module, micro_batches: Iterable[tuple
     try:
         with torch.no_grad():
             for batch, counted in micro_batches:
-                metrics = _metrics(workload, model, batch)
+                evaluated = _evaluated(workload, model, batch)
                 if has_metrics:
+                    metrics, outputs = split_evaluation(workload, evaluated)
                     sums.add(metrics, counted)
-                del batch, metrics  # otherwise they are still alive while the next batch is made
+                    if collect is not None:
+                        collect(outputs, counted)
+                    del metrics, outputs
+                del batch, evaluated  # otherwise they are still alive while the next batch is made
     finally:
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -79,16 +89,17 @@ def evaluate(workload: Workload, model: nn.Module, micro_batches: Iterable[tuple
     return sums
 
 
-def _metrics(workload: Workload, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+def _evaluated(workload: Workload, model: nn.Module, batch: Batch) -> Any:
+    """What the workload's ``evaluate`` returns; in a pipeline an empty dictionary on all stages but the last."""
     with forward_state(model).unchanged(batch):
         if isinstance(model, Chain) and model.place is not None:
             from workloads.parallel import pipeline
 
-            metrics = pipeline.evaluate(workload, model, batch)
+            evaluated = pipeline.evaluate(workload, model, batch)
         else:
-            metrics = workload.evaluate(model, batch)
+            evaluated = workload.evaluate(model, batch)
     finish(model)
-    return metrics
+    return evaluated
 
 
 def to_device(batch: Batch, device: torch.device, *, copy: bool = False) -> Batch:

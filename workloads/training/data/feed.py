@@ -221,7 +221,9 @@ class DatasetFeed:
         )
 
     def _requests(self) -> Iterator[Request]:
-        """All that the training will ask for."""
+        """All that the training will ask for; a training without steps is evaluated once."""
+        if not self._steps:
+            yield from self._of_evaluation(0)
         for step in self._steps:
             yield from self._of_step(step)
             if self._is_evaluated(step + 1):

@@ -1,0 +1,194 @@
+"""Metrics of the whole held-out set, such as F1 and AUC: outputs of all ranks come together, in the order of samples.
+
+Outputs wait in host memory outside of a rank's budget. Samples that only fill up a micro-batch are dropped, and ranks
+that compute the same samples count once. One rank computes the metrics, with the same values under every plan.
+"""
+
+from __future__ import annotations
+
+import inspect
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from estimators.model import Plan
+from workloads.protocol import Outputs, Workload, defines
+from workloads.refusals import WorkloadError, WrongResult, kinds_of
+from workloads.training.seeds import kept_generators, seed_host
+
+CHUNK = 1024
+"""Samples of one update of a metric: as many under every plan, so that the plan cannot change its value."""
+METHODS = ("metrics", "summarize")
+
+
+def has_summary(workload: Workload) -> bool:
+    """Whether the workload has metrics of the whole held-out set."""
+    return any(defines(workload, name) for name in METHODS)
+
+
+def expect_summary(workload: Workload, plan: Plan) -> None:
+    """Raise ``WorkloadError`` if ranks have only a part of each sample's outputs under ``plan``."""
+    if has_summary(workload) and plan.spatial > 1:
+        raise WorkloadError(
+            "metrics of the whole set need whole samples, of which ranks that divide space have slabs: use plans with "
+            "spatial=1, or return one value for each sample from evaluate"
+        )
+
+
+class Collected:
+    """The outputs of one evaluation on this rank, in host memory."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._evaluate = workload.evaluate
+        self._batches: list[tuple[list[Tensor], Tensor]] = []
+        self._tree: Any = None
+
+    def add(self, outputs: Outputs, counted: Tensor) -> None:
+        """Add the outputs of a micro-batch; ``counted``, shape [n], is False for samples that only fill it up.
+
+        Raises ``WrongResult`` unless they are tensors with one entry for each sample.
+        """
+        leaves, tree = tree_flatten(outputs)
+        if self._tree is not None and tree != self._tree:
+            raise WrongResult(self._evaluate, "returns outputs of unlike structure", "return the same for every batch")
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor) or leaf.ndim == 0 or len(leaf) != len(counted):
+                raise WrongResult(
+                    self._evaluate,
+                    f"returns an output that is {kinds_of(leaf)} for {len(counted)} samples",
+                    "return tensors whose first dimension is the sample",
+                )
+        if not leaves:
+            raise WrongResult(self._evaluate, "returns outputs without a tensor", "return what metrics need")
+        self._tree = tree
+        self._batches.append(([_in_host_memory(leaf) for leaf in leaves], counted))
+
+    def gathered(self, plan: Plan, rank: int) -> Outputs | None:
+        """The outputs of all held-out samples in their order on rank 0, None on others; all ranks call it."""
+        own = (self._tree, self._batches) if rank in contributors(plan) else None
+        ranks: list[Any] = [own]
+        if plan.world_size > 1:
+            listed: list[Any] | None = [None] * plan.world_size if rank == 0 else None
+            dist.gather_object(own, listed, dst=0)
+            if listed is None:
+                return None
+            ranks = [listed[one] for one in contributors(plan)]
+        return self._joined(ranks)
+
+    def _joined(self, ranks: Sequence[tuple[Any, list[tuple[list[Tensor], Tensor]]]]) -> Outputs:
+        tree = ranks[0][0]
+        rounds = zip(*(batches for _, batches in ranks), strict=True)
+        parts = [[leaf[counted] for leaf in leaves] for together in rounds for leaves, counted in together]
+        try:
+            return tree_unflatten([torch.cat(leaves) for leaves in zip(*parts, strict=True)], tree)
+        except RuntimeError as error:
+            raise WrongResult(
+                self._evaluate,
+                f"returns outputs whose sizes differ from batch to batch ({error})",
+                "pad them to one size, or reduce them to one value for each sample",
+            ) from error
+
+
+def contributors(plan: Plan) -> list[int]:
+    """The first rank with outputs of each share of the batch, in the order of the shares."""
+    last_stage = [rank for rank in range(plan.world_size) if plan.coordinate(rank, "pp") == plan.pp - 1]
+    first: dict[int, int] = {}
+    for rank in last_stage:
+        first.setdefault(plan.data_rank(rank), rank)
+    return [first[share] for share in sorted(first)]
+
+
+def summary(workload: Workload, outputs: Outputs, seed: int) -> dict[str, float]:
+    """Metric → its value over ``outputs``, which are those of all held-out samples.
+
+    Raises ``WrongResult`` for results that are no numbers, and whatever the user's code raises.
+    """
+    values: dict[str, float] = {}
+    with torch.no_grad(), kept_generators(), _alone():
+        seed_host(seed, workload)
+        if defines(workload, "metrics"):
+            values |= dict(_computed(workload, outputs))
+        if defines(workload, "summarize"):
+            found = workload.summarize(outputs)
+            if not isinstance(found, Mapping):
+                raise WrongResult(workload.summarize, f"returns {kinds_of(found)}", "return a dictionary of numbers")
+            values |= {name: _number(name, value, workload.summarize) for name, value in found.items()}
+    return values
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hides the gang from torchmetrics, which would otherwise wait for the metrics of other ranks."""
+    is_initialized, dist.is_initialized = dist.is_initialized, lambda: False
+    try:
+        yield
+    finally:
+        dist.is_initialized = is_initialized
+
+
+def _computed(workload: Workload, outputs: Outputs) -> Iterator[tuple[str, float]]:
+    for name, metric in metric_objects(workload).items():
+        for chunk in _chunks(outputs):
+            args, kwargs = _arguments(chunk, metric.update)
+            metric.update(*args, **kwargs)
+        found = metric.compute()
+        for key, value in found.items() if isinstance(found, Mapping) else [(name, found)]:
+            yield key, _number(key, value, workload.metrics)
+
+
+def metric_objects(workload: Workload) -> dict[str, Any]:
+    """Name → an object with ``update`` and ``compute``, as ``metrics`` returns them, or one collection with any name.
+
+    Raises ``WrongResult`` for anything else.
+    """
+    made = workload.metrics()
+    named = dict(made) if isinstance(made, Mapping) else {"": made}
+    for name, metric in named.items():
+        if not all(callable(getattr(metric, method, None)) for method in ("update", "compute")):
+            raise WrongResult(
+                workload.metrics,
+                f"returns {kinds_of(metric)}" + (f" as {name!r}" if name else ""),
+                "return a dictionary of torchmetrics, or of other objects with update and compute",
+            )
+    return named
+
+
+def _chunks(outputs: Outputs) -> Iterator[Outputs]:
+    (leaves, tree) = tree_flatten(outputs)
+    for parts in zip(*(torch.split(leaf, CHUNK) for leaf in leaves), strict=True):
+        yield tree_unflatten(list(parts), tree)
+
+
+def _arguments(outputs: Outputs, update: Callable[..., Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """How ``update`` takes the outputs: those of a dictionary by name, as far as it has such parameters."""
+    if not isinstance(outputs, Mapping):
+        return (outputs if isinstance(outputs, tuple | list) else (outputs,)), {}
+    parameters = inspect.signature(update).parameters
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return (), {name: value for name, value in outputs.items() if takes_all or name in parameters}
+
+
+def _number(name: object, value: Any, method: Callable[..., Any]) -> float:
+    if not isinstance(name, str):
+        raise WrongResult(method, f"names a metric {name!r}", "name metrics by text")
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise WrongResult(method, f"gives {kinds_of(value)} as metric {name!r}", "make it one number") from None
+
+
+def _in_host_memory(tensor: Tensor) -> Tensor:
+    """A copy on the host. Without a GPU it lies in shared memory, which the budget of a virtual device leaves out."""
+    own = tensor.detach()
+    if own.device.type != "cpu":
+        return own.cpu()
+    if not own.numel():
+        return own.clone()
+    shared = mmap.mmap(-1, own.numel() * own.element_size())
+    return torch.frombuffer(shared, dtype=own.dtype, count=own.numel()).view(own.shape).copy_(own)
