@@ -96,7 +96,8 @@ def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any
     try:
         tries = try_candidates(workload, candidates, metric)
     except (WorkloadError, WrongResult, MetricFailed) as error:
-        return {"wrong": explain(error.__cause__ if isinstance(error, MetricFailed) else error, code_dir)}
+        cause = error.__cause__ if isinstance(error, MetricFailed) else None
+        return {"wrong": explain(cause or error, code_dir)}
     answer = {"tries": tries, "all_tried": len(tries) == len(candidates), "mentioned": in_code, "wrong": ""}
     return {**answer, "inherits": workload.inherit is not Workload.inherit}
 
