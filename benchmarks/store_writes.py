@@ -70,7 +70,7 @@ def flush(store: Store, trial_id: int, num_rows: int, rows_per_flush: int) -> No
     for first in range(0, num_rows, rows_per_flush):
         seqs = range(first, first + rows_per_flush)
         rows = [Metric(trial_id, 1, seq, seq, {"loss": 1.0 / (seq + 1), "accuracy": 0.5}, 1.0) for seq in seqs]
-        assert store.report(trial_id, 1, "token", metrics=rows, objective="loss", now=1.0)
+        assert store.report(trial_id, 1, "token", metrics=rows, objectives=["loss"], now=1.0)
 
 
 def move(store: Store, trial_id: int, times: int) -> None:

@@ -55,6 +55,12 @@ class ModelProfile:
         return replace(self, refusals={**self.refusals, **refusals})
 
     @property
+    def flops_per_sample(self) -> float | None:
+        """FLOPs of a training step for one sample, forward and backward; None where no plain layout was traced."""
+        work = self.work.get(Layout())
+        return work.per_sample.flops if work else None
+
+    @property
     def assumed(self) -> str:
         """The assumptions, as the end of a reason: ``; assumed: …``, empty if there are none."""
         return f"; assumed: {', '.join(self.assumptions)}" if self.assumptions else ""

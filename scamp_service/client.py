@@ -360,9 +360,12 @@ _LEFT_OUT = ("id", "study_id", "plan")
 def trial_row(trial: Mapping[str, Any]) -> Json:
     """A trial of the API as one flat row. Its parameters are ``params.NAME``, of blocks ``params.layers.0.width``.
 
-    The plan is left out but for its words.
+    The plan is left out but for its words. Several objectives are ``values.0``, ``values.1``, … in their order.
     """
-    row = {name: value for name, value in trial.items() if name not in (*_LEFT_OUT, "params")}
+    row = {name: value for name, value in trial.items() if name not in (*_LEFT_OUT, "params", "values")}
+    values = trial.get("values") or ()
+    if len(values) > 1:
+        row |= {f"values.{place}": value for place, value in enumerate(values)}
     number, state, origin = (row.pop(name, None) for name in ("number", "state", "origin"))
     return {"number": number, "state": state, "origin": origin, **_flat("params", trial["params"]), **row}
 

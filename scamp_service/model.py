@@ -69,6 +69,7 @@ class Sized:
     pipeline: Json | None = None  # the step of a plan with a pipeline (see ``sizing.sizer``); None: another plan
     share: int = 1  # devices for each candidate when this was decided
     num_params: int = 0  # of the model
+    flops_per_sample: float | None = None  # of a training step, forward and backward; None: not known
 
     @property
     def quantities(self) -> Mapping[str, float | None]:
@@ -79,6 +80,7 @@ class Sized:
             "step_seconds": self.step_seconds,
             "ranks": self.plan.world_size,
             "parameters": self.num_params or None,
+            "flops": self.flops_per_sample,
         }
 
     @cached_property
@@ -120,6 +122,8 @@ class Trial:
     parent_id: int | None = None  # of the trial with whose weights this one begins; None: it begins anew
     parent_number: int | None = None
     parent_step: int | None = None  # step of the parent's checkpoint, with which this one begins
+    values: tuple[float | None, ...] | None = None  # of each objective, at ``step``, None for predicted ones; None: the
+    # study has one objective, or nothing is reported yet
 
     @property
     def parent(self) -> CheckpointName | None:

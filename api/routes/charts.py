@@ -20,10 +20,11 @@ from api.routes.parameters import (
     Where,
 )
 from api.views.candidates import CandidatesView, ImportancesView, ImportanceView, candidates_view
-from api.views.charts import CurveView, HistoryView, OrderView, curve_views, history_view
+from api.views.charts import CurveView, FrontView, HistoryView, OrderView, curve_views, front_view, history_view
 from api.views.lineage import LineageView, Relative, chosen, lineage_view
 from api.views.view import Page
 from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 
 router = APIRouter(prefix="/v1", tags=["charts"])
 
@@ -37,6 +38,18 @@ def get_history(study_id: StudyId, store: TheStore, points: NumPoints = 1500) ->
     last_event_id = store.last_event_id()
     objective = Objective.of_spec(store.study(study_id).spec)
     return history_view(store.history(study_id), objective, points, last_event_id)
+
+
+@router.get("/studies/{study_id}/front", responses=problems(404, 422))
+def get_front(study_id: StudyId, store: TheStore, points: NumPoints = 1500) -> FrontView:
+    """Get the trials by the values of their objectives, and which are on the Pareto front; empty with one objective.
+
+    Thinned: no trial of the front and none that runs is left out.
+    """
+    last_event_id = store.last_event_id()
+    objectives = Objectives.of_spec(store.study(study_id).spec)
+    scores = store.scores(study_id) if objectives.is_several else []
+    return front_view(scores, objectives, points, last_event_id)
 
 
 @router.get("/studies/{study_id}/curves", responses=problems(404, 422))

@@ -29,7 +29,7 @@ from scamp_service.lifecycle import StudyState
 from scamp_service.model import Study
 from scamp_service.store.store import Store
 from scamp_service.store.summary import learned_json, learned_of, study_summary
-from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.parse import parse_study
 
 router = APIRouter(prefix="/v1", tags=["studies"])
@@ -156,7 +156,7 @@ def list_learned(study_id: StudyId, store: TheStore) -> list[LearnedView]:
 
 
 def _view(store: Store, study: Study, now: float) -> StudyView:
-    best = store.best_trial(study.id, Objective.of_spec(study.spec))
+    best = store.leading_trial(study.id, Objectives.of_spec(study.spec))
     return study_view(study, store.trial_counts(study.id), best, store.device_seconds(study.id, now=now))
 
 

@@ -42,6 +42,7 @@ from scamp_service.client import trial_row
 from scamp_service.exchange.export import csv_lines
 from scamp_service.model import Attempt
 from scamp_service.store.store import Store
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.spaces.axes import axes_of, leaves_in
 
 router = APIRouter(prefix="/v1", tags=["trials"])
@@ -62,11 +63,11 @@ def list_trials(
     number: Numbers = None,
 ) -> Page[TrialView]:
     """List the trials of a study, by number. With `number`, these trials are one page, and nothing else counts."""
-    store.study(study_id)
+    objectives = Objectives.of_spec(store.study(study_id).spec)
     if number:
-        return Page(items=[trial_view(trial) for trial in store.trials_numbered(study_id, number)])
+        return Page(items=[trial_view(trial, objectives) for trial in store.trials_numbered(study_id, number)])
     found = store.trials(study_id, after=after, limit=limit + 1, states=state)
-    return page_of(request, response, found, limit, lambda trial: trial.id, trial_view)
+    return page_of(request, response, found, limit, lambda trial: trial.id, lambda trial: trial_view(trial, objectives))
 
 
 @router.get(
@@ -87,6 +88,7 @@ def download_trials(
 ) -> StreamingResponse:
     """Download trials as CSV, with a column for each parameter, such as `params.layers.0.width`."""
     spec = store.study(study_id).spec
+    objectives = Objectives.of_spec(spec)
     numbers = store.ordered_trials(study_id, by, descending=descending, states=state, where=where)
     every = store.columns(study_id, ("params",), states=state, where=where)
     present = dict.fromkeys(name for row in every for name in leaves_in(row[1]))
@@ -99,7 +101,7 @@ def download_trials(
             found = {trial.number: trial for trial in store.trials_numbered(study_id, some)}
             for number in some:
                 if number in found:  # the study may be deleted meanwhile
-                    yield trial_row(trial_view(found[number]).model_dump(mode="json"))
+                    yield trial_row(trial_view(found[number], objectives).model_dump(mode="json"))
 
     named = {"Content-Disposition": f'attachment; filename="study-{study_id}.csv"'}
     return StreamingResponse(csv_lines(table_columns(params), rows()), media_type="text/csv", headers=named)
@@ -154,7 +156,8 @@ def get_trial(study_id: StudyId, number: Number, store: TheStore) -> TrialDetail
     """Get one trial with all its attempts, and the plans that were compared for it."""
     event_id = store.last_event_id()
     trial = store.trial_by_number(study_id, number)
-    return trial_detail(trial, store.attempts(trial.id), store.options(trial.id), event_id)
+    objectives = Objectives.of_spec(store.study(study_id).spec)
+    return trial_detail(trial, objectives, store.attempts(trial.id), store.options(trial.id), event_id)
 
 
 @router.get("/studies/{study_id}/trials/{number}/timeline", responses=problems(404))

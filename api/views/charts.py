@@ -12,8 +12,9 @@ from pydantic import Field
 from api.thinning import improvements, lttb, merged, spread_evenly
 from api.views.view import LastEvent, View
 from scamp_service.lifecycle import Outcome, TrialState
-from scamp_service.store.rows import MeasuredPoint, Point, Standing
+from scamp_service.store.rows import MeasuredPoint, Point, Score, Standing
 from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 
 MOST_CURVES = 200
 """Lines that can still be told apart and drawn in a frame."""
@@ -34,6 +35,23 @@ class HistoryView(View):
     leading: Annotated[
         list[int],
         Field(description="numbers of the trials whose curves are worth drawing: running, best, newest; at most 200"),
+    ]
+    last_event_id: LastEvent
+
+
+class FrontView(View):
+    """Trials by the values of their objectives, as columns: item i of each list belongs to the same trial."""
+
+    metrics: Annotated[list[str], Field(description="metric of each objective")]
+    directions: Annotated[list[str], Field(description="`maximize` or `minimize`, of each objective")]
+    num_trials: Annotated[
+        int, Field(description="trials with a value for each objective; more than `number` if thinned")
+    ]
+    number: list[int]
+    state: list[TrialState]
+    values: Annotated[list[list[float]], Field(description="for each trial the value of each objective")]
+    on_front: Annotated[
+        list[bool], Field(description="whether no other completed trial is better in one objective and worse in none")
     ]
     last_event_id: LastEvent
 
@@ -79,6 +97,25 @@ def history_view(trials: Sequence[Standing], objective: Objective, num_points: i
         step=[trials[i].step for i in chosen],
         value=[values[i] for i in chosen],
         leading=_leading(trials, objective),
+        last_event_id=last_event_id,
+    )
+
+
+def front_view(scores: Sequence[Score], objectives: Objectives, num_points: int, last_event_id: int) -> FrontView:
+    """View of the trials by their objectives: the whole front, those that run, and about ``num_points`` others."""
+    known = [(one, values) for one in scores if (values := objectives.values_of(one)) is not None]
+    members = {one.number for one in objectives.front_of(scores)}
+    running = [i for i, (one, _) in enumerate(known) if one.state is TrialState.RUNNING]
+    kept = [i for i, (one, _) in enumerate(known) if one.number in members]
+    chosen = [known[i] for i in merged(spread_evenly(len(known), num_points), running, kept)]
+    return FrontView(
+        metrics=list(objectives.names),
+        directions=[one.direction for one in objectives.each],
+        num_trials=len(known),
+        number=[one.number for one, _ in chosen],
+        state=[one.state for one, _ in chosen],
+        values=[list(values) for _, values in chosen],
+        on_front=[one.number in members for one, _ in chosen],
         last_event_id=last_event_id,
     )
 

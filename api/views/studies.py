@@ -71,6 +71,15 @@ class BestView(View):
     plan: Annotated[str, Field(description="the plan in words", examples=["FSDP over 2 ranks, micro-batch 2 × 16"])]
 
 
+class FrontTrialView(View):
+    """A trial on the Pareto front of a study with several objectives."""
+
+    trial: Annotated[int, Field(description="number of the trial in the study")]
+    values: Annotated[list[float], Field(description="value of each objective, in the order of `spec.objectives`")]
+    params: dict[str, Any]
+    plan: Annotated[str, Field(description="the plan in words")]
+
+
 class StudyView(View):
     """A study as it is listed."""
 
@@ -88,7 +97,7 @@ class StudyView(View):
         dict[TrialState, Count],
         Field(description="number of trials in each state that has any", examples=[{"COMPLETED": 12}]),
     ]
-    best: BestView | None
+    best: Annotated[BestView | None, Field(description="null with several objectives, see `front`")]
     device_seconds: Annotated[float, Field(description="seconds × devices that its attempts have held so far")]
     created_at: Time
     finished_at: Time | None
@@ -145,6 +154,13 @@ class SummaryView(View):
     out_of_memory: OutOfMemoryView
     device_seconds: float
     wall_seconds: float
+    front: Annotated[
+        list[FrontTrialView],
+        Field(
+            description="completed trials on the Pareto front (while none has completed, of those that run), the best"
+            " of the first objective first; at most 100, evenly chosen. Empty with one objective"
+        ),
+    ]
     best_metrics: Annotated[dict[str, float | None], Field(description="metrics of the best trial's last evaluation")]
     learned: list[LearnedView]
 

@@ -13,6 +13,7 @@ from scamp_service.lifecycle import AttemptState, Origin, Outcome, TrialState
 from scamp_service.model import Attempt, LogLine, Metric, Trial
 from scamp_service.store.fields import attempt_fields, trial_fields
 from scamp_service.store.options import option_json
+from scamp_service.study.objectives import Objectives
 
 
 class TrialView(View):
@@ -68,6 +69,10 @@ class TrialView(View):
             " where the speed of its devices is not known"
         ),
     ]
+    flops_per_sample: Annotated[
+        float | None,
+        Field(description="floating point operations of a training step for one sample, forward and backward"),
+    ]
     num_params: Annotated[int, Field(description="number of the model's parameters; 0: not known")]
     step_factor: Annotated[
         float, Field(description="how many times as long steps of its family took as predicted; 1: nothing learned")
@@ -88,6 +93,13 @@ class TrialView(View):
     ]
     step: Annotated[int, Field(description="optimizer step of its last evaluation")]
     value: Annotated[float | None, Field(description="objective at `step`; null while unknown or not finite")]
+    values: Annotated[
+        list[float | None],
+        Field(
+            description="value of each of the study's objectives, in the order of `spec.objectives`; null while unknown"
+            " or not finite. With one objective it is `value` alone"
+        ),
+    ]
     created_at: Time
     started_at: Time | None
     finished_at: Time | None
@@ -223,17 +235,21 @@ class LogLineView(View):
     text: str
 
 
-def trial_view(trial: Trial) -> TrialView:
+def trial_view(trial: Trial, objectives: Objectives) -> TrialView:
     """View of a trial as it is listed."""
-    return TrialView(**trial_fields(trial))
+    return TrialView(**trial_fields(trial, objectives))
 
 
 def trial_detail(
-    trial: Trial, attempts: Iterable[Attempt], options: Iterable[Option], last_event_id: int
+    trial: Trial,
+    objectives: Objectives,
+    attempts: Iterable[Attempt],
+    options: Iterable[Option],
+    last_event_id: int,
 ) -> TrialDetail:
     """View of a trial with its attempts, and with the plans that were compared."""
     return TrialDetail(
-        **trial_fields(trial),
+        **trial_fields(trial, objectives),
         attempts=[attempt_view(attempt) for attempt in attempts],
         options=[OptionView(**option_json(option, trial.plan)) for option in options],
         last_event_id=last_event_id,

@@ -91,7 +91,7 @@ def train_rank(idiom: Idiom, plan: Plan, rank: int, folder: Path) -> dict[str, A
                 checkpoint_root=folder / "checkpoints",
                 trial_id=TRIAL,
                 resume=CheckpointName(TRIAL, begin) if begin else None,
-                metric="loss",
+                metrics=["loss"],
             )
             store = FileStore(str(folder / f"store-{begin}"), plan.world_size) if plan.world_size > 1 else None
             train(job, rank, plan.world_size, store, reports)

@@ -67,7 +67,7 @@ def train_rank(feature: Feature, plan: Plan, rank: int, folder: Path, begin: int
         checkpoint_root=folder / "checkpoints",
         trial_id=TRIAL,
         resume=CheckpointName(TRIAL, begin) if begin else None,
-        metric="train_loss",
+        metrics=["train_loss"],
     )
     try:
         store = FileStore(str(folder / f"store-{begin}"), plan.world_size) if plan.world_size > 1 else None

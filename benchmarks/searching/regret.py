@@ -81,7 +81,7 @@ class Table:
 
     def __post_init__(self) -> None:
         self._search, self._rule = Search(self.spec), rule_of(self.spec)
-        self._rungs = {step: Rung(self.spec.objective) for step in self._rule.rungs}
+        self._rungs = {step: Rung(self.spec.every_objective) for step in self._rule.rungs}
         self._changed: dict[int, Trial] = {}
 
     def regrets(self, budget: float) -> Iterator[tuple[float, float]]:
@@ -109,7 +109,7 @@ class Table:
         number = running.trial.number
         self._move(running, step=step, value=value)
         if step in self._rungs:
-            self._rungs[step].report(number, value)
+            self._rungs[step].report(number, (value,))
         if step >= STEPS:
             self._move(running, state=TrialState.COMPLETED)
             return False
@@ -150,7 +150,7 @@ class Table:
             verdict = self._rule.judge(trial, trial.step, self._rungs, is_last=False)
             if not isinstance(verdict, Pause):
                 assert trial.value is not None
-                ready.append((order_to_continue(self.spec.objective, trial, trial.step, trial.value), running))
+                ready.append((order_to_continue(trial, trial.step, self._rungs[trial.step].key(trial.number)), running))
         if not ready:
             return None
         found = min(ready, key=itemgetter(0))[1]

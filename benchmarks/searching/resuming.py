@@ -71,7 +71,7 @@ def _train(
     job = Job(
         candidate=Candidate("warm.py:Warm", None, {"lr": 3e-3}), code_dir=FOLDER, plan=plan, seed=1, steps=STEPS,
         report_every=EVERY, budget_bytes=None, checkpoint_root=root / "checkpoints", trial_id=trial,
-        resume=CheckpointName(*before) if before else None, metric="nll", until=until,
+        resume=CheckpointName(*before) if before else None, metrics=["nll"], until=until,
     )  # fmt: skip
     train(job, rank, plan.world_size, FileStore(str(store), plan.world_size) if plan.world_size > 1 else None, reports)
     return reports.values

@@ -201,7 +201,7 @@ def _reporting(store: Store, attempts: Sequence[Attempt]) -> Iterator[None]:
             step = 1 + number // len(attempts)
             metric = Metric(attempt.trial_id, 1, step, step, {"score": 1 - 1 / (1 + step)}, time.time())
             assert store.report(
-                attempt.trial_id, 1, "t", metrics=[metric], objective="score", measured_bytes=80 * MIB,
+                attempt.trial_id, 1, "t", metrics=[metric], objectives=["score"], measured_bytes=80 * MIB,
                 step_seconds=0.01, timed_steps=step, now=time.time(),
             )  # fmt: skip
             number += 1

@@ -195,7 +195,7 @@ def run(
 
         store, study_id = run_study(settings, spec, code, watch, warnings=warnings)
     summary = study_summary(store, study_id, now=time.time()).to_json()
-    trials = [trial_fields(trial) for trial in all_trials(store, study_id)]
+    trials = [trial_fields(trial, spec.every_objective) for trial in all_trials(store, study_id)]
     reason = store.study(study_id).reason
     store.close()
     if not _conclude(summary, trials, spec, as_json, reason):

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scamp_service.cli.terminal import plain
-from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.values import shown_value
 
 MIB = 2**20
@@ -59,26 +59,41 @@ def without_devices(cluster: Mapping[str, Any]) -> str:
 def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], rows: int = 12) -> Table:
     """Table of the best ``rows`` trials, then all trials without a finite value, such as failed and infeasible ones.
 
-    A parameter is shown where it differs from the study's ``fixed`` value. Below its MiB a trial has the milliseconds
-    of a step, predicted for the gang alone on its host and measured, if either is known.
+    With several objectives it has a column for each, and begins with the Pareto front, whose trials have a star: those
+    that no other completed trial dominates. A parameter is shown where it differs from the study's ``fixed`` value.
+    Below its MiB a trial has the milliseconds of a step, predicted for the gang alone on its host and measured, if
+    either is known.
     """
-    trials, objective = list(trials), Objective.of_spec(spec)
-    order = {"COMPLETED": 0, "RUNNING": 1, "PRUNED": 2}
-    valued = sorted(
-        (t for t in trials if _is_compared(t)),
-        key=lambda t: (order.get(t["state"], 3), objective.key(t["value"]), t["number"]),
-    )
+    trials, objectives = list(trials), Objectives.of_spec(spec)
+    valued = _best_first([t for t in trials if _is_compared(t)], objectives)
+    front = {trial["number"] for trial, is_on_front in valued if is_on_front}
     others = [t for t in trials if not _is_compared(t)]
     table = Table(title=None, box=None, header_style="dim", pad_edge=False)
-    for heading, right in [("trial", True), ("state", False), (objective.metric, True), ("plan", False),
-                           ("MiB pred/meas\nand ms/step", True), ("parameters", False)]:  # fmt: skip
+    for heading, right in [("trial", True), ("state", False), *((name, True) for name in objectives.names),
+                           ("plan", False), ("MiB pred/meas\nand ms/step", True), ("parameters", False)]:  # fmt: skip
         table.add_column(Text(plain(heading)), justify="right" if right else "left", overflow="fold")
-    for trial in [*valued[:rows], *others]:
-        table.add_row(*_row(trial, spec["fixed"]))
+    for trial in [*(trial for trial, _ in valued[:rows]), *others]:
+        table.add_row(*_row(trial, spec["fixed"], len(objectives.each), trial["number"] in front))
     hidden = len(valued) - rows
     if hidden > 0:
         table.caption = f"and {hidden} more: scamp trials {trials[0]['study_id']}"
     return table
+
+
+def _best_first(trials: Sequence[Mapping[str, Any]], objectives: Objectives) -> list[tuple[Mapping[str, Any], bool]]:
+    """Trials with finite values, completed ones first, and whether each is on the Pareto front of several objectives.
+
+    Completed trials come by their non-domination rank, and those of equal rank by the first objective.
+    """
+    order = {"COMPLETED": 0, "RUNNING": 1, "PRUNED": 2}
+    keyed: list[tuple[Any, Mapping[str, Any], bool]] = []
+    for state in {trial["state"] for trial in trials}:
+        some = [trial for trial in trials if trial["state"] == state]
+        ranks = objectives.ranks([trial["values"] for trial in some]) if objectives.is_several else [0] * len(some)
+        for trial, rank in zip(some, ranks, strict=True):
+            key = (order.get(state, 3), rank, objectives.keys(trial["values"]), trial["number"])
+            keyed.append((key, trial, objectives.is_several and state == "COMPLETED" and not rank))
+    return [(trial, is_on_front) for _, trial, is_on_front in sorted(keyed, key=lambda one: one[0])]
 
 
 def closing_line(summary: Mapping[str, Any]) -> str:
@@ -108,6 +123,9 @@ def closing_line(summary: Mapping[str, Any]) -> str:
         )
     if corrections := [family for family in summary["learned"] if family["extra_bytes"]]:
         words.append(f"learned: {', '.join(map(_correction, corrections))}")
+    if front := summary["front"]:
+        numbers = ", ".join(str(one["trial"]) for one in front)
+        words.append(f"{_plural(len(front), 'trial')} on the Pareto front: {numbers}")
     if best := summary["best"]:
         values = ", ".join(
             f"{name} {value:.4g}" for name, value in summary["best_metrics"].items() if value is not None
@@ -127,7 +145,10 @@ def _plural(number: int, noun: str) -> str:
 
 
 def _best_line(summary: Mapping[str, Any], metric: str) -> str:
-    best = summary["best"]
+    best, front = summary["best"], summary["front"]
+    if front:
+        numbers = ", ".join(str(one["trial"]) for one in front[:20]) + (" and more" if len(front) > 20 else "")
+        return f"Pareto front: {_plural(len(front), 'trial')} ({numbers})"
     if not best:
         return f"{metric}: none yet"
     return f"best {metric} {best['value']:.4f} by trial {best['trial']} ({best['plan']})"
@@ -146,7 +167,9 @@ def _fill(devices: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _row(trial: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[RenderableType]:
+def _row(
+    trial: Mapping[str, Any], fixed: Mapping[str, Any], num_objectives: int, is_on_front: bool
+) -> list[RenderableType]:
     state = trial["state"]
     plan = trial.get("plan_text") or ""
     costs = []
@@ -155,15 +178,18 @@ def _row(trial: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[RenderableT
         costs.append(f"{trial['expected_bytes'] / MIB:.1f} / {measured}")
     if trial["predicted_step_seconds"] or trial["measured_step_seconds"]:
         costs.append(f"{_ms(trial['predicted_step_seconds'])} / {_ms(trial['measured_step_seconds'])}")
-    value = "" if trial["value"] is None else f"{trial['value']:.4f}"
+    if num_objectives == 1:
+        values = ["" if trial["value"] is None else f"{trial['value']:.4f}"]
+    else:
+        values = ["" if value is None else f"{value:.5g}" for value in trial["values"]]
     varied = {name: value for name, value in trial["params"].items() if fixed.get(name) != value}
     tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())
     if trial["reason"] and (not _is_compared(trial) or state in EXPLAINED):
         tail += f": {plain(' '.join(trial['reason'].split()))[:300]}"
     return [
-        str(trial["number"]),
+        f"{'*' if is_on_front else ''}{trial['number']}",
         Text(state.lower(), COLOURS.get(state, "")),
-        value,
+        *values,
         plan,
         "\n".join(costs),
         Text(tail, "dim"),
@@ -171,8 +197,8 @@ def _row(trial: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[RenderableT
 
 
 def _is_compared(trial: Mapping[str, Any]) -> bool:
-    """Whether the trial has an objective that can be compared: one that is finite."""
-    return trial["value"] is not None and math.isfinite(trial["value"])
+    """Whether the trial has a value of every objective that can be compared: one that is finite."""
+    return all(value is not None and math.isfinite(value) for value in (trial["value"], *trial["values"]))
 
 
 def _ms(seconds: float | None) -> str:

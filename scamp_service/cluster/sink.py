@@ -65,7 +65,7 @@ class Report:
     trial_id: int
     attempt: int
     token: str
-    objective: str
+    objectives: Sequence[str]
     metrics: Sequence[Metric] = ()
     logs: Sequence[LogLine] = ()
     measured_bytes: int = 0
@@ -102,7 +102,7 @@ class Sink:
             report.token,
             metrics=report.metrics,
             logs=report.logs,
-            objective=report.objective,
+            objectives=report.objectives,
             measured_bytes=report.measured_bytes,
             checkpoint_step=report.checkpoint_step,
             step_seconds=report.step_seconds,

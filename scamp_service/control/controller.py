@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from placement.model import Offer, offers_more
@@ -31,6 +31,7 @@ from scamp_service.model import Attempt, Json, Refusals, Sized, Study, Trial
 from scamp_service.search.proposer import Asked, Proposer
 from scamp_service.store.store import Store
 from scamp_service.store.tallies import BESIDE, own_states
+from scamp_service.study.objectives import Values
 from scamp_service.study.spec import StudySpec
 from workloads.training.checkpoints.name import Donor
 
@@ -38,6 +39,8 @@ log = logging.getLogger("scamp.controller")
 
 BROKEN_AFTER = 3
 """A study is stopped after this many FAILED trials when no other trial has got further than WAITING."""
+ARE_TRAINED = frozenset({TrialState.QUEUED, TrialState.RUNNING, TrialState.PAUSED, TrialState.COMPLETED})
+"""States of trials that are trained, or will be."""
 WENT_WRONG = (Outcome.ERROR, Outcome.LOST, Outcome.STALLED)
 
 
@@ -187,7 +190,8 @@ class Controller:
             sized=self._sizings(trials),
             asked=asked,
             held_up=self._sizer.held_up(),
-            rungs={i: self._projection.rungs(i, studies[i].objective, studies[i].stopping.rungs) for i in judged},
+            rungs={i: self._projection.rungs(i, studies[i].objectives, studies[i].stopping.rungs) for i in judged},
+            fronts=self._fronts(studies, waiting),
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
             donors=self._donors(trials),
             past=self._projection.family_runs(to_plan),
@@ -198,6 +202,20 @@ class Controller:
             failures=self._store.trial_runs(failed),
             max_gangs_per_device=self._max_gangs_per_device,
         )
+
+    def _fronts(self, studies: Mapping[int, StudyRules], waiting: Sequence[Trial]) -> dict[int, dict[int, Values]]:
+        """Trials on the Pareto fronts of the studies whose objectives are all predicted, if any of their trials waits.
+
+        All count that are trained, or will be.
+        """
+        found = {}
+        for study_id in {trial.study_id for trial in waiting if studies[trial.study_id].objectives.are_predicted}:
+            objectives = studies[study_id].objectives
+            scores = self._projection.scores(study_id, objectives)
+            known = [(number, values) for number, (state, values) in scores.items() if state in ARE_TRAINED]
+            front = objectives.front([values for _, values in known])
+            found[study_id] = {known[index][0]: known[index][1] for index in front}
+        return found
 
     def _sizings(self, trials: Sequence[Trial]) -> dict[int, Sized | Unsized]:
         """Results that answer what would be asked now.
@@ -301,16 +319,32 @@ class Controller:
     def _limit_reached(self, study: Study, spec: StudySpec) -> str:
         """The limit of its budget that ends the study; empty if it may continue."""
         budget, now = spec.budget, self._clock()
-        if budget.target is not None:
-            for leader in self._store.leaders(study.id, spec.objective):
-                if leader.value is not None and not spec.objective.is_better(budget.target, than=leader.value):
-                    return f"trial {leader.number} has reached the target of {budget.target:g}, with {leader.value:.6g}"
+        if spec.targets and (why := self._target_reached(study, spec)):
+            return why
         if budget.seconds is not None and now - study.created_at >= budget.seconds:
             return f"the study has used up its {budget.seconds:g} s (budget.seconds)"
         if budget.device_hours is not None:
             hours = self._store.device_seconds(study.id, now=now) / 3600
             if hours >= budget.device_hours:
                 return f"the study has used up its {budget.device_hours:g} device-hours (budget.device_hours)"
+        return ""
+
+    def _target_reached(self, study: Study, spec: StudySpec) -> str:
+        """Which trial has reached the targets of all objectives that have one; empty if none has."""
+        targets, objectives = spec.targets, spec.every_objective
+        if not objectives.is_several:
+            (target,) = targets.values()
+            for leader in self._store.leaders(study.id, spec.objective):
+                if leader.value is not None and not spec.objective.is_better(target, than=leader.value):
+                    return f"trial {leader.number} has reached the target of {target:g}, with {leader.value:.6g}"
+            return ""
+        for number, (state, values) in sorted(self._projection.scores(study.id, objectives).items()):
+            reached = all(
+                one.metric not in targets or not one.is_better(targets[one.metric], than=value)
+                for one, value in zip(objectives.each, values, strict=True)
+            )
+            if reached and state in (TrialState.COMPLETED, TrialState.RUNNING, TrialState.PAUSED):
+                return f"trial {number} has reached all targets, with {objectives.shown(values)}"
         return ""
 
     def _why_broken(self, study: Study, failed: int) -> str:
@@ -330,9 +364,8 @@ class Controller:
         now = self._clock()
         match effect:
             case e.MoveTrial(trial, to, changes, sized):
-                moved = self._store.move_trial(
-                    trial.id, trial.state, trial.attempt, to, now=now, sized=sized, **changes
-                )
+                known = {**changes, **self._value_of_plan(trial, sized)}
+                moved = self._store.move_trial(trial.id, trial.state, trial.attempt, to, now=now, sized=sized, **known)
                 is_asked_again = to is TrialState.WAITING and changes.keys() != {"reason"}
                 if moved and (sized or to is not trial.state or is_asked_again):
                     self._forget_sizing([trial.id])
@@ -366,6 +399,13 @@ class Controller:
                 expected = [StudyState.RUNNING, StudyState.STOPPING]
                 if self._store.move_study(study_id, expected, to, reason=reason, now=now):
                     log.info("study %s: %s %s", study_id, to, reason)
+
+    def _value_of_plan(self, trial: Trial, sized: Sized | None) -> dict[str, float | None]:
+        """The value that a new plan gives a trial, in a study whose objectives are all predicted."""
+        objectives = self._specs[trial.study_id].every_objective
+        if sized is None or not objectives.are_predicted:
+            return {}
+        return {"value": sized.quantities[objectives.leading.predicted]}
 
     def _forget_sizing(self, trial_ids: Sequence[int]) -> None:
         self._sizer.forget(trial_ids)

@@ -23,9 +23,10 @@ from workloads.training.checkpoints.name import CheckpointName, Donor
 class Order:
     """Everything that the ranks of one attempt need. ``resume`` is the checkpoint to load; None: none.
 
-    Without one they begin with weights of the ``donor``, if there is one. They train until step ``until`` of ``steps``;
-    None: to the end. Without steps they evaluate once. Other trials may need the checkpoints in ``keep``. ``number`` is
-    the trial's in its study. All steps are epochs if it is ``in_epochs``.
+    ``metrics`` are the study's objectives. Without a checkpoint ranks begin with weights of the ``donor``, if there is
+    one. They train until step ``until`` of ``steps``; None: to the end. Without steps they evaluate once. Other trials
+    may need the checkpoints in ``keep``. ``number`` is the trial's in its study. All steps are epochs if it is
+    ``in_epochs``.
     """
 
     trial_id: int
@@ -39,7 +40,7 @@ class Order:
     seed: int
     steps: int
     report_every: int
-    metric: str
+    metrics: Sequence[str]
     resume: CheckpointName | None = None
     until: int | None = None
     keep: frozenset[CheckpointName] = frozenset()

@@ -12,10 +12,10 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from estimators.learning import WINDOW_TRIALS, Run
 from scamp_service.control.stopping.rung import Rung
-from scamp_service.lifecycle import LIVE_TRIALS, Origin
+from scamp_service.lifecycle import LIVE_TRIALS, Origin, TrialState
 from scamp_service.model import Attempt, Trial
 from scamp_service.store.reads import Reads
-from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives, Values
 
 EVENTS_AT_ONCE = 1000
 
@@ -34,6 +34,7 @@ class Projection:
         self._rungs: dict[int, dict[int, Rung]] = {}
         self._unread: dict[int, set[int]] = {}  # study → trials whose values at rungs may have changed
         self._runs: dict[str, Sequence[Run]] = {}
+        self._scores: dict[int, tuple[Objectives, dict[int, tuple[TrialState, Values]]]] = {}
 
     def follow(self, attempts: Iterable[Attempt]) -> Collection[Trial]:
         """All live trials by id, as they are now. ``attempts`` are the open ones, read before."""
@@ -73,20 +74,35 @@ class Projection:
 
     def forget_ended(self, live_studies: Container[int]) -> None:
         """Drop what is known of studies that are not among ``live_studies``."""
-        for study_id in [one for one in (*self._changed, *self._rungs) if one not in live_studies]:
-            for known in (self._changed, self._rungs, self._unread):
+        for study_id in [one for one in (*self._changed, *self._rungs, *self._scores) if one not in live_studies]:
+            for known in (self._changed, self._rungs, self._unread, self._scores):
                 known.pop(study_id, None)
 
-    def rungs(self, study_id: int, objective: Objective, steps: Sequence[int]) -> Mapping[int, Rung]:
-        """Step → the objectives that the study's trials have reported at that step."""
+    def rungs(self, study_id: int, objectives: Objectives, steps: Sequence[int]) -> Mapping[int, Rung]:
+        """Step → the objectives that the study's trials have reported at that step, and those predicted for them."""
+        known = self._rungs.setdefault(study_id, {step: Rung(objectives) for step in steps})
         unread = self._unread.get(study_id)
-        found = self._store.rungs(study_id, objective.metric, steps, trial_ids=unread) if unread != set() else {}
+        if unread == set() or objectives.are_predicted:
+            return known
+        found = self._store.rungs(study_id, objectives.measured, steps, trial_ids=unread)
+        if len(objectives.measured) < len(objectives.each):
+            predicted = {one.number: one.quantities for one in self._store.scores(study_id, unread)}
+        else:
+            predicted = {}
         self._unread[study_id] = set()
-        known = self._rungs.setdefault(study_id, {step: Rung(objective) for step in steps})
-        for step, values in found.items():
-            for number, value in values.items():
-                known[step].report(number, value)
+        for step, reported in found.items():
+            for number, values in reported.items():
+                complete = objectives.with_predicted(values, predicted.get(number, {}))
+                if complete is not None:
+                    known[step].report(number, complete)
         return known
+
+    def scores(self, study_id: int, objectives: Objectives) -> Mapping[int, tuple[TrialState, Values]]:
+        """Trial → its state and the value of each objective, for those of the study with a value of all."""
+        if study_id not in self._scores:
+            known = [(one, objectives.values_of(one)) for one in self._store.scores(study_id)]
+            self._scores[study_id] = objectives, {one.number: (one.state, values) for one, values in known if values}
+        return self._scores[study_id][1]
 
     def family_runs(self, families: Iterable[str]) -> dict[str, Sequence[Run]]:
         """Family → runs of its newest trials."""
@@ -111,6 +127,11 @@ class Projection:
             self._live.pop(trial.id, None)
         if trial.study_id in self._changed:
             self._changed[trial.study_id][trial.id] = trial
+        if trial.study_id in self._scores:
+            objectives, known = self._scores[trial.study_id]
+            known.pop(trial.number, None)
+            if values := objectives.values_of(trial):
+                known[trial.number] = trial.state, values
         if trial.study_id in self._unread:
             self._unread[trial.study_id].add(trial.id)
         self._runs.pop(trial.family, None)

@@ -53,7 +53,7 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         state=study.state,
         workload=spec.workload,
         code=study.code,
-        objective=spec.objective,
+        objectives=spec.every_objective,
         seed=spec.search.seed,
         max_trials=budget.trials,
         steps=budget.steps,

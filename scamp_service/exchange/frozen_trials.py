@@ -21,6 +21,7 @@ from scamp_service.exchange.optuna_space import OptunaSpace
 from scamp_service.lifecycle import TrialState
 from scamp_service.store.store import Store
 from scamp_service.store.writes.external import Seen
+from scamp_service.study.objectives import Objectives
 
 TO_OPTUNA: Mapping[TrialState, OptunaState] = {
     TrialState.WAITING: OptunaState.WAITING,
@@ -43,15 +44,16 @@ FROM_OPTUNA: Mapping[OptunaState, TrialState] = {
 
 
 class Freezer:
-    """Makes frozen trials of the trials of one study. ``metric`` is its objective."""
+    """Makes frozen trials of the trials of one study."""
 
-    def __init__(self, store: Store, space: OptunaSpace, metric: str) -> None:
-        self._store, self._space, self._metric = store, space, metric
+    def __init__(self, store: Store, space: OptunaSpace, objectives: Objectives) -> None:
+        self._store, self._space, self._objectives = store, space, objectives
 
     def frozen(self, seen: Sequence[Seen]) -> list[FrozenTrial]:
         """Frozen trials, in the same order. Reads what belongs to them: reports and attributes."""
         external = [one.id for one in seen if one.searched is not None]
         reports, attributes = self._store.reports(external), self._store.trial_attributes(external)
+        values, metric = self._values(seen), self._objectives.leading.metric
         curves = self._store.curves([one.id for one in seen if one.searched is None and one.step])
         found = []
         for one in seen:
@@ -59,18 +61,31 @@ class Freezer:
                 known = (attributes.get((one.id, False), {}), attributes.get((one.id, True), {}))
                 found.append(_external(one, reports.get(one.id, {}), *known))
             else:
-                curve = [(point.step, point.values.get(self._metric)) for point in curves.get(one.id, [])]
-                found.append(self._own(one, {step: float(value) for step, value in curve if value is not None}))
+                curve = [(point.step, point.values.get(metric)) for point in curves.get(one.id, [])]
+                reported = {step: float(value) for step, value in curve if value is not None}
+                found.append(self._own(one, values.get(one.id), reported))
         return found
 
     def plain(self, seen: Sequence[Seen]) -> list[FrozenTrial]:
-        """Frozen trials without reports and attributes, in the same order. Reads nothing."""
-        return [_external(one, {}, {}, {}) if one.searched is not None else self._own(one, {}) for one in seen]
+        """Frozen trials without reports and attributes, in the same order."""
+        values = self._values(seen)
+        return [
+            _external(one, {}, {}, {}) if one.searched is not None else self._own(one, values.get(one.id), {})
+            for one in seen
+        ]
 
-    def _own(self, one: Seen, reported: dict[int, float]) -> FrozenTrial:
+    def _values(self, seen: Sequence[Seen]) -> dict[int, list[float]]:
+        """Trial of ScaMP's own → its values, for those that have all."""
+        own = [one for one in seen if one.searched is None]
+        if not self._objectives.is_several:
+            return {one.id: [one.value] for one in own if one.value is not None and not math.isnan(one.value)}
+        known = [(one.id, self._objectives.values_of(one)) for one in self._store.scores(trial_ids=[o.id for o in own])]
+        return {trial_id: list(values) for trial_id, values in known if values is not None}
+
+    def _own(self, one: Seen, known_values: list[float] | None, reported: dict[int, float]) -> FrozenTrial:
         state, values = TO_OPTUNA[one.state], None
-        if state in (OptunaState.COMPLETE, OptunaState.PRUNED) and one.value is not None:
-            values = None if math.isnan(one.value) else [one.value]
+        if state in (OptunaState.COMPLETE, OptunaState.PRUNED):
+            values = known_values
         if state is OptunaState.COMPLETE and values is None:
             state = OptunaState.FAIL  # it diverged
         params = self._space.flat(one.params or {})

@@ -22,6 +22,7 @@ from scamp_service.lifecycle import TrialState as OwnState
 from scamp_service.model import Study
 from scamp_service.search.samplers.optuna_study import optuna_is_silent
 from scamp_service.store.store import Store
+from scamp_service.study.objectives import Objectives
 
 LEAST_TRIALS = 20
 """Completed trials before importances say anything: the best tenth of them is two."""
@@ -41,7 +42,7 @@ def importances(study: Study, store: Store) -> tuple[int, dict[str, float]]:
         return len(chosen), {}
     seen = store.seen_trials(study.id, after=LARGEST_ID, trial_ids=chosen)
     directions = directions_of(study.spec)
-    every = Freezer(store, OptunaSpace(study.spec), "").plain(seen)
+    every = Freezer(store, OptunaSpace(study.spec), Objectives.of_spec(study.spec)).plain(seen)
     trials = [trial for trial in every if len(trial.values or ()) == len(directions)]
     names = _most_common(trials)
     with optuna_is_silent():  # it warns about parameters that few trials have

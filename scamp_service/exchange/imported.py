@@ -12,6 +12,7 @@ from typing import Any
 
 from scamp_service.store.store import Store
 from scamp_service.store.writes.external import METRIC, NewTrial
+from scamp_service.study.objectives import named_by_place
 
 AT_ONCE = 500
 """Trials in one transaction, so that a running service is not held up."""
@@ -46,10 +47,12 @@ def spec_of_others(
     steps: int = 0,
 ) -> dict[str, Any]:
     """The spec of a study whose trials other programs run. It cannot be submitted."""
+    objectives = named_by_place(directions) if len(directions) > 1 else []
     return {
         "name": name,
         "workload": workload,
-        "objective": {"metric": metric, "direction": directions[0]},
+        "objective": objectives[0] if objectives else {"metric": metric, "direction": directions[0]},
+        "objectives": objectives,
         "directions": list(directions),
         "space": dict(space or {}),
         "fixed": {},

@@ -14,6 +14,7 @@ from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS
 from scamp_service.lifecycle import TrialState as OwnState
 from scamp_service.model import Study
 from scamp_service.store.store import Store
+from scamp_service.study.objectives import Objectives
 
 LARGEST_ID = 2**62
 """Above the id of any trial."""
@@ -22,13 +23,13 @@ LARGEST_ID = 2**62
 class KnownTrials:
     """Trials by number. Not safe for threads: the storage locks it."""
 
-    def __init__(self, store: Store, study: Study, metric: str) -> None:
-        space = OptunaSpace(study.spec)
-        self.metric = metric
+    def __init__(self, store: Store, study: Study) -> None:
+        space, objectives = OptunaSpace(study.spec), Objectives.of_spec(study.spec)
+        self.metric = objectives.leading.metric
         self.distributions: dict[str, BaseDistribution] = dict(space.distributions)
         """Distribution of each parameter when it was first seen; later ones must be compatible."""
         self._store, self._study_id = store, study.id
-        self._freezer = Freezer(store, space, metric)
+        self._freezer = Freezer(store, space, objectives)
         self._trials: dict[int, FrozenTrial] = {}  # by number, ascending
         self._unended: set[int] = set()  # ids of trials that may still change
         self._newest = 0

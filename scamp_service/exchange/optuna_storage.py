@@ -36,6 +36,7 @@ from scamp_service.model import Study
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from scamp_service.store.writes.external import METRIC, Changes, NewTrial
+from scamp_service.study.objectives import Objectives
 
 WRITE_SECONDS = 0.05
 """Parameters and attributes of a running trial are written within this time, so that many are one transaction."""
@@ -332,7 +333,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
         known = self._known.get(study_id)
         if known is None:
             study = self._study(study_id)
-            known = self._known[study_id] = KnownTrials(self._store, study, metrics_of(study.spec)[0])
+            known = self._known[study_id] = KnownTrials(self._store, study)
         if param_name is not None and param_name not in known.distributions:
             known.refresh()
         return known
@@ -344,21 +345,9 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
 # --- specs -----------------------------------------------------------------------------------------------------------
 
 
-def _objectives(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The objectives in the JSON of a spec: one or several."""
-    found = spec.get("objectives") or spec["objective"]
-    return list(found) if isinstance(found, list) else [found]
-
-
 def directions_of(spec: Mapping[str, Any]) -> list[StudyDirection]:
     """Optuna's direction of each objective."""
-    names = spec.get("directions") or [one.get("direction", "maximize") for one in _objectives(spec)]
-    return [StudyDirection[name.upper()] for name in names]
-
-
-def metrics_of(spec: Mapping[str, Any]) -> list[str]:
-    """Name of each objective."""
-    return [str(one.get("metric", METRIC)) for one in _objectives(spec)]
+    return [StudyDirection[one.direction.upper()] for one in Objectives.of_spec(spec).each]
 
 
 def _about(study: Study) -> dict[str, Any]:
@@ -368,9 +357,9 @@ def _about(study: Study) -> dict[str, Any]:
 
 
 def _metric_names(study: Study) -> dict[str, Any]:
-    names = metrics_of(study.spec)
-    is_named = names != [METRIC] and len(names) == len(directions_of(study.spec))
-    return {"study:metric_names": names} if is_named else {}
+    names = Objectives.of_spec(study.spec).names
+    has_none = names == (METRIC,) or ("directions" in study.spec and len(names) > 1)
+    return {} if has_none else {"study:metric_names": list(names)}
 
 
 @contextmanager

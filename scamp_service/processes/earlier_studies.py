@@ -10,6 +10,7 @@ from scamp_service.search.history import Completed
 from scamp_service.search.proposer import SearchEnded
 from scamp_service.store.store import Store
 from scamp_service.store.summary import all_trials
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.spec import StudySpec
 
 
@@ -20,8 +21,9 @@ def earlier_of(store: Store, study_id: int, spec: StudySpec) -> Sequence[Complet
         study = _earlier_study(store, study_id, one.study)
         if study is None:
             raise SearchEnded(f"search.history names the study {one.study!r}, and there is none before this one")
-        if (theirs := study.spec["objective"]) != (ours := spec.objective.model_dump(mode="json")):
-            raise SearchEnded(f"search.history: the objective of study {study.id} is {theirs}, and not {ours}")
+        theirs, ours = Objectives.of_spec(study.spec), spec.every_objective
+        if theirs != ours:
+            raise SearchEnded(f"search.history: study {study.id} has the objective {theirs}, and not {ours}")
         found.append(EarlierStudy(all_trials(store, study.id), one.weight))
     return earlier_trials(spec, found)
 

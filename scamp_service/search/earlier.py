@@ -8,7 +8,6 @@ from typing import Any
 
 from scamp_service.search.history import Completed, History, Past
 from scamp_service.search.space import Space
-from scamp_service.study.objective import Objective
 from scamp_service.study.spaces.slots import is_candidate, slots_of
 from scamp_service.study.spec import StudySpec
 
@@ -32,7 +31,7 @@ def earlier_trials(spec: StudySpec, studies: Sequence[EarlierStudy]) -> list[Com
     slots, found = slots_of(spec.space), list[Completed]()
     space = Space(spec.space)
     for study in studies:
-        history, number = History(Objective.of_spec({"objective": spec.objective.model_dump()})), -1
+        history, number = History(spec.every_objective), -1
         for past in study.trials:
             history.learn(past)
             number = max(number, past.number)
@@ -52,11 +51,11 @@ def _only(space: Space, params: Mapping[str, Any]) -> Mapping[str, Any]:
 def to_json(trials: Sequence[Completed]) -> list[dict[str, Any]]:
     """JSON of these trials, for another process."""
     return [
-        {"number": one.number, "params": dict(one.params), "value": one.value, "pruned_at": one.pruned_at}
+        {"number": one.number, "params": dict(one.params), "values": one.values, "pruned_at": one.pruned_at}
         for one in trials
     ]
 
 
 def from_json(trials: Sequence[Mapping[str, Any]]) -> list[Completed]:
     """The trials that ``to_json`` has written."""
-    return [Completed(**one) for one in trials]
+    return [Completed(**{**one, "values": one["values"] and tuple(one["values"])}) for one in trials]

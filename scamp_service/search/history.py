@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scamp_service.lifecycle import LIVE_TRIALS, Origin, TrialState
-from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives, Values
 from scamp_service.study.predicted import NO_BOUNDS, Predicted
 
 MOST_SHOWN = 1024
@@ -43,6 +42,8 @@ class Past(Protocol):
     @property
     def value(self) -> float | None: ...
     @property
+    def values(self) -> Sequence[float | None] | None: ...
+    @property
     def origin(self) -> Origin: ...
     @property
     def quantities(self) -> Mapping[str, float | None]: ...
@@ -58,7 +59,8 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A trial that has ended or is paused. ``value`` is finite; None if the trial did not fit or diverged.
+    """A trial that has ended or is paused. ``values``, one for each objective, are finite; None if the trial did not
+    fit or diverged.
 
     ``pruned_at`` is the step at which it was stopped early or paused; None if it was neither. ``excesses`` say how far
     it exceeds each bound of the study on what is predicted: not positive where the bound holds.
@@ -66,7 +68,7 @@ class Completed:
 
     number: int
     params: Mapping[str, Any]
-    value: float | None
+    values: Values | None
     pruned_at: int | None = None
     excesses: Mapping[str, float] = field(default_factory=dict)
 
@@ -86,11 +88,12 @@ class History:
     ones and the newest live ones are always shown. The choice depends on the trials alone, not on their order.
     """
 
-    def __init__(self, objective: Objective, predicted: Predicted = NO_BOUNDS) -> None:
-        self._objective, self._predicted = objective, predicted
+    def __init__(self, objectives: Objectives, predicted: Predicted = NO_BOUNDS) -> None:
+        self._objectives, self._predicted = objectives, predicted
         self._completed: dict[int, Completed] = {}
         self._active: dict[int, Active] = {}
-        self._ranked: list[tuple[tuple[float, ...], int]] = []  # keys of completed trials, the best first
+        self._ranked: list[tuple[tuple[float, ...], int]] = []  # keys of completed trials, the best first; not of
+        # several objectives, where a key would depend on all others
         self._beside: set[int] = set()  # numbers of trials that the sampler has not proposed
 
     @property
@@ -107,11 +110,12 @@ class History:
         """Remember one trial as it is now."""
         number = past.number
         self._active.pop(number, None)
-        if (before := self._completed.pop(number, None)) is not None:
+        if (before := self._completed.pop(number, None)) is not None and not self._objectives.is_several:
             del self._ranked[bisect_left(self._ranked, (self._key(before), number))]
-        if (after := completed(past, self._predicted)) is not None:
+        if (after := completed(past, self._objectives, self._predicted)) is not None:
             self._completed[number] = after
-            insort(self._ranked, (self._key(after), number))
+            if not self._objectives.is_several:
+                insort(self._ranked, (self._key(after), number))
         elif past.state in LIVE_TRIALS:
             self._active[number] = Active(number, past.params)
 
@@ -123,7 +127,7 @@ class History:
         stride = 1
         while first_number > stride * (most or MOST_SHOWN):
             stride *= 2
-        best = (number for _, number in self._ranked if number < first_number)
+        best = self._best(first_number) if stride > 1 else ()
         newest = heapq.nlargest(NUM_NEWEST_SHOWN, (number for number in self._active if number < first_number))
         chosen = sorted({*range(0, first_number, stride), *itertools.islice(best, NUM_BEST_SHOWN), *newest})
         return Shown(
@@ -131,23 +135,38 @@ class History:
             [self._active[number] for number in chosen if number in self._active],
         )
 
+    def _best(self, first_number: int) -> Iterator[int]:
+        """Numbers of the completed trials before ``first_number``, the best first."""
+        if not self._objectives.is_several:
+            return (number for _, number in self._ranked if number < first_number)
+        known = [(one.values, one) for one in self._completed.values() if one.values and one.number < first_number]
+        places = self._objectives.places([values for values, _ in known])
+        ordered = sorted(
+            (one.pruned_at is not None, place, one.number) for (_, one), place in zip(known, places, strict=True)
+        )
+        return (number for _, _, number in ordered)
+
     def _key(self, trial: Completed) -> tuple[float, ...]:
         """Sorts completed trials, the best first: those that were pruned follow, the latest before, then the rest."""
-        if trial.value is None:
+        if trial.values is None:
             return (2.0,)
-        value = self._objective.key(trial.value)
-        return (0.0, value) if trial.pruned_at is None else (1.0, -trial.pruned_at, value)
+        key = self._objectives.keys(trial.values)
+        return (0.0, *key) if trial.pruned_at is None else (1.0, -trial.pruned_at, *key)
 
 
-def completed(past: Past, predicted: Predicted = NO_BOUNDS) -> Completed | None:
-    """The trial that has ended or is paused, as samplers see it; None for one that they do not see."""
-    value = past.value if past.value is not None and math.isfinite(past.value) else None
+def completed(past: Past, objectives: Objectives, predicted: Predicted = NO_BOUNDS) -> Completed | None:
+    """The trial that has ended or is paused, as samplers see it; None for one that they do not see.
+
+    Where all objectives are predicted, no trial has less than its final values.
+    """
+    values = objectives.values_of(past)
     excesses = predicted.excesses(past.quantities)
     match past.state:
-        case TrialState.PRUNED | TrialState.PAUSED if value is not None:
-            return Completed(past.number, past.params, value, past.step, excesses)
+        case TrialState.PRUNED | TrialState.PAUSED if values is not None:
+            pruned_at = None if objectives.are_predicted else past.step
+            return Completed(past.number, past.params, values, pruned_at, excesses)
         case TrialState.COMPLETED:
-            return Completed(past.number, past.params, value, None, excesses)
+            return Completed(past.number, past.params, values, None, excesses)
         case TrialState.PRUNED | TrialState.INFEASIBLE:
             return Completed(past.number, past.params, None, None, excesses)
     return None

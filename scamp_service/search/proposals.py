@@ -59,7 +59,7 @@ class Search:
         self._earlier, self._priors = earlier, Priors(spec)
         self._spec, self._starts = spec, Starts(spec)
         self._sampler = SAMPLERS[spec.search.sampler.name](spec) if sampler is None else sampler
-        self._history = History(spec.objective, spec.predicted)
+        self._history = History(spec.every_objective, spec.predicted)
         self._constrained = Constrained(spec)
         self._slots = slots_of(spec.space)
         self.parents: Sequence[int | None] = ()

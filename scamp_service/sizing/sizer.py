@@ -273,7 +273,7 @@ class ProcessSizer:
                 learned_bytes = demand.learned_bytes(plan.layout)
                 words = reason + profile.assumed
                 sized = Sized(profile.structure, plan, prediction, words, learned_bytes, chosen.options)
-                sized = replace(sized, num_params=profile.num_params)
+                sized = replace(sized, num_params=profile.num_params, flops_per_sample=profile.flops_per_sample)
                 sized = timed(sized, profile, kind, slow_downs)
                 return replace(sized, pipeline=pipeline_json(sized, profile, kind), share=demand.share)
 

@@ -76,7 +76,7 @@ def _try(spec: StudySpec, code: bytes, process: TraceProcess) -> DryRun | None:
     Raises ``TraceFailed`` if the workload cannot be imported, and ``InvalidInput`` if its methods are of a wrong form.
     """
     candidates = candidates_to_try(spec)
-    tried = {"ask": "dry run", "params": candidates, "metric": spec.objective.metric}
+    tried = {"ask": "dry run", "params": candidates, "metrics": list(spec.every_objective.measured)}
     try:
         answer = ask_workload(spec, code, process, tried, TRY_SECONDS)
     except TraceFailed:  # by an import, or by what is no reason to refuse the study: it hangs or ends its process
@@ -153,23 +153,23 @@ def judge(spec: StudySpec, found: DryRun) -> list[str]:
             )
     if wrong:
         raise InvalidInput("; ".join(wrong))
-    objective = spec.objective.metric
     warnings = []
     if doubtful:
         names = ", ".join(map(repr, doubtful))
         warnings.append(f"no candidate that was tried has read {names}: see that other candidates do")
-    if objective not in (*found.metrics, REPORTED_BY_SCAMP):
-        warnings.append(f"no candidate that was tried has returned the objective {objective!r}, only {_listed(found)}")
+    for metric in spec.every_objective.measured:
+        if metric not in (*found.metrics, REPORTED_BY_SCAMP):
+            warnings.append(f"no candidate that was tried has returned the objective {metric!r}, only {_listed(found)}")
     return warnings
 
 
 def _wrong_objective(spec: StudySpec, found: DryRun) -> Iterator[str]:
-    objective = spec.objective.metric
-    if objective in (*found.metrics, REPORTED_BY_SCAMP) or not (found.is_complete or objective not in found.mentioned):
-        return
-    advice = _did_you_mean(objective, [*found.metrics, REPORTED_BY_SCAMP])
-    advice = advice or f": choose one of these or {REPORTED_BY_SCAMP}, or return it from evaluate"
-    yield f"the objective is {objective!r}, but evaluate returns {_listed(found)}{advice}"
+    for metric in spec.every_objective.measured:
+        if metric in (*found.metrics, REPORTED_BY_SCAMP) or not (found.is_complete or metric not in found.mentioned):
+            continue
+        advice = _did_you_mean(metric, [*found.metrics, REPORTED_BY_SCAMP])
+        advice = advice or f": choose one of these or {REPORTED_BY_SCAMP}, or return it from evaluate"
+        yield f"the objective is {metric!r}, but evaluate returns {_listed(found)}{advice}"
 
 
 def _listed(found: DryRun) -> str:

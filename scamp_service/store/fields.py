@@ -6,18 +6,24 @@ from typing import Any
 
 from estimators.model import Plan, Prediction
 from scamp_service.model import Attempt, Trial
+from scamp_service.study.objectives import Objectives
 
 
-def trial_fields(trial: Trial) -> dict[str, Any]:
-    """The fields of a trial, with those of its plan and its prediction."""
+def trial_fields(trial: Trial, objectives: Objectives | None = None) -> dict[str, Any]:
+    """The fields of a trial, with those of its plan and its prediction.
+
+    ``values`` has its value of each of the study's ``objectives``, None for one that is not known or not finite.
+    """
     fields = {name: getattr(trial, name) for name in trial.__slots__ if name not in ("sized", "parent_id")}
     return fields | {
         **prediction_fields(trial.prediction),
         **plan_fields(trial.plan),
+        "values": objectives.each_of(trial) if objectives else [trial.value],
         "plan_reason": trial.sized.reason if trial.sized else "",
         "learned_bytes": trial.sized.learned_bytes if trial.sized else 0,
         "reserved_mib": trial.prediction.reserved_mib,
         "predicted_step_seconds": trial.predicted_step_seconds,
+        "flops_per_sample": trial.sized.flops_per_sample if trial.sized else None,
         "num_params": trial.sized.num_params if trial.sized else 0,
         "step_factor": trial.sized.step_factor if trial.sized else 1.0,
         "healed": trial.is_healed,

@@ -15,7 +15,7 @@ from estimators.model import MIB
 from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Event, LogLine, Metric, Study
 from scamp_service.store import schema
-from scamp_service.store.rows import select_attempts, select_trials
+from scamp_service.store.rows import Score, select_attempts, select_trials
 from scamp_service.store.schema import one_of
 
 _trials, _attempts, _metrics = schema.trials, schema.attempts, schema.metrics
@@ -53,6 +53,13 @@ HISTORY = (
     .where(_trials.c.study_id == bindparam("study_id"), _reached)
     .order_by(_trials.c.number)
 )
+_scores = (
+    select(*(_trials.c[name] for name in Score._fields))
+    .where(sa.or_(_trials.c.value.is_not(None), _trials.c["values"].is_not(None), _trials.c.plan.is_not(None)))
+    .order_by(_trials.c.number)
+)
+SCORES = _scores.where(_trials.c.study_id == bindparam("study_id"))
+SCORES_OF_TRIALS = _scores.where(_trials.c.id.in_(bindparam("trial_ids", expanding=True)))
 OPTIONS = select(schema.comparisons.c.options).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
 _is_refused = sa.and_(_trials.c.state == TrialState.INFEASIBLE, _trials.c.offer.is_not(None))
 REFUSALS = (

@@ -22,11 +22,12 @@ from scamp_service.model import Attempt, Event, Json, Lease, LogLine, Metric, Re
 from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
 from scamp_service.store.options import option_of
-from scamp_service.store.rows import MeasuredPoint, Point, Standing, attempt_of, trial_of
+from scamp_service.store.rows import MeasuredPoint, Point, Score, Standing, attempt_of, trial_of
 from scamp_service.store.table.choice import Choice
 from scamp_service.store.table.order import order_of, sorted_numbers
 from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds, states_of
 from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 from workloads.training.checkpoints.name import CheckpointName
 
 _ENDINGS = {Outcome.DONE: Ending.FINISHED, Outcome.OUT_OF_MEMORY: Ending.OUT_OF_MEMORY}
@@ -158,6 +159,19 @@ class Reads:
         """Every trial of the study that has begun or ended, by number, in a few columns."""
         return [Standing(*row) for row in self._rows(sql.HISTORY, study_id=study_id)]
 
+    def scores(self, study_id: int = 0, trial_ids: Collection[int] | None = None) -> list[Score]:
+        """Every trial of the study that has a plan or a value, by number, in the columns of its objectives.
+
+        With ``trial_ids`` only these, of any study.
+        """
+        if trial_ids is None:
+            return [Score(*row) for row in self._rows(sql.SCORES, study_id=study_id)]
+        return [Score(*row) for row in self._by_ids(sql.SCORES_OF_TRIALS, sorted(trial_ids))]
+
+    def front(self, study_id: int, objectives: Objectives) -> list[Score]:
+        """The trials on the Pareto front, by number (see ``Objectives.front_of``); empty with one objective."""
+        return objectives.front_of(self.scores(study_id)) if objectives.is_several else []
+
     def live_trials(self) -> list[Trial]:
         """The trials that ScaMP runs and that are in a non-terminal state, over all studies, by id."""
         return [trial_of(row) for row in self._rows(sql.ALL_LIVE_TRIALS)]
@@ -184,6 +198,10 @@ class Reads:
         The lower number wins a tie, and NaN and infinity never win.
         """
         return next(iter(self.leaders(study_id, objective)), None)
+
+    def leading_trial(self, study_id: int, objectives: Objectives) -> Trial | None:
+        """The best trial of a study with one objective; None with several, which have a front instead."""
+        return None if objectives.is_several else self.best_trial(study_id, objectives.leading)
 
     def leaders(self, study_id: int, objective: Objective) -> list[Trial]:
         """The best COMPLETED trial, and then the best that still runs or is paused; those that exist."""
@@ -319,21 +337,21 @@ class Reads:
         return [Metric(trial, 0, step, step, {metric: value}, time) for trial, step, value, time in rows]
 
     def rungs(
-        self, study_id: int, metric: str, steps: Sequence[int], trial_ids: Collection[int] | None = None
-    ) -> dict[int, dict[int, float]]:
-        """Step → trial number → value of ``metric`` at that step, for every trial of the study that reported it there.
+        self, study_id: int, metrics: Sequence[str], steps: Sequence[int], trial_ids: Collection[int] | None = None
+    ) -> dict[int, dict[int, tuple[float, ...]]]:
+        """Step → trial number → values of ``metrics`` there, for every trial of the study that reported all of them.
 
         ``trial_ids`` are trials of the study, if only these matter.
         """
-        found: dict[int, dict[int, float]] = {step: {} for step in steps}
+        found: dict[int, dict[int, tuple[float, ...]]] = {step: {} for step in steps}
         for some in _parts(steps):  # a rule that judges at every report has many
             if trial_ids is None:
                 rows = self._rows(sql.RUNGS, study_id=study_id, steps=some)
             else:
                 rows = self._by_ids(sql.RUNGS_OF_TRIALS, sorted(trial_ids), steps=some)
             for number, step, values in rows:
-                if metric in values:
-                    found[step][number] = values[metric]  # attempts ascend: the newest comes last
+                if all(metric in values for metric in metrics):  # attempts ascend: the newest comes last
+                    found[step][number] = tuple(values[metric] for metric in metrics)
         return found
 
     def logs(self, trial_id: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, LogLine]]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from estimators.model import MIB, Prediction
+from estimators.model import MIB, Plan, Prediction
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Sized, Trial
 from scamp_service.store import schema
@@ -28,6 +28,39 @@ class Standing(NamedTuple):
     step: int
     value: float | None
     attempt: int
+
+
+class Score(NamedTuple):
+    """A trial in the columns that its objectives are read from (see ``study.objectives.Objectives.values_of``)."""
+
+    id: int
+    number: int
+    state: TrialState
+    step: int
+    value: float | None
+    values: tuple[float | None, ...] | None
+    plan: Plan | None
+    predicted_bytes: int
+    extra_bytes: int
+    bias_bytes: int
+    reserved_mib: int
+    predicted_step_seconds: float | None
+    num_params: int
+    flops_per_sample: float | None
+
+    @property
+    def quantities(self) -> Mapping[str, float | None]:
+        """Everything that is predicted for the newest plan; nothing before it."""
+        if self.plan is None:
+            return {}
+        return {
+            "peak_mib": (self.predicted_bytes - self.extra_bytes + self.bias_bytes) / MIB,  # Prediction.expected_bytes
+            "reserved_mib": self.reserved_mib,
+            "step_seconds": self.predicted_step_seconds,
+            "ranks": self.plan.world_size,
+            "parameters": self.num_params or None,
+            "flops": self.flops_per_sample,
+        }
 
 
 class MeasuredPoint(NamedTuple):
@@ -71,6 +104,7 @@ _SIZED = (
     "predicted_step_seconds",
     "step_factor",
     "num_params",
+    "flops_per_sample",
 )
 _PREDICTION = ("predicted_bytes", "extra_bytes", "bias_bytes", "evaluation_bytes", "mib_per_rank")
 _TRIAL, _SIZED_START, _SIZED_END = _names(Trial, "sized", _SIZED)
@@ -109,7 +143,7 @@ def select_attempts() -> sa.Select[Any]:
 
 def trial_of(row: Sequence[Any]) -> Trial:
     """The trial in a row of ``select_trials``."""
-    plan, *prediction, reason, learned_bytes, seconds, factor, num_params = row[_SIZED_START:_SIZED_END]
+    plan, *prediction, reason, learned_bytes, seconds, factor, num_params, flops = row[_SIZED_START:_SIZED_END]
     known = None
     if plan:
         known = Sized(
@@ -122,6 +156,7 @@ def trial_of(row: Sequence[Any]) -> Trial:
             seconds,
             factor,
             num_params=num_params,
+            flops_per_sample=flops,
         )
     values: list[Any] = [*row[:_SIZED_START], known, *row[_SIZED_END:]]
     return Trial(*values)
@@ -144,6 +179,7 @@ def sized_columns(sized: Sized) -> dict[str, Any]:
         sized.step_seconds,
         sized.step_factor,
         sized.num_params,
+        sized.flops_per_sample,
     )
     known = dict(zip(_SIZED, values, strict=True))
     return {"structure": sized.structure, "measured_step_seconds": None, **known}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -22,7 +22,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 
-REVISION = "0016"
+REVISION = "0017"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -136,6 +136,21 @@ class Floats(sa.types.TypeDecorator[Mapping[str, float]]):
         return None if value is None else {name: float(x) for name, x in json.loads(value).items()}
 
 
+class FloatList(sa.types.TypeDecorator[tuple[float | None, ...]]):
+    """A list of floats, some of which may be missing. NaN and infinity are stored as strings."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[float | None] | None, dialect: sa.Dialect) -> str | None:
+        if value is None:
+            return None
+        return dump_json([x if x is None or math.isfinite(x) else str(float(x)) for x in value])
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> tuple[float | None, ...] | None:
+        return None if value is None else tuple(None if x is None else float(x) for x in json.loads(value))
+
+
 class Word(sa.types.TypeDecorator[Any]):
     """A member of the enumeration ``words``, stored as its value."""
 
@@ -218,6 +233,7 @@ trials = Table(
     Column("predicted_step_seconds", Real),
     Column("step_factor", Real, nullable=False, default=1.0),
     Column("num_params", sa.BigInteger, nullable=False, default=0),
+    Column("flops_per_sample", Real),
     Column("measured_step_seconds", Real),
     Column("extra_bytes", sa.BigInteger, nullable=False, default=0),
     Column("bias_bytes", sa.BigInteger, nullable=False, default=0),
@@ -241,6 +257,7 @@ trials = Table(
     Column("parent_id", sa.BigInteger),
     Column("parent_number", sa.BigInteger),
     Column("parent_step", sa.BigInteger),
+    Column("values", FloatList),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
     Index("ix_scamp_trials_state", "state"),

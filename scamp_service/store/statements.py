@@ -150,7 +150,9 @@ _measured = {
     "measured_step_seconds": _if_given(_T.c.measured_step_seconds),
 }
 UPDATE_VALUE = (
-    sa.update(_T).where(_of_trial, _T.c.attempt == bindparam("_attempt")).values(**_measured, **_set("step", "value"))
+    sa.update(_T)
+    .where(_of_trial, _T.c.attempt == bindparam("_attempt"))
+    .values({**_measured, **_set("step", "value", "values")})
 )
 UPDATE_MEASURED = sa.update(_T).where(_of_trial).values(_measured)
 

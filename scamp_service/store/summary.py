@@ -16,8 +16,9 @@ from scamp_service.lifecycle import has_no_success, state_text
 from scamp_service.model import Json, Study, Trial
 from scamp_service.store.reads import Reads
 from scamp_service.store.tallies import COLOCATED, DEVICE_SECONDS, HEALED, SPARED, Counted, device_seconds
-from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 
+FRONT_IN_SUMMARY = 100
 FAMILIES_IN_SUMMARY = 20
 """A summary says what was learned of this many families, the largest ones: a study may have thousands."""
 
@@ -28,6 +29,16 @@ class Best:
 
     trial: int
     value: float
+    params: Json
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrontTrial:
+    """A trial on the Pareto front. ``values`` are those of the study's objectives, in their order."""
+
+    trial: int
+    values: Sequence[float]
     params: Json
     plan: str
 
@@ -48,6 +59,8 @@ class Summary:
       are not in the prediction error. ``least_excess_pct`` is how far the worst exceeded its prediction, at least.
     - ``device_seconds``: seconds × devices held. ``wall_seconds``: from creation to the end, or until now.
     - ``best_metrics``: the last evaluation of the best trial; None for NaN and infinity, which JSON does not have.
+    - ``front``: with several objectives, the trials on the Pareto front, the best of the first objective first; at
+      most ``FRONT_IN_SUMMARY``, evenly chosen from more. Then there is no best trial.
     - ``learned``: the memory correction for each of the largest families of the study and each layout that it has run
       with.
     """
@@ -69,6 +82,7 @@ class Summary:
     device_seconds: float
     wall_seconds: float
     best_metrics: Mapping[str, float | None] = field(default_factory=dict)
+    front: Sequence[FrontTrial] = ()
     learned: Sequence[Json] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -107,10 +121,12 @@ def summarize(
 def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
     """The complete summary of a stored study. Raises ``NotFound``."""
     study, counted = store.study(study_id), store.counted(study_id)
-    best = store.best_trial(study_id, Objective.of_spec(study.spec))
+    objectives = Objectives.of_spec(study.spec)
+    best = store.leading_trial(study_id, objectives)
     summary = summarize(study, counted, best, store.open_holds(study_id), now=now)
     largest = counted.families[:FAMILIES_IN_SUMMARY]
-    summary = replace(summary, learned=[learned_json(*item) for item in learned_of(store, largest)])
+    learned = [learned_json(*item) for item in learned_of(store, largest)]
+    summary = replace(summary, learned=learned, front=front_of(store, study_id, objectives))
     if best is None:
         return summary
     evaluations = store.metrics(best.id, after=best.step - 1)
@@ -118,6 +134,18 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
     return replace(
         summary, best_metrics={name: value if math.isfinite(value) else None for name, value in last.items()}
     )
+
+
+def front_of(store: Reads, study_id: int, objectives: Objectives) -> list[FrontTrial]:
+    """The Pareto front of a study, the best of the first objective first; empty with one objective."""
+    points = {one.number: values for one in store.front(study_id, objectives) if (values := objectives.values_of(one))}
+    order = sorted(points, key=lambda number: (objectives.keys(points[number]), number))
+    num = min(len(order), FRONT_IN_SUMMARY)
+    chosen = [order[place * (len(order) - 1) // max(1, num - 1)] for place in range(num)]
+    trials = {trial.number: trial for trial in store.trials_numbered(study_id, chosen)}
+    return [
+        FrontTrial(number, points[number], trials[number].params, str(trials[number].plan or "")) for number in chosen
+    ]
 
 
 def learned_of(store: Reads, families: Iterable[str]) -> list[tuple[str, Learned]]:

@@ -18,6 +18,7 @@ from scamp_service.study.stopping import RULE_OPTIONS
 
 _PARTS: dict[str, type[BaseModel]] = {
     "objective": Objective,
+    "objectives": Objective,
     "predicted": Predicted,
     "search": SearchOptions,
     "budget": Budget,

@@ -6,16 +6,24 @@ Optuna and the dashboard read the direction itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
 
 from pydantic import ConfigDict
 
 from scamp_service.study.values import Strict, Title
 
+PREDICTED = "predicted."
+"""Begins the metric of an objective that is predicted before a trial is launched (see ``study.predicted``)."""
+
+
+def measured(metrics: Iterable[str]) -> list[str]:
+    """Those of these metrics of objectives that evaluations report."""
+    return [metric for metric in metrics if not metric.startswith(PREDICTED)]
+
 
 class Objective(Strict):
-    """The metric to optimize: a key of what ``evaluate()`` returns."""
+    """The metric to optimize: a key of what ``evaluate()`` returns, or ``PREDICTED`` and a predicted quantity."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -26,6 +34,11 @@ class Objective(Strict):
     def of_spec(cls, spec: Mapping[str, Any]) -> Self:
         """The objective in the JSON of a stored study. It was checked when the study was submitted, not again here."""
         return cls.model_construct(**spec["objective"])
+
+    @property
+    def predicted(self) -> str:
+        """The predicted quantity that it asks for, such as ``peak_mib``; empty for a measured metric."""
+        return self.metric.removeprefix(PREDICTED) if self.metric.startswith(PREDICTED) else ""
 
     @property
     def prefers_large(self) -> bool:

@@ -31,7 +31,8 @@ class Predicted(Strict):
     """Bounds by predicted quantity, of the plan that was chosen for a candidate.
 
     ``peak_mib`` is the peak of one rank, ``reserved_mib`` what a device must offer for it; ``step_seconds`` are those
-    of an optimizer step of the gang alone on its host, and ``parameters`` the number of the model's parameters.
+    of an optimizer step of the gang alone on its host, ``parameters`` the number of the model's parameters, and
+    ``flops`` the floating point operations of a training step for one sample, forward and backward.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -41,6 +42,7 @@ class Predicted(Strict):
     step_seconds: Bound | None = None
     ranks: Bound | None = None
     parameters: Bound | None = None
+    flops: Bound | None = None
 
     def excesses(self, quantities: Mapping[str, float | None]) -> dict[str, float]:
         """How far each bound is exceeded, as a share of it; not positive where it holds.

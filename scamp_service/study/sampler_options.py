@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -30,6 +30,9 @@ Crossover = Literal["uniform", "blxalpha", "sbx", "spx", "undx", "vsbx"]
 
 class _Options(Strict):
     """Options of one sampler. Without any it is written as its name alone."""
+
+    one_objective: ClassVar[bool] = False
+    """Whether the sampler knows no more than one objective."""
 
     @model_serializer(mode="wrap")
     def _shortest(self, handler: SerializerFunctionWrapHandler) -> Any:
@@ -100,6 +103,7 @@ class TuneOptions(_Options):
     """A ``Searcher`` of Ray Tune by its name there, with its own options."""
 
     name: Literal["tune"]
+    one_objective = True
     searcher: Annotated[str, Field(pattern=r"^[a-z_]{1,50}$")]
     options: Annotated[dict[str, Value], at_most(50)] = Field(default={}, max_length=50)
 
@@ -116,6 +120,7 @@ class CmaEsOptions(_Options):
     """Optuna's ``CmaEsSampler``. Choices and parameters under conditions are random."""
 
     name: Literal["cmaes"]
+    one_objective = True
     n_startup_trials: _Positive = 1
     popsize: _Population | None = None
     use_separable_cma: bool = False

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from scamp_service.study.objective import Objective
+from scamp_service.study.objective import PREDICTED, Objective
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.predicted import Predicted
 from scamp_service.study.sampler_options import EvolutionOptions, Sampler, TpeOptions
 from scamp_service.study.spaces.constraints import Constraints
@@ -22,14 +23,32 @@ from scamp_service.study.spaces.points import Points
 from scamp_service.study.spaces.slots import Slot, completed, flat, nested, slots_of
 from scamp_service.study.spaces.space import Dimension, Range, Repeat, ends
 from scamp_service.study.starts import start_complaints
-from scamp_service.study.stopping import AshaOptions, RuleOptions, Stopping
-from scamp_service.study.values import Given, Integer, Name, Number, Strict, Title, Value, at_most
+from scamp_service.study.stopping import (
+    AshaOptions,
+    NeverOptions,
+    RuleOptions,
+    Stopping,
+)
+from scamp_service.study.values import Given, Integer, Name, Number, Strict, Title, Value, at_most, number_of
 from scamp_service.study.workload_names import is_file
 
 MAX_TRIALS = 100_000
 MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
 TRACE_SECONDS = 60
 """Seconds of processor time for a trace, unless the user allows more."""
+MAX_OBJECTIVES = 8
+
+
+def _target(value: Any) -> Any:
+    """A number, or a mapping from metrics to numbers."""
+    if isinstance(value, Mapping):
+        if not value or len(value) > MAX_OBJECTIVES or not all(isinstance(name, str) for name in value):
+            raise ValueError("must be a number, or a mapping from metrics to numbers")
+        return {name: number_of(one) for name, one in value.items()}
+    return number_of(value)
+
+
+Target = Annotated[Any, BeforeValidator(_target)]
 Start = Annotated[dict[str, Given], at_most(200)]
 Constraint = Annotated[str, Field(min_length=1, max_length=500)]
 
@@ -69,20 +88,20 @@ class Budget(Strict):
     """Limits of a study. It ends when it has tried all ``trials``, or earlier.
 
     It also ends ``seconds`` after it was submitted, once its trials have held devices for ``device_hours`` (hours ×
-    devices), or once one has reported the ``target``; what runs then counts with its newest value. ``steps`` are the
-    optimizer steps of one trial, with an evaluation after every ``report_every`` of them. With ``epochs`` a trial makes
-    so many passes over its training samples instead: then steps, reports and rungs are counted in epochs, each of as
-    many optimizer steps as the candidate's batch needs. ``max_concurrent`` limits the trials that run at once. A trial
-    may be lost ``max_lost`` times without a new checkpoint in between, and run out of memory ``max_oom`` times, before
-    it fails. An attempt that makes no progress for ``stall_seconds`` is ended; without a value it is 50 of its steps,
-    at least 300 s, and 900 s before the first steps are timed. A trace of a candidate may take ``trace_seconds`` of
-    processor time.
+    devices), or once one has reported the ``target``, with several objectives a mapping from metrics to values; what
+    runs then counts with its newest value. ``steps`` are the optimizer steps of one trial, with an evaluation after
+    every ``report_every`` of them. With ``epochs`` a trial makes so many passes over its training samples instead: then
+    steps, reports and rungs are counted in epochs, each of as many optimizer steps as the candidate's batch needs.
+    ``max_concurrent`` limits the trials that run at once. A trial may be lost ``max_lost`` times without a new
+    checkpoint in between, and run out of memory ``max_oom`` times, before it fails. An attempt that makes no progress
+    for ``stall_seconds`` is ended; without a value it is 50 of its steps, at least 300 s, and 900 s before the first
+    steps are timed. A trace of a candidate may take ``trace_seconds`` of processor time.
     """
 
     trials: Annotated[Integer, Field(ge=1, le=MAX_TRIALS)] = 20
     seconds: Annotated[Number, Field(gt=0, le=10**9)] | None = None
     device_hours: Annotated[Number, Field(gt=0, le=10**9)] | None = None
-    target: Number | None = None
+    target: Target | None = None
     steps: Annotated[Integer, Field(ge=1, le=10**9)] = 100
     epochs: Annotated[Integer, Field(ge=1, le=10**6)] | None = None
     report_every: Annotated[Integer, Field(ge=1)] | None = None
@@ -120,16 +139,18 @@ class Budget(Strict):
 class StudySpec(Strict):
     """The specification of a study.
 
-    ``start_with`` lists candidates to try first; ``fixed`` holds parameters of all candidates. A candidate of
-    ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it leaves out. ``constraints`` are
-    expressions (see ``spaces.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is
-    predicted of it before it trains. An empty ``space`` is in the user's class, and not known yet (see
-    ``sizing.submission_check.with_space``).
+    ``objectives`` are several at once; ``objective`` is then the leading one of them (see ``objectives.Objectives``),
+    and otherwise the only one. ``start_with`` lists candidates to try first; ``fixed`` holds parameters of all
+    candidates. A candidate of ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it
+    leaves out. ``constraints`` are expressions (see ``spaces.expression``) that every candidate satisfies, and
+    ``predicted`` has bounds on what is predicted of it before it trains. An empty ``space`` is in the user's class, and
+    not known yet (see ``sizing.submission_check.with_space``).
     """
 
     name: Title
     workload: Annotated[str, Field(min_length=1, max_length=300)]
     objective: Objective
+    objectives: Annotated[list[Objective], at_most(MAX_OBJECTIVES)] = Field(default=[], max_length=MAX_OBJECTIVES)
     space: Annotated[dict[Name, Dimension], Field(max_length=100), at_most(100)]
     fixed: Annotated[dict[Name, Value], at_most(100)] = Field(default={}, max_length=100)
     constraints: Annotated[list[Constraint], at_most(20)] = Field(default=[], max_length=20)
@@ -141,8 +162,12 @@ class StudySpec(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_space(cls, data: Any) -> Any:
-        """A study of a user's class may leave ``space`` out: the class gives it."""
+    def _completed(cls, data: Any) -> Any:
+        """A study of several objectives has a leading one, and one of a user's class may leave ``space`` out."""
+        if isinstance(data, Mapping) and data.get("objectives"):
+            data = _with_leading(data)
+        if isinstance(data, Mapping) and "stopping" not in data and _all_predicted(data):
+            data = {**data, "stopping": {"rule": "none"}}
         if isinstance(data, Mapping) and "space" not in data and is_file(str(data.get("workload"))):
             return {**data, "space": {}}
         return data
@@ -165,6 +190,7 @@ class StudySpec(Strict):
 
     def _complaints(self) -> Iterator[str]:
         """Violated rules between fields; only the first is reported."""
+        yield from self._objective_complaints()
         if not self.space:
             if not is_file(self.workload):
                 yield ("space: the search space is empty; add at least one parameter with choice, or with low and high")
@@ -192,6 +218,56 @@ class StudySpec(Strict):
             yield f"start_with has {len(self.start_with)} candidates, but the budget allows {self.budget.trials} trials"
         yield from self._stopping_complaints()
         yield from self._batch_complaints()
+
+    def _objective_complaints(self) -> Iterator[str]:
+        every = self.every_objective
+        if self.objectives and self.objective != every.leading:
+            yield (
+                f"objective is {self.objective.metric!r}, but the leading one of objectives is "
+                f"{every.leading.metric!r}; give objective or objectives, not both"
+            )
+        if len(set(every.names)) < len(every.names):
+            yield "objectives: each must have another metric"
+        yield from self._target_complaints()
+        if every.are_predicted and not all(isinstance(rule, NeverOptions) for rule in self.stopping_rules):
+            yield (
+                "stopping: all objectives are predicted, so nothing that a trial reports decides; leave "
+                "stopping out, or add a measured objective"
+            )
+        if every.is_several:
+            yield from self._several_complaints()
+        for one in every.each:
+            if one.metric.startswith(PREDICTED) and one.predicted not in Predicted.model_fields:
+                close = get_close_matches(one.predicted, list(Predicted.model_fields), 1, 0.5)
+                hint = f"; did you mean {PREDICTED}{close[0]}?" if close else ""
+                known = ", ".join(Predicted.model_fields)
+                yield f"objective {one.metric!r}: nothing like that is predicted, only {known}{hint}"
+
+    def _several_complaints(self) -> Iterator[str]:
+        """What makes no sense with several objectives."""
+        sampler = self.search.sampler.name
+        if self.search.sampler.one_objective:
+            yield (
+                f"search.sampler: {sampler} knows one objective, and this study has {len(self.objectives)}; take "
+                "nsga2, nsga3, tpe, gp or another"
+            )
+        for rule in self.stopping_rules:
+            if rule.one_objective:
+                yield (
+                    f"stopping: {rule.rule} judges a trial by one value, and this study has {len(self.objectives)} "
+                    "objectives; take asha, hyperband, median, percentile or pbt, which compare trials by their rank"
+                )
+        if isinstance(self.budget.target, int | float):
+            yield (
+                "budget.target: give a value for each objective that matters, such as "
+                f"{{{self.objectives[0].metric}: …, {self.objectives[1].metric}: …}}"
+            )
+
+    def _target_complaints(self) -> Iterator[str]:
+        names = self.every_objective.names
+        for metric in self.targets:
+            if metric not in names:
+                yield f"budget.target: {metric} is no objective of this study; they are {_listed(list(names))}"
 
     def _constraint_complaints(self, slots: tuple[Slot, ...], constraints: Constraints) -> Iterator[str]:
         known = {*self.space, *self.fixed}
@@ -258,6 +334,19 @@ class StudySpec(Strict):
         return [name for name in (self.workload, self.search.sampler.name) if is_file(name)]
 
     @property
+    def every_objective(self) -> Objectives:
+        """The objectives, one or several, as a value that compares trials."""
+        return Objectives(tuple(self.objectives or [self.objective]))
+
+    @property
+    def targets(self) -> Mapping[str, float]:
+        """The value that each objective must reach for the study to end; empty without a target."""
+        target = self.budget.target
+        if target is None:
+            return {}
+        return target if isinstance(target, dict) else {self.objective.metric: target}
+
+    @property
     def report_every(self) -> int:
         """Steps from one evaluation to the next; by default each epoch, or a tenth of all steps."""
         every = max(1, self.budget.epochs // MAX_REPORTS) if self.budget.epochs else math.ceil(self.budget.steps / 10)
@@ -275,6 +364,29 @@ class StudySpec(Strict):
     def as_given(self) -> dict[str, Any]:
         """The study as JSON, with only what its author has written. Other versions may have other defaults."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+
+def _with_leading(data: Mapping[str, Any]) -> Any:
+    """The study with ``objective`` as the leading one of its ``objectives``; one of these alone is ``objective``."""
+    given = data["objectives"]
+    if not isinstance(given, list) or not all(isinstance(one, Mapping | Objective) for one in given):
+        return {**data, "objective": {"metric": "objectives"}}  # the list is refused, in words, with its place
+    if len(given) == 1 and "objective" not in data:
+        return {**{name: value for name, value in data.items() if name != "objectives"}, "objective": given[0]}
+    if "objective" in data:
+        return data
+    metrics = [str(one.get("metric") if isinstance(one, Mapping) else one.metric) for one in given]
+    leading = next((place for place, metric in enumerate(metrics) if not metric.startswith(PREDICTED)), 0)
+    return {**data, "objective": given[leading]}
+
+
+def _all_predicted(data: Mapping[str, Any]) -> bool:
+    """Whether a study, as its author has written it, has no objective that is measured."""
+    given = data.get("objectives") or [data.get("objective")]
+    if not isinstance(given, list):
+        return False
+    metrics = [one.get("metric") if isinstance(one, Mapping) else getattr(one, "metric", None) for one in given]
+    return all(isinstance(metric, str) and metric.startswith(PREDICTED) for metric in metrics)
 
 
 def _listed(names: list[str], most: int = 10) -> str:

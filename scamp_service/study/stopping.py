@@ -26,6 +26,8 @@ class RuleOptions(Strict):
 
     rule: str
 
+    one_objective: ClassVar[bool] = False
+    """Whether it judges a trial by one value, and not by its rank among others."""
     once_because: ClassVar[str] = ""
     """Why a study may have this rule only once; empty if it may have several."""
 
@@ -107,6 +109,7 @@ class PatienceOptions(_AtReports):
     """Completes a trial that has not improved by more than ``min_delta`` in its last ``reports`` reports."""
 
     rule: Literal["patience"]
+    one_objective = True
     reports: Annotated[Integer, Field(ge=1, le=1000)] = 10
     min_delta: Annotated[Number, Field(ge=0)] = 0
 
@@ -115,6 +118,7 @@ class ThresholdOptions(_AtReports):
     """Stops a trial that reports less than ``lower`` or more than ``upper``, from ``min_steps`` on."""
 
     rule: Literal["threshold"]
+    one_objective = True
     lower: Number | None = None
     upper: Number | None = None
 

@@ -42,7 +42,7 @@ def as_number(value: Any) -> Any:
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
-def _number(value: Any) -> Any:
+def number_of(value: Any) -> Any:
     """``value`` if it is a finite number, or text that ``as_number`` turns into one."""
     value = as_number(value)
     if not is_number(value):
@@ -56,7 +56,7 @@ def _number(value: Any) -> Any:
 
 def _integer(value: Any) -> Any:
     try:
-        number = _number(value)
+        number = number_of(value)
     except ValueError:
         raise ValueError("must be an integer") from None
     if number is not value and float(number).is_integer():  # written as 1e3
@@ -77,7 +77,7 @@ def _scalar(value: Any) -> Any:
         return value
     if not isinstance(value, int | float | str):
         raise ValueError("must be true, false, a number or text")
-    return _number(value)
+    return number_of(value)
 
 
 def _encodable(text: str) -> bool:
@@ -144,7 +144,7 @@ Given = Annotated[Any, BeforeValidator(_given)]
 """A value that a user gives to a parameter, which may be a list of repeated blocks."""
 Params = dict[str, Any]
 """Parameters of a candidate by name. A repeated block is a list of mappings; the others are of the type ``Value``."""
-Number = Annotated[int | float, BeforeValidator(_number)]
+Number = Annotated[int | float, BeforeValidator(number_of)]
 Integer = Annotated[int, BeforeValidator(_integer)]
 Name = Annotated[str, AfterValidator(_name)]
 Title = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_printable)]

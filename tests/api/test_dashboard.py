@@ -102,7 +102,7 @@ class Filler:
         metric = Metric(trial, attempt, step, step, values, self.tick())
         line = LogLine(trial, attempt, 0, step, self.now, f"step {step} accuracy {value:.4f}")
         assert self.store.report(
-            trial, attempt, f"token {trial}/{attempt}", metrics=[metric], logs=[line], objective="accuracy",
+            trial, attempt, f"token {trial}/{attempt}", metrics=[metric], logs=[line], objectives=["accuracy"],
             measured_bytes=int(measured * MIB), checkpoint_step=step, now=self.now,
             step_seconds=measured / 800, timed_steps=max(0, step - 3) if measured else 0,
         )  # fmt: skip

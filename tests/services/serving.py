@@ -113,7 +113,7 @@ def fill(store: Store, num_trials: int = 3) -> Study:
 def report(store: Store, trial_id: int, steps: list[int], value: float = 0.5) -> None:
     rows = [Metric(trial_id, 1, step, step, {"accuracy": value + step / 1000}, time.time()) for step in steps]
     assert store.report(
-        trial_id, 1, SECRET, metrics=rows, objective="accuracy", measured_bytes=2 * 2**20, now=time.time()
+        trial_id, 1, SECRET, metrics=rows, objectives=["accuracy"], measured_bytes=2 * 2**20, now=time.time()
     )
 
 

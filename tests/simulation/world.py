@@ -236,7 +236,7 @@ class World:
             order.attempt,
             gang.seq,
             gang.step,
-            {order.metric: objective(order.trial_id, order.attempt, gang.step)},
+            {order.metrics[0]: objective(order.trial_id, order.attempt, gang.step)},
             self.clock.now,
         )
         self.report_metric(gang, metric)
@@ -254,7 +254,7 @@ class World:
                 order.attempt,
                 order.token,
                 metrics=[metric],
-                objective=order.metric,
+                objectives=order.metrics,
                 measured_bytes=tensors_mib(order.candidate.params) * MIB,
                 checkpoint_step=metric.step,
                 step_seconds=step_seconds(order),
@@ -264,7 +264,7 @@ class World:
             if accepted:
                 gang.recorded = max(gang.recorded, metric.step)
                 self.recorded[(order.trial_id, order.attempt)] = gang.recorded
-                self.acknowledged[(metric.trial_id, metric.attempt, metric.seq)] = metric.values[order.metric]
+                self.acknowledged[(metric.trial_id, metric.attempt, metric.seq)] = metric.values[order.metrics[0]]
             return accepted
 
         self.send(gang, deliver)

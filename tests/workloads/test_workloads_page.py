@@ -42,7 +42,7 @@ def test_the_example_on_the_page_trains_and_learns_on_two_ranks(ranks: Any, tmp_
         workload="spirals.py:Spirals",
         code_dir=str(tmp_path),
         params={"depth": 2, "width": 32, "lr": 1e-2},
-        metric="accuracy",
+        metrics=["accuracy"],
     )
     assert curve[-1][1]["accuracy"] > 0.75  # chance is a third
 

@@ -36,7 +36,7 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
 
     - load: load the workload as ranks do, and look for imports in it that would fail; the answer is empty;
     - dry run: the same, and try the candidates of the list ``params`` (see ``workloads.sandbox.dry_run``); the answer
-      has the ``tries``, whether ``all_tried``, which of all parameters and of the objective, ``metric``, are
+      has the ``tries``, whether ``all_tried``, which of all parameters and of the objectives, ``metrics``, are
       ``mentioned`` in the user's code, whether the workload has a method ``inherit``, and what is ``wrong`` with the
       workload, in words;
     - space: the search space that the workload's class gives in ``space()``; empty if it gives none;
@@ -90,11 +90,11 @@ def _space(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
 def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     workload = load_workload(request["workload"], code_dir)
     check_imports(workload)
-    candidates, metric = request["params"], request["metric"]
-    names = dict.fromkeys([*(name for params in candidates for name in params), metric])
+    candidates, metrics = request["params"], request["metrics"]
+    names = dict.fromkeys([*(name for params in candidates for name in params), *metrics])
     in_code = mentioned(names, workload, code_dir) if code_dir is not None else []
     try:
-        tries = try_candidates(workload, candidates, metric)
+        tries = try_candidates(workload, candidates, metrics)
     except (WorkloadError, WrongResult, MetricFailed) as error:
         cause = error.__cause__ if isinstance(error, MetricFailed) else None
         return {"wrong": explain(cause or error, code_dir)}

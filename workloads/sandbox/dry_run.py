@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,9 @@ for _name in ("__iter__", "__reversed__", "__or__", "__ror__", "keys", "values",
 
 
 def try_candidates(
-    make: Callable[[Mapping[str, Any]], Workload], candidates: Sequence[Mapping[str, Any]], metric: str
+    make: Callable[[Mapping[str, Any]], Workload], candidates: Sequence[Mapping[str, Any]], metrics: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Tries candidates and reports what became of each, until one has returned ``metric`` and all parameters were read.
+    """Tries candidates and reports what became of each; ends once one has all ``metrics`` and every parameter was read.
 
     It has the names that it ``read`` and its ``metrics``, or the words of its ``ValueError`` as ``refused``, or it
     ``failed``, for whatever reason. Raises ``WorkloadError`` for a workload without a number of samples or with metrics
@@ -100,7 +100,7 @@ def try_candidates(
         tries.append(_tried(make, noting))
         if "metrics" in tries[-1]:
             unread -= noting.read
-            if not unread and metric in tries[-1]["metrics"]:
+            if not unread and set(metrics) <= set(tries[-1]["metrics"]):
                 break
         if time.process_time() - began > TRY_SECONDS:
             break

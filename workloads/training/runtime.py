@@ -12,7 +12,7 @@ import re
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -63,7 +63,7 @@ class Job:
     to load; ``checkpoint_root`` holds those of all trials. ``steps``, ``until``, ``report_every`` and the steps of
     checkpoints and reports are optimizer steps, or epochs if the job is ``in_epochs``. ``each`` counts the optimizer
     steps in one step of a checkpoint or report. Without a checkpoint to resume from, the model begins with
-    weights of ``donor``. Without steps it is evaluated once.
+    weights of ``donor``. Without steps it is evaluated once. Each evaluation must return all ``metrics``.
     """
 
     candidate: Candidate
@@ -76,7 +76,7 @@ class Job:
     checkpoint_root: Path
     trial_id: int
     resume: CheckpointName | None
-    metric: str
+    metrics: Sequence[str]
     until: int | None = None
     study_id: int = 0
     number: int = 0
@@ -365,9 +365,10 @@ class _Run:
                 values |= self._summary(collected)
         if train_loss is not None:
             values["train_loss"] = train_loss
-        if self.job.metric not in values:
+        missing = next((metric for metric in self.job.metrics if metric not in values), None)
+        if missing is not None:
             raise WorkloadError(
-                f"the workload reports {', '.join(values)}, but the objective is {self.job.metric!r}: set the study's "
+                f"the workload reports {', '.join(values)}, but the objective is {missing!r}: set the study's "
                 "objective to one of these, or return that metric from evaluate"
             )
         if self.rank == 0:

@@ -16,6 +16,7 @@ from scamp_service.cluster.worker.folders import Folders
 from scamp_service.cluster.worker.reports import Delivery, LineWriter, Reports
 from scamp_service.files import code_zip
 from scamp_service.lifecycle import Outcome
+from scamp_service.study.objective import measured
 
 if TYPE_CHECKING:
     from workloads.cleaning.cleaner import Cleaner
@@ -108,7 +109,7 @@ class Training:
             trial_id=order.trial_id,
             resume=order.resume,
             donor=order.donor,
-            metric=order.metric,
+            metrics=tuple(measured(order.metrics)),
             study_id=order.study_id,
             number=order.number,
             attempt=order.attempt,

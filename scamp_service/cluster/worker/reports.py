@@ -227,7 +227,7 @@ class Reports:
             trial_id=order.trial_id,
             attempt=order.attempt,
             token=order.token,
-            objective=order.metric,
+            objectives=order.metrics,
             metrics=metrics,
             logs=logs,
             measured_bytes=self._measured_bytes,

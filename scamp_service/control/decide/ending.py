@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from scamp_service.control.decide.effects import MoveTrial
 from scamp_service.control.decide.snapshot import StudyRules
 from scamp_service.lifecycle import TrialState
@@ -17,7 +15,7 @@ def ended_with(study: StudyRules, trial: Trial) -> MoveTrial:
     paused counts as stopped early. All others are cancelled.
     """
     why = study.used_up or "the study was stopped"
-    if study.used_up and trial.value is not None and math.isfinite(trial.value):
+    if study.used_up and study.objectives.values_of(trial) is not None:
         reason = f"ended after step {trial.step} of {study.steps}: {why}"
         if trial.state is TrialState.RUNNING:
             return MoveTrial(trial, TrialState.COMPLETED, {"reason": reason})

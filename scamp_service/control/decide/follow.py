@@ -99,14 +99,15 @@ def _done(study: StudyRules, trial: Trial) -> Effect:
     """End or pause a trial that has trained as far as its attempt was to go."""
     if trial.value is None:
         advice = "choose a metric that evaluate() returns"
-        reason = f"it ended without reporting the objective {study.objective.metric!r}; {advice}"
+        reason = f"it ended without reporting the objective {study.objectives.leading.metric!r}; {advice}"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason})
-    if not math.isfinite(trial.value):
+    if (broken := study.objectives.broken(trial)) is not None:
+        metric, value = broken
         reason = (
-            f"its objective {study.objective.metric!r} was {trial.value} at step {trial.step}, the last one: "
+            f"its objective {metric!r} was {value} at step {trial.step}, the last one: "
             "no other trial compares with that; evaluate must return finite numbers"
         )
-        return MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
+        return MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "value": value})
     if (rung := next_pause(study.stopping, trial)) is not None and rung <= trial.step:
         return MoveTrial(trial, TrialState.PAUSED, {"reason": f"paused at step {trial.step}, {NOT_COMPARED}"})
     return MoveTrial(trial, TrialState.COMPLETED, {"reason": f"trained all {study.steps} steps"})

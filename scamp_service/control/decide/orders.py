@@ -29,7 +29,7 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         seed=study.seed + trial.number,
         steps=study.steps,
         report_every=study.report_every,
-        metric=study.objective.metric,
+        metrics=study.objectives.names,
         resume=resume,
         until=next_pause(study.stopping, trial),
         keep=_needed_by_others(s, study, trial),

@@ -26,7 +26,8 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
 
     Trials of stopped studies are cancelled. A trial goes back to WAITING for a new plan when its family has since
     learned that its layout needs more memory, or when the cluster has lost devices that its plan needs. After a fault
-    of the host it keeps its reason until ``retry_at``.
+    of the host it keeps its reason until ``retry_at``. A trial that another one dominates is never begun, where all
+    objectives are predicted and this is therefore certain.
     """
     queued: list[Trial] = []
     # Two attempts of one trial must not use its checkpoints at the same time.
@@ -39,7 +40,9 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             continue
         if not s.cluster.devices:
             continue
-        if any_learned and (newer := _learned_since(s, trial, learned)):
+        if why := _dominated(s, trial):
+            yield MoveTrial(trial, TrialState.PRUNED, {"reason": why})
+        elif any_learned and (newer := _learned_since(s, trial, learned)):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again with {newer}"})
         elif missing := missing_in(*_sized(trial).demand):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again: {missing}"})
@@ -64,6 +67,20 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
         passes = min(most, counts.get(gang_id, trial.passed_over))
         if trial.reason != reason or trial.passed_over != passes:
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "passed_over": passes})
+
+
+def _dominated(s: Snapshot, trial: Trial) -> str:
+    """Why the trial cannot be on the Pareto front; empty if it can, or if that is not known before it is trained."""
+    front, objectives = s.fronts.get(trial.study_id), s.studies[trial.study_id].objectives
+    if not front or trial.attempt or (own := objectives.values_of(trial)) is None:
+        return ""
+    for number, values in front.items():
+        if number != trial.number and objectives.dominates(values, own):
+            return (
+                f"not trained: trial {number} has {objectives.shown(values)}, and this one has no better value in any "
+                f"objective: {objectives.shown(own)}"
+            )
+    return ""
 
 
 def _begin(s: Snapshot, trial: Trial, placement: Placement) -> Begin:

@@ -13,7 +13,6 @@ from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, next_pause
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Trial
-from scamp_service.study.objective import Objective
 
 NOT_COMPARED = "until it is compared with the others there"
 """Ends the reason of a trial that was paused just now."""
@@ -41,11 +40,9 @@ def promote(s: Snapshot) -> Iterator[MoveTrial | Branch]:
             yield from _judged(s, study, trials, is_last)
 
 
-def order_to_continue(
-    objective: Objective, trial: Trial, rung: int, value: float | None = None
-) -> tuple[int, float, int]:
-    """Sorts paused trials: those at the highest rung first, of these the best by ``value``, then by number."""
-    return -rung, 0.0 if value is None else objective.key(value), trial.number
+def order_to_continue(trial: Trial, rung: int, key: float = 0.0) -> tuple[int, float, int]:
+    """Sorts paused trials: those at the highest rung first, of these the best by ``Rung.key``, then by number."""
+    return -rung, key, trial.number
 
 
 def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) -> Iterator[MoveTrial | Branch]:
@@ -55,11 +52,11 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
         rung = next_pause(study.stopping, trial)
         if rung is None or rung not in reported or trial.number not in reported[rung]:
             reason = f"continues after step {trial.step}: there is nothing to compare it with"
-            continuing.append((order_to_continue(study.objective, trial, trial.step), trial, reason))
+            continuing.append((order_to_continue(trial, trial.step), trial, reason))
             continue
         match study.stopping.judge(trial, rung, reported, is_last=is_last):
             case Continue(reason):
-                order = order_to_continue(study.objective, trial, rung, reported[rung][trial.number])
+                order = order_to_continue(trial, rung, reported[rung].key(trial.number))
                 continuing.append((order, trial, reason))
             case Stop(reason):
                 yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "judged_step": rung})
@@ -69,7 +66,7 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
                 found = next((one for number in donors for one in trials if one.number == number), None)
                 if found is None or study.mutate is None:
                     why = f"continues after step {trial.step}: none to copy is left"
-                    continuing.append((order_to_continue(study.objective, trial, rung), trial, why))
+                    continuing.append((order_to_continue(trial, rung), trial, why))
                 else:
                     why = f"{reason}; a copy of trial {found.number} with changed parameters takes its place"
                     yield Branch(trial, found, study.mutate(dict(found.params), trial.number), found.step, why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from estimators.learning import Ending, evaluation_need
 from scamp_service.control.decide.effects import Effect, MoveTrial, Size
@@ -35,6 +35,8 @@ def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effe
             case Sized() as sized if not trial.attempt and (why := study.predicted.why_not(sized.quantities)):
                 refused: Json = {"family": study.family(trial), "reason": f"not trained: {why}"}
                 yield MoveTrial(trial, TrialState.INFEASIBLE, refused, sized)
+            case Sized() as sized if unknown := study.objectives.unknown(sized.quantities):
+                yield MoveTrial(trial, TrialState.FAILED, {"reason": _why_unknown(unknown)}, sized)
             case Sized() as sized:
                 changes: Json = {"family": study.family(trial), "reason": sized.reason}
                 yield MoveTrial(trial, TrialState.QUEUED, changes, sized)
@@ -63,6 +65,12 @@ def _why_no_plan_yet(s: Snapshot, trial: Trial) -> str:
         for trial_id in before
     ]  # fmt: skip
     return f"{WAITS_FOR_PLAN}, behind the traces of {' and '.join(names)}, which take long"
+
+
+def _why_unknown(metrics: Sequence[str]) -> str:
+    """Why a trial has no value for objectives that are predicted."""
+    advice = "; `scamp calibrate` measures the speed of this machine" if "predicted.step_seconds" in metrics else ""
+    return f"the objective {metrics[0]} is not known for its plan on these devices{advice}"
 
 
 def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:

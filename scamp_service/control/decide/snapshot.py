@@ -16,7 +16,7 @@ from scamp_service.control.stopping.rung import Rung
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
 from scamp_service.search.proposer import Asked
-from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives, Values
 from scamp_service.study.predicted import NO_BOUNDS, Predicted
 from scamp_service.study.spec import TRACE_SECONDS
 from scamp_service.study.values import Params
@@ -34,7 +34,7 @@ class StudyRules:
     state: StudyState
     workload: str
     code: str | None
-    objective: Objective
+    objectives: Objectives
     seed: int
     max_trials: int
     steps: int
@@ -94,6 +94,8 @@ class Snapshot:
     asked: Mapping[int, Asked] = field(default_factory=dict)  # study → candidates that its sampler is asked for
     held_up: Mapping[int, Sequence[int]] = field(default_factory=dict)  # trial → those whose sizing it waits for
     rungs: Mapping[int, Mapping[int, Rung]] = field(default_factory=dict)  # study → step → values of its trials
+    fronts: Mapping[int, Mapping[int, Values]] = field(default_factory=dict)  # study whose objectives are all predicted
+    # → number → values of the trials on the Pareto front
     checkpoints: Mapping[int, CheckpointName] = field(default_factory=dict)  # trial → the one to resume from
     donors: Mapping[int, Donor] = field(default_factory=dict)  # trial → with whose weights it begins as a new model
     past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials

@@ -11,6 +11,7 @@ from scamp_service.control.stopping.rule import Complete, Continue, Stop, Verdic
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.model import Trial
 from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.stopping import MedianOptions, PatienceOptions, PercentileOptions, ThresholdOptions
 
@@ -27,7 +28,7 @@ class _AtReports:
     """A rule that never pauses a trial."""
 
     rungs: tuple[int, ...]
-    objective: Objective
+    objectives: Objectives
 
     def pauses_at(self, number: int) -> tuple[int, ...]:
         """No step."""
@@ -37,15 +38,20 @@ class _AtReports:
         """(step, value) of the finite values that the trial has reported at the rungs up to ``rung``."""
         for step in self.rungs[: bisect_right(self.rungs, rung)]:
             peers = reported.get(step, ())
-            if trial.number in peers and math.isfinite(value := peers[trial.number]):
+            if trial.number in peers and math.isfinite(value := peers[trial.number][0]):
                 yield step, value
+
+    @property
+    def _one(self) -> Objective:
+        return self.objectives.each[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Percentile(_AtReports):
     """The percentile rule of Optuna and, with 50, the median rule of Golovin et al. 2017 (Google Vizier).
 
-    The trial's best value so far is compared with what the others have reported at this step.
+    The trial's best value so far is compared with what the others have reported at this step. Of several objectives no
+    value is the best: then it is what the trial has reported at this step, by rank.
     """
 
     percentile: float
@@ -55,25 +61,40 @@ class Percentile(_AtReports):
     def of_options(cls, options: PercentileOptions | MedianOptions, spec: StudySpec) -> Percentile:
         """The rule of a study."""
         percentile = options.percentile if isinstance(options, PercentileOptions) else 50.0
-        return cls(reports(spec, options.min_steps), spec.objective, float(percentile), options.min_trials)
+        return cls(reports(spec, options.min_steps), spec.every_objective, float(percentile), options.min_trials)
 
     def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
         """Stop the trial if its best value so far is worse than this percentile of the others."""
         peers, step = reported[rung], trial.step
-        if not math.isfinite(peers[trial.number]):
+        if not peers.is_finite(trial.number):
             return broken_value(peers[trial.number], step, rung)
-        others, bar = len(peers) - 1, peers.percentile_of_others(trial.number, self.percentile)
-        if others < self.min_trials or bar is None:
-            few = f"{others} of at least {self.min_trials} other trials have reported at step {rung}"
+        others = len(peers) - 1
+        few = f"{others} of at least {self.min_trials} other trials have reported at step {rung}"
+        if others < max(1, self.min_trials):
             return Continue(f"continues after step {step}: {few}")
-        best = min((value for _, value in self._own(trial, rung, reported)), key=self.objective.key)
+        if self.objectives.is_several:
+            return self._by_rank(trial, rung, peers)
+        bar = peers.percentile_of_others(trial.number, self.percentile)
+        if bar is None:
+            return Continue(f"continues after step {step}: {few}")
+        best = min((value for _, value in self._own(trial, rung, reported)), key=self._one.key)
         what = "median" if self.percentile == 50 else f"best {self.percentile:g} %"
         stands = f"its best value up to step {rung} is {best:.4g}, and the {what} of {others} others ends at {bar:.4g}"
         if self.percentile == 50:
             stands = stands.replace(" ends at ", " is ")
-        if self.objective.is_better(bar, than=best):
+        if self._one.is_better(bar, than=best):
             return Stop(f"stopped at step {step}: {stands}")
         return Continue(f"continues after step {step}: {stands}")
+
+    def _by_rank(self, trial: Trial, rung: int, peers: Rung) -> Verdict:
+        """Stop the trial if more than this percentile of the others are better."""
+        others, better, step = len(peers) - 1, peers.num_better(trial.number), trial.step
+        be, then = was_at(step, rung)
+        stands = f"{peers.shown(trial.number)} {be} number {better + 1} of {others + 1}{then}"
+        what = "the better half" if self.percentile == 50 else f"the best {self.percentile:g} %"
+        if 100 * better > self.percentile * others:
+            return Stop(f"stopped at step {step}: {stands}, and {what} continue")
+        return Continue(f"continues after step {step}: {stands}, and {what} continue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +107,18 @@ class Patience(_AtReports):
     @classmethod
     def of_options(cls, options: PatienceOptions, spec: StudySpec) -> Patience:
         """The rule of a study."""
-        return cls(reports(spec, options.min_steps), spec.objective, options.reports, float(options.min_delta))
+        return cls(reports(spec, options.min_steps), spec.every_objective, options.reports, float(options.min_delta))
 
     def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
         """Complete the trial if as many reports as ``patience`` have passed without an improvement."""
-        if not math.isfinite(value := reported[rung][trial.number]):
-            return broken_value(value, trial.step, rung)
+        if not reported[rung].is_finite(trial.number):
+            return broken_value(reported[rung][trial.number], trial.step, rung)
         best_key, at, since = math.inf, 0, 0
         for step, value in self._own(trial, rung, reported):
             since += 1
-            if (key := self.objective.key(value)) < best_key - self.min_delta:
+            if (key := self._one.key(value)) < best_key - self.min_delta:
                 best_key, at, since = key, step, 0
-        best = self.objective.key(best_key)  # its own inverse
+        best = self._one.key(best_key)  # its own inverse
         stands = f"its best value is {best:.4g} of step {at}, {since} reports before step {rung}"
         if since >= self.patience:
             return Complete(f"complete at step {trial.step}, as it no longer improves: {stands}")
@@ -116,13 +137,13 @@ class Threshold(_AtReports):
         """The rule of a study."""
         lower = -math.inf if options.lower is None else float(options.lower)
         upper = math.inf if options.upper is None else float(options.upper)
-        return cls(reports(spec, options.min_steps), spec.objective, lower, upper)
+        return cls(reports(spec, options.min_steps), spec.every_objective, lower, upper)
 
     def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
         """Stop the trial if its value at ``rung`` is out of bounds, or not finite."""
-        value, step = reported[rung][trial.number], trial.step
+        (value,), step = reported[rung][trial.number], trial.step
         if not math.isfinite(value):
-            return broken_value(value, step, rung)
+            return broken_value([value], step, rung)
         be, then = was_at(step, rung)
         if not self.lower <= value <= self.upper:
             bound = f"below {self.lower:g}" if value < self.lower else f"above {self.upper:g}"

@@ -52,8 +52,8 @@ class Hyperband:
         """Compare the trial with those of its own bracket; let it continue at a rung that the bracket leaves out."""
         index = self.bracket_of(trial.number)
         bracket = self.brackets[index]
-        if not math.isfinite(value := reported[rung][trial.number]):
-            return broken_value(value, trial.step, rung)
+        if not reported[rung].is_finite(trial.number):
+            return broken_value(reported[rung][trial.number], trial.step, rung)
         if rung not in bracket.rungs:
             first = f"first at step {bracket.rungs[0]}" if bracket.rungs else "nowhere"
             return Continue(f"continues after step {trial.step}: its bracket {index + 1} is judged {first}")

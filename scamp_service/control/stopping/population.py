@@ -44,12 +44,11 @@ class Population:
         peers, step = reported[rung], trial.step
         if not is_last:
             return Pause(f"paused at step {step}, until all members of the population are there")
-        value = peers[trial.number]
-        rank, num_peers = 1 + peers.num_better(value), len(peers)
+        rank, num_peers = 1 + peers.num_better(trial.number), len(peers)
         num = min(num_peers // 2, max(1, math.floor(num_peers * self.quantile)))
         be, then = was_at(step, rung)
-        stands = f"{value:.4g} {be} number {rank} of {num_peers}{then}"
-        if math.isfinite(value) and rank <= num_peers - num:
+        stands = f"{peers.shown(trial.number)} {be} number {rank} of {num_peers}{then}"
+        if peers.is_finite(trial.number) and rank <= num_peers - num:
             return Continue(f"continues after step {step}: {stands}")
         best = peers.best(num)
         if trial.number in best or not best:

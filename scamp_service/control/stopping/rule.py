@@ -6,6 +6,7 @@ again judges as the one before it would have.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,8 +94,9 @@ def next_pause(rule: Rule, trial: Trial) -> int | None:
     return pauses[place] if place < len(pauses) else None
 
 
-def broken_value(value: float, step: int, rung: int) -> Stop:
-    """Stops a trial whose objective is not finite and therefore compares with no other."""
+def broken_value(values: Sequence[float], step: int, rung: int) -> Stop:
+    """Stops a trial of whose objectives one is not finite, which therefore compares with no other."""
+    value = next(value for value in values if not math.isfinite(value))
     advice = "if evaluate cannot compute it so early, raise stopping.min_steps"
     was = was_at(step, rung)
     return Stop(

@@ -47,14 +47,13 @@ class SuccessiveHalving:
         at once.
         """
         peers, step = reported[rung], trial.step
-        value = peers[trial.number]
-        if not math.isfinite(value):
-            return broken_value(value, step, rung)
+        if not peers.is_finite(trial.number):
+            return broken_value(peers[trial.number], step, rung)
         be, then = was_at(step, rung)
-        num_peers, rank = len(peers), 1 + peers.num_better(value)
+        num_peers, rank = len(peers), 1 + peers.num_better(trial.number)
         waits = self.promote and not is_last
         num_keep = num_peers // self.reduction_factor if waits else math.ceil(num_peers / self.reduction_factor)
-        stands = f"{value:.4g} {be} number {rank} of {num_peers}{then}"
+        stands = f"{peers.shown(trial.number)} {be} number {rank} of {num_peers}{then}"
         if num_peers < self.reduction_factor and not self.promote:
             few = f"no trial stops until {self.reduction_factor} have reported"
             return Continue(f"continues after step {step}: {stands}; {few}")

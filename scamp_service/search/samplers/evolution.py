@@ -33,7 +33,7 @@ class Evolution:
         options = spec.search.sampler
         assert isinstance(options, EvolutionOptions)
         self._options, self._seed = options, spec.search.seed
-        self._space, self._objective = Space(spec.space), spec.objective
+        self._space, self._objectives = Space(spec.space), spec.every_objective
 
     def suggest(
         self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
@@ -57,14 +57,14 @@ class Evolution:
         source = random.Random(seed_of(self._seed, number, attempt))
         winner = self._winner(completed[-self._options.population_size :], source)
         is_own = winner is not None and winner.number >= 0  # not one of an earlier study
-        return winner.number if winner is not None and is_own and winner.value is not None else None
+        return winner.number if winner is not None and is_own and winner.values is not None else None
 
     def _winner(self, population: Sequence[Completed], source: random.Random) -> Completed | None:
         """The best of a sample; None while the population is not complete."""
         if len(population) < self._options.population_size:
             return None
         contestants = source.sample(population, min(self._options.sample_size, len(population)))
-        return min(contestants, key=self._rank)
+        return self._best(contestants)
 
     def _child(self, parent: Mapping[str, Any], source: random.Random) -> Params:
         """Flat parameters with one of those of ``parent`` changed. What exists only with the change is random."""
@@ -79,9 +79,19 @@ class Evolution:
 
         return completed_slots(self._space.slots, value_of)
 
-    def _rank(self, trial: Completed) -> tuple[float, ...]:
-        """Sorts trials, the best first: those that were stopped early follow, the latest before, then the rest."""
-        if trial.value is None:
-            return (2.0, max(trial.excesses.values(), default=0.0))
-        value = self._objective.key(trial.value)
-        return (0.0, value) if trial.pruned_at is None else (1.0, -trial.pruned_at, value)
+    def _best(self, trials: Sequence[Completed]) -> Completed:
+        """The best trial: those that were stopped early follow the others, the latest before, then the rest.
+
+        With several objectives they are compared by non-domination rank (``Objectives.places``).
+        """
+        valued = [(trial.number, trial.values) for trial in trials if trial.values is not None]
+        places = self._objectives.places([values for _, values in valued])
+        place_of = {number: place for (number, _), place in zip(valued, places, strict=True)}
+
+        def rank(trial: Completed) -> tuple[float, ...]:
+            if trial.values is None:
+                return (2.0, max(trial.excesses.values(), default=0.0))
+            place = place_of[trial.number]
+            return (0.0, place) if trial.pruned_at is None else (1.0, -trial.pruned_at, place)
+
+        return min(trials, key=rank)

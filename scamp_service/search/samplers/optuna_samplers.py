@@ -42,7 +42,7 @@ class _FromHistory:
 
     def __init__(self, spec: StudySpec) -> None:
         self._seed, self._space, self._options = spec.search.seed, Space(spec.space), spec.search.sampler
-        self._study = OptunaStudy(self._space, spec.objective.direction)
+        self._study = OptunaStudy(self._space, spec.every_objective)
 
     def suggest(
         self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
@@ -59,13 +59,16 @@ class _FromHistory:
 class _WithNotes:
     """A sampler that keeps notes about trials, which are made again from the history."""
 
+    ranks_infeasible: ClassVar = False
     reads_history: ClassVar = True
     in_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:
         self._seed, self._options = spec.search.seed, spec.search.sampler
-        self._study = ReplayedStudy(Space(spec.space), spec.objective.direction, self._of)
+        self._study = ReplayedStudy(
+            Space(spec.space), spec.every_objective, self._of, ranks_infeasible=self.ranks_infeasible
+        )
 
     def suggest(
         self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
@@ -127,7 +130,7 @@ class Qmc:
 
     def __init__(self, spec: StudySpec) -> None:
         self._seed, self._options, self._space = spec.search.seed, spec.search.sampler, Space(spec.space)
-        self._study = OptunaStudy(self._space, spec.objective.direction)
+        self._study = OptunaStudy(self._space, spec.every_objective)
 
     def suggest(
         self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
@@ -198,6 +201,8 @@ _CROSSOVERS: Mapping[str, Callable[[], nsgaii.BaseCrossover]] = {
 class Nsga2(_WithNotes):
     """The genetic algorithm NSGA-II."""
 
+    ranks_infeasible: ClassVar = True
+
     def _made(self, seed: int) -> BaseSampler:
         options = self._options
         assert isinstance(options, Nsga2Options)
@@ -206,6 +211,8 @@ class Nsga2(_WithNotes):
 
 class Nsga3(_WithNotes):
     """The genetic algorithm NSGA-III."""
+
+    ranks_infeasible: ClassVar = True
 
     def _made(self, seed: int) -> BaseSampler:
         options = self._options

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -16,6 +17,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from scamp_service.search.history import Active, Completed
 from scamp_service.search.samplers.shown_storage import ShownStorage
 from scamp_service.search.space import Space
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.values import Params
 
 _WARNINGS = threading.RLock()
@@ -32,9 +34,11 @@ def optuna_is_silent() -> Iterator[None]:
 class OptunaStudy:
     """The trials of one study, as Optuna sees them."""
 
-    def __init__(self, space: Space, direction: Literal["maximize", "minimize"]) -> None:
+    def __init__(self, space: Space, objectives: Objectives, *, ranks_infeasible: bool = False) -> None:
+        """``ranks_infeasible`` is for samplers that look at completed trials alone, but rank those that exceed a bound
+        by how far they do, before they look at values: they are shown such a trial as completed."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # otherwise it logs every study and trial
-        self._space, self._direction = space, direction
+        self._space, self._objectives, self._ranks_infeasible = space, objectives, ranks_infeasible
         self._known: dict[int, tuple[Active | Completed, FrozenTrial]] = {}  # to convert a trial only once
 
     def ask(
@@ -58,7 +62,8 @@ class OptunaStudy:
 
     def study(self, storage: ShownStorage, sampler: BaseSampler) -> optuna.Study:
         """A study of Optuna over this storage."""
-        return optuna.create_study(storage=storage, direction=self._direction, sampler=sampler)
+        directions = [one.direction for one in self._objectives.each]
+        return optuna.create_study(storage=storage, directions=directions, sampler=sampler)
 
     def sampled(self, trial: Trial, given: Mapping[str, Any] | None = None) -> Params:
         """The parameters that are suggested to a trial of Optuna."""
@@ -68,13 +73,14 @@ class OptunaStudy:
         """A trial as Optuna has it.
 
         One without a value is shown as pruned before its first report. Optuna's samplers rank it behind all that
-        worked, and so avoid it without an invented value.
+        worked, and so avoid it without an invented value. Optuna knows no pruned trials of several objectives with
+        values: one that was stopped early is shown as completed with those that it had.
         """
-        state, value, reported = _result(trial)
+        state, values, reported = self._result(trial)
         params = self._space.encoded(trial.params)
         made = create_trial(
             state=state,
-            value=value,
+            values=values,
             params=params,
             distributions={name: self._space.distributions[name] for name in params},
             intermediate_values=reported,
@@ -82,6 +88,18 @@ class OptunaStudy:
         )
         made.number = made._trial_id = trial.number
         return made
+
+    def _result(self, trial: Active | Completed) -> tuple[TrialState, Sequence[float] | None, dict[int, float]]:
+        """Optuna's state, final values and intermediate values of a trial."""
+        if isinstance(trial, Active):
+            return TrialState.RUNNING, None, {}
+        if trial.values is None:
+            if self._ranks_infeasible and any(excess > 0 for excess in trial.excesses.values()):
+                return TrialState.COMPLETE, [one.key(math.inf) for one in self._objectives.each], {}
+            return TrialState.PRUNED, None, {}
+        if trial.pruned_at is None or self._objectives.is_several:
+            return TrialState.COMPLETE, trial.values, {}
+        return TrialState.PRUNED, None, {trial.pruned_at: trial.values[0]}
 
     def _frozen(self, trial: Active | Completed) -> FrozenTrial:
         known, frozen = self._known.get(trial.number, (None, None))
@@ -108,14 +126,3 @@ def _constraints(trial: Active | Completed) -> dict[str, float]:
     """The trial's constraints as Optuna stores them (``Trial.set_constraint``), which avoids what exceeds a bound."""
     excesses = trial.excesses if isinstance(trial, Completed) else {}
     return {f"constraints:{name}": excess for name, excess in excesses.items()}
-
-
-def _result(trial: Active | Completed) -> tuple[TrialState, float | None, dict[int, float]]:
-    """Optuna's state, final value and intermediate values of a trial."""
-    if isinstance(trial, Active):
-        return TrialState.RUNNING, None, {}
-    if trial.value is None:
-        return TrialState.PRUNED, None, {}
-    if trial.pruned_at is None:
-        return TrialState.COMPLETE, trial.value, {}
-    return TrialState.PRUNED, None, {trial.pruned_at: trial.value}

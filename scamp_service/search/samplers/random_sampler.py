@@ -24,7 +24,7 @@ class RandomSampler:
 
     def __init__(self, spec: StudySpec) -> None:
         self._seed = spec.search.seed
-        self._study = OptunaStudy(Space(spec.space), spec.objective.direction)
+        self._study = OptunaStudy(Space(spec.space), spec.every_objective)
 
     def suggest(
         self,

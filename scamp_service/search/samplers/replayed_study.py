@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
@@ -18,6 +18,7 @@ from scamp_service.search.history import Active, Completed
 from scamp_service.search.samplers.optuna_study import OptunaStudy, in_order, optuna_is_silent
 from scamp_service.search.samplers.shown_storage import ShownStorage
 from scamp_service.search.space import Space
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.values import Params
 
 
@@ -34,9 +35,14 @@ class ReplayedStudy:
     """A study of Optuna with notes. ``make`` returns the sampler for trial ``number`` at this ``attempt``."""
 
     def __init__(
-        self, space: Space, direction: Literal["maximize", "minimize"], make: Callable[[int, int], BaseSampler]
+        self,
+        space: Space,
+        objectives: Objectives,
+        make: Callable[[int, int], BaseSampler],
+        *,
+        ranks_infeasible: bool = False,
     ) -> None:
-        self._study, self._make = OptunaStudy(space, direction), make
+        self._study, self._make = OptunaStudy(space, objectives, ranks_infeasible=ranks_infeasible), make
         self._played: list[_Played] = []
         self._notes: dict[str, Any] = {}
 

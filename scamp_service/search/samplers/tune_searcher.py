@@ -63,8 +63,8 @@ class TuneSearcher:
                 for trial, point in zip(earlier, points, strict=True):
                     self._expect(point, searcher.suggest(str(trial.number)))
                     if isinstance(trial, Completed):
-                        result = None if trial.value is None else {METRIC: trial.value, "training_iteration": 1}
-                        searcher.on_trial_complete(str(trial.number), result=result, error=trial.value is None)
+                        result = None if trial.values is None else {METRIC: trial.values[0], "training_iteration": 1}
+                        searcher.on_trial_complete(str(trial.number), result=result, error=trial.values is None)
                 found = searcher.suggest("next")
             if found is None:  # it waits for results, while devices are idle
                 source = random.Random(seed)

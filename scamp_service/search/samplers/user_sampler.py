@@ -36,11 +36,13 @@ class UserSampler:
 
     def __init__(self, spec: StudySpec, found: Any) -> None:
         self._seed, self._found = spec.search.seed, found
-        space, direction = Space(spec.space), spec.objective.direction
+        space, objectives = Space(spec.space), spec.every_objective
         first = self._made(0, 0)
         self._replayed = isinstance(first, BaseGASampler | CmaEsSampler)
-        self._study = OptunaStudy(space, direction)
-        self._with_notes = ReplayedStudy(space, direction, self._made)
+        self._study = OptunaStudy(space, objectives)
+        self._with_notes = ReplayedStudy(
+            space, objectives, self._made, ranks_infeasible=isinstance(first, BaseGASampler)
+        )
 
     def suggest(
         self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0

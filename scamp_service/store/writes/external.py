@@ -120,11 +120,10 @@ _HELD = (
 _MOVE = (
     sa.update(_T)
     .where(_T.c.id == bindparam("_id"))
-    .values(state=bindparam("_state"), value=bindparam("_value"), finished_at=bindparam("_finished_at"))
-    .values(started_at=bindparam("_started_at"))
+    .values({name: bindparam(f"_{name}") for name in ("state", "value", "values", "started_at", "finished_at")})
     .returning(*sql.TRIAL_EVENT)
 )
-_TIMES = select(_T.c.value, _T.c.started_at).where(_T.c.id == bindparam("id"))
+_TIMES = select(_T.c.value, _T.c["values"], _T.c.started_at).where(_T.c.id == bindparam("id"))
 _SET_PARAMS = sa.update(_T).where(_T.c.id == bindparam("_id")).values(params=bindparam("_params"))
 _PARAMS = select(_T.c.params).where(_T.c.id == bindparam("id"))
 _SET_REPORTED = sa.update(_T).where(_T.c.id == bindparam("_id")).values(step=bindparam("_step"), value=bindparam("_v"))
@@ -292,6 +291,7 @@ class ExternalTrials(Transactions):
             given = {
                 "_state": to,
                 "_value": known.value if values is None else float(values[0]),
+                "_values": known[1] if values is None else several(values),
                 "_started_at": now if to is TrialState.RUNNING else known.started_at,
                 "_finished_at": None if to in LIVE_TRIALS else now,
             }
@@ -418,11 +418,17 @@ def _row(study_id: int, number: int, trial: NewTrial, now: float) -> dict[str, A
         "params": {name: finite(value) for name, value in trial.params.items()},
         "reason": trial.reason,
         "value": None if value is None else float(value),
+        "values": several(trial.values),
         "step": step,
         "created_at": now if trial.started_at is None else trial.started_at,
         "started_at": now if trial.started_at is None and is_running else trial.started_at,
         "finished_at": None if trial.state in LIVE_TRIALS else now if trial.finished_at is None else trial.finished_at,
     }
+
+
+def several(values: Sequence[float] | None) -> list[float] | None:
+    """The values of a trial if they are those of several objectives."""
+    return [float(value) for value in values] if values is not None and len(values) > 1 else None
 
 
 def _no_study(study_id: int) -> NotFound:

@@ -12,6 +12,7 @@ from scamp_service.model import LogLine, Metric
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
 from scamp_service.store.writes.transactions import Transactions
+from scamp_service.study.objective import measured
 
 
 class Reports(Transactions):
@@ -39,7 +40,7 @@ class Reports(Transactions):
         *,
         metrics: Sequence[Metric] = (),
         logs: Sequence[LogLine] = (),
-        objective: str = "",
+        objectives: Sequence[str] = (),
         measured_bytes: int = 0,
         checkpoint_step: int = -1,
         step_seconds: float = 0.0,
@@ -49,14 +50,17 @@ class Reports(Transactions):
         """Store one flush of a rank: metrics (repeats ignored), log lines, measured peak and step time, and the last
         committed checkpoint.
 
-        ``trial.step`` and ``trial.value`` come from the newest metric row that has ``objective``. ``measured_bytes`` of
-        trial and attempt can only grow. ``step_seconds`` is the median of ``timed_steps`` steps (0: no step was), and
-        that of the most steps is kept. The report is stale when the attempt is not STARTING or RUNNING, or when the
-        token differs.
+        ``trial.step`` and ``trial.value`` come from the newest metric row that has all ``objectives`` that evaluations
+        report, of which the first is the value. If there are several, so does ``trial.values``, with None for those
+        that are predicted. ``measured_bytes`` of trial and attempt can only grow. ``step_seconds`` is the median of
+        ``timed_steps`` steps (0: no step was), and that of the most steps is kept. The report is stale when the attempt
+        is not STARTING or RUNNING, or when the token differs.
         """
         rows: list[Metric | LogLine] = [*metrics, *logs]
         assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "a flush belongs to one attempt"
-        valued = max((row for row in metrics if objective in row.values), key=lambda row: row.seq, default=None)
+        reported = measured(objectives)
+        complete = (row for row in metrics if reported and all(name in row.values for name in reported))
+        valued = max(complete, key=lambda row: row.seq, default=None)
         given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
         progress = {
             "_measured_bytes": measured_bytes,
@@ -70,12 +74,13 @@ class Reports(Transactions):
             if newest is None:
                 return False
             is_timed = timed_steps > 0 and newest.timed_steps == timed_steps  # otherwise a newer flush has set the time
-            measured = {"_measured_bytes": measured_bytes, "_measured_step_seconds": step_seconds if is_timed else None}
+            peak = {"_measured_bytes": measured_bytes, "_measured_step_seconds": step_seconds if is_timed else None}
             if valued and newest.objective_seq == valued.seq:  # otherwise a newer flush has already set the value
-                value = {"_step": valued.step, "_value": valued.values[objective], **measured}
+                every = [valued.values.get(name) for name in objectives] if len(objectives) > 1 else None
+                value = {"_step": valued.step, "_value": valued.values[reported[0]], "_values": every, **peak}
                 connection.execute(sql.UPDATE_VALUE, {"_id": trial_id, "_attempt": attempt, **value})
             elif measured_bytes or is_timed:
-                connection.execute(sql.UPDATE_MEASURED, {"_id": trial_id, **measured})
+                connection.execute(sql.UPDATE_MEASURED, {"_id": trial_id, **peak})
             if measured_bytes or is_timed:
                 self._measure(connection, trial_id)
             is_new = bool(metrics) and self._insert_metrics(connection, metrics)

@@ -67,7 +67,7 @@ def test_an_evaluation_that_is_not_a_number_is_null_in_the_summary(api: InProces
     study = fill(api.store)
     running = api.store.trials(study.id)[1]
     row = Metric(running.id, 1, 0, 99, {"accuracy": 0.9, "loss": float("nan")}, 1.0)
-    assert api.store.report(running.id, 1, SECRET, metrics=[row], objective="accuracy", now=3.0)
+    assert api.store.report(running.id, 1, SECRET, metrics=[row], objectives=["accuracy"], now=3.0)
     end(api.store, running.id)
     assert api.get(f"/v1/studies/{study.id}").json()["summary"]["best_metrics"] == {"accuracy": 0.9, "loss": None}
 

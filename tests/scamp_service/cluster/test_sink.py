@@ -51,25 +51,25 @@ def metric(seq: int, value: float = 0.5) -> Metric:
 
 def test_a_report_is_stored_with_the_objective_the_peak_and_the_checkpoint(sink: Sink, store: Store) -> None:
     assert sink.started(1, 1, "token")
-    assert sink.flush(Report(1, 1, "token", "accuracy", [metric(1, 0.7)], measured_bytes=9, checkpoint_step=10))
+    assert sink.flush(Report(1, 1, "token", ["accuracy"], [metric(1, 0.7)], measured_bytes=9, checkpoint_step=10))
     trial, attempt = store.trial(1), store.attempts(1)[0]
     assert (trial.step, trial.value, trial.measured_bytes) == (10, 0.7, 9)
     assert (attempt.state, attempt.checkpoint_step) == (AttemptState.RUNNING, 10)
-    assert sink.flush(Report(1, 1, "token", "accuracy", step_seconds=0.25, timed_steps=7))
+    assert sink.flush(Report(1, 1, "token", ["accuracy"], step_seconds=0.25, timed_steps=7))
     attempt = store.attempts(1)[0]
     assert (attempt.measured_step_seconds, attempt.timed_steps) == (0.25, 7)
 
 
 def test_what_arrives_twice_counts_once(sink: Sink, store: Store) -> None:
     for _ in range(2):
-        assert sink.flush(Report(1, 1, "token", "accuracy", [metric(1), metric(2)]))
+        assert sink.flush(Report(1, 1, "token", ["accuracy"], [metric(1), metric(2)]))
         assert sink.outcome(1, 1, "token", Outcome.DONE, "")
     assert [row.seq for row in store.metrics(1)] == [1, 2]
 
 
 def test_a_stale_token_is_refused_everywhere(sink: Sink, store: Store) -> None:
     assert not sink.started(1, 1, "stale")
-    assert not sink.flush(Report(1, 1, "stale", "accuracy", [metric(1)]))
+    assert not sink.flush(Report(1, 1, "stale", ["accuracy"], [metric(1)]))
     assert not sink.outcome(1, 1, "stale", Outcome.DONE, "")
     assert store.metrics(1) == [] and store.attempts(1)[0].outcome is None
 

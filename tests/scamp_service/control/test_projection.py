@@ -16,11 +16,12 @@ from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import TRIAL_MOVES, AttemptState, Outcome, TrialState
 from scamp_service.model import Metric
 from scamp_service.store.store import Store
-from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 from tests.values import new_attempt, sized
 
-SPEC = {"name": "s", "objective": {"metric": "m", "direction": "maximize"}}
-OBJECTIVE = Objective.of_spec(SPEC)
+M = {"metric": "m", "direction": "maximize"}
+SPEC = {"name": "s", "objective": M, "objectives": [M, {"metric": "predicted.peak_mib", "direction": "minimize"}]}
+OBJECTIVES = Objectives.of_spec(SPEC)
 S = TrialState
 RUNGS = (2, 4)
 
@@ -63,7 +64,7 @@ class Course:
                 self.seq += 1
                 values = {"m": source.choice([0.5, 1.5, float("nan"), float("inf")])}
                 row = Metric(*key[:2], self.seq, source.choice([1, *RUNGS]), values, 1.0)
-                self.store.report(*key, metrics=[row], objective="m", now=1.0)
+                self.store.report(*key, metrics=[row], objectives=OBJECTIVES.names, now=1.0)
             case "measure" if trial.attempt:
                 self.store.report(*key, measured_bytes=source.randrange(99), step_seconds=0.5, timed_steps=3, now=1.0)
             case "outcome" if trial.attempt:
@@ -85,11 +86,11 @@ class Followed:
         found: dict[str, Any] = {"live": [trial for trial in live if trial.study_id == self.study]}
         self.trials |= {trial.id: trial for trial in self.projection.changed_trials(self.study)}
         runs = self.projection.family_runs(["a", "b"])
-        known = self.projection.rungs(self.study, OBJECTIVE, RUNGS)
+        known = self.projection.rungs(self.study, OBJECTIVES, RUNGS)
         numbers = [trial.number for trial in self.trials.values()]
         rungs = {step: sorted((n, rung[n]) for n in numbers if n in rung) for step, rung in known.items()}
-        finite = {step: sum(math.isfinite(value) for _, value in values) for step, values in rungs.items()}
-        assert finite == {step: rung.num_better(-math.inf) for step, rung in known.items()}
+        finite = {step: sum(all(map(math.isfinite, one)) for _, one in values) for step, values in rungs.items()}
+        assert finite == {step: len(rung.best(100)) for step, rung in known.items()}
         return {**found, "trials": sorted(self.trials.items()), "runs": repr(runs), "rungs": rungs}
 
 

@@ -30,6 +30,7 @@ from scamp_service.model import Metric
 from scamp_service.search.proposals import Search
 from scamp_service.store.database import _parse
 from scamp_service.store.store import Store
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 from tests.values import new_attempt, sized
@@ -82,7 +83,7 @@ def begun(store: Store, trial: int) -> None:
 def report(store: Store, trial: int, losses: list[float]) -> None:
     for seq, loss in enumerate(losses):
         metric = Metric(trial, 1, seq, 10 * (seq + 1), {"loss": loss, "accuracy": 1 - loss}, 4.0)
-        assert store.report(trial, 1, "t", metrics=[metric], objective="loss", now=4.0)
+        assert store.report(trial, 1, "t", metrics=[metric], objectives=["loss"], now=4.0)
 
 
 def completed(store: Store, trial: int, losses: list[float]) -> None:
@@ -115,6 +116,35 @@ def scheduled(store: Store) -> int:
     store.move_trial(ids[2], TrialState.WAITING, 0, TrialState.INFEASIBLE, now=2.0, reason="needs 41 GiB")
     diverged(store, ids[4], [0.5])
     return study
+
+
+def test_several_objectives_are_directions_and_values(storage: ScampStorage, store: Store) -> None:
+    objectives = [{"metric": "predicted.peak_mib", "direction": "minimize"}, {"metric": "accuracy"}]
+    given = {name: value for name, value in spec().as_given().items() if name != "objective"}
+    several = parse_study({**given, "objectives": [*objectives, {"metric": "loss", "direction": "minimize"}]})
+    study = store.create_study(several.to_json(), now=1.0).id
+    store.create_trials(study, [(0, PARAMS), (1, PARAMS)], now=1.0)
+    first, second = (trial.id for trial in store.trials(study))
+    begun(store, first)
+    row = Metric(first, 1, 0, 10, {"loss": 0.25, "accuracy": 0.75}, 4.0)
+    assert store.report(first, 1, "t", metrics=[row], objectives=several.every_objective.names, now=4.0)
+    assert store.trial(first).values == (None, 0.75, 0.25) and store.trial(first).value == 0.75
+    assert store.move_trial(first, TrialState.RUNNING, 1, TrialState.COMPLETED, now=5.0)
+    begun(store, second)
+    found = optuna.load_study(study_name="digits", storage=storage)
+    assert [one.name for one in found.directions] == ["MINIMIZE", "MAXIMIZE", "MINIMIZE"]
+    assert found.metric_names == ["predicted.peak_mib", "accuracy", "loss"]
+    assert [trial.values for trial in found.trials] == [[20.0, 0.75, 0.25], None]
+    assert [trial.number for trial in found.best_trials] == [0]
+
+
+def test_values_of_several_objectives_of_another_program_are_on_the_front(storage: ScampStorage, store: Store) -> None:
+    study = optuna.create_study(storage=storage, directions=["minimize", "maximize"])
+    for values in ([1.0, 1.0], [2.0, 2.0], [3.0, 1.5]):
+        study.tell(study.ask(), values)
+    found = store.study(study._study_id)
+    front = store.front(found.id, Objectives.of_spec(found.spec))
+    assert [(one.number, one.values) for one in front] == [(0, (1.0, 1.0)), (1, (2.0, 2.0))]
 
 
 def test_a_study_of_scamp_is_loaded_by_its_name(storage: ScampStorage, store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,6 +47,7 @@ class Trial:
     state: S = S.RUNNING
     step: int = 0
     value: float | None = None
+    values: Sequence[float | None] | None = None
     origin: Origin = Origin.SEARCH
     quantities: Mapping[str, float | None] = field(default_factory=dict)
 

@@ -12,6 +12,7 @@ from scamp_service.lifecycle import StudyState
 from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import devices
 from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 
 STUDY = """
 name: digits
@@ -45,7 +46,8 @@ def test_a_candidate_has_the_share_of_the_devices_that_its_study_begins_with(
     cluster = devices(4, 96)
     assert candidates_of(str(tmp_path / "study.yaml"), {}).share(cluster) == share
     rules = StudyRules(
-        id=1, state=StudyState.RUNNING, workload="vit_digits", code=None, objective=Objective(metric="accuracy"),
+        id=1, state=StudyState.RUNNING, workload="vit_digits", code=None,
+        objectives=Objectives((Objective(metric="accuracy"),)),
         seed=0, max_trials=trials, steps=10, report_every=10, stopping=NeverStop(),
         max_concurrent=max_concurrent, max_lost=2, max_oom=3, num_trials=0,
     )  # fmt: skip

@@ -39,7 +39,7 @@ def hold(store: Store, trial_id: int, devices: str, began: float, ended: float |
 def value(store: Store, trial_id: int, acc: float, state: TrialState = TrialState.COMPLETED) -> None:
     hold(store, trial_id, "a", 1.0)
     rows = [Metric(trial_id, 1, 1, 10, {"acc": acc}, 2.0)]
-    assert store.report(trial_id, 1, "t", metrics=rows, objective="acc", now=2.0)
+    assert store.report(trial_id, 1, "t", metrics=rows, objectives=["acc"], now=2.0)
     assert store.move_trial(trial_id, TrialState.RUNNING, 1, state, now=3.0)
 
 
@@ -203,7 +203,7 @@ def test_pages_of_a_curve_have_each_step_once_however_often_it_was_reported(stor
     trial_id = store.trials(study.id)[1].id
     steps = [1, 1, 1, 1, 1, 2, 3, 3, 4, 5, 5, 5]
     rows = [Metric(trial_id, 1, seq, step, {"accuracy": float(seq)}, 1.0) for seq, step in enumerate(steps)]
-    assert store.report(trial_id, 1, SECRET, metrics=rows, objective="accuracy", now=1.0)
+    assert store.report(trial_id, 1, SECRET, metrics=rows, objectives=["accuracy"], now=1.0)
     found: list[Metric] = []
     while page := store.metrics(trial_id, after=found[-1].step if found else -1, limit=limit):
         assert len(page) <= limit

@@ -611,7 +611,7 @@ store, trial_id = Store(sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True); sys.stdin.readline()
 for seq in range(1, 1_000_000):
     assert store.report(trial_id, 1, "token-1", metrics=[Metric(trial_id, 1, seq, seq, {"acc": 0.5}, 1.0)],
-                        logs=[LogLine(trial_id, 1, 0, seq, 1.0, "line")], objective="acc", now=1.0)
+                        logs=[LogLine(trial_id, 1, 0, seq, 1.0, "line")], objectives=["acc"], now=1.0)
     print(seq, flush=True)
 """
 

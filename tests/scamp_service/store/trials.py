@@ -67,7 +67,9 @@ def metric(trial_id: int, seq: int, step: int, acc: float, attempt: int = 1) -> 
 
 def report(store: Store, *rows: Metric) -> bool:
     first = rows[0]
-    return store.report(first.trial_id, first.attempt, f"token-{first.attempt}", metrics=rows, objective="acc", now=6.0)
+    return store.report(
+        first.trial_id, first.attempt, f"token-{first.attempt}", metrics=rows, objectives=["acc"], now=6.0
+    )
 
 
 def contents(store: Store) -> list[object]:

@@ -80,7 +80,7 @@ class Line(Workload):
 
 
 def tries(workload: type[Workload], *candidates: dict[str, Any], metric: str = "size") -> list[dict[str, Any]]:
-    return try_candidates(workload, candidates, metric)
+    return try_candidates(workload, candidates, [metric])
 
 
 @pytest.mark.parametrize("most", [dry_run.MOST_REAL_PARAMETERS, 3])

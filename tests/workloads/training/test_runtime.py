@@ -244,7 +244,7 @@ def test_a_step_is_timed_without_the_first_ones_evaluations_and_checkpoints(
     monkeypatch.setattr(time, "perf_counter", Clock())
     reporter = Collected(None)
     job = Job(
-        Candidate("slow.py:Slow", None, {}), tmp_path, Plan(8), 0, 12, 4, None, tmp_path / "saved", 1, None, "loss"
+        Candidate("slow.py:Slow", None, {}), tmp_path, Plan(8), 0, 12, 4, None, tmp_path / "saved", 1, None, ["loss"]
     )
     assert train(job, 0, 1, None, reporter) == "done"
     assert reporter.checkpoints and reporter.times == [(3, 1), (5, 5), (7, 9)], "step n takes n seconds, from 3 on"
@@ -258,7 +258,7 @@ def test_unused_memory_goes_back_to_the_device_however_training_ends(
     (tmp_path / "slow.py").write_text(SLOW)
     monkeypatch.setattr(time, "perf_counter", Clock())
     monkeypatch.setattr("workloads.training.memory.budget.give_back", given_back.append)
-    job = Job(Candidate(workload, None, {}), tmp_path, Plan(8), 0, 1, 1, None, tmp_path, 1, None, "loss")
+    job = Job(Candidate(workload, None, {}), tmp_path, Plan(8), 0, 1, 1, None, tmp_path, 1, None, ["loss"])
     with suppress(Exception):
         train(job, 0, 1, None, Collected(None))
     assert len(given_back) == 1

@@ -117,7 +117,7 @@ class World:
             seed=0,
             steps=steps,
             report_every=10,
-            metric="accuracy",
+            metrics=["accuracy"],
         )
         return replace(order, **changes)
 

@@ -16,6 +16,7 @@ from scamp_service.control.stopping.successive_halving import SuccessiveHalving
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Attempt, Trial
 from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 
 CLUSTER = Cluster(tuple(Device(f"n/{i}", "n", i, "virtual", 96) for i in range(4)))
 ALIVE = GangStatus(GangState.ALIVE)
@@ -24,9 +25,9 @@ FAILED = Run(1, Layout(), ("virtual",), 20 * MIB, 0, 24 * MIB, 30 * MIB, Ending.
 
 def study(**changes: Any) -> StudyRules:
     rules = StudyRules(
-        id=1, state=StudyState.RUNNING, workload="vit_digits", code=None, objective=Objective(metric="accuracy"),
-        seed=0, max_trials=10, steps=100, report_every=10, stopping=SuccessiveHalving((10, 30), 3), max_concurrent=None,
-        max_lost=2, max_oom=3, num_trials=10,
+        id=1, state=StudyState.RUNNING, workload="vit_digits", code=None,
+        objectives=Objectives((Objective(metric="accuracy"),)), seed=0, max_trials=10, steps=100, report_every=10,
+        stopping=SuccessiveHalving((10, 30), 3), max_concurrent=None, max_lost=2, max_oom=3, num_trials=10,
     )  # fmt: skip
     return replace(rules, **changes)
 

@@ -11,9 +11,9 @@ from placement.model import Cluster, Device
 from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.follow import LAUNCH_PATIENCE_SECONDS
 from scamp_service.control.executor import GangState, GangStatus
-from scamp_service.control.stopping.rung import Rung
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from tests.scamp_service.control.decide.snapshots import ALIVE, FAILED, effects, only_move, study
+from tests.scamp_service.control.stopping.rungs import rung_of
 from tests.values import attempt, trial
 
 
@@ -149,11 +149,11 @@ def test_a_launch_that_never_reports_is_lost_in_the_end() -> None:
 
 
 def test_the_worst_at_a_rung_is_pruned_and_the_best_goes_on() -> None:
-    rungs = {1: {10: Rung(study().objective, {0: 0.1, 2: 0.5, 3: 0.6, 4: 0.7})}}
+    rungs = {1: {10: rung_of(study().objectives.leading, {0: 0.1, 2: 0.5, 3: 0.6, 4: 0.7})}}
     known = {"attempts": [attempt()], "gangs": {"1/1": ALIVE}, "rungs": rungs}
     pruned = only_move(effects(trials=[trial(step=10, value=0.1)], **known))
     assert pruned.to is TrialState.PRUNED and pruned.changes["reason"]
-    rungs[1][10].report(0, 0.9)
+    rungs[1][10].report(0, (0.9,))
     kept = only_move(effects(trials=[trial(step=10, value=0.9)], **known))
     assert kept.to is TrialState.RUNNING and kept.changes["judged_step"] == 10
     assert effects(trials=[trial(step=10, value=0.1, judged_step=10)], **known) == []

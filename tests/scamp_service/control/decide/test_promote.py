@@ -11,6 +11,7 @@ from scamp_service.control.stopping.successive_halving import SuccessiveHalving
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.model import Trial
 from tests.scamp_service.control.decide.snapshots import ALIVE, effects, study
+from tests.scamp_service.control.stopping.rungs import rung_of
 from tests.values import attempt, trial
 
 PROMOTES = SuccessiveHalving((10, 30), 3, promote=True)
@@ -29,10 +30,10 @@ def paused(values: Sequence[float], step: int = 10, first: int = 0) -> list[Tria
 
 def rungs(*trials: Trial) -> dict[int, dict[int, Rung]]:
     """Reports of the trials at the steps where they are."""
-    found = {step: Rung(study().objective) for step in PROMOTES.rungs}
+    found = {step: rung_of(study().objectives.leading) for step in PROMOTES.rungs}
     for one in trials:
         assert one.value is not None
-        found[one.step].report(one.number, one.value)
+        found[one.step].report(one.number, (one.value,))
     return {1: found}
 
 
@@ -76,7 +77,7 @@ def test_whoever_has_trained_longest_continues_first_and_takes_the_place_of_new_
     low, high = paused([0.1 * n for n in range(15)]), paused([0.9, 0.8, 0.7], step=30, first=15)
     reported = rungs(*low, *high)
     for one in high:
-        reported[1][10].report(one.number, 0.0)
+        reported[1][10].report(one.number, (0.0,))
     wanting = rules(max_trials=30, num_trials=18)
     found = effects(trials=[*low, *high], studies=wanting, rungs=reported)
     assert list(moves(found)) == [15, 14, 13, 12]

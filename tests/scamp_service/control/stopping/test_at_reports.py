@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from scamp_service.control.stopping import rule_of
 from scamp_service.control.stopping.rule import Complete, Continue, Stop, Verdict
-from scamp_service.control.stopping.rung import Rung
 from scamp_service.study.objective import Objective
 from scamp_service.study.parse import parse_study
+from tests.scamp_service.control.stopping.rungs import rung_of
 from tests.studies import study
 from tests.values import trial
 
@@ -30,7 +30,7 @@ def verdict(
     spec = parse_study(study(objective=objective, budget={"steps": 200, "report_every": 10}, stopping=options))
     curves = {9: curve, **others}
     reported = {
-        step: Rung(spec.objective, {n: c[i] for n, c in curves.items() if i < len(c)})
+        step: rung_of(spec.objective, {n: c[i] for n, c in curves.items() if i < len(c)})
         for i, step in enumerate(rule_of(spec).rungs)
     }
     rung = 10 * len(curve)
@@ -56,7 +56,7 @@ def test_a_percentile_is_counted_from_the_best_in_either_direction() -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.floats(1, 99), st.booleans())
 def test_percentiles_are_those_of_numpy(values: list[float], percentile: float, maximize: bool) -> None:
-    rung = Rung(Objective(metric="m", direction="maximize" if maximize else "minimize"), dict(enumerate(values)))
+    rung = rung_of(Objective(metric="m", direction="maximize" if maximize else "minimize"), dict(enumerate(values)))
     expected = np.percentile(values[1:], 100 - percentile if maximize else percentile)
     assert rung.percentile_of_others(0, percentile) == pytest.approx(expected, rel=1e-6, abs=1e-6)
 

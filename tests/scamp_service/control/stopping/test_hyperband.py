@@ -8,9 +8,9 @@ from typing import Any
 from scamp_service.control.stopping import rule_of
 from scamp_service.control.stopping.hyperband import Hyperband
 from scamp_service.control.stopping.rule import Continue, Stop
-from scamp_service.control.stopping.rung import Rung
 from scamp_service.study.objective import Objective
 from scamp_service.study.parse import parse_study
+from tests.scamp_service.control.stopping.rungs import rung_of
 from tests.studies import study
 from tests.values import trial
 
@@ -38,11 +38,11 @@ def test_a_trial_is_compared_with_its_own_bracket_also_as_others_report_later() 
     rule = hyperband()
     first = [number for number in range(200) if rule.bracket_of(number) == 0][:4]
     second = next(number for number in range(200) if rule.bracket_of(number) == 1)
-    rung = Rung(Objective(metric="m"), {first[0]: 0.1, first[1]: 0.2, second: 0.9})
+    rung = rung_of(Objective(metric="m"), {first[0]: 0.1, first[1]: 0.2, second: 0.9})
     reported = {10: rung}
     early = rule.judge(trial(number=second, step=10), 10, reported, is_last=False)
     assert early == Continue("continues after step 10: its bracket 2 is judged first at step 30")
     assert isinstance(rule.judge(trial(number=first[1], step=10), 10, reported, is_last=False), Continue)
-    rung.report(first[2], 0.5)
+    rung.report(first[2], (0.5,))
     verdict = rule.judge(trial(number=first[1], step=10), 10, reported, is_last=False)
     assert isinstance(verdict, Stop) and "0.2 is number 2 of 3" in verdict.reason and "bracket 1 of 4" in verdict.reason

@@ -9,15 +9,15 @@ import pytest
 
 from scamp_service.control.stopping.population import Population
 from scamp_service.control.stopping.rule import Continue, Exploit, Pause, Verdict
-from scamp_service.control.stopping.rung import Rung
 from scamp_service.study.objective import Objective
+from tests.scamp_service.control.stopping.rungs import rung_of
 from tests.values import trial
 
 RULE = Population((10, 20), 0.25, seed=0)
 
 
 def verdicts(values: Mapping[int, float], is_last: bool = True) -> dict[int, Verdict]:
-    rung = Rung(Objective(metric="m"), values)
+    rung = rung_of(Objective(metric="m"), values)
     return {n: RULE.judge(trial(number=n, step=10), 10, {10: rung}, is_last=is_last) for n in values}
 
 

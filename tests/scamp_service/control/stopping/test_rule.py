@@ -18,6 +18,7 @@ from scamp_service.study.objective import Objective
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.stopping import RULE_OPTIONS as OPTIONS_OF_SPEC
+from tests.scamp_service.control.stopping.rungs import rung_of
 from tests.studies import study
 from tests.values import trial
 
@@ -49,7 +50,7 @@ def spec_of(options: Any, direction: str = "maximize", *, steps: int = 100, repo
 
 def reported(rule: Rule, objective: Objective, values: Iterable[tuple[int, float]]) -> dict[int, Rung]:
     """Each trial has reported its value at every rung."""
-    return {rung: Rung(objective, dict(values)) for rung in rule.rungs}
+    return {rung: rung_of(objective, dict(values)) for rung in rule.rungs}
 
 
 def verdicts(rule: Rule, number: int, known: Mapping[int, Rung]) -> list[Verdict]:
@@ -94,7 +95,7 @@ def test_the_same_reports_have_the_same_verdict_and_stay_as_they_are(
     before = verdicts(rule, values[-1][0], known)
     assert verdicts(rule_of(spec), values[-1][0], known) == before
     assert all(
-        {number: rung[number] for number, _ in values} == pytest.approx(dict(values), nan_ok=True)
+        {number: rung[number][0] for number, _ in values} == pytest.approx(dict(values), nan_ok=True)
         for rung in known.values()
     )
 
@@ -167,3 +168,30 @@ def test_a_value_that_is_not_finite_stops_a_trial_wherever_it_is_judged(options:
     for number in (2, 3, 4):  # in several brackets
         known = reported(rule, spec.objective, [(0, 0.5), (1, 0.6), (number, value)])
         assert {type(verdict) for verdict in verdicts(rule, number, known)} == {Stop}
+
+
+BY_RANK = [one for one in RULE_OPTIONS if isinstance(one, dict) and one["rule"] not in ("patience", "threshold")]
+points = st.lists(
+    st.tuples(st.integers(1, 9), st.tuples(st.integers(0, 3).map(float), st.integers(0, 3).map(float))),
+    min_size=1,
+    max_size=20,
+    unique_by=lambda row: row[0],
+)
+
+
+@pytest.mark.parametrize("options", BY_RANK, ids=str)
+@given(values=points, seed=st.integers(0, 2**31))
+def test_several_objectives_are_judged_by_rank_whatever_the_order_of_arrival(
+    options: Any, values: list[tuple[int, tuple[float, float]]], seed: int
+) -> None:
+    objectives = [{"metric": "accuracy"}, {"metric": "predicted.peak_mib", "direction": "minimize"}]
+    given = study(budget={"steps": 100, "report_every": 5}, stopping=options)
+    spec = parse_study({**given, "objectives": objectives})
+    rule, shuffled = rule_of(spec), random.Random(seed).sample(values, len(values))
+    known = [{rung: Rung(spec.every_objective, dict(some)) for rung in rule.rungs} for some in (values, shuffled)]
+    for number, point in values:
+        first, second = (verdicts(rule, number, one) for one in known)
+        assert first == second and all(one.reason and "\n" not in one.reason for one in first)
+        if not any(spec.every_objective.dominates(other, point) for _, other in values):
+            best = known[0][rule.rungs[0]].best(1) if rule.rungs else [number]
+            assert number != best[0] or not any(isinstance(one, Stop | Exploit) for one in first)

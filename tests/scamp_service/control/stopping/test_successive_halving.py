@@ -17,6 +17,7 @@ from scamp_service.control.stopping.successive_halving import SuccessiveHalving
 from scamp_service.study.objective import Objective
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
+from tests.scamp_service.control.stopping.rungs import rung_of
 from tests.values import trial
 
 
@@ -39,7 +40,7 @@ def verdict(values: list[float], *, eta: int = 3, maximize: bool = True, step: i
 
 
 def rung(values: dict[int, float], maximize: bool = True) -> Rung:
-    return Rung(Objective(metric="m", direction="maximize" if maximize else "minimize"), values)
+    return rung_of(Objective(metric="m", direction="maximize" if maximize else "minimize"), values)
 
 
 def judge(peers: Rung, number: int, eta: int, step: int = 30) -> Verdict:

@@ -36,7 +36,7 @@ def test_a_stale_report_is_refused_and_stores_nothing(store: Store) -> None:
             token,
             metrics=[metric(trial_id, 1, 10, 0.5, attempt)],
             logs=[LogLine(trial_id, attempt, 0, 1, 6.0, "hello")],
-            objective="acc",
+            objectives=["acc"],
             measured_bytes=7,
             checkpoint_step=10,
             now=6.0,
@@ -65,7 +65,7 @@ def test_a_report_that_arrives_twice_counts_once(store: Store) -> None:
     rows = [metric(trial_id, 1, 10, 0.5), metric(trial_id, 2, 20, 0.6)]
     lines = [LogLine(trial_id, 1, rank, 1, 6.0, f"rank {rank}") for rank in range(2)]
     for _ in range(2):
-        assert store.report(trial_id, 1, "token-1", metrics=rows, logs=lines, objective="acc", now=6.0)
+        assert store.report(trial_id, 1, "token-1", metrics=rows, logs=lines, objectives=["acc"], now=6.0)
     assert store.metrics(trial_id) == rows
     assert [line for _, line in store.logs(trial_id)] == lines
     told = [event for event in store.events() if event.kind == "metrics"]
@@ -116,7 +116,9 @@ def test_the_step_time_of_the_most_steps_is_kept_however_reports_arrive(store: S
 def test_a_metric_and_a_step_time_of_one_flush_are_both_stored(store: Store) -> None:
     trial_id = run(store)
     rows = [metric(trial_id, 1, 10, 0.4)]
-    assert store.report(trial_id, 1, "token-1", metrics=rows, objective="acc", step_seconds=0.2, timed_steps=7, now=6.0)
+    assert store.report(
+        trial_id, 1, "token-1", metrics=rows, objectives=["acc"], step_seconds=0.2, timed_steps=7, now=6.0
+    )
     trial = store.trial(trial_id)
     assert (trial.value, trial.measured_step_seconds) == (0.4, 0.2)
 

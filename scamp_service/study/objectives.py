@@ -1,0 +1,176 @@
+"""All objectives of a study as one value, which says what a trial has reached in each, and which of two is better.
+
+A study with one objective has a best trial. One with several has a Pareto front: the trials that no other one
+dominates, which would be better in one objective and worse in none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar
+
+from scamp_service.lifecycle import TrialState
+from scamp_service.study.objective import Objective
+from scamp_service.study.pareto import non_domination_ranks, places
+
+
+def named_by_place(directions: Sequence[str]) -> list[dict[str, str]]:
+    """Objectives as JSON for values that have no names: ``value_0``, ``value_1``, …"""
+    return [{"metric": f"value_{place}", "direction": direction} for place, direction in enumerate(directions)]
+
+
+Values = tuple[float, ...]
+"""The value of each objective of a study, in the order of its ``objectives``."""
+
+
+class Scored(Protocol):
+    """The part of a trial that its objectives are read from. ``scamp_service.model.Trial`` has it."""
+
+    @property
+    def value(self) -> float | None: ...
+    @property
+    def values(self) -> Sequence[float | None] | None: ...
+    @property
+    def quantities(self) -> Mapping[str, float | None]: ...
+
+
+class Standing(Scored, Protocol):
+    """A trial with its state."""
+
+    @property
+    def state(self) -> TrialState: ...
+
+
+T = TypeVar("T", bound=Standing)
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """One or several objectives, in the order in which values are listed."""
+
+    each: tuple[Objective, ...]
+
+    @classmethod
+    def of_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """The objectives in the JSON of a stored study. They were checked when it was submitted, not again here."""
+        given = spec.get("objectives") or [spec["objective"]]
+        if len(given) < len(directions := spec.get("directions", ())):  # of another tool, stored by an earlier version
+            given = named_by_place(directions)
+        return cls(tuple(Objective.model_construct(**one) for one in given))
+
+    def __str__(self) -> str:
+        """The objectives in words, such as ``maximize accuracy and minimize predicted.peak_mib``."""
+        return " and ".join(f"{one.direction} {one.metric}" for one in self.each)
+
+    @property
+    def is_several(self) -> bool:
+        """Whether there is more than one."""
+        return len(self.each) > 1
+
+    @property
+    def leading(self) -> Objective:
+        """The first that is measured, or else the first. Curves and ``Trial.value`` are its values."""
+        return next((one for one in self.each if not one.predicted), self.each[0])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metric of each."""
+        return tuple(one.metric for one in self.each)
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The metrics that evaluations must report."""
+        return tuple(one.metric for one in self.each if not one.predicted)
+
+    @property
+    def are_predicted(self) -> bool:
+        """Whether all of them are known before a trial is launched."""
+        return not self.measured
+
+    def unknown(self, quantities: Mapping[str, float | None]) -> list[str]:
+        """Predicted objectives that this candidate has no value for."""
+        return [one.metric for one in self.each if one.predicted and not _is_finite(quantities.get(one.predicted))]
+
+    def values_of(self, trial: Scored) -> Values | None:
+        """The trial's newest value of each objective; None unless all are known and finite."""
+        return _all(self.each_of(trial))
+
+    def each_of(self, trial: Scored) -> list[float | None]:
+        """The trial's newest value of each objective; None for one that is not known, or not finite."""
+        if trial.value is not None and not math.isfinite(trial.value):  # it diverged
+            measured: Sequence[float | None] = [None] * len(self.each)
+        elif self.is_several:
+            measured = trial.values or [None] * len(self.each)
+        else:
+            measured = [trial.value]
+        known = [
+            trial.quantities.get(one.predicted) if one.predicted else value
+            for one, value in zip(self.each, measured, strict=True)
+        ]
+        return [value if _is_finite(value) else None for value in known]
+
+    def broken(self, trial: Scored) -> tuple[str, float] | None:
+        """The first measured objective of the trial that is not finite, and its value; None if there is none."""
+        values = (trial.values or []) if self.is_several else [trial.value]
+        for one, value in zip(self.each, values, strict=False):
+            if not one.predicted and value is not None and not math.isfinite(value):
+                return one.metric, value
+        return None
+
+    def with_predicted(self, measured: Sequence[float], quantities: Mapping[str, float | None]) -> Values | None:
+        """Values of the ``measured`` objectives, finite or not, with those of the others, which are predicted.
+
+        None if one of these is not known.
+        """
+        reported = iter(measured)
+        found = [quantities.get(one.predicted) if one.predicted else next(reported) for one in self.each]
+        return _all(found)
+
+    def keys(self, values: Sequence[float]) -> Values:
+        """Sorts values of each objective with the best first."""
+        return tuple(one.key(value) for one, value in zip(self.each, values, strict=True))
+
+    def dominates(self, one: Sequence[float], other: Sequence[float]) -> bool:
+        """Whether the first is better in at least one objective, and worse in none."""
+        mine, theirs = self.keys(one), self.keys(other)
+        return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
+
+    def ranks(self, points: Sequence[Sequence[float]]) -> list[int]:
+        """Non-domination rank of each point: 0 on the Pareto front, 1 on the front of the others, and so on."""
+        return [int(rank) for rank in non_domination_ranks([self.keys(point) for point in points])]
+
+    def places(self, points: Sequence[Sequence[float]]) -> list[int]:
+        """Place of each point, 0 for the best: by rank, then the loneliest of a front first. Equal points share one."""
+        return [int(place) for place in places([self.keys(point) for point in points])]
+
+    def front(self, points: Sequence[Sequence[float]]) -> list[int]:
+        """Indices of the points on the Pareto front, ascending."""
+        return [index for index, rank in enumerate(self.ranks(points)) if not rank]
+
+    def front_of(self, trials: Iterable[T]) -> list[T]:
+        """The COMPLETED trials that no other one dominates, in their order; empty with one objective.
+
+        Before a trial has completed, those that run or are paused are compared.
+        """
+        if not self.is_several:
+            return []
+        points = [(one, values) for one in trials if (values := self.values_of(one)) is not None]
+        for states in ({TrialState.COMPLETED}, {TrialState.RUNNING, TrialState.PAUSED}):
+            if some := [(one, values) for one, values in points if one.state in states]:
+                return [some[index][0] for index in self.front([values for _, values in some])]
+        return []
+
+    def shown(self, values: Sequence[float]) -> str:
+        """The values in words, such as ``accuracy 0.91, predicted.peak_mib 412``."""
+        return ", ".join(f"{one.metric} {value:.4g}" for one, value in zip(self.each, values, strict=True))
+
+
+def _all(values: Sequence[float | None]) -> Values | None:
+    known = tuple(float(value) for value in values if value is not None)
+    return known if len(known) == len(values) else None
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
