@@ -110,6 +110,28 @@ def fill(store: Store, num_trials: int = 3) -> Study:
     return study
 
 
+def fill_several(store: Store) -> Study:
+    """A study with two objectives, of which trials 0 and 1 have completed, and trial 2 runs."""
+    from scamp_service.study.parse import parse_study
+
+    given = {name: value for name, value in SPEC.items() if name != "objective"}
+    objectives = [{"metric": "accuracy"}, {"metric": "predicted.peak_mib", "direction": "minimize"}]
+    spec = parse_study({**given, "objectives": objectives})
+    study = store.create_study(spec.to_json(), now=time.time())
+    store.create_trials(study.id, [(number, {"lr": 0.01}) for number in range(4)], now=time.time())
+    for trial, mib in zip(store.trials(study.id)[:3], (30, 20, 10), strict=True):
+        queued = {"sized": sized(Plan(8), mib, mib * 2**20), "reason": "fits"}
+        assert store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=time.time(), **queued)
+        assert store.begin_attempt(new_attempt(trial.id, token=SECRET, now=time.time()))
+        assert store.report_started(trial.id, 1, SECRET, now=time.time())
+        row = Metric(trial.id, 1, 1, 10, {"accuracy": mib / 100}, time.time())
+        names = spec.every_objective.names
+        assert store.report(trial.id, 1, SECRET, metrics=[row], objectives=names, now=time.time())
+        if mib > 10:
+            end(store, trial.id)
+    return study
+
+
 def report(store: Store, trial_id: int, steps: list[int], value: float = 0.5) -> None:
     rows = [Metric(trial_id, 1, step, step, {"accuracy": value + step / 1000}, time.time()) for step in steps]
     assert store.report(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.services.serving import InProcess, fill, report
+from tests.services.serving import InProcess, fill, fill_several, report
 
 FIRST = "/v1/studies/1"
 
@@ -16,6 +16,21 @@ def test_the_history_has_trials_that_have_begun_and_names_those_worth_a_curve(ap
     assert found["value"] == [0.53, None]
     assert found["leading"] == [1, 0], "a running trial comes first"
     assert found["last_event_id"] == api.store.last_event_id()
+
+
+def test_the_front_has_the_values_of_all_objectives_and_says_who_is_on_it(api: InProcess) -> None:
+    fill_several(api.store)
+    found = api.get(f"{FIRST}/front").json()
+    assert (found["metrics"], found["directions"]) == (["accuracy", "predicted.peak_mib"], ["maximize", "minimize"])
+    assert (found["number"], found["values"]) == ([0, 1, 2], [[0.3, 30.0], [0.2, 20.0], [0.1, 10.0]])
+    assert (found["on_front"], found["state"][2]) == ([True, True, False], "RUNNING")
+    summary = api.get(FIRST).json()["summary"]
+    assert [(one["trial"], one["values"]) for one in summary["front"]] == [(0, [0.3, 30.0]), (1, [0.2, 20.0])]
+    assert summary["best"] is None
+    trials = api.get(f"{FIRST}/trials").json()["items"]
+    assert [trial["values"] for trial in trials] == [[0.3, 30.0], [0.2, 20.0], [0.1, 10.0], [None, None]]
+    fill(api.store)
+    assert api.get("/v1/studies/2/front").json()["number"] == []
 
 
 def test_a_curve_is_thinned_and_keeps_its_ends(api: InProcess) -> None:
@@ -75,7 +90,7 @@ def test_trials_and_peaks_are_fetched_by_number(api: InProcess) -> None:
 
 
 def test_series_of_a_study_that_does_not_exist_are_not_found(api: InProcess) -> None:
-    for path in ("history", "curves?number=0", "order?by=value"):
+    for path in ("history", "front", "curves?number=0", "order?by=value"):
         assert api.get(f"/v1/studies/7/{path}").status_code == 404
     fill(api.store)
     assert api.get(f"{FIRST}/order?by=colour").status_code == 422
