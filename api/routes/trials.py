@@ -104,7 +104,7 @@ def download_trials(
                     yield trial_row(trial_view(found[number], objectives).model_dump(mode="json"))
 
     named = {"Content-Disposition": f'attachment; filename="study-{study_id}.csv"'}
-    return StreamingResponse(csv_lines(table_columns(params), rows()), media_type="text/csv", headers=named)
+    return StreamingResponse(csv_lines(table_columns(params, objectives), rows()), media_type="text/csv", headers=named)
 
 
 @router.get("/studies/{study_id}/peaks", responses=problems(404, 422))

@@ -105,12 +105,14 @@ class TrialView(View):
     finished_at: Time | None
 
 
-_LEFT_OUT = frozenset(["id", "study_id", "number", "state", "origin", "params", "plan"])
+_LEFT_OUT = frozenset(["id", "study_id", "number", "state", "origin", "params", "values", "plan"])
 
 
-def table_columns(params: Iterable[str]) -> list[str]:
+def table_columns(params: Iterable[str], objectives: Objectives) -> list[str]:
     """Columns of a table of trials, as ``client.trial_row`` names them. ``params`` are those of parameters."""
-    return ["number", "state", "origin", *params, *(name for name in TrialView.model_fields if name not in _LEFT_OUT)]
+    names = [name for name in TrialView.model_fields if name not in _LEFT_OUT]
+    values = [f"values.{place}" for place in range(len(objectives.each))] if objectives.is_several else []
+    return ["number", "state", "origin", *params, *names, *values]
 
 
 class AttemptView(View):
