@@ -125,9 +125,9 @@ def get_lineage(
     store: TheStore,
     trials: Annotated[int, Query(ge=1, le=1000, description="about how many trials; the best ones stay")] = 200,
 ) -> LineageView:
-    """Get which trials began as copies of others, as population based training makes them, and what changed in each."""
+    """Get which trials began as copies of others, or with their weights, and what was changed in each."""
     objective = Objective.of_spec(store.study(study_id).spec)
-    names = ("state", "value", "step", "parent_number", "parent_step")
+    names = ("state", "origin", "value", "step", "parent_number", "parent_step")
     num, relatives = chosen([Relative(*row) for row in store.columns(study_id, names)], objective, trials)
     found = store.trials_numbered(study_id, [one.number for one in relatives])
     return lineage_view(num, relatives, {trial.number: trial.params for trial in found})

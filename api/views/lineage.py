@@ -1,4 +1,4 @@
-"""View of a study's lineage: which trials began as copies of others, and what was changed in each."""
+"""View of a study's lineage: which trials continue from others, and what was changed in each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from api.views.view import View
-from scamp_service.lifecycle import TrialState
+from scamp_service.lifecycle import Origin, TrialState
 from scamp_service.study.objective import Objective
 from scamp_service.study.spaces.axes import MISSING, leaves_in, value_at
 
@@ -27,21 +27,24 @@ class ChangeView(View):
 
 
 class DescendantView(View):
-    """A trial that is a copy of another one, or has copies."""
+    """A trial that continues from another one, or from which others do."""
 
     number: int
     state: TrialState
+    origin: Annotated[
+        Origin, Field(description="BRANCH is a copy, which continues to train; others began with the parent's weights")
+    ]
     value: float | None
     step: Annotated[int, Field(description="step of its last evaluation")]
-    parent_number: Annotated[int | None, Field(description="trial that it is a copy of; null: it began anew")]
+    parent_number: Annotated[int | None, Field(description="trial that it continues from; null: it began anew")]
     parent_step: Annotated[int | None, Field(description="step of the parent at which it began")]
     changes: list[ChangeView]
 
 
 class LineageView(View):
-    """Families of trials: each trial is followed by its copies with theirs. The family with the best trial is first."""
+    """Families of trials: each trial is followed by those that continue from it. The family with the best one is first."""
 
-    num_trials: Annotated[int, Field(description="trials that are copies or have some; more than `items` if thinned")]
+    num_trials: Annotated[int, Field(description="trials with a parent or children; more than `items` if thinned")]
     items: Annotated[list[DescendantView], Field(description="the best trials and all ancestors of each")]
 
 
@@ -51,6 +54,7 @@ class Relative:
 
     number: int
     state: TrialState
+    origin: Origin
     value: float | None
     step: int
     parent_number: int | None
@@ -116,6 +120,7 @@ def lineage_view(num: int, relatives: Sequence[Relative], params: Mapping[int, M
             DescendantView(
                 number=one.number,
                 state=one.state,
+                origin=one.origin,
                 value=one.value,
                 step=one.step,
                 parent_number=one.parent_number,

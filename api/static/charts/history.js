@@ -3,9 +3,10 @@
 import { h } from "../elements/dom.js";
 import { count, metric, num } from "../format.js";
 import uPlot from "../vendor/uplot/uPlot.esm.js";
+import { clamped, objectiveAxis } from "./axes.js";
 import { head, wholeNumbers } from "./chart.js";
 import { Points } from "./points.js";
-import { extent, padded } from "./scales.js";
+import { padded } from "./scales.js";
 import { bestSoFar, byNumber } from "./series.js";
 
 /** Objective by trial number. Trials that ended without a value are drawn along the bottom. */
@@ -21,6 +22,8 @@ export class History extends Points {
     this.num = num;
     const renamed = this.objective?.metric !== objective.metric;
     this.objective = objective;
+    this.trials = trials;
+    this.shown = this.values;
     if (renamed) this.rebuild();
     this.refresh(trials);
   }
@@ -55,14 +58,20 @@ export class History extends Points {
     return { opts, data: [ordered.map((trial) => trial.number), bestSoFar(ordered, this.objective.direction)] };
   }
 
+  /** The axis of the objective; see `objectiveAxis`. */
+  get values() {
+    const values = this.trials.flatMap((trial) => (trial.value === null ? [] : [trial.value]));
+    return objectiveAxis(this.objective.metric, values, this.objective.direction);
+  }
+
   yRange() {
-    const [low, high] = padded(...extent(this.trials.flatMap((trial) => (trial.value === null ? [] : [trial.value]))));
+    const [low, high] = padded(this.shown.low, this.shown.high);
     return [low - (high - low) * 0.1, high];
   }
 
   place(plot, trial) {
     const x = plot.valToPos(trial.number, "x", true);
-    if (trial.value !== null) return [x, plot.valToPos(trial.value, "y", true)];
+    if (trial.value !== null) return [x, plot.valToPos(clamped(this.shown, trial.value), "y", true)];
     if (!["FAILED", "INFEASIBLE", "CANCELLED", "PRUNED"].includes(trial.state)) return null;
     return [x, plot.bbox.top + plot.bbox.height - 9 * devicePixelRatio];
   }

@@ -26,13 +26,21 @@ export function historyPanel({ state, open }) {
       const { points, study, numInHistory } = state;
       chart.update(byNumber(points.values()), state.numTrials, study.spec.objective);
       setText(beside, numInHistory > points.size ? `${count(points.size)} of ${plural(numInHistory, "trial")}` : "");
+      const { numOutside } = chart.shown;
       const present = TRIAL_STATES.filter((each) => study.trials[each]);
       keyed(
         legend,
-        ["best", ...present],
+        ["best", ...present, ...(numOutside ? ["outside"] : [])],
         (each) => each,
-        (each) => (each === "best" ? h("span", { class: "line" }, "best so far") : stateMark(each)),
+        legendEntry,
+        (node, each) =>
+          each === "outside" && setText(node, `${plural(numOutside, "trial")} beyond the end of the axis, at its edge`),
       );
     },
   };
+}
+
+function legendEntry(each) {
+  if (each === "outside") return h("span");
+  return each === "best" ? h("span", { class: "line" }, "best so far") : stateMark(each);
 }

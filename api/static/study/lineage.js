@@ -1,11 +1,11 @@
-// Lineage: which trials began as copies of others, at which step, and what was changed in each. A bar is a trial over its
-// steps; a line leads from a trial to its copy.
+// Lineage: which trials began as copies of others, or with their weights, at which step, and what was changed in each. A
+// bar is a trial over its steps; a line leads from a trial to the one that continues from it.
 
 import * as api from "../client.js";
 import { aside, card, scrolling } from "../elements/card.js";
 import { h, setText, svg } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
-import { count, metric, paramValue, plural } from "../format.js";
+import { count, metric, paramValue, plural, stepUnit } from "../format.js";
 
 const ROW = 30; // height of a trial in CSS pixels, as in the style sheet
 const TRIALS = 200;
@@ -65,14 +65,27 @@ export function ancestors(items, number) {
   return line;
 }
 
-/** [{row, from, to, parentRow}] of the bars, with steps as shares of the longest; `parentRow` is null without one. */
+/**
+ * [{row, from, to, parentRow}] of the bars, as shares of the longest; `parentRow` is null without one. A bar is the
+ * steps that its weights have been trained for: a copy goes on counting where its parent was, a trial that only began
+ * with its parent's weights counts from zero again.
+ */
 export function bars(items) {
   const rows = new Map(items.map((item, row) => [item.number, row]));
-  const most = Math.max(1, ...items.map((item) => Math.max(item.step, item.parent_step ?? 0)));
-  return items.map((item, row) => {
-    const from = (item.parent_step ?? 0) / most;
-    return { row, from, to: Math.max(from, item.step / most), parentRow: rows.get(item.parent_number) ?? null };
+  const offsets = new Map(); // number → steps before its own step 0
+  const spans = items.map(({ number, origin, parent_number: parent, parent_step: left, step }) => {
+    const before = offsets.get(parent) ?? 0;
+    const from = before + (left ?? 0);
+    offsets.set(number, origin === "BRANCH" || left === null ? before : from);
+    return [from, Math.max(from, offsets.get(number) + step)];
   });
+  const most = Math.max(1, ...spans.map(([, to]) => to));
+  return items.map(({ parent_number: parent }, row) => ({
+    row,
+    from: spans[row][0] / most,
+    to: spans[row][1] / most,
+    parentRow: rows.get(parent) ?? null,
+  }));
 }
 
 function acrossAt(share) {
@@ -105,7 +118,7 @@ function row(item, state) {
   const mark = h("span", { class: "mark" });
   setState(mark, item.state);
   const link = h("a", { href: `/studies/${state.studyId}/trials/${item.number}` }, count(item.number));
-  const words = item.parent_number === null ? "" : copyWords(item);
+  const words = item.parent_number === null ? "" : copyWords(item, stepUnit(state.study.spec));
   return h(
     "li",
     { class: item.number === state.study.best?.trial ? "best" : null },
@@ -116,9 +129,10 @@ function row(item, state) {
   );
 }
 
-/** How a copy differs from its parent. */
-export function copyWords({ parent_number: parent, parent_step: step, changes }) {
-  const from = `copy of ${parent}${step ? ` at step ${count(step)}` : ""}`;
+/** How a copy differs from its parent. `unit`: of its steps. */
+export function copyWords({ origin, parent_number: parent, parent_step: step, changes }, unit = "step") {
+  const did = origin === "BRANCH" ? "copy" : "weights";
+  const from = `${did} of ${parent}${step ? ` at ${unit} ${count(step)}` : ""}`;
   const changed = changes.map(({ name, before, after }) => `${name} ${shown(before)} → ${shown(after)}`);
   return changed.length ? `${changed.join(", ")} (${from})` : from;
 }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from api.views.lineage import Relative, chosen, lineage_view
-from scamp_service.lifecycle import TrialState
+from scamp_service.lifecycle import Origin, TrialState
 from scamp_service.study.objective import Objective
 
 LOSS = Objective(metric="loss", direction="minimize")
 
 
 def trial(number: int, value: float | None, parent: int | None = None) -> Relative:
-    return Relative(number, TrialState.COMPLETED, value, 10, parent, None if parent is None else 5)
+    return Relative(number, TrialState.COMPLETED, Origin.BRANCH, value, 10, parent, None if parent is None else 5)
 
 
 #  0 ─┬ 3 ── 5     1 ── 4     2 has no relatives; 6 is a copy of a trial that is gone
