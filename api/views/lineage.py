@@ -42,7 +42,7 @@ class DescendantView(View):
 
 
 class LineageView(View):
-    """Families of trials: each trial is followed by those that continue from it. The family with the best one is first."""
+    """Families of trials: each is followed by those that continue from it. The family with the best trial is first."""
 
     num_trials: Annotated[int, Field(description="trials with a parent or children; more than `items` if thinned")]
     items: Annotated[list[DescendantView], Field(description="the best trials and all ancestors of each")]

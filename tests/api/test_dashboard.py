@@ -357,6 +357,46 @@ def test_trials_are_sorted_by_a_click_and_filtered_by_state(open_page: Callable[
 
 
 @pytest.mark.browser
+def test_a_filter_and_chosen_columns_are_in_the_address(open_page: Callable[..., Page]) -> None:
+    page = open_page("/studies/1")
+    page.get_by_label("Filter", exact=True).fill("depth == 4 and number < 5")
+    page.keyboard.press("Enter")
+    expect(page.locator("#trials-aside")).to_have_text("2 of 11")
+    assert sorted(trial_numbers(page)) == [1, 4]
+    page.get_by_role("button", name="Columns").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("checkbox", name="Recomp.").uncheck()
+    dialog.get_by_role("button", name="Move lr up").press("Enter")
+    dialog.get_by_role("button", name="Done").click()
+    page.reload()
+    expect(page.locator("#trials-aside")).to_have_text("2 of 11")
+    heads = page.locator("#trials thead th").all_text_contents()
+    assert heads[:5] == ["#", "State", "Value", "lr", "depth"] and "Recomp." not in heads
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert len(lines) == 3 and lines[0].startswith("number,state,origin,params.depth,params.lr,")
+
+
+@pytest.mark.browser
+def test_charts_of_parameters_are_reached_by_keyboard_and_read_as_tables(open_page: Callable[..., Page]) -> None:
+    page = open_page("/studies/1")
+    expect(page.locator("#parallel canvas")).to_be_visible()
+    page.locator("#parallel").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#parallel .tip")).to_contain_text("Trial 2")
+    page.locator("#parallel-card summary").click()
+    expect(page.locator("#parallel-card tbody tr")).to_have_count(2)
+    expect(page.locator("#parallel-card tbody")).to_contain_text("depth")
+    page.get_by_label("Parameter", exact=True).select_option("lr")
+    page.locator("#slice").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#slice .tip")).to_contain_text("Trial 0")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/studies/1/trials/0$"))
+
+
+@pytest.mark.browser
 def test_the_best_trial_is_named_with_its_parameters(open_page: Callable[..., Page]) -> None:
     page = open_page("/studies/1")
     expect(page.locator("#best")).to_have_text("0.9522")
