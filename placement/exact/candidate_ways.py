@@ -24,6 +24,7 @@ from estimators.devices.communication import collective_seconds, gang_time, grou
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind, Links
 from estimators.profile import ModelProfile
 from estimators.work import Collectives
+from placement.exact.micro_batches import MOST_PASSES, numbers
 from placement.exact.ways import Costs, Way
 from placement.pipelining.simulator import StageCost
 from placement.planning.question import divisors
@@ -40,12 +41,6 @@ MOST_SIZES = 4
 """Most micro-batches that are tried for one spread and number of stages on many ranks."""
 FEW_RANKS = 8
 """Ranks up to which twice as many micro-batches are tried."""
-MOST_MICRO_BATCHES = 8
-"""Most micro-batches for each stage of a pipeline: its bubble is then at most 1/9 of the step."""
-MOST_BY_FLOPS = 4
-"""The limit where FLOPs stand for time: they do not show that a device is slower with small micro-batches."""
-MOST_PASSES = 4096
-"""Most micro-batches × stages: plans are simulated, and a simulation of so many passes takes up to a second."""
 MOST_ODD_STAGES = 6
 """Stages on unlike devices up to which numbers that are no powers of two are tried as well."""
 
@@ -148,13 +143,11 @@ class CandidateWays:
 
     def _sizes(self, share: int, num_stages: int, most_sizes: int) -> list[int]:
         """Up to ``most_sizes`` micro-batches that divide the share of a rank, with the largest and the smallest."""
-        sizes = [size for size in divisors(share) if share // size >= num_stages]
         if num_stages > 1:
-            constraints = self._divisions.constraints
-            most = (MOST_BY_FLOPS if self._by_flops else MOST_MICRO_BATCHES) * num_stages
-            most = max(most, constraints.least("micro_batches"))
-            sizes = [size for size in sizes if share // size <= min(most, MOST_PASSES // num_stages)]
-            sizes = [size for size in sizes if constraints.allow_micro_batches(share // size)]
+            usable = numbers(share, num_stages, self._divisions.constraints, by_flops=self._by_flops)
+            sizes = [share // num for num in reversed(usable) if num * num_stages <= MOST_PASSES]
+        else:
+            sizes = divisors(share)
         step = (len(sizes) - 1) / (most_sizes - 1)
         return [sizes[round(step * place)] for place in range(most_sizes)] if len(sizes) > most_sizes else sizes
 

@@ -24,6 +24,7 @@ from estimators.model import Layout, Plan, Prediction
 from estimators.peaks.units import Unit
 from estimators.profile import ModelProfile
 from estimators.work import Work
+from placement.exact.micro_batches import MOST_PASSES, numbers
 from placement.option import Known, Option
 from placement.pipelining.bounds import least_bytes, least_seconds
 from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, is_even, smallest_cut
@@ -31,16 +32,9 @@ from placement.pipelining.passes import Schedule
 from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.shared_cores import seconds_on
 from placement.pipelining.simulator import StageCost, simulate
-from placement.planning.question import Question, degrees, divisors
+from placement.planning.question import Question, degrees
 from placement.refinement import Pipeline, Refinement
 
-MOST_MICRO_BATCHES = 8
-"""Most micro-batches for each rank that are tried: the bubble of 1F1B is then at most 1/9 of the step."""
-MOST_BY_FLOPS = 4
-"""The limit where FLOPs stand for time: they do not show that a device is slower with small micro-batches."""
-
-MOST_PASSES = 4096
-"""Most micro-batches × ranks that are simulated, if there is a choice: a simulation of so many takes up to a second."""
 MANY_RANKS = 8
 """Ranks beyond which only one number of micro-batches is tried, and only the best pipelines are listed, whatever their
 schedule."""
@@ -221,12 +215,9 @@ def _drafts(candidate: _Candidate, num_ranks: int, offered_mib: int) -> Iterator
 
 
 def _numbers(candidate: _Candidate, num_ranks: int) -> list[int]:
-    """The numbers of micro-batches to try, at most three of them: one for each rank, or more."""
-    constraints = candidate.profile.divisions.constraints
-    most = num_ranks * (MOST_BY_FLOPS if candidate.kind is FLOP_COUNTER else MOST_MICRO_BATCHES)
-    most = max(most, constraints.least("micro_batches"))
-    usable = [num for num in divisors(candidate.batch) if num_ranks <= num <= most]
-    usable = [num for num in usable if constraints.allow_micro_batches(num)]
+    """The numbers of micro-batches to try, at most three of them. There may be no choice but too many."""
+    constraints, by_flops = candidate.profile.divisions.constraints, candidate.kind is FLOP_COUNTER
+    usable = numbers(candidate.batch, num_ranks, constraints, by_flops=by_flops)
     small = [num for num in usable if num * num_ranks <= MOST_PASSES] or usable[-1:]
     return small[: 3 if num_ranks <= MANY_RANKS else 1]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from benchmarks.covering.asked import Asked
 from benchmarks.covering.asking import ask
+from benchmarks.covering.compared import Compared
 from benchmarks.covering.masked import FORMS
 from benchmarks.covering.parts import peaks_part
 from benchmarks.covering.parts.peaks_part import counted_peak
-from estimators.model import MIB
 
 TITLE = "Masks"
 HEADER = ("predicted MiB", "counted MiB", "error", "assumed", "case")
@@ -22,25 +22,16 @@ WHOLE = "chooses all"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """Bytes; ``assumed`` are the words of the assumptions, ``refusal`` is why there is no prediction."""
+class Result(Compared):
+    """``assumed`` are the words of the assumptions."""
 
-    predicted: int
-    measured: int
     assumed: str
-    refusal: str
-
-    @property
-    def error_pct(self) -> float:
-        """Error of the prediction in percent of the measured bytes; negative: too low."""
-        return 100 * (self.predicted / self.measured - 1)
 
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
         if self.refusal:
             return ["", "", "refused", self.refusal]
-        sizes = [f"{num_bytes / MIB:.1f}" for num_bytes in (self.predicted, self.measured)]
-        return [*sizes, f"{self.error_pct:+.2f} %", self.assumed]
+        return [*self.cells((self.predicted, self.measured)), self.assumed]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Asked]:
@@ -53,7 +44,8 @@ def measure(case: Asked, seconds: float) -> Result:
     """The result of one case; ``seconds`` limits its real run."""
     answer = ask(case)
     assumed = ", ".join(one.split(" (")[0] for one in answer.assumptions)
-    return Result(answer.predicted, 0 if answer.refusal else counted_peak(case, seconds), assumed, answer.refusal)
+    measured = 0 if answer.refusal else counted_peak(case, seconds)
+    return Result(answer.predicted, measured, answer.refusal, assumed)
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:

@@ -12,10 +12,10 @@ import torch
 
 from benchmarks.covering.asked import Asked
 from benchmarks.covering.asking import ask
+from benchmarks.covering.compared import Compared
 from benchmarks.covering.parts import peaks_part
 from benchmarks.estimating.measuring import heap
 from benchmarks.running.process import last_line
-from estimators.model import MIB
 from workloads.training.step import train_step
 
 NUM_DRAWN, NUM_STEPS = 10, 3
@@ -34,25 +34,14 @@ _LENGTHS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """Bytes; ``objects`` are part of the prediction. ``refusal`` says why there is none."""
+class Result(Compared):
+    """Bytes; ``objects`` are part of the prediction."""
 
-    predicted: int
     objects: int
-    measured: int
-    refusal: str
-
-    @property
-    def error_pct(self) -> float:
-        """Error of the prediction in percent of the measured bytes; negative: too low."""
-        return 100 * (self.predicted / self.measured - 1)
 
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
-        if self.refusal:
-            return ["", "", "", "refused"]
-        sizes = (f"{num_bytes / MIB:.1f}" for num_bytes in (self.predicted, self.objects, self.measured))
-        return [*sizes, f"{self.error_pct:+.2f} %"]
+        return ["", "", "", "refused"] if self.refusal else self.cells((self.predicted, self.objects, self.measured))
 
 
 def cases(quick: bool, seed: int) -> Sequence[Asked]:
@@ -71,7 +60,7 @@ def measure(case: Asked, seconds: float) -> Result:
     """The result of one case; ``seconds`` limits its real run."""
     answer = ask(case)
     counted = 0 if answer.refusal else _counted_peak(case, seconds)
-    return Result(answer.predicted + answer.objects, answer.objects, counted, answer.refusal)
+    return Result(answer.predicted + answer.objects, counted, answer.refusal, answer.objects)
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
