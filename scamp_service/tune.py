@@ -20,7 +20,8 @@ from placement.planning.answers import ChosenPlan
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
 from scamp_service.sizing.candidates import candidates_of, is_study
-from scamp_service.sizing.estimate import Estimator, listed, target
+from scamp_service.sizing.estimate import Estimator, target
+from scamp_service.sizing.estimated import listed
 from scamp_service.study.spec import TRACE_SECONDS
 
 CPU_RANK = {"CPU": 1.0}

@@ -34,7 +34,7 @@ from scamp_service.study.spec import TRACE_SECONDS
 
 if TYPE_CHECKING:
     from estimators.devices.kind import DeviceKind
-    from scamp_service.sizing.estimate import Estimate
+    from scamp_service.sizing.estimated import Estimate
 
 app = typer.Typer()
 

@@ -21,7 +21,8 @@ from placement.option import Known, Option
 from placement.planning.question import Question
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.cluster_file import NamedCluster
-from scamp_service.sizing.estimate import Estimate, Estimator
+from scamp_service.sizing.estimate import Estimator
+from scamp_service.sizing.estimated import Estimate
 from scamp_service.sizing.step_seconds import comparable_step
 
 MOST_TRACED = 3

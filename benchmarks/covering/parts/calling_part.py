@@ -14,7 +14,8 @@ from placement.model import Cluster
 from placement.option import NoPlan, Option
 from placement.planning.answers import ChosenPlan
 from scamp_service.sizing.candidates import candidates_of
-from scamp_service.sizing.estimate import ANY_MIB, Estimator, devices
+from scamp_service.sizing.estimate import Estimator, devices
+from scamp_service.sizing.estimated import ANY_MIB
 
 FOLDER = Path(__file__).parents[2] / "curves" / "calling"
 NUM_DEVICES = 4

@@ -11,7 +11,7 @@ from estimators.model import MIB, Layout, Plan
 from placement.option import Known, Option
 from placement.planning.answers import ChosenPlan
 from scamp_service.sizing.early_answers import EarlyAnswer
-from scamp_service.sizing.estimate import Estimate, listed
+from scamp_service.sizing.estimated import Estimate, listed
 
 COLUMNS = {
     "params": ("parameters",),

@@ -31,7 +31,8 @@ from scamp_service.files import write_atomically
 from scamp_service.model import Sized
 from scamp_service.settings import Settings
 from scamp_service.sizing import calibration
-from scamp_service.sizing.estimate import UNVERIFIED, Estimate, Estimator, devices, estimate, target
+from scamp_service.sizing.estimate import Estimator, devices, estimate, target
+from scamp_service.sizing.estimated import UNVERIFIED, Estimate
 from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from tests.conftest import Scamp
