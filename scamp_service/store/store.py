@@ -3,8 +3,9 @@
 Moves are compare-and-set: a lost race returns ``False``, raises nothing and changes nothing. Each method is one
 transaction, which also writes the events about its changes. Many processes and threads may use it at once. Methods
 that only read are in ``reads``. In ``writes`` are those that ranks call (``reports``), those of the leader (``leases``)
-and of the sweeper (``removal``), requests of users about a study that exists (``requests``), and trials of programs
-that use Optuna (``external``). A database that cannot be used now raises ``Unavailable``.
+and of the sweeper (``removal``), requests of users about a study that exists (``requests``), and studies and
+trials of programs that use Optuna (``external_studies``, ``external``). A database that cannot be used now raises
+``Unavailable``.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from scamp_service.store.tallies import (
     device_seconds,
 )
 from scamp_service.store.writes.external import ExternalTrials
+from scamp_service.store.writes.external_studies import ExternalStudies
 from scamp_service.store.writes.leases import Leases
 from scamp_service.store.writes.removal import Removals
 from scamp_service.store.writes.reports import Reports
@@ -55,7 +57,7 @@ MAX_BLOB_BYTES = 64 * 2**20
 NO_PARENTS: Mapping[int, int] = {}
 
 
-class Store(Reports, Leases, Removals, ExternalTrials, Requests):
+class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests):
     """Reads and writes of the study database."""
 
     def __init__(self, url: str) -> None:

@@ -1,7 +1,8 @@
 """Trials that other programs create, run and end through Optuna, and what Optuna stores beside them.
 
-A trial of ScaMP's own is never changed here. ``exchange.optuna_storage`` translates between these methods and Optuna;
-nothing here imports it. Distributions are texts, as Optuna writes them. Attributes are any values of Python's JSON.
+Their studies are in ``external_studies``. A trial of ScaMP's own is never changed here. ``exchange.optuna_storage``
+translates between these methods and Optuna; nothing here imports it. Distributions are texts, as Optuna writes them.
+Attributes are any values of Python's JSON.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from sqlalchemy import bindparam, select
 from estimators.model import Plan
 from scamp_service.errors import Conflict, NotFound
 from scamp_service.lifecycle import LIVE_TRIALS, Origin, StudyState, TrialState
-from scamp_service.model import Json, Study
+from scamp_service.model import Json
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
 from scamp_service.store.tallies import EXTERNAL
-from scamp_service.store.writes.requests import KEY
+from scamp_service.store.writes.external_studies import exists, no_study
 from scamp_service.store.writes.transactions import Transactions
 
 RUN_BY_OTHERS = "created and run by another program, through Optuna"
@@ -34,7 +35,6 @@ Searched = Mapping[str, tuple[float, str]]
 """Parameter → Optuna's number for its value, and its distribution."""
 
 _S, _T, _X = schema.studies, schema.trials, schema.external_trials
-_exists = _S.c.state != StudyState.DELETED
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +93,17 @@ _SEEN = select(
 ).outerjoin(_X, _X.c.trial_id == _T.c.id)
 _NEWER = _SEEN.where(_T.c.study_id == bindparam("study_id"), _T.c.id > bindparam("after")).order_by(_T.c.id)
 _CHOSEN = _SEEN.where(_T.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_T.c.id)
-_WHERE = (
-    select(_T.c.study_id, _T.c.number).join(_S, _S.c.id == _T.c.study_id).where(_T.c.id == bindparam("id"), _exists)
-)
+_WHERE = select(_T.c.study_id, _T.c.number).join(_S, _S.c.id == _T.c.study_id).where(_T.c.id == bindparam("id"), exists)
 _ID = (
     select(_T.c.id)
     .join(_S, _S.c.id == _T.c.study_id)
-    .where(_T.c.study_id == bindparam("study_id"), _T.c.number == bindparam("number"), _exists)
-)
-_EVERY_STUDY = select(*(_S.c[name] for name in Study.__slots__)).where(_exists).order_by(_S.c.id)
-_NAMED = select(_S.c.id).where(_S.c.name == bindparam("name"), _exists).order_by(_S.c.id)
-_STUDY_STATE = select(_S.c.state).where(_S.c.id == bindparam("id"), _exists)
-_END_STUDY = (
-    sa.update(_S)
-    .where(_S.c.id == bindparam("_id"), _S.c.state == StudyState.EXTERNAL)
-    .values(state=StudyState.COMPLETED, finished_at=bindparam("_finished_at"))
-    .returning(_S.c.name)
+    .where(_T.c.study_id == bindparam("study_id"), _T.c.number == bindparam("number"), exists)
 )
 _HELD = (
     select(*sql.COUNTED, _T.c.study_id, _T.c.number, _X.c.searched)
     .join(_S, _S.c.id == _T.c.study_id)
     .outerjoin(_X, _X.c.trial_id == _T.c.id)
-    .where(_T.c.id == bindparam("id"), _exists)
+    .where(_T.c.id == bindparam("id"), exists)
     .with_for_update(of=_T)
 )
 _MOVE = (
@@ -144,82 +133,14 @@ _REPORTS = (
     .where(_R.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
     .order_by(_R.c.trial_id, _R.c.step)
 )
-_TA, _SA = schema.trial_attributes, schema.study_attributes
+_TA = schema.trial_attributes
 _ATTRIBUTES = select(_TA.c.trial_id, _TA.c.is_system, _TA.c.name, _TA.c.value).where(
     _TA.c.trial_id.in_(bindparam("trial_ids", expanding=True))
-)
-_STUDY_ATTRIBUTES = select(_SA.c.name, _SA.c.value).where(
-    _SA.c.study_id == bindparam("study_id"),
-    _SA.c.is_system == bindparam("is_system"),
-    _SA.c.name.not_like(f"{KEY}%"),
 )
 
 
 class ExternalTrials(Transactions):
-    """The methods of the store for studies and trials of other programs."""
-
-    # --- studies -----------------------------------------------------------------------------------------------
-
-    def create_external_study(self, name: str, spec: Json, *, now: float) -> int:
-        """Create an EXTERNAL study with what is known of it as ``spec``. Raises ``Conflict`` if the name is taken."""
-        row = {"name": name, "state": StudyState.EXTERNAL, "spec": spec, "created_at": now, "body_sha256": ""}
-        with self._write() as connection:
-            self._database.order_commits(connection)  # nobody else takes the name meanwhile
-            if connection.execute(_NAMED, {"name": name}).first():
-                raise Conflict(f"there is a study called {name!r}; choose another name, or load that study")
-            study_id = int(connection.execute(sa.insert(_S).returning(_S.c.id), row).scalar_one())
-            data = {"id": study_id, "name": name, "state": StudyState.EXTERNAL}
-            self._emit(connection, "study", data, now, study_id)
-        return study_id
-
-    def add_external_study(self, name: str, spec: Json, *, now: float, created_at: float) -> int:
-        """Create an EXTERNAL study that began at ``created_at``, also if another one has its name."""
-        row = {"name": name, "state": StudyState.EXTERNAL, "spec": spec, "created_at": created_at, "body_sha256": ""}
-        with self._write() as connection:
-            study_id = int(connection.execute(sa.insert(_S).returning(_S.c.id), row).scalar_one())
-            data = {"id": study_id, "name": name, "state": StudyState.EXTERNAL}
-            self._emit(connection, "study", data, now, study_id)
-        return study_id
-
-    def end_external_study(self, study_id: int, *, finished_at: float, now: float) -> bool:
-        """Move an EXTERNAL study to COMPLETED, as one that has ended at ``finished_at``; otherwise False."""
-        with self._write() as connection:
-            name = connection.execute(_END_STUDY, {"_id": study_id, "_finished_at": finished_at}).scalar()
-            if name is not None:
-                data = {"id": study_id, "name": name, "state": StudyState.COMPLETED}
-                self._emit(connection, "study", data, now, study_id)
-        return name is not None
-
-    def every_study(self) -> list[Study]:
-        """All studies that are not deleted, by id."""
-        return [Study(*row) for row in self._rows(_EVERY_STUDY)]
-
-    def studies_named(self, name: str) -> list[int]:
-        """Ids of the studies with exactly this name, by id."""
-        return [row[0] for row in self._rows(_NAMED, name=name)]
-
-    def study_state(self, study_id: int) -> StudyState:
-        """The state of a study. Raises ``NotFound``."""
-        rows = self._rows(_STUDY_STATE, id=study_id)
-        if not rows:
-            raise _no_study(study_id)
-        state: StudyState = rows[0][0]
-        return state
-
-    def set_study_attribute(self, study_id: int, name: str, value: Any, *, is_system: bool) -> None:
-        """Set what Optuna or its user stores about a study. Raises ``NotFound``."""
-        statement = sql.upsert(self._database.sqlite, _SA)
-        with self._write() as connection:
-            if connection.execute(_STUDY_STATE, {"id": study_id}).first() is None:
-                raise _no_study(study_id)
-            row = {"study_id": study_id, "is_system": is_system, "name": name, "value": value}
-            connection.execute(statement, row)
-
-    def study_attributes(self, study_id: int, *, is_system: bool) -> dict[str, Any]:
-        """Attributes that Optuna or its user has stored with a study."""
-        return dict(tuple(row) for row in self._rows(_STUDY_ATTRIBUTES, study_id=study_id, is_system=is_system))
-
-    # --- trials ------------------------------------------------------------------------------------------------
+    """The methods of the store for trials of other programs."""
 
     def create_external_trials(self, study_id: int, trials: Sequence[NewTrial], *, now: float) -> list[int]:
         """Create trials with the next numbers of the study, and return their ids. Raises ``NotFound``.
@@ -230,7 +151,7 @@ class ExternalTrials(Transactions):
         with self._write() as connection:
             state = connection.execute(sql.LOCK_STUDY, {"study_id": study_id}).scalar()
             if state is None or state is StudyState.DELETED:
-                raise _no_study(study_id)
+                raise no_study(study_id)
             first = int(connection.execute(sql.NEXT_NUMBER, {"study_id": study_id}).scalar_one())
             events = []
             for number, trial in enumerate(trials, first):
@@ -429,10 +350,6 @@ def _row(study_id: int, number: int, trial: NewTrial, now: float) -> dict[str, A
 def several(values: Sequence[float] | None) -> list[float] | None:
     """The values of a trial if they are those of several objectives."""
     return [float(value) for value in values] if values is not None and len(values) > 1 else None
-
-
-def _no_study(study_id: int) -> NotFound:
-    return NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
 
 
 def finite(value: Any) -> Any:
