@@ -68,6 +68,7 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         num_trials=0,
         searched=frozenset(spec.space),
         mutate=perturbation_of(spec),
+        one_shot=spec.search.one_shot,
         inherits=spec.search.inherits,
         predicted=spec.predicted,
     )

@@ -42,7 +42,7 @@ SAMPLERS: Mapping[str, type[Sampler]] = {
 def reads_history(spec: StudySpec) -> bool:
     """Whether proposals for a study depend on its earlier trials."""
     known = SAMPLERS.get(spec.search.sampler.name)
-    return known is None or known.reads_history
+    return known is None or known.reads_history or spec.search.one_shot is not None
 
 
 def in_process(spec: StudySpec) -> bool:

@@ -17,6 +17,7 @@ from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
 from scamp_service.sizing.user_workload import IMPORT_SECONDS, ask_workload, cannot_be_used
+from scamp_service.study.one_shot import SUPERNET
 from scamp_service.study.spaces.constraints import Constraints
 from scamp_service.study.spaces.slots import Slot, completed, nested, slots_of
 from scamp_service.study.spaces.space import ends
@@ -86,7 +87,7 @@ def _try(spec: StudySpec, code: bytes, process: TraceProcess) -> DryRun | None:
         raise cannot_be_used(spec, answer["wrong"])
     if spec.search.inherits and not answer["inherits"]:
         raise _inherits_nothing(spec)
-    return found_in(answer, len(candidates) == _num_values(spec))
+    return found_in(answer, len(candidates) >= _num_values(spec))
 
 
 def _inherits_nothing(spec: StudySpec) -> InvalidInput:
@@ -115,8 +116,9 @@ def candidates_to_try(spec: StudySpec) -> list[Params]:
 
         return {**spec.fixed, **nested(slots, completed(slots, value_of), names)}
 
+    supernet = [{**spec.fixed, SUPERNET: True}] if spec.search.one_shot is not None else []
     found = [candidate(number) for number in range(min(MOST_CANDIDATES, _num_values(spec)))]
-    return [params for params in found if not constraints.broken(params)] or found
+    return supernet + ([params for params in found if not constraints.broken(params)] or found)
 
 
 def found_in(answer: Json, have_all_values: bool) -> DryRun:
@@ -140,6 +142,8 @@ def judge(spec: StudySpec, found: DryRun) -> list[str]:
     if not found.metrics:
         return []
     wrong, doubtful = list(_wrong_objective(spec, found)), []
+    if spec.search.one_shot is not None and SUPERNET not in found.read:
+        wrong.append(f"search.one_shot: the workload never reads the parameter {SUPERNET!r}, so it has no supernet")
     for name in dict.fromkeys([*spec.space, *spec.fixed]):
         if name in found.read or name in READ_BY_SCAMP:
             continue

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from scamp_service.study.objective import PREDICTED, Objective
 from scamp_service.study.objectives import Objectives
+from scamp_service.study.one_shot import SUPERNET, OneShot
 from scamp_service.study.predicted import Predicted
 from scamp_service.study.sampler_options import EvolutionOptions, Sampler, TpeOptions
 from scamp_service.study.spaces.constraints import Constraints
@@ -77,11 +78,12 @@ class SearchOptions(Strict):
     seed: Annotated[Integer, Field(ge=0, le=2**31)] = 0
     history: Annotated[list[Earlier], at_most(20)] = Field(default=[], max_length=20)
     filter: Filter | None = None
+    one_shot: OneShot | None = None
 
     @property
     def inherits(self) -> bool:
         """Whether candidates may begin with weights of earlier ones."""
-        return isinstance(self.sampler, EvolutionOptions) and self.sampler.inherit
+        return self.one_shot is not None or (isinstance(self.sampler, EvolutionOptions) and self.sampler.inherit)
 
 
 class Budget(Strict):
@@ -217,6 +219,7 @@ class StudySpec(Strict):
         if len(self.start_with) > self.budget.trials:
             yield f"start_with has {len(self.start_with)} candidates, but the budget allows {self.budget.trials} trials"
         yield from self._stopping_complaints()
+        yield from self._one_shot_complaints()
         yield from self._batch_complaints()
 
     def _objective_complaints(self) -> Iterator[str]:
@@ -315,6 +318,30 @@ class StudySpec(Strict):
             if count > 1:
                 why = next(rule.once_because for rule in rules if rule.rule == name)
                 yield f"stopping: {count} rules {name}; {why}, so keep one"
+
+    def _one_shot_complaints(self) -> Iterator[str]:
+        one_shot, sampler = self.search.one_shot, self.search.sampler
+        if one_shot is None:
+            return
+        if any(not isinstance(rule, NeverOptions) for rule in self.stopping_rules):
+            yield "one_shot decides by itself who trains: set stopping to {rule: none}"
+        if sampler.name in ("grid", "brute_force"):
+            yield f"{sampler.name} search ends by itself; one_shot needs a sampler that does not, such as random"
+        if isinstance(sampler, EvolutionOptions) and sampler.inherit:
+            yield "candidates of one_shot inherit from the supernet: remove the option inherit of evolution"
+        if self.every_objective.is_several or self.every_objective.are_predicted:
+            yield "one_shot ranks candidates by one objective that evaluate returns"
+        if self.objective.metric == "train_loss":
+            yield "one_shot scores candidates without training, so train_loss cannot be the objective"
+        if self.budget.target is not None:
+            yield "budget.target cannot be used with one_shot, as the supernet might reach it"
+        if SUPERNET in {*self.space, *self.fixed}:
+            yield f"{SUPERNET}: one_shot sets this parameter itself; remove it from the study"
+        if self.budget.trials < one_shot.num_trials:
+            yield (
+                f"budget.trials ({self.budget.trials}) must be at least {one_shot.num_trials}: the supernet, "
+                f"{one_shot.candidates} candidates and the best {one_shot.best}, trained alone"
+            )
 
     def _batch_complaints(self) -> Iterator[str]:
         """Check ``batch``, the only parameter that ScaMP itself reads."""

@@ -18,6 +18,7 @@ from scamp_service.model import Json, Sized
 from scamp_service.search.history import Past
 from scamp_service.search.proposals import Search
 from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.search.running.one_shot import OneShotSearch
 from scamp_service.study.spec import StudySpec
 from tests.simulation.faults import Clock
 from tests.simulation.world import World
@@ -131,13 +132,13 @@ class SimulatedProposer:
     def __init__(self, clock: Clock, rng: random.Random, slow: float = 0.0) -> None:
         self.clock, self.rng, self.slow = clock, rng, slow
         self.pending: dict[int, tuple[float, float, int, Proposal | Exception]] = {}  # study → ready, begun, …
-        self.searches: dict[int, Search] = {}
+        self.searches: dict[int, Search | OneShotSearch] = {}
 
     def request(self, study_id: int, spec: StudySpec, changed: Iterable[Past], first_number: int, count: int) -> None:
         search = self.searches.pop(study_id, None)
         answer: Proposal | Exception
         try:
-            search = search or Search(spec)
+            search = search or _search_of(spec)
             candidates = search.propose(changed, first_number, count)
             answer, self.searches[study_id] = Proposal(candidates, len(candidates) < count, search.parents), search
         except Exception as error:
@@ -161,3 +162,8 @@ class SimulatedProposer:
         for known in (self.pending, self.searches):
             for study_id in [one for one in known if one not in live_studies]:
                 known.pop(study_id)
+
+
+def _search_of(spec: StudySpec) -> Search | OneShotSearch:
+    one_shot = spec.search.one_shot
+    return Search(spec) if one_shot is None else OneShotSearch(spec, one_shot, Search(spec))

@@ -199,3 +199,19 @@ class Simulation:
             if trial_id == trial.id:
                 newest[round(value)] = max(newest.get(round(value), (0, 0)), (attempt, seq))
         assert sorted(newest) == sorted(steps), f"{where}: acknowledged steps {sorted(newest)}, stored {sorted(steps)}"
+
+
+class OneShotSimulation(Simulation):
+    """The same with studies of one-shot search, whose parts come one after another."""
+
+    def spec(self, number: int) -> Json:
+        return {
+            "name": f"study {number}",
+            "workload": "vit_digits",
+            "objective": {"metric": "score", "direction": "maximize"},
+            "space": {"slow": {"choice": [1, 2, 3, 4, 5]}},
+            "fixed": {"mib": 30, "ranks": 1, "spike": 0},
+            "search": {"sampler": "random", "seed": self.seed, "one_shot": {"candidates": 5, "best": 2, "steps": 12}},
+            "stopping": {"rule": "none"},
+            "budget": {"trials": 8, "steps": 8, "report_every": 2, "max_lost": 1000, "max_oom": 10},
+        }

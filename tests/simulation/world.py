@@ -230,7 +230,8 @@ class World:
             self.num_faults += 1
             self.finish(gang, Outcome.FAULT, "No space left on device: /checkpoints")
             return
-        self._save(gang)
+        if last:
+            self._save(gang)
         metric = Metric(
             order.trial_id,
             order.attempt,
@@ -256,13 +257,13 @@ class World:
                 metrics=[metric],
                 objectives=order.metrics,
                 measured_bytes=tensors_mib(order.candidate.params) * MIB,
-                checkpoint_step=metric.step,
+                checkpoint_step=metric.step or -1,
                 step_seconds=step_seconds(order),
                 timed_steps=metric.step,
                 now=self.clock.now,
             )
             if accepted:
-                gang.recorded = max(gang.recorded, metric.step)
+                gang.recorded = max(gang.recorded, metric.step or -1)
                 self.recorded[(order.trial_id, order.attempt)] = gang.recorded
                 self.acknowledged[(metric.trial_id, metric.attempt, metric.seq)] = metric.values[order.metrics[0]]
             return accepted

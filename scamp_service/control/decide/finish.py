@@ -20,10 +20,7 @@ def finish_studies(s: Snapshot) -> Iterator[Effect]:
     A broken study, or one that has reached a limit of its budget, first becomes STOPPING, so that its trials end. A
     study with INFEASIBLE trials stays open until these verdicts have some age.
     """
-    busy = {trial.study_id for trial in (*s.trials, *s.refused)}
-    for refusals, seconds in s.refusals.items():
-        if seconds < (RETURN_SECONDS if refusals.once_fit else JOIN_SECONDS):
-            busy.add(refusals.study_id)
+    busy = {trial.study_id for trial in s.trials} | set(waiting_for_devices(s))
     for study in s.studies.values():
         if study.broken and study.state is StudyState.RUNNING:
             yield FinishStudy(study.id, StudyState.STOPPING, study.broken)
@@ -34,3 +31,11 @@ def finish_studies(s: Snapshot) -> Iterator[Effect]:
                 yield FinishStudy(study.id, StudyState.COMPLETED, study.used_up)
             else:
                 yield FinishStudy(study.id, StudyState.FAILED if study.broken else StudyState.STOPPED, study.broken)
+
+
+def waiting_for_devices(s: Snapshot) -> Iterator[int]:
+    """Studies with INFEASIBLE trials that may still find devices, as these join or return."""
+    yield from (trial.study_id for trial in s.refused)
+    for refusals, seconds in s.refusals.items():
+        if seconds < (RETURN_SECONDS if refusals.once_fit else JOIN_SECONDS):
+            yield refusals.study_id

@@ -20,6 +20,7 @@ from scamp_service.control.executor import GangState
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, due_rungs, next_pause
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Trial
+from scamp_service.study.one_shot import Part
 
 STALL_WEIGHT = 3
 """An attempt that stalled counts as so many losses: a trial that hangs twice probably hangs always, and slowly."""
@@ -108,6 +109,13 @@ def _done(study: StudyRules, trial: Trial) -> Effect:
             "no other trial compares with that; evaluate must return finite numbers"
         )
         return MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "value": value})
+    match study.part_of(trial):
+        case Part.SUPERNET:
+            reason = f"trained all {study.steps_of(trial)} steps as the supernet, with whose weights candidates begin"
+            return MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
+        case Part.SCORED:
+            reason = f"not trained: scores {trial.value:.4g} with weights of the supernet, trial {trial.parent_number}"
+            return MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
     if (rung := next_pause(study.stopping, trial)) is not None and rung <= trial.step:
         return MoveTrial(trial, TrialState.PAUSED, {"reason": f"paused at step {trial.step}, {NOT_COMPARED}"})
     return MoveTrial(trial, TrialState.COMPLETED, {"reason": f"trained all {study.steps} steps"})

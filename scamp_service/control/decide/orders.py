@@ -27,7 +27,7 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         devices=attempt.devices,
         mib_per_rank=attempt.mib_per_rank,
         seed=study.seed + trial.number,
-        steps=study.steps,
+        steps=study.steps_of(trial),
         report_every=study.report_every,
         metrics=study.objectives.names,
         resume=resume,

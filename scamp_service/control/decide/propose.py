@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from scamp_service.control.decide.effects import CreateTrials, Effect, Propose
+from scamp_service.control.decide.finish import waiting_for_devices
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.search.proposer import Asked, Proposal
 
@@ -12,12 +13,18 @@ from scamp_service.search.proposer import Asked, Proposal
 def propose(s: Snapshot, promoted: Mapping[int, int]) -> Iterator[Effect]:
     """Propose as many candidates as there is ``room`` for, beside the paused trials of a study that were ``promoted``.
 
-    An answer counts only if it begins with the study's next number. The sampler is asked again if it has failed.
+    An answer counts only if it begins with the study's next number. The sampler is asked again if it has failed. In
+    one-shot search nothing is proposed that depends on trials that have not ended.
     """
+    may_still_train = {trial.study_id for trial in s.trials} | set(waiting_for_devices(s))
     for study in s.studies.values():
         if not study.wants_trials:
             continue
         count = min(s.room(study.id) - promoted.get(study.id, 0), study.max_trials - study.num_trials)
+        if study.one_shot is not None:
+            count = min(count, study.one_shot.num_until_wait(study.num_trials))
+            if study.one_shot.waits(study.num_trials) and study.id in may_still_train:
+                continue
         if count <= 0:
             continue
         match s.asked.get(study.id):

@@ -10,10 +10,11 @@ from scamp_service.control.decide.ending import ended_with
 from scamp_service.control.decide.faults import must_wait, size_later
 from scamp_service.control.decide.finish import RETURN_WORDS
 from scamp_service.control.decide.place import missing_devices
-from scamp_service.control.decide.snapshot import Corrections, Snapshot
+from scamp_service.control.decide.snapshot import Corrections, Snapshot, StudyRules
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.lifecycle import NO_PLAN_YET, WAITS_FOR_PLAN, StudyState, TrialState
 from scamp_service.model import Json, Sized, Trial
+from scamp_service.study.one_shot import Part
 
 
 def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effect]:
@@ -32,7 +33,7 @@ def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effe
             yield ended_with(study, trial)
             continue
         match s.sized.get(trial.id):
-            case Sized() as sized if not trial.attempt and (why := study.predicted.why_not(sized.quantities)):
+            case Sized() as sized if not trial.attempt and (why := _breaks_bound(study, trial, sized)):
                 refused: Json = {"family": study.family(trial), "reason": f"not trained: {why}"}
                 yield MoveTrial(trial, TrialState.INFEASIBLE, refused, sized)
             case Sized() as sized if unknown := study.objectives.unknown(sized.quantities):
@@ -52,6 +53,11 @@ def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effe
                 yield Size(trial, demand_of(s, learned, own, trial))
                 if trial.reason.startswith(WAITS_FOR_PLAN) and (reason := _why_no_plan_yet(s, trial)) != trial.reason:
                     yield MoveTrial(trial, TrialState.WAITING, {"reason": reason})
+
+
+def _breaks_bound(study: StudyRules, trial: Trial, sized: Sized) -> str:
+    """The bound on what is predicted that the trial breaks; bounds are for candidates, not for a supernet of them."""
+    return "" if study.part_of(trial) is Part.SUPERNET else study.predicted.why_not(sized.quantities)
 
 
 def _why_no_plan_yet(s: Snapshot, trial: Trial) -> str:

@@ -13,10 +13,11 @@ from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.families import family
 from scamp_service.control.stopping.rule import Rule
 from scamp_service.control.stopping.rung import Rung
-from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.lifecycle import Origin, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
 from scamp_service.search.proposer import Asked
 from scamp_service.study.objectives import Objectives, Values
+from scamp_service.study.one_shot import OneShot, Part, is_supernet
 from scamp_service.study.predicted import NO_BOUNDS, Predicted
 from scamp_service.study.spec import TRACE_SECONDS
 from scamp_service.study.values import Params
@@ -51,6 +52,7 @@ class StudyRules:
     mutate: Callable[[Params, int], Params] | None = (
         None  # parameters for a copy, from those of the donor and its number
     )
+    one_shot: OneShot | None = None
     inherits: bool = False  # whether its candidates may begin with weights of earlier ones
     predicted: Predicted = NO_BOUNDS  # bounds on what is predicted of a trial that has not trained yet
     exhausted: bool = False  # the sampler has nothing more to propose
@@ -63,6 +65,24 @@ class StudyRules:
         used up."""
         is_open = self.state is StudyState.RUNNING and not self.used_up
         return is_open and not self.exhausted and self.num_trials < self.max_trials
+
+    def part_of(self, trial: Trial) -> Part:
+        """The part of a trial in one-shot search; that of all trials in any other is to train alone."""
+        if self.one_shot is None or trial.origin is not Origin.SEARCH:
+            return Part.ALONE
+        if is_supernet(trial.params):
+            return Part.SUPERNET
+        return Part.ALONE if trial.parent is None else Part.SCORED
+
+    def steps_of(self, trial: Trial) -> int:
+        """Steps that a trial trains; 0: it is only evaluated."""
+        match self.part_of(trial):
+            case Part.SUPERNET:
+                assert self.one_shot is not None
+                return self.one_shot.steps or self.steps
+            case Part.SCORED:
+                return 0
+        return self.steps
 
     def candidate(self, trial: Trial) -> Candidate:
         """The candidate of one of the study's trials."""

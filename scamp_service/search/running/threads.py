@@ -18,6 +18,7 @@ from scamp_service.search.history import Completed, Past
 from scamp_service.search.proposals import Search, in_process
 from scamp_service.search.proposer import Asked, Proposal
 from scamp_service.search.running.filtered import FilteredSearch
+from scamp_service.search.running.one_shot import OneShotSearch
 from scamp_service.search.running.remote_search import RemoteSearch
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
@@ -26,7 +27,7 @@ PATIENCE_SECONDS = 10.0
 """A sampler that takes longer does not keep those of other studies from starting."""
 
 
-AnySearch = Search | RemoteSearch | FilteredSearch
+AnySearch = Search | RemoteSearch | FilteredSearch | OneShotSearch
 
 
 @dataclass(slots=True, eq=False)
@@ -162,6 +163,8 @@ class ThreadProposer:
             made: AnySearch = own
             if job.spec.search.filter is not None:
                 made = FilteredSearch(own, job.spec.search.filter, partial(self._score_of, job.study_id, job.spec))
+            if job.spec.search.one_shot is not None:
+                made = OneShotSearch(job.spec, job.spec.search.one_shot, made)
             with self._lock:
                 job.search = made
                 is_outdated = self._asked.get(job.study_id) is not job

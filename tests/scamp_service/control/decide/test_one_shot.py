@@ -1,0 +1,91 @@
+"""One-shot search: the supernet, then candidates that are only evaluated, then the best of them alone, in this order
+through crashes of the controller at any write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scamp_service.control.decide import effects as d
+from scamp_service.control.stopping.never_stop import NeverStop
+from scamp_service.lifecycle import Origin, Outcome, StudyState, TrialState
+from scamp_service.model import Refusals, Trial
+from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.study.one_shot import OneShot
+from scamp_service.study.predicted import Predicted
+from tests.quick_store import empty_store
+from tests.scamp_service.control.decide.snapshots import ALIVE, effects, only_move, study
+from tests.simulation.simulation import OneShotSimulation
+from tests.values import attempt, sized, trial
+from workloads.training.checkpoints.name import CheckpointName, Donor
+
+SUPERNET = trial(params={"supernet": True}, step=400, value=0.5)
+SCORED = trial(params={"width": 8}, parent_id=9, parent_number=0, parent_step=400, value=0.75)
+
+
+def rules(**changes: Any) -> Any:
+    one_shot = OneShot(candidates=6, best=2, steps=400)
+    return {1: study(one_shot=one_shot, inherits=True, stopping=NeverStop(), max_trials=20, **changes)}
+
+
+def done(one: Trial) -> d.MoveTrial:
+    found = effects(trials=[one], attempts=[attempt(outcome=Outcome.DONE)], studies=rules(), gangs={"1/1": ALIVE})
+    return only_move(found)
+
+
+def test_only_what_trains_alone_is_completed() -> None:
+    supernet, scored, alone = done(SUPERNET), done(SCORED), done(replace(SCORED, parent_id=None))
+    assert supernet.to is scored.to is TrialState.PRUNED and alone.to is TrialState.COMPLETED
+    assert supernet.changes["reason"].startswith("trained all 400 steps as the supernet")
+    assert scored.changes["reason"] == "not trained: scores 0.75 with weights of the supernet, trial 0"
+    assert done(replace(SUPERNET, origin=Origin.ENQUEUED)).to is TrialState.COMPLETED
+
+
+def test_the_supernet_trains_its_own_steps_and_candidates_none() -> None:
+    waiting = [replace(one, id=i, state=TrialState.QUEUED, attempt=0) for i, one in enumerate((SUPERNET, SCORED), 1)]
+    donor = Donor(CheckpointName(9, 400), {"supernet": True})
+    found = effects(trials=waiting, studies=rules(), donors={2: donor})
+    orders = [e.order for e in found if isinstance(e, d.Begin)]
+    assert [(one.steps, one.donor) for one in orders] == [(400, None), (0, donor)]
+
+
+@pytest.mark.parametrize(("num_trials", "count"), [(1, 4), (5, 2), (7, 2)])
+def test_nothing_is_proposed_that_depends_on_trials_that_have_not_ended(num_trials: int, count: int) -> None:
+    studies = rules(num_trials=num_trials)
+    assert effects(trials=[], studies=studies) == [d.Propose(1, num_trials, count)]
+    waits = num_trials != 5
+    found = effects(trials=[trial()], attempts=[attempt()], gangs={"1/1": ALIVE}, studies=studies)
+    assert [isinstance(e, d.Propose) for e in found] == [True] * (not waits)
+    new = Refusals(1, (), once_fit=False, newest_at=0.0)
+    assert bool(effects(trials=[], studies=studies, refusals={new: 1.0})) is not waits, "devices may be joining"
+    assert effects(trials=[], studies=studies, refusals={new: 60.0})
+    answer = Asked(num_trials, answer=Proposal([{"x": 1}], parents=[0]))
+    created = d.CreateTrials(1, num_trials, [{"x": 1}], parents=[0])
+    assert effects(trials=[], studies=studies, asked={1: answer}) == [created]
+
+
+def test_bounds_on_what_is_predicted_hold_for_candidates_and_not_for_the_supernet() -> None:
+    waiting = {"state": TrialState.WAITING, "attempt": 0, "value": None, "step": 0}
+    studies, found = rules(predicted=Predicted.model_validate({"peak_mib": {"max": 1}})), sized()
+    moves = [
+        only_move(effects(trials=[replace(one, **waiting)], studies=studies, sized={1: found})).to  # type: ignore[arg-type]
+        for one in (SUPERNET, SCORED)
+    ]
+    assert moves == [TrialState.QUEUED, TrialState.INFEASIBLE]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_candidates_are_trained_alone_whatever_is_killed_on_the_way(seed: int) -> None:
+    simulation = OneShotSimulation(empty_store(), seed)
+    simulation.run()
+    for ended in simulation.store.studies():
+        trials = simulation.store.trials(ended.id)
+        supernet, *scored = (one for one in trials if one.state is TrialState.PRUNED)
+        assert ended.state is StudyState.COMPLETED and supernet.step == 12 and supernet.number == 0
+        assert [(one.step, one.parent_number) for one in scored] == [(0, 0)] * 5
+        ranked = [one.params for one in sorted(scored, key=lambda one: (-(one.value or 0.0), one.number))]
+        different = [one for place, one in enumerate(ranked) if one not in ranked[:place]]
+        alone = [one for one in trials if one.state is TrialState.COMPLETED]
+        assert [one.params for one in alone] == different[:2] and not any(one.parent for one in alone)
