@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
+from workloads.options import NAMES as OPTIONS
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WrongResult, expect_loss, expect_optimizer, kinds_of
 
-_SERVICE_PARAMS = ("batch", "lr", "weight_decay")  # read by ScaMP; passed on only to functions that take them
+_SERVICE_PARAMS = ("batch", "lr", "weight_decay", *OPTIONS)  # read by ScaMP; passed on only to functions that take them
 
 
 class FunctionWorkload(Workload):

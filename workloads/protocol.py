@@ -26,6 +26,7 @@ from workloads.trial import Trial
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from torch.optim.lr_scheduler import LRScheduler
 
 __all__ = ["Batch", "Chain", "Spatial", "Split", "Workload", "hints", "inheritance"]
 
@@ -40,7 +41,8 @@ class Workload(ABC):
     """One candidate's training. Subclass it, and name the class in a study: ``workload: model.py:MyWorkload``.
 
     ``params`` holds the sampled and fixed parameters of the candidate. ScaMP itself reads ``batch``, the number of
-    samples in one optimizer step over all ranks; without it, it takes ``default_batch``. Raise ``ValueError`` in the
+    samples in one optimizer step over all ranks; without it, it takes ``default_batch``. It also reads ``clip_norm``,
+    ``precision``, ``ema_decay`` and ``swa_start`` (see ``workloads.options``). Raise ``ValueError`` in the
     constructor for parameters that make no sense: the message becomes the reason why the candidate is infeasible.
     """
 
@@ -154,6 +156,17 @@ class Workload(ABC):
             lr=float(self.params.get("lr", 1e-3)),
             weight_decay=float(self.params.get("weight_decay", 0.01)),
         )
+
+    def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler | Sequence[LRScheduler] | None:
+        """Optional: a scheduler of ``torch.optim.lr_scheduler``, or several, for a training of ``steps`` steps.
+
+        ScaMP steps it after every optimizer step, and stores its state in checkpoints. ``ReduceLROnPlateau`` is stored
+        as well; ``on_evaluate`` steps it.
+        """
+        return None
+
+    def on_evaluate(self, metrics: Mapping[str, float]) -> None:  # noqa: B027 - may stay empty
+        """Called on every rank after each evaluation, with the metrics that are reported, as with ``train_loss``."""
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
         """The repeated blocks, which are sharded and recomputed one by one; default: the longest ``nn.ModuleList``."""

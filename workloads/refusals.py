@@ -144,8 +144,8 @@ def expect_no_scaler(workload: Workload) -> None:
     for name, value in vars(workload).items():
         if isinstance(value, GradScaler):
             raise WorkloadError(
-                f"the workload has a GradScaler, self.{name}: ScaMP computes and applies the gradients, and does not "
-                "scale the loss; remove it, and train in bfloat16 (torch.autocast) or in float32"
+                f"the workload has a GradScaler, self.{name}: ScaMP computes and applies the gradients, and scales "
+                "the loss itself; remove it, and give the study the parameter precision: fp16 or bf16"
             )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -56,7 +56,8 @@ class Recipe:
     the model on all micro-batches that it is given, each with this number of samples; whatever one such function keeps,
     others do not know. None: there is no evaluation. ``make_evaluation_batch`` is for it what ``make_batch`` is for
     steps. ``unfreezes`` is the assumption that all parameters of the optimizer train, if a later step may unfreeze some
-    of them; empty if not. ``most_parts`` returns the number of parts that the
+    of them; empty if not. ``averages`` returns what is kept for each parameter between steps besides the states of the
+    optimizer, from the first update on. ``most_parts`` returns the number of parts that the
     layers of a block can be divided into, and ``divisions`` how the model with its blocks can be divided. ``rank_part``
     returns the part of a batch that a rank has. ``on_cuda`` asks for the behaviour on CUDA (see
     ``estimators.tracing.cuda``). ``num_copied`` returns how many tensors a step copies because forward passes change
@@ -73,6 +74,7 @@ class Recipe:
     unfreezes: str = ""
     make_evaluation: Callable[[], Evaluate] | None = None
     make_evaluation_batch: Callable[[int], Batch] = lambda size: None
+    averages: Callable[[nn.Module], Mapping[Tensor, Tensor]] = lambda model: {}
     most_parts: Callable[[nn.Module], int] = lambda block: 1
     divisions: Callable[[nn.Module, Sequence[nn.Module]], Divisions] = lambda model, blocks: INDIVISIBLE
     rank_part: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
@@ -315,7 +317,7 @@ class Session:
                 bool(self._recipe.unfreezes) or values.assumptions.varies or self.has_drawn or _random_state() != before
             )
 
-        watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, update, varies)
+        watched = self._watched(update, varies)
         if num > 1:  # an earlier micro-batch may have used them
             watched.fill(self._filled)
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
@@ -366,10 +368,13 @@ class Session:
         for parameter in self._model.parameters():
             if parameter.requires_grad and parameter not in self._without_gradient:
                 parameter.grad = torch.empty_like(parameter)
-        watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, True, lambda: False)
+        watched = self._watched(True, lambda: False)
         watched.step()
         watched.zero_grad()
         return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before))
+
+    def _watched(self, updates: bool, varies: Callable[[], bool]) -> _WatchedOptimizer:
+        return _WatchedOptimizer(self._model, self._optimizer, self._recorder, updates, varies, self._recipe.averages)
 
     def _begin(self, micro_batch: int, num: int) -> tuple[int, Iterator[Batch]]:
         with _disable_current_modes():
@@ -411,9 +416,11 @@ class Session:
     def _owners(self) -> dict[int, int]:
         """The block of each buffer that is alive between steps, by the buffer's number."""
         owners: dict[int, int] = {}
+        averages = self._recipe.averages(self._model)
         for number, block in enumerate(self._blocks):
             states = [self._optimizer.state.get(parameter, {}) for parameter in block.parameters()]
-            held = [list(block.parameters()), list(block.buffers()), states]
+            kept = [averages[parameter] for parameter in block.parameters() if parameter in averages]
+            held = [list(block.parameters()), list(block.buffers()), states, kept]
             owners |= dict.fromkeys(self._recorder.numbers(held), number)
         return owners
 
@@ -463,8 +470,15 @@ class _WatchedOptimizer:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, recorder: Recorder, updates: bool, varies: Callable[[], bool]
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        recorder: Recorder,
+        updates: bool,
+        varies: Callable[[], bool],
+        averages: Callable[[nn.Module], Mapping[Tensor, Tensor]],
     ) -> None:
+        self._averages = averages
         self._model, self._optimizer, self._recorder, self._updates = model, optimizer, recorder, updates
         self._varies = varies
         self.seen = Step(_NOTHING, _NOTHING)
@@ -491,7 +505,7 @@ class _WatchedOptimizer:
         num_alive, num_before = len(recorder.categories), len(recorder.log)
         if self._updates:
             self._optimizer.step()
-            recorder.sort(self._optimizer.state, "optimizer")
+            recorder.sort([self._optimizer.state, list(self._averages(self._model).values())], "optimizer")
         self.seen = Step(passes, replace(recorder.passes, num_before=num_before), num_alive)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -25,11 +25,12 @@ from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import check_code
 from scamp_service.study.values import Params
 from scamp_service.study.workload_names import BUILT_INS, is_file
+from workloads.options import NAMES as OPTIONS
 
 TRY_SECONDS = 15
 """Seconds of processor time to import the workload and try candidates; afterwards it is only imported."""
 MOST_CANDIDATES = 12
-READ_BY_SCAMP = frozenset({"batch"})
+READ_BY_SCAMP = frozenset({"batch", *OPTIONS})
 REPORTED_BY_SCAMP = "train_loss"
 
 
@@ -150,7 +151,7 @@ def judge(spec: StudySpec, found: DryRun) -> list[str]:
         if name in found.mentioned:
             doubtful.append(name)
         else:
-            free = sorted(found.read - set(spec.space) - set(spec.fixed))
+            free = sorted((found.read | READ_BY_SCAMP) - set(spec.space) - set(spec.fixed))
             wrong.append(
                 f"the workload never reads the parameter {name!r}"
                 + (_did_you_mean(name, free) or ": remove it from the study, or read it in the workload")

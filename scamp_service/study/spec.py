@@ -32,6 +32,8 @@ from scamp_service.study.stopping import (
 )
 from scamp_service.study.values import Given, Integer, Name, Number, Strict, Title, Value, at_most, number_of
 from scamp_service.study.workload_names import is_file
+from workloads.options import BOTH_AVERAGES, wrong_value
+from workloads.options import NAMES as OPTIONS
 
 MAX_TRIALS = 100_000
 MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
@@ -221,6 +223,7 @@ class StudySpec(Strict):
         yield from self._stopping_complaints()
         yield from self._one_shot_complaints()
         yield from self._batch_complaints()
+        yield from self._option_complaints()
 
     def _objective_complaints(self) -> Iterator[str]:
         every = self.every_objective
@@ -344,16 +347,30 @@ class StudySpec(Strict):
             )
 
     def _batch_complaints(self) -> Iterator[str]:
-        """Check ``batch``, the only parameter that ScaMP itself reads."""
-        dimension = self.space.get("batch")
-        values: list[Any] = [candidate["batch"] for candidate in (self.fixed, *self.start_with) if "batch" in candidate]
+        """Check ``batch``, the number of samples of a step."""
+        for value in self._values_of("batch"):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                yield f"batch is the number of samples per optimizer step, an integer of at least 1; got {value!r}"
+
+    def _option_complaints(self) -> Iterator[str]:
+        """Check the other parameters that ScaMP itself reads."""
+        for name in OPTIONS:
+            yield from filter(None, (wrong_value(name, value) for value in self._values_of(name)))
+        for start in self._values_of("swa_start"):
+            if start is not None and self.budget.epochs is None and start >= self.budget.steps:
+                yield f"swa_start ({start}) must be less than budget.steps ({self.budget.steps}): it averages nothing"
+        if {"ema_decay", "swa_start"} <= self.fixed.keys():
+            yield BOTH_AVERAGES
+
+    def _values_of(self, name: str) -> list[Any]:
+        """Values that candidates have of a parameter: those that the study names, and the ends of a range."""
+        values: list[Any] = [candidate[name] for candidate in (self.fixed, *self.start_with) if name in candidate]
+        dimension = self.space.get(name)
         if isinstance(dimension, Repeat):
             values.append([])
         elif dimension is not None:
             values += ends(dimension)
-        for value in values:
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                yield f"batch is the number of samples per optimizer step, an integer of at least 1; got {value!r}"
+        return values
 
     @property
     def files(self) -> list[str]:

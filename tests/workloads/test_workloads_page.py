@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from pydantic import BaseModel
 
@@ -14,6 +15,7 @@ from scamp_service.study.predicted import Predicted
 from scamp_service.study.spec import StudySpec
 from workloads.loading import load_workload
 from workloads.parallel.divisions import divisions_of
+from workloads.training.updates.schedules import Schedules
 
 PAGE = Path(__file__).parents[2] / "docs" / "workloads.md"
 
@@ -60,3 +62,19 @@ def test_the_three_hints_on_the_page_ask_for_the_plan_that_it_describes(tmp_path
 def test_the_page_has_one_row_for_each_option_of_a_study() -> None:
     (section,) = re.findall(r"^## The study file\n(.*?)^## ", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert re.findall(r"^\| `([a-z_.]+)` \|", section, re.MULTILINE) == list(options(StudySpec))
+
+
+def test_the_plateau_on_the_page_lowers_the_rate_and_is_stored(tmp_path: Path) -> None:
+    for name in ("spirals.py", "plateau.py"):
+        (tmp_path / name).write_text(code(name))
+    workload = load_workload("plateau.py:Plateau", tmp_path)({"depth": 1, "width": 16})
+    optimizer = workload.optimizer(workload.build_model())
+    schedules = Schedules(workload, optimizer, 20)
+    optimizer.step()
+    for _ in range(2):
+        schedules.step()
+    before = optimizer.param_groups[0]["lr"]
+    for _ in range(5):
+        workload.on_evaluate({"loss": 1.0})
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.3 * before) and before == pytest.approx(1e-3)
+    assert len(schedules.state()) == 2

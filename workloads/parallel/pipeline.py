@@ -7,7 +7,8 @@ torch.distributed.pipelining takes a second to import.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from typing import Any, NoReturn, cast
 
@@ -23,10 +24,22 @@ from workloads.protocol import Batch, Chain, Workload
 _SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
-def run_passes(workload: Workload, model: Chain, micro_batches: Iterable[Batch], num: int) -> list[Tensor]:
+Context = Callable[[], AbstractContextManager[object]]
+
+
+def run_passes(
+    workload: Workload,
+    model: Chain,
+    micro_batches: Iterable[Batch],
+    num: int,
+    precision: Context = nullcontext,
+    factor: float = 1.0,
+) -> list[Tensor]:
     """Run forward and backward of ``num`` micro-batches through the stage in ``model``, in the order of its schedule.
 
-    Returns the losses on the last stage, and an empty list on the others. Gradients are summed over the micro-batches.
+    Forward passes run in the context ``precision``; stages send fp32 in any. Losses are multiplied by ``factor`` before
+    their backward passes. Returns the losses, without that factor, on the last stage, and an empty list on the others.
+    Gradients are summed over the micro-batches.
     The workload's ``loss`` must call the model exactly once.
     """
     assert model.place is not None, "the model is not a pipeline stage"
@@ -47,7 +60,9 @@ def run_passes(workload: Workload, model: Chain, micro_batches: Iterable[Batch],
     del batches, hidden
 
     def loss(output: Tensor, batch: Batch) -> Tensor:
-        return workload.loss(_giving(output), batch)
+        with precision():
+            value = workload.loss(_giving(output), batch)
+        return value if factor == 1 else value.float() * factor
 
     schedule = _SCHEDULES[model.place.stage.schedule](stage, num, loss_fn=loss, scale_grads=False)
     schedule._warmup_p2p = _shapes_are_known  # type: ignore[assignment,method-assign]
@@ -55,15 +70,33 @@ def run_passes(workload: Workload, model: Chain, micro_batches: Iterable[Batch],
     losses: list[Tensor] = []
     # Not the schedule's ``step``: it splits one batch of plain tensors, and our batches may be any tree of tensors.
     try:
-        schedule._step_microbatches(inputs, target_mbs=targets, losses=losses, return_outputs=False)
+        with _computing(model, precision):
+            schedule._step_microbatches(inputs, target_mbs=targets, losses=losses, return_outputs=False)
     except RuntimeError as error:
         if error.__cause__ is not None and "failed to run" in str(error).lower():  # torch wraps errors of the model
             raise error.__cause__ from None
         raise
-    return [loss.detach() for loss in losses]
+    return [loss.detach() / factor for loss in losses]
 
 
-def evaluate(workload: Workload, model: Chain, batch: Batch) -> Any:
+@contextmanager
+def _computing(model: Chain, precision: Context) -> Iterator[None]:
+    """Have the stage compute in the context ``precision``, and give other stages fp32, while this context lasts."""
+    forward = model.forward
+
+    def call(*inputs: Tensor) -> Tensor:
+        with precision():
+            output: Tensor = forward(*inputs)
+        return output if model.is_last else output.float()
+
+    model.forward = call  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        model.forward = forward  # type: ignore[method-assign]
+
+
+def evaluate(workload: Workload, model: Chain, batch: Batch, precision: Context = nullcontext) -> Any:
     """What the workload's ``evaluate`` returns on the last stage; an empty dictionary on others.
 
     It must call the model exactly once.
@@ -71,13 +104,18 @@ def evaluate(workload: Workload, model: Chain, batch: Batch) -> Any:
     assert model.place is not None, "the model is not a pipeline stage"
     index, group = model.place.stage.index, model.place.group
     if model.is_first:
-        output = model(*_inputs_of(workload.evaluate, batch))
+        inputs = _inputs_of(workload.evaluate, batch)
     else:
         received = torch.empty(model.hidden_shape(_num_samples(batch)), device=next(model.parameters()).device)
         dist.recv(received, group=group, group_src=index - 1)
-        output = model(received)
+        inputs = (received,)
+        del received
+    with _computing(model, precision):
+        output = model(*inputs)
+    del inputs
     if model.is_last:
-        return workload.evaluate(_giving(output), batch)
+        with precision():
+            return workload.evaluate(_giving(output), batch)
     dist.send(output, group=group, group_dst=index + 1)
     return {}
 

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from estimators.model import Plan
 from estimators.tracing.session import NoInit
+from workloads.options import NAMES as OPTIONS
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult, missing_counts
 from workloads.training.data.expect import expect_data, expect_samples
@@ -27,6 +28,8 @@ from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import common_names
 from workloads.training.outline import outline_of
 from workloads.training.step import evaluate
+from workloads.training.updates.precision import autocast
+from workloads.training.updates.schedules import expect_resumable, schedulers_of
 
 NUM_SAMPLES = 2
 NUM_SUMMARIZED = 32
@@ -35,7 +38,7 @@ MOST_REAL_PARAMETERS = 5_000_000
 """Larger models have fake tensors, which take no time and memory; then code that needs values of tensors fails."""
 TRY_SECONDS = 5.0
 """Processor time after which no further candidate is tried."""
-_STEPS = 1000  # passed to ``on_step``
+_STEPS = 1000  # passed to ``on_step`` and ``scheduler``
 _TEXT_SUFFIXES = frozenset({".py", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt"})
 
 
@@ -90,10 +93,10 @@ def try_candidates(
 
     It has the names that it ``read`` and its ``metrics``, or the words of its ``ValueError`` as ``refused``, or it
     ``failed``, for whatever reason. Raises ``WorkloadError`` for a workload without a number of samples or with metrics
-    that are of the wrong form: no host and no data mend these.
+    or schedulers of the wrong form: no host and no data mend these.
     """
     tries: list[dict[str, Any]] = []
-    unread = {name for params in candidates for name in params} - {"batch"}  # which ScaMP itself reads
+    unread = {name for params in candidates for name in params} - {"batch", *OPTIONS}  # which ScaMP itself reads
     began = time.process_time()
     for params in candidates:
         noting = NotingParams(params)
@@ -124,7 +127,7 @@ def _tried(make: Callable[[Mapping[str, Any]], Workload], params: NotingParams) 
         raise
     except Exception as error:
         return {"failed": type(error).__name__}
-    return {"read": sorted(params.read), "metrics": metrics}
+    return {"read": sorted(params.read - set(OPTIONS)), "metrics": metrics}
 
 
 def _evaluated(workload: Workload) -> list[str]:
@@ -142,9 +145,14 @@ def _evaluated(workload: Workload) -> list[str]:
             modes.enter_context(NoInit())
         model = workload.build_model()
         workload.blocks(model)
-        workload.on_step(0, _STEPS, workload.optimizer(model))
+        optimizer = workload.optimizer(model)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        workload.on_step(0, _STEPS, optimizer)
+        sets_rates = [group["lr"] for group in optimizer.param_groups] != rates
         model.train()
-        workload.loss(model, batch)
+        with autocast(workload, model):
+            workload.loss(model, batch)
+        _expect_schedulers(workload, optimizer, sets_rates)
         sums = evaluate(workload, model, [(held_out, counted)], collected.add if collected and is_small else None)
     names = common_names([sums.names], may_be_none=collected is not None)
     return names if collected is None else sorted({*names, *_summarized(workload, collected, is_small)})
@@ -158,6 +166,19 @@ def _summarized(workload: Workload, collected: Collected, is_small: bool) -> lis
         return list(summary(workload, collected.gathered(Plan(1), 0), 0))
     except _MISTAKES as error:
         raise MetricFailed(str(error)) from error
+
+
+def _expect_schedulers(workload: Workload, optimizer: torch.optim.Optimizer, sets_rates: bool) -> None:
+    """Raise ``WorkloadError`` for schedulers that cannot resume, or that ``on_step`` overrides if it ``sets_rates``.
+
+    No host and no data mend these.
+    """
+    try:
+        if sets_rates and schedulers_of(workload, optimizer, _STEPS):
+            raise WorkloadError("on_step sets the learning rate, and scheduler returns a scheduler of it: keep one")
+        expect_resumable(workload, optimizer, _STEPS)
+    except WrongResult as error:
+        raise WorkloadError(f"scheduler {error}") from None
 
 
 def _is_small(workload: Workload) -> bool:

@@ -7,22 +7,22 @@ from copy import copy
 from dataclasses import replace
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
 
-from estimators.model import Divisions, Layout
+from estimators.model import Divisions
 from estimators.tracing.session import Evaluate, Recipe
 from workloads.function import FunctionWorkload
-from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
+from workloads.parallel.apply import apply_plan, rank_part
 from workloads.parallel.divisions import divisions_of
 from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Split, Workload
-from workloads.refusals import expect_counts, expect_model, expect_no_scaler, expect_optimizer
+from workloads.refusals import expect_counts, expect_model, expect_no_scaler
 from workloads.sandbox.unfreezing import unfreezes
 from workloads.training.data.order import priced
 from workloads.training.data.outputs import has_summary
 from workloads.training.step import evaluate, train_step
+from workloads.training.updates.update import averages_of, make_optimizer
 
-_STEPS = 1000  # passed to ``on_step``; the length of the study does not change the structure of a step
+_STEPS = 1000  # passed to ``on_step`` and ``scheduler``; the length of a study does not change the structure of a step
 
 
 def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
@@ -33,16 +33,12 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
     expect_counts(workload)
     expect_no_scaler(workload)
 
-    def optimizer(model: torch.nn.Module, layout: Layout, mesh: DeviceMesh | None) -> torch.optim.Optimizer:
-        made = expect_optimizer(workload.optimizer(model), workload.optimizer)
-        return spread_optimizer(made, layout, mesh)
-
     return Recipe(
         build_model=lambda: expect_model(workload.build_model(), workload.build_model),
         make_batch=lambda size: workload.train_batch(priced(workload, "train", size)),
         blocks=workload.blocks,
         apply_plan=apply_plan,
-        optimizer=optimizer,
+        optimizer=lambda model, layout, mesh: make_optimizer(workload, model, layout, mesh, _STEPS),
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
         unfreezes=unfreezes(workload),
@@ -51,6 +47,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         most_parts=_most_parts,
         divisions=lambda model, blocks: _divisions_of(workload, model, blocks),
         rank_part=rank_part,
+        averages=averages_of,
         on_cuda=on_cuda,
         num_copied=lambda model: forward_state(model).num_copied,
     )

@@ -28,7 +28,7 @@ from estimators.learning import Phase
 from estimators.model import Candidate, Plan
 from workloads.imports import import_early
 from workloads.loading import load_workload
-from workloads.parallel.apply import rank_part, spread_optimizer
+from workloads.parallel.apply import rank_part
 from workloads.parallel.forward_state.watch import FREED
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError
@@ -47,6 +47,7 @@ from workloads.training.memory import budget
 from workloads.training.memory.peak import measure_peak
 from workloads.training.metrics import Sums, common_names
 from workloads.training.step import evaluate, to_device, train_step
+from workloads.training.updates.update import make_optimizer, updates_of
 from workloads.training.warm_up import warm_up
 from workloads.trial import ARTIFACTS, Trial
 
@@ -228,7 +229,7 @@ def _train(
     fill = None if job.donor is None or job.resume is not None else _inheriting(job, workload, job.donor)
     model = build_model(workload, job.plan, job.seed, device, mesh, fill)
     with budget.enforce(device, baseline, job.budget_bytes) as held:
-        optimizer = spread_optimizer(workload.optimizer(model), job.plan.layout, mesh)
+        optimizer = make_optimizer(workload, model, job.plan.layout, mesh, job.steps)
         run = _Run(job, workload, device, mesh, rank, reporter, held, model, optimizer, feed)
         return run.train()
 
@@ -280,6 +281,7 @@ class _Run:
             began = time.perf_counter()
             with self.held.during(Phase.STEP):
                 loss, stop = self._agree(self._step(step, measured=step == measured_step))  # waits for all ranks
+            updates_of(self.model).end_step()
             if step == start:
                 expect_agreement(self.model, self.mesh, "after their first step")
             if step > measured_step:  # the steps before it warm up, and the measured one runs under a profiler
@@ -314,9 +316,12 @@ class _Run:
         with self.held.lifted():
             is_own = resume.trial_id == self.job.trial_id  # a copy of another trial has options of its own
             checkpoint.load(root, resume, self.model, self.optimizer, with_options=is_own)
+        if not is_own:
+            updates_of(self.model).skip(self.job.begin)
         return resume.step * self.job.each
 
     def _step(self, step: int, measured: bool) -> Tensor:
+        updates_of(self.model).step = step
         self.workload.on_step(step, self.job.steps, self.optimizer)
         if not measured:
             with self.held.settling():
@@ -371,6 +376,7 @@ class _Run:
                 f"the workload reports {', '.join(values)}, but the objective is {missing!r}: set the study's "
                 "objective to one of these, or return that metric from evaluate"
             )
+        updates_of(self.model).after_evaluation(self.workload, values)
         if self.rank == 0:
             if self.step_seconds:
                 self.reporter.timed(median(self.step_seconds), self.num_timed)

@@ -8,6 +8,7 @@ no other copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Chain, Outputs, Workload
 from workloads.refusals import expect_loss
 from workloads.training.metrics import Sums, split_evaluation
+from workloads.training.updates.loss_scale import scaled
+from workloads.training.updates.precision import autocast
+from workloads.training.updates.update import updates_of
 
 
 def train_step(
@@ -32,17 +36,18 @@ def train_step(
     ``micro_batches`` should make each batch on demand, so that only one is alive at a time. The gradients are those of
     the mean over micro-batches and over ranks (which FSDP2 averages), however the batch is divided.
     """
-    state = forward_state(model)
+    state, factor = forward_state(model), updates_of(model).loss_factor(num)
     if isinstance(model, Chain) and model.place is not None:
         from workloads.parallel import pipeline  # imported late, as it takes a second
 
-        losses = pipeline.run_passes(workload, model, micro_batches, num)
+        losses = pipeline.run_passes(workload, model, micro_batches, num, partial(autocast, workload, model), factor)
     else:
         losses = []
         for batch in micro_batches:
             with state.micro_batch(batch, num):
-                loss = expect_loss(workload.loss(model, batch), workload.loss)
-                loss.backward()  # type: ignore[no-untyped-call]
+                with autocast(workload, model):
+                    loss = expect_loss(workload.loss(model, batch), workload.loss)
+                scaled(loss, factor).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
             del batch, loss  # otherwise they are still alive while the next batch is made
     finish(model)
@@ -71,7 +76,7 @@ def evaluate(
     has_metrics = not isinstance(model, Chain) or model.is_last
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), updates_of(model).averaged():
             for batch, counted in micro_batches:
                 evaluated = _evaluated(workload, model, batch)
                 if has_metrics:
@@ -95,9 +100,10 @@ def _evaluated(workload: Workload, model: nn.Module, batch: Batch) -> Any:
         if isinstance(model, Chain) and model.place is not None:
             from workloads.parallel import pipeline
 
-            evaluated = pipeline.evaluate(workload, model, batch)
+            evaluated = pipeline.evaluate(workload, model, batch, partial(autocast, workload, model))
         else:
-            evaluated = workload.evaluate(model, batch)
+            with autocast(workload, model):
+                evaluated = workload.evaluate(model, batch)
     finish(model)
     return evaluated
 

@@ -40,6 +40,7 @@ from workloads.training.checkpoints.name import CheckpointName, written_checkpoi
 from workloads.training.checkpoints.retention import outdated
 from workloads.training.checkpoints.safe_reader import SafeReader
 from workloads.training.faults import StorageFault
+from workloads.training.updates.update import averages_of, updates_of
 
 
 def save(
@@ -140,7 +141,7 @@ def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Opti
         tensors, scalars = _optimizer_state(model, optimizer)
         attributes = forward_state(model).named_attributes()
         held = {f"attribute/{name}": value for name, value in attributes.items() if isinstance(value, Tensor)}
-        state = {**_model_state(model), **tensors, **held}
+        state = {**_model_state(model), **_average_state(model), **tensors, **held}
         with _quiet():
             writer = FileSystemWriter(staged, sync_files=True)
             written = dcp_save(state, storage_writer=writer, no_dist=not dist.is_initialized())
@@ -152,6 +153,7 @@ def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Opti
             expect_whole(staged, written)
             values = {"step": step, "groups": _group_values(optimizer), "state": scalars, "attributes": plain}
             values["exported"] = names
+            values["updates"] = updates_of(model).state()
             values["spread"] = list(spread)  # states that were computed from sharded gradients, even single numbers
             write_json(staged / "scalars.json", values)
             commit(staged, target)
@@ -182,6 +184,8 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
         if key.startswith("attribute/") and isinstance(entry, TensorStorageMetadata)
     }
     tensors |= {f"attribute/{name}": tensor for name, tensor in held.items()}
+    _begin_averages(model, stored)
+    tensors |= _average_state(model)
     with _quiet():
         dcp_load({**_model_state(model), **tensors}, storage_reader=reader, no_dist=not dist.is_initialized())
     for name, fields in scalars["state"].items():
@@ -192,6 +196,7 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
     for number, group in enumerate(optimizer.param_groups if with_options else ()):
         for key, value in scalars["groups"][group.get("part_of", number)].items():
             group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
+    updates_of(model).load(scalars.get("updates", {}), with_options=with_options)
 
 
 def _model_state(model: nn.Module) -> dict[str, Tensor]:
@@ -210,6 +215,19 @@ def _exported_names(model: nn.Module) -> dict[str, str]:
             if tensor is not None and name not in temporary:
                 found[f"{prefix}.{name}" if prefix else name] = stored[id(tensor)]
     return found
+
+
+def _average_state(model: nn.Module) -> dict[str, Tensor]:
+    averages = averages_of(model)
+    named = ((name, averages.get(parameter)) for name, parameter in model.named_parameters())
+    return {f"average/{name}": average for name, average in named if average is not None}
+
+
+def _begin_averages(model: nn.Module, stored: Collection[str]) -> None:
+    """Make memory for the averages that are ``stored``; a parameter that has none there gets one when it trains."""
+    averages = updates_of(model).averages
+    if averages is not None:
+        averages.begin(one for name, one in model.named_parameters() if f"average/{name}" in stored)
 
 
 def _optimizer_state(

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workloads.options import Options
+
+
+def test_options_are_read_from_the_parameters_of_a_candidate() -> None:
+    assert Options.of({"width": 8}) == Options()
+    assert Options.of({"clip_norm": 1, "precision": "bf16", "ema_decay": 0.9}) == Options(1, "bf16", 0.9)
+    assert Options.of({"swa_start": 0, "clip_norm": None}) == Options(swa_start=0)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"clip_norm": 0}, "clip_norm is the largest norm of the gradients, a number above 0; got 0"),
+        ({"clip_norm": float("nan")}, "clip_norm is"),
+        ({"precision": "half"}, "precision is one of fp32, bf16, fp16; got 'half'"),
+        ({"precision": []}, "precision is one of"),
+        ({"ema_decay": 1}, "between 0 and 1; got 1"),
+        ({"swa_start": 0.5}, "an integer of at least 0; got 0.5"),
+        ({"swa_start": 3, "ema_decay": 0.9}, "two ways to average the weights: keep one"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_in_words(params: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Options.of(params)

@@ -1,0 +1,58 @@
+"""Features of an update give the curve of one rank under every kind of plan, also after a resume under another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators.model import Plan
+from tests.workloads.training.test_runtime import TOLERANCE, soak
+
+USER = {
+    "workload": "sequences.py:Sequences",
+    "code_dir": str(Path(__file__).parents[4] / "benchmarks" / "training" / "user"),
+}
+ALL = {"clip_norm": 0.3, "schedule": "steps", "optimizer": "SGD", "lr": 0.5, "ema_decay": 0.5, "frozen": ["norm"]}
+FEATURES: dict[str, dict[str, Any]] = {
+    "all": ALL,
+    "plateau": {"schedule": "plateau"},
+    "swa": {"swa_start": 1, "schedule": "one_cycle"},
+    "bf16": {"precision": "bf16", "clip_norm": 0.3},
+    "fp16": {"precision": "fp16", "ema_decay": 0.5},
+}
+TOLERANCES = {"bf16": 1e-2, "fp16": 1e-2}
+ONE, PIPELINE, ZERO1 = Plan(16), Plan(4, 4, pp=2), Plan(4, 2, dp_replicate=2, zero1=True)
+SHARDED, BOTH = Plan(8, dp_shard=2, recompute=True), Plan(8, dp_shard=2, tp=2, sequence_parallel=True)
+PLANS = [Plan(4, 4), Plan(8, dp_replicate=2), ZERO1, SHARDED, Plan(16, tp=2), PIPELINE, BOTH]
+USUAL = {("all", plan) for plan in PLANS} | {("fp16", PIPELINE), ("bf16", BOTH), ("swa", SHARDED), ("plateau", BOTH)}
+CASES = [(feature, plan) for feature in FEATURES for plan in PLANS]
+CHAIN = [(ONE, PIPELINE), (PIPELINE, SHARDED), (SHARDED, ZERO1), (ZERO1, BOTH), (BOTH, ONE)]
+RESUMED = [(feature, *pair) for feature in FEATURES for pair in CHAIN]
+
+
+def difference(ranks: Any, plan: Plan, feature: str, **more: Any) -> float:
+    """The largest difference of any value from those of one rank."""
+    options = {**USER, "params": {"batch": 16, **FEATURES[feature]}, "steps": 6}
+    wanted = dict(ranks.curve(ONE, **options))
+    pairs = [(values, wanted[step]) for step, values in ranks.curve(plan, **options, **more)]
+    return max(abs(values[name] - other[name]) for values, other in pairs for name in other)
+
+
+@pytest.mark.parametrize(
+    ("feature", "plan"), [case if case in USUAL else soak(case) for case in CASES], ids=lambda each: str(each)
+)
+def test_updates_are_those_of_one_rank(ranks: Any, feature: str, plan: Plan) -> None:
+    assert difference(ranks, plan, feature) <= TOLERANCES.get(feature, TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("feature", "first", "then"), [case if case[0] == "all" else soak(case) for case in RESUMED], ids=str
+)
+def test_updates_continue_under_another_plan(ranks: Any, tmp_path: Path, feature: str, first: Plan, then: Plan) -> None:
+    params = {"batch": 16, **FEATURES[feature]}
+    stopped = ranks.train(first, 6, **USER, params=params, checkpoint_root=str(tmp_path), stop_after=2)
+    assert [answer["ended"] for answer in stopped] == ["stopped"] * first.world_size, stopped[0]["traceback"]
+    found = difference(ranks, then, feature, checkpoint_root=str(tmp_path), resume_step=2)
+    assert found <= TOLERANCES.get(feature, TOLERANCE)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Optimizer, lr_scheduler
+
+from workloads.refusals import WorkloadError, WrongResult
+from workloads.training.updates.schedules import Schedules, expect_resumable
+
+Make = Callable[[Optimizer], Any]
+
+
+class Scheduled:
+    """Stands in for a workload."""
+
+    def __init__(self, make: Make) -> None:
+        self._make = make
+
+    def scheduler(self, optimizer: Optimizer, steps: int) -> Any:
+        return self._make(optimizer)
+
+
+def optimizer() -> SGD:
+    return SGD([nn.Parameter(torch.ones(2))], lr=0.5, momentum=0.9)
+
+
+def rates(schedules: Schedules, made: Optimizer, num: int) -> list[float]:
+    found = []
+    for _ in range(num):
+        made.step()
+        schedules.step()
+        found.append(made.param_groups[0]["lr"])
+    return found
+
+
+def counting(optimizer: Optimizer) -> lr_scheduler.LRScheduler:
+    calls = [0]
+
+    def rate(step: int) -> float:
+        calls[0] += 1
+        return 1 / calls[0]
+
+    return lr_scheduler.LambdaLR(optimizer, rate)
+
+
+SCHEDULERS: list[Make] = [
+    lambda made: lr_scheduler.MultiStepLR(made, [2, 5], 0.1),
+    lambda made: lr_scheduler.CosineAnnealingWarmRestarts(made, 3),
+    lambda made: lr_scheduler.OneCycleLR(made, 1.0, total_steps=20),
+    lambda made: lr_scheduler.CyclicLR(made, 0.1, 0.5, step_size_up=3),
+    lambda made: lr_scheduler.LambdaLR(made, lambda step: 0.9**step),
+    lambda made: lr_scheduler.ChainedScheduler([lr_scheduler.ExponentialLR(made, 0.9), lr_scheduler.StepLR(made, 2)]),
+    lambda made: lr_scheduler.SequentialLR(
+        made, [lr_scheduler.LinearLR(made, 0.1), lr_scheduler.PolynomialLR(made, 9)], [3]
+    ),
+]
+
+
+@pytest.mark.parametrize("make", SCHEDULERS)
+def test_a_stored_scheduler_continues_with_the_same_rates(make: Make) -> None:
+    whole, own = optimizer(), optimizer()
+    expected = rates(Schedules(Scheduled(make), whole, 20), whole, 8)  # type: ignore[arg-type]
+    first = Schedules(Scheduled(make), own, 20)  # type: ignore[arg-type]
+    assert rates(first, own, 4) == expected[:4]
+    again = optimizer()
+    then = Schedules(Scheduled(make), again, 20)  # type: ignore[arg-type]
+    again.param_groups[0].update({k: v for k, v in own.param_groups[0].items() if k != "params"})
+    then.load(first.state())
+    assert rates(then, again, 4) == expected[4:]
+    expect_resumable(Scheduled(make), optimizer(), 20)  # type: ignore[arg-type]
+
+
+def test_a_scheduler_that_goes_ahead_has_the_rates_of_its_own_options() -> None:
+    make: Make = lambda made: lr_scheduler.StepLR(made, 2, 0.1)  # noqa: E731
+    own = optimizer()
+    Schedules(Scheduled(make), own, 20).skip(5)  # type: ignore[arg-type]
+    assert own.param_groups[0]["lr"] == pytest.approx(0.005)
+
+
+def test_what_cannot_resume_is_refused_in_words() -> None:
+    with pytest.raises(WrongResult, match="does not continue after a resume"):
+        expect_resumable(Scheduled(counting), optimizer(), 20)  # type: ignore[arg-type]
+
+    class Keeps(lr_scheduler.LRScheduler):
+        def get_lr(self) -> Any:
+            self.kept = object()
+            return [0.1]
+
+    with pytest.raises(WrongResult, match="a Keeps that cannot be stored in a checkpoint: it holds a object"):
+        expect_resumable(Scheduled(Keeps), optimizer(), 20)  # type: ignore[arg-type]
+    with pytest.raises(WrongResult, match="returns float instead of a scheduler"):
+        expect_resumable(Scheduled(lambda made: 0.1), optimizer(), 20)  # type: ignore[arg-type]
+    none = Schedules(Scheduled(lambda made: None), optimizer(), 20)  # type: ignore[arg-type]
+    with pytest.raises(WorkloadError, match="the checkpoint has 1 schedulers, but scheduler"):
+        none.load([{}])

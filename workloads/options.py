@@ -1,0 +1,77 @@
+"""The parameters of a candidate, besides ``batch``, that ScaMP itself reads: how its weights are updated.
+
+A study gives them in ``fixed`` or searches them in ``space``, as any other parameter. This module only checks their
+values; ``workloads.training.updates`` does what they ask for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    is_met: Callable[[Any], bool]
+    words: str
+
+
+_RULES = {
+    "clip_norm": _Rule(
+        lambda value: _is_number(value) and value > 0, "the largest norm of the gradients, a number above 0"
+    ),
+    "precision": _Rule(lambda value: value in PRECISIONS, f"one of {', '.join(PRECISIONS)}"),
+    "ema_decay": _Rule(
+        lambda value: _is_number(value) and 0 < value < 1,
+        "the share of the average that remains after each step, between 0 and 1",
+    ),
+    "swa_start": _Rule(
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0,
+        "the number of steps after which weights are averaged, an integer of at least 0",
+    ),
+}
+NAMES = tuple(_RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the weights of a candidate are updated; None: not at all.
+
+    Gradients are scaled down to the norm ``clip_norm``. Forward passes run in ``precision``. Evaluations use an average
+    of the weights: an exponential one with ``ema_decay``, or the mean of those after each step from ``swa_start`` on.
+    """
+
+    clip_norm: float | None = None
+    precision: str = "fp32"
+    ema_decay: float | None = None
+    swa_start: int | None = None
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Options:
+        """The options in a candidate's parameters. Raises ``ValueError`` for values that make no sense."""
+        given = {name: params[name] for name in NAMES if params.get(name) is not None}
+        for name, value in given.items():
+            if complaint := wrong_value(name, value):
+                raise ValueError(complaint)
+        if "ema_decay" in given and "swa_start" in given:
+            raise ValueError(BOTH_AVERAGES)
+        return cls(**given)
+
+
+BOTH_AVERAGES = "ema_decay and swa_start are two ways to average the weights: keep one"
+
+
+def wrong_value(name: str, value: object) -> str:
+    """The reason why a parameter cannot have this value, in words; empty if it can, or if ScaMP does not read it."""
+    rule = _RULES.get(name)
+    if rule is None or value is None or rule.is_met(value):
+        return ""
+    return f"{name} is {rule.words}; got {value!r}"

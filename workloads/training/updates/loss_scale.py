@@ -1,0 +1,61 @@
+"""Dynamic loss scaling for fp16, whose smallest numbers are too large for many gradients.
+
+The loss is multiplied by ``factor`` before its backward pass, and the gradients are divided by it before the update. If
+a gradient has overflowed on any rank, all ranks skip the update, and the factor is halved; after ``GROWTH_STEPS`` good
+steps it is doubled. These are the numbers of ``torch.amp.GradScaler``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from workloads.training.updates.norms import global_norm, local_gradients
+
+FIRST_SCALE = 2.0**16
+GROWTH_STEPS = 2000
+
+
+@dataclass(slots=True, eq=False)
+class LossScale:
+    """The scale of the mean loss over a whole batch; ``num_shares`` parts of it are trained by different ranks.
+
+    A part of a batch gets a part of the scale. So the numbers in its backward pass are those of the whole batch, and
+    every plan skips the same updates.
+    """
+
+    num_shares: int
+    scale: float = FIRST_SCALE
+    num_good: int = 0
+    num_micro_batches: int = 1
+
+    @property
+    def factor(self) -> float:
+        """The number by which the loss of a micro-batch is multiplied."""
+        return self.scale / (self.num_shares * self.num_micro_batches)
+
+    @torch.no_grad()
+    def unscale(self, parameters: Iterable[Tensor], stages: dist.ProcessGroup | None) -> None:
+        """Divide the gradients by the factor; if one of them is not finite, drop all, so that no weight changes."""
+        parameters = list(parameters)
+        if gradients := local_gradients(parameters):
+            torch._foreach_mul_(gradients, 1 / self.factor)
+        norm = global_norm(parameters, stages)
+        if isinstance(norm, FakeTensor) or bool(norm.isfinite()):  # a trace follows a step that updates
+            self.num_good += 1
+            if self.num_good % GROWTH_STEPS == 0:
+                self.scale *= 2
+            return
+        self.scale, self.num_good = self.scale / 2, 0
+        for parameter in parameters:
+            parameter.grad = None
+
+
+def scaled(loss: Tensor, factor: float) -> Tensor:
+    """The loss times ``factor``, in fp32."""
+    return loss if factor == 1 else loss.float() * factor

@@ -1,0 +1,77 @@
+"""The norm of all gradients of a model, however its parameters are divided over the ranks of a gang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """This rank's parts of the gradients, each with the placements of its parameter; those of sparse ones coalesced."""
+    return [gradient for _, gradient in _gradients(parameters) if gradient is not None]
+
+
+def global_norm(parameters: Iterable[Tensor], stages: dist.ProcessGroup | None) -> Tensor:
+    """The 2-norm of the gradients of all parameters of the model, a scalar that is equal on every rank.
+
+    Each number counts once, whichever ranks hold it: the squares of shards are summed over the ranks that hold
+    different ones, and at last over the pipeline's ``stages``. All ranks call it after gradients have been reduced.
+    """
+    device: torch.device | None = None
+    squares: dict[tuple[dist.ProcessGroup, ...], list[Tensor]] = {}
+    for parameter, gradient in _gradients(parameters):
+        device = device or parameter.device
+        # Ranks with the same shards have the same entries, even for parameters that no rank has used.
+        found = squares.setdefault(_groups_of(parameter), [])
+        if gradient is not None:
+            found.append(gradient)
+    total = torch.zeros((), device=device)
+    for groups, gradients in squares.items():
+        norms = torch._foreach_norm(gradients, 2, torch.float32) if gradients else []
+        mine = torch.stack(list(norms)).square().sum() if norms else torch.zeros((), device=device)
+        for group in groups:
+            dist.all_reduce(mine, group=group)
+        total = total + mine
+    if stages is not None:
+        dist.all_reduce(total, group=stages)
+    return total.sqrt()
+
+
+def clip(parameters: Iterable[Tensor], norm: Tensor, limit: float) -> None:
+    """Scale the gradients, whose norm is ``norm``, down to the norm ``limit``, in place; smaller ones stay.
+
+    The formula is that of ``torch.nn.utils.clip_grad_norm_``.
+    """
+    if gradients := local_gradients(parameters):
+        torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))
+
+
+def _gradients(parameters: Iterable[Tensor]) -> Iterable[tuple[Tensor, Tensor | None]]:
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is None:
+            yield parameter, None
+        elif isinstance(gradient, DTensor):
+            assert isinstance(parameter, DTensor)
+            if gradient.placements != parameter.placements:  # sums that ranks still have to add up
+                gradient = gradient.redistribute(placements=parameter.placements)
+                parameter.grad = gradient
+            yield parameter, gradient.to_local()
+        elif gradient.is_sparse:
+            gradient = gradient if gradient.is_coalesced() else gradient.coalesce()
+            parameter.grad = gradient
+            yield parameter, gradient._values()
+        else:
+            yield parameter, gradient
+
+
+def _groups_of(parameter: Tensor) -> tuple[dist.ProcessGroup, ...]:
+    """The process groups whose ranks hold different shards of the parameter."""
+    if not isinstance(parameter, DTensor):
+        return ()
+    mesh = parameter.device_mesh
+    return tuple(mesh.get_group(dim) for dim, one in enumerate(parameter.placements) if not one.is_replicate())

@@ -1,0 +1,29 @@
+"""The precision of forward passes: autocast to bf16 or fp16, with weights, gradients and optimizer states in fp32."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+
+from workloads.options import Options
+from workloads.protocol import Workload
+
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def options_of(workload: Workload) -> Options:
+    """The options of the candidate; those of a workload that keeps no parameters are the defaults."""
+    return Options.of(getattr(workload, "params", None) or {})
+
+
+def autocast(workload: Workload, model: nn.Module) -> AbstractContextManager[object]:
+    """The context in which ``model`` and its loss run."""
+    kind = _TYPES.get(options_of(workload).precision)
+    if kind is None:
+        return nullcontext()
+    parameter = next(model.parameters(), None)
+    device = parameter.device.type if parameter is not None else "cpu"
+    # Without gradients a cast weight is used once; kept, those of all layers would be alive together.
+    return torch.autocast("cpu" if device == "meta" else device, kind, cache_enabled=torch.is_grad_enabled())

@@ -1,0 +1,163 @@
+"""Makes a candidate's optimizer with all that happens around its steps: loss scaling, clipping, averages, schedules.
+
+Ranks and the tracer call it. All of it hangs on the model (``updates_of``), so that the code of a step need not know
+what a candidate asks for. Hooks of the optimizer do the work, because gradients of ZeRO-1's replicas are reduced in its
+step.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, cast
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+
+from estimators.axes import SHARES
+from estimators.model import Layout
+from workloads.options import Options
+from workloads.parallel.apply import spread_optimizer
+from workloads.protocol import Workload
+from workloads.refusals import expect_optimizer
+from workloads.training.updates.averages import Averages
+from workloads.training.updates.loss_scale import LossScale
+from workloads.training.updates.norms import clip, global_norm
+from workloads.training.updates.precision import options_of
+from workloads.training.updates.schedules import Schedules
+
+_NAME = "_scamp_updates"
+
+
+@dataclass(slots=True, eq=False)
+class Updates:
+    """What a candidate's optimizer does besides its steps. ``step`` is the one that runs, counted from 0.
+
+    ``stages`` are the ranks of a pipeline that hold different parameters.
+    """
+
+    options: Options
+    stages: dist.ProcessGroup | None = None
+    averages: Averages | None = None
+    scale: LossScale | None = None
+    schedules: list[Schedules] = field(default_factory=list)
+    step: int = 0
+
+    def loss_factor(self, num_micro_batches: int) -> float:
+        """The number by which the loss of each of so many micro-batches is multiplied before its backward pass."""
+        if self.scale is None:
+            return 1.0
+        self.scale.num_micro_batches = num_micro_batches
+        return self.scale.factor
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """The context in which the model has its averaged weights, if it averages any."""
+        return self.averages.used() if self.averages is not None else nullcontext()
+
+    def end_step(self) -> None:
+        """Call it after each update: schedulers go on."""
+        for schedules in self.schedules:
+            schedules.step()
+
+    def after_evaluation(self, workload: Workload, metrics: Mapping[str, float]) -> None:
+        """Call the workload's ``on_evaluate``, which may step schedulers."""
+        with ExitStack() as stack:
+            for schedules in self.schedules:
+                stack.enter_context(schedules.changing())
+            workload.on_evaluate(metrics)
+
+    def state(self) -> dict[str, Any]:
+        """All of it that a resumed run needs and that is no tensor, as JSON holds it."""
+        scale = [self.scale.scale, self.scale.num_good] if self.scale is not None else None
+        return {"schedulers": [schedules.state() for schedules in self.schedules], "loss_scale": scale}
+
+    def load(self, state: dict[str, Any], *, with_options: bool) -> None:
+        """Continue from what ``state`` returned; without the options of the optimizer, schedulers stay new."""
+        if self.scale is not None and state.get("loss_scale"):
+            self.scale.scale, self.scale.num_good = state["loss_scale"]
+        stored = state.get("schedulers", [])
+        for number, schedules in enumerate(self.schedules if with_options else ()):
+            schedules.load(stored[number] if number < len(stored) else [])
+
+    def skip(self, num_steps: int) -> None:
+        """Have new schedulers go ahead, as if so many updates had been made with the optimizer's own options."""
+        for schedules in self.schedules:
+            schedules.skip(num_steps)
+
+    def prepared(self, workload: Workload, optimizer: Optimizer, steps: int) -> Schedules:
+        """Have the new ``optimizer`` do all this; returns its schedules, which must follow it to the ranks."""
+        if self.scale is not None:
+            first = optimizer.register_step_pre_hook(self._unscale)
+            hooks = optimizer._optimizer_step_pre_hooks
+            cast(OrderedDict[int, Any], hooks).move_to_end(first.id, last=False)  # before the hooks of users
+        if self.options.clip_norm is not None or self.averages is not None:
+            optimizer.register_step_pre_hook(self._before)
+        if self.averages is not None:
+            optimizer.register_step_post_hook(self._after)
+        schedules = Schedules(workload, optimizer, steps)
+        self.schedules.append(schedules)
+        return schedules
+
+    def _unscale(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        assert self.scale is not None
+        self.scale.unscale(_parameters(optimizer), self.stages)
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        parameters = list(_parameters(optimizer))
+        if self.averages is not None:
+            self.averages.begin(parameters)
+        if self.options.clip_norm is not None:
+            clip(parameters, global_norm(parameters, self.stages), self.options.clip_norm)
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        assert self.averages is not None
+        self.averages.update(_parameters(optimizer), self.step)
+
+
+def make_optimizer(
+    workload: Workload, model: nn.Module, layout: Layout, mesh: DeviceMesh | None, steps: int
+) -> Optimizer:
+    """The optimizer of ``model``, which is spread by ``layout``, with all that the candidate asks for.
+
+    ``steps`` is the length of the training. Raises ``WrongResult`` or ``WorkloadError`` for what cannot be used.
+    """
+    updates = model.__dict__[_NAME] = _new_updates(options_of(workload), layout, mesh)
+    own = expect_optimizer(workload.optimizer(model), workload.optimizer)
+    schedules = updates.prepared(workload, own, steps)
+    spread = spread_optimizer(own, layout, mesh)
+    schedules.follow(own, spread)
+    return spread
+
+
+def updates_of(model: nn.Module) -> Updates:
+    """What ``make_optimizer`` has made for ``model`` besides the optimizer."""
+    known = model.__dict__.get(_NAME)
+    return known if isinstance(known, Updates) else Updates(Options())
+
+
+def averages_of(model: nn.Module) -> dict[Tensor, Tensor]:
+    """The average of each parameter that has one."""
+    averages = updates_of(model).averages
+    return averages.of if averages is not None else {}
+
+
+def _new_updates(options: Options, layout: Layout, mesh: DeviceMesh | None) -> Updates:
+    shares = layout.spatial * prod(getattr(layout, axis) for axis in SHARES)
+    averages = None
+    if options.ema_decay is not None or options.swa_start is not None:
+        averages = Averages(options.ema_decay, options.swa_start or 0)
+    return Updates(
+        options,
+        mesh.get_group("pp") if mesh is not None and layout.pp > 1 else None,
+        averages,
+        LossScale(shares) if options.precision == "fp16" else None,
+    )
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
