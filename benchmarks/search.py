@@ -18,20 +18,21 @@ from benchmarks.searching.proxy_ranks import proxy_ranks
 from benchmarks.searching.regret import regrets
 from benchmarks.searching.resuming import resuming
 from benchmarks.searching.storage_contract import storage_contract
+from benchmarks.searching.tables import EVOLUTION, hpobench, nas201
 
 
 def main() -> None:
     """Measure each part, and print a table and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick", action="store_true", help="one seed for each sampler instead of five, and SQLite alone"
-    )
+    parser.add_argument("--quick", action="store_true", help="few seeds, fewer trials and samplers, and SQLite alone")
     options = parser.parse_args()
     figures = {
         **equal_samplers(num_seeds=1 if options.quick else 5),
         **storage_contract(with_postgresql=not options.quick),
         **asking(num_asks=3 if options.quick else 15),
         **regrets(num_seeds=3 if options.quick else 40),
+        **(nas201(2, 40, ["tpe", EVOLUTION]) if options.quick else nas201(40)),
+        **(hpobench(2, 25, ["tpe"]) if options.quick else hpobench(20)),
         **proxy_ranks(num_seeds=1 if options.quick else 10),
         **resuming(),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import heapq
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from optuna import Study
@@ -29,6 +30,7 @@ class BoundedSampler(BaseSampler):
     def __init__(self, sampler: BaseSampler) -> None:
         self._sampler = sampler
         self._shown: tuple[Any, Study] | None = None
+        self._looked: _Looked | None = None  # replaced as a whole, as threads may share the sampler
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """The parameters that are sampled together."""
@@ -68,9 +70,21 @@ class BoundedSampler(BaseSampler):
             shown = study
             if len(trials) > MOST_SHOWN and len(study.directions) == 1:
                 shown = copy.copy(study)
-                shown._storage = cast(BaseStorage, _Shown(study._storage, _chosen(trials, study.direction)))
+                shown._storage = cast(BaseStorage, _Shown(study._storage, self._chosen(study, trials)))
             self._shown = key, shown
         return self._shown[1]
+
+    def _chosen(self, study: Study, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+        looked = self._looked
+        is_same = looked is not None and looked.storage is study._storage and looked.study_id == study._study_id
+        if looked is None or not is_same or looked.num_trials > len(trials):
+            looked = _Looked(study._storage, study._study_id)
+        sign = -1.0 if study.direction is StudyDirection.MAXIMIZE else 1.0
+        self._looked = looked = looked.further(trials, sign)
+        return looked.shown(trials)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_shown": None, "_looked": None}
 
 
 class _Shown:
@@ -90,13 +104,33 @@ class _Shown:
         return copy.deepcopy(found) if deepcopy else found
 
 
-def _chosen(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
-    sign = -1.0 if direction is StudyDirection.MAXIMIZE else 1.0
-    stride = 1  # _number and _values: the properties take a tenth of an ask
-    while len(trials) > stride * MOST_SHOWN:
-        stride *= 2
-    complete, live = TrialState.COMPLETE, (TrialState.RUNNING, TrialState.WAITING)
-    values = [(sign * (trial._values or [0.0])[0], trial._number) for trial in trials if trial.state is complete]
-    newest = [trial._number for trial in trials if trial.state in live][-NUM_NEWEST_SHOWN:]
-    numbers = {*newest, *(number for _, number in heapq.nsmallest(NUM_BEST_SHOWN, values))}
-    return [trial for trial in trials if trial._number % stride == 0 or trial._number in numbers]
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What was found in the trials of one study. Those that are complete never change, so each is looked at once."""
+
+    storage: BaseStorage
+    study_id: int
+    num_trials: int = 0
+    best: Sequence[tuple[float, int]] = ()  # sort key and number, the best first
+    others: Sequence[int] = ()  # numbers of trials that are not complete; a failed one of ScaMP may be planned again
+
+    def further(self, trials: Sequence[FrozenTrial], sign: float) -> _Looked:
+        """This, with those of all ``trials`` that are new or may have changed."""
+        best, others = list(self.best), list[int]()
+        for number in (*self.others, *range(self.num_trials, len(trials))):
+            trial = trials[number]
+            if trial.state is TrialState.COMPLETE:
+                best.append((sign * (trial._values or [0.0])[0], number))  # the property takes long
+            else:
+                others.append(number)
+        best = heapq.nsmallest(NUM_BEST_SHOWN, best)
+        return replace(self, num_trials=len(trials), best=best, others=others)
+
+    def shown(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+        """Every n-th trial, the best, and the newest that have not ended, by number."""
+        stride = 1
+        while len(trials) > stride * MOST_SHOWN:
+            stride *= 2
+        live = [number for number in self.others if not trials[number].state.is_finished()][-NUM_NEWEST_SHOWN:]
+        best = (number for _, number in self.best)
+        return [trials[number] for number in sorted({*range(0, len(trials), stride), *best, *live})]

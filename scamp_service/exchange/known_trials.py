@@ -31,7 +31,7 @@ class KnownTrials:
         self._store, self._study_id = store, study.id
         self._freezer = Freezer(store, space, objectives)
         self._trials: dict[int, FrozenTrial] = {}  # by number, ascending
-        self._unended: set[int] = set()  # ids of trials that may still change
+        self._unended: dict[int, int] = {}  # id → number of the trials that may still change
         self._newest = 0
 
     def refresh(self) -> None:
@@ -43,9 +43,9 @@ class KnownTrials:
             self._newest = max(self._newest, one.id)
             # A trial that fits nowhere is planned again when the cluster grows, while its study is live.
             if one.state in LIVE_TRIALS or (one.state is OwnState.INFEASIBLE and state in LIVE_STUDIES):
-                self._unended.add(one.id)
+                self._unended[one.id] = one.number
             else:
-                self._unended.discard(one.id)
+                self._unended.pop(one.id, None)
             for name, distribution in trial.distributions.items():
                 self.distributions.setdefault(name, distribution)
 
@@ -64,7 +64,10 @@ class KnownTrials:
         """The trials by number; ``states`` keeps only these states."""
         if states is None:
             return list(self._trials.values())
-        return [trial for trial in self._trials.values() if trial.state in states]
+        if any(state in states for state in TrialState if state.is_finished()):
+            return [trial for trial in self._trials.values() if trial.state in states]
+        unended = (self._trials[number] for number in sorted(self._unended.values()))
+        return [trial for trial in unended if trial.state in states]
 
     def ended(self, number: int) -> FrozenTrial | None:
         """The trial with this number, if it has ended and is known."""

@@ -352,3 +352,23 @@ def test_a_study_of_optuna_is_shown_and_deleted_like_others(storage: ScampStorag
     assert [one.values for one in study.best_trials] == [[1.0, 2.0]] and study.trials[0].user_attrs["seed"] > 1e308
     optuna.delete_study(study_name="theirs", storage=storage)
     assert store.studies() == []
+
+
+def test_a_bounded_sampler_sees_what_has_changed_since_it_was_last_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scamp_service.exchange.bounded_sampler.MOST_SHOWN", 40)
+    seen: list[set[int]] = []
+
+    class Watching(optuna.samplers.RandomSampler):  # type: ignore[misc]
+        def infer_relative_search_space(self, study, trial):  # type: ignore[no-untyped-def]
+            seen.append({one.number for one in study.get_trials(deepcopy=False)})
+            return {}
+
+    study = optuna.create_study(sampler=BoundedSampler(Watching(seed=0)))
+    study.add_trials([optuna.create_trial(value=100.0 + number) for number in range(200)])
+    first, second = study.ask(), study.ask()
+    study.tell(first, -1.0)  # the best, and it ends while the one after it runs
+    study.ask().suggest_float("x", 0, 1)
+    assert {first.number, second.number, *range(24)} <= seen[-1] and 25 not in seen[-1]
+    study.tell(second, state=optuna.trial.TrialState.FAIL)
+    study.ask().suggest_float("x", 0, 1)
+    assert second.number not in seen[-1] and first.number in seen[-1]
