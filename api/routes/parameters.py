@@ -30,7 +30,8 @@ NumPoints = Annotated[int, Query(ge=10, le=10_000, description="most points that
 By = Annotated[
     str,
     Query(
-        description=f"column to sort by: {', '.join(Column)}, or a parameter as `params.lr`, `params.layers.0.width`",
+        description=f"column to sort by: {', '.join(Column)}, a parameter as `params.lr`, `params.layers.0.width`,"
+        " or one of several objectives as `values.0`",
         max_length=300,
     ),
 ]

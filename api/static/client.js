@@ -121,6 +121,11 @@ export function candidates(studyId, { params = [], states = [], where = "", poin
   return request(`/v1/studies/${studyId}/candidates?${query}`);
 }
 
+/** Trials by the values of several objectives: see FrontView of the API. */
+export function front(studyId) {
+  return request(`/v1/studies/${studyId}/front`);
+}
+
 /** How much each parameter matters: see ImportancesView of the API. */
 export function importances(studyId) {
   return request(`/v1/studies/${studyId}/importances`);

@@ -7,6 +7,7 @@ import { actionsPanel } from "./study/actions.js";
 import { bestPanel } from "./study/best.js";
 import { curvesPanel } from "./study/curves.js";
 import { StudyFeeds } from "./study/feeds.js";
+import { frontPanel } from "./study/front.js";
 import { headPanel } from "./study/head.js";
 import { historyPanel } from "./study/history.js";
 import { lineagePanel } from "./study/lineage.js";
@@ -23,6 +24,7 @@ import { trialsPanel } from "./study/trials.js";
 const PANELS = [
   headPanel,
   actionsPanel,
+  frontPanel,
   historyPanel,
   bestPanel,
   curvesPanel,

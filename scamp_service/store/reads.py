@@ -16,15 +16,15 @@ import sqlalchemy as sa
 from estimators.learning import Ending, Phase, Run
 from placement.model import Offer
 from placement.option import Option
-from scamp_service.errors import NotFound
+from scamp_service.errors import InvalidInput, NotFound
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Event, Json, Lease, LogLine, Metric, Refusals, Study, Totals, Trial
 from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
 from scamp_service.store.options import option_of
 from scamp_service.store.rows import MeasuredPoint, Point, Score, Standing, attempt_of, trial_of
-from scamp_service.store.table.choice import Choice
-from scamp_service.store.table.order import order_of, sorted_numbers
+from scamp_service.store.table.choice import Choice, objective_quantities
+from scamp_service.store.table.order import VALUES, SortOrder, order_of, sorted_numbers
 from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds, states_of
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
@@ -124,19 +124,22 @@ class Reads:
         states: Iterable[TrialState] | None = None,
         where: str = "",
     ) -> list[int]:
-        """Numbers of the study's trials in the order of a column: one of ``table.order.By``, or ``params.NAME``.
+        """Numbers of the study's trials in the order of a column.
+
+        That is one of ``table.order.By``, ``params.NAME``, or ``values.N`` for one of several objectives.
 
         ``states`` keeps only these states, and the expression ``where`` those for which it is true (see
         ``table.choice``). Raises ``InvalidInput``.
         """
-        order = order_of(by)
+        order = self._order(study_id, by)
         return sorted_numbers(order, self.columns(study_id, order.columns, states=states, where=where), descending)
 
     def columns(
         self, study_id: int, names: Sequence[str], *, states: Iterable[TrialState] | None = None, where: str = ""
     ) -> list[Sequence[Any]]:
         """(number, *columns) of the study's trials, by number, chosen as by ``ordered_trials``."""
-        choice = Choice(where) if where.strip() else None
+        spec = self.study(study_id).spec if where.strip() else {}
+        choice = Choice(where, objective_quantities(Objectives.of_spec(spec))) if spec else None
         read = tuple(dict.fromkeys((*names, *(choice.columns if choice else ()))))
         given: dict[str, Any] = {} if states is None else {"states": list(states)}
         rows = list(self._rows(sql.ordering(read, states is not None), study_id=study_id, **given))
@@ -147,13 +150,18 @@ class Reads:
         if choice is None:
             return rows
         places = [1 + read.index(name) for name in choice.columns]
-        kept = choice.kept([[row[place] for place in places] for row in rows], self._parameters(study_id))
+        parameters = [*spec.get("space", {}), *spec.get("fixed", {})]  # whether a trial has them or not
+        kept = choice.kept([[row[place] for place in places] for row in rows], parameters)
         return [row[: 1 + len(names)] for row, is_kept in zip(rows, kept, strict=True) if is_kept]
 
-    def _parameters(self, study_id: int) -> list[str]:
-        """Parameters that the study file names, whether a trial has them or not."""
-        spec = self.study(study_id).spec
-        return [*spec.get("space", {}), *spec.get("fixed", {})]
+    def _order(self, study_id: int, by: str) -> SortOrder:
+        if not by.startswith(VALUES):
+            return order_of(by)
+        objectives = Objectives.of_spec(self.study(study_id).spec)
+        place = next((place for place in range(len(objectives.each)) if by == f"{VALUES}{place}"), None)
+        if place is None:
+            raise InvalidInput(f"there is no objective {by[:100]!r}; the study has {len(objectives.each)}")
+        return SortOrder(Score._fields, lambda *columns: objectives.each_of(Score(*columns))[place])
 
     def history(self, study_id: int) -> list[Standing]:
         """Every trial of the study that has begun or ended, by number, in a few columns."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from scamp_service.lifecycle import TrialState
 from scamp_service.study.objective import Objective
-from scamp_service.study.pareto import non_domination_ranks, places
+from scamp_service.study.pareto import front, non_domination_ranks, places
 
 
 def named_by_place(directions: Sequence[str]) -> list[dict[str, str]]:
@@ -147,7 +147,7 @@ class Objectives:
 
     def front(self, points: Sequence[Sequence[float]]) -> list[int]:
         """Indices of the points on the Pareto front, ascending."""
-        return [index for index, rank in enumerate(self.ranks(points)) if not rank]
+        return [int(index) for index in front([self.keys(point) for point in points])]
 
     def front_of(self, trials: Iterable[T]) -> list[T]:
         """The COMPLETED trials that no other one dominates, in their order; empty with one objective.

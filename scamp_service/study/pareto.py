@@ -23,6 +23,12 @@ def non_domination_ranks(points: Sequence[Sequence[float]]) -> Ints:
     return _ranks(distinct)[of_point]
 
 
+def front(points: Sequence[Sequence[float]]) -> Ints:
+    """Indices of the points on the Pareto front, ascending: those of rank 0, without the ranks of all others."""
+    distinct, of_point = _distinct(points)
+    return np.flatnonzero(_front(distinct)[of_point]) if len(distinct) else of_point
+
+
 def places(points: Sequence[Sequence[float]]) -> Ints:
     """Place of each point: 0 for the best, the same for points that compare as equal.
 

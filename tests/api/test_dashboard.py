@@ -29,6 +29,7 @@ from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from tests.conftest import find_chromium
+from tests.services.serving import fill_several
 from tests.values import new_attempt, sized
 
 T = TrialState
@@ -885,3 +886,23 @@ def test_a_page_asks_for_the_modules_that_it_needs_at_once(open_page: Callable[.
     loaded = "performance.getEntriesByType('resource').map(e => e.name).filter(n => n.endsWith('.js'))"
     preloaded = page.locator("link[rel=modulepreload]").evaluate_all("links => links.map(link => link.href)")
     assert sorted(preloaded) == sorted(set(page.evaluate(loaded)))
+
+
+@pytest.mark.browser
+def test_several_objectives_have_a_front_in_place_of_a_best_trial(browser: Browser, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    store = Store(settings.url)
+    fill_several(store)
+    with serving(settings) as url:
+        page = browser.new_page()
+        page.goto(f"{url}/studies/1")
+        expect(page.locator("#front-aside")).to_have_text("2 on the front, 3 trials")
+        expect(page.locator("#front-card tbody tr")).to_have_count(2)
+        expect(page.locator("#best-label")).to_have_text("On the Pareto front")
+        expect(page.locator("#best-card")).to_be_hidden()
+        page.locator("#front").focus()
+        page.keyboard.press("Home")
+        expect(page.locator("#front .tip")).to_contain_text("predicted.peak_mib 10")
+        expect(page.get_by_role("columnheader", name="predicted.peak_mib").last).to_be_visible()
+        page.close()
+    store.close()

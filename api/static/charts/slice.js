@@ -5,6 +5,7 @@ import { metric, num, paramValue } from "../format.js";
 import { clamped, objectiveAxis, share, ticks } from "./axes.js";
 import { head } from "./chart.js";
 import { Points } from "./points.js";
+import { padded } from "./scales.js";
 
 const JITTER = 0.55; // share of its place over which the trials with one choice are spread
 const LANE = 0.07; // share of the width, at the left, for trials without the parameter
@@ -49,12 +50,11 @@ export class Slice extends Points {
       ...marks.map(({ at, text }) => ({ x: left + at * (0.98 - left), text: text.slice(0, 14) })),
     ];
     const { low, high } = this.objective;
-    const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
     const opts = {
       legend: { show: false },
       cursor: { show: false },
       padding: [8, 14, 0, 0],
-      scales: { x: { time: false, range: () => [0, 1] }, y: { range: () => [low - pad, high + pad] } },
+      scales: { x: { time: false, range: () => [0, 1] }, y: { range: () => padded(low, high) } },
       axes: [
         this.axis(this.parameter.name, {
           splits: () => named.map(({ x }) => x),

@@ -4,6 +4,7 @@ import * as api from "../client.js";
 import { byId, h, keyed, setText } from "../elements/dom.js";
 import { progressBar, setProgress, setStudyState } from "../elements/marks.js";
 import { ago, count, dateTime, metric } from "../format.js";
+import { objectiveWords } from "../objectives.js";
 import { progressOf } from "../states.js";
 
 export function listPanel({ state, page, loadPage }) {
@@ -62,8 +63,7 @@ function update(row, study, cluster) {
   const [name, state, progress, best, devices, age] = row.children;
   setText(name.firstChild, study.name || `study ${study.id}`); // Optuna allows an empty name
   name.firstChild.title = study.name;
-  const { metric: objective, direction } = study.spec.objective;
-  setText(name.lastChild, `${study.spec.workload} · ${direction} ${objective}`);
+  setText(name.lastChild, `${study.spec.workload} · ${objectiveWords(study.spec)}`);
   setStudyState(state, study);
   setProgress(progress.firstChild, study.trials, study.spec.budget.trials);
   setText(progress.lastChild, progressWords(study));

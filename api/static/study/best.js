@@ -5,6 +5,7 @@ import { card } from "../elements/card.js";
 import { copyButton } from "../elements/copy_button.js";
 import { h } from "../elements/dom.js";
 import { count, metric, paramValue, planWords } from "../format.js";
+import { isSeveral } from "../objectives.js";
 import { LIVE_STUDY } from "../states.js";
 
 export function bestPanel({ state, feeds }) {
@@ -17,12 +18,15 @@ export function bestPanel({ state, feeds }) {
     beside.replaceChildren(copyButton(() => JSON.stringify(best.params, null, 2), "Copy parameters"));
   }
 
+  const section = card({ id: "best", title: "Best trial", span: 4, beside }, box);
   return {
-    card: card({ id: "best", title: "Best trial", span: 4, beside }, box),
+    card: section,
     shows: ["study", "rows"],
     restMs: 100,
     draw() {
       const { study } = state;
+      section.hidden = isSeveral(study.spec);
+      if (section.hidden) return;
       const best = study.best && state.rows.get(study.best.trial);
       if (study.best && !best) return feeds.fetchRow(study.best.trial);
       const signature = best ? JSON.stringify([best.id, best.value, best.state, best.plan]) : study.state_text;

@@ -3,6 +3,7 @@
 import { h, setText, setTitle } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
 import { count, duration, metric, mib, microBatch, paramValue, paramsLine, runSeconds } from "../format.js";
+import { isSeveral, objectivesOf } from "../objectives.js";
 import { parameterKey, valueAt } from "./table_view.js";
 
 function text(value) {
@@ -31,6 +32,20 @@ function attempts(cell, trial) {
       .filter(Boolean)
       .join("; "),
   );
+}
+
+/** The columns of several objectives, in their order; none for one, whose column is that of the value. */
+export function objectiveColumns(spec) {
+  if (!isSeveral(spec)) return [];
+  return objectivesOf(spec).map(({ metric: name, direction }, place) => ({
+    key: `values.${place}`,
+    name,
+    title: `${direction} ${name}`,
+    width: Math.min(200, Math.max(84, 34 + 7.2 * name.length)),
+    numeric: true,
+    isLargeFirst: () => direction === "maximize",
+    cell: text((trial) => metric(trial.values?.[place])),
+  }));
 }
 
 /** The column of one parameter. `dimension`: how the study file has it, if it does. */

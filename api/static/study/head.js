@@ -3,6 +3,7 @@
 import { byId, setText } from "../elements/dom.js";
 import { progressBar, setProgress, setStudyState } from "../elements/marks.js";
 import { count, duration, metric, plural, stepUnit } from "../format.js";
+import { isSeveral, objectiveWords } from "../objectives.js";
 import { progressOf } from "../states.js";
 
 export function headPanel({ state }) {
@@ -35,10 +36,11 @@ function drawTask(study) {
 }
 
 /** What a study does, in one line. */
-export function taskWords({ objective, workload, search, stopping, budget }) {
+export function taskWords(spec) {
+  const { workload, search, stopping, budget } = spec;
   const rules = [stopping].flat().map(ruleWords).join(" + ");
   const steps = `${plural(budget.steps, stepUnit({ budget }))} per trial`;
-  return `${objective.direction} ${objective.metric} · ${workload} · ${samplerWords(search.sampler)}, ${rules} · ${steps}`;
+  return `${objectiveWords(spec)} · ${workload} · ${samplerWords(search.sampler)}, ${rules} · ${steps}`;
 }
 
 /** A sampler is a name, or has options beside it. */
@@ -62,8 +64,9 @@ function drawTrials({ study, runningRows }, bar) {
 }
 
 function drawFigures({ spec, best, summary }) {
-  setText(byId("best-label"), `Best ${spec.objective.metric}`);
-  setText(byId("best"), metric(best?.value));
+  const hasFront = isSeveral(spec);
+  setText(byId("best-label"), hasFront ? "On the Pareto front" : `Best ${spec.objective.metric}`);
+  setText(byId("best"), hasFront ? count(summary.front.length) : metric(best?.value));
   setText(byId("healed"), count(summary.healed));
 }
 

@@ -6,6 +6,7 @@ import { aside, card, chartBox } from "../elements/card.js";
 import { h, keyed, setText } from "../elements/dom.js";
 import { stateMark } from "../elements/marks.js";
 import { count, plural } from "../format.js";
+import { isSeveral } from "../objectives.js";
 import { TRIAL_STATES } from "../states.js";
 
 export function historyPanel({ state, open }) {
@@ -14,16 +15,19 @@ export function historyPanel({ state, open }) {
   const legend = h("div", { class: "legend", id: "history-legend" });
   const chart = new History(box, open, (trial) => state.rows.get(trial.number)?.reason ?? "");
 
+  const section = card(
+    { id: "history", title: "Optimisation history", span: 8, beside },
+    h("div", { class: "body" }, box),
+    legend,
+  );
+
   return {
-    card: card(
-      { id: "history", title: "Optimisation history", span: 8, beside },
-      h("div", { class: "body" }, box),
-      legend,
-    ),
+    card: section,
     shows: ["study", "points"],
     restMs: 500,
     draw() {
       const { points, study, numInHistory } = state;
+      section.classList.toggle("span-8", !isSeveral(study.spec)); // then there is no best trial beside it
       chart.update(byNumber(points.values()), state.numTrials, study.spec.objective);
       setText(beside, numInHistory > points.size ? `${count(points.size)} of ${plural(numInHistory, "trial")}` : "");
       const { numOutside } = chart.shown;

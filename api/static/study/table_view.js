@@ -73,7 +73,7 @@ const MOST_PARAMETERS = 8;
 /** Keys of the columns that are shown by default: some parameters between a trial's value and its plan. */
 export function defaultColumns(columns, parameters) {
   const own = columns.filter((column) => !column.isExtra).map((column) => column.key);
-  const at = own.indexOf("value") + 1;
+  const at = own.findLastIndex((key) => key === "value" || key.startsWith("values.")) + 1;
   return [...own.slice(0, at), ...shownByDefault(parameters).map(parameterKey), ...own.slice(at)];
 }
 

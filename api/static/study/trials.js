@@ -9,7 +9,7 @@ import { stateMark } from "../elements/marks.js";
 import { PagedTable } from "../elements/table.js";
 import { count, plural } from "../format.js";
 import { LIVE_STUDY, TRIAL_STATES } from "../states.js";
-import { parameterColumn, trialColumns } from "./columns.js";
+import { objectiveColumns, parameterColumn, trialColumns } from "./columns.js";
 import { added, defaultColumns, moved, orderOf, parameterOf, queryOf, writeView } from "./table_view.js";
 
 const TYPING_MS = 600;
@@ -23,6 +23,7 @@ export function trialsPanel({ state, page, feeds, open }) {
   let order = null; // numbers of the trials in the table; null: by number, all of them
   let asked = ""; // query of the newest request for an order
   let isPending = false; // whether an order is being fetched
+  let front = new Set(); // numbers of the trials on the Pareto front of a study with several objectives
   let lit = null; // number of the trial under the pointer in another panel
   let columns = ""; // keys of the columns that the table has, as text
 
@@ -37,7 +38,7 @@ export function trialsPanel({ state, page, feeds, open }) {
     sortBy: "value",
     empty: () => (state.numTrials ? "No trial passes the filter. Change it above." : "No trial has been proposed yet."),
     rowAt: (number) => state.rows.get(number),
-    rowClass: (number) => `${number === state.study.best?.trial ? "best" : ""} ${number === lit ? "lit" : ""}`,
+    rowClass: (number) => `${isBest(number) ? "best" : ""} ${number === lit ? "lit" : ""}`,
     onMissing: (missing) => missing.forEach((number) => feeds.fetchRow(number)),
     onSort(by, descending) {
       const isBest = by === "value" && descending === isLargeFirst();
@@ -46,17 +47,24 @@ export function trialsPanel({ state, page, feeds, open }) {
     onOpen: (number) => open({ number }),
     onHover: (trial) => page.point(panel, trial),
   });
+  const isBest = (number) => number === state.study.best?.trial || front.has(number);
   const refreshOrder = page.refresher(async () => order && sort(), 2000);
   const filter = filterForm(state);
   const [choose, chooser] = columnChooser({
-    every: () => [...standing, ...state.parameterNames.map(columnOf)],
+    every: () => [...standing, ...objectiveColumns(state.study.spec), ...state.parameterNames.map(columnOf)],
     chosen: () => keys(),
     onChange: (chosen) => state.look({ columns: chosen }),
     added,
     moved,
   });
 
-  const keys = () => state.view.columns ?? defaultColumns(standing, state.parameterNames);
+  const keys = () => state.view.columns ?? defaultColumns(withObjectives(), state.parameterNames);
+
+  /** All columns but those of parameters; several objectives take the place of the value. */
+  function withObjectives() {
+    const several = objectiveColumns(state.study.spec);
+    return several.length ? standing.flatMap((column) => (column.key === "value" ? several : [column])) : standing;
+  }
 
   function columnOf(name) {
     return parameterColumn(name, state.study.spec.space[name]);
@@ -110,7 +118,10 @@ export function trialsPanel({ state, page, feeds, open }) {
     const wanted = keys();
     if (wanted.join() === columns) return;
     columns = wanted.join();
-    const shown = wanted.map((key) => (parameterOf(key) === null ? known.get(key) : columnOf(parameterOf(key))));
+    const several = new Map(objectiveColumns(state.study.spec).map((column) => [column.key, column]));
+    const shown = wanted.map((key) =>
+      parameterOf(key) === null ? (known.get(key) ?? several.get(key)) : columnOf(parameterOf(key)),
+    );
     table.setColumns(shown.filter(Boolean));
   }
 
@@ -127,6 +138,7 @@ export function trialsPanel({ state, page, feeds, open }) {
     draw() {
       drawFilters();
       drawColumns();
+      front = new Set(state.study.summary.front.map(({ trial }) => trial));
       const total = state.numTrials;
       const { by, descending } = orderOf(state.view, direction());
       const shown = order ?? inOrder(total, descending);
@@ -188,7 +200,7 @@ function filterForm(state) {
     h(
       "p",
       {},
-      "Parameters by their names, and number, state, value, step, attempts, oom, parent, ranks, batch, predicted_mib, measured_mib, step_seconds, seconds, num_params, reason. ",
+      "Parameters and objectives by their names, and number, state, value, values, step, attempts, oom, parent, ranks, batch, predicted_mib, measured_mib, step_seconds, seconds, num_params, reason. ",
       "Compare them with <, <=, ==, !=, in [a, b], and join with and, or, not (…). Blocks are lists: layers[0].width > 64, size(layers) > 3. What a trial does not have is null.",
     ),
   );

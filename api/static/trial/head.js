@@ -3,6 +3,7 @@
 import { byId, h, setText } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
 import { count, duration, metric, mibWords, runSeconds, stepUnit, stepWords, toMib } from "../format.js";
+import { isSeveral, objectivesOf } from "../objectives.js";
 import { ranOut } from "../states.js";
 
 export function headPanel({ state }) {
@@ -36,9 +37,11 @@ function parentWords({ origin, parent_number: number, parent_step: step }, study
 }
 
 function drawValue({ trial, study }) {
-  const { metric: objective } = study.spec.objective;
-  setText(byId("value-label"), objective.charAt(0).toUpperCase() + objective.slice(1));
-  setText(byId("value"), metric(trial.value));
+  const names = objectivesOf(study.spec)
+    .map((objective) => objective.metric)
+    .join(" / ");
+  setText(byId("value-label"), names.charAt(0).toUpperCase() + names.slice(1));
+  setText(byId("value"), (isSeveral(study.spec) ? (trial.values ?? []) : [trial.value]).map(metric).join(" / "));
   setText(byId("steps-label"), study.spec.budget.epochs ? "Epochs" : "Steps");
   byId("steps").replaceChildren(
     count(Math.max(0, trial.step)),

@@ -1,7 +1,8 @@
 """Chooses trials by an expression such as ``lr < 1e-3 and depth == 2 and state == COMPLETED``.
 
 It is CEL (``study.spaces.expression``), which cannot run code. ``and``, ``or``, ``not`` and a single ``=`` may be
-written as well. Names are those of parameters, of ``QUANTITIES`` and of states.
+written as well. Names are those of parameters, of ``QUANTITIES``, of measured
+objectives and of states.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from estimators.model import MIB
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import Origin, TrialState
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.spaces.expression import Expression
 
 _TOKENS = re.compile(
@@ -63,6 +65,8 @@ QUANTITIES: Mapping[str, Quantity] = {
     "batch": _of_plan("batch"),
     "micro_batch": _of_plan("micro_batch"),
     "recompute": _of_plan("recompute"),
+    "values": Quantity(("values",), lambda values: None if values is None else list(map(_finite, values))),
+    "flops": Quantity(("flops_per_sample",), _as_it_is),
     "num_params": Quantity(("num_params",), lambda num: num or None),
     "predicted_mib": Quantity(
         ("predicted_bytes", "extra_bytes", "bias_bytes"), lambda peak, extra, bias: _mib(peak - extra + bias)
@@ -80,17 +84,32 @@ Columns = Mapping[str, Any]
 CONSTANTS = {str(word): str(word) for word in (*TrialState, *Origin)}
 
 
-class Choice:
-    """A compiled expression. Raises ``InvalidInput`` if it is none."""
+def objective_quantities(objectives: Objectives) -> dict[str, Quantity]:
+    """The measured objectives of a study by their metrics, such as ``accuracy``."""
+    if not objectives.is_several:
+        return {objectives.leading.metric: QUANTITIES["value"]}
+    return {one.metric: _of_values(place) for place, one in enumerate(objectives.each) if not one.predicted}
 
-    def __init__(self, source: str) -> None:
+
+def _of_values(place: int) -> Quantity:
+    return Quantity(("values",), lambda values: _finite(values[place]) if values else None)
+
+
+class Choice:
+    """A compiled expression. Raises ``InvalidInput`` if it is none.
+
+    ``metrics`` are further properties of a trial: see ``objective_quantities``.
+    """
+
+    def __init__(self, source: str, metrics: Mapping[str, Quantity] | None = None) -> None:
         self._source = source
+        self._known = {**(metrics or {}), **QUANTITIES}
         try:
             self._expression = Expression(_TOKENS.sub(_as_cel, source))
         except ValueError as error:
             raise self._wrong(str(error)) from None
         words = set(re.findall(r"\w+", source))  # more than its names: it may say ``trial.value``
-        self._quantities = {name: one for name, one in QUANTITIES.items() if name in words}
+        self._quantities = {name: one for name, one in self._known.items() if name in words}
         used = (column for quantity in self._quantities.values() for column in quantity.columns)
         self.columns: tuple[str, ...] = tuple(dict.fromkeys(("params", *used)))
         """Columns of the table of trials that it reads."""
@@ -141,10 +160,10 @@ class Choice:
         return one.value(*(at[column] for column in one.columns))
 
     def _check_names(self, parameters: Iterable[str]) -> None:
-        known = {*parameters, *QUANTITIES, *CONSTANTS, "params", "trial"}
+        known = {*parameters, *self._known, *CONSTANTS, "params", "trial"}
         for name in sorted(self._expression.names - known):
             close = get_close_matches(name, known, 1, 0.5)
-            hint = f"did you mean {close[0]}?" if close else f"it may name parameters and {', '.join(QUANTITIES)}"
+            hint = f"did you mean {close[0]}?" if close else f"it may name parameters and {', '.join(self._known)}"
             raise self._wrong(f"names {name!r}, which is not known; {hint}")
 
     def _wrong(self, why: str) -> InvalidInput:

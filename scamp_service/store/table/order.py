@@ -15,6 +15,8 @@ from scamp_service.study.spaces.axes import MISSING, value_at
 Key = Callable[..., Any]
 
 STATES = tuple(TrialState)
+VALUES = "values."
+"""Begins the name of the column of one of several objectives, counted from 0."""
 PARAMETER = "params."
 """Begins the name of the column of one parameter, such as ``params.lr`` or ``params.layers.0.width``."""
 

@@ -127,3 +127,15 @@ def test_a_study_without_copies_has_no_lineage(api: InProcess) -> None:
     fill(api.store)
     assert api.get(f"{FIRST}/lineage").json() == {"num_trials": 0, "items": []}
     assert api.get("/v1/studies/7/lineage").status_code == 404
+
+
+def test_trials_are_ordered_and_chosen_by_one_of_several_objectives(api: InProcess) -> None:
+    fill_several(api.store)
+    assert api.get(f"{FIRST}/order?by=values.1").json()["number"] == [2, 1, 0, 3], "no value comes last"
+    assert api.get(f"{FIRST}/order?by=values.0&descending=true").json()["number"] == [0, 1, 2, 3]
+    for where in ("accuracy > 0.15 and predicted_mib < 25", "values[0] > 0.15 and predicted_mib < 25"):
+        assert api.get(f"{FIRST}/order", params={"by": "number", "where": where}).json()["number"] == [1]
+    assert api.get(f"{FIRST}/order?by=values.2").status_code == 422
+    fill(api.store)
+    found = api.get("/v1/studies/2/order", params={"by": "number", "where": "accuracy > 0.5"})
+    assert found.json()["number"] == [0]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.study._multi_objective import _fast_non_domination_rank
 
-from scamp_service.study.pareto import non_domination_ranks, places
+from scamp_service.study.pareto import front, non_domination_ranks, places
 
 points = st.integers(1, 4).flatmap(
     lambda num: st.lists(st.lists(st.integers(0, 4).map(float), min_size=num, max_size=num), min_size=1, max_size=25)
@@ -16,7 +16,9 @@ points = st.integers(1, 4).flatmap(
 
 @given(points)
 def test_ranks_are_those_of_optuna(some: list[list[float]]) -> None:
-    assert list(non_domination_ranks(some)) == list(_fast_non_domination_rank(np.array(some)))
+    ranks = list(_fast_non_domination_rank(np.array(some)))
+    assert list(non_domination_ranks(some)) == ranks
+    assert list(front(some)) == [index for index, rank in enumerate(ranks) if not rank]
 
 
 @given(points, st.randoms(use_true_random=False))
@@ -31,4 +33,4 @@ def test_a_place_is_the_number_of_better_points_whatever_their_order(some: list[
 
 def test_of_one_front_the_ends_come_first_and_then_the_loneliest() -> None:
     assert list(places([[0.0, 9.0], [1.0, 8.0], [6.0, 2.0], [9.0, 0.0], [9.0, 9.0]])) == [0, 3, 2, 0, 4]
-    assert list(places([])) == list(non_domination_ranks([])) == []
+    assert list(places([])) == list(non_domination_ranks([])) == list(front([])) == []

@@ -1,0 +1,116 @@
+// The Pareto front of a study with several objectives: trials by two of them, and the trials of the front as a table.
+
+import { Front } from "../charts/front.js";
+import * as api from "../client.js";
+import { aside, card, chartBox, scrolling, tableHead } from "../elements/card.js";
+import { h, keyed, setText } from "../elements/dom.js";
+import { count, metric, paramsLine, plural } from "../format.js";
+import { isSeveral } from "../objectives.js";
+
+export function frontPanel({ state, page, open }) {
+  const beside = aside("front");
+  const box = chartBox("front", "");
+  const [across, up] = ["across", "up"].map((name) => h("select", { id: `front-${name}` }));
+  const choice = h(
+    "span",
+    { class: "aside tools", hidden: true },
+    h("label", { for: "front-up" }, "up"),
+    up,
+    h("label", { for: "front-across" }, "across"),
+    across,
+  );
+  const outside = h("span");
+  const list = scrolling("front", "front scroll");
+  const edge = h("span", { class: "line" });
+  const legend = h("div", { class: "legend" }, edge, h("span", {}, "large: on the front"), outside);
+  const section = card(
+    { id: "front", title: "Pareto front", beside: [beside, choice], hidden: true },
+    h("div", { class: "body" }, box),
+    legend,
+    list,
+  );
+  const chart = new Front(box, open);
+  let found = null;
+  const refresh = page.refresher(load, 5000);
+  for (const select of [across, up]) select.addEventListener("change", () => state.changed("front"));
+
+  async function load() {
+    if (!isSeveral(state.study.spec)) return;
+    found = await api.front(state.studyId);
+    state.changed("front");
+  }
+
+  function drawChoice() {
+    choice.hidden = found.metrics.length < 3;
+    const names = found.metrics.map((name, place) => ({ name, place }));
+    for (const [select, place] of [
+      [across, 0],
+      [up, 1],
+    ]) {
+      const isNew = !select.options.length;
+      keyed(
+        select,
+        names,
+        ({ place: key }) => key,
+        ({ name, place: value }) => h("option", { value }, name),
+      );
+      if (isNew) select.value = String(place);
+    }
+  }
+
+  function drawTable() {
+    const front = state.study.summary.front;
+    const { fixed } = state.study.spec;
+    const columns = [
+      { name: "#", numeric: true },
+      ...found.metrics.map((name) => ({ name, numeric: true })),
+      { name: "Parameters" },
+      { name: "Plan" },
+    ];
+    const rows = front.map((trial) =>
+      h(
+        "tr",
+        {},
+        h(
+          "td",
+          { class: "num" },
+          h("a", { href: `/studies/${state.studyId}/trials/${trial.trial}` }, count(trial.trial)),
+        ),
+        trial.values.map((value) => h("td", { class: "num value" }, metric(value))),
+        h("td", { class: "wrap" }, paramsLine(trial.params, fixed)),
+        h("td", {}, trial.plan || "–"),
+      ),
+    );
+    list.replaceChildren(h("table", { class: "plain" }, tableHead(columns), h("tbody", {}, rows)));
+    list.hidden = !rows.length;
+  }
+
+  return {
+    card: section,
+    shows: ["front", "study"],
+    restMs: 500,
+    draw() {
+      section.hidden = !isSeveral(state.study.spec);
+      if (section.hidden || !found) return;
+      drawChoice();
+      chart.update(found, Number(across.value), Number(up.value));
+      const num = found.on_front.filter(Boolean).length;
+      const part = found.number.length < found.num_trials ? `${count(found.number.length)} of ` : "";
+      setText(beside, `${count(num)} on the front, ${part}${plural(found.num_trials, "trial")}`);
+      setText(edge, found.metrics.length > 2 ? "front of these two objectives" : "Pareto front");
+      const numOutside = Math.max(...chart.axes.map((axis) => axis.numOutside));
+      setText(outside, numOutside ? `${plural(numOutside, "trial")} beyond the end of an axis, at its edge.` : "");
+      const words = found.metrics.map((name, place) => `${found.directions[place]} ${name}`).join(" and ");
+      box.setAttribute(
+        "aria-label",
+        `${plural(found.number.length, "trial")} by objectives: ${words}; ${num} on the Pareto front, which the table below lists. Arrow keys go from point to point, Enter opens a trial.`,
+      );
+      drawTable();
+    },
+    load,
+    on: {
+      trial: () => isSeveral(state.study.spec) && refresh("trial"),
+      metrics: () => isSeveral(state.study.spec) && refresh("metrics"),
+    },
+  };
+}
