@@ -344,7 +344,7 @@ class Controller:
                 for one, value in zip(objectives.each, values, strict=True)
             )
             if reached and state in (TrialState.COMPLETED, TrialState.RUNNING, TrialState.PAUSED):
-                return f"trial {number} has reached all targets, with {objectives.shown(values)}"
+                return f"trial {number} has reached all targets, with ({objectives.shown(values)})"
         return ""
 
     def _why_broken(self, study: Study, failed: int) -> str:

@@ -18,6 +18,7 @@ from placement.model import Device
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, Origin, Outcome, TrialState
 from scamp_service.model import Json, Lease, Trial
 from scamp_service.store.store import Store
+from scamp_service.study.objectives import Objectives
 from tests.simulation.candidates import SLOW, fits_when_grown, objective
 from tests.simulation.faults import Clock, Faults
 from tests.simulation.processes import ControllerProcess
@@ -32,6 +33,13 @@ STOPPINGS = [
     {"rule": "pbt", "mutate": ["slow"], "quantile": 0.5},
 ]
 """One for each way in which trials end early: at once, never, after they were paused, and replaced by copies."""
+SCORE = {"metric": "score", "direction": "maximize"}
+PEAK = {"metric": "predicted.peak_mib", "direction": "minimize"}
+OBJECTIVES = {
+    2: [SCORE, PEAK],
+    4: [PEAK, {"metric": "predicted.ranks", "direction": "minimize"}],
+}
+"""Objectives by the remainder of the seed; the others have one that is measured."""
 EVOLUTION = {"name": "evolution", "population_size": 2, "sample_size": 1, "inherit": True}
 LONGEST_STALL_SECONDS = 400.0
 TICK_SECONDS = 0.7
@@ -86,10 +94,15 @@ class Simulation:
     def spec(self, number: int) -> Json:
         is_evolution = self.seed % 3 == 0
         grows: Json = {"grows": {"choice": [0, 3]}} if self.seed % 4 == 1 else {}
+        objectives, stopping = OBJECTIVES.get(self.seed % 7, [SCORE]), self.rng.choice(STOPPINGS)
+        if objectives != [SCORE]:  # patience knows one objective, and there is none to judge if all are predicted
+            stopping = stopping[0] if isinstance(stopping, list) else stopping
+            stopping = stopping if SCORE in objectives else {"rule": "none"}
         return {
             "name": f"study {number}",
             "workload": "vit_digits",
-            "objective": {"metric": "score", "direction": "maximize"},
+            "objective": objectives[0],
+            "objectives": objectives if len(objectives) > 1 else [],
             "space": {
                 "mib": {"choice": [10, 30, 60, 90, 120]},
                 "ranks": {"choice": [1, 2, 4]},
@@ -100,7 +113,7 @@ class Simulation:
                 **grows,
             },
             "search": {"sampler": EVOLUTION if is_evolution else "random", "seed": self.seed},
-            "stopping": self.rng.choice(STOPPINGS),
+            "stopping": stopping,
             "budget": {
                 "trials": (self.rng.randint(3, 10) if self.is_large else self.rng.randint(2, 4)) * (1 + is_evolution),
                 "steps": 8,
@@ -187,8 +200,12 @@ class Simulation:
         if trial.params.get("grows") and not self.world.was_incomplete and fits_when_grown(trial.params, devices):
             assert trial.num_oom <= 2 and trial.state is not TrialState.INFEASIBLE, f"{where}: {trial}"
         if trial.state is TrialState.COMPLETED:
-            assert trial.value == objective(trial.id, trial.attempt, trial.step), f"{where}: value of another attempt"
-        if trial.state is TrialState.COMPLETED and trial.step == 8:
+            objectives = Objectives.of_spec(self.store.study(trial.study_id).spec)
+            values = dict(zip(objectives.names, objectives.values_of(trial) or (), strict=True))
+            expected = objective(trial.id, trial.attempt, trial.step)
+            assert values.get("score", expected) == expected, f"{where}: value of another attempt"
+            assert trial.value == values[objectives.leading.metric], f"{where}: {trial.value} is not among {values}"
+        if trial.state is TrialState.COMPLETED and (trial.step == 8 or not objectives.measured):
             done = [a.attempt for a in attempts if a.outcome is Outcome.DONE]  # those before the last one paused it
             assert done[-1:] == [trial.attempt] == [self.world.completed[trial.id]], f"{where}: completed by {done}"
         stored = {(m.trial_id, m.attempt, m.seq): m for m in self.store.metrics(trial.id)}

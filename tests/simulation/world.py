@@ -237,7 +237,7 @@ class World:
             order.attempt,
             gang.seq,
             gang.step,
-            {order.metrics[0]: objective(order.trial_id, order.attempt, gang.step)},
+            {"score": objective(order.trial_id, order.attempt, gang.step)},
             self.clock.now,
         )
         self.report_metric(gang, metric)
@@ -265,7 +265,7 @@ class World:
             if accepted:
                 gang.recorded = max(gang.recorded, metric.step or -1)
                 self.recorded[(order.trial_id, order.attempt)] = gang.recorded
-                self.acknowledged[(metric.trial_id, metric.attempt, metric.seq)] = metric.values[order.metrics[0]]
+                self.acknowledged[(metric.trial_id, metric.attempt, metric.seq)] = metric.values["score"]
             return accepted
 
         self.send(gang, deliver)

@@ -77,8 +77,8 @@ def _dominated(s: Snapshot, trial: Trial) -> str:
     for number, values in front.items():
         if number != trial.number and objectives.dominates(values, own):
             return (
-                f"not trained: trial {number} has {objectives.shown(values)}, and this one has no better value in any "
-                f"objective: {objectives.shown(own)}"
+                f"not trained: trial {number} has ({objectives.shown(values)}), and this one has no better value in "
+                f"any objective: ({objectives.shown(own)})"
             )
     return ""
 

@@ -382,12 +382,12 @@ def test_rungs_hold_every_trial_of_the_study_and_no_other(store: Store) -> None:
     assert begin(store, stranger)
     for trial_id in (first, second, stranger):
         assert report(store, metric(trial_id, 1, 10, trial_id / 10))
-    assert store.rungs(1, "acc", [10]) == {10: {0: first / 10, 1: second / 10}}
-    assert store.rungs(1, "unknown", [10]) == {10: {}}
+    assert store.rungs(1, ["acc"], [10]) == {10: {0: (first / 10,), 1: (second / 10,)}}
+    assert store.rungs(1, ["unknown"], [10]) == {10: {}}
     every_step = range(1, 70_001)  # more than a statement takes
     for only in (None, [first, second]):
-        assert store.rungs(1, "acc", every_step, trial_ids=only)[10] == store.rungs(1, "acc", [10])[10]
-    assert store.rungs(1, "acc", []) == {}
+        assert store.rungs(1, ["acc"], every_step, trial_ids=only)[10] == store.rungs(1, ["acc"], [10])[10]
+    assert store.rungs(1, ["acc"], []) == {}
 
 
 def test_an_attempt_moves_by_compare_and_set(store: Store) -> None:

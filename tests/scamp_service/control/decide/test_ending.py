@@ -59,16 +59,17 @@ class Limited(Simulation):
 
 
 @pytest.mark.parametrize(
-    ("limit", "words"),
+    ("limit", "words", "seed"),
     [
-        ({"seconds": 60}, "its 60 s"),
-        ({"device_hours": 0.05}, "its 0.05 device-hours"),
-        ({"target": 0}, "has reached the target of 0, with "),
+        ({"seconds": 60}, "its 60 s", 12),
+        ({"device_hours": 0.05}, "its 0.05 device-hours", 12),
+        ({"target": 0}, "has reached the target of 0, with ", 12),
+        ({"target": {"score": 4, "predicted.peak_mib": 40}}, "has reached all targets, with (score ", 9),
     ],
 )
-def test_every_limit_ends_a_study_of_endless_trials(limit: Json, words: str) -> None:
+def test_every_limit_ends_a_study_of_endless_trials(limit: Json, words: str, seed: int) -> None:
     store = empty_store()
-    simulation = type("Simulated", (Limited,), {"limit": limit})(store, 11, no_faults())
+    simulation = type("Simulated", (Limited,), {"limit": limit})(store, seed, no_faults())
     while not simulation.has_ended:
         simulation.cycle()
         assert simulation.clock.now < 20_000

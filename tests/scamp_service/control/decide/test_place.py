@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from estimators.model import Plan
+from estimators.model import MIB, Plan
 from placement.model import Cluster, Device
 from placement.packing.packer import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide import effects as d
 from scamp_service.lifecycle import AttemptState, TrialState
+from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects, only_move, study
 from tests.values import attempt, sized, trial
 from workloads.training.checkpoints.name import CheckpointName, Donor
@@ -26,6 +28,24 @@ def test_nothing_is_placed_on_a_closed_device() -> None:
     assert isinstance(begun, d.Begin) and begun.attempt.devices == ("b",)
     (waits,) = effects(trials=[queued], attempts=[], gangs={}, cluster=cluster, closed=frozenset("ab"))
     assert isinstance(waits, d.MoveTrial) and waits.to is TrialState.QUEUED
+
+
+def test_what_another_trial_dominates_for_certain_is_never_launched() -> None:
+    peak, ranks = (Objective(metric=f"predicted.{name}", direction="minimize") for name in ("peak_mib", "ranks"))
+    rules = {1: study(objectives=Objectives((peak, ranks)))}
+    queued = trial(state=TrialState.QUEUED, attempt=0, predicted_bytes=20 * MIB)
+    for front, launched in (({}, True), ({0: (20.0, 1.0)}, True), ({3: (30.0, 1.0)}, True), ({3: (19.0, 1.0)}, False)):
+        (effect,) = effects(trials=[queued], studies=rules, fronts={1: front})
+        assert isinstance(effect, d.Begin) == launched
+    move = only_move(effects(trials=[queued], studies=rules, fronts={1: {3: (19.0, 1.0)}}))
+    assert (move.to, move.changes["reason"]) == (
+        TrialState.PRUNED,
+        "not trained: trial 3 has (predicted.peak_mib 19, predicted.ranks 1), and this one has no better value in any "
+        "objective: (predicted.peak_mib 20, predicted.ranks 1)",
+    )
+    begun = trial(state=TrialState.QUEUED, attempt=1, predicted_bytes=20 * MIB)
+    (again,) = effects(trials=[begun], studies=rules, fronts={1: {3: (19.0, 1.0)}})
+    assert isinstance(again, d.Begin), "one that has trained continues"
 
 
 def test_memory_of_attempts_that_wind_down_is_not_given_away() -> None:

@@ -13,6 +13,8 @@ from scamp_service.control.decide.faults import MAX_FAULTS
 from scamp_service.control.executor import Unsized
 from scamp_service.lifecycle import NO_PLAN_YET, TrialState
 from scamp_service.model import Trial
+from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.predicted import Bound, Predicted
 from tests.scamp_service.control.decide.snapshots import FAILED, effects, only_move, study
 from tests.values import sized, trial
@@ -107,6 +109,19 @@ def test_a_candidate_that_breaks_a_bound_on_what_is_predicted_is_not_trained() -
     healing = trial(state=TrialState.WAITING, attempt=1, num_oom=1)
     again = only_move(effects(trials=[healing], sized={1: sized(Plan(4), 5, MIB)}, studies=bounded))
     assert again.to is TrialState.QUEUED
+
+
+def test_a_predicted_objective_that_is_not_known_fails_the_trial_with_what_to_do() -> None:
+    seconds = Objectives(
+        (Objective(metric="predicted.step_seconds", direction="minimize"), Objective(metric="accuracy"))
+    )
+    waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
+    known: Any = {"trials": [waiting], "studies": {1: study(objectives=seconds)}}
+    move = only_move(effects(**known, sized={1: sized(Plan(4), 5, MIB)}))
+    assert move.to is TrialState.FAILED and "predicted.step_seconds is not known" in move.changes["reason"]
+    assert "scamp calibrate" in move.changes["reason"]
+    timed = replace(sized(Plan(4), 5, MIB), step_seconds=0.5)
+    assert only_move(effects(**known, sized={1: timed})).to is TrialState.QUEUED
 
 
 def test_nothing_is_sized_or_placed_while_the_cluster_starts() -> None:

@@ -94,7 +94,7 @@ def test_what_another_program_has_reported_is_its_learning_curve(store: Store) -
     assert store.curve_lengths([first, second]) == {first: 2, second: 1}
     assert [point.values for point in store.curves([first, second])[first]] == [{"loss": 0.5}, {"loss": "nan"}]
     assert (store.trial(second).value, store.trial(second).step) == (0.25, 7)
-    assert store.rungs(study, "loss", [1, 7]) == {1: {}, 7: {}}, "steps of others are not compared with ScaMP's"
+    assert store.rungs(study, ["loss"], [1, 7]) == {1: {}, 7: {}}, "steps of others are not compared with ScaMP's"
 
 
 def test_scamp_and_others_that_create_trials_at_once_lose_none(shared_url: str) -> None:

@@ -95,7 +95,7 @@ def test_where_attempts_overlap_the_newest_counts(store: Store) -> None:
         (30, 1, 0.3),
     ]
     assert (store.trial(trial_id).step, store.trial(trial_id).value) == (20, 0.9)
-    assert store.rungs(1, "acc", [20, 30, 40]) == {20: {0: 0.9}, 30: {0: 0.3}, 40: {}}
+    assert store.rungs(1, ["acc"], [20, 30, 40]) == {20: {0: (0.9,)}, 30: {0: (0.3,)}, 40: {}}
 
 
 def test_the_step_time_of_the_most_steps_is_kept_however_reports_arrive(store: Store) -> None:
