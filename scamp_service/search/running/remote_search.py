@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -31,6 +32,8 @@ COMMAND = [sys.executable, "-m", "scamp_service.search.running.sampler_server"]
 LIMIT_SECONDS = 600.0
 """Most seconds of one proposal."""
 MOST_ANSWER_BYTES = 2**26
+MEMORY_BYTES = 4 * 2**30
+"""Most private memory of the process, so that a sampler cannot take what trials need."""
 
 
 class SamplerFailed(SearchEnded):
@@ -54,8 +57,9 @@ class RemoteSearch:
         earlier: Sequence[Completed] = (),
         *,
         limit_seconds: float = LIMIT_SECONDS,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
-        self._spec, self._limit_seconds = spec, limit_seconds
+        self._spec, self._limit_seconds, self._memory_bytes = spec, limit_seconds, memory_bytes
         self._slots, self._constraints = slots_of(spec.space), Constraints(spec.constraints)
         self._lock, self._is_closed = threading.Lock(), False
         self._folder, self._unread = make_folder(), b""
@@ -67,7 +71,12 @@ class RemoteSearch:
             if self._lent is not None:
                 zipped, unpacked = self._lent.copy(zipped), self._lent.unpacked / "code"
             files = {"code_zip": str(zipped), "code_dir": str(unpacked)}
-        self._first: Mapping[str, Any] | None = {"spec": spec.to_json(), "earlier": to_json(earlier), **files}
+        self._first: Mapping[str, Any] | None = {
+            "spec": spec.to_json(),
+            "earlier": to_json(earlier),
+            "memory_bytes": memory_bytes,
+            **files,
+        }
 
     def propose(self, history: Iterable[Past], first_number: int, count: int, picks: int = 1) -> list[Params]:
         """Parameters of proposals, as ``proposals.Search.propose`` returns them.
@@ -141,7 +150,13 @@ class RemoteSearch:
     def _how_it_ended(self) -> str:
         with suppress(subprocess.TimeoutExpired):
             status = self._child.wait(1.0)
-            return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            number = -status if status < 0 else status - 128  # of its own process, or of the worker in it
+            if number <= 0:
+                return f"ended with status {status}"
+            limit = (
+                f"; it may hold {self._memory_bytes >> 20} MiB" if number in (signal.SIGABRT, signal.SIGKILL) else ""
+            )
+            return f"was killed by signal {number}{limit}"
         return "closed its pipes"
 
     def _checked(self, candidates: Any, count: int) -> list[Params]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 _PR_SET_PDEATHSIG = 1
+_SIGNAL = 128
+"""Exit status of our process for a worker that was killed by signal n, less n, as of a shell."""
 
 
 def main() -> None:
@@ -38,8 +41,9 @@ def _watch(worker: int) -> None:
     pipe = select.poll()
     pipe.register(0, 0)  # reports only that the other end was closed
     while not pipe.poll(200):
-        if os.waitpid(worker, os.WNOHANG)[0]:
-            os._exit(1)
+        ended, status = os.waitpid(worker, os.WNOHANG)
+        if ended:
+            os._exit(_SIGNAL + os.WTERMSIG(status) if os.WIFSIGNALED(status) else 1)
     os.kill(worker, signal.SIGKILL)
     os._exit(0)
 
@@ -57,6 +61,7 @@ def _answers(requests: IO[bytes]) -> Iterator[Mapping[str, Any]]:
     from scamp_service.search.proposer import SearchEnded
 
     given, search = json.loads(next(requests)), None
+    _limit_memory(given["memory_bytes"])
     for line in requests:
         request = json.loads(line)
         try:
@@ -68,6 +73,14 @@ def _answers(requests: IO[bytes]) -> Iterator[Mapping[str, Any]]:
             yield {"ended": str(error)}
         except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
             yield {"error": _words(error, given)}
+
+
+def _limit_memory(num_bytes: int) -> None:
+    """Let allocations beyond ``num_bytes`` of private memory fail, so that a sampler cannot take that of others."""
+    if sys.platform == "linux":
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = num_bytes if hard == resource.RLIM_INFINITY else min(num_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def _search(given: Mapping[str, Any]) -> Any:
@@ -93,8 +106,12 @@ def _words(error: BaseException, given: Mapping[str, Any]) -> str:
     from workloads.refusals import WorkloadError, explain
 
     if isinstance(error, WorkloadError) or "code_dir" not in given:
-        return str(error) if isinstance(error, WorkloadError) else f"{type(error).__name__}: {error}"
-    return explain(error, Path(given["code_dir"]))
+        words = str(error) if isinstance(error, WorkloadError) else f"{type(error).__name__}: {error}"
+    else:
+        words = explain(error, Path(given["code_dir"]))
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the words of torch
+        return f"it needs more than the {given['memory_bytes'] >> 20} MiB that its process may hold: {words}"
+    return words
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,12 @@ def raises(seed):
 def dies(seed):
     os.kill(os.getpid(), 9)
 
+def aborts(seed):
+    os.abort()
+
+def large(seed):
+    bytearray(2**30)
+
 """
 
 
@@ -97,7 +103,9 @@ def test_a_sampler_of_the_user_continues_with_the_same_candidates_after_a_restar
     ("name", "error", "words"),
     [
         ("raises", SamplerFailed, "KeyError: 'no such thing, no token'"),
-        ("dies", RuntimeError, "the process of the sampler ended with status 1"),
+        ("dies", RuntimeError, "the process of the sampler was killed by signal 9; it may hold 512 MiB"),
+        ("aborts", RuntimeError, "the process of the sampler was killed by signal 6; it may hold 512 MiB"),
+        ("large", SamplerFailed, "the sampler failed: it needs more than the 512 MiB that its process may hold: "),
         ("hangs", TimeoutError, "the sampler has not answered for 3 s, and was ended"),
     ],
 )
@@ -105,11 +113,11 @@ def test_whatever_a_sampler_does_is_one_error_and_leaves_no_process(
     name: str, error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCAMP_API_TOKEN", "secret")
-    with remote(own(name), limit_seconds=3.0 if name == "hangs" else 60.0) as search:
+    with remote(own(name), limit_seconds=3.0 if name == "hangs" else 60.0, memory_bytes=2**29) as search:
         with pytest.raises(error) as caught:
             search.propose((), 0, 1)
         assert words in str(caught.value)
-        assert search._child.poll() is not None or name == "raises"
+        assert search._child.poll() is not None or error is SamplerFailed
 
 
 def test_answers_are_not_trusted_and_an_impossible_constraint_is_the_reason_here_too() -> None:
