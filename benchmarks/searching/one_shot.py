@@ -50,6 +50,7 @@ def one_shot(num_seeds: int, steps: int = STEPS) -> Mapping[str, Any]:
     print(f"the best of its first three cells is number {fmean(ranks):.1f} of the table on average")
     return {
         "oneshot_kendall_tau": round(fmean(taus), 3),
+        "oneshot_steps": steps,
         "oneshot_kendall_tau_spread": round(spread, 3),
         "retrained_kendall_tau": round(own, 3),
         "oneshot_best_of_three_rank": round(fmean(ranks), 1),
