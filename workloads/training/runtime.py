@@ -12,7 +12,7 @@ import re
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -325,14 +325,16 @@ class _Run:
         self.workload.on_step(step, self.job.steps, self.optimizer)
         if not measured:
             with self.held.settling():
-                return self._train_step(step)
+                return self._train_step(self.feed.step(step))
         loss = torch.zeros(())
 
         def run() -> None:
             nonlocal loss
-            loss = self._train_step(step)
+            loss = self._train_step(iter(batches))
 
         with self.held.uncounted():  # the profiler's records are not the candidate's memory
+            # Torch counts batches that workers send, which lie on the host, unless they come and go out of its sight.
+            batches = list(self.feed.step(step)) if self.feed.is_shared else self.feed.step(step)
             own_peak = measure_peak(self.device, self.model, self.optimizer, run)
         limit = self.job.budget_bytes
         if limit is not None and own_peak > limit:
@@ -342,16 +344,20 @@ class _Run:
             self.reporter.measured(peak)
         return loss
 
-    def _train_step(self, step: int) -> Tensor:
-        plan = self.job.plan
-        batches = map(self._ready, self.feed.step(step))
-        return train_step(self.workload, self.model, self.optimizer, batches, plan.num_micro_batches)
+    def _train_step(self, batches: Iterator[Batch]) -> Tensor:
+        ready, num = map(self._ready, batches), self.job.plan.num_micro_batches
+        return train_step(self.workload, self.model, self.optimizer, ready, num)
 
     def _ready(self, batch: Batch) -> Batch:
         """This rank's part of a batch, on its device."""
         self.reporter.progressed(self.present_step)
         part = rank_part(self.model, batch, self.job.plan, self.rank)
         return to_device(part, self.device, copy=self.feed.is_shared)
+
+    def _held_out(self, given: tuple[Batch, Tensor]) -> tuple[Batch, Tensor]:
+        """This rank's part of a batch, on its device, and which of its samples count."""
+        batch, counted = given
+        return self._ready(batch), counted
 
     def _agree(self, loss: Tensor) -> tuple[float, bool]:
         """The mean loss over the batch, and whether any rank must stop; equal on all ranks, or some would hang."""
@@ -406,7 +412,7 @@ class _Run:
     def _evaluate(self, collected: Collected | None) -> dict[str, float]:
         """Metrics averaged over all held-out samples. Padding gives every rank the same number of forward passes."""
         num, plan = self.workload.num_eval, self.job.plan
-        batches = ((self._ready(batch), counted) for batch, counted in self.feed.evaluation())
+        batches = map(self._held_out, self.feed.evaluation())
         sums = evaluate(self.workload, self.model, batches, collected.add if collected else None)
         names = self._names(sums)
         same = plan.world_size // (plan.num_shares * plan.pp)  # ranks that report the same samples

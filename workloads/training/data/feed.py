@@ -171,8 +171,9 @@ class DatasetFeed:
 
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
         num = self._workload.num_eval
-        counted = (part < num for part in evaluation_slices(num, self._plan, self._rank))
-        return zip(self._batches(self._of_evaluation(0)), counted, strict=True)
+        batches = self._batches(self._of_evaluation(0))
+        for part in evaluation_slices(num, self._plan, self._rank):
+            yield next(batches), part < num  # not ``zip``, which holds what it has yielded
 
     def close(self) -> None:
         if self._workers is not None:

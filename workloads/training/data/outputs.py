@@ -47,7 +47,7 @@ class Collected:
     def __init__(self, workload: Workload) -> None:
         self._evaluate = workload.evaluate
         self._batches: list[tuple[list[Tensor], Tensor]] = []
-        self._tree: Any = None
+        self._tree: Any = None  # the structure of the outputs
 
     def add(self, outputs: Outputs, counted: Tensor) -> None:
         """Add the outputs of a micro-batch; ``counted``, shape [n], is False for samples that only fill it up.
@@ -71,7 +71,9 @@ class Collected:
 
     def gathered(self, plan: Plan, rank: int) -> Outputs | None:
         """The outputs of all held-out samples in their order on rank 0, None on others; all ranks call it."""
-        own = (self._tree, self._batches) if rank in contributors(plan) else None
+        num_leaves = len(self._batches[0][0]) if self._batches else 0
+        structure = tree_unflatten(list(range(num_leaves)), self._tree) if self._batches else None
+        own = (structure, self._batches) if rank in contributors(plan) else None
         ranks: list[Any] = [own]
         if plan.world_size > 1:
             listed: list[Any] | None = [None] * plan.world_size if rank == 0 else None
@@ -82,7 +84,7 @@ class Collected:
         return self._joined(ranks)
 
     def _joined(self, ranks: Sequence[tuple[Any, list[tuple[list[Tensor], Tensor]]]]) -> Outputs:
-        tree = ranks[0][0]
+        tree = tree_flatten(ranks[0][0])[1]
         rounds = zip(*(batches for _, batches in ranks), strict=True)
         parts = [[leaf[counted] for leaf in leaves] for together in rounds for leaves, counted in together]
         try:

@@ -65,8 +65,8 @@ def outputs_of(workload: Workload, plan: Plan) -> list[Collected]:
 @pytest.mark.parametrize("plan", [Plan(7), Plan(3, dp_shard=4), Plan(2, 2, dp_replicate=2, tp=2), Plan(3, 3, pp=2)])
 def test_outputs_come_together_once_and_in_the_order_of_the_samples(plan: Plan) -> None:
     ranks = outputs_of(Scored({}), plan)
-    chosen = [(ranks[rank]._tree, ranks[rank]._batches) for rank in contributors(plan)]
-    outputs = ranks[0]._joined(chosen)
+    structure = {"preds": 0, "target": 1, "points": 2}
+    outputs = ranks[0]._joined([(structure, ranks[rank]._batches) for rank in contributors(plan)])
     assert torch.equal(outputs["points"], POINTS) and torch.equal(outputs["target"], CLASSES)
     expected = {"f1": float(MulticlassF1Score(3)(POINTS, CLASSES)), "mean": float(POINTS.mean())}
     found = summary(Scored({}), outputs, 0)

@@ -1,0 +1,46 @@
+"""The example of a training script that became a workload: every plan learns the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators.model import Plan
+from scamp_service.sizing.submission_check import check_workload
+from scamp_service.study.parse import parse_study
+from scamp_service.study.user_code import bundle_code
+from tests.services.warm import Warm
+from tests.workloads.conftest import Ranks
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STUDY = EXAMPLES / "classifier.yaml"
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, warm: Warm) -> Iterator[Ranks]:
+    started = Ranks(tmp_path, warm)
+    yield started
+    started.close()
+
+
+def test_the_port_learns_the_same_under_every_plan(ranks: Ranks) -> None:
+    own: dict[str, Any] = {
+        "workload": "classifier.py:Classifier",
+        "code_dir": str(EXAMPLES),
+        "params": {"width": 16},
+        "metric": "f1",
+    }
+    one = ranks.curve(Plan(64), steps=40, report_every=20, **own)
+    two = ranks.curve(Plan(16, 2, dp_shard=2), steps=40, report_every=20, **own)
+    assert one[-1][1]["f1"] > 0.5 and one[-1][1]["auc"] > 0.9  # 0.1 and 0.5 by chance
+    for (_, values), (_, expected) in zip(two, one, strict=True):
+        assert values == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.usefixtures("warm_traces")
+def test_the_study_is_accepted_and_its_metrics_are_known() -> None:
+    spec = parse_study(STUDY.read_text())
+    assert check_workload(spec, bundle_code(STUDY, spec.workload)) == []
