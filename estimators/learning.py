@@ -256,5 +256,6 @@ def _explains(measured_excess: int, failed: Run) -> bool:
 
 
 def _enough(runs: Sequence[Run]) -> int:
-    """The least ``extra_bytes`` that a trial finished with; -1 if it did not finish."""
-    return min((run.extra_bytes for run in runs if run.ending is Ending.FINISHED), default=-1)
+    """The least ``extra_bytes`` that a trial finished with; -1 if it did not finish, or was only evaluated."""
+    finished = (run for run in runs if run.ending is Ending.FINISHED and run.measured_bytes)
+    return min((run.extra_bytes for run in finished), default=-1)

@@ -126,6 +126,11 @@ def test_what_a_failure_asks_for_is_halved_whenever_enough_trials_have_finished(
     assert "halved 2 × as others finished" in str(learn([failed(0), *finished(2 * PATIENCE_TRIALS, 24)], KIND))
 
 
+def test_trials_that_were_only_evaluated_do_not_show_that_training_fits() -> None:
+    evaluated = [replace(one, measured_bytes=0) for one in finished(2 * PATIENCE_TRIALS, 24)]
+    assert learn([failed(0), *evaluated], KIND) == learn([failed(0)], KIND)
+
+
 def test_a_halved_correction_that_fails_is_restored_and_halved_later_the_next_time() -> None:
     past = [failed(0), *finished(PATIENCE_TRIALS, 24)]
     assert learn(past, KIND).extra_bytes == 12 * MIB
