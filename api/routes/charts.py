@@ -33,11 +33,17 @@ MOST_ROWS = 200_000
 
 
 @router.get("/studies/{study_id}/history", responses=problems(404, 422))
-def get_history(study_id: StudyId, store: TheStore, points: NumPoints = 1500) -> HistoryView:
+def get_history(
+    study_id: StudyId, store: TheStore, state: States = None, where: Where = "", points: NumPoints = 1500
+) -> HistoryView:
     """Get the objective by trial number, thinned: no best value so far, no running trial and no spike is left out."""
     last_event_id = store.last_event_id()
     objective = Objective.of_spec(store.study(study_id).spec)
-    return history_view(store.history(study_id), objective, points, last_event_id)
+    trials = store.history(study_id)
+    if state or where.strip():
+        chosen = {number for number, *_ in store.columns(study_id, (), states=state, where=where)}
+        trials = [trial for trial in trials if trial.number in chosen]
+    return history_view(trials, objective, points, last_event_id)
 
 
 @router.get("/studies/{study_id}/front", responses=problems(404, 422))

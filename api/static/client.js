@@ -97,9 +97,16 @@ export async function running(studyId) {
   return (await request(`/v1/studies/${studyId}/trials?state=RUNNING&limit=1000`)).items.map(asTrial);
 }
 
-/** Objective by trial number, thinned: see HistoryView of the API. */
-export function history(studyId) {
-  return request(`/v1/studies/${studyId}/history`);
+/** Objective by trial number, thinned, of the trials that pass the filter of the table: see HistoryView of the API. */
+export function history(studyId, { states = [], where = "" } = {}) {
+  const query = filterQuery(states, where);
+  return request(`/v1/studies/${studyId}/history${query.size ? `?${query}` : ""}`);
+}
+
+function filterQuery(states, where) {
+  const query = new URLSearchParams(states.map((state) => ["state", state]));
+  if (where) query.set("where", where);
+  return query;
 }
 
 /** Numbers of the trials in an order; `query`: that of `study/table_view.js`. */
@@ -114,10 +121,9 @@ export function csvAddress(studyId, query) {
 
 /** Values of these parameters by trial, as columns, thinned: see CandidatesView of the API. */
 export function candidates(studyId, { params = [], states = [], where = "", points }) {
-  const query = new URLSearchParams({ points });
+  const query = filterQuery(states, where);
+  query.set("points", points);
   for (const name of params) query.append("param", name);
-  for (const state of states) query.append("state", state);
-  if (where) query.set("where", where);
   return request(`/v1/studies/${studyId}/candidates?${query}`);
 }
 

@@ -5,6 +5,7 @@ import * as api from "../client.js";
 import { aside, card, chartBox } from "../elements/card.js";
 import { h, keyed, setText, setTitle } from "../elements/dom.js";
 import { count, plural, stepUnit } from "../format.js";
+import { filteredMark } from "./filtered.js";
 
 const POINTS = 150; // of each of up to 200 lines, in a chart of about 500 pixels
 
@@ -14,16 +15,26 @@ export function curvesPanel({ state, page, open }) {
   const box = chartBox("curves", "The chosen metric over training, one line per trial");
   const chart = new Curves(box, { open, onHover: (trial) => page.point(panel, trial) });
   const refresh = page.refresher((numbers) => load(numbers.filter((number) => state.leading.includes(number))), 3000);
+  const asked = new Set(); // numbers of leading trials whose curves have been asked for
   select.addEventListener("change", () => {
+    asked.clear();
     state.chooseMetric(select.value);
     page.run(() => load(state.leading));
   });
 
   async function load(numbers) {
     const name = state.metric;
+    for (const number of numbers) asked.add(number);
     await api.curves(state.studyId, numbers, { metric: name, points: POINTS }, (found) =>
       state.keepCurves(name, found),
     );
+  }
+
+  /** Fetch the curves of trials that lead since the filter was changed. */
+  function loadNew() {
+    for (const number of asked) if (!state.leading.includes(number)) asked.delete(number);
+    const missing = state.leading.filter((number) => !asked.has(number));
+    if (missing.length) page.run(() => load(missing));
   }
 
   function refreshTrial({ trial_id: id }) {
@@ -41,7 +52,7 @@ export function curvesPanel({ state, page, open }) {
     );
     if (select.value !== state.metric) select.value = state.metric;
     const isPart = state.hasMostCurves;
-    setText(beside, isPart ? `${count(state.leading.length)} of ${plural(state.numTrials, "trial")}` : "");
+    setText(beside, isPart ? `${count(state.leading.length)} of ${plural(state.numInHistory, "trial")}` : "");
     setTitle(beside, isPart ? "Running trials, then the best, then the newest" : "");
   }
 
@@ -61,7 +72,12 @@ export function curvesPanel({ state, page, open }) {
         id: "curves",
         title: "Learning curves",
         span: 4,
-        beside: [beside, h("label", { class: "visually-hidden", for: "metric" }, "Metric"), select],
+        beside: [
+          beside,
+          filteredMark(state),
+          h("label", { class: "visually-hidden", for: "metric" }, "Metric"),
+          select,
+        ],
       },
       h("div", { class: "body" }, box),
     ),
@@ -71,7 +87,10 @@ export function curvesPanel({ state, page, open }) {
       drawNames();
       drawLines();
     },
-    load: () => load(state.leading),
+    load() {
+      state.watch((field) => field === "points" && state.isLoaded && loadNew());
+      return load(state.leading);
+    },
     on: {
       attempt: refreshTrial, // a resumed attempt repeats steps, and its values replace the older ones
       metrics: refreshTrial, // one event may cover several evaluations

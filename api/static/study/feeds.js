@@ -17,7 +17,7 @@ export class StudyFeeds {
     const { studyId } = state;
     this.refreshStudy = page.refresher(async () => state.setStudy(await api.study(studyId)));
     this.refreshRows = page.refresher(async (numbers) => state.keepRows(await api.trials(studyId, numbers)), 2000);
-    this.refreshHistory = page.refresher(async () => state.keepHistory(await api.history(studyId)), 5000);
+    this.refreshHistory = page.refresher(() => this.loadHistory(), 5000);
     this.refreshCandidates = page.refresher(() => this.loadCandidates(), 5000);
     this.refreshPeaks = page.refresher(async (numbers) => {
       state.keepPeaks(await api.peaksOf(studyId, numbers));
@@ -34,10 +34,30 @@ export class StudyFeeds {
   /** Fetch the study and its history; returns the event after which to follow: the first that one of them lacks. */
   async loadStudy() {
     const { studyId } = this.state;
-    const [study, history] = await Promise.all([api.study(studyId), api.history(studyId)]);
+    const [study, eventId] = await Promise.all([api.study(studyId), this.loadHistory()]);
     this.state.setStudy(study);
-    this.state.keepHistory(history);
-    return Math.min(study.last_event_id, history.last_event_id);
+    return Math.min(study.last_event_id, eventId);
+  }
+
+  /** Fetch the history of the trials that pass the table's filter; returns the last event that it includes. */
+  async loadHistory() {
+    const { state } = this;
+    const { states, where } = state.view;
+    this.historyOf = JSON.stringify([states, where]);
+    const asked = this.historyOf;
+    const found = await this.unlessWrong(() => api.history(state.studyId, { states, where }));
+    if (found && this.historyOf === asked) state.keepHistory(found);
+    return found?.last_event_id ?? Infinity;
+  }
+
+  /** What `fetch()` returns, or null if the filter is wrong: the table says so. */
+  async unlessWrong(fetch) {
+    try {
+      return await fetch();
+    } catch (error) {
+      if (error.status !== 422) throw error;
+      return null;
+    }
   }
 
   load() {
@@ -53,12 +73,8 @@ export class StudyFeeds {
     const { state } = this;
     const query = this.candidatesQuery();
     this.askedFor = JSON.stringify(query);
-    try {
-      const found = await api.candidates(state.studyId, query);
-      if (this.askedFor === JSON.stringify(query)) state.keepCandidates(found);
-    } catch (error) {
-      if (error.status !== 422) throw error; // the table says what is wrong with the filter
-    }
+    const found = await this.unlessWrong(() => api.candidates(state.studyId, query));
+    if (found && this.askedFor === JSON.stringify(query)) state.keepCandidates(found);
   }
 
   candidatesQuery() {
@@ -68,6 +84,8 @@ export class StudyFeeds {
   }
 
   loadIfChanged() {
+    const { states, where } = this.state.view;
+    if (this.historyOf !== JSON.stringify([states, where])) this.page.run(() => this.loadHistory());
     if (this.askedFor !== JSON.stringify(this.candidatesQuery())) this.page.run(() => this.loadCandidates());
   }
 
@@ -126,7 +144,7 @@ export class StudyFeeds {
   }
 
   thinHistory() {
-    if (this.state.isCrowded) this.refreshHistory("thinner");
+    if (this.state.isCrowded || this.state.isFiltered) this.refreshHistory("thinner");
   }
 
   isTimed(number) {

@@ -8,6 +8,7 @@ import { stateMark } from "../elements/marks.js";
 import { count, plural } from "../format.js";
 import { isSeveral } from "../objectives.js";
 import { TRIAL_STATES } from "../states.js";
+import { filteredMark } from "./filtered.js";
 
 export function historyPanel({ state, open }) {
   const beside = aside("history");
@@ -16,7 +17,7 @@ export function historyPanel({ state, open }) {
   const chart = new History(box, open, (trial) => state.rows.get(trial.number)?.reason ?? "");
 
   const section = card(
-    { id: "history", title: "Optimisation history", span: 8, beside },
+    { id: "history", title: "Optimisation history", span: 8, beside: [beside, filteredMark(state)] },
     h("div", { class: "body" }, box),
     legend,
   );

@@ -53,6 +53,11 @@ export class StudyState extends PageState {
     return this.candidates?.names ?? Object.keys(this.study?.spec.space ?? {});
   }
 
+  /** Whether the table, and so the charts, show only some of the trials. */
+  get isFiltered() {
+    return this.view.states.length > 0 || this.view.where !== "";
+  }
+
   /** Names of the parameters whose columns the table shows, in their order. */
   get shownParameters() {
     const { columns } = this.view;
@@ -125,8 +130,9 @@ export class StudyState extends PageState {
     });
     this.numInHistory = found.num_trials;
     this.leading = found.leading;
+    const drawn = this.lines.size;
     for (const number of this.lines.keys()) if (!this.leading.includes(number)) this.lines.delete(number);
-    this.changed("points");
+    this.changed("points", ...(this.lines.size < drawn ? ["lines"] : []));
   }
 
   keepCandidates(found) {
@@ -196,6 +202,7 @@ export class StudyState extends PageState {
 
   keepPoint({ id, number, state, step, value }) {
     const before = this.points.get(number);
+    if (!before && this.isFiltered) return; // the server knows whether it passes
     if (before && before.state === state && before.step === step && before.value === value) return;
     this.points.set(number, { id, number, state, step, value });
     this.changed("points");
@@ -203,7 +210,7 @@ export class StudyState extends PageState {
 
   /** Draw the curve of a trial that has begun to run, if there is room among those that are drawn. */
   lead(number) {
-    if (!this.leading.includes(number) && !this.hasMostCurves) this.leading.push(number);
+    if (!this.leading.includes(number) && !this.hasMostCurves && !this.isFiltered) this.leading.push(number);
   }
 
   /** Add an evaluation to a line that is drawn. Those between come with the next refresh of the curves. */

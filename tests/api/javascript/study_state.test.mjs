@@ -96,6 +96,16 @@ test("a new trial has a point once it was launched, and its curve is drawn", () 
   assert.ok(state.points.has(2) && state.leading.includes(2));
 });
 
+test("with a filter only the server adds trials to the history and the curves", () => {
+  const { state } = known();
+  state.look({ where: "lr < 1e-3" });
+  assert.ok(state.isFiltered);
+  state.on.trial({ trial_id: 12, data: { id: 12, number: 2, state: "RUNNING", attempt: 1, value: null } });
+  assert.deepEqual([state.points.has(2), state.leading], [false, [0, 1]]);
+  state.on.metrics({ trial_id: 11, data: { values: { accuracy: 0.7 }, step: 9 } });
+  assert.equal(state.points.get(1).value, 0.7);
+});
+
 test("no more than 200 curves are drawn", () => {
   const { state } = known();
   for (let number = 2; number < 300; number += 1) state.lead(number);

@@ -18,6 +18,14 @@ def test_the_history_has_trials_that_have_begun_and_names_those_worth_a_curve(ap
     assert found["last_event_id"] == api.store.last_event_id()
 
 
+def test_the_history_may_be_of_chosen_trials(api: InProcess) -> None:
+    fill(api.store)
+    found = api.get(f"{FIRST}/history", params={"where": "lr > 0.015"}).json()
+    assert (found["number"], found["leading"], found["num_trials"]) == ([1], [1], 1)
+    assert api.get(f"{FIRST}/history?state=COMPLETED").json()["number"] == [0]
+    assert api.get(f"{FIRST}/history", params={"where": "lr >"}).status_code == 422
+
+
 def test_the_front_has_the_values_of_all_objectives_and_says_who_is_on_it(api: InProcess) -> None:
     fill_several(api.store)
     found = api.get(f"{FIRST}/front").json()

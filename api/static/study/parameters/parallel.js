@@ -4,6 +4,7 @@ import { Parallel } from "../../charts/parallel.js";
 import { aside, card, chartBox } from "../../elements/card.js";
 import { h, setText } from "../../elements/dom.js";
 import { count, plural } from "../../format.js";
+import { filteredMark } from "../filtered.js";
 import { nameInFilter, rangeTerm, withRange, withoutRange } from "./range_filter.js";
 import { parameterWords, tableInWords } from "./words.js";
 
@@ -50,7 +51,7 @@ export function parallelPanel({ state, page, open }) {
 
   const panel = {
     card: card(
-      { id: "parallel", title: "Parallel coordinates", beside },
+      { id: "parallel", title: "Parallel coordinates", beside: [beside, filteredMark(state)] },
       h("div", { class: "body" }, box),
       legend,
       words,

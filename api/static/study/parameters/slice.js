@@ -4,6 +4,7 @@ import { Slice } from "../../charts/slice.js";
 import { aside, card, chartBox } from "../../elements/card.js";
 import { h, keyed, setText } from "../../elements/dom.js";
 import { plural } from "../../format.js";
+import { filteredMark } from "../filtered.js";
 import { sliceRows, tableInWords } from "./words.js";
 
 export function slicePanel({ state, open }) {
@@ -35,7 +36,12 @@ export function slicePanel({ state, open }) {
         id: "slice",
         title: "Slice",
         span: 8,
-        beside: [beside, h("label", { class: "visually-hidden", for: "slice-parameter" }, "Parameter"), select],
+        beside: [
+          beside,
+          filteredMark(state),
+          h("label", { class: "visually-hidden", for: "slice-parameter" }, "Parameter"),
+          select,
+        ],
       },
       h("div", { class: "body" }, box),
       h("div", { class: "legend" }, outside),
