@@ -7,7 +7,6 @@ that compute the same samples count once. One rank computes the metrics, with th
 from __future__ import annotations
 
 import inspect
-import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from estimators.model import Plan
 from workloads.protocol import Outputs, Workload, defines
 from workloads.refusals import WorkloadError, WrongResult, kinds_of
+from workloads.training.memory.process_memory import host_copy
 from workloads.training.seeds import kept_generators, seed_host
 
 CHUNK = 1024
@@ -67,7 +67,7 @@ class Collected:
         if not leaves:
             raise WrongResult(self._evaluate, "returns outputs without a tensor", "return what metrics need")
         self._tree = tree
-        self._batches.append(([_in_host_memory(leaf) for leaf in leaves], counted))
+        self._batches.append(([host_copy(leaf) for leaf in leaves], counted))
 
     def gathered(self, plan: Plan, rank: int) -> Outputs | None:
         """The outputs of all held-out samples in their order on rank 0, None on others; all ranks call it."""
@@ -183,14 +183,3 @@ def _number(name: object, value: Any, method: Callable[..., Any]) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         raise WrongResult(method, f"gives {kinds_of(value)} as metric {name!r}", "make it one number") from None
-
-
-def _in_host_memory(tensor: Tensor) -> Tensor:
-    """A copy on the host. Without a GPU it lies in shared memory, which the budget of a virtual device leaves out."""
-    own = tensor.detach()
-    if own.device.type != "cpu":
-        return own.cpu()
-    if not own.numel():
-        return own.clone()
-    shared = mmap.mmap(-1, own.numel() * own.element_size())
-    return torch.frombuffer(shared, dtype=own.dtype, count=own.numel()).view(own.shape).copy_(own)

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -109,15 +110,41 @@ def _status(*names: str) -> list[int]:
 
 
 def _tensor_bytes() -> int:
-    """Bytes of all tensors that Python knows; a shared storage counts once. Tensors known only to C++ are not found."""
+    """Bytes of all tensors that Python knows, those in shared memory left out; a storage of several counts once.
+
+    Tensors known only to C++ are not found.
+    """
     tensors = (thing for thing in gc.get_objects() if issubclass(type(thing), Tensor))
     storages = [
         tensor.untyped_storage()
         for tensor in tensors
         if torch._C._has_storage(tensor) and not is_traceable_wrapper_subclass(tensor)  # its parts are counted instead
     ]
-    in_memory = [storage for storage in storages if storage.device.type == "cpu"]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in in_memory}.values())
+    in_memory = [storage for storage in storages if storage.device.type == "cpu" and not storage.is_shared()]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in in_memory if not _is_on_host(storage)}.values())
+
+
+def host_copy(tensor: Tensor) -> Tensor:
+    """A copy of ``tensor`` in host memory that is not the candidate's, whether it is on a GPU or a virtual device.
+
+    Without a GPU it lies in shared memory, which RLIMIT_DATA does not count.
+    """
+    own = tensor.detach()
+    if own.device.type != "cpu":
+        return own.cpu()
+    if not own.numel():
+        return own.clone()
+    shared = mmap.mmap(-1, own.numel() * own.element_size())
+    copy = torch.frombuffer(shared, dtype=own.dtype, count=own.numel()).view(own.shape).copy_(own)
+    _on_host[copy.untyped_storage().data_ptr()] = shared
+    return copy
+
+
+_on_host: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
+
+
+def _is_on_host(storage: torch.UntypedStorage) -> bool:
+    return storage.data_ptr() in _on_host
 
 
 class _HeapState(ctypes.Structure):

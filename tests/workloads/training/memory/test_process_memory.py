@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from estimators.model import MIB
-from workloads.training.memory.process_memory import Held, held, high_water
+from workloads.training.memory.process_memory import Held, held, high_water, host_copy
 
 
 def test_what_is_kept_is_neither_tensors_nor_gaps_where_tensors_were() -> None:
@@ -56,3 +56,15 @@ def test_a_file_that_is_mapped_for_a_moment_is_not_taken_for_memory(tmp_path: Pa
             with mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as samples:
                 assert samples[100 * MIB] == 0
             assert above_now() < 10 * MIB
+
+
+def test_a_copy_on_the_host_is_no_memory_of_the_process() -> None:
+    tensor = torch.arange(MIB, dtype=torch.float64)
+    before = held()
+    copy = host_copy(tensor)
+    after = held()
+    assert torch.equal(copy, tensor) and after.tensor_bytes == before.tensor_bytes
+    assert abs(after.data_bytes - before.data_bytes) < MIB
+    shared = torch.zeros(8 * MIB, dtype=torch.uint8).share_memory_()
+    assert held().tensor_bytes == before.tensor_bytes
+    assert host_copy(torch.zeros(0, 3)).shape == (0, 3) and host_copy(shared[::2].to(torch.bfloat16)).sum() == 0
