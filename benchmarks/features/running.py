@@ -11,7 +11,10 @@ from torch.distributed import FileStore
 
 from benchmarks.features.feature import WORKLOADS, Feature
 from estimators.model import Candidate, Plan
+from estimators.tracing.tracer import trace
+from workloads.loading import load_workload
 from workloads.refusals import explain
+from workloads.sandbox.recipe import recipe_of
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.runtime import Job, lost_its_peers, train
 
@@ -46,6 +49,16 @@ class Reports:
 
     def should_stop(self) -> bool:
         return False
+
+
+def predicted_peak(feature: Feature, plan: Plan) -> dict[str, Any]:
+    """{"peak_bytes": the traced peak of the rank of ``plan`` that needs most}, {"error": …} if it cannot be traced."""
+    try:
+        workload = load_workload(feature.workload, WORKLOADS)(dict(feature.params))
+        traces = [trace(recipe_of(workload), layout, plan.micro_batch) for layout in plan.layouts]
+        return {"peak_bytes": max(one.curve.peak_bytes(plan.micro_batch) for one in traces)}
+    except BaseException as error:
+        return {"error": explain(error, WORKLOADS)}
 
 
 def train_rank(feature: Feature, plan: Plan, rank: int, folder: Path, begin: int, end: int) -> dict[str, Any]:
