@@ -10,7 +10,7 @@ user files, in trace and rank processes only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.optim.lr_scheduler import LRScheduler
 
-__all__ = ["Batch", "Chain", "Spatial", "Split", "Workload", "hints", "inheritance"]
+__all__ = ["Batch", "Chain", "Phase", "Spatial", "Split", "Workload", "hints", "inheritance"]
 
 Batch = Any  # a pytree of tensors whose first dimension is the sample
 Outputs = Any  # a pytree of tensors whose first dimension is the sample
@@ -57,6 +57,11 @@ class Workload(ABC):
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.params = params
+
+    def __init_subclass__(cls, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        if cls.phases is not Workload.phases and cls.loss is Workload.loss:
+            cls.loss = _no_loss  # type: ignore[method-assign]
 
     @abstractmethod
     def build_model(self) -> nn.Module:
@@ -168,6 +173,13 @@ class Workload(ABC):
     def on_evaluate(self, metrics: Mapping[str, float]) -> None:  # noqa: B027 - may stay empty
         """Called on every rank after each evaluation, with the metrics that are reported, as with ``train_loss``."""
 
+    def phases(self) -> Sequence[Phase]:
+        """Optional: several losses, each with an optimizer of its own, that take turns in every step, as in a GAN.
+
+        They replace ``loss`` and ``optimizer``. All phases of a step get the same samples.
+        """
+        return ()
+
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
         """The repeated blocks, which are sharded and recomputed one by one; default: the longest ``nn.ModuleList``."""
         lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
@@ -202,11 +214,30 @@ class Workload(ABC):
         """
 
 
+def _no_loss(self: Workload, model: nn.Module, batch: Batch) -> Tensor:
+    raise NotImplementedError("the workload trains in phases, each with a loss of its own")
+
+
 def defines(workload: Workload | type[Workload], method: str) -> bool:
     """Whether a class of the user defines this optional method."""
     owner = workload if isinstance(workload, type) else type(workload)
     own = getattr(Workload, method)
     return getattr(owner, method, own) is not own
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One of several losses of a step, and the optimizer of the parameters that it trains.
+
+    ``loss(model, batch)`` is a mean over the samples, like ``Workload.loss``. ``optimizer(model)`` returns a new
+    optimizer of some of the parameters; no two phases train the same. The phase takes its turn in every step whose
+    number, counted from 0, is a multiple of ``every``.
+    """
+
+    name: str
+    loss: Callable[[nn.Module, Batch], Tensor]
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    every: int = 1
 
 
 @dataclass(frozen=True, slots=True)

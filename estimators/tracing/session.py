@@ -61,7 +61,8 @@ class Recipe:
     layers of a block can be divided into, and ``divisions`` how the model with its blocks can be divided. ``rank_part``
     returns the part of a batch that a rank has. ``on_cuda`` asks for the behaviour on CUDA (see
     ``estimators.tracing.cuda``). ``num_copied`` returns how many tensors a step copies because forward passes change
-    them; a pass that finds another one takes other memory than those after it.
+    them; a pass that finds another one takes other memory than those after it. A step that ``has_phases`` takes its
+    micro-batches several times, with an update after each; only the last one is that of the optimizer.
     """
 
     build_model: Callable[[], nn.Module]
@@ -80,6 +81,7 @@ class Recipe:
     rank_part: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
     on_cuda: bool = False
     num_copied: Callable[[nn.Module], int] = lambda model: 0
+    has_phases: bool = False
 
 
 def num_passes(layout: Layout) -> int:
@@ -194,7 +196,8 @@ class Session:
     def can_be_shortened(self) -> bool:
         """Whether there are more blocks than must be traced, all equal and one after another."""
         return (
-            self.num_blocks > TRACED_BLOCKS
+            not self._recipe.has_phases
+            and self.num_blocks > TRACED_BLOCKS
             and self.has_equal_blocks
             and container_of(self._model, self._blocks) is not None
         )
@@ -376,12 +379,12 @@ class Session:
     def _watched(self, updates: bool, varies: Callable[[], bool]) -> _WatchedOptimizer:
         return _WatchedOptimizer(self._model, self._optimizer, self._recorder, updates, varies, self._recipe.averages)
 
-    def _begin(self, micro_batch: int, num: int) -> tuple[int, Iterator[Batch]]:
+    def _begin(self, micro_batch: int, num: int) -> tuple[int, Iterable[Batch]]:
         with _disable_current_modes():
             samples = self._recipe.rank_part(self._model, self._recipe.make_batch(micro_batch), self._layout)
         self._begun.clear()
         self._watch.crossing = self._outputs[micro_batch] = {}
-        return self._begin_log(), (self._next_batch(samples) for _ in range(num))
+        return self._begin_log(), _Repeated(lambda: (self._next_batch(samples) for _ in range(num)))
 
     def _seeded(self) -> object:
         """Seed all generators; returns the state of those of Python and numpy."""
@@ -423,6 +426,16 @@ class Session:
             held = [list(block.parameters()), list(block.buffers()), states, kept]
             owners |= dict.fromkeys(self._recorder.numbers(held), number)
         return owners
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """Micro-batches that are made anew each time."""
+
+    make: Callable[[], Iterator[Batch]]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.make()
 
 
 def _shape_of(parameter: Tensor) -> tuple[int, ...]:

@@ -348,9 +348,11 @@ def _structure(passes: Passes, curve: Envelope | PeakTable) -> str:
 def examples(recipe: Recipe, layout: Layout, micro_batch: int) -> tuple[Example, Example]:
     """Two examples for blueprints (see ``scaling.blueprint``): steps of one micro-batch, and steps that accumulate.
 
-    Raises ValueError for a model that formulas cannot follow: one that makes choices of its own and, on the plain
-    layout, one with hints, which constrain the plans of each candidate.
+    Raises ValueError for a model that formulas cannot follow: one that makes choices of its own, or trains in phases,
+    and, on the plain layout, one with hints, which constrain the plans of each candidate.
     """
+    if recipe.has_phases:
+        raise ValueError("the model trains in phases")
     with Session(recipe, layout, itemised=layout == Layout()) as session:
         if session.divisions.constraints.limits:
             raise ValueError("the model has hints, which formulas do not know")

@@ -11,6 +11,7 @@ It replaces methods of torch's ``FSDPParamGroup``, and calls ``foreach_reduce``:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,6 +54,12 @@ def finish(model: nn.Module) -> None:
     """
     if agreement := getattr(model, _ATTRIBUTE, None):
         agreement.finish()
+
+
+def begin_phase(model: nn.Module, name: str) -> None:
+    """Say that a phase of a step begins, which has collectives of its own."""
+    if isinstance(agreement := getattr(model, _ATTRIBUTE, None), _Agreement):
+        agreement.phase = name
 
 
 class _GradientAgreement:
@@ -131,7 +138,8 @@ class _Agreement:
             one.post_backward = partial(self._post_backward, number, one.post_backward)  # type: ignore[method-assign]
         self._used: set[tuple[int, int]] = set()  # groups and places of the parameters with gradients of this rank
         self._model, self._each_pass = model, each_pass
-        self._habits = {True: _Habit(), False: _Habit()}  # of training, and of evaluation
+        self.phase = ""
+        self._habits: defaultdict[tuple[bool, str], _Habit] = defaultdict(_Habit)  # by training and phase
         self._begin_step()
         if each_pass:
             model.register_forward_hook(self._end_forward)
@@ -140,7 +148,7 @@ class _Agreement:
                 state._root_post_backward_final_callback = partial(self._end_backward, ended)  # type: ignore[method-assign]
 
     def finish(self) -> None:
-        habit = self._habit or self._habits[self._model.training]
+        habit = self._habit or self._habits[self._model.training, self.phase]
         surprised = any(self._reach(self._step_ends))
         if surprised:
             self._drop_unused()
@@ -199,7 +207,7 @@ class _Agreement:
         Returns the bits that any rank has set for it.
         """
         if self._habit is None:
-            self._habit = self._habits[self._model.training]
+            self._habit = self._habits[self._model.training, self.phase]
         expected = self._habit.expected
         while self._place < len(expected):
             number, used, own_before = expected[self._place]

@@ -16,18 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim import Optimizer
 
 from estimators.model import Plan
 from estimators.tracing.session import NoInit
 from workloads.options import NAMES as OPTIONS
-from workloads.protocol import Workload
+from workloads.protocol import Phase, Workload
 from workloads.refusals import WorkloadError, WrongResult, missing_counts
 from workloads.training.data.expect import expect_data, expect_samples
 from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import common_names
 from workloads.training.outline import outline_of
 from workloads.training.step import evaluate
+from workloads.training.updates.phases import PhasedOptimizer, optimizer_of, phases_of
 from workloads.training.updates.precision import autocast
 from workloads.training.updates.schedules import expect_resumable, schedulers_of
 
@@ -145,14 +148,16 @@ def _evaluated(workload: Workload) -> list[str]:
             modes.enter_context(NoInit())
         model = workload.build_model()
         workload.blocks(model)
-        optimizer = workload.optimizer(model)
-        rates = [group["lr"] for group in optimizer.param_groups]
-        workload.on_step(0, _STEPS, optimizer)
-        sets_rates = [group["lr"] for group in optimizer.param_groups] != rates
+        phases, optimizers, whole = _optimizers(workload, model)
+        rates = [[group["lr"] for group in one.param_groups] for one in optimizers]
+        workload.on_step(0, _STEPS, whole)
+        sets_rates = [[group["lr"] for group in one.param_groups] for one in optimizers] != rates
         model.train()
-        with autocast(workload, model):
-            workload.loss(model, batch)
-        _expect_schedulers(workload, optimizer, sets_rates)
+        for loss in [phase.loss for phase in phases] or [workload.loss]:
+            with autocast(workload, model):
+                loss(model, batch)
+        for optimizer in optimizers:
+            _expect_schedulers(workload, optimizer, sets_rates)
         sums = evaluate(workload, model, [(held_out, counted)], collected.add if collected and is_small else None)
     names = common_names([sums.names], may_be_none=collected is not None)
     return names if collected is None else sorted({*names, *_summarized(workload, collected, is_small)})
@@ -168,7 +173,22 @@ def _summarized(workload: Workload, collected: Collected, is_small: bool) -> lis
         raise MetricFailed(str(error)) from error
 
 
-def _expect_schedulers(workload: Workload, optimizer: torch.optim.Optimizer, sets_rates: bool) -> None:
+def _optimizers(workload: Workload, model: nn.Module) -> tuple[Sequence[Phase], list[Optimizer], Optimizer]:
+    """The phases of a step, if there are any, their optimizers or the only one, and all optimizers as one.
+
+    Raises ``WorkloadError`` for wrong phases.
+    """
+    try:
+        if not (phases := phases_of(workload)):
+            own = workload.optimizer(model)
+            return (), [own], own
+        optimizers = [optimizer_of(phase, model) for phase in phases]
+        return phases, optimizers, PhasedOptimizer(phases, optimizers, model)
+    except WrongResult as error:
+        raise WorkloadError(f"{getattr(error.function, '__name__', 'optimizer')} {error}") from None
+
+
+def _expect_schedulers(workload: Workload, optimizer: Optimizer, sets_rates: bool) -> None:
     """Raise ``WorkloadError`` for schedulers that cannot resume, or that ``on_step`` overrides if it ``sets_rates``.
 
     No host and no data mend these.

@@ -12,7 +12,7 @@ import re
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -37,7 +37,7 @@ from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.folders import expect_shared
 from workloads.training.checkpoints.name import CheckpointName, Donor, trial_folder
 from workloads.training.data.expect import expect_data, expect_order
-from workloads.training.data.feed import Feed, feeding
+from workloads.training.data.feed import Feed, Repeated, feeding
 from workloads.training.data.order import Order
 from workloads.training.data.outputs import Collected, expect_summary, has_summary, summary
 from workloads.training.digests import expect_agreement
@@ -266,6 +266,7 @@ class _Run:
     checkpoint_at: float = -math.inf  # when it was done, by the monotonic clock
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED_STEPS))
     num_timed: int = 0
+    phase_losses: dict[str, list[float]] = field(default_factory=dict)  # since the last report
     present_step: int = 0
 
     def train(self) -> Literal["done", "stopped"]:
@@ -325,16 +326,16 @@ class _Run:
         self.workload.on_step(step, self.job.steps, self.optimizer)
         if not measured:
             with self.held.settling():
-                return self._train_step(self.feed.step(step))
+                return self._train_step(self._batches(step))
         loss = torch.zeros(())
 
         def run() -> None:
             nonlocal loss
-            loss = self._train_step(iter(batches))
+            loss = self._train_step(batches)
 
         with self.held.uncounted():  # the profiler's records are not the candidate's memory
             # Torch counts batches that workers send, which lie on the host, unless they come and go out of its sight.
-            batches = list(self.feed.step(step)) if self.feed.is_shared else self.feed.step(step)
+            batches = self._batches(step, ahead=self.feed.is_shared)
             own_peak = measure_peak(self.device, self.model, self.optimizer, run)
         limit = self.job.budget_bytes
         if limit is not None and own_peak > limit:
@@ -344,9 +345,15 @@ class _Run:
             self.reporter.measured(peak)
         return loss
 
-    def _train_step(self, batches: Iterator[Batch]) -> Tensor:
-        ready, num = map(self._ready, batches), self.job.plan.num_micro_batches
-        return train_step(self.workload, self.model, self.optimizer, ready, num)
+    def _train_step(self, batches: Iterable[Batch]) -> Tensor:
+        return train_step(self.workload, self.model, self.optimizer, batches, self.job.plan.num_micro_batches)
+
+    def _batches(self, step: int, *, ahead: bool = False) -> Iterable[Batch]:
+        """This rank's micro-batches of a step, on its device; ``ahead``: all of them are read now."""
+        if updates_of(self.model).phases:
+            return Repeated(self.feed, step, self._ready, ahead=ahead)
+        read = self.feed.step(step)
+        return map(self._ready, list(read) if ahead else read)
 
     def _ready(self, batch: Batch) -> Batch:
         """This rank's part of a batch, on its device."""
@@ -361,10 +368,13 @@ class _Run:
 
     def _agree(self, loss: Tensor) -> tuple[float, bool]:
         """The mean loss over the batch, and whether any rank must stop; equal on all ranks, or some would hang."""
-        mine = torch.tensor([float(loss), float(self.reporter.should_stop())], dtype=torch.float64)
-        total, stops = self._sum(mine).tolist()
-        plan = self.job.plan
-        return total * plan.pp / plan.world_size, stops > 0  # in a pipeline only the last stage has a loss
+        plan, phases = self.job.plan, updates_of(self.model).losses
+        mine = torch.tensor([float(self.reporter.should_stop()), float(loss), *map(float, phases.values())])
+        stops, *totals = self._sum(mine.double()).tolist()
+        share = plan.pp / plan.world_size  # in a pipeline only the last stage has a loss
+        for name, total in zip(phases, totals[1:], strict=True):
+            self.phase_losses.setdefault(name, []).append(total * share)
+        return totals[0] * share, stops > 0
 
     def _report(self, step: int, train_loss: float | None = None) -> None:
         """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""
@@ -376,6 +386,8 @@ class _Run:
                 values |= self._summary(collected)
         if train_loss is not None:
             values["train_loss"] = train_loss
+        values |= {f"{name}_loss": sum(losses) / len(losses) for name, losses in self.phase_losses.items()}
+        self.phase_losses.clear()
         missing = next((metric for metric in self.job.metrics if metric not in values), None)
         if missing is not None:
             raise WorkloadError(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils._pytree import tree_map_only
 
-from workloads.parallel.agreement import finish
+from workloads.parallel.agreement import begin_phase, finish
 from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Chain, Outputs, Workload
 from workloads.refusals import expect_loss
@@ -33,9 +33,34 @@ def train_step(
 
     In a pipeline the loss is 0 on every stage except the last.
 
-    ``micro_batches`` should make each batch on demand, so that only one is alive at a time. The gradients are those of
+    ``micro_batches`` should make each batch on demand, so that only one is alive at a time; every phase of the step
+    asks for them again. The gradients are those of
     the mean over micro-batches and over ranks (which FSDP2 averages), however the batch is divided.
     """
+    updates = updates_of(model)
+    if updates.phased is None:
+        return _updated(workload, workload.loss, model, optimizer, micro_batches, num)
+    updates.losses.clear()
+    turns = updates.turns
+    for number in turns:
+        phase, updates.phased.turn = updates.phases[number], number
+        begin_phase(model, phase.name)
+        with forward_state(model).phase(phase.name):
+            # The last one is the optimizer that the caller gave: a trace ends the passes there.
+            one = optimizer if number == turns[-1] else updates.phased
+            updates.losses[phase.name] = _updated(workload, phase.loss, model, one, micro_batches, num)
+    begin_phase(model, "")
+    return torch.stack(list(updates.losses.values())).sum() if turns else torch.zeros(())
+
+
+def _updated(
+    workload: Workload,
+    loss_of: Callable[[nn.Module, Batch], Tensor],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    micro_batches: Iterable[Batch],
+    num: int,
+) -> Tensor:
     state, factor = forward_state(model), updates_of(model).loss_factor(num)
     if isinstance(model, Chain) and model.place is not None:
         from workloads.parallel import pipeline  # imported late, as it takes a second
@@ -46,7 +71,7 @@ def train_step(
         for batch in micro_batches:
             with state.micro_batch(batch, num):
                 with autocast(workload, model):
-                    loss = expect_loss(workload.loss(model, batch), workload.loss)
+                    loss = expect_loss(loss_of(model, batch), loss_of)
                 scaled(loss, factor).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
             del batch, loss  # otherwise they are still alive while the next batch is made

@@ -84,6 +84,18 @@ class ForwardState:
     _sums: dict[Place, Tensor] = field(default_factory=dict)
     _num_passes: int = 0
     _results: dict[int, weakref.ref[Tensor]] = field(default_factory=dict)  # of earlier passes, in attributes
+    _phases: set[str] = field(default_factory=set)  # those whose first pass was watched
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """The passes of one of several phases of a step: the first of each is watched, as it may change other state."""
+        if name in self._phases:
+            yield
+            return
+        attributes, statistics, self.is_known = self.attributes, self.statistics, False
+        yield
+        self._phases.add(name)
+        self.attributes, self.statistics = attributes | self.attributes, statistics | self.statistics
 
     @contextlib.contextmanager
     def micro_batch(self, batch: Any, num: int) -> Iterator[None]:

@@ -6,6 +6,7 @@ What a worker holds, and the micro-batches that wait, are in host memory outside
 
 from __future__ import annotations
 
+import random
 import signal
 import time
 import warnings
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
@@ -75,6 +77,33 @@ def feeding(
         raise
     finally:
         feed.close()
+
+
+class Repeated:
+    """The micro-batches of a step, each made ``ready``, once for every phase of the step: made anew, or kept where they
+    are read from a data set. Each phase begins with the same random numbers."""
+
+    def __init__(self, feed: Feed, step: int, ready: Callable[[Batch], Batch], *, ahead: bool = False) -> None:
+        self._feed, self._step, self._ready = feed, step, ready
+        self._kept: list[Batch] | None = None
+        if ahead:
+            self._keep()
+
+    def __iter__(self) -> Iterator[Batch]:
+        if isinstance(self._feed, IndexFeed):
+            return map(self._ready, self._feed.step(self._step))
+        kept = self._keep()
+        torch_state, pythons, numpys = self._states
+        torch.set_rng_state(torch_state)
+        random.setstate(pythons)
+        np.random.set_state(numpys)
+        return map(self._ready, kept)
+
+    def _keep(self) -> list[Batch]:
+        if self._kept is None:
+            self._kept = list(self._feed.step(self._step))
+            self._states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+        return self._kept
 
 
 class IndexFeed:

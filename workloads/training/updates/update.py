@@ -8,9 +8,10 @@ step.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any, cast
 
@@ -23,11 +24,12 @@ from estimators.axes import SHARES
 from estimators.model import Layout
 from workloads.options import Options
 from workloads.parallel.apply import spread_optimizer
-from workloads.protocol import Workload
+from workloads.protocol import Phase, Workload
 from workloads.refusals import expect_optimizer
 from workloads.training.updates.averages import Averages
 from workloads.training.updates.loss_scale import LossScale
 from workloads.training.updates.norms import clip, global_norm
+from workloads.training.updates.phases import PhasedOptimizer, expect_plan_for_phases, optimizer_of, phases_of
 from workloads.training.updates.precision import options_of
 from workloads.training.updates.schedules import Schedules
 
@@ -38,7 +40,8 @@ _NAME = "_scamp_updates"
 class Updates:
     """What a candidate's optimizer does besides its steps. ``step`` is the one that runs, counted from 0.
 
-    ``stages`` are the ranks of a pipeline that hold different parameters.
+    ``stages`` are the ranks of a pipeline that hold different parameters. With ``phases``, ``phased`` is their common
+    optimizer, and ``losses`` are those of the present step, by the names of the phases that have had a turn.
     """
 
     options: Options
@@ -46,7 +49,15 @@ class Updates:
     averages: Averages | None = None
     scale: LossScale | None = None
     schedules: list[Schedules] = field(default_factory=list)
+    phases: Sequence[Phase] = ()
+    phased: PhasedOptimizer | None = None
+    losses: dict[str, Tensor] = field(default_factory=dict)
     step: int = 0
+
+    @property
+    def turns(self) -> list[int]:
+        """Numbers of the phases that have a turn in this step."""
+        return [number for number, phase in enumerate(self.phases) if self.step % phase.every == 0]
 
     def loss_factor(self, num_micro_batches: int) -> float:
         """The number by which the loss of each of so many micro-batches is multiplied before its backward pass."""
@@ -60,9 +71,10 @@ class Updates:
         return self.averages.used() if self.averages is not None else nullcontext()
 
     def end_step(self) -> None:
-        """Call it after each update: schedulers go on."""
-        for schedules in self.schedules:
-            schedules.step()
+        """Call it after each step: the schedulers of optimizers that had a turn go on."""
+        for number, schedules in enumerate(self.schedules):
+            if not self.phases or number in self.turns:
+                schedules.step()
 
     def after_evaluation(self, workload: Workload, metrics: Mapping[str, float]) -> None:
         """Call the workload's ``on_evaluate``, which may step schedulers."""
@@ -86,11 +98,14 @@ class Updates:
 
     def skip(self, num_steps: int) -> None:
         """Have new schedulers go ahead, as if so many updates had been made with the optimizer's own options."""
-        for schedules in self.schedules:
-            schedules.skip(num_steps)
+        for number, schedules in enumerate(self.schedules):
+            schedules.skip(-(-num_steps // self.phases[number].every) if self.phases else num_steps)
 
-    def prepared(self, workload: Workload, optimizer: Optimizer, steps: int) -> Schedules:
-        """Have the new ``optimizer`` do all this; returns its schedules, which must follow it to the ranks."""
+    def prepared(self, workload: Workload, optimizer: Optimizer, steps: int, every: int = 1) -> Schedules:
+        """Have the new ``optimizer``, which has a turn in ``every`` such step, do all this.
+
+        Returns its schedules, which must follow it to the ranks.
+        """
         if self.scale is not None:
             first = optimizer.register_step_pre_hook(self._unscale)
             hooks = optimizer._optimizer_step_pre_hooks
@@ -98,7 +113,7 @@ class Updates:
         if self.options.clip_norm is not None or self.averages is not None:
             optimizer.register_step_pre_hook(self._before)
         if self.averages is not None:
-            optimizer.register_step_post_hook(self._after)
+            optimizer.register_step_post_hook(partial(self._after, every))
         schedules = Schedules(workload, optimizer, steps)
         self.schedules.append(schedules)
         return schedules
@@ -114,9 +129,9 @@ class Updates:
         if self.options.clip_norm is not None:
             clip(parameters, global_norm(parameters, self.stages), self.options.clip_norm)
 
-    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after(self, every: int, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         assert self.averages is not None
-        self.averages.update(_parameters(optimizer), self.step)
+        self.averages.update(_parameters(optimizer), self.step, every)
 
 
 def make_optimizer(
@@ -127,11 +142,20 @@ def make_optimizer(
     ``steps`` is the length of the training. Raises ``WrongResult`` or ``WorkloadError`` for what cannot be used.
     """
     updates = model.__dict__[_NAME] = _new_updates(options_of(workload), layout, mesh)
-    own = expect_optimizer(workload.optimizer(model), workload.optimizer)
-    schedules = updates.prepared(workload, own, steps)
-    spread = spread_optimizer(own, layout, mesh)
-    schedules.follow(own, spread)
-    return spread
+
+    def spread(own: Optimizer, every: int = 1) -> Optimizer:
+        schedules = updates.prepared(workload, own, -(-steps // every), every)
+        made = spread_optimizer(own, layout, mesh)
+        schedules.follow(own, made)
+        return made
+
+    updates.phases = phases_of(workload)
+    if not updates.phases:
+        return spread(expect_optimizer(workload.optimizer(model), workload.optimizer))
+    expect_plan_for_phases(layout)
+    made = [spread(optimizer_of(phase, model), phase.every) for phase in updates.phases]
+    updates.phased = PhasedOptimizer(updates.phases, made, model)
+    return updates.phased
 
 
 def updates_of(model: nn.Module) -> Updates:

@@ -12,7 +12,7 @@ from tests.workloads.training.test_runtime import TOLERANCE, soak
 
 USER = {
     "workload": "sequences.py:Sequences",
-    "code_dir": str(Path(__file__).parents[4] / "benchmarks" / "training" / "user"),
+    "code_dir": str(Path(__file__).parents[4] / "benchmarks" / "features" / "workloads"),
 }
 ALL = {"clip_norm": 0.3, "schedule": "steps", "optimizer": "SGD", "lr": 0.5, "ema_decay": 0.5, "frozen": ["norm"]}
 FEATURES: dict[str, dict[str, Any]] = {
@@ -56,3 +56,32 @@ def test_updates_continue_under_another_plan(ranks: Any, tmp_path: Path, feature
     assert [answer["ended"] for answer in stopped] == ["stopped"] * first.world_size, stopped[0]["traceback"]
     found = difference(ranks, then, feature, checkpoint_root=str(tmp_path), resume_step=2)
     assert found <= TOLERANCES.get(feature, TOLERANCE)
+
+
+GAN = {
+    "workload": "gan.py:DigitsGan",
+    "code_dir": str(Path(__file__).parents[4] / "examples"),
+    "params": {"batch": 16, "width": 32, "ema_decay": 0.5, "clip_norm": 0.1},
+    "metric": "distance",
+}
+GAN_PLANS = [Plan(8, dp_replicate=2), Plan(4, 2, dp_shard=2, reshard=False)]
+
+
+@pytest.mark.parametrize("plan", GAN_PLANS, ids=str)
+def test_two_optimizers_take_turns_as_on_one_rank_and_continue_under_another_plan(
+    ranks: Any, tmp_path: Path, plan: Plan
+) -> None:
+    wanted = ranks.curve(ONE, 6, **GAN)
+    assert {"generator_loss", "discriminator_loss"} < wanted[0][1].keys()
+    for (_, values), (_, expected) in zip(ranks.curve(plan, 6, **GAN), wanted, strict=True):
+        assert values == pytest.approx(expected, abs=TOLERANCE)
+    ranks.train(plan, 6, **GAN, checkpoint_root=str(tmp_path), stop_after=2)
+    resumed = ranks.curve(Plan(8, dp_shard=2), 6, **GAN, checkpoint_root=str(tmp_path), resume_step=2)
+    for (_, values), (_, expected) in zip(resumed, wanted[1:], strict=True):
+        assert values == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("plan", [ZERO1], ids=str)
+def test_plans_that_cannot_train_in_phases_are_refused_with_the_cause(ranks: Any, plan: Plan) -> None:
+    answers = ranks.train(plan, **GAN)
+    assert answers[0]["error"] == "WorkloadError" and "ZeRO-1 divides the states of one" in answers[0]["message"]

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from estimators.model import Layout
+from workloads.protocol import Phase, Workload
+from workloads.refusals import WrongResult
+from workloads.training.step import train_step
+from workloads.training.updates.update import make_optimizer, updates_of
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
+
+
+class Turns(Workload):
+    num_train = num_eval = 8
+
+    def __init__(self, phases: Callable[[], Sequence[Any]]) -> None:
+        super().__init__({})
+        self._phases = phases
+
+    def build_model(self) -> nn.Module:
+        return Pair()
+
+    def phases(self) -> Sequence[Phase]:
+        return self._phases()
+
+    def train_batch(self, indices: Tensor) -> Tensor:
+        return torch.ones(len(indices), 2)
+
+    eval_batch = train_batch
+
+    def evaluate(self, model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
+        return {"loss": batch[:, 0]}
+
+
+def loss(model: Any, batch: Tensor) -> Tensor:
+    return (model.a(batch) + model.b(batch)).mean()
+
+
+def of(*names: str) -> Callable[[Any], Optimizer]:
+    return lambda model: SGD([one for name in names for one in getattr(model, name).parameters()], lr=1.0)
+
+
+def test_each_phase_updates_its_own_parameters_in_every_such_step() -> None:
+    workload = Turns(lambda: [Phase("first", loss, of("a")), Phase("second", loss, of("b"), every=2)])
+    model = workload.build_model()
+    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    optimizer = make_optimizer(workload, model, Layout(), None, 4)
+    for step in range(3):
+        updates_of(model).step = step
+        train_step(workload, model, optimizer, [torch.ones(4, 2)], 1)
+        assert list(updates_of(model).losses) == (["first"] if step == 1 else ["first", "second"])
+    moved = {name: float((before[name] - one).detach().mean()) for name, one in model.named_parameters()}
+    assert moved == pytest.approx({"a.weight": 3.0, "b.weight": 2.0})
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("phases", "words"),
+    [
+        ([Phase("first", loss, of())], "phase 'first' trains no parameter: give its optimizer"),
+        ([Phase("first", loss, of("a")), Phase("second", loss, of("a", "b"))], "'first' and 'second' both train a.wei"),
+        ([Phase("first", loss, of("a")), Phase("first", loss, of("b"))], "names its phases 'first', 'first'"),
+        ([Phase("first", loss, of("a"), every=0)], "gives phase 'first' every=0: count steps"),
+        ([("first", loss, of("a"))], "instead of a phase"),
+    ],
+)
+def test_phases_that_cannot_be_used_are_refused_in_words(phases: list[Any], words: str) -> None:
+    workload = Turns(lambda: phases)
+    with pytest.raises(WrongResult, match=words):
+        make_optimizer(workload, workload.build_model(), Layout(), None, 4)

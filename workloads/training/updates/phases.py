@@ -1,0 +1,112 @@
+"""Several optimizers that take turns in every step, each for a loss of its own, as the two of a GAN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from estimators.model import Layout
+from workloads.protocol import Phase, Workload
+from workloads.refusals import WorkloadError, WrongResult, expect_optimizer, kinds_of
+
+
+def phases_of(workload: Workload) -> Sequence[Phase]:
+    """The phases of the workload; empty if it has a single loss. Raises ``WrongResult`` for what cannot be used."""
+    phases = list(workload.phases())
+    for phase in phases:
+        if not isinstance(phase, Phase):
+            raise WrongResult(
+                workload.phases, f"returns {kinds_of(phase)} instead of a phase", "return a list of Phase"
+            )
+        if isinstance(phase.every, bool) or not isinstance(phase.every, int) or phase.every < 1:
+            raise WrongResult(
+                workload.phases, f"gives phase {phase.name!r} every={phase.every!r}", "count steps, from 1 on"
+            )
+    names = [phase.name for phase in phases]
+    if len(set(names)) < len(names) or not all(isinstance(name, str) and name.isidentifier() for name in names):
+        raise WrongResult(
+            workload.phases, f"names its phases {', '.join(map(repr, names))}", "give each a name of its own, one word"
+        )
+    return phases
+
+
+def expect_plan_for_phases(layout: Layout) -> None:
+    """Raise ``WorkloadError`` for plans under which a workload cannot train in phases."""
+    if layout.pp > 1:
+        raise WorkloadError(
+            "the workload trains in phases, and a pipeline runs one loss through its stages: use plans with pp=1"
+        )
+    if layout.zero1:
+        raise WorkloadError(
+            "the workload trains in phases, and ZeRO-1 divides the states of one optimizer: use plans with zero1=False"
+        )
+
+
+def optimizer_of(phase: Phase, model: nn.Module) -> Optimizer:
+    """A new optimizer of the phase. Raises ``WrongResult`` if it trains nothing."""
+    try:
+        optimizer = expect_optimizer(phase.optimizer(model), phase.optimizer)
+    except ValueError as error:
+        if "empty parameter list" not in str(error):
+            raise
+        raise _trains_nothing(phase) from None
+    if not any(parameter.requires_grad for parameter in _parameters(optimizer)):
+        raise _trains_nothing(phase)
+    return optimizer
+
+
+class PhasedOptimizer(Optimizer):
+    """The optimizers of all phases as one, which updates with that of the phase whose ``turn`` it is."""
+
+    def __init__(self, phases: Sequence[Phase], optimizers: Sequence[Optimizer], model: nn.Module) -> None:
+        """Raises ``WrongResult`` if two of the optimizers train the same parameter."""
+        owners: dict[Tensor, Phase] = {}
+        for phase, optimizer in zip(phases, optimizers, strict=True):
+            for parameter in _parameters(optimizer):
+                if (other := owners.setdefault(parameter, phase)) is not phase:
+                    name = next((name for name, one in model.named_parameters() if one is parameter), "a parameter")
+                    raise WrongResult(
+                        phase.optimizer,
+                        f"phases {other.name!r} and {phase.name!r} both train {name}",
+                        "give each parameter to one phase",
+                    )
+        super().__init__(_groups(optimizers), {})
+        self.turn = 0
+        self._optimizers = optimizers
+        for optimizer in optimizers:
+            self.state.update(optimizer.state)
+            optimizer.state = self.state
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update the parameters of the phase whose turn it is."""
+        self._optimizers[self.turn].step()
+
+
+def _groups(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
+    """All groups, first the workload's own: checkpoints count these (see ``tensor_parallel.grouped_by_mesh``)."""
+    own: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
+    for optimizer in optimizers:
+        num_before = len(own)
+        for group in optimizer.param_groups:
+            if "part_of" in group:
+                group["part_of"] += num_before
+                parts.append(group)
+            else:
+                own.append(group)
+    return [*own, *parts]
+
+
+def _trains_nothing(phase: Phase) -> WrongResult:
+    return WrongResult(
+        phase.optimizer,
+        f"phase {phase.name!r} trains no parameter",
+        "give its optimizer parameters of the model that require gradients",
+    )
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
