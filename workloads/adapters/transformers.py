@@ -1,0 +1,112 @@
+"""Trains a model of Hugging Face's transformers: by its config, from a local folder, or with an adapter of ``peft``."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from workloads.protocol import Batch, SetName, Workload
+
+IGNORED = -100
+"""Label of tokens that do not count, as in transformers."""
+
+
+class TransformersWorkload(Workload):
+    """Subclass it, name a ``model_class``, and define ``config`` and ``dataset``.
+
+    A sample of ``dataset`` is a mapping of lists or tensors, as a tokenizer makes it, with ``labels``: one number, or
+    one for each token. Samples of a batch are padded to its longest. The loss is the mean over the samples, with each
+    sample's mean over its labelled tokens, so it does not depend on how a batch is divided; with one label for each
+    sample it is the model's own loss. Metrics are ``loss``, and ``accuracy`` where labels are classes.
+    """
+
+    model_class: ClassVar[Any]
+    """Such as ``transformers.AutoModelForSequenceClassification``, or a class of one model."""
+    pad_values: ClassVar[Mapping[str, int]] = {"labels": IGNORED}
+    """What fills up sequences of unlike length, by the name of the tensor; 0 for all others."""
+
+    @abstractmethod
+    def config(self) -> Any:
+        """The model's ``PretrainedConfig``; ``AutoConfig.from_pretrained(FOLDER)`` reads one from a local folder."""
+
+    def peft(self) -> Any | None:
+        """Optional: a config of ``peft``, such as ``LoraConfig``; then only the adapter is trained."""
+        return None
+
+    def build_model(self) -> nn.Module:
+        """A new model of ``config``, with the adapter of ``peft`` if there is one."""
+        make = getattr(self.model_class, "from_config", None) or self.model_class._from_config
+        model: nn.Module = make(self.config())
+        adapter = self.peft()
+        if adapter is not None:
+            from peft import get_peft_model
+
+            model = get_peft_model(model, adapter)
+        return model
+
+    def lengths(self, split: SetName) -> list[int] | None:
+        """The number of tokens of each sample; None if samples have no ``input_ids``."""
+        samples = self.dataset(split)
+        if len(samples) == 0 or "input_ids" not in samples[0]:
+            return None
+        return [len(samples[index]["input_ids"]) for index in range(len(samples))]
+
+    def collate(self, samples: list[Any]) -> Batch:
+        """The samples as tensors, padded at the end, with an ``attention_mask`` where there are ``input_ids``."""
+        rows = [{name: torch.as_tensor(value) for name, value in sample.items()} for sample in samples]
+        if "input_ids" in rows[0]:
+            rows = [{"attention_mask": torch.ones_like(row["input_ids"]), **row} for row in rows]
+        return {name: self._padded(name, [row[name] for row in rows]) for name in rows[0]}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean over the samples."""
+        output = model(**batch)
+        if batch["labels"].ndim == 1:
+            own: Tensor = output.loss
+            return own
+        return self._token_losses(model, output.logits, batch["labels"]).mean()
+
+    def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        """``loss`` and ``accuracy`` of each sample."""
+        logits, labels = model(**batch).logits, batch["labels"]
+        if labels.ndim > 1:
+            shifted, wanted = self._shifted(model, logits, labels)
+            counts = wanted != IGNORED
+            right = (shifted.argmax(-1) == wanted) & counts
+            accuracy = right.sum(-1) / counts.sum(-1).clamp(min=1)
+            return {"loss": self._token_losses(model, logits, labels), "accuracy": accuracy.float()}
+        if labels.is_floating_point():
+            errors = functional.mse_loss(logits.reshape(len(labels), -1), labels.reshape(len(labels), -1), reduction="none")
+            return {"loss": errors.mean(-1)}
+        return {
+            "loss": functional.cross_entropy(logits, labels, reduction="none"),
+            "accuracy": (logits.argmax(-1) == labels).float(),
+        }
+
+    def _padded(self, name: str, rows: list[Tensor]) -> Tensor:
+        if rows[0].ndim == 0 or len({row.shape for row in rows}) == 1:
+            return torch.stack(rows)
+        fill = self.pad_values.get(name, 0)
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
+
+    def _token_losses(self, model: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of each sample over its labelled tokens, shape [n]."""
+        logits, labels = self._shifted(model, logits, labels)
+        losses = functional.cross_entropy(
+            logits.flatten(0, -2).float(), labels.flatten(), reduction="none", ignore_index=IGNORED
+        ).view(labels.shape)
+        return losses.sum(-1) / (labels != IGNORED).sum(-1).clamp(min=1)
+
+    @staticmethod
+    def _shifted(model: nn.Module, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and the labels that they predict: those of the next token in a causal language model."""
+        base = getattr(model, "base_model", model)
+        kinds = {getattr(one, "loss_type", None) for one in (model, base, getattr(base, "model", base))}
+        if "ForCausalLM" in kinds:
+            return logits[:, :-1], labels[:, 1:]
+        return logits, labels
