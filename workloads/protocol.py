@@ -190,6 +190,13 @@ class Workload(ABC):
         """Optional: the search space of studies that have none, in the form of a study's ``space``."""
         return {}
 
+    def load_weights(self, model: nn.Module) -> None:  # noqa: B027 - may stay empty
+        """Optional: fill the new ``model`` with weights to start from, such as those of a file that all hosts can read.
+
+        The model is whole and in host memory: plans divide it afterwards. Called on the first rank, once for a trial,
+        never in a trace. The rest of the model keeps what ``build_model`` drew.
+        """
+
     def inherit(self, model: nn.Module, parent: nn.Module, parent_params: Mapping[str, Any]) -> None:
         """Optional: fill the new ``model`` of this candidate from the trained ``parent``, as far as they agree.
 

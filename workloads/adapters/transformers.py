@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from workloads.datasets import opened_dataset
 from workloads.protocol import Batch, SetName, Workload
 
 IGNORED = -100
@@ -17,7 +17,7 @@ IGNORED = -100
 
 
 class TransformersWorkload(Workload):
-    """Subclass it, name a ``model_class``, and define ``config`` and ``dataset``.
+    """Subclass it, name a ``model_class``, and define ``dataset``, and ``config`` or ``pretrained``.
 
     A sample of ``dataset`` is a mapping of lists or tensors, as a tokenizer makes it, with ``labels``: one number, or
     one for each token. Samples of a batch are padded to its longest. The loss is the mean over the samples, with each
@@ -30,9 +30,16 @@ class TransformersWorkload(Workload):
     pad_values: ClassVar[Mapping[str, int]] = {"labels": IGNORED}
     """What fills up sequences of unlike length, by the name of the tensor; 0 for all others."""
 
-    @abstractmethod
+    pretrained: ClassVar[str] = ""
+    """Optional: a folder with a config and weights, as ``save_pretrained`` writes them; all hosts must see it."""
+
     def config(self) -> Any:
-        """The model's ``PretrainedConfig``; ``AutoConfig.from_pretrained(FOLDER)`` reads one from a local folder."""
+        """The model's ``PretrainedConfig``; by default the one in the folder ``pretrained``."""
+        if not self.pretrained:
+            raise NotImplementedError(f"{type(self).__name__} needs a method config, or a folder pretrained")
+        from transformers import AutoConfig
+
+        return AutoConfig.from_pretrained(self.pretrained, local_files_only=True)
 
     def peft(self) -> Any | None:
         """Optional: a config of ``peft``, such as ``LoraConfig``; then only the adapter is trained."""
@@ -49,9 +56,20 @@ class TransformersWorkload(Workload):
             model = get_peft_model(model, adapter)
         return model
 
+    def load_weights(self, model: nn.Module) -> None:
+        """Copy the weights in the folder ``pretrained``; what it does not have, such as a new head, stays as drawn."""
+        if not self.pretrained:
+            return
+        stored = self.model_class.from_pretrained(self.pretrained, config=self.config(), local_files_only=True)
+        target = model.get_base_model() if hasattr(model, "get_base_model") else model
+        own = {name.replace(".base_layer.", "."): tensor for name, tensor in target.state_dict().items()}
+        with torch.no_grad():
+            for name, tensor in stored.state_dict().items():
+                own[name].copy_(tensor)
+
     def lengths(self, split: SetName) -> list[int] | None:
         """The number of tokens of each sample; None if samples have no ``input_ids``."""
-        samples = self.dataset(split)
+        samples = opened_dataset(self, split)
         if len(samples) == 0 or "input_ids" not in samples[0]:
             return None
         return [len(samples[index]["input_ids"]) for index in range(len(samples))]
@@ -81,7 +99,9 @@ class TransformersWorkload(Workload):
             accuracy = right.sum(-1) / counts.sum(-1).clamp(min=1)
             return {"loss": self._token_losses(model, logits, labels), "accuracy": accuracy.float()}
         if labels.is_floating_point():
-            errors = functional.mse_loss(logits.reshape(len(labels), -1), labels.reshape(len(labels), -1), reduction="none")
+            errors = functional.mse_loss(
+                logits.reshape(len(labels), -1), labels.reshape(len(labels), -1), reduction="none"
+            )
             return {"loss": errors.mean(-1)}
         return {
             "loss": functional.cross_entropy(logits, labels, reduction="none"),

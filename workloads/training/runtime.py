@@ -226,12 +226,18 @@ def _train(
     if job.code_dir is not None:
         import_early(type(workload))
     baseline = budget.baseline(device)
-    fill = None if job.donor is None or job.resume is not None else _inheriting(job, workload, job.donor)
-    model = build_model(workload, job.plan, job.seed, device, mesh, fill)
+    model = build_model(workload, job.plan, job.seed, device, mesh, _first_weights(job, workload))
     with budget.enforce(device, baseline, job.budget_bytes) as held:
         optimizer = make_optimizer(workload, model, job.plan.layout, mesh, job.steps)
         run = _Run(job, workload, device, mesh, rank, reporter, held, model, optimizer, feed)
         return run.train()
+
+
+def _first_weights(job: Job, workload: Workload) -> Callable[[nn.Module], None] | None:
+    """The function that fills a new model with other weights than those that it draws; None: there is none."""
+    if job.resume is not None:
+        return None
+    return workload.load_weights if job.donor is None else _inheriting(job, workload, job.donor)
 
 
 def _inheriting(job: Job, workload: Workload, donor: Donor) -> Callable[[nn.Module], None]:
