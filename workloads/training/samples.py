@@ -40,13 +40,25 @@ def rank_slices(indices: Tensor, plan: Plan, rank: int) -> tuple[Tensor, ...]:
 def evaluation_slices(num_eval: int, plan: Plan, rank: int) -> Iterator[Tensor]:
     """Yield the indices of the held-out samples that ``rank`` evaluates, one micro-batch after another.
 
-    All ranks get as many micro-batches, each of the same size, so some indices are ``num_eval`` or more: these only
-    fill up. A micro-batch has at most the samples that a rank's share of the held-out samples has.
+    All ranks get as many micro-batches; the last ones may be smaller. Only where samples do not suffice, some get one
+    with the index ``num_eval`` or more, which just fills up.
     """
-    size = min(plan.evaluation_micro_batch, -(-num_eval // plan.num_shares))
-    start, together = plan.data_rank(rank) * size, plan.num_shares * size
-    for first in range(0, num_eval, together):
-        yield torch.arange(first + start, first + start + size)
+    share, num_shares = plan.data_rank(rank), plan.num_shares
+    first = 0
+    for size in _rounds(num_eval, num_shares, plan.evaluation_micro_batch):
+        each, larger = divmod(size, num_shares)
+        start = first + share * each + min(share, larger)
+        yield torch.arange(start, start + max(1, each + (share < larger)))
+        first += size
+
+
+def _rounds(num_eval: int, num_shares: int, micro_batch: int) -> list[int]:
+    """Samples that all ranks evaluate together, in each round; none has fewer samples than ranks, if that can be."""
+    full, rest = divmod(num_eval, num_shares * micro_batch)
+    rounds = [num_shares * micro_batch] * full + [rest] * (rest > 0)
+    if full and 0 < rest < num_shares and micro_batch > 1:
+        rounds[-2:] = [rounds[-2] + rest - num_shares, num_shares]
+    return rounds
 
 
 def _permuted(positions: Tensor, num: int, generator: torch.Generator) -> Tensor:

@@ -49,7 +49,9 @@ def test_a_few_of_very_many_samples_cost_nothing() -> None:
 def test_all_ranks_together_evaluate_each_sample_once_in_equally_many_micro_batches(plan: Plan, num_eval: int) -> None:
     parts = [list(evaluation_slices(num_eval, plan, rank)) for rank in range(plan.world_size)]
     seen = sorted(int(index) for part in parts for indices in part for index in indices)
-    assert seen[:num_eval] == list(range(num_eval)), "and the rest only fills up"
+    assert seen[:num_eval] == list(range(num_eval))
+    can_divide = num_eval >= plan.num_shares and plan.evaluation_micro_batch > 1
+    assert len(seen) - num_eval < (1 if can_divide else plan.num_shares), "samples fill up only where they must"
     assert len({len(part) for part in parts}) == 1
-    sizes = {len(indices) for part in parts for indices in part}
-    assert sizes == {min(plan.evaluation_micro_batch, -(-num_eval // plan.num_shares))}, "no copies of a few samples"
+    sizes = [len(indices) for part in parts for indices in part]
+    assert max(sizes) == min(plan.evaluation_micro_batch, -(-num_eval // plan.num_shares))
