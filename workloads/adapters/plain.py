@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
+from workloads.adapters.arguments import arguments_for
 from workloads.protocol import Batch, SetName, Workload
 
 Compare = Callable[[Any, Any], Tensor]
@@ -40,7 +40,7 @@ def from_function(
         """Made by ``from_function``."""
 
         def build_model(self) -> nn.Module:
-            return build(**_arguments(build, self.params))
+            return build(**arguments_for(build, self.params))
 
         def dataset(self, split: SetName) -> Any:
             return sets[split]
@@ -57,23 +57,10 @@ def from_function(
         def optimizer(self, model: nn.Module) -> Optimizer:
             if optimizer is None:
                 return super().optimizer(model)
-            return optimizer(model.parameters(), **_arguments(optimizer, self.params, num_given=1))
+            return optimizer(model.parameters(), **arguments_for(optimizer, self.params, num_given=1))
 
     FromFunction.__module__, FromFunction.__qualname__ = build.__module__, build.__qualname__
     return FromFunction
-
-
-def _arguments(function: Callable[..., Any], params: Mapping[str, Any], num_given: int = 0) -> dict[str, Any]:
-    """The parameters that a function takes by name, after ``num_given`` other arguments."""
-    signature = inspect.signature(function)
-    wanted = list(signature.parameters.values())[num_given:]
-    if any(one.kind is one.VAR_KEYWORD for one in wanted):
-        return dict(params)
-    missing = [one.name for one in wanted if one.default is one.empty and one.name not in params]
-    if missing:
-        words = f"needs a parameter {', '.join(missing)}, which the study does not give: add it to space or fixed"
-        raise ValueError(f"{function.__name__}{signature} {words}")
-    return {one.name: params[one.name] for one in wanted if one.name in params}
 
 
 def _as_dataset(given: Any) -> Any:

@@ -1,0 +1,125 @@
+"""The adapters: their examples train the same curve under every plan, and say what they cannot do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from estimators.model import Plan
+from workloads.adapters.arguments import arguments_for
+from workloads.loading import load_workload
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+TOLERANCE = 1e-5
+TRAINED: dict[str, dict[str, Any]] = {
+    "from_function.py:Digits": {"width": 32},
+    "lightning_digits.py:LightningDigits": {"width": 32, "lr": 1e-2},
+    "texts.py:TextsWithLora": {"width": 32, "layers": 2, "rank": 2, "lr": 1e-2},
+    "texts.py:Texts": {"width": 32, "layers": 2, "lr": 1e-3},
+}
+PLANS = [Plan(8, 2, dp_shard=2), Plan(16, 1, dp_replicate=2, zero1=True)]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_examples_train_the_same_curve_under_every_plan(ranks: Any, name: str) -> None:
+    options = {"workload": name, "code_dir": str(EXAMPLES), "params": TRAINED[name], "metric": _metric(name)}
+    single = ranks.curve(Plan(32), **options)
+    for plan in PLANS:
+        curve = ranks.curve(plan, **options)
+        for (step, values), (expected_step, expected) in zip(curve, single, strict=True):
+            assert step == expected_step and values == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE), str(plan)
+
+
+def _metric(name: str) -> str:
+    return "val_f1" if "lightning" in name else "accuracy"
+
+
+def test_token_labels_are_padded_and_each_sample_counts_once() -> None:
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    from workloads.adapters.transformers import IGNORED, TransformersWorkload
+
+    class Language(TransformersWorkload):
+        model_class = AutoModelForCausalLM
+
+        def config(self) -> LlamaConfig:
+            return LlamaConfig(
+                vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+            )
+
+        def dataset(self, split: str) -> list[dict[str, list[int]]]:
+            return [{"input_ids": ids, "labels": ids} for ids in ([1, 2, 3, 4, 5], [7, 8])]
+
+    workload = Language({})
+    torch.manual_seed(0)
+    model = workload.build_model()
+    both = workload.train_batch(torch.arange(2))
+    assert workload.lengths("train") == [5, 2]
+    assert both["labels"][1].tolist() == [7, 8, *3 * [IGNORED]] and both["attention_mask"][1].tolist() == [
+        1,
+        1,
+        0,
+        0,
+        0,
+    ]
+    alone = [float(model(**workload.train_batch(torch.tensor([index]))).loss) for index in range(2)]
+    assert float(workload.loss(model, both)) == pytest.approx(sum(alone) / 2, rel=1e-5)
+    assert workload.evaluate(model, both)["loss"].tolist() == pytest.approx(alone, rel=1e-5)
+
+
+def test_weights_of_a_local_folder_are_copied_also_below_an_adapter(tmp_path: Path) -> None:
+    made = load_workload("texts.py:TextsWithLora", EXAMPLES)
+
+    class Tuned(made):  # type: ignore[misc, valid-type]
+        pretrained = str(tmp_path)
+
+    params = TRAINED["texts.py:TextsWithLora"]
+    saved = load_workload("texts.py:Texts", EXAMPLES)(params).build_model()
+    saved.save_pretrained(tmp_path)
+    workload = Tuned(params)
+    model = workload.build_model()
+    workload.load_weights(model)
+    batch = workload.eval_batch(torch.arange(4))
+    with torch.no_grad():
+        assert torch.equal(model.eval()(**batch).logits, saved.eval()(**batch).logits), "an adapter begins as nothing"
+
+
+def test_a_function_gets_the_parameters_that_it_names() -> None:
+    def build(width: int, depth: int = 2) -> None: ...
+
+    def take_all(first: int, **params: Any) -> None: ...
+
+    assert arguments_for(build, {"width": 3, "lr": 0.1}) == {"width": 3}
+    assert arguments_for(take_all, {"width": 3, "lr": 0.1}, num_given=1) == {"width": 3, "lr": 0.1}
+    with pytest.raises(ValueError, match="needs a parameter width, which the study does not give"):
+        arguments_for(build, {"lr": 0.1})
+
+
+def test_what_only_a_trainer_can_do_is_refused() -> None:
+    from workloads.refusals import WorkloadError
+
+    base = load_workload("lightning_digits.py:LightningDigits", EXAMPLES)
+
+    class Manual(base.module):  # type: ignore[misc, name-defined]
+        automatic_optimization = False
+
+    class AtTheEnd(base.module):  # type: ignore[misc, name-defined]
+        def on_validation_epoch_end(self) -> None: ...
+
+    class Two(base.module):  # type: ignore[misc, name-defined]
+        def configure_optimizers(self) -> Any:
+            return [torch.optim.SGD(part.parameters()) for part in (self.layers, self.head)], []
+
+    def of(module: type[nn.Module]) -> Any:
+        return type("Of", (base,), {"module": module})({})
+
+    for module, words in ((Manual, "optimizes by itself"), (AtTheEnd, "defines on_validation_epoch_end")):
+        with pytest.raises(WorkloadError, match=words):
+            of(module).build_model()
+    workload = of(Two)
+    with pytest.raises(WorkloadError, match="has 2 optimizers"):
+        workload.optimizer(workload.build_model())

@@ -1,0 +1,196 @@
+"""Trains a LightningModule with a LightningDataModule, without Lightning's Trainer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import RandomSampler, SequentialSampler
+
+from workloads.adapters.arguments import arguments_for
+from workloads.protocol import Batch, Outputs, SetName, Workload
+from workloads.refusals import WorkloadError
+
+_UNUSED = ("on_validation_epoch_end", "on_train_epoch_end", "configure_gradient_clipping", "optimizer_step")
+"""Hooks of Lightning whose absence would change a training."""
+
+
+class LightningWorkload(Workload):
+    """Subclass it, and name the classes ``module`` and ``datamodule``.
+
+    Both get the candidate's parameters that their constructors name. The data sets, ``collate_fn`` and ``num_workers``
+    are those of ``train_dataloader()`` and ``val_dataloader()``; the order and the batches are ScaMP's. The loss is
+    that of ``training_step``. Metrics are what ``validation_step`` logs: means over a batch are averaged over the
+    samples, and torchmetrics of the module are computed over the whole set. Both steps are called with the batch and,
+    if they take it, the number 0.
+    """
+
+    module: ClassVar[Any]
+    datamodule: ClassVar[Any]
+
+    def build_model(self) -> nn.Module:
+        """The module, in one that calls its steps. Raises ``WorkloadError`` for what only a Trainer can do."""
+        model = self.module(**arguments_for(self.module, self.params))
+        if not getattr(model, "automatic_optimization", True):
+            raise WorkloadError(
+                f"{self.module.__name__} optimizes by itself (automatic_optimization = False): write a Workload with "
+                "phases() instead"
+            )
+        from lightning.pytorch import LightningModule  # the user's file has imported it, or the older package
+
+        for hook in _UNUSED:
+            if getattr(type(model), hook, None) not in (None, getattr(LightningModule, hook, None)):
+                raise WorkloadError(
+                    f"{self.module.__name__} defines {hook}, which nothing would call here: log torchmetrics in "
+                    "validation_step, or override summarize, optimizer or on_step of the workload"
+                )
+        return _Steps(model)
+
+    def dataset(self, split: SetName) -> Any:
+        """The data set of the loader for ``split``."""
+        return self._loaders[split].dataset
+
+    def collate(self, samples: list[Any]) -> Batch:
+        """As the loader for training puts samples together."""
+        return self._loaders["train"].collate_fn(samples)
+
+    @property
+    def num_workers(self) -> int:  # type: ignore[override]
+        """As many as the loader for training has."""
+        return int(self._loaders["train"].num_workers)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The loss that ``training_step`` returns, alone or as ``loss`` of a dictionary."""
+        returned = model("training_step", batch, {})
+        found = returned["loss"] if isinstance(returned, Mapping) else returned
+        assert isinstance(found, Tensor)
+        return found
+
+    def evaluate(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Outputs]:
+        """Each number that ``validation_step`` logs, and the arguments of each metric that it updates."""
+        logged: dict[str, Any] = {}
+        model("validation_step", batch, logged)
+        num = _num_samples(batch)
+        self._metrics = {name: value for name, value in logged.items() if isinstance(value, _Updated)}
+        values = {
+            name: torch.as_tensor(value).detach().float().expand(num)
+            for name, value in logged.items()
+            if name not in self._metrics
+        }
+        updates = {name: _by_position(updated.arguments) for name, updated in self._metrics.items()}
+        return values, {"sample": torch.zeros(num), **updates}
+
+    def summarize(self, outputs: Outputs) -> Mapping[str, float]:
+        """Each of the module's torchmetrics over the whole set."""
+        found = {}
+        for name, updated in self._metrics.items():
+            metric = updated.metric.clone()
+            metric.reset()
+            metric.update(*(outputs[name][str(place)] for place in range(len(updated.arguments))))
+            found[name] = float(metric.compute())
+        return found
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of ``configure_optimizers``. Raises ``WorkloadError`` if there are several."""
+        given = model.module.configure_optimizers()
+        if isinstance(given, Mapping):
+            given = given["optimizer"]
+        if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], tuple | list):
+            given = given[0]
+        if isinstance(given, tuple | list):
+            if len(given) != 1:
+                raise WorkloadError(
+                    f"{self.module.__name__} has {len(given)} optimizers: write a Workload with phases() instead"
+                )
+            (given,) = given
+        assert isinstance(given, torch.optim.Optimizer)
+        return given
+
+    @cached_property
+    def _loaders(self) -> Mapping[SetName, Any]:
+        data = self.datamodule(**arguments_for(self.datamodule, self.params))
+        data.prepare_data()
+        data.setup("fit")
+        loaders: dict[SetName, Any] = {"train": data.train_dataloader(), "eval": data.val_dataloader()}
+        for loader in loaders.values():
+            if not isinstance(loader.sampler, RandomSampler | SequentialSampler):
+                raise WorkloadError(
+                    f"a loader of {self.datamodule.__name__} has a {type(loader.sampler).__name__}, which nothing would "
+                    "ask here: define order(epoch, generator) in the workload instead"
+                )
+        return loaders
+
+
+class _Updated:
+    """Stands for a metric that was updated: the metric, and the tensors that it got."""
+
+    def __init__(self, metric: Any, arguments: tuple[Tensor, ...]) -> None:
+        self.metric, self.arguments = metric, arguments
+
+
+class _Steps(nn.Module):
+    """Calls a step of the module in its own ``forward``, where plans divide the model."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, name: str, batch: Batch, logged: dict[str, Any]) -> Any:
+        """What the step ``name`` returns; what it logs is put into ``logged``."""
+        with _Recording(self.module, logged):
+            step = getattr(self.module, name)
+            has_index = "batch_idx" in inspect.signature(step).parameters
+            return step(batch, 0) if has_index else step(batch)
+
+
+class _Recording:
+    """Keeps what a module logs, and what its metrics are updated with, while the context lasts."""
+
+    def __init__(self, module: Any, logged: dict[str, Any]) -> None:
+        self._module, self._logged = module, logged
+        self._metrics = [one for one in module.modules() if hasattr(one, "compute") and hasattr(one, "update")]
+        self._updates: dict[int, _Updated] = {}
+        self._replaced = ExitStack()
+
+    def __enter__(self) -> None:
+        self._replace(self._module, "log", self._log)
+        for metric in self._metrics:
+            for name in ("update", "forward"):
+                self._replace(metric, name, self._updater(metric))
+
+    def __exit__(self, *error: object) -> None:
+        self._replaced.close()
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute until the context ends; torchmetrics has some on each object, others on the class."""
+        if name in vars(owner):
+            self._replaced.callback(setattr, owner, name, vars(owner)[name])
+        else:
+            self._replaced.callback(delattr, owner, name)
+        setattr(owner, name, value)
+
+    def _updater(self, metric: Any) -> Any:
+        def update(*arguments: Tensor) -> _Updated:
+            if id(metric) in self._updates:
+                raise WorkloadError(f"{type(metric).__name__} is updated twice in one step: use two metrics")
+            self._updates[id(metric)] = _Updated(metric, tuple(one.detach() for one in arguments))
+            return self._updates[id(metric)]
+
+        return update
+
+    def _log(self, name: str, value: Any, *more: Any, **options: Any) -> None:
+        self._logged[name] = self._updates.get(id(value), value)
+
+
+def _by_position(arguments: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    return {str(place): argument for place, argument in enumerate(arguments)}
+
+
+def _num_samples(batch: Batch) -> int:
+    first = next(leaf for leaf in torch.utils._pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
+    return int(first.shape[0])
