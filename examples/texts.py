@@ -1,4 +1,4 @@
-"""Which of two modules of Python's standard library a line comes from, by its bytes: a small BERT, whole or with LoRA."""
+"""Which of two modules of Python a line comes from, by its bytes: a small BERT, trained whole or with LoRA."""
 
 from __future__ import annotations
 

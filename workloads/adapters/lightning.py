@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -76,20 +77,21 @@ class LightningWorkload(Workload):
         logged: dict[str, Any] = {}
         model("validation_step", batch, logged)
         num = _num_samples(batch)
-        self._metrics = {name: value for name, value in logged.items() if isinstance(value, _Updated)}
+        self._updated = {name: value for name, value in logged.items() if isinstance(value, _Updated)}
         values = {
             name: torch.as_tensor(value).detach().float().expand(num)
             for name, value in logged.items()
-            if name not in self._metrics
+            if name not in self._updated
         }
-        updates = {name: _by_position(updated.arguments) for name, updated in self._metrics.items()}
+        updates = {name: _by_position(updated.arguments) for name, updated in self._updated.items()}
         return values, {"sample": torch.zeros(num), **updates}
 
     def summarize(self, outputs: Outputs) -> Mapping[str, float]:
         """Each of the module's torchmetrics over the whole set."""
         found = {}
-        for name, updated in self._metrics.items():
-            metric = updated.metric.clone()
+        for name, updated in self._updated.items():
+            # The metrics in the model may have been built without memory, and then do not know how they begin.
+            metric = self._without_parameters.get_submodule(updated.path)
             metric.reset()
             metric.update(*(outputs[name][str(place)] for place in range(len(updated.arguments))))
             found[name] = float(metric.compute())
@@ -112,6 +114,12 @@ class LightningWorkload(Workload):
         return given
 
     @cached_property
+    def _without_parameters(self) -> Any:
+        """Another module of this candidate, whose parameters take no memory."""
+        with _parameters_on_meta():
+            return self.module(**arguments_for(self.module, self.params))
+
+    @cached_property
     def _loaders(self) -> Mapping[SetName, Any]:
         data = self.datamodule(**arguments_for(self.datamodule, self.params))
         data.prepare_data()
@@ -126,11 +134,12 @@ class LightningWorkload(Workload):
         return loaders
 
 
+@dataclass(frozen=True, slots=True)
 class _Updated:
-    """Stands for a metric that was updated: the metric, and the tensors that it got."""
+    """Stands for a metric that was updated: its name in the module, and the tensors that it got."""
 
-    def __init__(self, metric: Any, arguments: tuple[Tensor, ...]) -> None:
-        self.metric, self.arguments = metric, arguments
+    path: str
+    arguments: tuple[Tensor, ...]
 
 
 class _Steps(nn.Module):
@@ -153,15 +162,17 @@ class _Recording:
 
     def __init__(self, module: Any, logged: dict[str, Any]) -> None:
         self._module, self._logged = module, logged
-        self._metrics = [one for one in module.modules() if hasattr(one, "compute") and hasattr(one, "update")]
+        self._metrics = {
+            name: one for name, one in module.named_modules() if hasattr(one, "compute") and hasattr(one, "update")
+        }
         self._updates: dict[int, _Updated] = {}
         self._replaced = ExitStack()
 
     def __enter__(self) -> None:
         self._replace(self._module, "log", self._log)
-        for metric in self._metrics:
+        for path, metric in self._metrics.items():
             for name in ("update", "forward"):
-                self._replace(metric, name, self._updater(metric))
+                self._replace(metric, name, self._updater(path, metric))
 
     def __exit__(self, *error: object) -> None:
         self._replaced.close()
@@ -174,11 +185,14 @@ class _Recording:
             self._replaced.callback(delattr, owner, name)
         setattr(owner, name, value)
 
-    def _updater(self, metric: Any) -> Any:
-        def update(*arguments: Tensor) -> _Updated:
+    def _updater(self, path: str, metric: Any) -> Any:
+        parts = {name: one for name, one in self._metrics.items() if name == path or name.startswith(f"{path}.")}
+
+        def update(*arguments: Tensor) -> Any:
             if id(metric) in self._updates:
-                raise WorkloadError(f"{type(metric).__name__} is updated twice in one step: use two metrics")
-            self._updates[id(metric)] = _Updated(metric, tuple(one.detach() for one in arguments))
+                raise WorkloadError(f"the metric {path} is updated twice in one step: use two metrics")
+            for name, one in parts.items():  # a collection, and the metrics in it
+                self._updates[id(one)] = _Updated(name, tuple(argument.detach() for argument in arguments))
             return self._updates[id(metric)]
 
         return update
@@ -189,6 +203,25 @@ class _Recording:
 
 def _by_position(arguments: tuple[Tensor, ...]) -> dict[str, Tensor]:
     return {str(place): argument for place, argument in enumerate(arguments)}
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Parameters of modules that are built lose their memory at once, one after another; nothing else does."""
+    register = nn.Module.register_parameter
+
+    def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        register(module, name, _on_meta(parameter))
+
+    nn.Module.register_parameter = without_memory  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def _on_meta(parameter: nn.Parameter | None) -> nn.Parameter | None:
+    return None if parameter is None else nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
 
 
 def _num_samples(batch: Batch) -> int:

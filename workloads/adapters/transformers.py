@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -12,6 +13,8 @@ from torch.nn import functional
 from workloads.datasets import opened_dataset
 from workloads.protocol import Batch, SetName, Workload
 
+_PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.\w+)(?=\.)")
+"""What an adapter of peft adds to the names of the weights that it leaves as they are, or trains whole."""
 IGNORED = -100
 """Label of tokens that do not count, as in transformers."""
 
@@ -57,15 +60,17 @@ class TransformersWorkload(Workload):
         return model
 
     def load_weights(self, model: nn.Module) -> None:
-        """Copy the weights in the folder ``pretrained``; what it does not have, such as a new head, stays as drawn."""
+        """Copy the weights in the folder ``pretrained``; what it does not have, such as a new head, is drawn."""
         if not self.pretrained:
             return
-        stored = self.model_class.from_pretrained(self.pretrained, config=self.config(), local_files_only=True)
+        read = self.model_class.from_pretrained(self.pretrained, config=self.config(), local_files_only=True)
+        stored = read.state_dict()
         target = model.get_base_model() if hasattr(model, "get_base_model") else model
-        own = {name.replace(".base_layer.", "."): tensor for name, tensor in target.state_dict().items()}
         with torch.no_grad():
-            for name, tensor in stored.state_dict().items():
-                own[name].copy_(tensor)
+            for name, tensor in target.state_dict().items():
+                plain = _PEFT.sub("", name)
+                if plain in stored:
+                    tensor.copy_(stored[plain])
 
     def lengths(self, split: SetName) -> list[int] | None:
         """The number of tokens of each sample; None if samples have no ``input_ids``."""

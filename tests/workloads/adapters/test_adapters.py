@@ -66,11 +66,12 @@ def test_token_labels_are_padded_and_each_sample_counts_once() -> None:
         0,
         0,
     ]
-    alone = [float(model(**workload.train_batch(torch.tensor([index]))).loss) for index in range(2)]
-    assert float(workload.loss(model, both)) == pytest.approx(sum(alone) / 2, rel=1e-5)
+    alone = [model(**workload.train_batch(torch.tensor([index]))).loss.item() for index in range(2)]
+    assert workload.loss(model, both).item() == pytest.approx(sum(alone) / 2, rel=1e-5)
     assert workload.evaluate(model, both)["loss"].tolist() == pytest.approx(alone, rel=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_weights_of_a_local_folder_are_copied_also_below_an_adapter(tmp_path: Path) -> None:
     made = load_workload("texts.py:TextsWithLora", EXAMPLES)
 
