@@ -127,9 +127,10 @@ class LightningWorkload(Workload):
         loaders: dict[SetName, Any] = {"train": data.train_dataloader(), "eval": data.val_dataloader()}
         for loader in loaders.values():
             if not isinstance(loader.sampler, RandomSampler | SequentialSampler):
+                kind = type(loader.sampler).__name__
                 raise WorkloadError(
-                    f"a loader of {self.datamodule.__name__} has a {type(loader.sampler).__name__}, which nothing would "
-                    "ask here: define order(epoch, generator) in the workload instead"
+                    f"a loader of {self.datamodule.__name__} has a {kind}, which nothing would ask here: define "
+                    "order(epoch, generator) in the workload instead"
                 )
         return loaders
 

@@ -71,7 +71,6 @@ def test_token_labels_are_padded_and_each_sample_counts_once() -> None:
     assert workload.evaluate(model, both)["loss"].tolist() == pytest.approx(alone, rel=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_weights_of_a_local_folder_are_copied_also_below_an_adapter(tmp_path: Path) -> None:
     made = load_workload("texts.py:TextsWithLora", EXAMPLES)
 
