@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import RandomSampler, SequentialSampler
 
 from workloads.adapters.arguments import arguments_for
-from workloads.protocol import Batch, Outputs, SetName, Workload
+from workloads.datasets import SetName
+from workloads.protocol import Batch, Outputs, Workload
 from workloads.refusals import WorkloadError
 
 _UNUSED = ("on_validation_epoch_end", "on_train_epoch_end", "configure_gradient_clipping", "optimizer_step")
@@ -99,7 +100,8 @@ class LightningWorkload(Workload):
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of ``configure_optimizers``. Raises ``WorkloadError`` if there are several."""
-        given = model.module.configure_optimizers()
+        network: Any = model.module
+        given = network.configure_optimizers()
         if isinstance(given, Mapping):
             given = given["optimizer"]
         if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], tuple | list):
@@ -214,7 +216,7 @@ def _parameters_on_meta() -> Iterator[None]:
     def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         register(module, name, _on_meta(parameter))
 
-    nn.Module.register_parameter = without_memory  # type: ignore[method-assign]
+    nn.Module.register_parameter = without_memory  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:

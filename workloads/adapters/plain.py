@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
 from workloads.adapters.arguments import arguments_for
-from workloads.protocol import Batch, SetName, Workload
+from workloads.datasets import SetName
+from workloads.protocol import Batch, Workload
 
 Compare = Callable[[Any, Any], Tensor]
 """Takes the model's outputs and the targets, for n samples."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workloads.datasets import opened_dataset
-from workloads.protocol import Batch, SetName, Workload
+from workloads.datasets import SetName, opened_dataset
+from workloads.protocol import Batch, Workload
 
 _PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.\w+)(?=\.)")
 """What an adapter of peft adds to the names of the weights that it leaves as they are, or trains whole."""
@@ -65,7 +65,8 @@ class TransformersWorkload(Workload):
             return
         read = self.model_class.from_pretrained(self.pretrained, config=self.config(), local_files_only=True)
         stored = read.state_dict()
-        target = model.get_base_model() if hasattr(model, "get_base_model") else model
+        whole: Any = model
+        target: nn.Module = whole.get_base_model() if hasattr(whole, "get_base_model") else whole
         with torch.no_grad():
             for name, tensor in target.state_dict().items():
                 plain = _PEFT.sub("", name)
