@@ -1,95 +1,132 @@
-// A slice: the objective by one parameter, a point for each trial.
+// A slice: the objective by one parameter, or two parameters against each other, a point for each trial.
 
 import { h } from "../elements/dom.js";
 import { metric, num, paramValue } from "../format.js";
+import { shape } from "../states.js";
 import { clamped, objectiveAxis, share, ticks } from "./axes.js";
 import { head } from "./chart.js";
 import { Points } from "./points.js";
 import { padded } from "./scales.js";
 
 const JITTER = 0.55; // share of its place over which the trials with one choice are spread
-const LANE = 0.07; // share of the width, at the left, for trials without the parameter
+const LANE = 0.07; // share of the axis, at its beginning, for trials without the parameter
 
 export class Slice extends Points {
   constructor(box, open) {
     super(box, "Points appear here once trials have a value.", open);
-    this.parameter = null;
+    this.across = null;
+    this.up = null;
   }
 
-  /** `axis`: one of CandidatesView of the API, which is `found`. */
-  update(axis, found, { metric: name, direction }) {
-    this.parameter = axis;
+  /**
+   * `across` and `up`: axes of CandidatesView of the API, which is `found`. Without `up` it is the objective that goes
+   * up; with it, the colour says how good a trial is.
+   */
+  update(across, up, found, { metric: name, direction }) {
+    this.across = across && new Lane(across);
+    this.up = up && new Lane(up);
     this.objective = objectiveAxis(name, found.value, direction);
-    this.hasMissing = axis?.place.includes(null) ?? false;
     this.trials = found.number.map((number, index) => ({
       id: number,
       number,
       state: found.state[index],
       value: found.value[index],
-      place: axis?.place[index] ?? null,
+      rank: found.rank[index],
+      across: across?.place[index] ?? null,
+      up: up?.place[index] ?? null,
     }));
+    if (up) this.trials.sort((a, b) => b.rank - a.rank); // the best are drawn last
     if (this.lit) this.lit = this.trials.find((trial) => trial.id === this.lit.id) ?? null;
     this.rebuild();
   }
 
-  /** Share of the width, 0 to 1, at which a trial is drawn. */
-  x(trial) {
-    const left = this.hasMissing ? LANE + 0.03 : 0.02;
-    if (trial.place === null) return LANE / 2 + LANE * 0.5 * (spread(trial.number) - 0.5);
-    let at = share(this.parameter, trial.place);
-    if (this.parameter.choices) at += (JITTER * (spread(trial.number) - 0.5)) / this.parameter.choices.length;
-    return left + at * (0.98 - left);
-  }
-
   plan() {
-    if (!this.trials.length || !this.parameter) return null;
-    const left = this.hasMissing ? LANE + 0.03 : 0.02;
-    const marks = ticks(this.parameter, Math.max(2, Math.floor(this.size().width / 80)));
-    const named = [
-      ...(this.hasMissing ? [{ x: LANE / 2, text: "none" }] : []),
-      ...marks.map(({ at, text }) => ({ x: left + at * (0.98 - left), text: text.slice(0, 14) })),
-    ];
+    if (!this.trials.length || !this.across) return null;
+    const { width, height } = this.size();
     const { low, high } = this.objective;
+    const objective = this.axis(this.objective.name, { size: 48, values: (_, splits) => splits.map(num) });
+    const upwards = this.up && this.axis(this.up.name, { size: 62, ...this.up.marks(Math.floor(height / 34), 8) });
     const opts = {
       legend: { show: false },
       cursor: { show: false },
       padding: [8, 14, 0, 0],
-      scales: { x: { time: false, range: () => [0, 1] }, y: { range: () => padded(low, high) } },
-      axes: [
-        this.axis(this.parameter.name, {
-          splits: () => named.map(({ x }) => x),
-          values: () => named.map(({ text }) => text),
-        }),
-        this.axis(this.objective.name, { size: 48, values: (_, splits) => splits.map(num) }),
-      ],
+      scales: {
+        x: { time: false, range: () => [0, 1] },
+        y: { range: () => (this.up ? [0, 1] : padded(low, high)) },
+      },
+      axes: [this.axis(this.across.name, this.across.marks(Math.floor(width / 80), 14)), upwards ?? objective],
       series: [{}, { points: { show: false } }],
       hooks: { draw: [(plot) => this.draw(plot)] },
     };
-    return {
-      opts,
-      data: [
-        [0, 1],
-        [null, null],
-      ],
-    };
+    const nothing = [null, null];
+    return { opts, data: [[0, 1], nothing] };
   }
 
   place(plot, trial) {
-    return [plot.valToPos(this.x(trial), "x", true), plot.valToPos(clamped(this.objective, trial.value), "y", true)];
+    const y = this.up ? this.up.at(trial.up, spread(trial.number, 0.754878)) : clamped(this.objective, trial.value);
+    return [
+      plot.valToPos(this.across.at(trial.across, spread(trial.number, 0.618034)), "x", true),
+      plot.valToPos(y, "y", true),
+    ];
+  }
+
+  mark(trial) {
+    return this.up ? [shape("COMPLETED"), this.pen.colour(colourOf(trial.rank))] : super.mark(trial);
   }
 
   describe(trial) {
-    const { parameter: axis } = this;
-    const value = trial.place === null ? "none" : paramValue(axis.choices ? axis.choices[trial.place] : trial.place);
+    const values = [
+      [this.across, trial.across],
+      [this.up, trial.up],
+    ];
     return [
       head(trial),
-      h("div", {}, `${axis.name} ${value}`),
+      ...values.filter(([lane]) => lane).map(([lane, place]) => h("div", {}, `${lane.name} ${lane.words(place)}`)),
       h("div", {}, `${this.objective.name} ${metric(trial.value)}`),
     ];
   }
 }
 
-/** A number from 0 to 1 that is always the same for a trial, and different from those of its neighbours. */
-function spread(number) {
-  return (number * 0.618034) % 1;
+/** Colour of a trial by the share of trials that are better. */
+export function colourOf(rank) {
+  if (rank < 0.1) return "best";
+  return rank < 0.5 ? "running" : "faint";
+}
+
+/** An axis from 0 to 1, with room at its beginning for trials without the parameter, if there are some. */
+class Lane {
+  constructor(axis) {
+    this.axis = axis;
+    this.name = axis.name;
+    this.hasMissing = axis.place.includes(null);
+    this.low = this.hasMissing ? LANE + 0.03 : 0.02;
+  }
+
+  scaled(at) {
+    return this.low + at * (0.98 - this.low);
+  }
+
+  /** Where a place is drawn. Those of one choice are apart by their `spread`, 0 to 1. */
+  at(place, spread) {
+    if (place === null) return LANE / 2 + LANE * 0.5 * (spread - 0.5);
+    const width = this.axis.choices ? JITTER / this.axis.choices.length : 0;
+    return this.scaled(share(this.axis, place) + width * (spread - 0.5));
+  }
+
+  /** Ticks for uPlot: at most `most`, with words of at most so many `letters`. */
+  marks(most, letters) {
+    const found = ticks(this.axis, Math.max(2, most)).map(({ at, text }) => [this.scaled(at), text.slice(0, letters)]);
+    const all = this.hasMissing ? [[LANE / 2, "none"], ...found] : found;
+    return { splits: () => all.map(([at]) => at), values: () => all.map(([, text]) => text) };
+  }
+
+  words(place) {
+    if (place === null) return "none";
+    return paramValue(this.axis.choices ? this.axis.choices[place] : place);
+  }
+}
+
+/** A number from 0 to 1 that is always the same for a trial, and far from those of its neighbours. */
+function spread(number, step) {
+  return (number * step) % 1;
 }

@@ -78,8 +78,9 @@ export class StudyFeeds {
   }
 
   candidatesQuery() {
-    const { view, parameter, shownParameters: shown } = this.state;
-    const params = parameter === null || shown.includes(parameter) ? shown : [...shown, parameter];
+    const { view, parameter, against, shownParameters: shown } = this.state;
+    const more = [parameter, against].filter((name) => name !== null && !shown.includes(name));
+    const params = [...shown, ...new Set(more)];
     return { params: params.slice(-MOST_AXES), states: view.states, where: view.where, points: CANDIDATES };
   }
 

@@ -29,6 +29,7 @@ export class StudyState extends PageState {
     this.view = readView(""); // columns, order and filter of the table
     this.candidates = null; // parameters and values of trials that pass the filter; see CandidatesView of the API
     this.parameter = null; // name of the parameter whose slice is drawn; null: the first
+    this.against = null; // name of the parameter that goes up in it; null: the objective
     this.lines = new Map(); // number → {trial, points} of the chosen metric
     this.on = { trial: (event) => this.onTrial(event), metrics: (event) => this.onMetrics(event) };
   }
@@ -73,6 +74,12 @@ export class StudyState extends PageState {
   /** Show the slice of this parameter. */
   choose(name) {
     this.parameter = name;
+    this.changed("parameter");
+  }
+
+  /** Draw this parameter against the one of the slice; null: the objective. */
+  chooseAgainst(name) {
+    this.against = name;
     this.changed("parameter");
   }
 

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { clamped, objectiveAxis, placeAt, share, ticks } from "../../../api/static/charts/axes.js";
 import { groups, heights } from "../../../api/static/charts/parallel.js";
 import { nameInFilter, rangeTerm, withRange, withoutRange } from "../../../api/static/study/parameters/range_filter.js";
-import { parameterWords, sliceWords } from "../../../api/static/study/parameters/words.js";
+import { gridWords, parameterWords, sliceWords } from "../../../api/static/study/parameters/words.js";
 
 const LR = { name: "lr", choices: null, low: 1e-4, high: 1e-2, log: true, place: [1e-4, 1e-3, 1e-2, null] };
 const NORM = { name: "norm", choices: [null, "layer", [1, 2]], low: 0, high: 1, log: false, place: [0, 1, 1, 2] };
@@ -105,4 +105,15 @@ test("charts of parameters can be read as words, with conditional parameters", (
       ["[1,2]", 4, 4],
     ],
   );
+});
+
+test("two parameters against each other are a grid of the best values", () => {
+  const { names, rows } = gridWords(NORM, LR, [4, 3, 2, 1], "minimize");
+  assert.deepEqual(names, ["null", "layer", "[1,2]"]);
+  assert.deepEqual(rows, [
+    ["without it", "–", "–", "1.0000"],
+    ["1e-4 to 2.15e-4", "4.0000", "–", "–"],
+    ["0.001 to 0.002154", "–", "3.0000", "–"],
+    ["0.004642 to 0.01", "–", "2.0000", "–"],
+  ]);
 });

@@ -1,33 +1,69 @@
-// A slice through the trials that pass the table's filter: the objective by one parameter, which the user chooses.
+// A slice through the trials that pass the table's filter: the objective by one parameter, which the user chooses, or two
+// parameters against each other.
 
 import { Slice } from "../../charts/slice.js";
 import { aside, card, chartBox } from "../../elements/card.js";
 import { h, keyed, setText } from "../../elements/dom.js";
 import { plural } from "../../format.js";
 import { filteredMark } from "../filtered.js";
-import { sliceRows, tableInWords } from "./words.js";
+import { gridWords, sliceRows, tableInWords } from "./words.js";
 
 export function slicePanel({ state, open }) {
   const beside = aside("slice");
   const select = h("select", { id: "slice-parameter" });
+  const against = h("select", { id: "slice-against" });
   const box = chartBox("slice", "");
   const outside = h("span");
   const words = h("details", { class: "in-words" }, h("summary", {}, "As a table"));
   const chart = new Slice(box, open);
+  const ranks = [
+    h("span", { class: "line" }, "best tenth"),
+    h("span", { class: "line half" }, "better half"),
+    h("span", { class: "line rest" }, "others"),
+  ];
   select.addEventListener("change", () => state.choose(select.value));
-  words.addEventListener("toggle", () => drawWords());
+  against.addEventListener("change", () => state.chooseAgainst(against.value || null));
+  words.addEventListener("toggle", () => drawWords(axis(), upwards()));
 
   function axis() {
     const axes = state.candidates?.axes ?? [];
     return axes.find(({ name }) => name === state.parameter) ?? axes[0] ?? null;
   }
 
-  function drawWords() {
-    const found = axis();
+  function drawWords(found, other) {
     if (!words.open || !found) return;
     if (words.lastElementChild.tagName !== "SUMMARY") words.lastElementChild.remove();
-    const rows = sliceRows(found, state.candidates.value, state.direction());
-    words.append(tableInWords([found.name, "Trials shown", "Best", "Median"], rows));
+    const { value } = state.candidates;
+    if (other) {
+      const { names, rows } = gridWords(found, other, value, state.direction());
+      words.append(tableInWords([`Best by ${other.name} and ${found.name}`, ...names], rows));
+    } else {
+      const rows = sliceRows(found, value, state.direction());
+      words.append(tableInWords([found.name, "Trials shown", "Best", "Median"], rows));
+    }
+  }
+
+  /** The axis of the parameter that goes up; null: the objective does, or the parameter has not been fetched yet. */
+  function upwards() {
+    return state.candidates?.axes.find(({ name }) => name === state.against && name !== axis().name) ?? null;
+  }
+
+  function drawChoices(found) {
+    const { metric } = state.study.spec.objective;
+    keyed(
+      select,
+      state.parameterNames,
+      (name) => name,
+      (name) => h("option", { value: name }, name),
+    );
+    keyed(
+      against,
+      [{ name: "", text: metric }, ...state.parameterNames.map((name) => ({ name, text: name }))],
+      ({ name }) => name,
+      ({ name, text }) => h("option", { value: name }, text),
+    );
+    if (found && select.value !== found.name) select.value = found.name;
+    if (against.value !== (state.against ?? "")) against.value = state.against ?? "";
   }
 
   return {
@@ -39,12 +75,18 @@ export function slicePanel({ state, open }) {
         beside: [
           beside,
           filteredMark(state),
-          h("label", { class: "visually-hidden", for: "slice-parameter" }, "Parameter"),
-          select,
+          h(
+            "span",
+            { class: "tools" },
+            h("label", { class: "visually-hidden", for: "slice-against" }, "Upwards"),
+            against,
+            h("label", { for: "slice-parameter", "aria-label": "Parameter" }, "by"),
+            select,
+          ),
         ],
       },
       h("div", { class: "body" }, box),
-      h("div", { class: "legend" }, outside),
+      h("div", { class: "legend" }, ranks, outside),
       words,
     ),
     shows: ["candidates", "parameter"],
@@ -53,21 +95,18 @@ export function slicePanel({ state, open }) {
       const { candidates, study } = state;
       if (!candidates) return;
       const found = axis();
-      keyed(
-        select,
-        state.parameterNames,
-        (name) => name,
-        (name) => h("option", { value: name }, name),
-      );
-      if (found && select.value !== found.name) select.value = found.name;
-      chart.update(found, candidates, study.spec.objective);
+      const other = upwards();
+      drawChoices(found);
+      chart.update(found, other, candidates, study.spec.objective);
+      for (const node of ranks) node.hidden = !other;
       const { numOutside } = chart.objective;
-      setText(outside, numOutside ? `${plural(numOutside, "trial")} beyond the end of the axis, at its edge.` : "");
+      const hasOutside = numOutside && !other;
+      setText(outside, hasOutside ? `${plural(numOutside, "trial")} beyond the end of the axis, at its edge.` : "");
       box.setAttribute(
         "aria-label",
-        `${study.spec.objective.metric} of ${plural(candidates.number.length, "trial")} by ${found?.name ?? "a parameter"}. Arrow keys go from point to point, Enter opens a trial; the table below has the numbers.`,
+        `${other ? other.name : study.spec.objective.metric} of ${plural(candidates.number.length, "trial")} by ${found?.name ?? "a parameter"}. Arrow keys go from point to point, Enter opens a trial; the table below has the numbers.`,
       );
-      drawWords();
+      drawWords(found, other);
     },
   };
 }

@@ -41,7 +41,7 @@ const BINS = 6;
 export function sliceWords(axis, value, direction) {
   const parts = new Map();
   axis.place.forEach((place, index) => {
-    const part = place === null ? -1 : binOf(axis, place);
+    const part = partOf(axis, place);
     if (!parts.has(part)) parts.set(part, []);
     parts.get(part).push(value[index]);
   });
@@ -50,12 +50,38 @@ export function sliceWords(axis, value, direction) {
     .map(([part, values]) => {
       const sorted = values.sort((a, b) => a - b);
       return {
-        name: part < 0 ? "without it" : binName(axis, part),
+        name: partName(axis, part),
         number: sorted.length,
         best: direction === "minimize" ? sorted[0] : sorted.at(-1),
         middle: quantile(sorted, 0.5),
       };
     });
+}
+
+/** The best value in each part of two axes: {names of the parts across, rows of texts, the first of each its name}. */
+export function gridWords(across, up, value, direction) {
+  const best = new Map(); // part up → part across → value
+  across.place.forEach((place, index) => {
+    const [column, row] = [partOf(across, place), partOf(up, up.place[index])];
+    if (!best.has(row)) best.set(row, new Map());
+    const known = best.get(row).get(column);
+    const isBetter = known === undefined || (direction === "minimize" ? value[index] < known : value[index] > known);
+    if (isBetter) best.get(row).set(column, value[index]);
+  });
+  const columns = [...new Set([...best.values()].flatMap((row) => [...row.keys()]))].sort((a, b) => a - b);
+  const rows = [...best].sort(([a], [b]) => a - b);
+  return {
+    names: columns.map((part) => partName(across, part)),
+    rows: rows.map(([part, row]) => [partName(up, part), ...columns.map((column) => metric(row.get(column)))]),
+  };
+}
+
+function partOf(axis, place) {
+  return place === null ? -1 : binOf(axis, place);
+}
+
+function partName(axis, part) {
+  return part < 0 ? "without it" : binName(axis, part);
 }
 
 function edges({ low, high, log }) {
