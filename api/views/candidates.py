@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from scamp_service.study.spaces.axes import Axis, axes_of, axis_value, fitted, n
 MOST_AXES = 12
 """Parameters that an answer has if none is asked for."""
 MOST_NAMES = 500
+_IN_BLOCK = re.compile(r"\.\d+\.")
 
 
 class AxisView(View):
@@ -83,7 +85,9 @@ def candidates_view(
     rank = {index: place / len(order) for place, index in enumerate(order)}
     kept = _thinned(order, num_points)
     shown = [valued[index] for index in kept]
-    chosen = [name for name in wanted if name in names] or [name for name in names if "." not in name][:MOST_AXES]
+    chosen = [name for name in wanted if name in names] or [name for name in names if not _IN_BLOCK.search(name)][
+        :MOST_AXES
+    ]
     return CandidatesView(
         num_trials=len(valued),
         names=names[:MOST_NAMES],

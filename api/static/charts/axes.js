@@ -2,7 +2,7 @@
 // is that of the API, {name, choices, low, high, log, place}; places on it are numbers, of choices their index.
 
 import { num, paramValue } from "../format.js";
-import { oneTwoFive, tickSize } from "./scales.js";
+import { oneTwoFive, padded, tickSize } from "./scales.js";
 
 /** Share of the axis, 0 to 1, at which a place is drawn; null if there is none. */
 export function share(axis, place) {
@@ -51,19 +51,43 @@ export function quantile(sorted, fraction) {
 }
 
 const STRETCH = 3; // values further from the best than so many times the distance of nine tenths are outliers
+const MAGNITUDES = 100; // nine tenths of the values span so many times the least: then the axis is logarithmic
 
 /**
- * The axis of an objective, {low, high, numOutside}: from the best value on, without outliers at the worse end, which
- * would squash all others.
+ * The axis of an objective, {low, high, log, numOutside}: from the best value on, without outliers at the worse end, which
+ * would squash all others. It is logarithmic if the values differ by magnitudes.
  */
 export function objectiveAxis(name, values, direction) {
   const sorted = [...values].sort((a, b) => a - b);
-  if (!sorted.length) return { name, choices: null, log: false, low: 0, high: 1, numOutside: 0 };
+  const axis = { name, choices: null, log: false, low: 0, high: 1, numOutside: 0 };
+  if (!sorted.length) return axis;
   let [low, high] = [sorted[0], sorted.at(-1)];
+  if (low > 0 && quantile(sorted, 0.9) >= MAGNITUDES * low) return { ...axis, low, high, log: true };
   if (direction === "minimize") high = Math.min(high, low + STRETCH * (quantile(sorted, 0.9) - low) || high);
   else low = Math.max(low, high - STRETCH * (high - quantile(sorted, 0.1)) || low);
-  const numOutside = sorted.filter((value) => value < low || value > high).length;
-  return { name, choices: null, log: false, low, high, numOutside };
+  return { ...axis, low, high, numOutside: sorted.filter((value) => value < low || value > high).length };
+}
+
+/** [low, high] of an objective's axis with some room at both ends, and at the lower one a `share` of it more. */
+export function objectiveRange({ low, high, log }, share = 0) {
+  if (!log) {
+    const [from, to] = padded(low, high);
+    return [from - (to - from) * share, to];
+  }
+  const room = (high / low) ** 0.06;
+  return [low / room / (high / low) ** share, high * room];
+}
+
+/** Options for uPlot: those of the scale and of the axis of an objective. `now()` is its axis; only its `log` is fixed. */
+export function objectiveOptions(now, share = 0) {
+  const range = () => objectiveRange(now(), share);
+  if (!now().log) return { scale: { range }, axis: { values: asNumbers } };
+  const splits = () => oneTwoFive(now().low, now().high);
+  return { scale: { range, distr: 3 }, axis: { values: asNumbers, splits, filter: (_, found) => found } };
+}
+
+function asNumbers(_, splits) {
+  return splits.map(num);
 }
 
 /** A value, or the end of the axis that it lies beyond. */

@@ -1,12 +1,11 @@
 // Trials by two of several objectives, with the Pareto front.
 
 import { h } from "../elements/dom.js";
-import { metric, num } from "../format.js";
+import { metric } from "../format.js";
 import uPlot from "../vendor/uplot/uPlot.esm.js";
-import { clamped, objectiveAxis } from "./axes.js";
+import { clamped, objectiveAxis, objectiveOptions } from "./axes.js";
 import { head } from "./chart.js";
 import { Points } from "./points.js";
-import { padded } from "./scales.js";
 
 export class Front extends Points {
   constructor(box, open) {
@@ -44,15 +43,13 @@ export class Front extends Points {
       this.trials.filter((trial) => trial.isOnFront).map(({ values }) => [values[across], values[up]]),
       [directions[across], directions[up]],
     );
+    const options = this.axes.map((axis) => objectiveOptions(() => axis));
     const opts = {
       legend: { show: false },
       cursor: { show: false },
       padding: [8, 18, 0, 0],
-      scales: { x: { time: false, range: () => widened(this.axes[0]) }, y: { range: () => widened(this.axes[1]) } },
-      axes: [
-        this.axis(this.name(across), { values: asNumbers }),
-        this.axis(this.name(up), { size: 56, values: asNumbers }),
-      ],
+      scales: { x: { time: false, ...options[0].scale }, y: options[1].scale },
+      axes: [this.axis(this.name(across), options[0].axis), this.axis(this.name(up), { size: 56, ...options[1].axis })],
       series: [
         {},
         {
@@ -92,14 +89,6 @@ export class Front extends Points {
     const lines = this.found.metrics.map((name, place) => h("div", {}, `${name} ${metric(trial.values[place])}`));
     return [head(trial, trial.isOnFront ? ", on the front" : ""), ...lines];
   }
-}
-
-function widened({ low, high }) {
-  return padded(low, high);
-}
-
-function asNumbers(_, splits) {
-  return splits.map(num);
 }
 
 /** The corners of the region that points dominate in two directions, by the first value: those not dominated in both. */

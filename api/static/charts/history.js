@@ -1,13 +1,14 @@
 // Objective by trial number, with the best value so far.
 
 import { h } from "../elements/dom.js";
-import { count, metric, num } from "../format.js";
+import { count, metric } from "../format.js";
 import uPlot from "../vendor/uplot/uPlot.esm.js";
-import { clamped, objectiveAxis } from "./axes.js";
+import { clamped, objectiveAxis, objectiveOptions } from "./axes.js";
 import { head, wholeNumbers } from "./chart.js";
 import { Points } from "./points.js";
-import { padded } from "./scales.js";
 import { bestSoFar, byNumber } from "./series.js";
+
+const BELOW = 0.1; // share of the height, below the values, for trials without one
 
 /** Objective by trial number. Trials that ended without a value are drawn along the bottom. */
 export class History extends Points {
@@ -23,25 +24,27 @@ export class History extends Points {
     const renamed = this.objective?.metric !== objective.metric;
     this.objective = objective;
     this.trials = trials;
+    const before = this.shown;
     this.shown = this.values;
-    if (renamed) this.rebuild();
+    if (renamed || before?.log !== this.shown.log) this.rebuild();
     this.refresh(trials);
   }
 
   plan() {
     if (!this.trials.some((trial) => trial.value !== null)) return null;
     const ordered = byNumber(this.trials);
+    const options = objectiveOptions(() => this.shown, BELOW);
     const opts = {
       legend: { show: false },
       cursor: { show: false },
       padding: [8, 20, 0, 0],
       scales: {
         x: { time: false, range: () => [-0.5, Math.max(this.num - 1, 4) + 0.5] },
-        y: { range: () => this.yRange() },
+        y: options.scale,
       },
       axes: [
         this.axis("trial", { values: wholeNumbers }),
-        this.axis(this.objective.metric, { size: 48, values: (_, splits) => splits.map(num) }),
+        this.axis(this.objective.metric, { size: 48, ...options.axis }),
       ],
       series: [
         {},
@@ -62,11 +65,6 @@ export class History extends Points {
   get values() {
     const values = this.trials.flatMap((trial) => (trial.value === null ? [] : [trial.value]));
     return objectiveAxis(this.objective.metric, values, this.objective.direction);
-  }
-
-  yRange() {
-    const [low, high] = padded(this.shown.low, this.shown.high);
-    return [low - (high - low) * 0.1, high];
   }
 
   place(plot, trial) {

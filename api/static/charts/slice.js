@@ -1,12 +1,11 @@
 // A slice: the objective by one parameter, or two parameters against each other, a point for each trial.
 
 import { h } from "../elements/dom.js";
-import { metric, num, paramValue } from "../format.js";
+import { metric, paramValue } from "../format.js";
 import { shape } from "../states.js";
-import { clamped, objectiveAxis, share, ticks } from "./axes.js";
+import { clamped, objectiveAxis, objectiveOptions, share, ticks } from "./axes.js";
 import { head } from "./chart.js";
 import { Points } from "./points.js";
-import { padded } from "./scales.js";
 
 const JITTER = 0.55; // share of its place over which the trials with one choice are spread
 const LANE = 0.07; // share of the axis, at its beginning, for trials without the parameter
@@ -43,8 +42,8 @@ export class Slice extends Points {
   plan() {
     if (!this.trials.length || !this.across) return null;
     const { width, height } = this.size();
-    const { low, high } = this.objective;
-    const objective = this.axis(this.objective.name, { size: 48, values: (_, splits) => splits.map(num) });
+    const options = objectiveOptions(() => this.objective);
+    const objective = this.axis(this.objective.name, { size: 48, ...options.axis });
     const upwards = this.up && this.axis(this.up.name, { size: 62, ...this.up.marks(Math.floor(height / 34), 8) });
     const opts = {
       legend: { show: false },
@@ -52,7 +51,7 @@ export class Slice extends Points {
       padding: [8, 14, 0, 0],
       scales: {
         x: { time: false, range: () => [0, 1] },
-        y: { range: () => (this.up ? [0, 1] : padded(low, high)) },
+        y: this.up ? { range: () => [0, 1] } : options.scale,
       },
       axes: [this.axis(this.across.name, this.across.marks(Math.floor(width / 80), 14)), upwards ?? objective],
       series: [{}, { points: { show: false } }],

@@ -53,7 +53,7 @@ function trialNodes(best, { study, studyId }) {
     h("dl", { class: "pairs" }, params),
     architecture(best.params),
     h("p", { class: "muted small" }, planWords(best)),
-  ];
+  ].filter(Boolean);
 }
 
 function muted(...words) {

@@ -38,6 +38,7 @@ function drawTask(study) {
 /** What a study does, in one line. */
 export function taskWords(spec) {
   const { workload, search, stopping, budget } = spec;
+  if (!search.sampler) return `${objectiveWords(spec)} · ${workload} · run by another program`;
   const rules = [stopping].flat().map(ruleWords).join(" + ");
   const steps = `${plural(budget.steps, stepUnit({ budget }))} per trial`;
   return `${objectiveWords(spec)} · ${workload} · ${samplerWords(search.sampler)}, ${rules} · ${steps}`;

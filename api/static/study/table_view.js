@@ -69,6 +69,7 @@ export function valueAt(params, name) {
 }
 
 const MOST_PARAMETERS = 8;
+const IN_BLOCK = /\.\d+\./;
 
 /** Keys of the columns that are shown by default: some parameters between a trial's value and its plan. */
 export function defaultColumns(columns, parameters) {
@@ -79,7 +80,7 @@ export function defaultColumns(columns, parameters) {
 
 /** The parameters that have a column by default: the first, without those of blocks. */
 export function shownByDefault(parameters) {
-  return parameters.filter((name) => !name.includes(".")).slice(0, MOST_PARAMETERS);
+  return parameters.filter((name) => !IN_BLOCK.test(name)).slice(0, MOST_PARAMETERS);
 }
 
 /** `keys` with one more: a parameter behind the others or the value, anything else at the end. */

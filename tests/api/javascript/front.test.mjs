@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { staircase } from "../../../api/static/charts/front.js";
 import { isSeveral, objectiveWords, objectivesOf } from "../../../api/static/objectives.js";
+import { taskWords } from "../../../api/static/study/head.js";
 import { objectiveColumns } from "../../../api/static/study/columns.js";
 
 const ONE = { objective: { metric: "loss", direction: "minimize" }, objectives: [] };
@@ -62,4 +63,21 @@ test("the front in two of several objectives leaves out what is beaten in both",
     [4, 2],
   ]);
   assert.deepEqual(staircase([], ["minimize", "minimize"]), []);
+});
+
+test("the task of a study is one line, also of one that another program runs", () => {
+  const foreign = {
+    objective: { metric: "value", direction: "minimize" },
+    directions: ["minimize"],
+    workload: "optuna",
+  };
+  assert.equal(
+    taskWords({ ...foreign, search: {}, stopping: { rule: "none" }, budget: { trials: 0, steps: 0 } }),
+    "minimize value · optuna · run by another program",
+  );
+  const own = { ...TWO, workload: "vit_digits", search: { sampler: { name: "nsga2" } }, stopping: { rule: "asha" } };
+  assert.equal(
+    taskWords({ ...own, budget: { steps: 60 } }),
+    "maximize accuracy and minimize predicted.peak_mib · vit_digits · nsga2, ASHA · 60 steps per trial",
+  );
 });

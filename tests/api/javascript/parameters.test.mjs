@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { clamped, objectiveAxis, placeAt, share, ticks } from "../../../api/static/charts/axes.js";
+import { clamped, objectiveAxis, objectiveRange, placeAt, share, ticks } from "../../../api/static/charts/axes.js";
 import { groups, heights } from "../../../api/static/charts/parallel.js";
 import { nameInFilter, rangeTerm, withRange, withoutRange } from "../../../api/static/study/parameters/range_filter.js";
 import { gridWords, parameterWords, sliceWords } from "../../../api/static/study/parameters/words.js";
@@ -51,6 +51,15 @@ test("outliers at the worse end do not squash the others", () => {
   );
   assert.deepEqual([reversed.high, reversed.numOutside], [-1, 1]);
   assert.equal(objectiveAxis("loss", [2, 2], "minimize").numOutside, 0);
+});
+
+test("an objective that differs by magnitudes has a logarithmic axis", () => {
+  const values = Array.from({ length: 50 }, (_, index) => 10 ** (-index / 10));
+  const axis = objectiveAxis("loss", values, "minimize");
+  assert.deepEqual([axis.log, axis.high, axis.numOutside], [true, 1, 0]);
+  const [low, high] = objectiveRange(axis, 0.1);
+  assert.ok(low > 0 && low < axis.low && high > 1);
+  assert.ok(!objectiveAxis("score", [-1, 0, 1000], "maximize").log);
 });
 
 test("lines have a height on each axis, with the best value on top", () => {
