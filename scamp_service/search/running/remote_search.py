@@ -153,9 +153,8 @@ class RemoteSearch:
             number = -status if status < 0 else status - 128  # of its own process, or of the worker in it
             if number <= 0:
                 return f"ended with status {status}"
-            limit = (
-                f"; it may hold {self._memory_bytes >> 20} MiB" if number in (signal.SIGABRT, signal.SIGKILL) else ""
-            )
+            is_memory = number in (signal.SIGABRT, signal.SIGKILL)  # as far as a signal can tell
+            limit = f"; it may hold {self._memory_bytes >> 20} MiB" if is_memory else ""
             return f"was killed by signal {number}{limit}"
         return "closed its pipes"
 
