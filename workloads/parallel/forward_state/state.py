@@ -189,7 +189,7 @@ class ForwardState:
     @contextlib.contextmanager
     def watching(self, module: nn.Module, batch: Any, *, keeps: bool) -> Iterator[Watch]:
         """Watch a pass through ``module``; with ``keeps`` there are copies of what it changes in place."""
-        with Watch(module, batch, keeps=keeps) as watch, WatchCalls(watch) as calls:
+        with Watch(module, batch, keeps=keeps, frees=bool(self.layout.fsdp_mesh)) as watch, WatchCalls(watch) as calls:
             # Hooks run in a backward pass, where torch calls no function mode.
             with mock.patch.object(torch.autograd, "grad", partial(calls.see, torch.autograd.grad)):
                 yield watch

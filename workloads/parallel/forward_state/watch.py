@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
 from workloads.parallel.forward_state.snapshot import Place, address_of, local_part, tensor_at
@@ -35,16 +36,32 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees which tensors of a module forward passes change in place, and follows what is computed from samples or drawn
     at random."""
 
-    def __init__(self, module: nn.Module, batch: Any, *, keeps: bool) -> None:
-        """``keeps``: keep the copies, otherwise only see what changes."""
+    def __init__(self, module: nn.Module, batch: Any, *, keeps: bool, frees: bool) -> None:
+        """``keeps``: keep the copies, otherwise only see what changes. ``frees``: FSDP frees parameters."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._modules, self._keeps = list(module.modules()), keeps
+        self._modules, self._keeps, self._frees = list(module.modules()), keeps, frees
         self.changed: dict[Place, Tensor | None] = {}  # with the copy from before
         self.of_batch: dict[Place, None] = {}
         self.keeps_graph = False
         self.whole_parameters: dict[Place, None] = {}  # those that changed while they were no DTensors
         self._from_batch: dict[int, weakref.ref[Any]] = {}
         self._mark(tree_leaves(batch))
+
+    @contextlib.contextmanager
+    def backward(self) -> Iterator[None]:
+        """Look away during a backward pass, unless memory that it needs may be freed.
+
+        Under any mode autograd adds and scatters gradients into new memory instead of the memory that they have
+        (``isTensorSubclassLike`` in ATen/TensorSubclassLikeUtils.h), so the first step would need more than all others.
+        """
+        if self._frees or _get_current_dispatch_mode() is not self:
+            yield
+            return
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     def is_of_batch(self, tensor: Tensor) -> bool:
         """Whether the tensor was computed from samples."""
@@ -134,6 +151,8 @@ class WatchCalls(TorchFunctionMode):
         elif (places := _BACKWARD.get(func)) is not None:
             keeps = (kwargs.get(name, args[place] if place < len(args) else False) for name, place in places.items())
             self._watch.keeps_graph |= any(keeps)
+            with self._watch.backward():
+                return func(*args, **kwargs)
         return func(*args, **kwargs)
 
 

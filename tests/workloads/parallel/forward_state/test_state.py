@@ -65,11 +65,41 @@ class Clamped(nn.Module):
         return x * self.value
 
 
+class Seen(InPlace):
+    """Notes how many dispatch modes are active forward, and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modes: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        self.modes.append(torch._C._len_torch_dispatch_stack())
+        out.register_hook(lambda gradient: self.modes.append(torch._C._len_torch_dispatch_stack()))  # type: ignore[no-untyped-call]
+        return out
+
+
 MODELS = [InPlace, ByData, Reassigned, Unregistered, Counter, Clamped]
 
 
 def value_of(model: Any) -> float:
     return float(torch.as_tensor(model.value).detach())
+
+
+@pytest.mark.parametrize(
+    ("layout", "modes"), [(Layout(), [1, 0, 1, 0, 0]), (Layout(dp_shard=2), [1, 1, 1, 0, 0])], ids=["plain", "FSDP"]
+)
+def test_the_first_pass_is_not_watched_backward_so_that_gradients_are_added_in_place(
+    layout: Layout, modes: list[int]
+) -> None:
+    model = Seen()
+    state = attach_state(model, layout, None)
+    for _ in range(2):
+        with state.micro_batch(None, 1):
+            model(torch.ones(2, requires_grad=True)).sum().backward()
+            if len(model.modes) == 2:
+                model.modes.append(torch._C._len_torch_dispatch_stack())
+    assert model.modes == modes
 
 
 @pytest.mark.parametrize("kind", MODELS)
