@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import cache
 
 import torch
 
 from estimators.model import Divisions
 from estimators.tracing.session import Evaluate, Recipe
+from workloads.datasets import SetName
 from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan, rank_part
 from workloads.parallel.divisions import divisions_of
 from workloads.parallel.forward_state.state import forward_state
-from workloads.protocol import Batch, Split, Workload
+from workloads.protocol import Batch, Split, Workload, defines
 from workloads.refusals import expect_counts, expect_model, expect_no_scaler
 from workloads.sandbox.unfreezing import unfreezes
-from workloads.training.data.order import priced
+from workloads.training.data.order import longest_first
 from workloads.training.data.outputs import has_summary
 from workloads.training.step import evaluate, train_step
 from workloads.training.updates.phases import phases_of
@@ -36,7 +38,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
 
     return Recipe(
         build_model=lambda: expect_model(workload.build_model(), workload.build_model),
-        make_batch=lambda size: workload.train_batch(priced(workload, "train", size)),
+        make_batch=_batches(workload, "train"),
         blocks=workload.blocks,
         apply_plan=apply_plan,
         optimizer=lambda model, layout, mesh: make_optimizer(workload, model, layout, mesh, _STEPS),
@@ -44,7 +46,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
         unfreezes=unfreezes(workload),
         make_evaluation=None if isinstance(workload, FunctionWorkload) else lambda: _evaluation_of(copy(workload)),
-        make_evaluation_batch=lambda size: workload.eval_batch(priced(workload, "eval", size)),
+        make_evaluation_batch=_batches(workload, "eval"),
         most_parts=_most_parts,
         divisions=lambda model, blocks: _divisions_of(workload, model, blocks),
         rank_part=rank_part,
@@ -63,6 +65,19 @@ def _evaluation_of(workload: Workload) -> Evaluate:
         evaluate(workload, model, ((batch, counted) for batch in batches))
 
     return run
+
+
+def _batches(workload: Workload, split: SetName) -> Callable[[int], Batch]:
+    """A function that makes batches of the longest samples of a set. Those of data sets, slow to read, are kept."""
+    longest = cache(lambda: longest_first(workload, split))
+    make = workload.train_batch if split == "train" else workload.eval_batch
+
+    def batch(size: int) -> Batch:
+        indices, places = longest(), torch.arange(size)
+        num = workload.num_train if split == "train" else workload.num_eval
+        return make(places % num if indices is None else indices[places % len(indices)])
+
+    return cache(batch) if defines(workload, "dataset") else batch
 
 
 def _divisions_of(workload: Workload, model: torch.nn.Module, blocks: Sequence[torch.nn.Module]) -> Divisions:

@@ -39,12 +39,15 @@ def seed_host(seed: int | tuple[int, ...], *owners: object) -> None:
 
 
 @contextmanager
-def kept_generators() -> Iterator[None]:
-    """Gives the generators of torch's CPU, NumPy and Python their states back, as if nobody had drawn from them."""
+def kept_generators(*owners: object) -> Iterator[None]:
+    """Gives all generators that ``seed_host`` seeds their states back, as if nobody had drawn from them."""
     states = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
+    own = [(generator, _full_state(generator)) for owner in owners for generator in _own_generators(owner)]
     try:
         yield
     finally:
+        for generator, state in own:
+            _restore(generator, state)
         torch.set_rng_state(states[0])
         random.setstate(states[1])
         np.random.set_state(states[2])
@@ -73,6 +76,21 @@ def _state_of(generator: Any) -> object:
     if isinstance(generator, np.random.Generator):
         return repr(generator.bit_generator.state)
     return _legacy(generator.get_state(legacy=False)) if hasattr(generator, "get_state") else generator.getstate()
+
+
+def _full_state(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _restore(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
 
 
 def _legacy(state: Any) -> object:

@@ -14,20 +14,19 @@ from workloads.training.samples import batch_indices
 from workloads.training.seeds import kept_generators, seed_host
 
 
-def priced(workload: Workload, split: SetName, size: int) -> Tensor:
-    """Indices of ``size`` samples for which memory is predicted: the longest that the order can give, longest first.
+def longest_first(workload: Workload, split: SetName) -> Tensor | None:
+    """Indices of the samples that the order can give, the longest first: memory is predicted for the first of them.
 
-    Padded or packed, no micro-batch of as many samples is larger. Samples without lengths have one size: any will do.
+    Padded or packed, no micro-batch of as many samples is larger. None: the samples have no lengths, so any will do.
     """
     lengths = lengths_of(workload, split)
     num = workload.num_train if split == "train" else workload.num_eval
     if lengths is None:
-        return torch.arange(size) % num
+        return None
     is_ordered = split == "train" and defines(workload, "order")
     given = Order(workload, 0).epoch(0) if is_ordered else torch.arange(num)
     given = torch.tensor(sorted(set(given.tolist())))
-    longest = given[lengths[given].argsort(descending=True, stable=True)]
-    return longest[torch.arange(size) % len(longest)]
+    return given[lengths[given].argsort(descending=True, stable=True)]
 
 
 def lengths_of(workload: Workload, split: SetName) -> Tensor | None:
@@ -83,7 +82,7 @@ class Order:
         """The workload's order of ``epoch``. Raises ``WrongResult`` unless it can be trained."""
         if epoch not in self._epochs:
             number = hash((self._seed, epoch))
-            with kept_generators():
+            with kept_generators(self._workload):
                 seed_host(number, self._workload)
                 made = self._workload.order(epoch, torch.Generator().manual_seed(number))
             self._epochs[epoch] = self._checked(made, epoch)

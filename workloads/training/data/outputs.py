@@ -112,7 +112,7 @@ def summary(workload: Workload, outputs: Outputs, seed: int) -> dict[str, float]
     Raises ``WrongResult`` for results that are no numbers, and whatever the user's code raises.
     """
     values: dict[str, float] = {}
-    with torch.no_grad(), kept_generators(), _alone():
+    with torch.no_grad(), kept_generators(workload), _alone():
         seed_host(seed, workload)
         if defines(workload, "metrics"):
             values |= dict(_computed(workload, outputs))

@@ -69,7 +69,7 @@ class Reader:
             seed_host(number, workload, dataset)
             return torch.Generator().manual_seed(hash((number, 1)))
 
-        with kept_generators():
+        with kept_generators(workload, dataset):
             samples = self.open(split).samples(request.places, seed)
             before = drawn_from(workload)
             batch = workload.collate(samples)

@@ -90,12 +90,16 @@ def test_workers_plans_and_resumed_trainings_read_the_same_samples_with_the_same
 
 
 def test_reading_leaves_the_generators_of_the_training_alone() -> None:
-    with feeding(Noisy({}), Plan(4, 2), 0, 7, range(1), lambda done: False) as feed:
-        drawn = []
-        for _ in feed.step(0):
-            drawn.append(torch.rand(()))
-        torch.manual_seed(hash((7, 0, 0)))
-        assert drawn == [torch.rand(()), torch.rand(())]
+    workload = Noisy({})
+    workload.numbers, workload.others = np.random.default_rng(0), random.Random(0)  # type: ignore[attr-defined]
+    drawn, read = [], []
+    for num_workers in (0, 1):
+        workload.num_workers = num_workers
+        with feeding(workload, Plan(4, 2), 0, 7, range(1), lambda done: False) as feed:
+            read += list(feed.step(0))
+        own = workload.numbers.random(), workload.others.random()  # type: ignore[attr-defined]
+        drawn.append((*own, torch.rand(()).item(), random.random(), np.random.rand()))
+    assert drawn[0] == drawn[1] and torch.equal(read[0], read[2]) and torch.equal(read[1], read[3])
 
 
 class Counting(IterableDataset[Tensor]):

@@ -10,7 +10,7 @@ import torch
 
 from workloads.protocol import Workload
 from workloads.refusals import WrongResult
-from workloads.training.data.order import Order, priced
+from workloads.training.data.order import Order, longest_first
 from workloads.training.samples import batch_indices
 
 
@@ -76,10 +76,9 @@ def test_memory_is_predicted_for_the_longest_samples_that_the_order_can_give() -
             return [1, 9, 2, 8, 3, 7, 4, 6, 5, 50] if split == "train" else [1, 2, 3, 4]
 
     workload = Lengthy({"order": lambda epoch, generator: [8, 7, 6, 5, 5]})
-    assert priced(workload, "train", 3).tolist() == [5, 7, 8]
-    assert priced(workload, "train", 5).tolist() == [5, 7, 8, 6, 5]
-    assert priced(workload, "eval", 2).tolist() == [3, 2]
-    assert priced(Shuffled({}), "train", 3).tolist() == [0, 1, 2]
+    longest = [longest_first(workload, "train"), longest_first(workload, "eval")]
+    assert [one.tolist() for one in longest if one is not None] == [[5, 7, 8, 6], [3, 2, 1, 0]]
+    assert longest_first(Shuffled({}), "train") is None
     Lengthy.lengths = lambda self, split: [1, 2]  # type: ignore[method-assign]
     with pytest.raises(WrongResult, match="returns 2 lengths: return one number for each of the 10 samples"):
-        priced(workload, "train", 2)
+        longest_first(workload, "train")
