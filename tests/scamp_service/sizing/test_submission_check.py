@@ -203,3 +203,20 @@ def test_a_space_of_a_class_is_checked_like_one_in_yaml(source: str, words: str,
 def test_a_built_in_workload_has_no_space_of_its_own() -> None:
     with pytest.raises(InvalidInput, match="space is missing"):
         parse_study({"name": "n", "workload": "vit_digits", "objective": {"metric": "loss"}})
+
+
+@pytest.mark.usefixtures("warm_traces")
+def test_a_study_that_inherits_weights_needs_a_workload_that_says_how_and_has_a_supernet(tmp_path: Path) -> None:
+    evolution = {"sampler": {"name": "evolution", "inherit": True}}
+    one_shot = {"sampler": "random", "one_shot": {"candidates": 2, "best": 1}}
+    given = study(kind=KINDS).as_given() | {"stopping": {"rule": "none"}}
+    with pytest.raises(InvalidInput, match=r"the workload 'mine\.py:Mine' has no method inherit"):
+        checked(tmp_path, WORKLOAD, parse_study({**given, "search": evolution}))
+    inherits = WORKLOAD + "    def inherit(self, model, parent, parent_params): pass\n"
+    assert checked(tmp_path, inherits, parse_study({**given, "search": evolution})) == []
+    with pytest.raises(InvalidInput, match="the workload never reads the parameter 'supernet'"):
+        checked(tmp_path, inherits, parse_study({**given, "search": one_shot}))
+    supernet = inherits.replace('if self.params["kind"]', 'if not self.params.get("supernet") and self.params["kind"]')
+    assert checked(tmp_path, supernet, parse_study({**given, "search": one_shot})) == []
+    with pytest.raises(InvalidInput, match="'vit_digits' has no method inherit"):
+        check_workload(parse_study({**given, "workload": "vit_digits", "search": evolution}), None)
