@@ -26,7 +26,7 @@ HYBRID = Plan(4, dp_replicate=2, tp=2)
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature, and the workload in ``benchmarks/features/workloads`` that uses it.
+    """A feature, and the workload in ``folder`` that uses it.
 
     ``tolerance`` is the largest relative difference of a loss or metric from that of one process. After half of its
     steps each training is resumed under the plan after its own in ``plans``.
@@ -37,6 +37,12 @@ class Feature:
     plans: tuple[Plan, ...]
     params: Mapping[str, Any] = field(default_factory=dict)
     tolerance: float = 1e-5
+    folder: Path = WORKLOADS
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it computes in fp32."""
+        return self.tolerance <= 1e-5
 
     def after(self, plan: Plan) -> Plan:
         """The plan under which a training under ``plan`` is resumed."""

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.distributed import FileStore
 
-from benchmarks.features.feature import WORKLOADS, Feature
+from benchmarks.features.feature import Feature
 from estimators.model import Candidate, Plan
+from estimators.trace import Trace
 from estimators.tracing.tracer import trace
 from workloads.loading import load_workload
 from workloads.refusals import explain
@@ -52,13 +53,21 @@ class Reports:
 
 
 def predicted_peak(feature: Feature, plan: Plan) -> dict[str, Any]:
-    """{"peak_bytes": the traced peak of the rank of ``plan`` that needs most}, {"error": …} if it cannot be traced."""
+    """{"peak_bytes": bytes of tensors at the traced peak of the rank of ``plan`` that needs most}.
+
+    {"error": …} if it cannot be traced.
+    """
     try:
-        workload = load_workload(feature.workload, WORKLOADS)(dict(feature.params))
+        workload = load_workload(feature.workload, feature.folder)(dict(feature.params))
         traces = [trace(recipe_of(workload), layout, plan.micro_batch) for layout in plan.layouts]
-        return {"peak_bytes": max(one.curve.peak_bytes(plan.micro_batch) for one in traces)}
+        return {"peak_bytes": max(_tensor_bytes(one, plan.micro_batch) for one in traces)}
     except BaseException as error:
-        return {"error": explain(error, WORKLOADS)}
+        return {"error": explain(error, feature.folder)}
+
+
+def _tensor_bytes(trace: Trace, micro_batch: int) -> int:
+    parts = trace.curve.parts(micro_batch)
+    return trace.curve.peak_bytes(micro_batch) - parts.get("slack", 0) - parts.get("objects", 0)
 
 
 def train_rank(feature: Feature, plan: Plan, rank: int, folder: Path, begin: int, end: int) -> dict[str, Any]:
@@ -70,7 +79,7 @@ def train_rank(feature: Feature, plan: Plan, rank: int, folder: Path, begin: int
     reports = Reports()
     job = Job(
         candidate=Candidate(feature.workload, None, dict(feature.params)),
-        code_dir=WORKLOADS,
+        code_dir=feature.folder,
         plan=plan,
         seed=1,
         steps=WHOLE,
@@ -88,5 +97,5 @@ def train_rank(feature: Feature, plan: Plan, rank: int, folder: Path, begin: int
     except BaseException as error:
         if lost_its_peers(error):
             return {"lost": str(error)}
-        return {"error": explain(error, WORKLOADS, in_training=True)}
+        return {"error": explain(error, feature.folder, in_training=True)}
     return {"values": reports.values, "peak_bytes": reports.peak_bytes}

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from benchmarks.features.feature import ACCUMULATED, HYBRID, PIPELINE, REPLICAS, SHARDS, TENSOR, ZERO, Feature
+from estimators.model import Plan
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 EVERY = (ACCUMULATED, REPLICAS, SHARDS, ZERO, PIPELINE, TENSOR, HYBRID)
 SEVERAL = (ACCUMULATED, SHARDS, PIPELINE, HYBRID)
@@ -29,4 +35,47 @@ METRICS: tuple[Feature, ...] = (
     Feature("torchmetrics", "whole_set.py:OfTorchmetrics", SEVERAL, {"workers": 1}),
 )
 
-FEATURES: tuple[Feature, ...] = (Feature("batches by index", "base.py:Base", EVERY), *DATA, *METRICS)
+NARROW = 1e-2
+"""Tolerance of bf16 and fp16."""
+RECOMPUTED = Plan(4, 2, recompute=True)
+MIXED = Plan(2, 2, dp_shard=2, tp=2, sequence_parallel=True, recompute=True)
+KEPT = Plan(4, dp_shard=2, reshard=False)
+SPLIT = (*EVERY, RECOMPUTED, MIXED)
+_SIZES = {"depth": 3, "width": 96, "heads": 4, "length": 16}
+_SGD = {"optimizer": "SGD", "lr": 0.3}
+
+
+def _update(name: str, plans: tuple[Plan, ...], tolerance: float = 1e-5, **params: Any) -> Feature:
+    return Feature(name, "sequences.py:Sequences", plans, {**_SIZES, **params}, tolerance)
+
+
+UPDATES: tuple[Feature, ...] = (
+    _update("clipped gradients", SPLIT, clip_norm=0.1, **_SGD),
+    _update("clipped gradients, frozen parts", SEVERAL, clip_norm=0.1, frozen=["norm", "digits"], **_SGD),
+    _update("schedule of steps", SEVERAL, schedule="steps", **_SGD),
+    _update("warm-up and cosine", SEVERAL, schedule="cosine", lr=2e-3),
+    _update("one cycle", SEVERAL, schedule="one_cycle", lr=2e-3),
+    _update("plateau", SEVERAL, schedule="plateau", lr=2e-3),
+    _update("EMA", (*EVERY, KEPT), ema_decay=0.7, lr=2e-3),
+    _update("SWA", SEVERAL, swa_start=2, lr=2e-3),
+    _update("EMA, clipped, cosine", SPLIT, ema_decay=0.7, clip_norm=0.1, schedule="cosine", lr=2e-3),
+    _update("bf16", SPLIT, NARROW, precision="bf16", lr=2e-3),
+    _update("bf16, clipped, EMA", SEVERAL, NARROW, precision="bf16", clip_norm=0.1, ema_decay=0.7, lr=2e-3),
+    _update("fp16", SPLIT, NARROW, precision="fp16", lr=2e-3),
+)
+
+PHASES: tuple[Feature, ...] = tuple(
+    Feature(name, "gan.py:DigitsGan", (ACCUMULATED, REPLICAS, SHARDS, KEPT), params, folder=EXAMPLES)
+    for name, params in {
+        "two optimizers": {"width": 256},
+        "two optimizers, EMA, clipped": {"width": 256, "ema_decay": 0.7, "clip_norm": 0.1},
+    }.items()
+)
+
+FEATURES: tuple[Feature, ...] = (
+    Feature("batches by index", "base.py:Base", EVERY),
+    *DATA,
+    *METRICS,
+    *UPDATES,
+    *PHASES,
+)
