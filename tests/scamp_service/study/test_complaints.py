@@ -113,6 +113,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"space": {"batch": {"low": 1.0, "high": 8.0}}}, "an integer of at least 1; got 1.0"),
     ({"space": {"batch": {"choice": [8, "16"]}}}, "an integer of at least 1; got '16'"),
     ({"fixed": {"batch": True}}, "an integer of at least 1; got True"),
+    (
+        {"space": {"clip_norm": {"choice": [None, -1]}}},
+        "clip_norm is the largest norm of the gradients",
+    ),
+    ({"fixed": {"precision": "fp8"}}, "precision is one of fp32, bf16, fp16; got 'fp8'"),
+    ({"fixed": {"swa_start": 100}}, "swa_start (100) must be less than budget.steps"),
+    ({"fixed": {"swa_start": 1, "ema_decay": 0.9}}, "two ways to average the weights: keep one"),
     ({"search": {"sampler": "grid"}}, "continuous or log: lr"),
     (
         {"search": {"sampler": "bayes"}},

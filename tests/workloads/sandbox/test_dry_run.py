@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from scamp_service.study.workload_names import BUILT_INS
 from workloads.loading import load_workload
-from workloads.protocol import Workload
+from workloads.protocol import Phase, Workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox import dry_run
 from workloads.sandbox.dry_run import NotingParams, mentioned, try_candidates
@@ -147,3 +147,41 @@ def test_what_is_said_of_a_built_in_workload_is_what_it_reads_and_returns(name: 
     known = BUILT_INS[name]
     (found,) = tries(load_workload(name, None), {}, metric=known.metrics[0])
     assert found == {"read": sorted(known.parameters), "metrics": sorted(known.metrics)}
+
+
+class Counted(Line):
+    """Its rate depends on how often it was asked for."""
+
+    def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> Any:
+        calls = iter(range(1, 100))
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / next(calls))
+
+
+class SetTwice(Line):
+    def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> Any:
+        return torch.optim.lr_scheduler.StepLR(optimizer, 5)
+
+    def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.param_groups[0]["lr"] = 0.5
+
+
+class Idle(Line):
+    def phases(self) -> list[Phase]:
+        return [Phase("idle", Line.loss.__get__(self), lambda model: torch.optim.SGD([], lr=1.0))]
+
+
+@pytest.mark.parametrize("most", [dry_run.MOST_REAL_PARAMETERS, 3])
+@pytest.mark.parametrize(
+    ("workload", "words"),
+    [
+        (Counted, "scheduler returns a scheduler that does not continue after a resume"),
+        (SetTwice, "on_step sets the learning rate, and scheduler returns a scheduler of it: keep one"),
+        (Idle, "phase 'idle' trains no parameter"),
+    ],
+)
+def test_schedulers_and_phases_that_cannot_be_used_are_refused(
+    monkeypatch: pytest.MonkeyPatch, workload: type[Workload], words: str, most: int
+) -> None:
+    monkeypatch.setattr(dry_run, "MOST_REAL_PARAMETERS", most)
+    with pytest.raises(WorkloadError, match=words):
+        tries(workload, {"width": 2, "lr": 0.1})

@@ -1,0 +1,115 @@
+"""One rank updates as a plain loop of torch does, so that equal curves of plans are not equally wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import MultiStepLR
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
+
+from estimators.model import Candidate, Layout, Plan
+from tests.workloads.one_rank import Collected
+from workloads.loading import load_workload
+from workloads.training.runtime import Job, train
+from workloads.training.samples import batch_indices
+from workloads.training.seeds import seed_everything
+from workloads.training.step import evaluate
+from workloads.training.updates.update import make_optimizer, updates_of
+
+FOLDER = Path(__file__).parents[4] / "benchmarks" / "features" / "workloads"
+NAME, STEPS, BATCH = "sequences.py:Sequences", 5, 16
+BASE: dict[str, Any] = {"optimizer": "SGD", "lr": 0.5}
+
+
+def trained(params: dict[str, Any], folder: Path) -> dict[str, float]:
+    reporter = Collected(None)
+    job = Job(Candidate(NAME, None, params), FOLDER, Plan(BATCH), 0, STEPS, STEPS, None, folder, 1, None, ["loss"])
+    assert train(job, 0, 1, None, reporter) == "done"
+    return dict(reporter.reports[-1][1])
+
+
+def plain(params: dict[str, Any], kind: torch.dtype | None = None) -> float:
+    """The held-out loss after a loop as people write it."""
+    torch.set_num_threads(1)
+    workload = load_workload(NAME, FOLDER)(params)
+    seed_everything(0)
+    model = workload.build_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    scheduler = MultiStepLR(optimizer, [1, 3], 0.3) if "schedule" in params else None
+    scaler = torch.amp.GradScaler("cpu", enabled=kind is torch.float16)
+    averaged = AveragedModel(model, avg_fn=get_ema_avg_fn(0.5)) if "ema_decay" in params else None
+    if averaged is not None:
+        averaged.update_parameters(model)  # its first call copies the weights
+    for step in range(STEPS):
+        batch = workload.train_batch(batch_indices(workload.num_train, BATCH, step, 0))
+        with torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None):
+            loss = workload.loss(model, batch)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        if "clip_norm" in params:
+            nn.utils.clip_grad_norm_(model.parameters(), params["clip_norm"])
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        if scheduler is not None:
+            scheduler.step()
+        if averaged is not None:
+            averaged.update_parameters(model)
+    held_out = workload.eval_batch(torch.arange(workload.num_eval))
+    with torch.no_grad(), torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None):
+        shown: nn.Module = averaged.module if averaged is not None else model
+        return float(workload.evaluate(shown, held_out)["loss"].double().mean())  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"clip_norm": 0.3}, None),
+        ({"schedule": "steps"}, None),
+        ({"ema_decay": 0.5, "clip_norm": 0.3, "schedule": "steps"}, None),
+        ({"precision": "bf16"}, torch.bfloat16),
+        ({"precision": "fp16", "clip_norm": 0.3}, torch.float16),
+    ],
+    ids=str,
+)
+def test_one_rank_updates_as_a_plain_loop_does(tmp_path: Path, more: dict[str, Any], kind: torch.dtype | None) -> None:
+    found = trained({**BASE, **more}, tmp_path)["loss"]
+    assert found == pytest.approx(plain({**BASE, **more}, kind), abs=1e-6 if kind is None else 1e-4)
+    assert abs(found - trained(BASE, tmp_path / "without")["loss"]) > (1e-3 if kind is None else 1e-7)
+
+
+def test_swa_is_the_mean_of_the_weights_from_its_start_on_and_evaluation_gives_them_back() -> None:
+    workload = load_workload(NAME, FOLDER)({**BASE, "swa_start": 2})
+    model = workload.build_model()
+    optimizer = make_optimizer(workload, model, Layout(), None, STEPS)
+    weight, seen = next(model.parameters()), []
+    for step in range(STEPS):
+        updates_of(model).step = step
+        workload.loss(model, workload.train_batch(torch.arange(BATCH))).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        seen.append(weight.detach().clone())
+    averages = updates_of(model).averages
+    assert averages is not None
+    assert torch.allclose(averages.of[weight], torch.stack(seen[2:]).mean(0), atol=1e-6)
+    held_out = workload.eval_batch(torch.arange(4))
+    sums = evaluate(workload, model, [(held_out, torch.ones(4, dtype=torch.bool))])
+    assert torch.equal(weight, seen[-1])
+    own = float(workload.evaluate(model, held_out)["loss"].detach().double().sum())  # type: ignore[index]
+    assert float(sums.of(["loss"])) != pytest.approx(own, abs=1e-6)
+
+
+def test_fp16_skips_an_update_that_overflows_and_halves_the_scale() -> None:
+    workload = load_workload(NAME, FOLDER)({**BASE, "precision": "fp16"})
+    model = workload.build_model()
+    optimizer = make_optimizer(workload, model, Layout(), None, STEPS)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, float("inf"))
+    optimizer.step()
+    scale = updates_of(model).scale
+    assert scale is not None and scale.scale == 2.0**15 and scale.num_good == 0
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
