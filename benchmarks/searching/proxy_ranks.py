@@ -30,7 +30,7 @@ class Candidate(Workload):
         return nn.Sequential(*layers_of(self.params))
 
     def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        return _digits()[0][indices], _digits()[1][indices]
+        return digits()[0][indices], digits()[1][indices]
 
     eval_batch = train_batch
 
@@ -75,7 +75,8 @@ def _tau(values: Mapping[Any, float], accuracies: Mapping[Any, float]) -> float:
 
 
 @cache
-def _digits() -> tuple[Tensor, Tensor]:
-    digits = load_digits()
-    order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
-    return torch.tensor(digits.data, dtype=torch.float32)[order] / 16, torch.tensor(digits.target)[order]
+def digits() -> tuple[Tensor, Tensor]:
+    """Images, shape [1797, 64], and labels, in the order of the table."""
+    found = load_digits()
+    order = torch.randperm(len(found.target), generator=torch.Generator().manual_seed(0))
+    return torch.tensor(found.data, dtype=torch.float32)[order] / 16, torch.tensor(found.target)[order]

@@ -134,7 +134,7 @@ class Table:
         if found is None:
             changed, self._changed = self._changed, {}
             (params,) = self._search.propose(changed.values(), self.num_trials, 1)
-            found = Running(_trial(self.num_trials, params), curves()[key_of(params)])
+            found = Running(trial_of(self.num_trials, params), curves()[key_of(params)])
             self.trials[self.num_trials] = found
             self.num_trials += 1
         self._move(found, state=TrialState.RUNNING)
@@ -162,7 +162,8 @@ class Table:
         self._changed[running.trial.number] = running.trial
 
 
-def _trial(number: int, params: Mapping[str, Any]) -> Trial:
+def trial_of(number: int, params: Mapping[str, Any]) -> Trial:
+    """A trial that has just begun."""
     return Trial(
         id=number, study_id=1, number=number, state=TrialState.RUNNING, attempt=1, params=params, reason="",
         structure="", sized=None, measured_bytes=0, measured_step_seconds=None, family="", num_lost=0, num_oom=0,
