@@ -1,0 +1,27 @@
+"""Populations that are really trained: the same seed gives the same, and copies continue from their donors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.searching import population
+from benchmarks.searching.population import SEARCHES, Member, error_of
+
+
+def test_members_that_do_badly_continue_as_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(population, "STEPS", 90)
+    copies: list[Member] = []
+
+    def copy(donor: Member, *more: object) -> Member:
+        made = copied(donor, *more)  # type: ignore[arg-type]
+        pairs = zip(made.model.parameters(), donor.model.parameters(), strict=True)
+        assert all(torch.equal(one, other) and one is not other for one, other in pairs)
+        assert made.trial.params != donor.trial.params and made.trial.step == donor.trial.step
+        copies.append(made)
+        return made
+
+    copied = population._copy
+    monkeypatch.setattr(population, "_copy", copy)
+    errors = [error_of(SEARCHES["population based training"], seed=0) for _ in range(2)]
+    assert errors[0] == errors[1] and len(copies) == 2 * 2 * 2  # the worst two of eight, after 30 and 60 steps
