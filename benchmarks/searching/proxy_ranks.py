@@ -1,14 +1,17 @@
 """Rank correlation of zero-cost proxies with the accuracies of candidates that were really trained.
 
-The candidates are those of ``curve_table``. Proxies know nothing of the learning rate, so Kendall's tau-b is given over
-all candidates, and over architectures by the best candidate of each. The number of parameters and the FLOPs are the
-baseline: a proxy that ranks no better than they do says nothing more than the size.
+The candidates are the convolutional cells of ``cell_table``, and the networks of ``curve_table``. Proxies know nothing
+of the learning rate, so for the latter Kendall's tau-b is given over all candidates, and over architectures by the best
+candidate of each. The number of parameters and the FLOPs are the baseline: a proxy that ranks no better than they do
+says nothing more than the size.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -16,6 +19,8 @@ from scipy.stats import kendalltau
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from benchmarks.searching.cell_table import BATCH as CELL_BATCH
+from benchmarks.searching.cell_table import cells, workload_of
 from benchmarks.searching.curve_table import BATCH, NUM_TRAIN, SPACE, curves, layers_of
 from workloads.protocol import Workload
 from workloads.sandbox.proxies import PROXIES, proxy
@@ -47,20 +52,34 @@ def proxy_ranks(num_seeds: int) -> Mapping[str, Any]:
     params = {key: dict(zip(SPACE, key, strict=True)) for key in table}
     architecture = {key: (one["width"], one["depth"]) for key, one in params.items()}
     best = {shape: max(table[key] for key in table if architecture[key] == shape) for shape in architecture.values()}
-    all_candidates, architectures = {}, {}
-    print(f"\n{'Kendall tau of proxies':28}{'216 candidates':>16}{'12 architectures':>18}")
+    trained_cells = dict(enumerate(fmean(row.accuracies) for row in cells()))
+    columns = (f"{len(trained_cells)} cells", f"{len(table)} networks", f"{len(best)} architectures")
+    taus: dict[str, dict[str, float]] = {name: {} for name in ("cells", "networks", "architectures")}
+    print(f"\n{'Kendall tau of proxies':28}{''.join(f'{column:>18}' for column in columns)}")
     for name in PROXIES:
-        values = {key: _mean(name, params[key], num_seeds) for key in table}
+        seeds = range(1 if name in ("parameters", "flops") else num_seeds)
+        of_cells = {
+            place: fmean(_of_cell(name, row.params, seed) for seed in seeds) for place, row in enumerate(cells())
+        }
+        values = {
+            key: fmean(_value(name, one["width"], one["depth"], one["dropout"], seed) for seed in seeds)
+            for key, one in params.items()
+        }
         shapes = {architecture[key]: value for key, value in values.items() if params[key]["dropout"] == 0.0}
-        all_candidates[name] = _tau(values, table)
-        architectures[name] = _tau(shapes, best)
-        print(f"{name:28}{all_candidates[name]:>16.2f}{architectures[name]:>18.2f}")
-    return {"proxy_kendall_tau": all_candidates, "proxy_kendall_tau_architectures": architectures}
+        found = (_tau(of_cells, trained_cells), _tau(values, table), _tau(shapes, best))
+        for column, tau in zip(taus.values(), found, strict=True):
+            column[name] = tau
+        print(f"{name:28}{''.join(f'{tau:>18.2f}' for tau in found)}")
+    return {
+        "proxy_kendall_tau": taus["cells"],
+        "proxy_kendall_tau_networks": taus["networks"],
+        "proxy_kendall_tau_architectures": taus["architectures"],
+    }
 
 
-def _mean(name: str, params: Mapping[str, Any], num_seeds: int) -> float:
-    num = num_seeds if name not in ("parameters", "flops") else 1
-    return sum(_value(name, params["width"], params["depth"], params["dropout"], seed) for seed in range(num)) / num
+def _of_cell(name: str, params: Mapping[str, Any], seed: int) -> float:
+    found = proxy(name, workload_of(params), CELL_BATCH, seed)
+    return -math.inf if found is None else found
 
 
 @cache

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -25,13 +26,23 @@ from workloads.training.seeds import seed_everything
 
 NUM_SAMPLES = 32
 """Most samples of the batch."""
-_NORMS = (
-    nn.modules.batchnorm._BatchNorm,
-    nn.modules.instancenorm._InstanceNorm,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
+_NORMS = frozenset(
+    getattr(module, name)
+    for module in (torch, nn.functional)
+    for name in ("batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm")
 )
+
+
+class _WithoutNorms(TorchFunctionMode):
+    """Leaves normalisations out, also those that are no modules."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _NORMS:
+            return args[0] if args else kwargs["input"]
+        return func(*args, **kwargs)
 
 
 def parameters(workload: Workload, batch: int) -> float:
@@ -63,14 +74,13 @@ def synflow(workload: Workload, batch: int) -> float:
     stay as they are.
     """
     model = _model(workload).double().eval()
-    for module in model.modules():
-        if isinstance(module, _NORMS):
-            module.forward = _unchanged  # type: ignore[method-assign]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.abs_()
     ones = tree_map_only(Tensor, _ones, _train_batch(workload, 1))
-    _sum(_output(workload, model, ones)).backward()  # type: ignore[no-untyped-call]
+    with _WithoutNorms():
+        output = _output(workload, model, ones)
+    _sum(output).backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         score = sum(float((one * one.grad).abs().sum()) for one in model.parameters() if one.grad is not None)
     return math.log(score) if score > 0 else -math.inf
@@ -128,10 +138,6 @@ def _train_batch(workload: Workload, batch: int) -> Batch:
 
 def _ones(tensor: Tensor) -> Tensor:
     return torch.ones_like(tensor, dtype=torch.double) if tensor.is_floating_point() else tensor
-
-
-def _unchanged(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return x
 
 
 class _Called(Exception):

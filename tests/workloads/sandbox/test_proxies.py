@@ -39,6 +39,13 @@ def linear() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6, bias=False), nn.Linear(6, 3, bias=False))
 
 
+class Normalised(nn.Module):
+    """A normalisation that is no module of torch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(nn.functional.rms_norm(input=x, normalized_shape=(3,)), (3,))
+
+
 def test_parameters_and_flops_are_those_of_the_layers() -> None:
     workload = Given({"make": linear})
     assert proxy("parameters", workload, 8, 0) == 4 * 6 + 6 * 3
@@ -51,9 +58,13 @@ def test_synflow_of_linear_layers_is_their_number_times_the_flow_and_a_normalisa
     flow = float((second @ first @ torch.ones(4, dtype=torch.double)).sum())
     torch.manual_seed(0)
     assert synflow(Given({"make": linear}), 8) == pytest.approx(math.log(2 * flow))
-    torch.manual_seed(0)
-    normed = Given({"make": lambda: nn.Sequential(linear(), nn.LayerNorm(3, elementwise_affine=False))})
-    assert synflow(normed, 8) == pytest.approx(math.log(2 * flow))
+    for make in (
+        lambda: nn.Sequential(linear(), nn.LayerNorm(3, elementwise_affine=False)),
+        lambda: nn.Sequential(linear(), nn.BatchNorm1d(3, affine=False)),
+        lambda: nn.Sequential(linear(), Normalised()),
+    ):
+        torch.manual_seed(0)
+        assert synflow(Given({"make": make}), 8) == pytest.approx(math.log(2 * flow))
 
 
 def test_grad_norm_adds_the_norms_of_the_gradients_of_all_parameters() -> None:
