@@ -42,11 +42,14 @@ def corrections(failed: Sequence[Run]) -> list[Extra]:
     def whole(of_run: Callable[[Run], int]) -> Callable[[Run], int]:
         return lambda run: of_run(run) * run.layout.parameter_shards
 
+    def at_most(of_run: Callable[[Run], int]) -> Callable[[Run], int]:
+        return lambda run: of_run(run) * run.layout.optimizer_shards  # ZeRO-1 may miss optimizer states, its share
+
     def asked_of(run: Run) -> int:
         return run.asked_bytes
 
-    asked, asked_states = most(asked_of), most(whole(asked_of))
-    known, known_states = most(missing), most(whole(missing))
+    asked, asked_states = most(asked_of), most(at_most(asked_of))
+    known, known_states = most(missing), most(at_most(missing))
     held = most(whole(lambda run: run.traced_bytes + run.asked_bytes))
     room = ROOM if len(failed) > 1 else ()
     all_room = max(held, most(whole(lambda run: run.traced_bytes + ROOM[0] * missing(run))))
@@ -56,5 +59,5 @@ def corrections(failed: Sequence[Run]) -> list[Extra]:
         Extra(state_bytes=asked_states, held_bytes=held),
         Extra(rank_bytes=known, held_bytes=held),
         Extra(sample_bytes=most(lambda run: -(-missing(run) // run.micro_batch)), held_bytes=held),
-        Extra(state_bytes=known_states, held_bytes=held),
+        Extra(state_bytes=most(whole(missing)), held_bytes=held),
     ]

@@ -153,3 +153,12 @@ def test_a_retry_reserves_what_was_held_and_more_where_the_device_has_the_room()
     assert again.prediction.margin_bytes == VIRTUAL_MARGIN.bytes_for(120 * MIB, 1)
     full = model.chosen(16, cluster(1, 100), Extra(held_bytes=120 * MIB))
     assert full.prediction.reserved_mib == 100
+
+
+def test_what_zero1_lacks_may_be_its_share_of_the_optimizer_states() -> None:
+    layout = Plan(1, dp_replicate=4, zero1=True).layout
+    run = Run(1, layout, (VIRTUAL_KIND,), 90 * MIB, 0, 100 * MIB, 101 * MIB, Ending.OUT_OF_MEMORY, micro_batch=1)
+    by_states = [one.state_bytes for one in corrections([run]) if one.state_bytes]
+    assert by_states[0] == 4 * run.asked_bytes, "four ranks each lack as much, if it is optimizer states"
+    assert by_states[-1] == run.held_bytes - run.traced_bytes, "and no more than this in all, if it is gradients"
+    assert Extra(state_bytes=by_states[0]).bytes_for(Layout(dp_shard=4)) == run.asked_bytes
