@@ -52,5 +52,5 @@ class Asked:
         kept = {n: v for n, v in self.params.items() if n not in ("family", "model") and v not in ("fp32", "AdamW")}
         words = [self.make.lower()] if self.make != "make" else []
         return " ".join(
-            [first, *words, *(str(v) if n in ("precision", "optimizer") else f"{n}={v}" for n, v in kept.items())]
+            [first, *words, *(str(v) if n in ("arithmetic", "optimizer") else f"{n}={v}" for n, v in kept.items())]
         )

@@ -217,8 +217,8 @@ TENSOR_PARALLEL = ("convnext", *_SEQUENCES)
 """Models whose blocks can be divided."""
 
 
-def make(model: str, width: int, depth: int = 3, size: int = 64, patch: int = 4, precision: str = "fp32") -> Made:
-    """One of ``MODELS``; ``size`` is the side of an image or the length of a sequence. ``precision``: fp32 or amp.
+def make(model: str, width: int, depth: int = 3, size: int = 64, patch: int = 4, arithmetic: str = "fp32") -> Made:
+    """One of ``MODELS``; ``size`` is the side of an image or the length of a sequence. ``arithmetic``: fp32 or amp.
 
     Of ``stages``, ``depth`` is the number of stages, which have one block each.
     """
@@ -227,7 +227,7 @@ def make(model: str, width: int, depth: int = 3, size: int = 64, patch: int = 4,
         return torch.randint(0, _CLASSES, (batch,))
 
     def loss(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "amp"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=arithmetic == "amp"):
             return functional.cross_entropy(module(batch[0]).float(), batch[1])
 
     if model in ("stages", *_IMAGES):

@@ -574,23 +574,23 @@ OPTIMIZERS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam",
 
 
 def make(
-    model: str, precision: str = "fp32", optimizer: str = "AdamW", clip: str = "", ema: bool = False, batch: int = 2
+    model: str, arithmetic: str = "fp32", optimizer: str = "AdamW", clip: str = "", ema: bool = False, batch: int = 2
 ) -> tuple[Any, ...]:
     """One of ``MODELS`` with inputs, loss and optimizer.
 
-    ``precision`` is fp32, bf16 (parameters, too) or amp (autocast to bf16). ``clip`` limits gradients before each
+    ``arithmetic`` is fp32, bf16 (parameters, too) or amp (autocast to bf16). ``clip`` limits gradients before each
     update: by their ``norm`` or their ``value``. With ``ema``, an average of the weights is updated after each update.
     """
     built, inputs, own_loss = MODELS[model]()
-    if precision == "bf16":
+    if arithmetic == "bf16":
         built = built.bfloat16()
 
     def cast(size: int) -> Any:
         parts = inputs(size)
-        return tuple(p.bfloat16() if precision == "bf16" and p.is_floating_point() else p for p in parts)
+        return tuple(p.bfloat16() if arithmetic == "bf16" and p.is_floating_point() else p for p in parts)
 
     def loss(module: nn.Module, sample: Any) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "amp"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=arithmetic == "amp"):
             return own_loss(module, sample)
 
     average = AveragedModel(built, multi_avg_fn=get_ema_multi_avg_fn(0.999)) if ema else None

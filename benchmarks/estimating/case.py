@@ -27,7 +27,7 @@ class Case:
     model: str
     batch: int
     params: dict[str, Any] = field(default_factory=dict)
-    precision: str = "fp32"
+    arithmetic: str = "fp32"
     optimizer: str = "adamw"
     recompute: bool = False
     num_micro_batches: int = 1
@@ -44,7 +44,7 @@ class Case:
 
     def __str__(self) -> str:
         size = " ".join(f"{name}={value}" for name, value in self.params.items())
-        more = [word for word in (self.precision, self.optimizer) if word not in ("fp32", "adamw")]
+        more = [word for word in (self.arithmetic, self.optimizer) if word not in ("fp32", "adamw")]
         batch = f"batch={f'{self.num_micro_batches}×' if self.num_micro_batches > 1 else ''}{self.batch}"
         recompute = f"{'selective ' * self.selective}{'recompute' * self.recompute}"
         return " ".join(filter(None, [self.model, size, batch, *more, recompute]))
@@ -58,5 +58,5 @@ class Case:
         """A new workload with the case's parameters."""
         if self.model in BUILT_INS or ":" in self.model:
             return load_workload(self.model, EXAMPLES)(self.params)
-        chosen = {"model": self.model, "precision": self.precision, "optimizer": self.optimizer}
+        chosen = {"model": self.model, "arithmetic": self.arithmetic, "optimizer": self.optimizer}
         return FunctionWorkload(make, chosen | self.params)

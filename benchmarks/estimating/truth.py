@@ -45,8 +45,8 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
         Case("gpt", 8),
         Case("gpt", 12, recompute=True),
         Case("gpt", 8, recompute=True, selective=True),
-        Case("gpt", 2, short, precision="amp"),
-        Case("gpt", 2, short, precision="bf16"),
+        Case("gpt", 2, short, arithmetic="amp"),
+        Case("gpt", 2, short, arithmetic="bf16"),
         Case("gpt", 2, wide),
         Case("gpt", 2, wide, optimizer="momentum"),
         Case("gpt", 2, wide, optimizer="fused", recompute=True),
@@ -54,18 +54,18 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
         Case("gpt", 1, {"context": 1024, "depth": 8, "width": 768}),
         Case("vit", 8),
         Case("vit", 24, recompute=True),
-        Case("vit", 4, {"width": 768, "heads": 12, "side": 32}, precision="amp"),
-        Case("vit", 4, {"width": 768, "heads": 12, "side": 32}, precision="bf16"),
+        Case("vit", 4, {"width": 768, "heads": 12, "side": 32}, arithmetic="amp"),
+        Case("vit", 4, {"width": 768, "heads": 12, "side": 32}, arithmetic="bf16"),
         Case("vit", 2, {"width": 768, "heads": 12}),
         Case("swin", 6),
         Case("swin", 2, {"width": 128}, optimizer="momentum"),
-        Case("swin", 2, {"width": 128}, precision="amp"),
+        Case("swin", 2, {"width": 128}, arithmetic="amp"),
         Case("swin", 8, recompute=True),
         Case("swin", 6, recompute=True, selective=True),
         Case("unet", 10),
         Case("unet", 4, {"width": 64}),
         Case("unet", 6, {"width": 48}, optimizer="sgd"),
-        Case("unet", 4, {"width": 64, "side": 64}, precision="amp"),
+        Case("unet", 4, {"width": 64, "side": 64}, arithmetic="amp"),
         Case("unet", 10, optimizer="momentum", recompute=True),
         Case("unet3d_blobs", 16, {"side": 32, "width": 16}),
         Case("unet3d_blobs", 1, {"side": 64, "width": 32}),
@@ -74,14 +74,14 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
         Case("dlrm", 8192, {"rows": 200_000}, optimizer="fused"),
         Case("hf_gpt2", 8),
         Case("hf_gpt2", 2, wide),
-        Case("hf_gpt2", 2, short, precision="amp"),
+        Case("hf_gpt2", 2, short, arithmetic="amp"),
         Case("hf_bert", 8),
         Case("hf_bert", 12, recompute=True),
-        Case("hf_bert", 2, short, precision="bf16"),
+        Case("hf_bert", 2, short, arithmetic="bf16"),
         Case("hf_llama", 8),
         Case("hf_llama", 2, wide, optimizer="momentum"),
         Case("hf_t5", 8),
-        Case("hf_t5", 2, short, precision="amp"),
+        Case("hf_t5", 2, short, arithmetic="amp"),
     ]
 
 
@@ -139,7 +139,7 @@ def measure(case: Case, seconds: float) -> Result:
     except Exception as error:  # any kind: a failure of the tracker is a result
         tracker_failure = f"fails: {type(error).__name__}"
     measured = _counted(case, seconds)
-    weight_bytes = traced.num_params * (2 if case.precision == "bf16" else 4)
+    weight_bytes = traced.num_params * (2 if case.arithmetic == "bf16" else 4)
     predicted = traced.curve.peak_bytes(case.batch)
     return Result(predicted, measured, traced.state_bytes, weight_bytes, tracker_bytes, tracker_failure)
 

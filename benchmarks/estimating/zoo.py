@@ -262,13 +262,13 @@ MODELS: dict[str, Callable[..., Made]] = {
 }
 
 
-def make(model: str, precision: str = "fp32", optimizer: str = "adamw", **params: Any) -> Made:
+def make(model: str, arithmetic: str = "fp32", optimizer: str = "adamw", **params: Any) -> Made:
     """One of ``MODELS`` with its inputs, loss and optimizer.
 
-    ``precision`` is fp32, bf16 (parameters, too) or amp (autocast to bf16).
+    ``arithmetic`` is fp32, bf16 (parameters, too) or amp (autocast to bf16).
     """
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16 if precision == "bf16" else torch.float32)
+    torch.set_default_dtype(torch.bfloat16 if arithmetic == "bf16" else torch.float32)
     try:
         built, inputs, *more = MODELS[model](**params)
     finally:
@@ -277,13 +277,13 @@ def make(model: str, precision: str = "fp32", optimizer: str = "adamw", **params
 
     def cast(batch: int) -> Any:
         given = inputs(batch)
-        if precision != "bf16" or isinstance(given, dict):
+        if arithmetic != "bf16" or isinstance(given, dict):
             return given
         return tuple(part.bfloat16() if part.is_floating_point() else part for part in given)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         device = next(model.parameters()).device.type
-        with torch.autocast(device, torch.bfloat16, enabled=precision == "amp"):
+        with torch.autocast(device, torch.bfloat16, enabled=arithmetic == "amp"):
             value: Tensor = own_loss(model, batch)
             return value
 

@@ -68,6 +68,6 @@ def test_the_worst_peak_is_the_one_most_below_and_refusals_have_no_error() -> No
 
 
 def test_a_case_reads_back_what_it_wrote_and_says_what_is_unusual() -> None:
-    case = Asked("plain", {"model": "mlp", "precision": "amp", "batch": 3, "optimizer": "SGD"})
+    case = Asked("plain", {"model": "mlp", "arithmetic": "amp", "batch": 3, "optimizer": "SGD"})
     assert Asked.from_json(case.to_json()) == case
     assert str(case) == "mlp amp batch=3 SGD"

@@ -15,7 +15,7 @@ def test_there_are_enough_models_of_the_kinds_that_are_hard_to_fit() -> None:
     assert models <= set(plain.MODELS)
     assert models >= {"lstm", "gru", "convnext", "positional_conv", "transformer", "unet_channels_last"}
     options = {(name, value) for case in every for name, value in case.params.items()}
-    assert options >= {("ema", True), ("optimizer", "SparseAdam"), ("precision", "bf16"), ("precision", "amp")}
+    assert options >= {("ema", True), ("optimizer", "SparseAdam"), ("arithmetic", "bf16"), ("arithmetic", "amp")}
 
 
 def test_the_largest_micro_batch_must_exist_and_run() -> None:

@@ -124,11 +124,11 @@ def _resnet() -> dict[str, Any]:
 
 
 def make(
-    family: str, precision: str = "fp32", batch: int = 2
+    family: str, arithmetic: str = "fp32", batch: int = 2
 ) -> tuple[nn.Module, Callable[[int], Any], Callable[[nn.Module, Any], Tensor], Callable[..., torch.optim.Optimizer]]:
     """The family's model with its inputs, loss and AdamW.
 
-    ``precision`` is fp32, bf16 (parameters, too) or amp (autocast to bf16). ``batch`` belongs to the candidate alone.
+    ``arithmetic`` is fp32, bf16 (parameters, too) or amp (autocast to bf16). ``batch`` belongs to the candidate alone.
     """
     task, name = find_task(family)
     made = getattr(import_module("transformers"), name)
@@ -136,25 +136,25 @@ def make(
     fitting = [part for part in (config, *parts_of(config)) if isinstance(part, made.config_class or object)]
     model = made(fitting[0] if fitting else config)
     inputs = inputs_of(model, task)
-    if precision == "bf16":
+    if arithmetic == "bf16":
         model = model.bfloat16()
-    return model, lambda size: _cast(inputs(size), precision), lambda m, b: _loss(m, b, precision), _adamw
+    return model, lambda size: _cast(inputs(size), arithmetic), lambda m, b: _loss(m, b, arithmetic), _adamw
 
 
 def _adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-4)
 
 
-def _cast(sample: Any, precision: str) -> Any:
+def _cast(sample: Any, arithmetic: str) -> Any:
     if isinstance(sample, Tensor):
-        return sample.bfloat16() if precision == "bf16" and sample.is_floating_point() else sample
+        return sample.bfloat16() if arithmetic == "bf16" and sample.is_floating_point() else sample
     if isinstance(sample, dict):
-        return {name: _cast(value, precision) for name, value in sample.items()}
-    return [_cast(value, precision) for value in sample] if isinstance(sample, list) else sample
+        return {name: _cast(value, arithmetic) for name, value in sample.items()}
+    return [_cast(value, arithmetic) for value in sample] if isinstance(sample, list) else sample
 
 
-def _loss(model: nn.Module, sample: Any, precision: str) -> Tensor:
-    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "amp"):
+def _loss(model: nn.Module, sample: Any, arithmetic: str) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16, enabled=arithmetic == "amp"):
         output = model(**sample)
         loss = getattr(output, "loss", None)
         if isinstance(loss, Tensor):

@@ -35,8 +35,11 @@ sizes, from the least that a plan listed by `scamp estimate` needs to almost wha
 {len(TOO_SMALL)} sizes that are too small. *Refused* counts the sizes where a listed plan fits and the study, or the
 estimate, has none. *Worse* counts the refusals that name more MiB than a row of the table that
 was traced. *Plans* is how many plans
-differ. Half of the forms were drawn by the seed {SEED} and had not been run before all changes for the others were
-made."""
+differ. Where the chosen plans are
+few, FSDP has no plan, or little use, which `scamp estimate` says with the user's line: `PartsOfBlocks` and
+`FrozenTeacher` call parts of the model past the modules that FSDP gathers, so they train on one rank or with ZeRO-1;
+`ForwardDirectly` calls `block.forward`, past the hooks of its blocks, which are gathered together as one unit.
+Half of the forms were drawn by the seed {SEED} and had not been run before all changes for the others were made."""
 
 
 @dataclass(frozen=True)

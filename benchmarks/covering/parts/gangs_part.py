@@ -106,7 +106,7 @@ def draw(source: random.Random) -> Gang:
     params = _params(model, source.choice([64, 128, 192, 256]), depth=source.choice([2, 3, 4]))
     params["size"] = source.choice([96, 128])
     if source.random() < 0.25:
-        params["precision"] = "amp"
+        params["arithmetic"] = "amp"
     axes = ["dp_shard"] + ["tp"] * (model in divided.TENSOR_PARALLEL) + ["spatial"] * (model in divided.SPATIAL)
     spread: dict[str, Any] = {source.choice(axes): num}
     if source.random() < 0.3:

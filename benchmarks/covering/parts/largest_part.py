@@ -58,7 +58,7 @@ def _limited(model: str, limit_mib: int, **more: Any) -> Limited:
 _CASES = [
     _limited("mlp", 200, optimizer="SGD"),
     _limited("lstm", 256),
-    _limited("lstm", 256, precision="bf16", optimizer="SGD"),
+    _limited("lstm", 256, arithmetic="bf16", optimizer="SGD"),
     _limited("lstm_projected", 256),
     _limited("gru", 300),
     _limited("rnn", 300),
@@ -76,10 +76,10 @@ _CASES = [
     _limited("conv_3d", 300),
     _limited("generator", 300),
     _limited("encoder", 300),
-    _limited("encoder", 300, precision="amp", ema=True),
+    _limited("encoder", 300, arithmetic="amp", ema=True),
     _limited("transformer", 300),
     _limited("masked_attention", 250, clip="value"),
-    _limited("checkpointed", 300, precision="bf16"),
+    _limited("checkpointed", 300, arithmetic="bf16"),
     _limited("embedding_sparse", 200, optimizer="SparseAdam"),
     _limited("bag_sparse", 200, optimizer="SparseAdam"),
 ]

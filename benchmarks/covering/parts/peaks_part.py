@@ -27,7 +27,7 @@ from benchmarks.estimating.measuring.counted import peak_over_kept, steps
 from benchmarks.running.process import last_line
 from estimators.model import MIB
 
-BATCHES, PRECISIONS, NUM_FAMILIES = (3, 7, 13), ("fp32", "bf16", "amp"), 50
+BATCHES, ARITHMETIC, NUM_FAMILIES = (3, 7, 13), ("fp32", "bf16", "amp"), 50
 TRACKED_EVERY = 4  # MemTracker is asked about a part of the cases, because it takes as long as all the rest
 LEAST_BYTES = 1024  # of a block that counts: objects of Python and of C++ are smaller
 TITLE = "Peaks of models that nobody chose"
@@ -36,9 +36,9 @@ ABOUT = f"""\
 Peaks of two real steps, in a process where every allocation of {LEAST_BYTES} bytes or more from the C library is
 counted, less the memory that libraries keep when the model is gone. Smaller ones are objects of Python and C++, such as
 the nodes of autograd: half a MiB for a thousand operations. {NUM_FAMILIES} families are drawn by the seed, with one of
-three batches and one of three precisions each; the other cases are models of torch alone. `MemTracker` is torch's own
-estimate of the same steps of every fourth case or so, or why it fails. A refused case is not run; its reason is below
-the table."""
+three batches and one of three kinds of arithmetic each; the other cases are models of torch alone. `MemTracker` is
+torch's own estimate of the same steps of every fourth case or so, or why it fails. A refused case is not run; its
+reason is below the table."""
 
 
 def cases(quick: bool, seed: int) -> Sequence[Asked]:
@@ -51,7 +51,7 @@ def cases(quick: bool, seed: int) -> Sequence[Asked]:
     names = random.Random(seed).sample([name for name in LISTED if name not in UNAFFORDABLE], NUM_FAMILIES)
     drawn = [
         Asked(
-            "models/families", {"family": name, "precision": PRECISIONS[number % 3], "batch": BATCHES[number // 3 % 3]}
+            "models/families", {"family": name, "arithmetic": ARITHMETIC[number % 3], "batch": BATCHES[number // 3 % 3]}
         )
         for number, name in enumerate(names)
     ]
@@ -66,8 +66,8 @@ def plain_cases() -> list[Asked]:
     for number, name in enumerate(plain.MODELS):
         optimizer = special.get(name, "AdamW")
         for again in range(several.get(name, 1)):
-            precision = "fp32" if "sparse" in name else PRECISIONS[(number + again) % 3]
-            params = {"model": name, "precision": precision, "batch": BATCHES[(number // 3 + again) % 3]}
+            arithmetic = "fp32" if "sparse" in name else ARITHMETIC[(number + again) % 3]
+            params = {"model": name, "arithmetic": arithmetic, "batch": BATCHES[(number // 3 + again) % 3]}
             made += [Asked("plain", {**params, "optimizer": optimizer})] if optimizer else []
     for number, optimizer in enumerate(o for o in plain.OPTIMIZERS if o not in ("Muon", "SparseAdam")):
         made.append(Asked("plain", {"model": "mlp", "optimizer": optimizer, "batch": BATCHES[number % 3]}))
