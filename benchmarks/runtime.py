@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.curves.forks import in_forks
+from benchmarks.features.drawn import drawn
 from benchmarks.features.feature import ONE, Feature
 from benchmarks.features.running import HALF, WHOLE, predicted_peak, train_rank
 from benchmarks.features.table import FEATURES
@@ -108,8 +109,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="every second feature, each under one plan of two ranks")
     parser.add_argument("--features", default="", metavar="WORDS", help="only features with these words in their name")
+    parser.add_argument("--drawn", type=int, default=0, metavar="N", help="N combinations of data features instead (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the drawn combinations (0)")
     options = parser.parse_args()
-    chosen = [feature for feature in FEATURES if options.features in feature.name]
+    every = drawn(options.seed, options.drawn) if options.drawn else FEATURES
+    chosen = [feature for feature in every if options.features in feature.name]
     _warm_up()
     found: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="scamp-features-") as folder:

@@ -26,6 +26,7 @@ from workloads.protocol import Batch, Workload, defines
 from workloads.training.data.order import Order
 from workloads.training.data.reader import Failure, Reader, Request, begin_worker
 from workloads.training.faults import HostFault
+from workloads.training.memory.process_memory import host_copy
 from workloads.training.samples import evaluation_slices, rank_slices
 from workloads.training.seeds import drawn_from, seed_everything
 
@@ -41,7 +42,7 @@ class Feed(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether batches lie in memory that other processes have made, which is not counted as the rank's."""
+        """Whether batches lie in host memory that is not counted as the rank's."""
         ...
 
     def open(self) -> None:
@@ -109,12 +110,15 @@ class Repeated:
 class IndexFeed:
     """Calls ``train_batch`` and ``eval_batch``."""
 
-    is_shared = False
-
     def __init__(self, workload: Workload, plan: Plan, rank: int, seed: int) -> None:
         self._workload, self._plan, self._rank, self._seed = workload, plan, rank, seed
         self._order = Order(workload, seed)
         self._draws_samples = False  # whether ``train_batch`` draws random numbers
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all micro-batches of a step wait on the host, as they were made together."""
+        return self._draws_samples
 
     def open(self) -> None:
         for make_batch in (self._workload.train_batch, self._workload.eval_batch):
@@ -139,7 +143,7 @@ class IndexFeed:
             seed_everything((seed, step), workload)
             whole = workload.train_batch(indices)
             places = rank_slices(torch.arange(len(indices)), plan, self._rank)
-            made = [tree_map_only(Tensor, lambda tensor: tensor[place], whole) for place in places]  # noqa: B023
+            made = [tree_map_only(Tensor, lambda tensor: host_copy(tensor[place]), whole) for place in places]  # noqa: B023
             del whole
         seed_everything((seed, step, plan.data_rank(self._rank)), workload)
         more = parts[len(made) :]
