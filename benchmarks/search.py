@@ -14,6 +14,8 @@ from typing import Any
 
 from benchmarks.searching.asking import asking
 from benchmarks.searching.equal_samplers import CASES, first_difference
+from benchmarks.searching.fronts import nasgraph
+from benchmarks.searching.launched import launched
 from benchmarks.searching.one_shot import STEPS, one_shot
 from benchmarks.searching.population import population
 from benchmarks.searching.proxy_ranks import proxy_ranks
@@ -36,6 +38,8 @@ def main() -> None:
         **(nas201(2, 40, ["tpe", EVOLUTION]) if options.quick else nas201(40)),
         **(hpobench(2, 25, ["tpe"]) if options.quick else hpobench(20)),
         **population(num_seeds=2 if options.quick else 30),
+        **(nasgraph(2, 25, ["tpe"]) if options.quick else nasgraph(20)),
+        **launched(num_seeds=2 if options.quick else 20),
         **proxy_ranks(num_seeds=1 if options.quick else 10),
         **one_shot(num_seeds=1 if options.quick else 8, steps=100 if options.quick else STEPS),
         **resuming(),

@@ -45,6 +45,7 @@ class Study:
     created_at: float
     finished_at: float | None
     warnings: tuple[str, ...] = ()  # what was doubtful when it was submitted: parameters that may not be read, say
+    regret_bound: float | None = None  # what is left to gain, with high probability; None: not known
 
 
 @dataclass(frozen=True)  # without slots, which a cached property cannot have

@@ -161,6 +161,13 @@ class SummaryView(View):
             " of the first objective first; at most 100, evenly chosen. Empty with one objective"
         ),
     ]
+    regret_bound: Annotated[
+        float | None,
+        Field(
+            description="with `budget.terminator`, how much better than the best found any candidate may be, with high"
+            " probability; null while it is not known"
+        ),
+    ]
     best_metrics: Annotated[dict[str, float | None], Field(description="metrics of the best trial's last evaluation")]
     learned: list[LearnedView]
 

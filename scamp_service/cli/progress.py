@@ -123,6 +123,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
         )
     if corrections := [family for family in summary["learned"] if family["extra_bytes"]]:
         words.append(f"learned: {', '.join(map(_correction, corrections))}")
+    if (bound := summary["regret_bound"]) is not None:
+        words.append(f"no candidate is likely to be better by more than {bound:.3g}")
     if front := summary["front"]:
         numbers = ", ".join(str(one["trial"]) for one in front)
         words.append(f"{_plural(len(front), 'trial')} on the Pareto front: {numbers}")
@@ -151,7 +153,9 @@ def _best_line(summary: Mapping[str, Any], metric: str) -> str:
         return f"Pareto front: {_plural(len(front), 'trial')} ({numbers})"
     if not best:
         return f"{metric}: none yet"
-    return f"best {metric} {best['value']:.4f} by trial {best['trial']} ({best['plan']})"
+    bound = summary["regret_bound"]
+    left = "" if bound is None else f"; at most {bound:.3g} left to gain"
+    return f"best {metric} {best['value']:.4f} by trial {best['trial']} ({best['plan']}){left}"
 
 
 def _fill(devices: Sequence[Mapping[str, Any]]) -> Table:

@@ -308,6 +308,7 @@ class Controller:
             state=study.state,
             num_trials=sum(counts.values()) - int(tallies.get(BESIDE, 0)),
             exhausted=self._proposing.is_exhausted(study.id),
+            regret_bound=study.regret_bound,
             used_up=self._limit_reached(study, self._specs.read(study)),
             broken=(
                 self._why_broken(study, failed)
@@ -321,6 +322,9 @@ class Controller:
         budget, now = spec.budget, self._clock()
         if spec.targets and (why := self._target_reached(study, spec)):
             return why
+        bound = study.regret_bound
+        if budget.terminator is not None and bound is not None and bound <= budget.terminator.regret:
+            return f"no candidate is likely to be better by more than {bound:.4g} (budget.terminator)"
         if budget.seconds is not None and now - study.created_at >= budget.seconds:
             return f"the study has used up its {budget.seconds:g} s (budget.seconds)"
         if budget.device_hours is not None:
@@ -395,6 +399,8 @@ class Controller:
                 placed = list(enumerate(candidates, first_number))
                 self._store.create_trials(study_id, placed, parents=numbered, now=now)
                 self._proposing.stored(study_id, is_last)  # only now: had this failed, they would be stored again
+            case e.NoteRegret(study_id, regret):
+                self._store.note_regret(study_id, regret, now=now)
             case e.FinishStudy(study_id, to, reason):
                 expected = [StudyState.RUNNING, StudyState.STOPPING]
                 if self._store.move_study(study_id, expected, to, reason=reason, now=now):

@@ -13,6 +13,7 @@ from scamp_service.search.constrained import Constrained
 from scamp_service.search.grid import Grid
 from scamp_service.search.history import Active, Completed, History, Past, Shown
 from scamp_service.search.priors import Priors
+from scamp_service.search.regret import RegretBound
 from scamp_service.search.samplers.evolution import Evolution
 from scamp_service.search.samplers.optuna_samplers import BruteForce, CmaEs, Gp, Nsga2, Nsga3, Qmc, Tpe
 from scamp_service.search.samplers.random_sampler import RandomSampler
@@ -42,13 +43,14 @@ SAMPLERS: Mapping[str, type[Sampler]] = {
 def reads_history(spec: StudySpec) -> bool:
     """Whether proposals for a study depend on its earlier trials."""
     known = SAMPLERS.get(spec.search.sampler.name)
-    return known is None or known.reads_history or spec.search.one_shot is not None
+    needs_results = spec.search.one_shot is not None or spec.budget.terminator is not None
+    return known is None or known.reads_history or needs_results
 
 
 def in_process(spec: StudySpec) -> bool:
-    """Whether the study's sampler runs in a process of its own."""
+    """Whether the study's sampler runs in a process of its own. The bound on the regret imports torch, too."""
     known = SAMPLERS.get(spec.search.sampler.name)
-    return known is None or known.in_process
+    return known is None or known.in_process or spec.budget.terminator is not None
 
 
 class Search:
@@ -62,6 +64,9 @@ class Search:
         self._history = History(spec.every_objective, spec.predicted)
         self._constrained = Constrained(spec)
         self._slots = slots_of(spec.space)
+        self._regret_bound = RegretBound(spec)
+        self.regret: float | None = None
+        """Bound on the regret when it was asked last; None if there is nothing new to say."""
         self.parents: Sequence[int | None] = ()
         """For each candidate that was proposed last the trial with whose weights it begins; empty if none has one."""
 
@@ -77,12 +82,15 @@ class Search:
         are remembered. Trials from ``first_number`` on are ignored. Raises ``NoCandidate``.
         """
         shown = Shown()
-        if self._sampler.reads_history:
+        if self._sampler.reads_history or self._regret_bound.is_wanted:
             for past in history:
                 self._history.count(past)
                 if past.origin is not Origin.EXTERNAL or is_candidate(self._slots, past.params):
                     self._history.learn(past)
             shown = self._history.shown(first_number + self._history.num_beside, self._sampler.shows_most)
+        self.regret = self._regret_bound.of(shown.completed)
+        if not self._sampler.reads_history:
+            shown = Shown()
         if picks > 1:
             num_picks = 1 if first_number < len(self._starts) else picks
             completed = [*self._earlier, *shown.completed]

@@ -20,11 +20,13 @@ class Proposal:
     """Parameters of as many candidates as were asked for, or of fewer if the sampler has none after them.
 
     ``parents`` has for each the number of the trial with whose weights it begins, or None; empty if none has one.
+    ``regret`` bounds the regret of what was found before; None if there is nothing new to say.
     """
 
     candidates: Sequence[Params]
     is_last: bool = False
     parents: Sequence[int | None] = ()
+    regret: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 
-REVISION = "0017"
+REVISION = "0018"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -211,6 +211,7 @@ studies = Table(
     Column("idempotency_key", Text, unique=True),
     Column("body_sha256", sa.String(64), nullable=False),
     Column("warnings", Names, nullable=False, default=()),
+    Column("regret_bound", Real),
 )
 
 _is_completed = sa.text("state = 'COMPLETED'")

@@ -177,6 +177,14 @@ HOLDS_LEASE = select(_L.c.epoch).where(_held).with_for_update(read=True)
 """On PostgreSQL nobody can take the lease before this transaction has ended. SQLite has one writer anyway."""
 
 
+NOTE_REGRET = (
+    sa.update(schema.studies)
+    .where(schema.studies.c.id == bindparam("_id"))
+    .values(_set("regret_bound"))
+    .returning(schema.studies.c.name, schema.studies.c.state)
+)
+
+
 @cache
 def move_study(legal: tuple[StudyState, ...], finishes: bool) -> Any:
     """UPDATE of a study's state if it is one of ``legal``; ``finishes`` also sets ``finished_at``."""

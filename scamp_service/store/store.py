@@ -204,6 +204,14 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         with self._write() as connection:
             return self._move_trial(connection, trial_id, expected, attempt, to, changes, sized, now)
 
+    def note_regret(self, study_id: int, bound: float, *, now: float) -> None:
+        """Store the bound on the regret of a study, in units of its objective."""
+        with self._write() as connection:
+            noted = connection.execute(sql.NOTE_REGRET, {"_id": study_id, "_regret_bound": bound}).first()
+            if noted:
+                data = {"id": study_id, "name": noted.name, "state": noted.state}
+                self._emit(connection, "study", data, now, study_id)
+
     def branch(self, trial: Trial, donor: Trial, params: Json, *, reason: str, step: int, now: float) -> bool:
         """End a PAUSED trial as PRUNED, and create a copy of ``donor`` with ``params`` in its place, or do nothing.
 

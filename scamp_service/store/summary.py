@@ -61,6 +61,8 @@ class Summary:
     - ``best_metrics``: the last evaluation of the best trial; None for NaN and infinity, which JSON does not have.
     - ``front``: with several objectives, the trials on the Pareto front, the best of the first objective first; at
       most ``FRONT_IN_SUMMARY``, evenly chosen from more. Then there is no best trial.
+    - ``regret_bound``: with ``budget.terminator``, how much better the best candidate of the space may be than the best
+      that was found, with high probability; None while it is not known.
     - ``learned``: the memory correction for each of the largest families of the study and each layout that it has run
       with.
     """
@@ -83,6 +85,7 @@ class Summary:
     wall_seconds: float
     best_metrics: Mapping[str, float | None] = field(default_factory=dict)
     front: Sequence[FrontTrial] = ()
+    regret_bound: float | None = None
     learned: Sequence[Json] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -115,6 +118,7 @@ def summarize(
         out_of_memory={"attempts": counted.num_oom, "least_excess_pct": counted.least_excess_pct},
         device_seconds=tallies.get(DEVICE_SECONDS, 0.0) + sum(device_seconds(one, now) for one in open_attempts),
         wall_seconds=(study.finished_at or now) - study.created_at,
+        regret_bound=study.regret_bound,
     )
 
 

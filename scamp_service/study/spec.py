@@ -88,24 +88,37 @@ class SearchOptions(Strict):
         return self.one_shot is not None or (isinstance(self.sampler, EvolutionOptions) and self.sampler.inherit)
 
 
+class Terminator(Strict):
+    """Ends a study once little is left to gain: by Optuna's bound on the regret, which holds with high probability.
+
+    The regret is how much better the best candidate of the space is than the best that was found. It is bounded from
+    ``min_trials`` completed trials on, and the study ends once the bound is at most ``regret``.
+    """
+
+    regret: Annotated[Number, Field(gt=0, le=10**9)]
+    min_trials: Annotated[Integer, Field(ge=2, le=MAX_TRIALS)] = 20
+
+
 class Budget(Strict):
     """Limits of a study. It ends when it has tried all ``trials``, or earlier.
 
     It also ends ``seconds`` after it was submitted, once its trials have held devices for ``device_hours`` (hours ×
-    devices), or once one has reported the ``target``, with several objectives a mapping from metrics to values; what
-    runs then counts with its newest value. ``steps`` are the optimizer steps of one trial, with an evaluation after
-    every ``report_every`` of them. With ``epochs`` a trial makes so many passes over its training samples instead: then
-    steps, reports and rungs are counted in epochs, each of as many optimizer steps as the candidate's batch needs.
-    ``max_concurrent`` limits the trials that run at once. A trial may be lost ``max_lost`` times without a new
-    checkpoint in between, and run out of memory ``max_oom`` times, before it fails. An attempt that makes no progress
-    for ``stall_seconds`` is ended; without a value it is 50 of its steps, at least 300 s, and 900 s before the first
-    steps are timed. A trace of a candidate may take ``trace_seconds`` of processor time.
+    devices), or once one has reported the ``target``, with several objectives a mapping from metrics to values, or once
+    the ``terminator`` expects little more; what runs then counts with its newest value. ``steps`` are the optimizer
+    steps of one trial, with an evaluation after every ``report_every`` of them. With ``epochs`` a trial makes so many
+    passes over its training samples instead: then steps, reports and rungs are counted in epochs, each of as many
+    optimizer steps as the candidate's batch needs. ``max_concurrent`` limits the trials that run at once. A trial may
+    be lost ``max_lost`` times without a new checkpoint in between, and run out of memory ``max_oom`` times, before it
+    fails. An attempt that makes no progress for ``stall_seconds`` is ended; without a value it is 50 of its steps, at
+    least 300 s, and 900 s before the first steps are timed. A trace of a candidate may take ``trace_seconds`` of
+    processor time.
     """
 
     trials: Annotated[Integer, Field(ge=1, le=MAX_TRIALS)] = 20
     seconds: Annotated[Number, Field(gt=0, le=10**9)] | None = None
     device_hours: Annotated[Number, Field(gt=0, le=10**9)] | None = None
     target: Target | None = None
+    terminator: Terminator | None = None
     steps: Annotated[Integer, Field(ge=1, le=10**9)] = 100
     epochs: Annotated[Integer, Field(ge=1, le=10**6)] | None = None
     report_every: Annotated[Integer, Field(ge=1)] | None = None
@@ -218,6 +231,10 @@ class StudySpec(Strict):
         yield from self._constraint_complaints(slots, constraints)
         for position, start in enumerate(self.start_with):
             yield from self._start_complaints(f"start_with[{position}]", start, slots, constraints)
+        if self.budget.terminator is not None and self.search.one_shot is not None:
+            yield "budget.terminator is for searches that train each candidate; leave it out, or search.one_shot"
+        if self.budget.terminator is not None and all(slot.dimension.when for slot in slots):
+            yield "budget.terminator needs a parameter that every candidate has, and all of these have conditions"
         if len(self.start_with) > self.budget.trials:
             yield f"start_with has {len(self.start_with)} candidates, but the budget allows {self.budget.trials} trials"
         yield from self._stopping_complaints()
@@ -240,6 +257,8 @@ class StudySpec(Strict):
                 "stopping: all objectives are predicted, so nothing that a trial reports decides; leave "
                 "stopping out, or add a measured objective"
             )
+        if every.are_predicted and self.search.one_shot is not None:
+            yield "search.one_shot needs a measured objective, which it ranks candidates by"
         if every.is_several:
             yield from self._several_complaints()
         for one in every.each:
@@ -257,12 +276,19 @@ class StudySpec(Strict):
                 f"search.sampler: {sampler} knows one objective, and this study has {len(self.objectives)}; take "
                 "nsga2, nsga3, tpe, gp or another"
             )
+        if self.search.one_shot is not None:
+            yield (
+                f"search.one_shot ranks candidates by one value, and this study has {len(self.objectives)} objectives; "
+                "leave it out"
+            )
         for rule in self.stopping_rules:
             if rule.one_objective:
                 yield (
                     f"stopping: {rule.rule} judges a trial by one value, and this study has {len(self.objectives)} "
                     "objectives; take asha, hyperband, median, percentile or pbt, which compare trials by their rank"
                 )
+        if self.budget.terminator is not None:
+            yield "budget.terminator bounds the regret of one objective, and this study has several; leave it out"
         if isinstance(self.budget.target, int | float):
             yield (
                 "budget.target: give a value for each objective that matters, such as "

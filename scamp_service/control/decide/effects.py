@@ -97,6 +97,14 @@ class CreateTrials:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteRegret:
+    """Store the bound on the regret of a study, which may end it."""
+
+    study_id: int
+    regret: float
+
+
+@dataclass(frozen=True, slots=True)
 class FinishStudy:
     """Move a study to STOPPING or to a final state."""
 
@@ -105,7 +113,19 @@ class FinishStudy:
     reason: str = ""
 
 
-Effect = MoveTrial | Branch | MoveAttempt | Begin | Launch | StopGang | Size | Propose | CreateTrials | FinishStudy
+Effect = (
+    MoveTrial
+    | Branch
+    | MoveAttempt
+    | Begin
+    | Launch
+    | StopGang
+    | Size
+    | Propose
+    | CreateTrials
+    | NoteRegret
+    | FinishStudy
+)
 
 
 def study_of(effect: Effect) -> int:
@@ -115,7 +135,12 @@ def study_of(effect: Effect) -> int:
             return trial.study_id
         case Begin(order=order) | Launch(order=order):
             return order.study_id
-        case Propose(study_id=study_id) | CreateTrials(study_id=study_id) | FinishStudy(study_id=study_id):
+        case (
+            Propose(study_id=study_id)
+            | CreateTrials(study_id=study_id)
+            | NoteRegret(study_id=study_id)
+            | FinishStudy(study_id=study_id)
+        ):
             return study_id
         case MoveAttempt() | StopGang():
             return 0
@@ -140,5 +165,7 @@ def words_of(effect: Effect) -> str:
             return f"propose {count} candidates"
         case CreateTrials(candidates=candidates):
             return f"store {len(candidates)} candidates"
+        case NoteRegret(regret=regret):
+            return f"store the bound {regret:.4g} on the regret"
         case FinishStudy(to=to):
             return f"change the study to {to}"

@@ -57,6 +57,7 @@ class StudyRules:
     predicted: Predicted = NO_BOUNDS  # bounds on what is predicted of a trial that has not trained yet
     exhausted: bool = False  # the sampler has nothing more to propose
     broken: str = ""  # why its trials all fail; empty if they do not
+    regret_bound: float | None = None  # of what was found so far; None: not known
     used_up: str = ""  # which limit of its budget it has reached, other than the number of trials
 
     @property

@@ -28,11 +28,13 @@ class FilteredSearch:
         self._search, self._filter, self._score = search, chosen_by, score
         self.parents: Sequence[int | None] = ()
         """As in ``Search``."""
+        self.regret: float | None = None
+        """As in ``Search``."""
 
     def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
         """Parameters of the proposal ``first_number`` alone; none at the sampler's end. Raises what ``Search`` does."""
         found = self._search.propose(history, first_number, 1, self._filter.of)
-        self.parents = self._search.parents
+        self.parents, self.regret = self._search.parents, self._search.regret
         if len(found) <= 1:
             return found
         scores = self._score(found)

@@ -47,6 +47,8 @@ class OneShotSearch:
         self._spec, self._options, self._search = spec, options, search
         self._supernet: Past | None = None
         self._scored: dict[int, Past] = {}
+        self.regret: float | None = None
+        """Not known: the terminator is for other searches."""
         self.parents: Sequence[int | None] = ()
         """For each candidate that was proposed last the trial with whose weights it begins; empty if none has one."""
 

@@ -47,6 +47,8 @@ class RemoteSearch:
     any thread.
     """
 
+    regret: float | None = None
+    """As in ``Search``."""
     parents: Sequence[int | None] = ()
     """No sampler that runs in a process gives its candidates parents."""
 
@@ -101,6 +103,8 @@ class RemoteSearch:
             raise SearchEnded(str(answer["ended"])[:1000])
         if "error" in answer:
             raise SamplerFailed(f"the sampler failed: {str(answer['error'])[:1000]}")
+        regret = answer.get("regret")
+        self.regret = float(regret) if isinstance(regret, int | float) else None
         return self._checked(answer.get("candidates"), max(count, picks))
 
     def close(self) -> None:
@@ -184,6 +188,7 @@ def _json(past: Past) -> dict[str, Any]:
         "params": dict(past.params),
         "step": past.step,
         "value": past.value,
+        "values": None if past.values is None else list(past.values),
         "origin": past.origin,
         "quantities": dict(past.quantities),
     }

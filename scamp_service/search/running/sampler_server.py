@@ -13,7 +13,7 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -68,7 +68,7 @@ def _answers(requests: IO[bytes]) -> Iterator[Mapping[str, Any]]:
             search = _search(given) if search is None else search
             changed = [_Trial.of(one) for one in request["changed"]]
             candidates = search.propose(changed, request["first_number"], request["count"], request["picks"])
-            yield {"candidates": json.loads(json.dumps(candidates, allow_nan=False))}
+            yield {"candidates": json.loads(json.dumps(candidates, allow_nan=False)), "regret": search.regret}
         except SearchEnded as error:
             yield {"ended": str(error)}
         except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
@@ -121,6 +121,7 @@ class _Trial:
     params: Mapping[str, Any]
     step: int
     value: float | None
+    values: Sequence[float | None] | None
     origin: Any
     quantities: Mapping[str, float | None]
 

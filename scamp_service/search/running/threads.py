@@ -137,7 +137,9 @@ class ThreadProposer:
         try:
             search = self._search(job)
             candidates = search.propose(job.changed, job.first_number, job.count)
-            answer: Proposal | Exception = Proposal(candidates, len(candidates) < _most(job), search.parents)
+            answer: Proposal | Exception = Proposal(
+                candidates, len(candidates) < _most(job), search.parents, search.regret
+            )
         except Exception as error:
             answer = error
         except BaseException as error:  # such as SystemExit: it would end this thread alone, and nobody would answer

@@ -163,7 +163,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"search": {"seed": -1}}, "search.seed: "),
     ({"search": {"seed": True}}, "search.seed: must be an integer (got True)"),
-    ({"search": "tpe"}, "search: must be a mapping of sampler, seed, history, filter (got 'tpe')"),
+    ({"search": "tpe"}, "search: must be a mapping of sampler, seed, history, filter, one_shot (got 'tpe')"),
     (
         {"search": {"sampler": "grid"}, "space": {n: {"low": 0, "high": 999} for n in "ab"}},
         "the grid has 1000000 points",

@@ -9,6 +9,7 @@ import pytest
 from scamp_service.control.decide import effects as d
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Json
+from scamp_service.search.proposer import Asked, Proposal
 from tests.quick_store import empty_store
 from tests.scamp_service.control.decide.snapshots import ALIVE, effects, study
 from tests.simulation.faults import no_faults
@@ -56,6 +57,25 @@ class Limited(Simulation):
     def spec(self, number: int) -> Json:
         spec = super().spec(number)
         return {**spec, "stopping": {"rule": "none"}, "budget": {**spec["budget"], "trials": 1000, **self.limit}}
+
+
+def test_a_bound_on_the_regret_is_stored_before_more_trials_and_ends_the_study_once_it_is_small() -> None:
+    store = empty_store()
+    simulation = type("Simulated", (Limited,), {"limit": {"terminator": {"regret": 0.5}}})(store, 12, no_faults())
+    asked = {1: Asked(0, answer=Proposal([{"lr": 0.1}], regret=0.75))}
+    known: Any = {"trials": [], "studies": {1: study(num_trials=0)}, "asked": asked}
+    assert effects(**known) == [d.NoteRegret(1, 0.75)]
+    known["studies"] = {1: study(num_trials=0, regret_bound=0.75)}
+    assert [type(effect) for effect in effects(**known)] == [d.CreateTrials]
+    while not simulation.has_ended:
+        simulation.cycle()
+        if simulation.clock.now > 100:
+            for one in store.studies():
+                store.note_regret(one.id, 0.4, now=simulation.clock.now)
+        assert simulation.clock.now < 20_000
+    for ended in store.studies():
+        assert ended.state is StudyState.COMPLETED and ended.regret_bound == 0.4
+        assert ended.reason == "no candidate is likely to be better by more than 0.4 (budget.terminator)"
 
 
 @pytest.mark.parametrize(

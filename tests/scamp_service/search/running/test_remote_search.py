@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from scamp_service.lifecycle import TrialState
 from scamp_service.search.proposals import Search
 from scamp_service.search.proposer import Proposal, SearchEnded
 from scamp_service.search.running.remote_search import RemoteSearch, SamplerFailed
@@ -86,6 +87,16 @@ def test_a_built_in_sampler_proposes_the_same_in_a_process() -> None:
     with remote(spec) as search:
         assert search.propose(trials[:12], 12, 2) == Search(spec).propose(trials[:12], 12, 2)
         assert search.propose(trials[12:], 16, 2) == Search(spec).propose(trials, 16, 2), "it remembers the first ones"
+
+
+def test_a_sampler_in_a_process_gets_all_objectives_of_a_trial() -> None:
+    one, other = ({"metric": metric, "direction": "minimize"} for metric in ("m", "n"))
+    spec = study(GRID, "own.py:nsga", objective=one, objectives=[one, other])
+    with remote(spec) as search:
+        (params,) = search.propose([], 0, 1)
+        ended = [Trial(0, params, TrialState.COMPLETED, 10, 0.5, (0.5, 2.0))]
+        found = [search.propose(ended if number == 1 else [], number, 1) for number in range(1, 3)]
+    assert all(len(candidates) == 1 for candidates in found)
 
 
 @pytest.mark.parametrize("name", ["ready", "nsga"])

@@ -1,0 +1,131 @@
+"""Candidates that a search launches although they are infeasible or off its Pareto front, with and without knowing
+before the launch what they cost.
+
+The networks are those of the table of learning curves, in a user's file. What is predicted of them comes from a trace
+of each: ``python -m benchmarks.searching.launched`` traces them and writes ``predicted_table.json`` beside this file,
+which is committed. Both searches of a pair have the same sampler (TPE), seed and number of trials. The one without
+predictions launches every candidate, as it cannot know better.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import fmean, quantiles, stdev
+from typing import Any
+
+from benchmarks.searching.curve_table import BATCH, SPACE, curves, key_of
+from benchmarks.searching.tables import FIRST_SEED
+from estimators.model import MIB
+from scamp_service.lifecycle import Origin, TrialState
+from scamp_service.search.proposals import Search
+from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
+
+FILE = Path(__file__).with_name("predicted_table.json")
+FOLDER, WORKLOAD = Path(__file__).parent / "own_code", "digits_mlp.py:Digits"
+NUM_TRIALS = 60
+ACCURACY = {"metric": "accuracy", "direction": "maximize"}
+PEAK = {"metric": "predicted.peak_mib", "direction": "minimize"}
+SIZE = {"metric": "predicted.parameters", "direction": "maximize"}
+STUDIES: Mapping[str, tuple[Any, int | None]] = {
+    "accuracy and memory, a quarter of the networks within the bound": ([ACCURACY, PEAK], 0),
+    "accuracy and memory, half of the networks within the bound": ([ACCURACY, PEAK], 1),
+    "all objectives predicted: parameters and memory": ([SIZE, PEAK], None),
+}
+"""Objectives, and which quartile of the FLOPs bounds those of a candidate."""
+Quantities = Mapping[str, float]
+
+
+@cache
+def predicted() -> Mapping[tuple[Any, ...], Quantities]:
+    """The committed table: (width, depth, whether there is dropout) → what is predicted."""
+    rows = json.loads(FILE.read_text())
+    return {(row["width"], row["depth"], row["dropout"] > 0): row for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    number: int
+    params: Mapping[str, Any]
+    state: TrialState
+    value: float | None
+    values: tuple[float | None, ...] | None
+    quantities: Quantities
+    step: int = 1
+    origin: Origin = Origin.SEARCH
+
+
+def spec_of(objectives: Any, most_flops: float | None, seed: int) -> StudySpec:
+    """A study of these networks."""
+    bounds = {} if most_flops is None else {"predicted": {"flops": {"max": most_flops}}}
+    head = {"name": "table", "workload": "table.py:Table", "objectives": objectives, "space": SPACE, **bounds}
+    return parse_study({**head, "search": {"sampler": "tpe", "seed": seed}})
+
+
+def num_wasted(objectives: Any, quartile: int | None, seed: int, *, knows: bool) -> int:
+    """Launched candidates that break the bound or are off the front that the search has found within it."""
+    limit = None if quartile is None else quantiles((row["flops"] for row in predicted().values()), n=4)[quartile]
+    spec = spec_of(objectives, limit if knows else None, seed)
+    search, every, launched = Search(spec), spec.every_objective, list[tuple[bool, tuple[float, ...]]]()
+    ended: list[_Trial] = []
+    for number in range(NUM_TRIALS):
+        (params,) = search.propose(ended, number, 1)
+        row = predicted()[params["width"], params["depth"], params["dropout"] > 0]
+        accuracy, fits = max(curves()[key_of(params)].accuracies), limit is None or row["flops"] <= limit
+        trained = _Trial(
+            number, params, TrialState.COMPLETED, accuracy if every.measured else row["parameters"],
+            (accuracy, None) if every.measured else None, row,
+        )  # fmt: skip
+        values = every.values_of(trained)
+        assert values is not None
+        if knows and not fits:
+            trained = _Trial(number, params, TrialState.INFEASIBLE, None, None, row)
+        elif knows and every.are_predicted and any(every.dominates(one, values) for _, one in launched):
+            trained = _Trial(number, params, TrialState.PRUNED, row["parameters"], None, row)
+        else:
+            launched.append((fits, values))
+        ended = [trained]
+    feasible = [values for fits, values in launched if fits]
+    return len(launched) - len(every.front(feasible))
+
+
+def launched(num_seeds: int) -> Mapping[str, Any]:
+    """Ratio of wasted launches with predictions to those without, for each study."""
+    print(f"\n{f'launched in vain, of {NUM_TRIALS} candidates':68}{'with':>16}{'without':>16}")
+    ratios = {}
+    for name, study in STUDIES.items():
+        seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
+        both = [[num_wasted(*study, seed, knows=knows) for seed in seeds] for knows in (True, False)]
+        ratios[name] = round(fmean(both[0]) / fmean(both[1]), 3)
+        print(f"{name:68}{''.join(f'{fmean(one):9.1f} ±{stdev(one):5.1f}' for one in both)}")
+    print(f"mean ± standard deviation over {num_seeds} seeds")
+    return {"launched_ratio": ratios, "launched_seeds": num_seeds}
+
+
+def traced() -> Iterator[Quantities]:
+    """What is predicted of each network, from a trace of it."""
+    from scamp_service.sizing.estimate import Estimator, devices
+    from scamp_service.study.user_code import bundle_code
+
+    names = ("width", "depth", "dropout")
+    code = bundle_code(FOLDER / "study.yaml", WORKLOAD)
+    with tempfile.TemporaryDirectory() as cache_dir, Estimator(WORKLOAD, code, Path(cache_dir)) as estimator:
+        for point in itertools.product(*(SPACE[name]["ordinal"] for name in names[:2]), (0.0, 0.2)):
+            known = dict(zip(names, point, strict=True))
+            found = estimator.estimate({"lr": 1e-3, "batch": BATCH, **known}, devices(1, 96))
+            yield {
+                **known,
+                "peak_mib": round(found.choice.prediction.expected_bytes / MIB, 4),  # type: ignore[union-attr]
+                "flops": found.profile.flops_per_sample or 0.0,
+                "parameters": found.profile.num_params,
+            }
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(list(traced())) + "\n")

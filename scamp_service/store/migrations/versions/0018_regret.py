@@ -1,0 +1,13 @@
+"""Adds the bound on the regret of a study."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0018"
+down_revision = "0017"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("scamp_studies", sa.Column("regret_bound", sa.Double()))
