@@ -125,6 +125,7 @@ class Trial:
     parent_step: int | None = None  # step of the parent's checkpoint, with which this one begins
     values: tuple[float | None, ...] | None = None  # of each objective, at ``step``, None for predicted ones; None: the
     # study has one objective, or nothing is reported yet
+    best_step: int | None = None  # of ``value`` in a study whose trials count by their best report; None: ``step``
 
     @property
     def parent(self) -> CheckpointName | None:

@@ -12,7 +12,7 @@ from api.routes.parameters import Number, StudyId, TheSettings, TheStore
 from api.views.files import FileView, file_view
 from api.views.view import Page
 from scamp_service.errors import NotFound
-from scamp_service.exchange.trial_files import archive, kept_path, list_kept
+from scamp_service.exchange.trial_files import archive, counted_checkpoint, kept_path, list_kept
 
 router = APIRouter(prefix="/v1/studies/{study_id}/trials/{number}", tags=["trials"])
 
@@ -40,9 +40,13 @@ def get_file(
 
 @router.get("/checkpoint", responses=problems(404), response_class=StreamingResponse)
 def get_checkpoint(study_id: StudyId, number: Number, store: TheStore, settings: TheSettings) -> StreamingResponse:
-    """Download the trial's last checkpoint as a tar archive. `scamp weights` turns it into a file for `torch.load`."""
+    """Download the trial's last checkpoint as a tar archive, or that of its best report if that one counts.
+
+    `scamp weights` turns it into a file for `torch.load`.
+    """
     trial = store.trial_by_number(study_id, number)
-    checkpoint = store.checkpoints([trial.id]).get(trial.id)
+    last = store.checkpoints([trial.id]).get(trial.id)
+    checkpoint = counted_checkpoint(settings.checkpoints, trial, last)
     if checkpoint is None:
         raise NotFound(f"trial {number} of study {study_id} has no checkpoint")
     name = f"study-{study_id}-trial-{number}-step-{checkpoint.step}.tar"

@@ -33,6 +33,9 @@ class TrialView(View):
     parent_number: Annotated[
         int | None, Field(description="number of the trial with whose weights it began; null: it began anew")
     ]
+    best_step: Annotated[
+        int | None, Field(description="step of `value` where trials count by their best report; null: `step`")
+    ]
     parent_step: Annotated[int | None, Field(description="step of the checkpoint of that trial; null: it began anew")]
     attempt: Annotated[int, Field(description="number of attempts so far")]
     params: dict[str, Any]

@@ -72,6 +72,7 @@ class Report:
     checkpoint_step: int = -1
     step_seconds: float = 0.0
     timed_steps: int = 0
+    best_of: str = ""
 
 
 class Sink:
@@ -103,6 +104,7 @@ class Sink:
             metrics=report.metrics,
             logs=report.logs,
             objectives=report.objectives,
+            best_of=report.best_of,
             measured_bytes=report.measured_bytes,
             checkpoint_step=report.checkpoint_step,
             step_seconds=report.step_seconds,

@@ -25,7 +25,9 @@ class Order:
 
     ``metrics`` are the study's objectives. Without a checkpoint ranks begin with weights of the ``donor``, if there is
     one. They train until step ``until`` of ``steps``; None: to the end. Without steps they evaluate once. Other trials
-    may need the checkpoints in ``keep``. ``number`` is the trial's in its study. All steps are epochs if it is
+    may need the checkpoints in ``keep``. ``number`` is the trial's in its study.
+    With ``best_of``, the direction of its objective, the trial counts by its best report, and keeps the checkpoint of
+    it; ``best`` is the best value so far, and its step. All steps are epochs if it is
     ``in_epochs``.
     """
 
@@ -47,6 +49,8 @@ class Order:
     donor: Donor | None = None
     number: int = 0
     in_epochs: bool = False
+    best_of: str = ""
+    best: tuple[float, int] | None = None
 
     @property
     def key(self) -> str:

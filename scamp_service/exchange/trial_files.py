@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scamp_service.errors import NotFound
+from scamp_service.model import Trial
 from workloads.training.checkpoints.name import CheckpointName, trial_folder
 from workloads.trial import ARTIFACTS, checked_name, kept_files
 
@@ -39,6 +40,12 @@ def kept_path(root: Path, trial_id: int, name: str) -> Path:
     if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
         raise NotFound(f"the trial keeps no file {name[:100]!r}")
     return path
+
+
+def counted_checkpoint(root: Path, trial: Trial, last: CheckpointName | None) -> CheckpointName | None:
+    """The checkpoint by which a trial counts: that of its best report if this is kept, or else the ``last`` one."""
+    best = None if trial.best_step is None else CheckpointName(trial.id, trial.best_step)
+    return best if best is not None and best.folder(root).is_dir() else last
 
 
 def archive(root: Path, checkpoint: CheckpointName) -> Iterator[bytes]:

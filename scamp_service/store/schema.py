@@ -259,6 +259,7 @@ trials = Table(
     Column("parent_number", sa.BigInteger),
     Column("parent_step", sa.BigInteger),
     Column("values", FloatList),
+    Column("best_step", sa.BigInteger),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
     Index("ix_scamp_trials_state", "state"),

@@ -154,6 +154,24 @@ UPDATE_VALUE = (
     .where(_of_trial, _T.c.attempt == bindparam("_attempt"))
     .values({**_measured, **_set("step", "value", "values")})
 )
+_is_better = {
+    "maximize": sa.or_(_T.c.value.is_(None), _T.c.value < bindparam("_value", type_=_T.c.value.type)),
+    "minimize": sa.or_(_T.c.value.is_(None), _T.c.value > bindparam("_value", type_=_T.c.value.type)),
+}
+UPDATE_BEST = {
+    direction: sa.update(_T)
+    .where(_of_trial, _T.c.attempt == bindparam("_attempt"))
+    .values(
+        {
+            **_measured,
+            **_set("step"),
+            "value": sa.case((is_better, bindparam("_value", type_=_T.c.value.type)), else_=_T.c.value),
+            "best_step": sa.case((is_better, bindparam("_best_step", type_=_T.c.best_step.type)), else_=_T.c.best_step),
+        }
+    )
+    for direction, is_better in _is_better.items()
+}
+"""By the direction of the objective: sets the value of a trial that counts by its best report, if this is better."""
 UPDATE_MEASURED = sa.update(_T).where(_of_trial).values(_measured)
 
 INSERT_EVENT = sa.insert(schema.events)

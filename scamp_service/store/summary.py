@@ -58,7 +58,8 @@ class Summary:
     - ``out_of_memory``: ``attempts`` counts the attempts that ran out of memory. They give only a lower bound, so they
       are not in the prediction error. ``least_excess_pct`` is how far the worst exceeded its prediction, at least.
     - ``device_seconds``: seconds × devices held. ``wall_seconds``: from creation to the end, or until now.
-    - ``best_metrics``: the last evaluation of the best trial; None for NaN and infinity, which JSON does not have.
+    - ``best_metrics``: the last evaluation of the best trial, or its best where that counts; None for NaN and infinity,
+      which JSON does not have.
     - ``front``: with several objectives, the trials on the Pareto front, the best of the first objective first; at
       most ``FRONT_IN_SUMMARY``, evenly chosen from more. Then there is no best trial.
     - ``regret_bound``: with ``budget.terminator``, how much better the best candidate of the space may be than the best
@@ -133,8 +134,11 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
     summary = replace(summary, learned=learned, front=front_of(store, study_id, objectives))
     if best is None:
         return summary
-    evaluations = store.metrics(best.id, after=best.step - 1)
-    last = evaluations[-1].values if evaluations else {}
+    if best.best_step is None:
+        evaluations = store.metrics(best.id, after=best.step - 1)[-1:]
+    else:
+        evaluations = store.metrics(best.id, after=best.best_step - 1, limit=1)
+    last = evaluations[0].values if evaluations else {}
     return replace(
         summary, best_metrics={name: value if math.isfinite(value) else None for name, value in last.items()}
     )

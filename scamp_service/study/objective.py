@@ -23,12 +23,16 @@ def measured(metrics: Iterable[str]) -> list[str]:
 
 
 class Objective(Strict):
-    """The metric to optimize: a key of what ``evaluate()`` returns, or ``PREDICTED`` and a predicted quantity."""
+    """The metric to optimize: a key of what ``evaluate()`` returns, or ``PREDICTED`` and a predicted quantity.
+
+    A trial counts by its last report, or by the best of its reports, whose checkpoint is then kept as well.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     metric: Title
     direction: Literal["maximize", "minimize"] = "maximize"
+    at: Literal["last", "best"] = "last"
 
     @classmethod
     def of_spec(cls, spec: Mapping[str, Any]) -> Self:

@@ -52,6 +52,11 @@ class Objectives:
 
     each: tuple[Objective, ...]
 
+    @property
+    def best_of(self) -> str:
+        """The direction of the objective by whose best report trials count; empty if they count by their last one."""
+        return self.each[0].direction if self.each[0].at == "best" else ""
+
     @classmethod
     def of_spec(cls, spec: Mapping[str, Any]) -> Self:
         """The objectives in the JSON of a stored study. They were checked when it was submitted, not again here."""

@@ -251,6 +251,8 @@ class StudySpec(Strict):
             )
         if len(set(every.names)) < len(every.names):
             yield "objectives: each must have another metric"
+        if len(every.each) > 1 and any(one.at == "best" for one in every.each):
+            yield "at: best is for studies with one objective; with several, a trial counts by its last report"
         yield from self._target_complaints()
         if every.are_predicted and not all(isinstance(rule, NeverOptions) for rule in self.stopping_rules):
             yield (

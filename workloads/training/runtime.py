@@ -65,6 +65,8 @@ class Job:
     checkpoints and reports are optimizer steps, or epochs if the job is ``in_epochs``. ``each`` counts the optimizer
     steps in one step of a checkpoint or report. Without a checkpoint to resume from, the model begins with
     weights of ``donor``. Without steps it is evaluated once. Each evaluation must return all ``metrics``.
+    With ``best_of`` (``maximize`` or ``minimize``) each evaluation with a better value of the first metric is followed
+    by a checkpoint, which is kept; ``best`` is what earlier attempts have reached: the value, and its step.
     """
 
     candidate: Candidate
@@ -85,6 +87,8 @@ class Job:
     in_epochs: bool = False
     each: int = 1
     donor: Donor | None = None
+    best_of: str = ""
+    best: tuple[float, int] | None = None
 
     @property
     def last_step(self) -> int:
@@ -274,10 +278,13 @@ class _Run:
     num_timed: int = 0
     phase_losses: dict[str, list[float]] = field(default_factory=dict)  # since the last report
     present_step: int = 0
+    best: tuple[float, int] | None = None  # the best value of a trial that counts by it, and its step
 
     def train(self) -> Literal["done", "stopped"]:
         job = self.job
         start = self._resume()
+        if job.best is not None and job.best[1] <= start // job.each:  # a later one is evaluated again
+            self.best = job.best
         expect_agreement(self.model, self.mesh, "before they train")
         measured_step = min(start + MEASURED_STEP, job.last_step - 1)
         losses: list[float] = []
@@ -401,12 +408,25 @@ class _Run:
                 "objective to one of these, or return that metric from evaluate"
             )
         updates_of(self.model).after_evaluation(self.workload, values)
+        is_best = self._is_best(step, values)
         if self.rank == 0:
             if self.step_seconds:
                 self.reporter.timed(median(self.step_seconds), self.num_timed)
             self.reporter.metrics(step // self.job.each, values)
-        if step and (step == self.job.last_step or self._checkpoint_is_due()):
+        if step and (is_best or step == self.job.last_step or self._checkpoint_is_due()):
             self._checkpoint(step)
+
+    def _is_best(self, step: int, values: Mapping[str, float]) -> bool:
+        """Whether this is the best evaluation of the trial, if that one counts. Rank 0 decides for all ranks."""
+        if not self.job.best_of:
+            return False
+        value = values[self.job.metrics[0]]
+        before = self.best[0] if self.best else math.nan
+        is_better = value > before if self.job.best_of == "maximize" else value < before
+        is_best = math.isfinite(value) and (self.best is None or is_better)
+        if is_best := bool(self._sum(torch.tensor(float(is_best and self.rank == 0)))):
+            self.best = value, step // self.job.each
+        return is_best
 
     def _checkpoint_is_due(self) -> bool:
         """Whether to write a checkpoint: at the first evaluation, then if it takes only a small share of the time.
@@ -420,7 +440,12 @@ class _Run:
     def _checkpoint(self, step: int) -> None:
         began = time.monotonic()
         with self.held.during(Phase.CHECKPOINT), self.held.uncounted():
-            needed, name = self.reporter.needed_checkpoints(), CheckpointName(self.job.trial_id, step // self.job.each)
+            needed, name = (
+                {*self.reporter.needed_checkpoints()},
+                CheckpointName(self.job.trial_id, step // self.job.each),
+            )
+            if self.best is not None:
+                needed.add(CheckpointName(self.job.trial_id, self.best[1]))
             checkpoint.save(self.job.checkpoint_root, name, self.model, self.optimizer, needed)
         self.checkpoint_at = time.monotonic()
         self.checkpoint_seconds = self.checkpoint_at - began

@@ -41,7 +41,9 @@ function drawValue({ trial, study }) {
     .map((objective) => objective.metric)
     .join(" / ");
   setText(byId("value-label"), names.charAt(0).toUpperCase() + names.slice(1));
-  setText(byId("value"), (isSeveral(study.spec) ? (trial.values ?? []) : [trial.value]).map(metric).join(" / "));
+  const value = (isSeveral(study.spec) ? (trial.values ?? []) : [trial.value]).map(metric).join(" / ");
+  const at = trial.best_step === null ? "" : ` at ${stepUnit(study.spec)} ${count(trial.best_step)}`;
+  byId("value").replaceChildren(value, h("small", {}, at));
   setText(byId("steps-label"), study.spec.budget.epochs ? "Epochs" : "Steps");
   byId("steps").replaceChildren(
     count(Math.max(0, trial.step)),

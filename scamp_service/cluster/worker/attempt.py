@@ -114,6 +114,8 @@ class Training:
             number=order.number,
             attempt=order.attempt,
             in_epochs=order.in_epochs,
+            best_of=order.best_of,
+            best=order.best,
         )
         return self.train(job, rank, world, self._store(rank, world), self.reports)
 

@@ -228,6 +228,7 @@ class Reports:
             attempt=order.attempt,
             token=order.token,
             objectives=order.metrics,
+            best_of=order.best_of,
             metrics=metrics,
             logs=logs,
             measured_bytes=self._measured_bytes,

@@ -36,6 +36,8 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         donor=s.donors.get(trial.id) if resume is None else None,
         number=trial.number,
         in_epochs=study.in_epochs,
+        best_of=study.objectives.best_of,
+        best=None if trial.value is None or trial.best_step is None else (trial.value, trial.best_step),
     )
 
 

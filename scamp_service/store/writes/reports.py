@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ class Reports(Transactions):
         checkpoint_step: int = -1,
         step_seconds: float = 0.0,
         timed_steps: int = 0,
+        best_of: str = "",
         now: float,
     ) -> bool:
         """Store one flush of a rank: metrics (repeats ignored), log lines, measured peak and step time, and the last
@@ -52,9 +54,10 @@ class Reports(Transactions):
 
         ``trial.step`` and ``trial.value`` come from the newest metric row that has all ``objectives`` that evaluations
         report, of which the first is the value. If there are several, so does ``trial.values``, with None for those
-        that are predicted. ``measured_bytes`` of trial and attempt can only grow. ``step_seconds`` is the median of
-        ``timed_steps`` steps (0: no step was), and that of the most steps is kept. The report is stale when the attempt
-        is not STARTING or RUNNING, or when the token differs.
+        that are predicted. With ``best_of``, the direction of the only objective, ``trial.value`` is the best finite
+        value so far, and ``trial.best_step`` its step. ``measured_bytes`` of trial and attempt can only grow.
+        ``step_seconds`` is the median of ``timed_steps`` steps (0: no step was), and that of the most steps is kept.
+        The report is stale when the attempt is not STARTING or RUNNING, or when the token differs.
         """
         rows: list[Metric | LogLine] = [*metrics, *logs]
         assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "a flush belongs to one attempt"
@@ -76,9 +79,15 @@ class Reports(Transactions):
             is_timed = timed_steps > 0 and newest.timed_steps == timed_steps  # otherwise a newer flush has set the time
             peak = {"_measured_bytes": measured_bytes, "_measured_step_seconds": step_seconds if is_timed else None}
             if valued and newest.objective_seq == valued.seq:  # otherwise a newer flush has already set the value
-                every = [valued.values.get(name) for name in objectives] if len(objectives) > 1 else None
-                value = {"_step": valued.step, "_value": valued.values[reported[0]], "_values": every, **peak}
-                connection.execute(sql.UPDATE_VALUE, {"_id": trial_id, "_attempt": attempt, **value})
+                new = {"_id": trial_id, "_attempt": attempt, "_step": valued.step, **peak}
+                if best_of:
+                    best = _best(metrics, reported[0], best_of)
+                    reached = {"_value": best.values[reported[0]], "_best_step": best.step} if best else _NOTHING
+                    connection.execute(sql.UPDATE_BEST[best_of], {**new, **reached})
+                else:
+                    every = [valued.values.get(name) for name in objectives] if len(objectives) > 1 else None
+                    reached = {"_value": valued.values[reported[0]], "_values": every}
+                    connection.execute(sql.UPDATE_VALUE, {**new, **reached})
             elif measured_bytes or is_timed:
                 connection.execute(sql.UPDATE_MEASURED, {"_id": trial_id, **peak})
             if measured_bytes or is_timed:
@@ -121,6 +130,16 @@ class Reports(Transactions):
         self._database.order_commits(connection)  # a reader follows logs by row id
         insert = self._insert_new(schema.logs, "trial_id", "attempt", "rank", "seq")
         connection.execute(insert, [_fields_of(row) for row in rows])
+
+
+_NOTHING = {"_value": None, "_best_step": None}
+
+
+def _best(rows: Sequence[Metric], metric: str, direction: str) -> Metric | None:
+    """The first of the rows with the best finite value of ``metric``."""
+    sign = -1 if direction == "maximize" else 1
+    finite = [row for row in rows if metric in row.values and math.isfinite(row.values[metric])]
+    return min(finite, key=lambda row: (sign * row.values[metric], row.seq), default=None)
 
 
 def _fields_of(row: Metric | LogLine) -> dict[str, Any]:

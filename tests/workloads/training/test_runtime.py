@@ -10,7 +10,7 @@ import torch
 
 from estimators.model import Candidate, Plan
 from tests.workloads.one_rank import Collected
-from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.checkpoints.name import CheckpointName, written_checkpoints
 from workloads.training.runtime import Job, train
 
 # fp32 sums in another order, over a few steps of AdamW; a wrong scale or sample shows up at 1e-2.
@@ -181,7 +181,7 @@ def test_epochs_are_the_unit_of_reports_and_checkpoints_also_after_a_resume(
         saved = tmp_path / f"{in_epochs}"
         job = Job(
             Candidate("tied.py:Tied", None, {}), tmp_path, Plan(16), 0, steps, 1 if in_epochs else 4, None, saved, 1,
-            start, "loss", until=until, in_epochs=in_epochs,
+            start, ["loss"], until=until, in_epochs=in_epochs,
         )  # fmt: skip
         assert train(job, 0, 1, None, reporter) == "done"
         return reporter
@@ -292,3 +292,22 @@ def test_an_objective_that_the_workload_does_not_report_is_refused(ranks: Any) -
     (answer,) = ranks.train(Plan(64), metric="f1")
     assert answer["error"] == "WorkloadError"
     assert "reports accuracy, loss, train_loss" in answer["message"]
+
+
+def test_the_checkpoint_of_the_best_report_is_kept_also_over_a_resume(tied: dict[str, Any], tmp_path: Path) -> None:
+    """The loss falls with each report, so the first is the largest: by ``maximize`` it stays the best."""
+
+    def trained(until: int, resume: int, best: tuple[float, int] | None) -> Collected:
+        reporter = Collected(None)
+        start = CheckpointName(1, resume) if resume else None
+        job = Job(
+            Candidate("tied.py:Tied", None, {}), tmp_path, Plan(16), 0, 20, 2, None, tmp_path / "saved", 1, start,
+            ["loss"], until=until, best_of="maximize", best=best,
+        )  # fmt: skip
+        assert train(job, 0, 1, None, reporter) == "done"
+        return reporter
+
+    first = trained(10, 0, None).reports[0][1]["loss"]
+    trained(20, 10, (first, 2))
+    kept = {name.step for name in written_checkpoints(tmp_path / "saved", 1)}
+    assert {2, 20} <= kept and len(kept) <= 4

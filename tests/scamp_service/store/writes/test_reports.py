@@ -193,3 +193,19 @@ def test_text_that_a_database_would_refuse_is_mended(store: Store) -> None:
     mended = "nul \ufffd, surrogate ?, fine é 🙂"
     assert store.logs(trial_id)[0][1].text == store.attempts(trial_id)[0].detail == mended
     assert store.trial(trial_id).reason == mended
+
+
+def test_a_trial_that_counts_by_its_best_report_keeps_it_whatever_comes_later_or_again(store: Store) -> None:
+    trial_id = run(store)
+
+    def reached(*rows: tuple[int, int, float]) -> tuple[float | None, int | None, int]:
+        metrics = [metric(trial_id, seq, step, value) for seq, step, value in rows]
+        assert store.report(trial_id, 1, "token-1", metrics=metrics, objectives=["acc"], best_of="maximize", now=6.0)
+        trial = store.trial(trial_id)
+        return trial.value, trial.best_step, trial.step
+
+    assert reached((1, 10, float("nan"))) == (None, None, 10), "NaN is no value to count by"
+    assert reached((2, 20, 0.5), (3, 30, 0.7), (4, 40, 0.6)) == (0.7, 30, 40)
+    assert reached((5, 50, float("inf")), (6, 60, 0.7)) == (0.7, 30, 60)
+    assert reached((6, 60, 0.7), (7, 70, 0.8)) == (0.8, 70, 70), "a report that is repeated counts once"
+    assert reached((8, 80, -1.0)) == (0.8, 70, 80)
