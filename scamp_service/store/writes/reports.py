@@ -86,8 +86,8 @@ class Reports(Transactions):
                     connection.execute(sql.UPDATE_BEST[best_of], {**new, **reached})
                 else:
                     every = [valued.values.get(name) for name in objectives] if len(objectives) > 1 else None
-                    reached = {"_value": valued.values[reported[0]], "_values": every}
-                    connection.execute(sql.UPDATE_VALUE, {**new, **reached})
+                    newest_values = {"_value": valued.values[reported[0]], "_values": every}
+                    connection.execute(sql.UPDATE_VALUE, {**new, **newest_values})
             elif measured_bytes or is_timed:
                 connection.execute(sql.UPDATE_MEASURED, {"_id": trial_id, **peak})
             if measured_bytes or is_timed:
