@@ -71,7 +71,7 @@ class Controller:
         self._specs = Specs()
         self._proposing = Proposing(self._projection, proposer)
         self._asked: dict[int, tuple[bool, int]] = {}  # trial → its state when a plan was asked for
-        self._params_of_donors: dict[int, Json] = {}  # they never change
+        self._params_of_donors: dict[int, Json] = {}  # of the last cycle; they never change
         self._refusals: FirstSeen[Refusals] = FirstSeen(monotonic)
         self._absent: FirstSeen[str] = FirstSeen(monotonic)
         self._contained = ContainedErrors() if errors is None else errors
@@ -237,15 +237,12 @@ class Controller:
             for trial in trials
             if trial.parent is not None and not trial.is_copy and trial.state in (TrialState.QUEUED, TrialState.RUNNING)
         }
-        unknown = {parent.trial_id for parent in wanted.values()} - self._params_of_donors.keys()
-        if unknown:
-            found = {trial.id: trial.params for trial in self._store.trials_with_ids(sorted(unknown))}
-            self._params_of_donors = {**self._params_of_donors, **found}
-        return {
-            trial_id: Donor(parent, self._params_of_donors[parent.trial_id])
-            for trial_id, parent in wanted.items()
-            if parent.trial_id in self._params_of_donors
-        }
+        parents = {parent.trial_id for parent in wanted.values()}
+        known = {one: params for one, params in self._params_of_donors.items() if one in parents}
+        if unknown := sorted(parents - known.keys()):
+            known |= {trial.id: trial.params for trial in self._store.trials_with_ids(unknown)}
+        self._params_of_donors = known
+        return {trial_id: Donor(parent, known[parent.trial_id]) for trial_id, parent in wanted.items()}
 
     def _former(self, attempts: Sequence[Attempt]) -> dict[int, Attempt]:
         """The last attempt that trained before each one that went wrong before its first checkpoint."""
