@@ -6,12 +6,14 @@ What a worker holds, and the micro-batches that wait, are in host memory outside
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -180,7 +182,7 @@ class DatasetFeed:
                 num_workers=workload.num_workers,
                 prefetch_factor=workload.prefetch,
                 collate_fn=_unchanged,
-                worker_init_fn=begin_worker,
+                worker_init_fn=partial(begin_worker, os.getpid()),
                 multiprocessing_context="fork",
                 generator=torch.Generator(),
             )

@@ -99,11 +99,11 @@ class Reader:
             return Failure(sent, frames)
 
 
-def begin_worker(number: int) -> None:
+def begin_worker(rank_pid: int, number: int) -> None:
     """Make a new worker end with its rank, print to the rank's log, and take the memory that it needs."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also if the rank is killed
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # the rank's have locks that another thread may hold now
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-    if os.getppid() == 1:
+    if os.getppid() != rank_pid:  # it has died already
         os._exit(1)
