@@ -40,6 +40,7 @@ _SCATTERING = frozenset(
     [
         *(torch.ops.aten.index_put.default, torch.ops.aten.scatter.src, torch.ops.aten.scatter.value),
         *(torch.ops.aten.scatter_add.default, torch.ops.aten.put.default, torch.ops.aten.masked_scatter.default),
+        torch.ops.aten.index_add.default,
     ]
 )
 _TRACED_DEVICES = ("cpu", "meta")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -95,6 +95,31 @@ def test_what_a_backward_pass_finds_of_the_forward_pass_are_activations(recorder
 
 def loss_of(weight: Tensor) -> Tensor:
     return (torch.ones(2, 8) @ weight).relu().sum()
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda x: x[torch.tensor([1, 0])],
+        lambda x: x.index_select(0, torch.tensor([1, 0])),
+        lambda x: x.gather(0, torch.tensor([[1, 0]])),
+    ],
+    ids=["index", "index_select", "gather"],
+)
+def test_a_gradient_is_scattered_into_zeros_without_a_copy(
+    recorder: Recorder, select: Callable[[Tensor], Tensor]
+) -> None:
+    x = torch.ones(1000, 2, requires_grad=True)
+    loss = select(x).sum()
+    recorder.begin()
+    loss.backward()  # type: ignore[no-untyped-call]
+    live = most = 0
+    sizes: dict[int, int] = {}
+    for number, size in recorder.log:
+        live += size - sizes.get(number, 0)
+        sizes[number] = size
+        most = max(most, live)
+    assert 2 * x.nbytes < most < 2.1 * x.nbytes, "the tensor and its gradient"
 
 
 def test_a_forward_pass_is_logged_alone_and_the_backward_pass_does_not_run(recorder: Recorder) -> None:
