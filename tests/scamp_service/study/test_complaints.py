@@ -195,7 +195,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stopping": {"min_steps": 100}}, "stopping.min_steps (100) must be less than budget.steps (100)"),
     ({"objective": {"metric": ""}}, "objective.metric: "),
     ({"objective": {"metric": "a", "direction": "up"}}, "objective.direction: must be 'maximize' or 'minimize'"),
-    ({"objective": None}, "objective: must be a mapping of metric, direction (got None)"),
+    ({"objective": None}, "objective: must be a mapping of metric, direction, at (got None)"),
     ({"name": ""}, "name: "),
     ({"name": "   "}, "name: must be printable text on one line"),
     ({"name": "a\nb"}, "name: must be printable text on one line"),
