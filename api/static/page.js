@@ -7,6 +7,8 @@
 //   shows         fields of the page's state that it shows: after a change of one of them it is drawn again
 //   draw()        show the present state; called once per frame at most
 //   restMs        draw at most once in so many milliseconds
+//   isLazy        draw only while its card is near the part of the page that is seen
+//   seen()        called when the card comes near it
 //   load()        fetch what only this panel needs, once, after the page's own state has come
 //   on            {kind: (event) => …}: what it fetches or notes after a live event
 //   tick()        show what changes with time alone, each second, or each `everyMs`
@@ -27,6 +29,7 @@ export class Page {
     this.grid = grid;
     this.panels = [];
     this.requests = new Requests();
+    this.near = new Set(); // cards that are seen, or nearly
   }
 
   /** Await `work()`, and show its error if it fails; returns its result, or undefined. */
@@ -71,6 +74,7 @@ export class Page {
     this.panels = panels;
     this.grid?.append(...panels.flatMap((panel) => panel.card ?? []));
     this.redrawChanges();
+    this.watchCards();
     const after = await this.run(load);
     watchCluster(this.state);
     if (after === undefined) return failed();
@@ -81,11 +85,41 @@ export class Page {
     }
   }
 
+  /** Whether a card is seen, or nearly. */
+  sees(card) {
+    return this.near.has(card);
+  }
+
+  watchCards() {
+    const watched = new Map(this.panels.filter((panel) => panel.card).map((panel) => [panel.card, panel]));
+    const observer = new IntersectionObserver(
+      (entries) => {
+        for (const { target, isIntersecting } of entries) {
+          if (!isIntersecting) this.near.delete(target);
+          else if (!this.near.has(target)) {
+            this.near.add(target);
+            const panel = watched.get(target);
+            if (this.late.delete(panel)) this.draws.get(panel)();
+            panel.seen?.();
+          }
+        }
+      },
+      { rootMargin: "300px" },
+    );
+    for (const card of watched.keys()) observer.observe(card);
+  }
+
+  drawNow(panel) {
+    if (!this.state.isLoaded) return;
+    if (panel.isLazy && !this.sees(panel.card)) this.late.add(panel);
+    else panel.draw();
+  }
+
   redrawChanges() {
     const drawn = this.panels.filter((panel) => panel.draw);
-    const draws = new Map(
-      drawn.map((panel) => [panel, coalesced(() => this.state.isLoaded && panel.draw(), panel.restMs)]),
-    );
+    const draws = new Map(drawn.map((panel) => [panel, coalesced(() => this.drawNow(panel), panel.restMs)]));
+    this.draws = draws;
+    this.late = new Set(); // panels to draw once they are seen
     this.state.watch((field) => {
       for (const [panel, draw] of draws) if (panel.shows.includes(field)) draw();
     });

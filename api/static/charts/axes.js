@@ -58,7 +58,7 @@ const MAGNITUDES = 100; // nine tenths of the values span so many times the leas
  * would squash all others. It is logarithmic if the values differ by magnitudes.
  */
 export function objectiveAxis(name, values, direction) {
-  const sorted = [...values].sort((a, b) => a - b);
+  const sorted = Float64Array.from(values).sort(); // several times as fast as an array of thousands
   const axis = { name, choices: null, log: false, low: 0, high: 1, numOutside: 0 };
   if (!sorted.length) return axis;
   let [low, high] = [sorted[0], sorted.at(-1)];

@@ -2,6 +2,7 @@
 // what has changed; what they do not carry is fetched here.
 
 import * as api from "../client.js";
+import { byId } from "../elements/dom.js";
 
 const PEAK_POINTS = 1000;
 const CANDIDATES = 1500;
@@ -77,6 +78,14 @@ export class StudyFeeds {
     if (found && this.askedFor === JSON.stringify(query)) state.keepCandidates(found);
   }
 
+  /** Fetch the candidates again if trials have changed and one of the charts that show them is seen. */
+  wantCandidates() {
+    const isSeen = ["slice-card", "parallel-card"].some((id) => this.page.sees(byId(id)));
+    if (!this.areCandidatesOld || !isSeen) return;
+    this.areCandidatesOld = false;
+    this.refreshCandidates("trial");
+  }
+
   candidatesQuery() {
     const { view, parameter, against, shownParameters: shown } = this.state;
     const more = [parameter, against].filter((name) => name !== null && !shown.includes(name));
@@ -117,7 +126,8 @@ export class StudyFeeds {
     if (attempt > 0) this.askForCurve(number);
     this.thinHistory();
     this.refreshStudy("trial");
-    this.refreshCandidates("trial");
+    this.areCandidatesOld = true;
+    this.wantCandidates();
   }
 
   onAttempt({ trial_id: id }) {

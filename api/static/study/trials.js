@@ -48,7 +48,9 @@ export function trialsPanel({ state, page, feeds, open }) {
     onHover: (trial) => page.point(panel, trial),
   });
   const isBest = (number) => number === state.study.best?.trial || front.has(number);
-  const refreshOrder = page.refresher(async () => order && sort(), 2000);
+  const sortAgain = async () => order && sort();
+  const [refreshSeen, refreshUnseen] = [2000, 10_000].map((restMs) => page.refresher(sortAgain, restMs));
+  const refreshOrder = (key) => (page.sees(panel.card) ? refreshSeen(key) : refreshUnseen(key));
   const filter = filterForm(state);
   const [choose, chooser] = columnChooser({
     every: () => [...standing, ...objectiveColumns(state.study.spec), ...state.parameterNames.map(columnOf)],

@@ -8,7 +8,7 @@ import { filteredMark } from "../filtered.js";
 import { nameInFilter, rangeTerm, withRange, withoutRange } from "./range_filter.js";
 import { parameterWords, tableInWords } from "./words.js";
 
-export function parallelPanel({ state, page, open }) {
+export function parallelPanel({ state, page, feeds, open }) {
   const beside = aside("parallel");
   const box = chartBox("parallel", "");
   box.classList.add("parallel");
@@ -58,6 +58,8 @@ export function parallelPanel({ state, page, open }) {
     ),
     shows: ["candidates", "view"],
     restMs: 300,
+    isLazy: true,
+    seen: () => feeds.wantCandidates(),
     draw() {
       const { candidates, study } = state;
       if (!candidates) return;

@@ -8,7 +8,7 @@ import { plural } from "../../format.js";
 import { filteredMark } from "../filtered.js";
 import { gridWords, sliceRows, tableInWords } from "./words.js";
 
-export function slicePanel({ state, open }) {
+export function slicePanel({ state, feeds, open }) {
   const beside = aside("slice");
   const select = h("select", { id: "slice-parameter" });
   const against = h("select", { id: "slice-against" });
@@ -91,6 +91,8 @@ export function slicePanel({ state, open }) {
     ),
     shows: ["candidates", "parameter"],
     restMs: 300,
+    isLazy: true,
+    seen: () => feeds.wantCandidates(),
     draw() {
       const { candidates, study } = state;
       if (!candidates) return;
