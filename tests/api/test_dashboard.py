@@ -382,8 +382,8 @@ def test_a_filter_and_chosen_columns_are_in_the_address(open_page: Callable[...,
 @pytest.mark.browser
 def test_charts_of_parameters_are_reached_by_keyboard_and_read_as_tables(open_page: Callable[..., Page]) -> None:
     page = open_page("/studies/1")
-    expect(page.locator("#parallel canvas")).to_be_visible()
-    page.locator("#parallel").focus()
+    page.locator("#parallel").focus()  # it is drawn once it is seen
+    expect(page.locator("#parallel-aside")).to_contain_text("trials")
     page.keyboard.press("ArrowRight")
     expect(page.locator("#parallel .tip")).to_contain_text("Trial 2")
     page.locator("#parallel-card summary").click()
@@ -391,6 +391,7 @@ def test_charts_of_parameters_are_reached_by_keyboard_and_read_as_tables(open_pa
     expect(page.locator("#parallel-card tbody")).to_contain_text("depth")
     page.get_by_label("Parameter", exact=True).select_option("lr")
     page.locator("#slice").focus()
+    expect(page.locator("#slice")).to_have_attribute("aria-label", re.compile("trials by lr"))
     page.keyboard.press("ArrowRight")
     expect(page.locator("#slice .tip")).to_contain_text("Trial 0")
     page.keyboard.press("Enter")
