@@ -61,6 +61,7 @@ UPDATES: tuple[Feature, ...] = (
     _update("EMA, clipped, cosine", SPLIT, ema_decay=0.7, clip_norm=0.1, schedule="cosine", lr=2e-3),
     _update("bf16", SPLIT, NARROW, precision="bf16", lr=2e-3),
     _update("bf16, clipped, EMA", SEVERAL, NARROW, precision="bf16", clip_norm=0.1, ema_decay=0.7, lr=2e-3),
+    _update("deep model, EMA, clipped", SEVERAL, ema_decay=0.7, clip_norm=0.1, depth=8, width=64, length=32, lr=2e-3),
     _update("fp16", SPLIT, NARROW, precision="fp16", lr=2e-3),
 )
 

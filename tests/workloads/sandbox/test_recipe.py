@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from torch import nn
 
 from estimators.model import Layout, Plan
+from estimators.trace import Trace
 from estimators.tracing.session import Recipe, Session
-from estimators.tracing.tracer import examples
+from estimators.tracing.tracer import examples, trace
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.protocol import hints
 from workloads.sandbox.recipe import recipe_of
@@ -38,3 +41,16 @@ def test_a_model_with_hints_is_no_example_for_formulas() -> None:
     assert len(examples(recipe_of(StdlibGpt(params)), Layout(), 2)) == 2
     with pytest.raises(ValueError, match="the model has hints"):
         examples(recipe_of(Hinted(params)), Layout(), 2)
+
+
+def test_clipping_takes_no_memory_and_an_average_that_of_the_weights_also_of_stretched_blocks() -> None:
+    layout, sizes = Layout(dp_shard=2), {"depth": 6, "width": 32, "heads": 2, "context": 8}
+
+    def traced(**params: Any) -> Trace:
+        return trace(recipe_of(StdlibGpt({**sizes, **params})), layout, 4)
+
+    plain, clipped, averaged = traced(), traced(clip_norm=1.0), traced(ema_decay=0.9, clip_norm=1.0)
+    assert plain.equal_blocks
+    assert clipped.curve.peak_bytes(4) == plain.curve.peak_bytes(4)
+    more = averaged.curve.peak_bytes(4) - plain.curve.peak_bytes(4)
+    assert more == pytest.approx(plain.num_params * 4 / 2, rel=0.01)

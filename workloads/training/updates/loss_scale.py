@@ -43,8 +43,8 @@ class LossScale:
     def unscale(self, parameters: Iterable[Tensor], stages: dist.ProcessGroup | None) -> None:
         """Divide the gradients by the factor; if one of them is not finite, drop all, so that no weight changes."""
         parameters = list(parameters)
-        if gradients := local_gradients(parameters):
-            torch._foreach_mul_(gradients, 1 / self.factor)
+        for gradient in local_gradients(parameters):
+            gradient.mul_(1 / self.factor)  # not all at once: fake tensors would be copied one by one
         norm = global_norm(parameters, stages)
         if isinstance(norm, FakeTensor) or bool(norm.isfinite()):  # a trace follows a step that updates
             self.num_good += 1

@@ -83,6 +83,11 @@ class Updates:
                 stack.enter_context(schedules.changing())
             workload.on_evaluate(metrics)
 
+    def forget(self) -> None:
+        """Let go of the optimizers, whose hooks hold this: a trace makes several, and collects no garbage meanwhile."""
+        self.schedules.clear()
+        self.phased = None
+
     def state(self) -> dict[str, Any]:
         """All of it that a resumed run needs and that is no tensor, as JSON holds it."""
         scale = [self.scale.scale, self.scale.num_good] if self.scale is not None else None
@@ -141,6 +146,7 @@ def make_optimizer(
 
     ``steps`` is the length of the training. Raises ``WrongResult`` or ``WorkloadError`` for what cannot be used.
     """
+    updates_of(model).forget()
     updates = model.__dict__[_NAME] = _new_updates(options_of(workload), layout, mesh)
 
     def spread(own: Optimizer, every: int = 1) -> Optimizer:
