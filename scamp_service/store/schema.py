@@ -22,7 +22,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 
-REVISION = "0018"
+REVISION = "0019"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"

@@ -36,8 +36,8 @@ STOPPINGS = [
 SCORE = {"metric": "score", "direction": "maximize"}
 PEAK = {"metric": "predicted.peak_mib", "direction": "minimize"}
 OBJECTIVES = {
-    2: [SCORE, PEAK],
-    4: [PEAK, {"metric": "predicted.ranks", "direction": "minimize"}],
+    4: [SCORE, PEAK],
+    8: [PEAK, {"metric": "predicted.ranks", "direction": "minimize"}],
 }
 """Objectives by the remainder of the seed; the others have one that is measured."""
 EVOLUTION = {"name": "evolution", "population_size": 2, "sample_size": 1, "inherit": True}
@@ -94,7 +94,7 @@ class Simulation:
     def spec(self, number: int) -> Json:
         is_evolution = self.seed % 3 == 0
         grows: Json = {"grows": {"choice": [0, 3]}} if self.seed % 4 == 1 else {}
-        objectives, stopping = OBJECTIVES.get(self.seed % 7, [SCORE]), self.rng.choice(STOPPINGS)
+        objectives, stopping = OBJECTIVES.get(self.seed % 11, [SCORE]), self.rng.choice(STOPPINGS)
         if objectives != [SCORE]:  # patience knows one objective, and there is none to judge if all are predicted
             stopping = stopping[0] if isinstance(stopping, list) else stopping
             stopping = stopping if SCORE in objectives else {"rule": "none"}
