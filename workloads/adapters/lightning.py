@@ -15,7 +15,7 @@ from torch.utils.data import RandomSampler, SequentialSampler
 
 from workloads.adapters.arguments import arguments_for
 from workloads.datasets import SetName
-from workloads.protocol import Batch, Outputs, Workload
+from workloads.protocol import Batch, Outputs, Workload, defines
 from workloads.refusals import WorkloadError
 
 _UNUSED = ("on_validation_epoch_end", "on_train_epoch_end", "configure_gradient_clipping", "optimizer_step")
@@ -99,19 +99,19 @@ class LightningWorkload(Workload):
         return found
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer of ``configure_optimizers``. Raises ``WorkloadError`` if there are several."""
+        """The optimizer of ``configure_optimizers``. Raises ``WorkloadError`` if it returns more that would be missed."""
         network: Any = model.module
-        given = network.configure_optimizers()
-        if isinstance(given, Mapping):
-            given = given["optimizer"]
-        if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], tuple | list):
-            given = given[0]
-        if isinstance(given, tuple | list):
-            if len(given) != 1:
-                raise WorkloadError(
-                    f"{self.module.__name__} has {len(given)} optimizers: write a Workload with phases() instead"
-                )
-            (given,) = given
+        optimizers, schedulers = _configured(network.configure_optimizers())
+        if len(optimizers) != 1:
+            raise WorkloadError(
+                f"{self.module.__name__} has {len(optimizers)} optimizers: write a Workload with phases() instead"
+            )
+        if schedulers and not defines(self, "scheduler"):
+            raise WorkloadError(
+                f"{self.module.__name__} returns a scheduler, which nothing would step here: define "
+                "scheduler(optimizer, steps) in the workload, which returns one that is stepped after every step"
+            )
+        (given,) = optimizers
         assert isinstance(given, torch.optim.Optimizer)
         return given
 
@@ -202,6 +202,19 @@ class _Recording:
 
     def _log(self, name: str, value: Any, *more: Any, **options: Any) -> None:
         self._logged[name] = self._updates.get(id(value), value)
+
+
+def _configured(given: Any) -> tuple[list[Any], list[Any]]:
+    """Optimizers and schedulers in what ``configure_optimizers`` returns, in any form that Lightning takes."""
+    if isinstance(given, Mapping):
+        scheduler = given.get("lr_scheduler")
+        return [given["optimizer"]], [] if scheduler is None else [scheduler]
+    if not isinstance(given, tuple | list):
+        return [given], []
+    if len(given) == 2 and all(isinstance(part, tuple | list) for part in given):
+        return list(given[0]), list(given[1])
+    parts = [_configured(one) for one in given]
+    return [one for some, _ in parts for one in some], [one for _, some in parts for one in some]
 
 
 def _by_position(arguments: tuple[Tensor, ...]) -> dict[str, Tensor]:

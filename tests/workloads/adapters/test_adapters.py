@@ -114,12 +114,18 @@ def test_what_only_a_trainer_can_do_is_refused() -> None:
         def configure_optimizers(self) -> Any:
             return [torch.optim.SGD(part.parameters()) for part in (self.layers, self.head)], []
 
+    class Scheduled(base.module):  # type: ignore[misc, name-defined]
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters())
+            return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2)}
+
     def of(module: type[nn.Module]) -> Any:
         return type("Of", (base,), {"module": module})({})
 
     for module, words in ((Manual, "optimizes by itself"), (AtTheEnd, "defines on_validation_epoch_end")):
         with pytest.raises(WorkloadError, match=words):
             of(module).build_model()
-    workload = of(Two)
-    with pytest.raises(WorkloadError, match="has 2 optimizers"):
-        workload.optimizer(workload.build_model())
+    for module, words in ((Two, "has 2 optimizers"), (Scheduled, "returns a scheduler, which nothing would step")):
+        workload = of(module)
+        with pytest.raises(WorkloadError, match=words):
+            workload.optimizer(workload.build_model())
