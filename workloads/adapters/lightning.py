@@ -99,7 +99,7 @@ class LightningWorkload(Workload):
         return found
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer of ``configure_optimizers``. Raises ``WorkloadError`` if it returns more that would be missed."""
+        """The optimizer of ``configure_optimizers``. Raises ``WorkloadError`` if that returns more than one."""
         network: Any = model.module
         optimizers, schedulers = _configured(network.configure_optimizers())
         if len(optimizers) != 1:
