@@ -15,6 +15,7 @@ export function curvesPanel({ state, page, open }) {
   const box = chartBox("curves", "The chosen metric over training, one line per trial");
   const chart = new Curves(box, { open, onHover: (trial) => page.point(panel, trial) });
   const refresh = page.refresher((numbers) => load(numbers.filter((number) => state.leading.includes(number))), 3000);
+  let led = null; // the leading trials for which curves have been asked for
   const asked = new Set(); // numbers of leading trials whose curves have been asked for
   select.addEventListener("change", () => {
     asked.clear();
@@ -32,6 +33,8 @@ export function curvesPanel({ state, page, open }) {
 
   /** Fetch the curves of trials that lead since the filter was changed. */
   function loadNew() {
+    if (state.leading === led) return; // only an answer of the server replaces it
+    led = state.leading;
     for (const number of asked) if (!state.leading.includes(number)) asked.delete(number);
     const missing = state.leading.filter((number) => !asked.has(number));
     if (missing.length) page.run(() => load(missing));
