@@ -109,7 +109,7 @@ def launched(num_seeds: int) -> Mapping[str, Any]:
 
 
 def traced() -> Iterator[Quantities]:
-    """What is predicted of each network, from a trace of it."""
+    """Predicted quantities of each network, from a trace of it."""
     from scamp_service.sizing.estimate import Estimator, devices
     from scamp_service.study.user_code import bundle_code
 

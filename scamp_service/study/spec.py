@@ -271,7 +271,7 @@ class StudySpec(Strict):
                 yield f"objective {one.metric!r}: nothing like that is predicted, only {known}{hint}"
 
     def _several_complaints(self) -> Iterator[str]:
-        """What makes no sense with several objectives."""
+        """Options that make no sense with several objectives."""
         sampler = self.search.sampler.name
         if self.search.sampler.one_objective:
             yield (

@@ -53,7 +53,7 @@ class Rung:
         return all(map(math.isfinite, self._values[number]))
 
     def shown(self, number: int) -> str:
-        """What the trial has reported, in words."""
+        """Reported values of the trial, in words."""
         if not self._objectives.is_several:
             return f"{self._values[number][0]:.4g}"
         return f"({self._objectives.shown(self._values[number])})"

@@ -10,5 +10,5 @@ from scamp_service.study.objectives import Objectives
 
 
 def rung_of(objective: Objective, values: Mapping[int, float] | None = None) -> Rung:
-    """What trials have reported of one objective, by number."""
+    """Rung with the values that trials have reported of one objective, by number."""
     return Rung(Objectives((objective,)), {number: (value,) for number, value in (values or {}).items()})
