@@ -13,7 +13,7 @@ from scamp_service.study.spec import StudySpec
 
 
 class Specs:
-    """What is known of each study by its spec alone. Of a spec that is stored, only the budget may change."""
+    """Specs of studies, and all that follows from them alone. Of a spec that is stored, only the budget may change."""
 
     def __init__(self) -> None:
         self._specs: dict[int, StudySpec] = {}

@@ -106,7 +106,7 @@ class _Shown:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What was found in the trials of one study. Those that are complete never change, so each is looked at once."""
+    """Findings in the trials of one study. Those that are complete never change, so each is looked at once."""
 
     storage: BaseStorage
     study_id: int

@@ -153,7 +153,7 @@ class _Steps(nn.Module):
         self.module = module
 
     def forward(self, name: str, batch: Batch, logged: dict[str, Any]) -> Any:
-        """What the step ``name`` returns; what it logs is put into ``logged``."""
+        """The result of the step ``name``; what it logs is put into ``logged``."""
         with _Recording(self.module, logged):
             step = getattr(self.module, name)
             has_index = "batch_idx" in inspect.signature(step).parameters

@@ -14,7 +14,7 @@ from workloads.datasets import SetName, opened_dataset
 from workloads.protocol import Batch, Workload
 
 _PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.\w+)(?=\.)")
-"""What an adapter of peft adds to the names of the weights that it leaves as they are, or trains whole."""
+"""Part of the names of weights that an adapter of peft leaves as they are, or trains whole."""
 IGNORED = -100
 """Label of tokens that do not count, as in transformers."""
 
@@ -31,7 +31,7 @@ class TransformersWorkload(Workload):
     model_class: ClassVar[Any]
     """Such as ``transformers.AutoModelForSequenceClassification``, or a class of one model."""
     pad_values: ClassVar[Mapping[str, int]] = {"labels": IGNORED}
-    """What fills up sequences of unlike length, by the name of the tensor; 0 for all others."""
+    """Fills up sequences of unlike length, by the name of the tensor; 0 for all others."""
 
     pretrained: ClassVar[str] = ""
     """Optional: a folder with a config and weights, as ``save_pretrained`` writes them; all hosts must see it."""

@@ -97,7 +97,7 @@ def _computing(model: Chain, precision: Context) -> Iterator[None]:
 
 
 def evaluate(workload: Workload, model: Chain, batch: Batch, precision: Context = nullcontext) -> Any:
-    """What the workload's ``evaluate`` returns on the last stage; an empty dictionary on others.
+    """The result of the workload's ``evaluate`` on the last stage; an empty dictionary on others.
 
     It must call the model exactly once.
     """

@@ -120,7 +120,7 @@ def evaluate(
 
 
 def _evaluated(workload: Workload, model: nn.Module, batch: Batch) -> Any:
-    """What the workload's ``evaluate`` returns; in a pipeline an empty dictionary on all stages but the last."""
+    """The result of the workload's ``evaluate``; in a pipeline an empty dictionary on all stages but the last."""
     with forward_state(model).unchanged(batch):
         if isinstance(model, Chain) and model.place is not None:
             from workloads.parallel import pipeline

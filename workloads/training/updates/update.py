@@ -38,7 +38,7 @@ _NAME = "_scamp_updates"
 
 @dataclass(slots=True, eq=False)
 class Updates:
-    """What a candidate's optimizer does besides its steps. ``step`` is the one that runs, counted from 0.
+    """Everything that a candidate's optimizer does besides its steps. ``step`` is the one that runs, counted from 0.
 
     ``stages`` are the ranks of a pipeline that hold different parameters. With ``phases``, ``phased`` is their common
     optimizer, and ``losses`` are those of the present step, by the names of the phases that have had a turn.
@@ -165,7 +165,7 @@ def make_optimizer(
 
 
 def updates_of(model: nn.Module) -> Updates:
-    """What ``make_optimizer`` has made for ``model`` besides the optimizer."""
+    """The updates that ``make_optimizer`` has made for ``model`` besides the optimizer."""
     known = model.__dict__.get(_NAME)
     return known if isinstance(known, Updates) else Updates(Options())
 
