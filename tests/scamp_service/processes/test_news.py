@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,17 +11,31 @@ from scamp_service.processes import news
 from scamp_service.processes.news import LONGEST_PAUSE_SECONDS, SHORTEST_PAUSE_SECONDS, News
 
 
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds of each wait, none of which takes any time."""
-    found: list[float] = []
-    monkeypatch.setattr(news.time, "sleep", found.append)
-    monkeypatch.setattr(threading.Event, "wait", lambda event, seconds: event.is_set() or found.append(seconds))
-    return found
+class Told(threading.Event):
+    """Takes no time to wait."""
+
+    def __init__(self, pauses: list[float]) -> None:
+        super().__init__()
+        self.pauses = pauses
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.is_set():
+            self.pauses.append(timeout or 0.0)
+        return self.is_set()
 
 
-def test_news_shorten_the_pause_once(pauses: list[float]) -> None:
-    one = News(monotonic=lambda: 0.0)
+def heard(monkeypatch: pytest.MonkeyPatch, *times: float) -> tuple[News, list[float]]:
+    """A loop's news, with the times that its clock shows, and the seconds of its pauses, none of which takes any."""
+    pauses: list[float] = []
+    monkeypatch.setattr(news, "time", SimpleNamespace(sleep=pauses.append))
+    clock = iter(times)
+    one = News(monotonic=lambda: next(clock))
+    one._told = Told(pauses)
+    return one, pauses
+
+
+def test_news_shorten_the_pause_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, pauses = heard(monkeypatch, *[0.0] * 5)
     one.tell()
     one.tell()
     one.wait()
@@ -30,9 +45,8 @@ def test_news_shorten_the_pause_once(pauses: list[float]) -> None:
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.05, 0.05), (3.0, LONGEST_PAUSE_SECONDS)])
-def test_long_cycles_leave_the_processor_to_ranks(pauses: list[float], took: float, pause: float) -> None:
-    times = iter([0.0, took, took])
-    one = News(monotonic=lambda: next(times))
+def test_long_cycles_leave_the_processor_to_ranks(monkeypatch: pytest.MonkeyPatch, took: float, pause: float) -> None:
+    one, pauses = heard(monkeypatch, 0.0, took, took)
     one.tell()
     one.wait()
     assert pauses == [pause]
