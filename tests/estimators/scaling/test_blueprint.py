@@ -98,6 +98,12 @@ def of(point: Point, layout: Layout) -> Layout:
     return replace(layout, dp_shard=point[RANKS] if layout.dp_shard > 1 else 1)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """Trace once: in the first trace of a process torch makes tensors that it then keeps."""
+    examples(recipe(EXAMPLES[0], Net, adam), Layout(), 2)
+
+
 @cache
 def seen(layout: Layout, build: type[Net] = Net, optimizer: Any = adam) -> list[Example]:
     pairs = [examples(recipe(p, build, optimizer), of(p, layout), p[SAMPLES]) for p in EXAMPLES]
