@@ -124,7 +124,7 @@ def _made(trial: Trial, seed: int) -> Member:
 
 
 def _donors(rule: Any, rung: Rung, members: list[Member]) -> list[Member | None]:
-    """For each member the one of which a copy takes its place; None where it continues."""
+    """Return for each member the one that is copied into its place; None where it continues."""
 
     def donor(member: Member) -> Member | None:
         paused = replace(member.trial, state=TrialState.PAUSED)

@@ -66,9 +66,9 @@ export function ancestors(items, number) {
 }
 
 /**
- * [{row, from, to, parentRow}] of the bars, as shares of the longest; `parentRow` is null without one. A bar is the
- * steps that its weights have been trained for: a copy goes on counting where its parent was, a trial that only began
- * with its parent's weights counts from zero again.
+ * [{row, from, to, parentRow}] of the bars, as shares of the longest; `parentRow` is null without one. A bar shows the
+ * steps of a trial. That of a copy begins at the step of its parent; that of a trial which only takes over weights begins
+ * at zero.
  */
 export function bars(items) {
   const rows = new Map(items.map((item, row) => [item.number, row]));
