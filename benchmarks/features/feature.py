@@ -41,7 +41,7 @@ class Feature:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it computes in fp32."""
+        """Whether the feature trains in fp32."""
         return self.tolerance <= 1e-5
 
     def after(self, plan: Plan) -> Plan:
