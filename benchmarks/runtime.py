@@ -1,7 +1,8 @@
 """Trains workloads that use features of the protocol under many plans, and compares each curve with one process.
 
-Each row is one feature under one plan. It trains six steps; the last three resume under another plan. Every loss and every metric after each step must be that of one process that trains without a break. The predicted peak of a
-step is compared with the measured one. Prints a table, and last the figures as one line of JSON.
+Each row is one feature under one plan. It trains six steps; the last three resume under another plan. Every loss and
+every metric after each step must be that of one process that trains without a break. The predicted peak of a step is
+compared with the measured one. Prints a table, and last the figures as one line of JSON.
 """
 
 from __future__ import annotations

@@ -42,6 +42,8 @@ class Trial:
         if self.folder is None or self.rank != 0:
             return
         target = self.folder / path
+        if target.is_dir() or any((self.folder / parent).is_file() for parent in path.parents):
+            raise ValueError(f"{name!r} cannot be kept, as one of its folders is a file or it is a folder: rename it")
         target.parent.mkdir(parents=True, exist_ok=True)
         staged = target.parent / f".{uuid.uuid4().hex}.tmp"
         try:

@@ -32,6 +32,14 @@ def test_other_names_are_refused(tmp_path: Path, name: str) -> None:
         Trial(folder=tmp_path).keep(name, b"")
 
 
+@pytest.mark.parametrize("name", ["plots", "plots/first/more"])
+def test_a_name_is_a_file_or_a_folder(tmp_path: Path, name: str) -> None:
+    trial = Trial(folder=tmp_path)
+    trial.keep("plots/first", b"")
+    with pytest.raises(ValueError, match="rename it"):
+        trial.keep(name, b"")
+
+
 def test_a_missing_file_is_named_on_every_rank_and_in_a_dry_run(tmp_path: Path) -> None:
     for trial in (Trial(), Trial(rank=1, folder=tmp_path)):
         with pytest.raises(ValueError, match=r"no file 'model\.pt' to keep as 'm'"):
