@@ -1,0 +1,28 @@
+"""Trains combinations of data features that a seed has drawn, each under two plans that it has drawn as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.features import trained
+from benchmarks.features.drawn import drawn
+from benchmarks.features.trained import HEADER, Case, Result, measure
+
+__all__ = ["ABOUT", "HEADER", "TITLE", "Case", "Result", "cases", "figures", "measure"]
+
+TITLE = "Drawn combinations"
+ABOUT = """\
+A seed draws ways to give data and to measure (data sets, streams, batches by index, orders, augmentation, workers,
+sizes of an epoch) and two plans for each. The columns are those of the features."""
+NUM_DRAWN = 12
+
+
+def cases(quick: bool, seed: int) -> Sequence[Case]:
+    """Combinations under each of their plans; in a quick run there are none."""
+    return [] if quick else [Case(one, plan) for one in drawn(seed, NUM_DRAWN) for plan in dict.fromkeys(one.plans)]
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    """Counts and errors, without those that the features have already."""
+    found = trained.figures(results, "drawn")
+    return {name: value for name, value in found.items() if name.startswith("drawn")}
