@@ -76,22 +76,57 @@ class Gang:
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
-    """A gang that wants to start.
+class Shape:
+    """What one option of a trial asks of the cluster: ``num_ranks`` devices with ``mib_per_rank`` free on each.
 
-    ``passed_over`` counts the gangs that arrived later and have started since this one was queued. ``arrival`` orders
-    gangs by age if the queue is in another order. Gangs that arrived together keep their order in the queue.
+    ``seconds`` are those that the rest of its training takes alone on its devices, of which it waits for communication
+    for a ``communication_share`` (0 to 1); None where they are not known.
     """
 
-    gang: Gang
+    num_ranks: int
+    mib_per_rank: int
+    seconds: float | None = None
+    communication_share: float | None = None
+
+    @property
+    def device_seconds(self) -> float | None:
+        """Ranks × seconds; None where these are not known."""
+        return None if self.seconds is None else self.num_ranks * self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A trial that wants to start: it offers ``shapes``, in the order of preference, and starts as the gang ``id``.
+
+    ``passed_over`` counts the gangs that arrived later and have started since this one was queued. ``arrival`` orders
+    gangs by age if the queue is in another order. Gangs that arrived together keep their order in the queue. A policy
+    may exchange the places of trials of one ``study`` in the queue, but not those of different studies.
+    """
+
+    id: str
+    shapes: tuple[Shape, ...]
     passed_over: int = 0
     arrival: int = 0
+    study: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.shapes:
+            raise ValueError(f"gang {self.id} must offer at least one shape")
+
+    def gang(self, choice: int = 0) -> Gang:
+        """The gang of one of its shapes."""
+        shape = self.shapes[choice]
+        return Gang(self.id, shape.num_ranks, shape.mib_per_rank)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A gang's devices, one per rank in rank order, and the reason in words."""
+    """A gang's devices, one per rank in rank order, and the reason in words.
+
+    ``choice`` is the position of the shape that it takes among those of ``Queued``.
+    """
 
     gang: Gang
     devices: tuple[str, ...]
     reason: str
+    choice: int = 0

@@ -23,7 +23,7 @@ from fastapi.testclient import TestClient
 
 from api.app import create_app
 from estimators.model import MIB, Plan
-from placement.model import Cluster, Device, Gang, Queued
+from placement.model import Cluster, Device, Gang, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
 from scamp_service.control.controller import Controller
@@ -143,13 +143,13 @@ def _trials(study_id: int, num_ended: int, num_live: int) -> Iterator[dict[str, 
     device = Device("n0/0", "n0", 0, "virtual", CAPACITY_MIB)
     full = Ledger(Cluster((device,)), 4)
     full.place(Gang("running", 1, 90), [device.id])
-    _, waits = pack([Queued(Gang("waiting", 1, 90))], full)
+    waits = pack([Queued("waiting", (Shape(1, 90),))], full).waits
     known = {"study_id": study_id, "plan": Plan(4), "family": "f", "created_at": 1.0, "reserved_mib": 90}
     known |= {"predicted_bytes": 86 * MIB, "structure": "s"}
     ended = {"state": TrialState.COMPLETED, "attempt": 1, "step": POINTS, "judged_step": 64, "finished_at": 2.0}
     for number in range(num_ended + num_live):
         params = {"mib": 10, "ranks": 1, "lr": source.uniform(1e-3, 1.0)}
-        row = {**known, "number": number, "params": params, "measured_bytes": 0, "reason": waits["waiting"]}
+        row = {**known, "number": number, "params": params, "measured_bytes": 0, "reason": waits["waiting"].reason}
         if number < num_ended:
             yield {**row, **ended, "measured_bytes": 80 * MIB, "value": source.random()}
         else:

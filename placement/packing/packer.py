@@ -18,10 +18,12 @@ here. ``shelf`` carries out the first three rules below, and ``reasons`` words t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from placement.model import Placement, Queued
 from placement.packing.ledger import Ledger
+from placement.packing.policy import Decision, Wait
 from placement.packing.reasons import why_here, why_waiting
 from placement.packing.shelf import Shelf
 
@@ -30,45 +32,49 @@ from placement.packing.shelf import Shelf
 PASSES_BEFORE_RESERVATION = 8
 
 
-def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], dict[str, str]]:
-    """The gangs that start now, and why each of the others waits, by gang id; in the order in which they were tried.
+NOT_KNOWN: Mapping[str, float] = MappingProxyType({})
 
-    Every gang that fits is placed, unless it fits only on reserved devices. ``ledger`` is not changed.
-    """
+
+def pack(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float] = NOT_KNOWN) -> Decision:
+    """Place every gang that fits, unless it fits only on reserved devices. ``ledger`` is not changed."""
     placements, waits = _pack(queue, Shelf(ledger))
     if not waits:
         spread, crowded_out = _pack(queue, Shelf(ledger, spread=True))
-        return (placements, waits) if crowded_out else (spread, {})
-    return placements, waits
+        return Decision(placements, waits) if crowded_out else Decision(spread)
+    return Decision(placements, waits)
 
 
-def _pack(queue: Sequence[Queued], shelf: Shelf) -> tuple[list[Placement], dict[str, str]]:
+def _pack(queue: Sequence[Queued], shelf: Shelf) -> tuple[list[Placement], dict[str, Wait]]:
     placements: list[Placement] = []
     waiting: list[Queued] = []
     reserved: dict[str, Queued] = {}
-    failed: set[tuple[int, int]] = set()  # memory is only taken in a round, so an equal demand fails too
     for queued in _starved_first(queue):
-        demand = queued.gang.num_ranks, queued.gang.mib_per_rank
-        chosen = None if demand in failed else shelf.take(queued.gang)
-        if chosen is not None:
-            devices = tuple(spot.device.id for spot in chosen)
-            placements.append(Placement(queued.gang, devices, why_here(chosen, spread=shelf.spread)))
+        if (placement := _first_that_fits(queued, shelf)) is not None:
+            placements.append(placement)
             continue
-        failed.add(demand)
         waiting.append(queued)
         if not reserved and queued.passed_over >= PASSES_BEFORE_RESERVATION:
-            reserved = {spot.device.id: queued for spot in shelf.reserve(queued.gang)}
+            reserved = {spot.device.id: queued for spot in shelf.reserve(queued.gang())}
     return placements, why_waiting(waiting, shelf, reserved)
+
+
+def _first_that_fits(queued: Queued, shelf: Shelf) -> Placement | None:
+    for choice in range(len(queued.shapes)):
+        gang = queued.gang(choice)
+        if (chosen := shelf.take(gang)) is not None:
+            devices = tuple(spot.device.id for spot in chosen)
+            return Placement(gang, devices, why_here(chosen, spread=shelf.spread), choice)
+    return None
 
 
 def passed_over(queue: Iterable[Queued], started: Collection[str]) -> dict[str, int]:
     """How often each gang that still waits has been passed over, by gang id, once the gangs ``started`` have begun."""
     counts, later = {}, 0
     for queued in reversed(sorted(queue, key=lambda queued: queued.arrival)):  # noqa: C413 (ties stay in queue order)
-        if queued.gang.id in started:
+        if queued.id in started:
             later += 1
         else:
-            counts[queued.gang.id] = queued.passed_over + later
+            counts[queued.id] = queued.passed_over + later
     return counts
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from placement.model import Gang, Queued
+from placement.model import Queued
+from placement.packing.policy import Blocked, Wait
 from placement.packing.shelf import Shelf, Spot
 
 
@@ -22,39 +23,46 @@ def why_here(chosen: Sequence[Spot], *, spread: bool) -> str:
     return f"{rule}, {where}: {left}{how}"
 
 
-def why_waiting(waiting: Sequence[Queued], shelf: Shelf, reserved: Mapping[str, Queued]) -> dict[str, str]:
-    """Why each of these gangs waits at the end of the round, by gang id.
+def why_waiting(waiting: Sequence[Queued], shelf: Shelf, reserved: Mapping[str, Queued]) -> dict[str, Wait]:
+    """Why each of these gangs waits at the end of the round, by gang id: what its smallest shape lacks.
 
     ``reserved`` maps the id of each reserved device to the gang that it is kept for. Gangs with equal demands share one
     reason. It leaves out what changes with every gang that begins or ends, such as the free MiB of a device: thousands
     may wait, and each new reason is written to the database.
     """
-    reasons: dict[str, str] = {}
-    words: dict[tuple[int, int], str] = {}
+    waits: dict[str, Wait] = {}
+    words: dict[tuple[int, int], Wait] = {}
     reserved_for = next(iter(reserved.values()), None)
     capacities = sorted(spot.device.capacity_mib for spot in shelf.spots)
     for queued in waiting:
-        demand = queued.gang.num_ranks, queued.gang.mib_per_rank
+        shape = min(queued.shapes, key=lambda shape: shape.num_ranks * shape.mib_per_rank)
+        demand = shape.num_ranks, shape.mib_per_rank
         if demand not in words:
-            words[demand] = _why_not(queued.gang, capacities)
+            words[demand] = _why_not(*demand, capacities)
+        wait = words[demand]
         if queued is reserved_for:
             kept = f"{', '.join(reserved)} {_are(len(reserved))} now kept for it"
-            reasons[queued.gang.id] = f"{words[demand]}; passed over {queued.passed_over} times, so {kept}"
-        else:
-            reasons[queued.gang.id] = words[demand]
-    return reasons
+            wait = Wait(Blocked.OWN_RESERVATION, f"{wait.reason}; passed over {queued.passed_over} times, so {kept}")
+        waits[queued.id] = wait
+    return waits
 
 
-def _why_not(gang: Gang, capacities: Sequence[int]) -> str:
+def _why_not(num_ranks: int, mib: int, capacities: Sequence[int]) -> Wait:
     """``capacities`` are those of the cluster's devices, in ascending order."""
     if not capacities:
-        return "the cluster has no devices now"
-    demand = f"needs {gang.mib_per_rank} MiB on {_count(gang.num_ranks, 'device')} at once"
-    num_large = len(capacities) - bisect_left(capacities, gang.mib_per_rank)
-    if num_large < gang.num_ranks:
+        return Wait(Blocked.NO_DEVICES, "the cluster has no devices now")
+    demand = f"needs {mib} MiB on {_count(num_ranks, 'device')} at once"
+    num_large = len(capacities) - bisect_left(capacities, mib)
+    if num_large < num_ranks:
         few, verb = f"only {num_large}" if num_large else "none", "offers" if num_large < 2 else "offer"
-        return f"{demand}, but {few} of {_count(len(capacities), 'device')} in the cluster {verb} that much"
-    return f"{demand}; waits until other gangs leave that much free, or end where the limit of gangs is reached"
+        return Wait(
+            Blocked.TOO_LARGE,
+            f"{demand}, but {few} of {_count(len(capacities), 'device')} in the cluster {verb} that much",
+        )
+    return Wait(
+        Blocked.BUSY,
+        f"{demand}; waits until other gangs leave that much free, or end where the limit of gangs is reached",
+    )
 
 
 def _count(number: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from estimators.learning import Learned
 from estimators.model import MIB
-from placement.model import Cluster, Gang, Offer, Placement, Queued
+from placement.model import Cluster, Gang, Offer, Placement, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.packer import PASSES_BEFORE_RESERVATION, pack, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
@@ -52,21 +52,22 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
         return
     fair = _fair_order(s, queued)
     queue = [_queued(trial.id, trial.attempt + 1, _sized(trial).demand, trial.passed_over) for trial in fair]
-    by_gang = {queued.gang.id: trial for queued, trial in zip(queue, fair, strict=True)}
+    by_gang = {queued.id: trial for queued, trial in zip(queue, fair, strict=True)}
     offered = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(offered, s.attempts, s.max_gangs_per_device)
-    placements, waits = pack(queue, ledger)
-    for placement in placements:
+    decision = pack(queue, ledger)
+    for placement in decision.placements:
         ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed
         yield _begin(s, by_gang[placement.gang.id], placement)
     # No decision depends on more passes than these, and each new number is a write for every trial that waits.
     most = PASSES_BEFORE_RESERVATION
-    counts = passed_over(queue, {placement.gang.id for placement in placements}) if placements else {}
-    for gang_id, reason in waits.items():
+    started = {placement.gang.id for placement in decision.placements}
+    counts = passed_over(queue, started) if started else {}
+    for gang_id, wait in decision.waits.items():
         trial = by_gang[gang_id]
         passes = min(most, counts.get(gang_id, trial.passed_over))
-        if trial.reason != reason or trial.passed_over != passes:
-            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "passed_over": passes})
+        if trial.reason != wait.reason or trial.passed_over != passes:
+            yield MoveTrial(trial, TrialState.QUEUED, {"reason": wait.reason, "passed_over": passes})
 
 
 def _dominated(s: Snapshot, trial: Trial) -> str:
@@ -161,4 +162,4 @@ def _sized(trial: Trial) -> Sized:
 @lru_cache(maxsize=2**15)
 def _queued(trial_id: int, attempt: int, demand: tuple[int, int], passes: int) -> Queued:
     """Thousands may wait for hours, and making their values again takes most of a cycle."""
-    return Queued(Gang(f"{trial_id}/{attempt}", *demand), passes, arrival=trial_id)
+    return Queued(f"{trial_id}/{attempt}", (Shape(*demand),), passes, arrival=trial_id)

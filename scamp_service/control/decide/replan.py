@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 
 from estimators.model import Plan
-from placement.model import Cluster, Gang, Queued
+from placement.model import Cluster, Gang, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial, Size
@@ -138,8 +138,7 @@ def _can_start(s: Snapshot, sized: Sized, among: list[str], instead_of: Attempt 
         here = [device for device in attempt.devices if device in among]
         if here and attempt is not instead_of:
             ledger.restore(Gang(attempt.key, len(here), attempt.mib_per_rank), here)
-    placements, _ = pack([Queued(Gang("new", *sized.demand))], ledger)
-    return bool(placements)
+    return bool(pack([Queued("new", (Shape(*sized.demand),))], ledger).placements)
 
 
 def _seconds_left(s: Snapshot, trial: Trial, attempt: Attempt) -> float:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.model import Cluster, Device, Gang, Queued
+from placement.model import Cluster, Device, Gang, Placement, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.packer import PASSES_BEFORE_RESERVATION, pack, passed_over
 
@@ -22,7 +22,7 @@ def cluster(num_devices: int, mib: int = 96, per_node: int = 4) -> Cluster:
 
 
 def queue(*demands: tuple[int, int]) -> list[Queued]:
-    return [Queued(Gang(f"{n}/1", *demand)) for n, demand in enumerate(demands)]
+    return [Queued(f"{n}/1", (Shape(*demand),)) for n, demand in enumerate(demands)]
 
 
 def ledger_with(num_devices: int, *held: tuple[str, int], max_gangs: int = 4, per_node: int = 4) -> Ledger:
@@ -33,13 +33,19 @@ def ledger_with(num_devices: int, *held: tuple[str, int], max_gangs: int = 4, pe
     return ledger
 
 
+def decided(queued: list[Queued], ledger: Ledger) -> tuple[list[Placement], dict[str, str]]:
+    """The placements, and the words for each wait."""
+    decision = pack(queued, ledger)
+    return list(decision.placements), {gang_id: wait.reason for gang_id, wait in decision.waits.items()}
+
+
 def carry_out(ledger: Ledger, queued: list[Queued]) -> list[Queued]:
     """Place what fits; what is left of the queue, with the passes counted."""
-    placements, _ = pack(queued, ledger)
+    placements, _ = decided(queued, ledger)
     for placement in placements:
         ledger.place(placement.gang, placement.devices)
     counts = passed_over(queued, {placement.gang.id for placement in placements})
-    return [replace(q, passed_over=counts[q.gang.id]) for q in queued if q.gang.id in counts]
+    return [replace(q, passed_over=counts[q.id]) for q in queued if q.id in counts]
 
 
 def devices_of(ledger: Ledger, gang: Gang) -> list[str]:
@@ -56,7 +62,7 @@ def without(ledger: Ledger, device_id: str) -> Ledger:
 
 
 def test_small_gangs_share_the_fullest_device_that_fits_while_a_gang_waits() -> None:
-    placements, waits = pack(queue((1, 30), (1, 30), (4, 90)), ledger_with(3, ("d1", 20), ("d2", 80)))
+    placements, waits = decided(queue((1, 30), (1, 30), (4, 90)), ledger_with(3, ("d1", 20), ("d2", 80)))
     assert [p.devices for p in placements] == [("d1",), ("d1",)]
     assert [*waits] == ["2/1"]
     assert placements[0].reason == (
@@ -65,7 +71,7 @@ def test_small_gangs_share_the_fullest_device_that_fits_while_a_gang_waits() -> 
 
 
 def test_gangs_spread_over_idle_devices_when_none_waits() -> None:
-    placements, waits = pack(queue((1, 30), (1, 30), (1, 30)), ledger_with(3, ("d1", 20)))
+    placements, waits = decided(queue((1, 30), (1, 30), (1, 30)), ledger_with(3, ("d1", 20)))
     assert [p.devices for p in placements] == [("d0",), ("d2",), ("d0",)]
     assert not waits
     assert placements[0].reason == (
@@ -75,20 +81,20 @@ def test_gangs_spread_over_idle_devices_when_none_waits() -> None:
 
 def test_gangs_do_not_spread_where_one_would_then_wait() -> None:
     demands = queue((1, 40), (1, 40), (1, 90))
-    placements, waits = pack(demands, ledger_with(2))
+    placements, waits = decided(demands, ledger_with(2))
     assert [p.devices for p in placements] == [("d0",), ("d0",), ("d1",)]
     assert not waits
 
 
 def test_a_gang_spreads_onto_the_node_with_the_fewest_gangs() -> None:
-    (placement,), _ = pack(queue((2, 10)), ledger_with(4, ("d0", 5), per_node=2))
+    (placement,), _ = decided(queue((2, 10)), ledger_with(4, ("d0", 5), per_node=2))
     assert placement.devices == ("d2", "d3")
 
 
 @given(st.lists(st.integers(1, 96), max_size=6), st.integers(1, 6), st.integers(1, 4))
 def test_no_gang_shares_a_device_while_one_is_idle_and_none_waits(mibs: list[int], num: int, max_gangs: int) -> None:
     ledger = Ledger(cluster(num), max_gangs)
-    placements, waits = pack(queue(*((1, mib) for mib in mibs)), ledger)
+    placements, waits = decided(queue(*((1, mib) for mib in mibs)), ledger)
     used = [placement.devices[0] for placement in placements]
     spread = not placements or placements[0].reason.startswith("the devices with the fewest gangs")
     if not waits and spread:
@@ -98,21 +104,21 @@ def test_no_gang_shares_a_device_while_one_is_idle_and_none_waits(mibs: list[int
 def test_a_gang_goes_to_one_node_even_where_fuller_devices_lie_on_two() -> None:
     ledger = ledger_with(4, ("d0", 50), ("d2", 40), per_node=2)
     ledger.place(Gang("big", 1, 90), ["d1"])
-    (placement,), _ = pack(queue((2, 40)), ledger)
+    (placement,), _ = decided(queue((2, 40)), ledger)
     assert set(placement.devices) == {"d2", "d3"}
     assert "on node n1" in placement.reason
 
 
 def test_a_gang_wider_than_a_node_spans_as_few_nodes_as_possible() -> None:
     ledger = ledger_with(6, ("d0", 90), ("d2", 1), per_node=2)
-    (placement,), _ = pack(queue((4, 50)), ledger)
+    (placement,), _ = decided(queue((4, 50)), ledger)
     assert set(placement.devices) == {"d2", "d3", "d4", "d5"}
     assert "across 2 nodes" in placement.reason
 
 
 def test_a_gang_that_does_not_fit_whole_holds_nothing_and_says_what_is_missing() -> None:
     ledger = ledger_with(4, ("d0", 80), ("d1", 80))
-    placements, waits = pack(queue((4, 40)), ledger)
+    placements, waits = decided(queue((4, 40)), ledger)
     assert not placements
     assert [*waits.values()] == [f"needs 40 MiB on 4 devices at once; {BUSY}"]
 
@@ -136,7 +142,7 @@ def test_a_gang_that_does_not_fit_whole_holds_nothing_and_says_what_is_missing()
     ],
 )
 def test_every_wait_says_why(ledger: Ledger, demand: tuple[int, int], reason: str) -> None:
-    _, waits = pack(queue(demand), ledger)
+    _, waits = decided(queue(demand), ledger)
     assert [*waits.values()] == [reason]
 
 
@@ -144,57 +150,57 @@ def test_a_reason_stays_the_same_when_only_free_memory_changes() -> None:
     """Each new reason of a waiting trial is a write to the database."""
     fuller, emptier = ledger_with(2, ("d0", 90), ("d1", 70)), ledger_with(2, ("d0", 60), ("d1", 90))
     demands = queue((1, 50), (2, 60), (4, 10))
-    assert pack(demands, fuller)[1] == pack(demands, emptier)[1]
+    assert decided(demands, fuller)[1] == decided(demands, emptier)[1]
 
 
 def test_later_gangs_pass_a_blocked_one_and_each_pass_is_counted() -> None:
     ledger = ledger_with(2, ("d0", 80), ("d1", 90))
     queued = queue((2, 40), (1, 10), (1, 90), (1, 6))
-    placements, waits = pack(queued, ledger)
+    placements, waits = decided(queued, ledger)
     assert [p.gang.id for p in placements] == ["1/1", "3/1"]
     assert [*waits] == ["0/1", "2/1"]
     assert passed_over(queued, {p.gang.id for p in placements}) == {"0/1": 2, "2/1": 1}
 
 
 def test_age_counts_and_not_the_place_in_the_queue() -> None:
-    young, old = Queued(Gang("young", 1, 10), arrival=7), Queued(Gang("old", 2, 40), 3, arrival=2)
+    young, old = Queued("young", (Shape(1, 10),), arrival=7), Queued("old", (Shape(2, 40),), 3, arrival=2)
     assert passed_over([young, old], {"young"}) == {"old": 4}
     assert passed_over([replace(young, arrival=1), old], {"young"}) == {"old": 3}, "an older one may go first"
 
 
 def test_of_two_starved_gangs_the_older_one_goes_first() -> None:
     many = PASSES_BEFORE_RESERVATION
-    queued = [Queued(Gang("a", 1, 60), many + 5, arrival=9), Queued(Gang("b", 1, 60), many, arrival=4)]
-    assert [p.gang.id for p in pack(queued, ledger_with(1))[0]] == ["b"]
+    queued = [Queued("a", (Shape(1, 60),), many + 5, arrival=9), Queued("b", (Shape(1, 60),), many, arrival=4)]
+    assert [p.gang.id for p in decided(queued, ledger_with(1))[0]] == ["b"]
 
 
 def test_a_gang_passed_over_too_often_keeps_devices_for_itself() -> None:
     ledger = ledger_with(3, ("d0", 80), ("d1", 80), ("d2", 20), ("d2", 70))
-    patient = Queued(Gang("old/1", 2, 50), PASSES_BEFORE_RESERVATION - 1)
-    starved = Queued(Gang("old/1", 2, 50), PASSES_BEFORE_RESERVATION)
-    small = Queued(Gang("new/1", 1, 10))
-    assert [p.gang.id for p in pack([patient, small], ledger)[0]] == ["new/1"]
-    placements, waits = pack([starved, small], ledger)
+    patient = Queued("old/1", (Shape(2, 50),), PASSES_BEFORE_RESERVATION - 1)
+    starved = Queued("old/1", (Shape(2, 50),), PASSES_BEFORE_RESERVATION)
+    small = Queued("new/1", (Shape(1, 10),))
+    assert [p.gang.id for p in decided([patient, small], ledger)[0]] == ["new/1"]
+    placements, waits = decided([starved, small], ledger)
     assert not placements
     first, second = waits.values()
     assert first.endswith("passed over 8 times, so d0, d1 are now kept for it")
     assert second == f"needs 10 MiB on 1 device at once; {BUSY}"
-    assert not pack([small, starved], ledger)[0], "wherever it stands in the queue"
+    assert not decided([small, starved], ledger)[0], "wherever it stands in the queue"
     ledger.release("held0")
     ledger.release("held1")
-    assert [p.gang.id for p in pack([starved, small], ledger)[0]] == ["old/1", "new/1"]
+    assert [p.gang.id for p in decided([starved, small], ledger)[0]] == ["old/1", "new/1"]
 
 
 def test_a_gang_too_large_for_the_whole_cluster_reserves_nothing() -> None:
-    impossible = Queued(Gang("old/1", 3, 10), 10 * PASSES_BEFORE_RESERVATION)
-    placements, _ = pack([impossible, Queued(Gang("new/1", 1, 10))], ledger_with(2))
+    impossible = Queued("old/1", (Shape(3, 10),), 10 * PASSES_BEFORE_RESERVATION)
+    placements, _ = decided([impossible, Queued("new/1", (Shape(1, 10),))], ledger_with(2))
     assert [p.gang.id for p in placements] == ["new/1"]
 
 
 def test_one_reservation_at_a_time() -> None:
     ledger = ledger_with(2, ("d0", 90), ("d1", 90))
-    old = [Queued(Gang(f"old{n}", 1, 50), PASSES_BEFORE_RESERVATION) for n in range(2)]
-    placements, waits = pack([*old, Queued(Gang("new", 1, 5))], ledger)
+    old = [Queued(f"old{n}", (Shape(1, 50),), PASSES_BEFORE_RESERVATION) for n in range(2)]
+    placements, waits = decided([*old, Queued("new", (Shape(1, 5),))], ledger)
     assert [p.devices for p in placements] == [("d1",)]
     first, second = waits.values()
     assert "kept for it" in first and "kept for it" not in second
@@ -202,23 +208,23 @@ def test_one_reservation_at_a_time() -> None:
 
 def test_packing_leaves_the_ledger_alone() -> None:
     ledger = ledger_with(2, ("d0", 50))
-    pack(queue((2, 40), (1, 10)), ledger)
+    decided(queue((2, 40), (1, 10)), ledger)
     assert [gang.id for gang in ledger.gangs] == ["held0"]
     assert ledger.free_mib("d1") == 96
 
 
 def test_a_gang_that_holds_devices_cannot_be_queued() -> None:
     with pytest.raises(AssertionError, match="already holds devices"):
-        pack([Queued(Gang("held0", 1, 1))], ledger_with(1, ("d0", 5)))
+        decided([Queued("held0", (Shape(1, 1),))], ledger_with(1, ("d0", 5)))
 
 
 def test_64_devices_and_500_queued_gangs_take_milliseconds() -> None:
     big = Cluster(tuple(Device(f"d{n}", f"n{n // 8}", n % 8, "v", 80_000) for n in range(64)))
-    queued = [Queued(Gang(f"{n}/1", 2 ** (n % 4), 9_000 + 37 * n)) for n in range(500)]
+    queued = [Queued(f"{n}/1", (Shape(2 ** (n % 4), 9_000 + 37 * n),)) for n in range(500)]
     best = float("inf")
     for _ in range(3):
         began = time.perf_counter()
-        placements, waits = pack(queued, Ledger(big, 4))
+        placements, waits = decided(queued, Ledger(big, 4))
         best = min(best, time.perf_counter() - began)
     assert len(placements) + len(waits) == 500 and len(placements) > 50
     assert best < 0.1, f"{best * 1e3:.1f} ms"  # about 4 ms on an idle core
@@ -243,14 +249,14 @@ def test_no_history_over_subscribes_splits_a_gang_or_leaves_waiting_what_fits(
     for number, (what, detail) in enumerate(history):
         if what == "queue":
             assert isinstance(detail, tuple)
-            waiting.append(Queued(Gang(f"{number}/1", *detail)))
+            waiting.append(Queued(f"{number}/1", (Shape(*detail),)))
         elif what == "release" and ledger.gangs:
             assert isinstance(detail, int)
             ledger.release(ledger.gangs[detail % len(ledger.gangs)].id)
         elif what == "fail":
             ledger = without(ledger, f"d{detail}")
-        _, waits = pack(waiting, ledger)
-        assert pack(waiting, ledger) == pack(waiting, ledger), "the same round twice"
+        _, waits = decided(waiting, ledger)
+        assert decided(waiting, ledger) == decided(waiting, ledger), "the same round twice"
         assert all(waits.values())
         waiting = carry_out(ledger, waiting)
 
@@ -264,8 +270,8 @@ def test_no_history_over_subscribes_splits_a_gang_or_leaves_waiting_what_fits(
             assert all(ledger.gangs_on(device)[gang.id] == gang.mib_per_rank for device in held)
         if all("kept for it" not in reason for reason in waits.values()):
             for queued in waiting:
-                room = [device for device in ledger.devices if ledger.fits(queued.gang, device.id)]
-                assert len(room) < queued.gang.num_ranks, f"{queued.gang} fits {room} and waits"
+                room = [device for device in ledger.devices if ledger.fits(queued.gang(), device.id)]
+                assert len(room) < queued.gang().num_ranks, f"{queued.gang()} fits {room} and waits"
 
 
 @settings(max_examples=100, deadline=None)
@@ -276,15 +282,15 @@ def test_no_gang_that_the_empty_cluster_could_take_waits_for_ever(
     """Gangs end within ``longest`` rounds, and in every round new small ones arrive, ``unfair``: ahead in the queue."""
     ledger = Ledger(cluster(num_devices), max_gangs)
     ends: dict[str, int] = {}
-    waiting = [Queued(Gang(f"first{n}", 1, random.randint(1, 60))) for n in range(2 * num_devices)]
-    waiting.append(Queued(Gang("patient", num_devices, 96)))
+    waiting = [Queued(f"first{n}", (Shape(1, random.randint(1, 60)),)) for n in range(2 * num_devices)]
+    waiting.append(Queued("patient", (Shape(num_devices, 96),)))
     # Something ends, and so passes, at least every ``longest`` rounds; after the last pass all that run end once.
     for rounds in range(longest * (PASSES_BEFORE_RESERVATION + 2 * num_devices + 2)):
         for gang_id in [gang_id for gang_id, end in ends.items() if end <= rounds]:
             ledger.release(gang_id)
             del ends[gang_id]
-        new = [Gang(f"{rounds}.{n}", 1, random.randint(1, 30)) for n in range(num_devices * max_gangs)]
-        arrived = [Queued(gang, arrival=rounds + 1) for gang in new]
+        small = [(f"{rounds}.{n}", Shape(1, random.randint(1, 30))) for n in range(num_devices * max_gangs)]
+        arrived = [Queued(name, (shape,), arrival=rounds + 1) for name, shape in small]
         waiting = arrived + waiting if unfair else waiting + arrived
         waiting = carry_out(ledger, waiting)
         if any(gang.id == "patient" for gang in ledger.gangs):
