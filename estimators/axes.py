@@ -72,6 +72,7 @@ class Spread:
     of each group hold 1/dp_shard of parameters, gradients and optimizer states (FSDP2). A block's parameters are
     gathered for its forward pass and, if ``reshard``, again for its backward pass; otherwise they stay gathered. With
     ``zero1`` the replicas are whole, and each alone holds the optimizer states of a part of the parameters (ZeRO-1).
+    With ``adasum`` they are whole, each makes an update from its own gradients, and the updates are combined.
     ``tp`` ranks with the same samples split the layers (tensor parallel), and if ``sequence_parallel`` they also divide
     along the sequence whatever lies between these layers. ``pp`` stages of a pipeline each hold a share of the blocks,
     and take the micro-batches in the order of ``schedule``. Heads and hidden units of a block are computed in
@@ -93,7 +94,7 @@ class Spread:
     )
     dp_replicate: int = _row(
         1,
-        "{dp_replicate} replicas{zero1}",
+        "{dp_replicate} replicas{zero1}{adasum}",
         label="replicate{dp_replicate}",
         short="DP",
         dimension=Dimension(1, "replicate", splits_batch=True, copies=True),
@@ -128,6 +129,15 @@ class Spread:
         needs="dp_replicate",
         excludes=("dp_shard", "tp", "pp"),
         refusal="whole replicas divide optimizer states between them: zero1 needs dp_replicate > 1 alone",
+    )
+    adasum: bool = _row(
+        False,
+        " combined by Adasum",
+        label="adasum",
+        short="Adasum",
+        needs="dp_replicate",
+        excludes=("dp_shard", "tp", "pp", "zero1"),
+        refusal="Adasum combines the updates of whole replicas: adasum needs dp_replicate > 1 alone, without zero1",
     )
     pp: int = _row(
         1,
@@ -190,7 +200,8 @@ class Spread:
     def mesh(self) -> dict[str, int]:
         """Ranks along each dimension of the device mesh, the slowest first; empty for a single rank.
 
-        FSDP2 has a dimension of shards beside those of copies, even if there is only one shard; ZeRO-1 has none.
+        FSDP2 has a dimension of shards beside those of copies, even if there is only one shard; whole replicas have
+        none.
         """
         sizes, fsdp = {dimension.name: getattr(self, axis) for axis, dimension in MESH.items()}, self.fsdp_mesh
         return {name: size for name, size in sizes.items() if size > 1 or name in fsdp}
@@ -199,9 +210,14 @@ class Spread:
     def fsdp_mesh(self) -> tuple[str, ...]:
         """Dimensions of the mesh that FSDP2 works on: any of copies, then that of shards; empty without FSDP2."""
         copies = [name for axis, name in _COPIES if getattr(self, axis) > 1]
-        if self.zero1 or (self.dp_shard == 1 and not copies):
+        if self.has_whole_replicas or (self.dp_shard == 1 and not copies):
             return ()
         return (*copies, MESH["dp_shard"].name)
+
+    @property
+    def has_whole_replicas(self) -> bool:
+        """Whether each replica holds the whole model, without FSDP2."""
+        return self.zero1 or self.adasum
 
     @property
     def short(self) -> str:
@@ -260,6 +276,8 @@ def check(spread: Spread) -> None:
     for row, _ in used.values():
         if (row.needs and row.needs not in used) or any(name in used for name in row.excludes):
             raise ValueError(row.refusal)
+    if spread.adasum and spread.dp_replicate & (spread.dp_replicate - 1):
+        raise ValueError(f"Adasum combines a power of two of replicas, got {spread.dp_replicate}")
 
 
 @lru_cache(maxsize=4096)

@@ -15,6 +15,9 @@ from estimators.axes import SHARES, Spread
 
 Name = Literal["shares", "tp", "pp", "spatial", "micro_batches"]
 
+REDUCE = "reduce"
+"""Stands for the hint in limits that the candidate sets by its option ``reduce``."""
+
 _WORDS: dict[Name, tuple[str, str]] = {
     "shares": ("data parallelism", "data parallelism of degree {}"),
     "tp": ("tensor parallelism", "tensor parallelism of degree {}"),
@@ -54,13 +57,15 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """All limits of a model; a plan must be within each."""
+    """All limits of a model; a plan must be within each. With ``adasum`` its replicas must combine updates so."""
 
     limits: tuple[Limit, ...] = ()
+    adasum: bool = False
 
     def allow(self, way: Spread) -> bool:
         """Whether ranks may be spread in this way."""
-        return self.allow_degrees(prod(getattr(way, axis) for axis in SHARES), way.tp, way.pp, way.spatial)
+        shares = prod(getattr(way, axis) for axis in SHARES)
+        return way.adasum == self.adasum and self.allow_degrees(shares, way.tp, way.pp, way.spatial)
 
     def allow_degrees(self, shares: int, tp: int = 1, pp: int = 1, spatial: int = 1) -> bool:
         """Whether a plan may have these degrees; ``shares`` is the number of data-parallel ranks."""
@@ -84,12 +89,14 @@ class Constraints:
     def words(self) -> str:
         """The limits and the hints that they come from, such as ``the model asks for tensor parallelism of degree 4
         (hint split at blocks)``; empty without limits."""
-        sources = dict.fromkeys((limit.hint, limit.place) for limit in self.limits)
+        hinted = [limit for limit in self.limits if limit.hint != REDUCE]
+        sources = dict.fromkeys((limit.hint, limit.place) for limit in hinted)
         asked = [
-            f"{_listed(one.words for one in self.limits if (one.hint, one.place) == (hint, place))} "
-            f"(hint {hint} at {place})"
+            f"{_listed(one.words for one in hinted if (one.hint, one.place) == (hint, place))} (hint {hint} at {place})"
             for hint, place in sources
         ]
+        if self.adasum:
+            asked.append(f"Adasum over {self.least('shares')} whole replicas ({REDUCE}: adasum)")
         return f"the model asks for {_listed(asked)}" if asked else ""
 
 

@@ -54,7 +54,7 @@ def way_kind(way: Spread) -> str:
         return "space"
     if way.tp > 1:
         return "tensor parallel"
-    return "ZeRO-1" if way.zero1 else "FSDP"
+    return "ZeRO-1" if way.zero1 else "Adasum" if way.adasum else "FSDP"
 
 
 def learn_slow_downs(

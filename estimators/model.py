@@ -74,8 +74,8 @@ class Layout(Spread):
     @property
     def treats_blocks_equally(self) -> bool:
         """Whether equal blocks cost a rank the same: true unless a pipeline or ZeRO-1 gives the rank only some of
-        them."""
-        return self.pp == 1 and not self.zero1
+        them, or Adasum sends them in buckets."""
+        return self.pp == 1 and not self.has_whole_replicas
 
     @property
     def first_rank(self) -> int:

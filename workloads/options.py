@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PRECISIONS = ("fp32", "bf16", "fp16")
+REDUCTIONS = ("mean", "adasum")
 
 
 def _is_number(value: object) -> bool:
@@ -37,6 +38,11 @@ _RULES = {
         lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0,
         "the number of steps after which weights are averaged, an integer of at least 0",
     ),
+    "reduce": _Rule(lambda value: value in REDUCTIONS, f"one of {', '.join(REDUCTIONS)}"),
+    "adasum_replicas": _Rule(
+        lambda value: isinstance(value, int) and value > 1 and value & (value - 1) == 0,
+        "the number of replicas whose updates are combined, a power of two",
+    ),
 }
 NAMES = tuple(_RULES)
 
@@ -47,12 +53,16 @@ class Options:
 
     Gradients are scaled down to the norm ``clip_norm``. Forward passes run in ``precision``. Evaluations use an average
     of the weights: an exponential one with ``ema_decay``, or the mean of those after each step from ``swa_start`` on.
+    With ``reduce`` "mean" one update is made from the mean of all gradients; with "adasum" each of ``adasum_replicas``
+    makes one from its own, and these are combined.
     """
 
     clip_norm: float | None = None
     precision: str = "fp32"
     ema_decay: float | None = None
     swa_start: int | None = None
+    reduce: str = "mean"
+    adasum_replicas: int = 2
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Options:

@@ -41,9 +41,9 @@ class Workload(ABC):
     """One candidate's training. Subclass it, and name the class in a study: ``workload: model.py:MyWorkload``.
 
     ``params`` holds the sampled and fixed parameters of the candidate. ScaMP itself reads ``batch``, the number of
-    samples in one optimizer step over all ranks; without it, it takes ``default_batch``. It also reads ``clip_norm``,
-    ``precision``, ``ema_decay`` and ``swa_start`` (see ``workloads.options``). Raise ``ValueError`` in the
-    constructor for parameters that make no sense: the message becomes the reason why the candidate is infeasible.
+    samples in one optimizer step over all ranks; without it, it takes ``default_batch``. It also reads the options of
+    updates, such as ``clip_norm`` (see ``workloads.options``). Raise ``ValueError`` in the constructor for parameters
+    that make no sense: the message becomes the reason why the candidate is infeasible.
     """
 
     default_batch = 32

@@ -28,8 +28,8 @@ HYBRID = Plan(4, dp_replicate=2, tp=2)
 class Feature:
     """A feature, and the workload in ``folder`` that uses it.
 
-    ``tolerance`` is the largest relative difference of a loss or metric from that of one process. After half of its
-    steps each training is resumed under the plan after its own in ``plans``.
+    ``tolerance`` is the largest relative difference of a loss or metric from that under ``reference``, one process by
+    default. After half of its steps each training is resumed under the plan after its own in ``plans``.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Feature:
     params: Mapping[str, Any] = field(default_factory=dict)
     tolerance: float = 1e-5
     folder: Path = WORKLOADS
+    reference: Plan = ONE
 
     @property
     def is_exact(self) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.features.feature import ACCUMULATED, HYBRID, PIPELINE, REPLICAS, SHARDS, TENSOR, ZERO, Feature
+from benchmarks.features.feature import ACCUMULATED, BATCH, HYBRID, PIPELINE, REPLICAS, SHARDS, TENSOR, ZERO, Feature
 from estimators.model import Plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -73,10 +74,29 @@ PHASES: tuple[Feature, ...] = tuple(
     }.items()
 )
 
+REDUCTIONS: tuple[Feature, ...] = tuple(
+    replace(
+        _update(f"Adasum, {num} replicas{words}", plans, reduce="adasum", adasum_replicas=num, lr=2e-3, **params),
+        reference=Plan(BATCH // num, dp_replicate=num, adasum=True),
+    )
+    for num, words, params, plans in [
+        (2, "", {}, (Plan(2, 2, dp_replicate=2, adasum=True), Plan(4, dp_replicate=2, adasum=True, recompute=True))),
+        (
+            2,
+            ", EMA, clipped, cosine",
+            {"ema_decay": 0.7, "clip_norm": 0.1, "schedule": "cosine"},
+            (Plan(1, 4, dp_replicate=2, adasum=True), Plan(4, dp_replicate=2, adasum=True, co_shard=2)),
+        ),
+        (4, "", {}, (Plan(2, dp_replicate=4, adasum=True), Plan(1, 2, dp_replicate=4, adasum=True))),
+    ]
+)
+"""Adasum's curve depends on the number of replicas, so each is compared with as many that do not divide their share."""
+
 FEATURES: tuple[Feature, ...] = (
     Feature("batches by index", "base.py:Base", EVERY),
     *DATA,
     *METRICS,
     *UPDATES,
     *PHASES,
+    *REDUCTIONS,
 )

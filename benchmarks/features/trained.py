@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.curves.forks import in_forks
-from benchmarks.features.feature import ONE, Feature
+from benchmarks.features.feature import Feature
 from benchmarks.features.running import HALF, WHOLE, predicted_peak, train_rank
 from benchmarks.same_curve import largest_difference
 from estimators.model import Plan
@@ -122,7 +122,7 @@ class _Named:
 @lru_cache(maxsize=1)
 def _in_one_process(named: _Named, seconds: float) -> tuple[list[Any], int]:
     with tempfile.TemporaryDirectory(prefix="scamp-features-") as folder:
-        return _trained(named.feature, ONE, Path(folder), 0, WHOLE, seconds)
+        return _trained(named.feature, named.feature.reference, Path(folder), 0, WHOLE, seconds)
 
 
 def _trained(feature: Feature, plan: Plan, folder: Path, begin: int, end: int, seconds: float) -> tuple[list[Any], int]:

@@ -79,6 +79,8 @@ def _kind(layout: Layout) -> str:
         return "FSDP"
     if layout.zero1:
         return "ZeRO-1"
+    if layout.adasum:
+        return "Adasum"
     if layout.dp_replicate > 1:
         return "replicas"
     return "co-shard" if layout.co_shard > 1 else "recompute" if layout.recompute else "plans of one rank"

@@ -42,6 +42,7 @@ def _over_ranks(divisions: Divisions, num_ranks: int) -> Iterator[Spread]:
             yield replace(spread, sequence_parallel=True)
         if 1 < num_ranks == dp_replicate:
             yield replace(spread, zero1=True)
+            yield replace(spread, adasum=True)
 
 
 def _inside(spread: Spread, divisions: Divisions) -> Iterator[Spread]:

@@ -139,6 +139,8 @@ class UnitCosts:
         if way.zero1:
             fixed = 2 * self.num_params * BYTES_PER_PARAMETER
             return fixed + max(0.0, whole - fixed) / way.dp_replicate
+        if way.adasum:
+            return whole + self.num_params * BYTES_PER_PARAMETER  # the weights before the update
         return whole / way.dp_shard
 
     def traffic(self, way: Spread, samples: float, num_rest: int) -> Traffic:
@@ -152,7 +154,7 @@ class UnitCosts:
         gathers = (*self._gathers(way, self.is_block + num_rest),)
         again = (*self._gathers(way, 1),) if self.is_block and way.reshard else ()
         reductions = (*self._reductions(way, self.is_block + num_rest),)
-        return Traffic((*gathers, *tensor), (*again, *reductions, *tensor), tensor, (*self._of_zero1(way),))
+        return Traffic((*gathers, *tensor), (*again, *reductions, *tensor), tensor, (*self._of_whole_replicas(way),))
 
     def _share(self, way: Spread, micro_batch: float) -> float:
         return micro_batch / way.spatial / (way.tp if self.is_divided(way) else 1)
@@ -176,11 +178,16 @@ class UnitCosts:
             if way.fsdp_mesh and getattr(way, axis) > 1:
                 yield Collectives("all_reduce", MESH[axis].name, True, num, size / way.dp_shard)
 
-    def _of_zero1(self, way: Spread) -> Iterator[Collectives]:
-        """Replicas add up the gradient of each parameter; see also ``broadcasts``."""
+    def _of_whole_replicas(self, way: Spread) -> Iterator[Collectives]:
+        """ZeRO-1's replicas add up the gradient of each parameter; see also ``broadcasts``.
+
+        Adasum's replicas combine updates by recursive halving and doubling, which moves as many bytes as an all-reduce.
+        """
+        size = self.parameter_bytes(way)
         if way.zero1:
-            size = self.parameter_bytes(way)
             yield waited("queued_all_reduce", "dp_replicate", TENSORS_PER_BLOCK, size / TENSORS_PER_BLOCK)
+        if way.adasum:
+            yield waited("all_reduce", "dp_replicate", 1, size)
 
     def _of_tensor_parallel(self, way: Spread, samples: float) -> Iterator[Collectives]:
         """Collectives with which ranks add up the outputs of attention and feed-forward in each pass of a block."""

@@ -23,6 +23,8 @@ def test_options_are_read_from_the_parameters_of_a_candidate() -> None:
         ({"ema_decay": 1}, "between 0 and 1; got 1"),
         ({"swa_start": 0.5}, "an integer of at least 0; got 0.5"),
         ({"swa_start": 3, "ema_decay": 0.9}, "two ways to average the weights: keep one"),
+        ({"reduce": "sum"}, "reduce is one of mean, adasum; got 'sum'"),
+        ({"adasum_replicas": 3}, "a power of two; got 3"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_in_words(params: dict[str, Any], words: str) -> None:

@@ -16,6 +16,7 @@ from torch.optim import Adafactor, Optimizer, Rprop
 
 from estimators.axes import Spread
 from estimators.model import Layout
+from workloads.parallel.adasum import AdasumOptimizer
 from workloads.parallel.aliases import expect_own_tensors, parameter_attributes, set_parameter_attributes
 from workloads.parallel.chain import cut
 from workloads.parallel.co_shard import compute_in_parts
@@ -38,7 +39,7 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
     the model holds memory, FSDP2 copies each shard. Raises ``ValueError`` if the model cannot be divided by ``layout``.
     """
     blocks = list(dict.fromkeys(blocks))  # one may be there several times
-    if layout.fsdp_mesh or layout.zero1:
+    if layout.fsdp_mesh or layout.has_whole_replicas:
         _expect_dense(model)
     if layout.mesh and (mesh is None or mesh.size() != layout.world_size):
         raise ValueError(f"{layout} needs a mesh of {layout.world_size} ranks, got {mesh}")
@@ -119,6 +120,8 @@ def spread_optimizer(optimizer: Optimizer, layout: Layout, mesh: DeviceMesh | No
             )
         zero: Optimizer = ZeroOptimizer(optimizer, mesh.get_group("replicate"))
         return zero
+    if mesh is not None and layout.adasum:
+        return AdasumOptimizer(optimizer, mesh.get_group("replicate"))
     if mesh is not None and (layout.fsdp_mesh or layout.tp > 1) and isinstance(optimizer, _WHOLE):
         raise WorkloadError(
             f"torch's {type(optimizer).__name__} cannot update a parameter of which a rank has only a part: use "

@@ -7,12 +7,12 @@ a batch can be divided as the hints ask is for the planner to say, which knows t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from torch import nn
 
-from estimators.constraints import Constraints, Limit, Name
+from estimators.constraints import REDUCE, Constraints, Limit, Name
 from estimators.model import Divisions, blocks_of_stage
 from workloads.hints import Contradiction, Hint, hints_of
 from workloads.parallel.chain import shares_its_parts
@@ -34,6 +34,13 @@ def constraints_of(model: nn.Module, blocks: Sequence[nn.Module], divisions: Div
     hinted = _Hinted(model, blocks, names, found)
     hinted.check()
     return Constraints(tuple(hinted.limits(divisions)))
+
+
+def adasum_alone(hinted: Constraints, num_replicas: int) -> Constraints:
+    """``hinted``, the constraints of a model, where the updates of so many replicas are combined by Adasum."""
+    degrees: tuple[tuple[Name, int], ...] = (("shares", num_replicas), ("tp", 1), ("pp", 1), ("spatial", 1))
+    limits = (Limit(name, degree, degree, REDUCE, "adasum") for name, degree in degrees)
+    return replace(hinted, limits=(*hinted.limits, *limits), adasum=True)
 
 
 @dataclass(frozen=True, slots=True)

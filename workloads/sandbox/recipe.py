@@ -14,6 +14,7 @@ from estimators.tracing.session import Evaluate, Recipe
 from workloads.datasets import SetName
 from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan, rank_part
+from workloads.parallel.constraints import adasum_alone
 from workloads.parallel.divisions import divisions_of
 from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Split, Workload, defines
@@ -23,6 +24,7 @@ from workloads.training.data.order import longest_first
 from workloads.training.data.outputs import has_summary
 from workloads.training.step import evaluate, train_step
 from workloads.training.updates.phases import phases_of
+from workloads.training.updates.precision import options_of
 from workloads.training.updates.update import averages_of, make_optimizer
 
 _STEPS = 1000  # passed to ``on_step`` and ``scheduler``; the length of a study does not change the structure of a step
@@ -83,6 +85,9 @@ def _batches(workload: Workload, split: SetName) -> Callable[[int], Batch]:
 def _divisions_of(workload: Workload, model: torch.nn.Module, blocks: Sequence[torch.nn.Module]) -> Divisions:
     """How the model can be divided; not by space if metrics of the whole set need whole samples."""
     found = divisions_of(model, blocks, workload.train_batch(torch.arange(1)))
+    options = options_of(workload)
+    if options.reduce == "adasum":
+        found = replace(found, constraints=adasum_alone(found.constraints, options.adasum_replicas))
     return replace(found, most_slabs=1) if has_summary(workload) else found
 
 

@@ -47,7 +47,7 @@ from workloads.training.memory import budget
 from workloads.training.memory.peak import measure_peak
 from workloads.training.metrics import Sums, common_names
 from workloads.training.step import evaluate, to_device, train_step
-from workloads.training.updates.update import make_optimizer, updates_of
+from workloads.training.updates.update import expect_reduction, make_optimizer, updates_of
 from workloads.training.warm_up import warm_up
 from workloads.trial import ARTIFACTS, Trial
 
@@ -184,6 +184,7 @@ def train(
         expect_data(workload)
         expect_order(workload, job.plan.batch)
         expect_summary(workload, job.plan)
+        expect_reduction(workload, job.plan.layout)
         job = job.in_optimizer_steps(Order(workload, job.seed).epoch_length)
         # Workers are forked first, so that they hold none of the gang's connections and nothing of the model.
         with feeding(workload, job.plan, rank, job.seed, range(job.begin, job.last_step), job.is_evaluated) as feed:

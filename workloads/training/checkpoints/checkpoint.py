@@ -138,7 +138,7 @@ def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Opti
         remove_unfinished(target.parent)  # now, because they may be what fills the disk
     staged = unfinished(target, from_rank_0(uuid.uuid4().hex))
     try:
-        tensors, scalars = _optimizer_state(model, optimizer)
+        tensors, scalars = _optimizer_state(model, optimizer, _prefix(optimizer))
         attributes = forward_state(model).named_attributes()
         held = {f"attribute/{name}": value for name, value in attributes.items() if isinstance(value, Tensor)}
         state = {**_model_state(model), **_average_state(model), **tensors, **held}
@@ -167,17 +167,20 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
     reader = SafeReader(folder)
     stored = reader.read_metadata().state_dict_metadata
     scalars = json.loads((folder / "scalars.json").read_text())
+    prefix = _prefix(optimizer)
+    if not any(key.startswith(f"{prefix}optimizer/") for key in stored):
+        prefix = ""  # it was not written by so many replicas with states of their own
     own = getattr(optimizer, "own", None)  # parameters whose states only this rank has (``zero1``); None: all
     names = {name: parameter for name, parameter in model.named_parameters() if own is None or parameter in own}
     for key, entry in stored.items():
-        if key.startswith("optimizer/") and isinstance(entry, TensorStorageMetadata):
-            name, _, field = key.removeprefix("optimizer/").rpartition("/")  # a name may contain slashes
+        if key.startswith(f"{prefix}optimizer/") and isinstance(entry, TensorStorageMetadata):
+            name, _, field = key.removeprefix(f"{prefix}optimizer/").rpartition("/")  # a name may contain slashes
             if name not in names:  # it belongs to another rank
                 continue
             optimizer.state[names[name]][field.replace("%2F", "/")] = _empty_state(
                 names[name], entry, is_spread=key in scalars.get("spread", ())
             )
-    tensors, _ = _optimizer_state(model, optimizer)
+    tensors, _ = _optimizer_state(model, optimizer, prefix)
     held = {
         key.removeprefix("attribute/"): torch.empty(entry.size, dtype=entry.properties.dtype)
         for key, entry in stored.items()
@@ -188,10 +191,10 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
     tensors |= _average_state(model)
     with _quiet():
         dcp_load({**_model_state(model), **tensors}, storage_reader=reader, no_dist=not dist.is_initialized())
-    for name, fields in scalars["state"].items():
-        if name not in names:
-            continue
-        optimizer.state[names[name]].update(fields)
+    for key, fields in scalars["state"].items():
+        name = key.removeprefix(prefix)
+        if key.startswith(prefix) and name in names:
+            optimizer.state[names[name]].update(fields)
     set_attributes(model, {**held, **scalars.get("attributes", {})})
     for number, group in enumerate(optimizer.param_groups if with_options else ()):
         for key, value in scalars["groups"][group.get("part_of", number)].items():
@@ -230,18 +233,24 @@ def _begin_averages(model: nn.Module, stored: Collection[str]) -> None:
         averages.begin(one for name, one in model.named_parameters() if f"average/{name}" in stored)
 
 
+def _prefix(optimizer: torch.optim.Optimizer) -> str:
+    """Prefix of the names of the optimizer's states: Adasum's replicas have different ones (``parallel.adasum``)."""
+    replica = getattr(optimizer, "replica", 0)
+    return f"replica{replica}/" if replica else ""
+
+
 def _optimizer_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer
+    model: nn.Module, optimizer: torch.optim.Optimizer, prefix: str
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
-    """State tensors by ``optimizer/<parameter name>/<field>``, and other values by parameter name and field."""
+    """State tensors by ``<prefix>optimizer/<parameter name>/<field>``, other values by prefixed name and field."""
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         for field, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                tensors[f"optimizer/{name}/{field.replace('/', '%2F')}"] = value
+                tensors[f"{prefix}optimizer/{name}/{field.replace('/', '%2F')}"] = value
             elif value is None or isinstance(value, bool | int | float | str):
-                scalars.setdefault(name, {})[field] = value
+                scalars.setdefault(f"{prefix}{name}", {})[field] = value
             else:
                 raise TypeError(
                     f"optimizer state {field!r} is a {type(value).__name__}, which cannot be checkpointed: keep only "

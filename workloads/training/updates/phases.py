@@ -43,6 +43,8 @@ def expect_plan_for_phases(layout: Layout) -> None:
         raise WorkloadError(
             "the workload trains in phases, and ZeRO-1 divides the states of one optimizer: use plans with zero1=False"
         )
+    if layout.adasum:
+        raise WorkloadError("the workload trains in phases, and Adasum combines one update a step: use reduce: mean")
 
 
 def optimizer_of(phase: Phase, model: nn.Module) -> Optimizer:

@@ -25,7 +25,7 @@ from estimators.model import Layout
 from workloads.options import Options
 from workloads.parallel.apply import spread_optimizer
 from workloads.protocol import Phase, Workload
-from workloads.refusals import expect_optimizer
+from workloads.refusals import WorkloadError, expect_optimizer
 from workloads.training.updates.averages import Averages
 from workloads.training.updates.loss_scale import LossScale
 from workloads.training.updates.norms import clip, global_norm
@@ -40,12 +40,14 @@ _NAME = "_scamp_updates"
 class Updates:
     """Everything that a candidate's optimizer does besides its steps. ``step`` is the one that runs, counted from 0.
 
-    ``stages`` are the ranks of a pipeline that hold different parameters. With ``phases``, ``phased`` is their common
+    ``stages`` are the ranks of a pipeline that hold different parameters, ``replicas`` those with gradients of their
+    own, which Adasum combines. With ``phases``, ``phased`` is their common
     optimizer, and ``losses`` are those of the present step, by the names of the phases that have had a turn.
     """
 
     options: Options
     stages: dist.ProcessGroup | None = None
+    replicas: dist.ProcessGroup | None = None
     averages: Averages | None = None
     scale: LossScale | None = None
     schedules: list[Schedules] = field(default_factory=list)
@@ -125,7 +127,7 @@ class Updates:
 
     def _unscale(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         assert self.scale is not None
-        self.scale.unscale(_parameters(optimizer), self.stages)
+        self.scale.unscale(_parameters(optimizer), self.replicas or self.stages)  # all skip the same updates
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         parameters = list(_parameters(optimizer))
@@ -164,6 +166,18 @@ def make_optimizer(
     return updates.phased
 
 
+def expect_reduction(workload: Workload, layout: Layout) -> None:
+    """Raise ``WorkloadError`` for plans that do not combine gradients or updates as the candidate asks."""
+    options = options_of(workload)
+    if options.reduce != "adasum" and layout.adasum:
+        raise WorkloadError("the plan combines updates by Adasum, which the candidate does not ask for: reduce: adasum")
+    if options.reduce == "adasum" and layout.dp_replicate * layout.adasum != options.adasum_replicas:
+        raise WorkloadError(
+            f"the candidate asks for Adasum over {options.adasum_replicas} whole replicas: use plans with "
+            f"dp_replicate={options.adasum_replicas} and adasum=true, without FSDP, ZeRO-1, tp, pp and spatial"
+        )
+
+
 def updates_of(model: nn.Module) -> Updates:
     """The updates that ``make_optimizer`` has made for ``model`` besides the optimizer."""
     known = model.__dict__.get(_NAME)
@@ -184,8 +198,9 @@ def _new_updates(options: Options, layout: Layout, mesh: DeviceMesh | None) -> U
     return Updates(
         options,
         mesh.get_group("pp") if mesh is not None and layout.pp > 1 else None,
-        averages,
-        LossScale(shares) if options.precision == "fp16" else None,
+        mesh.get_group("replicate") if mesh is not None and layout.adasum else None,
+        averages=averages,
+        scale=LossScale(shares) if options.precision == "fp16" else None,
     )
 
 
