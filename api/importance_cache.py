@@ -34,7 +34,7 @@ class ImportanceCache:
         self._known: OrderedDict[int, Importances] = OrderedDict()
 
     def of(self, study: Study) -> Importances:
-        """Importances of a study."""
+        """The study's importances. In a live study they may lag a few trials behind."""
         num = self._store.trial_counts(study.id).get(TrialState.COMPLETED, 0)
         with self._lock:
             known = self._known.get(study.id)

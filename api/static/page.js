@@ -30,6 +30,8 @@ export class Page {
     this.panels = [];
     this.requests = new Requests();
     this.near = new Set(); // cards that are seen, or nearly
+    this.draws = new Map(); // a function that draws it soon, for each panel that is drawn
+    this.late = new Set(); // panels to draw once they are seen
   }
 
   /** Await `work()`, and show its error if it fails; returns its result, or undefined. */
@@ -90,6 +92,11 @@ export class Page {
     return this.near.has(card);
   }
 
+  /** Whether a panel that shows this field of the state is seen, or nearly. */
+  showsNow(field) {
+    return this.panels.some(({ card, shows }) => shows?.includes(field) && this.sees(card));
+  }
+
   watchCards() {
     const watched = new Map(this.panels.filter((panel) => panel.card).map((panel) => [panel.card, panel]));
     const observer = new IntersectionObserver(
@@ -116,12 +123,15 @@ export class Page {
   }
 
   redrawChanges() {
-    const drawn = this.panels.filter((panel) => panel.draw);
-    const draws = new Map(drawn.map((panel) => [panel, coalesced(() => this.drawNow(panel), panel.restMs)]));
-    this.draws = draws;
-    this.late = new Set(); // panels to draw once they are seen
+    for (const panel of this.panels) {
+      if (panel.draw)
+        this.draws.set(
+          panel,
+          coalesced(() => this.drawNow(panel), panel.restMs),
+        );
+    }
     this.state.watch((field) => {
-      for (const [panel, draw] of draws) if (panel.shows.includes(field)) draw();
+      for (const [panel, draw] of this.draws) if (panel.shows.includes(field)) draw();
     });
   }
 

@@ -224,16 +224,55 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
     depth = solver.monomial(np.array([LEAST_DEPTH if is_whole else example.num_blocks for example in examples]))
     if depth is None:
         raise NoBlueprint("the number of blocks does not follow from the parameters")
-    has_single = {example.single is not None for example in examples}
-    if len(has_single) > 1:
-        raise NoBlueprint("some of the examples refuse a single sample")
-    logs = [[example.passes, *example.updates, *example.updates_of_more] for example in examples]
-    if has_single == {True}:
-        logs = [[*log, example.single] for log, example in zip(logs, examples, strict=True) if example.single]
+    has_single, logs = _logs(examples)
     _check_operations(points, logs)
     classes: dict[_Class, int] = {}
     coded = [_coded(same, classes) for same in zip(*logs, strict=True)]
     factors, padded = _factors(solver, points, examples)
+    sizes = _size_formulas(solver, classes, factors, padded)
+    bounded = [name for name in points if name != SAMPLES and not _of_depth_alone(name, depth, sizes)]
+    passes, *others = coded
+    num_updates = len(examples[0].updates)
+    updates, updates_of_more = others[:num_updates], others[num_updates : 2 * num_updates]
+    num = len(classes)
+    states = states_of(updates[-1], updates_of_more[-1], num)
+    moments_in = of_whole if is_whole else moments_of
+    during, after = moments_in(passes, num)
+    single, after_single = moments_in(others[-1], num) if has_single else (None, after)
+    facts = [example.facts for example in examples if example.facts is not None]
+    pairs = [of_update(few, more, num) for few, more in zip(updates, updates_of_more, strict=True)]
+    left = after.only([category not in _STATES for category, _ in classes])
+    return Blueprint(
+        sizes=sizes,
+        depth=depth,
+        passes=highest(during.plus(states)),
+        single=highest(single.plus(states)) if single is not None else None,
+        updates=highest(joined(pairs).plus(left)),
+        ends=(after.plus(states), after_single.plus(states)),
+        lowest={name: int(points[name].min()) for name in bounded},
+        highest={name: int(points[name].max()) for name in bounded},
+        even_rows=tuple(_even_rows(factors, points)),
+        categories=tuple(category for category, _ in classes),
+        model=fit_model(solver, examples, facts, factors) if facts else None,
+        objects=_objects(examples),
+    )
+
+
+def _logs(examples: Sequence[Example]) -> tuple[bool, list[list[Passes]]]:
+    """Whether the examples have the passes of a single sample, and all logs of each example, those passes last."""
+    has_single = {example.single is not None for example in examples}
+    if len(has_single) > 1:
+        raise NoBlueprint("some of the examples refuse a single sample")
+    return has_single == {True}, [
+        [example.passes, *example.updates, *example.updates_of_more, *([example.single] if example.single else [])]
+        for example in examples
+    ]
+
+
+def _size_formulas(
+    solver: Solver, classes: Iterable[_Class], factors: Sequence[Factor], padded: Sequence[Factor]
+) -> tuple[tuple[Formula, ...], ...]:
+    """The formulas of the size of each class. Those of workspaces may have ``padded`` factors, too."""
     known: dict[tuple[bool, tuple[int, ...]], tuple[Formula, ...]] = {}
     for category, size in classes:
         is_workspace = category == "workspace"
@@ -243,32 +282,7 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
     sizes = tuple(known[category == "workspace", size] for category, size in classes)
     if not any(_grows(formula) for size in sizes for formula in size):
         raise NoBlueprint("nothing grows with the micro-batch, so every batch would fit")
-    bounded = [name for name in points if name != SAMPLES and not _of_depth_alone(name, depth, sizes)]
-    passes, *others = coded
-    num_updates = len(examples[0].updates)
-    updates, updates_of_more = others[:num_updates], others[num_updates : 2 * num_updates]
-    num = len(classes)
-    states = states_of(updates[-1], updates_of_more[-1], num)
-    moments_in = of_whole if is_whole else moments_of
-    during, after = moments_in(passes, num)
-    single, after_single = moments_in(others[-1], num) if has_single == {True} else (None, after)
-    facts = [example.facts for example in examples if example.facts is not None]
-    pairs = [of_update(few, more, num) for few, more in zip(updates, updates_of_more, strict=True)]
-    left = after.only([category not in _STATES for category, _ in classes])
-    return Blueprint(
-        sizes,
-        depth,
-        highest(during.plus(states)),
-        highest(single.plus(states)) if single is not None else None,
-        highest(joined(pairs).plus(left)),
-        (after.plus(states), after_single.plus(states)),
-        {name: int(points[name].min()) for name in bounded},
-        {name: int(points[name].max()) for name in bounded},
-        tuple(_even_rows(factors, points)),
-        tuple(category for category, _ in classes),
-        fit_model(solver, examples, facts, factors) if facts else None,
-        _objects(examples),
-    )
+    return sizes
 
 
 def _objects(examples: Sequence[Example]) -> tuple[int, int]:

@@ -12,9 +12,11 @@ from placement.option import NoPlan, Option
 class ChosenPlan:
     """The most preferred plan that fits, its cost per rank, and the reason why the one preferred to it was refused.
 
-    ``options`` are cheaper ones that by their units are far too large, then those that were examined, this plan's last,
-    and then those on more ranks that would be faster, the one with the fewest ranks first. Only examined ones were
-    traced.
+    ``options`` are, in this order:
+
+    1. plans that would be cheaper, but whose units alone show that they are far too large; they were not traced;
+    2. plans that were traced, the chosen one last;
+    3. plans on more ranks that would be faster, the one with the fewest ranks first; they were not traced.
     """
 
     plan: Plan

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from math import prod
 
-from estimators.axes import Spread
+from estimators.axes import SHARES, Spread
 from estimators.memory import NO_EXTRA, largest_micro_batch, predict, predict_states, with_evaluation_batch
 from estimators.model import Layout, Plan
 from placement.option import Known, Option
@@ -118,7 +119,7 @@ def _listed(question: Question) -> Iterator[Option | Untraced]:
 
 def num_shares(way: Spread) -> int:
     """Number of ranks that train on different samples."""
-    return way.dp_replicate * way.dp_shard
+    return prod(getattr(way, axis) for axis in SHARES)
 
 
 @lru_cache(maxsize=4096)

@@ -17,6 +17,7 @@ from placement.model import Offer, offers_more
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as e
+from scamp_service.control.decide.limits import Used, is_hopeless, limit_reached
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import Executor, Sizer, Unsized
 from scamp_service.control.failing import Failing
@@ -37,8 +38,6 @@ from workloads.training.checkpoints.name import Donor
 
 log = logging.getLogger("scamp.controller")
 
-BROKEN_AFTER = 3
-"""A study is stopped after this many FAILED trials when no other trial has got further than WAITING."""
 ARE_TRAINED = frozenset({TrialState.QUEUED, TrialState.RUNNING, TrialState.PAUSED, TrialState.COMPLETED})
 """States of trials that are trained, or will be."""
 WENT_WRONG = (Outcome.ERROR, Outcome.LOST, Outcome.STALLED)
@@ -296,57 +295,32 @@ class Controller:
     def _rules(self, study: Study, asked: Asked | None) -> StudyRules:
         tallies = self._store.tallies(study.id)
         counts = own_states(tallies)
-        failed = counts.get(TrialState.FAILED, 0)
-        hopeless = failed >= BROKEN_AFTER and failed == sum(
-            count for state, count in counts.items() if state not in (TrialState.WAITING, TrialState.CANCELLED)
-        )
+        spec = self._specs.read(study)
         return replace(
             self._specs.rules(study),
             state=study.state,
             num_trials=sum(counts.values()) - int(tallies.get(BESIDE, 0)),
             exhausted=self._proposing.is_exhausted(study.id),
             regret_bound=study.regret_bound,
-            used_up=self._limit_reached(study, self._specs.read(study)),
+            used_up=limit_reached(spec, self._used(study, spec)),
             broken=(
-                self._why_broken(study, failed)
-                if hopeless
+                self._why_broken(study, counts[TrialState.FAILED])
+                if is_hopeless(counts)
                 else why_hung(asked) or why_ended(asked) or self._our_fault(study)
             ),
         )
 
-    def _limit_reached(self, study: Study, spec: StudySpec) -> str:
-        """The limit of its budget that ends the study; empty if it may continue."""
-        budget, now = spec.budget, self._clock()
-        if spec.targets and (why := self._target_reached(study, spec)):
-            return why
-        bound = study.regret_bound
-        if budget.terminator is not None and bound is not None and bound <= budget.terminator.regret:
-            return f"no candidate is likely to be better by more than {bound:.4g} (budget.terminator)"
-        if budget.seconds is not None and now - study.created_at >= budget.seconds:
-            return f"the study has used up its {budget.seconds:g} s (budget.seconds)"
-        if budget.device_hours is not None:
-            hours = self._store.device_seconds(study.id, now=now) / 3600
-            if hours >= budget.device_hours:
-                return f"the study has used up its {budget.device_hours:g} device-hours (budget.device_hours)"
-        return ""
-
-    def _target_reached(self, study: Study, spec: StudySpec) -> str:
-        """Which trial has reached the targets of all objectives that have one; empty if none has."""
-        targets, objectives = spec.targets, spec.every_objective
-        if not objectives.is_several:
-            (target,) = targets.values()
-            for leader in self._store.leaders(study.id, spec.objective):
-                if leader.value is not None and not spec.objective.is_better(target, than=leader.value):
-                    return f"trial {leader.number} has reached the target of {target:g}, with {leader.value:.6g}"
-            return ""
-        for number, (state, values) in sorted(self._projection.scores(study.id, objectives).items()):
-            reached = all(
-                one.metric not in targets or not one.is_better(targets[one.metric], than=value)
-                for one, value in zip(objectives.each, values, strict=True)
-            )
-            if reached and state in (TrialState.COMPLETED, TrialState.RUNNING, TrialState.PAUSED):
-                return f"trial {number} has reached all targets, with ({objectives.shown(values)})"
-        return ""
+    def _used(self, study: Study, spec: StudySpec) -> Used:
+        """How far the study is, as far as its spec asks for it."""
+        now, several = self._clock(), spec.every_objective.is_several
+        is_timed = spec.budget.device_hours is not None
+        return Used(
+            seconds=now - study.created_at,
+            device_hours=self._store.device_seconds(study.id, now=now) / 3600 if is_timed else 0.0,
+            regret_bound=study.regret_bound,
+            leaders=self._store.leaders(study.id, spec.objective) if spec.targets and not several else (),
+            scores=self._projection.scores(study.id, spec.every_objective) if spec.targets and several else {},
+        )
 
     def _why_broken(self, study: Study, failed: int) -> str:
         every = self._store.trials(study.id, states=[TrialState.FAILED])

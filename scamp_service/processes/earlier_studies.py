@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scamp_service.model import Study
 from scamp_service.search.earlier import EarlierStudy, earlier_trials
-from scamp_service.search.history import Completed
+from scamp_service.search.history import Observation
 from scamp_service.search.proposer import SearchEnded
 from scamp_service.store.store import Store
 from scamp_service.store.summary import all_trials
@@ -14,7 +14,7 @@ from scamp_service.study.objectives import Objectives
 from scamp_service.study.spec import StudySpec
 
 
-def earlier_of(store: Store, study_id: int, spec: StudySpec) -> Sequence[Completed]:
+def earlier_of(store: Store, study_id: int, spec: StudySpec) -> Sequence[Observation]:
     """The trials of earlier studies that count as history of this one. Raises ``SearchEnded`` for what is not there."""
     found = []
     for one in spec.search.history:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scamp_service.search.history import Completed, History, Past
+from scamp_service.search.history import History, Observation, Past
 from scamp_service.search.space import Space
 from scamp_service.study.spaces.slots import is_candidate, slots_of
 from scamp_service.study.spec import StudySpec
@@ -23,12 +23,12 @@ class EarlierStudy:
     weight: float = 1.0
 
 
-def earlier_trials(spec: StudySpec, studies: Sequence[EarlierStudy]) -> list[Completed]:
+def earlier_trials(spec: StudySpec, studies: Sequence[EarlierStudy]) -> list[Observation]:
     """The trials that fit the space of ``spec``, with negative numbers, so that they come before its own.
 
     Of about ``MOST_OF_A_STUDY`` trials of a study (the best ones, and others evenly) a share of ``weight`` is taken.
     """
-    slots, found = slots_of(spec.space), list[Completed]()
+    slots, found = slots_of(spec.space), list[Observation]()
     space = Space(spec.space)
     for study in studies:
         history, number = History(spec.every_objective), -1
@@ -48,7 +48,7 @@ def _only(space: Space, params: Mapping[str, Any]) -> Mapping[str, Any]:
     return space.nested(exact)
 
 
-def to_json(trials: Sequence[Completed]) -> list[dict[str, Any]]:
+def to_json(trials: Sequence[Observation]) -> list[dict[str, Any]]:
     """JSON of these trials, for another process."""
     return [
         {"number": one.number, "params": dict(one.params), "values": one.values, "pruned_at": one.pruned_at}
@@ -56,6 +56,6 @@ def to_json(trials: Sequence[Completed]) -> list[dict[str, Any]]:
     ]
 
 
-def from_json(trials: Sequence[Mapping[str, Any]]) -> list[Completed]:
+def from_json(trials: Sequence[Mapping[str, Any]]) -> list[Observation]:
     """The trials that ``to_json`` has written."""
-    return [Completed(**{**one, "values": one["values"] and tuple(one["values"])}) for one in trials]
+    return [Observation(**{**one, "values": one["values"] and tuple(one["values"])}) for one in trials]

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from scamp_service.search.constrained import Constrained, NoCandidate
-from scamp_service.search.history import Active, Completed
+from scamp_service.search.history import Active, Observation
 from scamp_service.search.space import Space
 from scamp_service.search.starts import Starts
 from scamp_service.study.spec import StudySpec
@@ -24,7 +24,7 @@ class Grid:
     """
 
     reads_history: ClassVar = False
-    in_process: ClassVar[bool] = False
+    needs_own_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:
@@ -32,7 +32,7 @@ class Grid:
         self._constrained = Constrained(spec) if spec.constraints else None
 
     def suggest(
-        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+        self, number: int, completed: Sequence[Observation], active: Sequence[Active], attempt: int = 0
     ) -> Params | None:
         """The point of trial ``number``; None after the last one. Raises ``NoCandidate`` if there is no point."""
         place = number - len(self._starts)

@@ -58,7 +58,7 @@ class Active:
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class Observation:
     """A trial that has ended or is paused. ``values``, one for each objective, are finite; None if the trial did not
     fit or diverged.
 
@@ -77,7 +77,7 @@ class Completed:
 class Shown:
     """The earlier trials that a sampler sees, each kind by number."""
 
-    completed: Sequence[Completed] = ()
+    completed: Sequence[Observation] = ()
     active: Sequence[Active] = ()
 
 
@@ -90,7 +90,7 @@ class History:
 
     def __init__(self, objectives: Objectives, predicted: Predicted = NO_BOUNDS) -> None:
         self._objectives, self._predicted = objectives, predicted
-        self._completed: dict[int, Completed] = {}
+        self._completed: dict[int, Observation] = {}
         self._active: dict[int, Active] = {}
         self._ranked: list[tuple[tuple[float, ...], int]] = []  # keys of completed trials, the best first; not of
         # several objectives, where a key would depend on all others
@@ -146,7 +146,7 @@ class History:
         )
         return (number for _, _, number in ordered)
 
-    def _key(self, trial: Completed) -> tuple[float, ...]:
+    def _key(self, trial: Observation) -> tuple[float, ...]:
         """Sorts completed trials, the best first: those that were pruned follow, the latest before, then the rest."""
         if trial.values is None:
             return (2.0,)
@@ -154,7 +154,7 @@ class History:
         return (0.0, *key) if trial.pruned_at is None else (1.0, -trial.pruned_at, *key)
 
 
-def completed(past: Past, objectives: Objectives, predicted: Predicted = NO_BOUNDS) -> Completed | None:
+def completed(past: Past, objectives: Objectives, predicted: Predicted = NO_BOUNDS) -> Observation | None:
     """The trial that has ended or is paused, as samplers see it; None for one that they do not see.
 
     Where all objectives are predicted, no trial has less than its final values.
@@ -164,9 +164,9 @@ def completed(past: Past, objectives: Objectives, predicted: Predicted = NO_BOUN
     match past.state:
         case TrialState.PRUNED | TrialState.PAUSED if values is not None:
             pruned_at = None if objectives.are_predicted else past.step
-            return Completed(past.number, past.params, values, pruned_at, excesses)
+            return Observation(past.number, past.params, values, pruned_at, excesses)
         case TrialState.COMPLETED:
-            return Completed(past.number, past.params, values, None, excesses)
+            return Observation(past.number, past.params, values, None, excesses)
         case TrialState.PRUNED | TrialState.INFEASIBLE:
-            return Completed(past.number, past.params, None, None, excesses)
+            return Observation(past.number, past.params, None, None, excesses)
     return None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from scamp_service.lifecycle import Origin
 from scamp_service.search.constrained import Constrained
 from scamp_service.search.grid import Grid
-from scamp_service.search.history import Active, Completed, History, Past, Shown
+from scamp_service.search.history import Active, History, Observation, Past, Shown
 from scamp_service.search.priors import Priors
 from scamp_service.search.regret import RegretBound
 from scamp_service.search.samplers.evolution import Evolution
@@ -47,16 +47,16 @@ def reads_history(spec: StudySpec) -> bool:
     return known is None or known.reads_history or needs_results
 
 
-def in_process(spec: StudySpec) -> bool:
+def needs_own_process(spec: StudySpec) -> bool:
     """Whether the study's sampler runs in a process of its own. The bound on the regret imports torch, too."""
     known = SAMPLERS.get(spec.search.sampler.name)
-    return known is None or known.in_process or spec.budget.terminator is not None
+    return known is None or known.needs_own_process or spec.budget.terminator is not None
 
 
 class Search:
     """Proposes the candidates of one study. It remembers the trials that it was given."""
 
-    def __init__(self, spec: StudySpec, sampler: Sampler | None = None, earlier: Sequence[Completed] = ()) -> None:
+    def __init__(self, spec: StudySpec, sampler: Sampler | None = None, earlier: Sequence[Observation] = ()) -> None:
         """``sampler`` is one from the user's own file, and ``earlier`` are trials of earlier studies."""
         self._earlier, self._priors = earlier, Priors(spec)
         self._spec, self._starts = spec, Starts(spec)
@@ -112,7 +112,7 @@ class Search:
         """Do nothing: it runs in this process."""
 
     def _candidate(
-        self, number: int, completed: Sequence[Completed], active: Sequence[Active], pick: int = 0
+        self, number: int, completed: Sequence[Observation], active: Sequence[Active], pick: int = 0
     ) -> tuple[Params | None, int | None]:
         """The parameters of a candidate, None if there are no more, and the number of its parent."""
         if number < len(self._starts):

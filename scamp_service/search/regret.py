@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import optuna
 
-from scamp_service.search.history import Completed
+from scamp_service.search.history import Observation
 from scamp_service.search.samplers.optuna_study import OptunaStudy, optuna_is_silent
 from scamp_service.search.space import Space
 from scamp_service.study.spec import StudySpec
@@ -34,7 +34,7 @@ class RegretBound:
         """Whether the study has a terminator."""
         return self._terminator is not None
 
-    def of(self, completed: Sequence[Completed]) -> float | None:
+    def of(self, completed: Sequence[Observation]) -> float | None:
         """The bound, in units of the objective; None without a terminator, or if there is nothing new to say."""
         ended = [trial for trial in completed if trial.values is not None and trial.pruned_at is None]
         if self._terminator is None or len(ended) < max(

@@ -62,7 +62,7 @@ def candidates_of(
             folder, file = file.parent, Path(file.name)
         workload = f"{file}:{name}"
         return Candidates(workload, bundle_code(folder / "study", workload, working_dir), [params])
-    from scamp_service.search.proposals import Search, in_process
+    from scamp_service.search.proposals import Search, needs_own_process
     from scamp_service.sizing.user_workload import with_space
 
     study = Path(what)
@@ -71,7 +71,7 @@ def candidates_of(
     spec = with_space(spec, code)
     if unknown := sorted(params.keys() - spec.space.keys() - spec.fixed.keys()):
         raise InvalidInput(f"{what} has no parameter {unknown[0]!r}: {', '.join([*spec.space, *spec.fixed])}")
-    if at_random or in_process(spec):
+    if at_random or needs_own_process(spec):
         at_random_too = spec.search.model_copy(update={"sampler": RandomOptions(name="random")})
         spec = spec.model_copy(update={"search": at_random_too})
     proposed = Search(spec).propose([], 0, num_candidates)

@@ -31,8 +31,14 @@ Crossover = Literal["uniform", "blxalpha", "sbx", "spx", "undx", "vsbx"]
 class _Options(Strict):
     """Options of one sampler. Without any it is written as its name alone."""
 
-    one_objective: ClassVar[bool] = False
-    """Whether the sampler knows no more than one objective."""
+    several_objectives: ClassVar[bool] = True
+    """Whether the sampler knows more than one objective."""
+
+    exhaustive: ClassVar[bool] = False
+    """Whether the sampler tries every point once, so that it ends by itself and has no use for priors and filters."""
+
+    constraints: ClassVar[bool] = True
+    """Whether the sampler is told which points the constraints of a study reject."""
 
     @model_serializer(mode="wrap")
     def _shortest(self, handler: SerializerFunctionWrapHandler) -> Any:
@@ -52,12 +58,16 @@ class RandomOptions(_Options):
 class GridOptions(_Options):
     """Every point of a grid once, shuffled."""
 
+    exhaustive = True
+
     name: Literal["grid"]
 
 
 class BruteForceOptions(_Options):
     """Optuna's ``BruteForceSampler``: every point once, those of small branches first."""
 
+    exhaustive = True
+    constraints = False
     name: Literal["brute_force"]
     avoid_premature_stop: bool = False
 
@@ -103,7 +113,7 @@ class TuneOptions(_Options):
     """A ``Searcher`` of Ray Tune by its name there, with its own options."""
 
     name: Literal["tune"]
-    one_objective = True
+    several_objectives = False
     searcher: Annotated[str, Field(pattern=r"^[a-z_]{1,50}$")]
     options: Annotated[dict[str, Value], at_most(50)] = Field(default={}, max_length=50)
 
@@ -120,7 +130,7 @@ class CmaEsOptions(_Options):
     """Optuna's ``CmaEsSampler``. Choices and parameters under conditions are random."""
 
     name: Literal["cmaes"]
-    one_objective = True
+    several_objectives = False
     n_startup_trials: _Positive = 1
     popsize: _Population | None = None
     use_separable_cma: bool = False

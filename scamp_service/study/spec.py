@@ -220,14 +220,15 @@ class StudySpec(Strict):
         except ValueError as error:
             yield str(error)
             return
-        if self.search.sampler.name in ("grid", "brute_force"):
-            yield from _grid_complaints(self.search.sampler.name, slots)
-        if self.search.sampler.name == "brute_force" and self.constraints:
-            yield "brute_force knows no constraints; grid does"
-        if self.search.sampler.name in ("grid", "brute_force") and any(slot.dimension.prior for slot in slots):
-            yield f"{self.search.sampler.name} search tries every point, and has no use for a prior"
-        if self.search.sampler.name in ("grid", "brute_force") and self.search.filter:
-            yield f"{self.search.sampler.name} search tries every point, and has no use for a filter"
+        sampler = self.search.sampler
+        if sampler.exhaustive:
+            yield from _grid_complaints(sampler.name, slots)
+            if any(slot.dimension.prior for slot in slots):
+                yield f"{sampler.name} search tries every point, and has no use for a prior"
+            if self.search.filter:
+                yield f"{sampler.name} search tries every point, and has no use for a filter"
+        if self.constraints and not sampler.constraints:
+            yield f"{sampler.name} knows no constraints; grid does"
         yield from self._constraint_complaints(slots, constraints)
         for position, start in enumerate(self.start_with):
             yield from self._start_complaints(f"start_with[{position}]", start, slots, constraints)
@@ -273,7 +274,7 @@ class StudySpec(Strict):
     def _several_complaints(self) -> Iterator[str]:
         """Options that make no sense with several objectives."""
         sampler = self.search.sampler.name
-        if self.search.sampler.one_objective:
+        if not self.search.sampler.several_objectives:
             yield (
                 f"search.sampler: {sampler} knows one objective, and this study has {len(self.objectives)}; take "
                 "nsga2, nsga3, tpe, gp or another"
@@ -356,7 +357,7 @@ class StudySpec(Strict):
             return
         if any(not isinstance(rule, NeverOptions) for rule in self.stopping_rules):
             yield "one_shot decides by itself who trains: set stopping to {rule: none}"
-        if sampler.name in ("grid", "brute_force"):
+        if sampler.exhaustive:
             yield f"{sampler.name} search ends by itself; one_shot needs a sampler that does not, such as random"
         if isinstance(sampler, EvolutionOptions) and sampler.inherit:
             yield "candidates of one_shot inherit from the supernet: remove the option inherit of evolution"

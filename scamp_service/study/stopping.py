@@ -42,16 +42,19 @@ class _FromMinSteps(RuleOptions):
     min_steps: _Steps = None
 
     def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int) -> Iterator[str]:
-        """A first step that no trial reaches."""
+        """Complain about a ``min_steps`` that no trial reaches."""
         if self.min_steps is not None and self.min_steps >= steps > 1:
             yield f"stopping.min_steps ({self.min_steps}) must be less than budget.steps ({steps})"
 
 
 class _AtReports(_FromMinSteps):
-    """Options of a rule that judges a trial at each of its reports, by all before; others judge at rungs alone."""
+    """Options of a rule that judges a trial at each of its reports, and compares with all of its earlier ones.
+
+    Other rules judge at rungs alone.
+    """
 
     def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int) -> Iterator[str]:
-        """More reports than such a rule can judge."""
+        """Complain about more reports than such a rule can judge."""
         yield from super().complaints(space, steps, report_every)
         if (num_reports := steps // report_every) > MAX_JUDGED:
             yield (

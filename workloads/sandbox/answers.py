@@ -30,7 +30,7 @@ from workloads.training.faults import host_fault
 MEMORY_BYTES = 8 * 2**30  # limit on real memory, which is mostly for data sets; the fake model takes none
 
 
-def profile(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Answer a request in this process: the answer holds the result, or an error with its kind.
 
     ``ask`` is one of
@@ -99,8 +99,8 @@ def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any
     except (WorkloadError, WrongResult, MetricFailed) as error:
         cause = error.__cause__ if isinstance(error, MetricFailed) else None
         return {"wrong": explain(cause or error, code_dir)}
-    answer = {"tries": tries, "all_tried": len(tries) == len(candidates), "mentioned": in_code, "wrong": ""}
-    return {**answer, "inherits": workload.inherit is not Workload.inherit}
+    found = {"tries": tries, "all_tried": len(tries) == len(candidates), "mentioned": in_code, "wrong": ""}
+    return {**found, "inherits": workload.inherit is not Workload.inherit}
 
 
 def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:

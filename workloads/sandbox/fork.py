@@ -22,7 +22,7 @@ from types import FrameType
 from typing import IO, Any
 
 from workloads.refusals import Stopped, places
-from workloads.sandbox.answers import MEMORY_BYTES, error_answer, profile
+from workloads.sandbox.answers import MEMORY_BYTES, answer, error_answer
 from workloads.sandbox.libraries import imported_since
 
 WALL_FACTOR = 4  # seconds of wall-clock time allowed for each second of processor time
@@ -106,11 +106,11 @@ def _serve_fork(
         os.dup2(output_write, 2)
         _limit(request["seconds"])
         own, modules, environment = os.getpid(), set(sys.modules), dict(os.environ)
-        answer = profile(request)
+        answered = answer(request)
         if request.get("keeps_imports"):
-            answer["imported"] = imported_since(modules, environment)
+            answered["imported"] = imported_since(modules, environment)
         if os.getpid() == own:  # otherwise this is a fork that the user's code made and did not end
-            os.write(result_write, json.dumps(answer).encode() + b"\n")
+            os.write(result_write, json.dumps(answered).encode() + b"\n")
     finally:
         os._exit(0)
 

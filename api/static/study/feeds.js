@@ -2,7 +2,6 @@
 // what has changed; what they do not carry is fetched here.
 
 import * as api from "../client.js";
-import { byId } from "../elements/dom.js";
 
 const PEAK_POINTS = 1000;
 const CANDIDATES = 1500;
@@ -80,8 +79,7 @@ export class StudyFeeds {
 
   /** Fetch the candidates again if trials have changed and one of the charts that show them is seen. */
   wantCandidates() {
-    const isSeen = ["slice-card", "parallel-card"].some((id) => this.page.sees(byId(id)));
-    if (!this.areCandidatesOld || !isSeen) return;
+    if (!this.areCandidatesOld || !this.page.showsNow("candidates")) return;
     this.areCandidatesOld = false;
     this.refreshCandidates("trial");
   }

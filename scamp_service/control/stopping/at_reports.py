@@ -31,7 +31,7 @@ class _AtReports:
     objectives: Objectives
 
     def pauses_at(self, number: int) -> tuple[int, ...]:
-        """No step."""
+        """Returns no steps: trials are judged while they train."""
         return ()
 
     def _own(self, trial: Trial, rung: int, reported: Mapping[int, Rung]) -> Iterator[tuple[int, float]]:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from scamp_service.search.earlier import to_json
-from scamp_service.search.history import Completed, Past
+from scamp_service.search.history import Observation, Past
 from scamp_service.search.proposer import SearchEnded
 from scamp_service.study.spaces.constraints import Constraints
 from scamp_service.study.spaces.slots import is_candidate, slots_of
@@ -56,7 +56,7 @@ class RemoteSearch:
         self,
         spec: StudySpec,
         code: bytes | None,
-        earlier: Sequence[Completed] = (),
+        earlier: Sequence[Observation] = (),
         *,
         limit_seconds: float = LIMIT_SECONDS,
         memory_bytes: int = MEMORY_BYTES,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from scamp_service.search.history import Completed, Past
-from scamp_service.search.proposals import Search, in_process
+from scamp_service.search.history import Observation, Past
+from scamp_service.search.proposals import Search, needs_own_process
 from scamp_service.search.proposer import Asked, Proposal
 from scamp_service.search.running.filtered import FilteredSearch
 from scamp_service.search.running.one_shot import OneShotSearch
@@ -59,7 +59,7 @@ class ThreadProposer:
         workers: int = 2,
         *,
         code_of: Callable[[int], bytes | None] = lambda study_id: None,
-        earlier_of: Callable[[int, StudySpec], Sequence[Completed]] = lambda study_id, spec: (),
+        earlier_of: Callable[[int, StudySpec], Sequence[Observation]] = lambda study_id, spec: (),
         score_of: Callable[[int, StudySpec, Sequence[Params]], Sequence[float | None]] = _no_scores,
         has_news: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -158,7 +158,7 @@ class ThreadProposer:
         """The search of a job, which others may close from now on."""
         if job.search is None:
             earlier = self._earlier_of(job.study_id, job.spec) if job.spec.search.history else ()
-            if in_process(job.spec):
+            if needs_own_process(job.spec):
                 own: Search | RemoteSearch = RemoteSearch(job.spec, self._code_of(job.study_id), earlier)
             else:
                 own = Search(job.spec, None, earlier)

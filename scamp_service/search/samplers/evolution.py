@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from scamp_service.search.draws import drawn
-from scamp_service.search.history import Active, Completed
+from scamp_service.search.history import Active, Observation
 from scamp_service.search.moves import moved
 from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
@@ -26,7 +26,7 @@ class Evolution:
     ``sample_size`` trials, drawn from the newest ``population_size`` that have ended."""
 
     reads_history: ClassVar = True
-    in_process: ClassVar[bool] = False
+    needs_own_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:
@@ -36,7 +36,7 @@ class Evolution:
         self._space, self._objectives = Space(spec.space), spec.every_objective
 
     def suggest(
-        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+        self, number: int, completed: Sequence[Observation], active: Sequence[Active], attempt: int = 0
     ) -> Params | None:
         """The searched parameters of trial ``number``."""
         source = random.Random(seed_of(self._seed, number, attempt))
@@ -50,7 +50,7 @@ class Evolution:
         child = next((child for child in children if child not in known), None)
         return self._space.nested(child or self._child(parent, source))
 
-    def parent(self, number: int, completed: Sequence[Completed], attempt: int = 0) -> int | None:
+    def parent(self, number: int, completed: Sequence[Observation], attempt: int = 0) -> int | None:
         """Number of the trial that the candidate is a change of, if the study lets it inherit weights."""
         if not self._options.inherit:
             return None
@@ -59,7 +59,7 @@ class Evolution:
         is_own = winner is not None and winner.number >= 0  # not one of an earlier study
         return winner.number if winner is not None and is_own and winner.values is not None else None
 
-    def _winner(self, population: Sequence[Completed], source: random.Random) -> Completed | None:
+    def _winner(self, population: Sequence[Observation], source: random.Random) -> Observation | None:
         """The best of a sample; None while the population is not complete."""
         if len(population) < self._options.population_size:
             return None
@@ -79,7 +79,7 @@ class Evolution:
 
         return completed_slots(self._space.slots, value_of)
 
-    def _best(self, trials: Sequence[Completed]) -> Completed:
+    def _best(self, trials: Sequence[Observation]) -> Observation:
         """The best trial: those that were stopped early follow the others, the latest before, then the rest.
 
         With several objectives they are compared by non-domination rank (``Objectives.places``).
@@ -88,7 +88,7 @@ class Evolution:
         places = self._objectives.places([values for _, values in valued])
         place_of = {number: place for (number, _), place in zip(valued, places, strict=True)}
 
-        def rank(trial: Completed) -> tuple[float, ...]:
+        def rank(trial: Observation) -> tuple[float, ...]:
             if trial.values is None:
                 return (2.0, max(trial.excesses.values(), default=0.0))
             place = place_of[trial.number]

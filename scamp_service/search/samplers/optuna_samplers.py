@@ -13,7 +13,7 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, nsgaii
 
-from scamp_service.search.history import Active, Completed
+from scamp_service.search.history import Active, Observation
 from scamp_service.search.samplers.optuna_study import OptunaStudy, in_order, optuna_is_silent
 from scamp_service.search.samplers.replayed_study import ReplayedStudy
 from scamp_service.search.samplers.sampler import seed_of
@@ -37,7 +37,7 @@ class _FromHistory:
     """A sampler that keeps no notes: it depends on the trials that it is shown."""
 
     reads_history: ClassVar = True
-    in_process: ClassVar[bool] = False
+    needs_own_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:
@@ -45,7 +45,7 @@ class _FromHistory:
         self._study = OptunaStudy(self._space, spec.every_objective)
 
     def suggest(
-        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+        self, number: int, completed: Sequence[Observation], active: Sequence[Active], attempt: int = 0
     ) -> Params | None:
         """The searched parameters of trial ``number``."""
         with optuna_is_silent():
@@ -61,7 +61,7 @@ class _WithNotes:
 
     ranks_infeasible: ClassVar = False
     reads_history: ClassVar = True
-    in_process: ClassVar[bool] = False
+    needs_own_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:
@@ -71,7 +71,7 @@ class _WithNotes:
         )
 
     def suggest(
-        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+        self, number: int, completed: Sequence[Observation], active: Sequence[Active], attempt: int = 0
     ) -> Params | None:
         """The searched parameters of trial ``number``."""
         return self._study.ask(number, completed, active, attempt)
@@ -108,7 +108,7 @@ class Tpe(_FromHistory):
 class Gp(_FromHistory):
     """A Gaussian process, whose time grows with the cube of the trials that it is shown."""
 
-    in_process: ClassVar[bool] = True  # it imports torch
+    needs_own_process: ClassVar[bool] = True  # it imports torch
     shows_most: ClassVar[int | None] = 200
 
     def _made(self, seed: int) -> BaseSampler:
@@ -125,7 +125,7 @@ class Qmc:
     """A low-discrepancy sequence; the first candidate is random. Proposals depend on the number alone."""
 
     reads_history: ClassVar = False
-    in_process: ClassVar[bool] = False
+    needs_own_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:
@@ -133,7 +133,7 @@ class Qmc:
         self._study = OptunaStudy(self._space, spec.every_objective)
 
     def suggest(
-        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+        self, number: int, completed: Sequence[Observation], active: Sequence[Active], attempt: int = 0
     ) -> Params | None:
         """The searched parameters of trial ``number``."""
         assert isinstance(self._options, QmcOptions)
@@ -243,7 +243,7 @@ class BruteForce(_FromHistory):
         self._num_points = Points(slots_of(spec.space)).count
 
     def suggest(
-        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+        self, number: int, completed: Sequence[Observation], active: Sequence[Active], attempt: int = 0
     ) -> Params | None:
         """The searched parameters of trial ``number``; None when every point has been tried."""
         tried = {self._space.number_of(trial.params) for trial in in_order(completed, active)} - {None}

@@ -14,7 +14,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from scamp_service.search.history import Active, Completed
+from scamp_service.search.history import Active, Observation
 from scamp_service.search.samplers.shown_storage import ShownStorage
 from scamp_service.search.space import Space
 from scamp_service.study.objectives import Objectives
@@ -39,13 +39,13 @@ class OptunaStudy:
         by how far they do, before they look at values: they are shown such a trial as completed."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # otherwise it logs every study and trial
         self._space, self._objectives, self._ranks_infeasible = space, objectives, ranks_infeasible
-        self._known: dict[int, tuple[Active | Completed, FrozenTrial]] = {}  # to convert a trial only once
+        self._known: dict[int, tuple[Active | Observation, FrozenTrial]] = {}  # to convert a trial only once
 
     def ask(
         self,
         sampler: BaseSampler,
         number: int,
-        completed: Sequence[Completed] = (),
+        completed: Sequence[Observation] = (),
         active: Sequence[Active] = (),
         given: Mapping[str, Any] | None = None,
     ) -> Params:
@@ -69,7 +69,7 @@ class OptunaStudy:
         """The parameters that are suggested to a trial of Optuna."""
         return self._space.sampled(lambda name, distribution: _suggest(trial, name, distribution), given)
 
-    def frozen(self, trial: Active | Completed) -> FrozenTrial:
+    def frozen(self, trial: Active | Observation) -> FrozenTrial:
         """A trial as Optuna has it.
 
         One without a value is shown as pruned before its first report. Optuna's samplers rank it behind all that
@@ -89,7 +89,7 @@ class OptunaStudy:
         made.number = made._trial_id = trial.number
         return made
 
-    def _result(self, trial: Active | Completed) -> tuple[TrialState, Sequence[float] | None, dict[int, float]]:
+    def _result(self, trial: Active | Observation) -> tuple[TrialState, Sequence[float] | None, dict[int, float]]:
         """Optuna's state, final values and intermediate values of a trial."""
         if isinstance(trial, Active):
             return TrialState.RUNNING, None, {}
@@ -101,12 +101,12 @@ class OptunaStudy:
             return TrialState.COMPLETE, trial.values, {}
         return TrialState.PRUNED, None, {trial.pruned_at: trial.values[0]}
 
-    def _frozen(self, trial: Active | Completed) -> FrozenTrial:
+    def _frozen(self, trial: Active | Observation) -> FrozenTrial:
         known, frozen = self._known.get(trial.number, (None, None))
         return frozen if known is trial and frozen is not None else self.frozen(trial)
 
 
-def in_order(completed: Sequence[Completed], active: Sequence[Active]) -> list[Active | Completed]:
+def in_order(completed: Sequence[Observation], active: Sequence[Active]) -> list[Active | Observation]:
     """All of these trials by number."""
     return sorted([*completed, *active], key=lambda trial: trial.number)
 
@@ -122,7 +122,7 @@ def _suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
     raise AssertionError(distribution)
 
 
-def _constraints(trial: Active | Completed) -> dict[str, float]:
+def _constraints(trial: Active | Observation) -> dict[str, float]:
     """The trial's constraints as Optuna stores them (``Trial.set_constraint``), which avoids what exceeds a bound."""
-    excesses = trial.excesses if isinstance(trial, Completed) else {}
+    excesses = trial.excesses if isinstance(trial, Observation) else {}
     return {f"constraints:{name}": excess for name, excess in excesses.items()}

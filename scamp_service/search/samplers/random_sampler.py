@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import optuna
 
-from scamp_service.search.history import Active, Completed
+from scamp_service.search.history import Active, Observation
 from scamp_service.search.samplers.optuna_study import OptunaStudy
 from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
@@ -19,7 +19,7 @@ class RandomSampler:
     """Random values, uniform in each range or its logarithm. The seed and the trial's number alone decide."""
 
     reads_history: ClassVar = False
-    in_process: ClassVar[bool] = False
+    needs_own_process: ClassVar[bool] = False
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:
@@ -29,7 +29,7 @@ class RandomSampler:
     def suggest(
         self,
         number: int,
-        completed: Sequence[Completed] = (),
+        completed: Sequence[Observation] = (),
         active: Sequence[Active] = (),
         attempt: int = 0,
         given: Mapping[str, Any] | None = None,

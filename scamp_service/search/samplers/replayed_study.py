@@ -14,7 +14,7 @@ from typing import Any
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from scamp_service.search.history import Active, Completed
+from scamp_service.search.history import Active, Observation
 from scamp_service.search.samplers.optuna_study import OptunaStudy, in_order, optuna_is_silent
 from scamp_service.search.samplers.shown_storage import ShownStorage
 from scamp_service.search.space import Space
@@ -26,7 +26,7 @@ from scamp_service.study.values import Params
 class _Played:
     """A trial that was asked for, and the notes about the study from before it."""
 
-    trial: Active | Completed
+    trial: Active | Observation
     frozen: FrozenTrial
     notes_before: dict[str, Any]
 
@@ -46,7 +46,7 @@ class ReplayedStudy:
         self._played: list[_Played] = []
         self._notes: dict[str, Any] = {}
 
-    def ask(self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int) -> Params:
+    def ask(self, number: int, completed: Sequence[Observation], active: Sequence[Active], attempt: int) -> Params:
         """The searched parameters of trial ``number`` that the sampler proposes after these trials."""
         earlier = in_order(completed, active)
         self._keep_equal(earlier)
@@ -56,14 +56,14 @@ class ReplayedStudy:
         with optuna_is_silent():
             return self._study.sampled(self._study.study(storage, self._make(number, attempt)).ask())
 
-    def _keep_equal(self, earlier: Sequence[Active | Completed]) -> None:
+    def _keep_equal(self, earlier: Sequence[Active | Observation]) -> None:
         for place, played in enumerate(self._played):
             if place >= len(earlier) or played.trial != earlier[place]:
                 self._notes = played.notes_before
                 del self._played[place:]
                 return
 
-    def _play(self, trial: Active | Completed) -> None:
+    def _play(self, trial: Active | Observation) -> None:
         storage, before = self._storage(trial.number), self._notes
         frozen = self._study.frozen(trial)
         with optuna_is_silent():

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
-from scamp_service.search.history import Active, Completed
+from scamp_service.search.history import Active, Observation
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
 
@@ -21,7 +21,7 @@ class Sampler(Protocol):
     reads_history: ClassVar[bool]
     """Whether proposals depend on earlier trials. If not, none are shown."""
 
-    in_process: ClassVar[bool]
+    needs_own_process: ClassVar[bool]
     """Whether it runs in a process of its own: it imports torch or a library that may hang, or is the user's code."""
 
     shows_most: ClassVar[int | None]
@@ -30,7 +30,7 @@ class Sampler(Protocol):
     def __init__(self, spec: StudySpec) -> None: ...
 
     def suggest(
-        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+        self, number: int, completed: Sequence[Observation], active: Sequence[Active], attempt: int = 0
     ) -> Params | None:
         """The searched parameters of trial ``number``; None if there is nothing more to propose, from this number on.
 
@@ -44,7 +44,7 @@ class Sampler(Protocol):
 class Inheriting(Protocol):
     """A sampler whose candidates may begin with weights of earlier ones."""
 
-    def parent(self, number: int, completed: Sequence[Completed], attempt: int = 0) -> int | None:
+    def parent(self, number: int, completed: Sequence[Observation], attempt: int = 0) -> int | None:
         """Number of the trial with whose weights the candidate begins that ``suggest`` returns for the same arguments.
 
         None: it begins anew.

@@ -17,7 +17,7 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from scamp_service.search.draws import drawn
-from scamp_service.search.history import Active, Completed
+from scamp_service.search.history import Active, Observation
 from scamp_service.search.proposer import SearchEnded
 from scamp_service.search.samplers.optuna_study import in_order, optuna_is_silent
 from scamp_service.search.samplers.sampler import seed_of
@@ -36,7 +36,7 @@ class TuneSearcher:
     """
 
     reads_history: ClassVar = True
-    in_process: ClassVar[bool] = True
+    needs_own_process: ClassVar[bool] = True
     shows_most: ClassVar[int | None] = 100
 
     def __init__(self, spec: StudySpec) -> None:
@@ -48,7 +48,7 @@ class TuneSearcher:
         self._searched = {name: one for name, one in self._space.distributions.items() if not one.single()}
 
     def suggest(
-        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+        self, number: int, completed: Sequence[Observation], active: Sequence[Active], attempt: int = 0
     ) -> Params | None:
         """The searched parameters of trial ``number``."""
         earlier = in_order(completed, active)
@@ -62,7 +62,7 @@ class TuneSearcher:
                 searcher = self._searcher(seed, points)
                 for trial, point in zip(earlier, points, strict=True):
                     self._expect(point, searcher.suggest(str(trial.number)))
-                    if isinstance(trial, Completed):
+                    if isinstance(trial, Observation):
                         result = None if trial.values is None else {METRIC: trial.values[0], "training_iteration": 1}
                         searcher.on_trial_complete(str(trial.number), result=result, error=trial.values is None)
                 found = searcher.suggest("next")
@@ -106,7 +106,7 @@ class TuneSearcher:
             options["optimizer"] = registry[options.get("optimizer", "NGOpt")]
         return options
 
-    def _point(self, trial: Active | Completed) -> dict[str, Any]:
+    def _point(self, trial: Active | Observation) -> dict[str, Any]:
         """The trial's parameters as Tune has them, with any values in place of those that it does not have."""
         known = self._space.encoded(trial.params)
         return {name: _code(one, known[name]) if name in known else _first(one) for name, one in self._searched.items()}

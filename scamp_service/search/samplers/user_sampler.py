@@ -12,7 +12,7 @@ from optuna.samplers import BaseSampler, CmaEsSampler
 from optuna.samplers._ga import BaseGASampler
 from optuna.samplers._lazy_random_state import LazyRandomState
 
-from scamp_service.search.history import Active, Completed
+from scamp_service.search.history import Active, Observation
 from scamp_service.search.samplers.optuna_study import OptunaStudy, optuna_is_silent
 from scamp_service.search.samplers.replayed_study import ReplayedStudy
 from scamp_service.search.samplers.sampler import seed_of
@@ -31,7 +31,7 @@ class UserSampler:
     """
 
     reads_history: ClassVar = True
-    in_process: ClassVar[bool] = True
+    needs_own_process: ClassVar[bool] = True
     shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec, found: Any) -> None:
@@ -45,7 +45,7 @@ class UserSampler:
         )
 
     def suggest(
-        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+        self, number: int, completed: Sequence[Observation], active: Sequence[Active], attempt: int = 0
     ) -> Params | None:
         """The searched parameters of trial ``number``."""
         if self._replayed:

@@ -58,7 +58,7 @@ def screen(
     """Screen candidates on ``cluster``, whose devices are of ``kind``. Raises ``InvalidInput``.
 
     ``code`` is the zip of the user's files. ``say`` gets messages on the progress. ``share`` is the number of
-    devices for each candidate, as in ``planner.choose``. A trace may take ``seconds`` of processor time; ``under_way``
+    devices for each candidate, as ``Question.share`` is. A trace may take ``seconds`` of processor time; ``under_way``
     is told what is traced. The traces are made in ``pool``, which the caller closes; None for a pool of its own.
     """
     check_code(workload, code, functions=True)

@@ -77,19 +77,20 @@ class Reports(Transactions):
             if newest is None:
                 return False
             is_timed = timed_steps > 0 and newest.timed_steps == timed_steps  # otherwise a newer flush has set the time
-            peak = {"_measured_bytes": measured_bytes, "_measured_step_seconds": step_seconds if is_timed else None}
+            new = {
+                "_id": trial_id,
+                "_measured_bytes": measured_bytes,
+                "_measured_step_seconds": step_seconds if is_timed else None,
+            }
             if valued and newest.objective_seq == valued.seq:  # otherwise a newer flush has already set the value
-                new = {"_id": trial_id, "_attempt": attempt, "_step": valued.step, **peak}
+                new |= {"_attempt": attempt, "_step": valued.step}
                 if best_of:
-                    best = _best(metrics, reported[0], best_of)
-                    reached = {"_value": best.values[reported[0]], "_best_step": best.step} if best else _NOTHING
-                    connection.execute(sql.UPDATE_BEST[best_of], {**new, **reached})
+                    statement, values = sql.UPDATE_BEST[best_of], _best(metrics, reported[0], best_of)
                 else:
-                    every = [valued.values.get(name) for name in objectives] if len(objectives) > 1 else None
-                    newest_values = {"_value": valued.values[reported[0]], "_values": every}
-                    connection.execute(sql.UPDATE_VALUE, {**new, **newest_values})
+                    statement, values = sql.UPDATE_VALUE, _newest(valued, objectives)
+                connection.execute(statement, {**new, **values})
             elif measured_bytes or is_timed:
-                connection.execute(sql.UPDATE_MEASURED, {"_id": trial_id, **peak})
+                connection.execute(sql.UPDATE_MEASURED, new)
             if measured_bytes or is_timed:
                 self._measure(connection, trial_id)
             is_new = bool(metrics) and self._insert_metrics(connection, metrics)
@@ -132,14 +133,18 @@ class Reports(Transactions):
         connection.execute(insert, [_fields_of(row) for row in rows])
 
 
-_NOTHING = {"_value": None, "_best_step": None}
-
-
-def _best(rows: Sequence[Metric], metric: str, direction: str) -> Metric | None:
-    """The first of the rows with the best finite value of ``metric``."""
+def _best(rows: Sequence[Metric], metric: str, direction: str) -> dict[str, Any]:
+    """The best finite value of ``metric`` among the rows, and its step; None for both if no value is finite."""
     sign = -1 if direction == "maximize" else 1
     finite = [row for row in rows if metric in row.values and math.isfinite(row.values[metric])]
-    return min(finite, key=lambda row: (sign * row.values[metric], row.seq), default=None)
+    best = min(finite, key=lambda row: (sign * row.values[metric], row.seq), default=None)
+    return {"_value": best and best.values[metric], "_best_step": best and best.step}
+
+
+def _newest(row: Metric, objectives: Sequence[str]) -> dict[str, Any]:
+    """The value of the first objective that evaluations report, and the values of all if there are several."""
+    every = [row.values.get(name) for name in objectives] if len(objectives) > 1 else None
+    return {"_value": row.values[measured(objectives)[0]], "_values": every}
 
 
 def _fields_of(row: Metric | LogLine) -> dict[str, Any]:

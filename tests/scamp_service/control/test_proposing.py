@@ -29,7 +29,7 @@ class Sleeper:
     """A sampler that sleeps until it is woken."""
 
     reads_history: ClassVar = True
-    in_process: ClassVar = False
+    needs_own_process: ClassVar = False
     shows_most: ClassVar = None
     asleep: ClassVar = threading.Event()
     woken: ClassVar = threading.Event()

@@ -9,7 +9,7 @@ import pytest
 
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search.earlier import EarlierStudy, earlier_trials, from_json, to_json
-from scamp_service.search.history import Completed
+from scamp_service.search.history import Observation
 from scamp_service.search.proposals import Search
 from tests.scamp_service.search.studies import SPACE, Trial, completed, live, study
 
@@ -35,7 +35,7 @@ def test_a_weight_takes_that_share_and_the_numbers_get_the_types_of_the_new_spac
     long = [Trial(n, {"lr": 0.01, "depth": 2}, S.COMPLETED, value=float(n)) for n in range(1000)]
     assert len(earlier_trials(spec, [EarlierStudy(long, 0.5)])) == pytest.approx(250, abs=15)
     typed = earlier_trials(spec, [EarlierStudy([Trial(0, {"lr": 1, "depth": 2}, S.COMPLETED, value=1.0)])])
-    assert typed == [Completed(-1, {"lr": 1.0, "depth": 2}, (1.0,))] and isinstance(typed[0].params["lr"], float)
+    assert typed == [Observation(-1, {"lr": 1.0, "depth": 2}, (1.0,))] and isinstance(typed[0].params["lr"], float)
     assert from_json(to_json(typed)) == typed
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search import history
-from scamp_service.search.history import Active, Completed, History, completed
+from scamp_service.search.history import Active, History, Observation, completed
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 from tests.scamp_service.search.studies import Trial
@@ -26,10 +26,10 @@ def history_of(trials: list[Trial]) -> History:
 
 def test_a_trial_that_diverged_after_good_values_has_no_value() -> None:
     """As the controller stores it: pruned at the step of its last value, which is replaced by NaN."""
-    assert completed(Trial(0, {}, S.PRUNED, step=20, value=0.1), MINIMIZE) == Completed(0, {}, (0.1,), pruned_at=20)
-    assert completed(Trial(0, {}, S.PRUNED, step=20, value=math.nan), MINIMIZE) == Completed(0, {}, None)
-    assert completed(Trial(0, {}, S.COMPLETED, step=20, value=math.inf), MINIMIZE) == Completed(0, {}, None)
-    assert completed(Trial(0, {}, S.INFEASIBLE), MINIMIZE) == Completed(0, {}, None)
+    assert completed(Trial(0, {}, S.PRUNED, step=20, value=0.1), MINIMIZE) == Observation(0, {}, (0.1,), pruned_at=20)
+    assert completed(Trial(0, {}, S.PRUNED, step=20, value=math.nan), MINIMIZE) == Observation(0, {}, None)
+    assert completed(Trial(0, {}, S.COMPLETED, step=20, value=math.inf), MINIMIZE) == Observation(0, {}, None)
+    assert completed(Trial(0, {}, S.INFEASIBLE), MINIMIZE) == Observation(0, {}, None)
     assert (
         completed(Trial(0, {}, S.FAILED), MINIMIZE)
         is completed(Trial(0, {}, S.CANCELLED, step=5, value=9.0), MINIMIZE)
@@ -41,7 +41,7 @@ def test_a_trial_is_shown_as_it_was_learned_last_if_it_comes_before_what_is_aske
     known = history_of([Trial(0, {}), Trial(1, {}, S.INFEASIBLE), Trial(2, {})])
     known.learn(Trial(0, {}, S.COMPLETED, value=1.0))
     known.learn(Trial(1, {}, S.WAITING))
-    assert known.shown(2) == history.Shown([Completed(0, {}, (1.0,))], [Active(1, {})])
+    assert known.shown(2) == history.Shown([Observation(0, {}, (1.0,))], [Active(1, {})])
 
 
 def test_a_long_history_is_thinned_but_keeps_its_best_and_its_live_trials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from scamp_service.lifecycle import Origin
 from scamp_service.lifecycle import TrialState as S
-from scamp_service.search.proposals import Search, in_process, reads_history
+from scamp_service.search.proposals import Search, needs_own_process, reads_history
 from tests.scamp_service.search.studies import SPACE, Trial, completed, live, study
 
 
@@ -68,5 +68,5 @@ def test_trials_of_other_programs_are_history_and_take_no_place_of_the_sampler()
 
 def test_samplers_that_may_hang_or_import_torch_run_in_processes() -> None:
     names = ("gp", "own.py:make", {"name": "tune", "searcher": "hyperopt"})
-    assert all(in_process(study(sampler=name)) and reads_history(study(sampler=name)) for name in names)
-    assert not any(in_process(study(sampler=name)) for name in ("tpe", "random", "qmc", "cmaes", "nsga2"))
+    assert all(needs_own_process(study(sampler=name)) and reads_history(study(sampler=name)) for name in names)
+    assert not any(needs_own_process(study(sampler=name)) for name in ("tpe", "random", "qmc", "cmaes", "nsga2"))

@@ -41,7 +41,7 @@ export function importancesPanel({ state, page }) {
       if (!found) return;
       const items = found.items.slice(0, SHOWN);
       blank.hidden = items.length > 0;
-      setText(blank, "They are known once 20 trials have completed and differ in more than their values.");
+      setText(blank, "They are known once 20 trials have completed and differ in at least one parameter.");
       setText(
         beside,
         items.length && found.num_trials < found.num_completed

@@ -22,7 +22,7 @@ class Gate:
     """A sampler that answers once ``open`` is set."""
 
     reads_history: ClassVar = True
-    in_process: ClassVar = False
+    needs_own_process: ClassVar = False
     shows_most: ClassVar = None
     open: ClassVar = threading.Event()
 
