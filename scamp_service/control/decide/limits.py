@@ -1,0 +1,73 @@
+"""Says when a study ends before its last trial: its budget is used up, a target is reached, or nothing works."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scamp_service.lifecycle import TrialState
+from scamp_service.model import Trial
+from scamp_service.study.objectives import Values
+from scamp_service.study.spec import StudySpec
+
+BROKEN_AFTER = 3
+"""A study is stopped after this many FAILED trials when no other trial has got further than WAITING."""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """How far a study is, as far as its spec has limits on it.
+
+    ``device_hours`` is 0 in a study without that limit. ``regret_bound`` is None while no bound is known. In a study
+    with targets, ``leaders`` are its best trials if it has one objective, and ``scores`` are the state and values of
+    each trial with values if it has several.
+    """
+
+    seconds: float
+    device_hours: float = 0.0
+    regret_bound: float | None = None
+    leaders: Sequence[Trial] = ()
+    scores: Mapping[int, tuple[TrialState, Values]] = field(default_factory=dict)
+
+
+def limit_reached(spec: StudySpec, used: Used) -> str:
+    """The limit of the study's budget that ends it; empty if it may continue."""
+    budget, bound = spec.budget, used.regret_bound
+    if spec.targets and (why := _target_reached(spec, used)):
+        return why
+    if budget.terminator is not None and bound is not None and bound <= budget.terminator.regret:
+        return f"no candidate is likely to be better by more than {bound:.4g} (budget.terminator)"
+    if budget.seconds is not None and used.seconds >= budget.seconds:
+        return f"the study has used up its {budget.seconds:g} s (budget.seconds)"
+    if budget.device_hours is not None and used.device_hours >= budget.device_hours:
+        return f"the study has used up its {budget.device_hours:g} device-hours (budget.device_hours)"
+    return ""
+
+
+def is_hopeless(counts: Mapping[TrialState, int]) -> bool:
+    """Whether so many trials FAILED, and none did anything else, that the next ones would fail, too.
+
+    ``counts`` are the study's own trials in each state.
+    """
+    failed = counts.get(TrialState.FAILED, 0)
+    begun = sum(count for state, count in counts.items() if state not in (TrialState.WAITING, TrialState.CANCELLED))
+    return failed >= BROKEN_AFTER and failed == begun
+
+
+def _target_reached(spec: StudySpec, used: Used) -> str:
+    """Which trial has reached the targets of all objectives that have one; empty if none has."""
+    targets, objectives = spec.targets, spec.every_objective
+    if not objectives.is_several:
+        (target,) = targets.values()
+        for leader in used.leaders:
+            if leader.value is not None and not spec.objective.is_better(target, than=leader.value):
+                return f"trial {leader.number} has reached the target of {target:g}, with {leader.value:.6g}"
+        return ""
+    for number, (state, values) in sorted(used.scores.items()):
+        reached = all(
+            one.metric not in targets or not one.is_better(targets[one.metric], than=value)
+            for one, value in zip(objectives.each, values, strict=True)
+        )
+        if reached and state in (TrialState.COMPLETED, TrialState.RUNNING, TrialState.PAUSED):
+            return f"trial {number} has reached all targets, with ({objectives.shown(values)})"
+    return ""

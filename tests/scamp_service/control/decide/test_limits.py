@@ -1,0 +1,59 @@
+"""A study ends at the first of its limits, with the reason in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scamp_service.control.decide.limits import Used, is_hopeless, limit_reached
+from scamp_service.lifecycle import TrialState as S
+from scamp_service.study.spec import StudySpec
+
+
+def study(*metrics: str, **budget: Any) -> StudySpec:
+    each = [{"metric": metric, "direction": "minimize"} for metric in metrics]
+    return StudySpec.model_validate(
+        {
+            "name": "s",
+            "workload": "file.py:W",
+            "space": {"lr": {"low": 0.1, "high": 1.0}},
+            "budget": {"trials": 9, **budget},
+            **({"objectives": each} if len(each) > 1 else {"objective": each[0]}),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("budget", "used", "why"),
+    [
+        ({"seconds": 60}, Used(59.9), ""),
+        ({"seconds": 60}, Used(60), "its 60 s (budget.seconds)"),
+        ({"device_hours": 2}, Used(1e9, device_hours=1.99), ""),
+        ({"device_hours": 2}, Used(0, device_hours=2), "its 2 device-hours"),
+    ],
+)
+def test_each_limit_of_the_budget_ends_it(budget: dict[str, Any], used: Used, why: str) -> None:
+    found = limit_reached(study("loss", **budget), used)
+    assert (why in found) if why else not found
+
+
+def test_a_target_of_several_is_reached_by_one_trial_that_lives_or_has_completed() -> None:
+    spec = study("loss", "seconds", target={"loss": 0.5, "seconds": 10.0})
+    far = {0: (S.COMPLETED, (0.4, 11.0)), 1: (S.COMPLETED, (0.6, 9.0)), 2: (S.PRUNED, (0.4, 9.0))}
+    assert not limit_reached(spec, Used(0, scores=far))
+    assert limit_reached(spec, Used(0, scores={**far, 3: (S.PAUSED, (0.5, 10.0))})).startswith("trial 3 has reached")
+
+
+@pytest.mark.parametrize(
+    ("counts", "hopeless"),
+    [
+        ({}, False),
+        ({S.FAILED: 2}, False),
+        ({S.FAILED: 3, S.WAITING: 4, S.CANCELLED: 1}, True),
+        ({S.FAILED: 3, S.INFEASIBLE: 1}, False),
+        ({S.FAILED: 5, S.RUNNING: 1}, False),
+    ],
+)
+def test_a_study_whose_first_trials_all_failed_is_hopeless(counts: dict[S, int], hopeless: bool) -> None:
+    assert is_hopeless(counts) is hopeless
