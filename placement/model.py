@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 Offer = tuple[tuple[str, int, int], ...]
 """Devices of a cluster as (kind, MiB of each, number of them), sorted. A verdict on a candidate holds for one offer."""
@@ -94,9 +96,21 @@ class Shape:
         return None if self.seconds is None else self.num_ranks * self.seconds
 
 
+def pareto(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
+    """The shapes that are worth offering, those with the fewest ranks first: each one has fewer seconds than the last.
+
+    Without seconds, only the first one of those with the fewest ranks is.
+    """
+    found: list[Shape] = []
+    for shape in sorted(shapes, key=lambda one: (one.num_ranks, inf if one.seconds is None else one.seconds)):
+        if not found or (shape.seconds is not None and shape.seconds < (found[-1].seconds or 0.0)):
+            found.append(shape)
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A trial that wants to start: it offers ``shapes``, in the order of preference, and starts as the gang ``id``.
+    """A trial that wants to start: it offers ``shapes`` (see ``pareto``), and starts as the gang ``id``.
 
     ``passed_over`` counts the gangs that arrived later and have started since this one was queued. ``arrival`` orders
     gangs by age if the queue is in another order. Gangs that arrived together keep their order in the queue. A policy

@@ -142,6 +142,20 @@ MUTANTS = (
         ("tests/placement/packing", *SIMULATED),
     ),
     Case(
+        "ledger: memory of a gang is freed twice",
+        "placement/packing/ledger.py",
+        "account.held_mib -= account.gangs.pop(gang_id)",
+        "account.held_mib -= 2 * account.gangs.pop(gang_id)",
+        ("tests/placement/packing",),
+    ),
+    Case(
+        "ledger: devices that are kept for a gang are given to others",
+        "placement/packing/ledger.py",
+        "self._kept.add(device_id)",
+        "pass",
+        ("tests/placement/packing",),
+    ),
+    Case(
         "ledger: attempts that are being stopped hold nothing",
         f"{CONTROL}/decide/place.py",
         "    for attempt in attempts:\n",

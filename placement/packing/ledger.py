@@ -1,58 +1,152 @@
 """The MiB of each device that gangs have reserved. Placements are checked against this ledger alone.
 
-It asserts that no device is over-subscribed and that a gang holds all its devices or none. It decides nothing and
-measures nothing. A reservation lasts until it is released, even if its device has vanished.
+It asserts that no device is over-subscribed and that a gang holds all its devices or none. It finds devices for a gang
+in microseconds, but decides nothing about which gang comes first, and measures nothing. A reservation lasts until it is
+released, even if its device has vanished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from placement.model import Cluster, Device, Gang
+from placement.packing.index import ABSENT, FreeIndex
+
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class _Account:
+    """The gangs on one device, with the MiB of each; ``position`` is None for a device that has vanished."""
+
+    device: Device | None = None
+    position: int | None = None
+    gangs: dict[str, int] = field(default_factory=dict)
+    held_mib: int = 0
+
+    @property
+    def free_mib(self) -> int:
+        return max(0, self.device.capacity_mib - self.held_mib) if self.device else 0
 
 
 class Ledger:
-    """The reservations on one snapshot of the cluster; at most ``max_gangs_per_device`` gangs share a device."""
+    """The reservations on one snapshot of the cluster; at most ``max_gangs_per_device`` gangs share a device.
+
+    ``version`` grows with every change: what was found at an older version may be outdated.
+    """
 
     def __init__(self, cluster: Cluster, max_gangs_per_device: int) -> None:
         if max_gangs_per_device < 1:
             raise ValueError(f"max_gangs_per_device must be at least 1, got {max_gangs_per_device}")
         self.max_gangs_per_device = max_gangs_per_device
-        self._devices = {device.id: device for device in cluster.devices}
+        self.version = 0
+        self.devices: Sequence[Device] = cluster.devices
+        """The devices that can be used now, in the cluster's order."""
+        self.capacities = sorted(device.capacity_mib for device in cluster.devices)
+        """MiB of each device, in ascending order."""
+        self._accounts = {device.id: _Account(device, n) for n, device in enumerate(cluster.devices)}
         self._held: dict[str, tuple[Gang, tuple[str, ...]]] = {}  # gang id → gang and the devices of its ranks
-        self._on: dict[str, dict[str, int]] = {}  # device id → gang id → MiB; includes devices that have vanished
+        self._kept: set[str] = set()  # devices that are kept for a gang
+        nodes: dict[str, int] = {}
+        node_of = [nodes.setdefault(device.node, len(nodes)) for device in cluster.devices]
+        self._open = FreeIndex(node_of)  # devices below their limit of gangs
+        self._idle = FreeIndex(node_of) if max_gangs_per_device > 1 else self._open  # devices without gangs
+        for account in self._accounts.values():
+            self._enter(account)
 
     # --- queries ---------------------------------------------------------------------------------------------------
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """The devices that can be used now, in the cluster's order."""
-        return tuple(self._devices.values())
-
     @property
     def gangs(self) -> tuple[Gang, ...]:
         """Every gang that holds memory."""
         return tuple(gang for gang, _ in self._held.values())
 
+    def holds(self, gang_id: str) -> bool:
+        """Whether the gang holds memory."""
+        return gang_id in self._held
+
+    def devices_of(self, gang_id: str) -> tuple[str, ...]:
+        """Devices of a gang that holds memory, in rank order."""
+        return self._held[gang_id][1]
+
+    def device(self, device_id: str) -> Device:
+        """A device that can be used now."""
+        device = self._accounts[device_id].device
+        assert device is not None, f"device {device_id} has vanished"
+        return device
+
     def free_mib(self, device_id: str) -> int:
         """MiB not reserved; 0 for a device that has vanished, or that now offers less than is reserved on it."""
-        device = self._devices.get(device_id)
-        return max(0, device.capacity_mib - sum(self._on.get(device_id, {}).values())) if device else 0
+        account = self._accounts.get(device_id)
+        return account.free_mib if account else 0
 
-    def gangs_on(self, device_id: str) -> dict[str, int]:
+    def gangs_on(self, device_id: str) -> Mapping[str, int]:
         """MiB reserved on the device by gang id; the device may have vanished."""
-        return dict(self._on.get(device_id, {}))
+        account = self._accounts.get(device_id)
+        return MappingProxyType(account.gangs) if account else _NOTHING
 
     def is_open(self, device_id: str) -> bool:
         """Whether the device can be used and is below its limit of gangs, whatever memory is free."""
-        return device_id in self._devices and len(self._on.get(device_id, {})) < self.max_gangs_per_device
+        account = self._accounts.get(device_id)
+        return account is not None and account.device is not None and len(account.gangs) < self.max_gangs_per_device
 
     def fits(self, gang: Gang, device_id: str) -> bool:
         """Whether one rank of the gang can start on the device now."""
         return (
             self.is_open(device_id)
-            and gang.id not in self._on.get(device_id, {})
+            and gang.id not in self.gangs_on(device_id)
             and gang.mib_per_rank <= self.free_mib(device_id)
         )
+
+    def num_offering(self, mib: int) -> int:
+        """Number of devices in the cluster with such a capacity, whatever is free of it."""
+        return len(self.capacities) - bisect_left(self.capacities, mib)
+
+    def num_idle(self) -> int:
+        """Number of devices without any gang that are kept for none."""
+        return self._idle.num_with(0)
+
+    def find(self, num_ranks: int, mib: int) -> tuple[str, ...] | None:
+        """The fullest devices that have room for such a gang, on one node if possible; None if there are too few."""
+        return self._named(self._open.find(num_ranks, mib))
+
+    def find_idle(self, num_ranks: int, mib: int) -> tuple[str, ...] | None:
+        """Devices without gangs, on one node if possible; None if there are too few."""
+        return self._named(self._idle.find(num_ranks, mib))
+
+    def find_least_shared(self, num_ranks: int, mib: int) -> tuple[str, ...] | None:
+        """The devices with the fewest gangs that have room, on one node if possible; None if there are too few."""
+        found = self._idle.find(num_ranks, mib)
+        if found is not None and self._on_one_node(found):
+            return self._named(found)
+        able = self._open.devices_with(mib)
+        if len(able) < num_ranks:
+            return None
+        able.sort(key=self._num_gangs)  # stable: then the fullest
+        return self._named(self._near_each_other(able, num_ranks))
+
+    def _near_each_other(self, able: Sequence[int], num_ranks: int) -> Sequence[int]:
+        """``num_ranks`` devices on the node where they share the least, or else on as few nodes as possible."""
+        nodes: dict[str, list[int]] = {}
+        for position in able:
+            nodes.setdefault(self.devices[position].node, []).append(position)
+        whole = [some[:num_ranks] for some in nodes.values() if len(some) >= num_ranks]
+        if whole:
+            return min(whole, key=lambda some: (sum(map(self._num_gangs, some)), sum(map(self._open.free, some)), some))
+        by_size = sorted(nodes.values(), key=lambda some: (-len(some), self._open.free(some[0]), some[0]))
+        return [position for some in by_size for position in some][:num_ranks]
+
+    def _on_one_node(self, positions: Sequence[int]) -> bool:
+        return len({self.devices[position].node for position in positions}) == 1
+
+    def _num_gangs(self, position: int) -> int:
+        return len(self._accounts[self.devices[position].id].gangs)
+
+    def _named(self, positions: Sequence[int] | None) -> tuple[str, ...] | None:
+        return None if positions is None else tuple(self.devices[position].id for position in positions)
 
     # --- changes ---------------------------------------------------------------------------------------------------
     def place(self, gang: Gang, devices: Sequence[str]) -> None:
@@ -74,14 +168,55 @@ class Ledger:
     def release(self, gang_id: str) -> None:
         """Release all memory that the gang holds. Its processes must be known to be gone."""
         assert gang_id in self._held, f"gang {gang_id} holds nothing"
+        self.version += 1
         _, devices = self._held.pop(gang_id)
         for device_id in devices:
-            del self._on[device_id][gang_id]
+            account = self._accounts[device_id]
+            account.held_mib -= account.gangs.pop(gang_id)
+            self._enter(account)
+
+    @contextmanager
+    def kept(self, devices: Iterable[str]) -> Iterator[None]:
+        """Let no ``find`` return these devices meanwhile; those that are kept already stay so."""
+        chosen = [device for device in devices if device not in self._kept]
+        self.keep(chosen)
+        try:
+            yield
+        finally:
+            self.give_back(chosen)
+
+    def keep(self, devices: Iterable[str]) -> None:
+        """Let no ``find`` return these devices, until ``give_back``."""
+        for device_id in devices:
+            self._kept.add(device_id)
+            self._enter(self._accounts[device_id])
+
+    def give_back(self, devices: Iterable[str]) -> None:
+        """Undo ``keep``."""
+        for device_id in devices:
+            self._kept.discard(device_id)
+            self._enter(self._accounts[device_id])
 
     def _reserve(self, gang: Gang, devices: Sequence[str]) -> None:
         assert gang.id not in self._held, f"gang {gang.id} is already placed"
         assert len(devices) == gang.num_ranks, f"gang {gang.id} has {gang.num_ranks} ranks, got devices {devices}"
         assert len(set(devices)) == len(devices), f"the ranks of gang {gang.id} need different devices, got {devices}"
+        self.version += 1
         self._held[gang.id] = (gang, tuple(devices))
         for device_id in devices:
-            self._on.setdefault(device_id, {})[gang.id] = gang.mib_per_rank
+            account = self._accounts.get(device_id)
+            if account is None:
+                account = self._accounts[device_id] = _Account()
+            account.gangs[gang.id] = gang.mib_per_rank
+            account.held_mib += gang.mib_per_rank
+            self._enter(account)
+
+    def _enter(self, account: _Account) -> None:
+        """Bring the indexes up to date for one device."""
+        if account.device is None or account.position is None:
+            return
+        num_gangs, is_kept = len(account.gangs), account.device.id in self._kept
+        free_mib = account.free_mib
+        self._open.set(account.position, free_mib if num_gangs < self.max_gangs_per_device and not is_kept else ABSENT)
+        if self._idle is not self._open:
+            self._idle.set(account.position, ABSENT if num_gangs or is_kept else free_mib)

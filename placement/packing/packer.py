@@ -1,87 +1,87 @@
-"""Decides which queued gangs start now and on which devices, and why the others wait.
+"""The default policy, ``pack``: which queued gangs start now, on how many and which devices, and why the others wait.
 
-Pure and deterministic: it only reads the ledger, and the caller reserves what was placed. Gangs are tried in queue
-order. A gang that does not fit may be passed over by later ones, a bounded number of times. Run times are not known
-here. ``shelf`` carries out the first three rules below, and ``reasons`` words the reasons.
+Pure and deterministic. Its rules:
 
+- Moldable: each trial wants the fewest ranks with which all trials can end by a common target time (``allotment``).
+  Where that shape does not fit now, narrower ones that end as soon are tried.
+- Longest first inside a study (``turns``).
 - A gang gets all its devices or none, on one node if possible.
 - Best fit: the fullest devices that still fit, so that as many gangs as possible start.
 - Spread: if every gang of the queue can start, each gets the devices with the fewest gangs instead. Gangs on one device
   slow each other, and a device that nobody waits for is idle.
-- Reservation: a gang that has been passed over ``PASSES_BEFORE_RESERVATION`` times moves to the front of the queue. The
-  first such gang that does not fit now, but would fit on the empty cluster, reserves the devices on which the fewest
-  gangs must end before it can start. No gang behind it may take these devices. This bounds the wait: a reserved device
-  gets no new gang, and is exchanged only for one where fewer gangs must end (or equally many, if that device comes
-  first in the cluster). So the number of gangs that must still end never rises, and it is zero at the latest when all
-  gangs now on the reserved devices have ended.
+- Reservation: devices are kept for the first gang of several ranks that does not fit now, where the ends of running
+  gangs are predicted; others start there only if they end before (EASY backfilling, Lifka, "The ANL/IBM SP scheduling
+  system", JSSPP 1995).
+- Ageing: a gang that was passed over too often goes first, and the devices on which the fewest gangs must end are kept
+  for it, whatever is predicted. This bounds the wait: a kept device gets no new gang, and is exchanged only for one
+  where fewer gangs must end (or equally many, if that device comes first in the cluster). So the number of gangs that
+  must still end never rises, and it is zero at the latest when all gangs now on the kept devices have ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 
-from placement.model import Placement, Queued
+from placement.model import Queued
+from placement.packing.allotment import Allotment, allot
 from placement.packing.ledger import Ledger
-from placement.packing.policy import Decision, Wait
-from placement.packing.reasons import why_here, why_waiting
-from placement.packing.shelf import Shelf
-
-# A reservation leaves memory idle while its devices drain. Without one, small gangs could delay a large one forever.
-# Eight passes are two rounds of small gangs over the default cluster of four devices.
-PASSES_BEFORE_RESERVATION = 8
-
+from placement.packing.policy import Decision
+from placement.packing.reasons import Rule
+from placement.packing.round import Round, fewest_ends, soonest
+from placement.packing.turns import PASSES_BEFORE_RESERVATION, in_turn
 
 NOT_KNOWN: Mapping[str, float] = MappingProxyType({})
 
 
 def pack(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float] = NOT_KNOWN) -> Decision:
-    """Place every gang that fits, unless it fits only on reserved devices. ``ledger`` is not changed."""
-    placements, waits = _pack(queue, Shelf(ledger))
-    if not waits:
-        spread, crowded_out = _pack(queue, Shelf(ledger, spread=True))
-        return Decision(placements, waits) if crowded_out else Decision(spread)
-    return Decision(placements, waits)
+    """Place every gang that fits, unless it fits only on kept devices. ``ledger`` is not changed."""
+    allotment = allot(queue, ledger, seconds_left)
+    decision = _pack(queue, allotment, Round(ledger, Rule.FULLEST), seconds_left)
+    if decision.waits or not decision.placements or ledger.max_gangs_per_device == 1:
+        return decision
+    spread = _pack(queue, allotment, Round(ledger, Rule.FEWEST_GANGS), seconds_left)
+    return decision if spread.waits else spread
 
 
-def _pack(queue: Sequence[Queued], shelf: Shelf) -> tuple[list[Placement], dict[str, Wait]]:
-    placements: list[Placement] = []
-    waiting: list[Queued] = []
-    reserved: dict[str, Queued] = {}
-    for queued in _starved_first(queue):
-        if (placement := _first_that_fits(queued, shelf)) is not None:
-            placements.append(placement)
-            continue
-        waiting.append(queued)
-        if not reserved and queued.passed_over >= PASSES_BEFORE_RESERVATION:
-            reserved = {spot.device.id: queued for spot in shelf.reserve(queued.gang())}
-    return placements, why_waiting(waiting, shelf, reserved)
+def _pack(queue: Sequence[Queued], allotment: Allotment, one: Round, seconds_left: Mapping[str, float]) -> Decision:
+    with one:
+        for queued in in_turn(queue, allotment.wanted):
+            wanted = allotment.wanted[queued.id]
+            if one.start(queued, wanted):
+                continue
+            start_in, devices = _reservation(queued, wanted, one, seconds_left)
+            if any(one.start(queued, choice) for choice in _instead(queued, wanted, allotment.seconds, start_in)):
+                continue
+            one.wait(queued)
+            if devices:
+                one.keep(queued, devices, start_in)
+        return one.decision()
 
 
-def _first_that_fits(queued: Queued, shelf: Shelf) -> Placement | None:
-    for choice in range(len(queued.shapes)):
-        gang = queued.gang(choice)
-        if (chosen := shelf.take(gang)) is not None:
-            devices = tuple(spot.device.id for spot in chosen)
-            return Placement(gang, devices, why_here(chosen, spread=shelf.spread), choice)
-    return None
+def _reservation(
+    queued: Queued, wanted: int, one: Round, seconds_left: Mapping[str, float]
+) -> tuple[float, Sequence[str]]:
+    """In how many seconds the gang could start, and the devices to keep for it: none if others are kept already."""
+    shape = queued.shapes[wanted]
+    if one.kept_for is not None:
+        return inf, ()
+    if queued.passed_over >= PASSES_BEFORE_RESERVATION:
+        return inf, fewest_ends(one.ledger, shape.num_ranks, shape.mib_per_rank)
+    if shape.num_ranks > 1 and shape.seconds is not None:
+        return soonest(one.ledger, shape.num_ranks, shape.mib_per_rank, seconds_left)
+    return inf, ()
 
 
-def passed_over(queue: Iterable[Queued], started: Collection[str]) -> dict[str, int]:
-    """How often each gang that still waits has been passed over, by gang id, once the gangs ``started`` have begun."""
-    counts, later = {}, 0
-    for queued in reversed(sorted(queue, key=lambda queued: queued.arrival)):  # noqa: C413 (ties stay in queue order)
-        if queued.id in started:
-            later += 1
-        else:
-            counts[queued.id] = queued.passed_over + later
-    return counts
+def _instead(queued: Queued, wanted: int, target: float, start_in: float) -> Iterator[int]:
+    """Other shapes that may start now: narrower ones, the widest first, then wider ones.
 
-
-def _starved_first(queue: Sequence[Queued]) -> Sequence[Queued]:
-    """The gangs in queue order, except that those passed over too often come first, the oldest of them in front."""
-    starved = [queued for queued in queue if queued.passed_over >= PASSES_BEFORE_RESERVATION]
-    if not starved:
-        return queue
-    others = [queued for queued in queue if queued.passed_over < PASSES_BEFORE_RESERVATION]
-    return sorted(starved, key=lambda queued: queued.arrival) + others
+    Where the wanted one could start in ``start_in`` seconds, only those that end by then, or by the target.
+    """
+    seconds = queued.shapes[wanted].seconds
+    latest = inf if seconds is None else max(target, start_in + seconds)
+    for choice in (*range(wanted - 1, -1, -1), *range(wanted + 1, len(queued.shapes))):
+        own = queued.shapes[choice].seconds
+        if own is None or own <= latest:
+            yield choice

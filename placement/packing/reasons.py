@@ -2,67 +2,79 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from enum import StrEnum
 
 from placement.model import Queued
+from placement.packing.ledger import Ledger
 from placement.packing.policy import Blocked, Wait
-from placement.packing.shelf import Shelf, Spot
 
 
-def why_here(chosen: Sequence[Spot], *, spread: bool) -> str:
-    """The reason for a gang's devices. The gang must already be on ``chosen``."""
-    nodes = {spot.device.node for spot in chosen}
-    shared = sum(len(spot.gangs) > 1 for spot in chosen)
-    left = ", ".join(f"{spot.device.id} ({spot.free_mib} of {spot.device.capacity_mib} MiB left)" for spot in chosen)
+class Rule(StrEnum):
+    """How devices are chosen for a gang, in words."""
+
+    FULLEST = "the fullest devices with enough room"
+    FEWEST_GANGS = "the devices with the fewest gangs, because none waits"
+    IDLE = "devices without other gangs"
+
+
+def why_here(ledger: Ledger, devices: Sequence[str], rule: Rule) -> str:
+    """The reason for a gang's devices. The gang must already be on them."""
+    chosen = [ledger.device(device_id) for device_id in devices]
+    nodes = {device.node for device in chosen}
+    shared = sum(len(ledger.gangs_on(device_id)) > 1 for device_id in devices)
+    left = ", ".join(f"{one.id} ({ledger.free_mib(one.id)} of {one.capacity_mib} MiB left)" for one in chosen)
     where = (
         f"on node {nodes.pop()}" if len(nodes) == 1 else f"across {len(nodes)} nodes, because no single node has room"
     )
     how = f", {shared} of {len(chosen)} shared with other gangs" if shared else ""
-    rule = "the devices with the fewest gangs, because none waits" if spread else "the fullest devices with enough room"
     return f"{rule}, {where}: {left}{how}"
 
 
-def why_waiting(waiting: Sequence[Queued], shelf: Shelf, reserved: Mapping[str, Queued]) -> dict[str, Wait]:
+def why_waiting(
+    waiting: Sequence[Queued], ledger: Ledger, kept: Sequence[str], kept_for: Queued | None
+) -> dict[str, Wait]:
     """Why each of these gangs waits at the end of the round, by gang id: what its smallest shape lacks.
 
-    ``reserved`` maps the id of each reserved device to the gang that it is kept for. Gangs with equal demands share one
-    reason. It leaves out what changes with every gang that begins or ends, such as the free MiB of a device: thousands
-    may wait, and each new reason is written to the database.
+    The devices ``kept`` are reserved for ``kept_for``. Gangs with equal demands share one reason. It leaves out what
+    changes with every gang that begins or ends, such as the free MiB of a device: thousands may wait, and each new
+    reason is written to the database.
     """
     waits: dict[str, Wait] = {}
     words: dict[tuple[int, int], Wait] = {}
-    reserved_for = next(iter(reserved.values()), None)
-    capacities = sorted(spot.device.capacity_mib for spot in shelf.spots)
     for queued in waiting:
         shape = min(queued.shapes, key=lambda shape: shape.num_ranks * shape.mib_per_rank)
         demand = shape.num_ranks, shape.mib_per_rank
         if demand not in words:
-            words[demand] = _why_not(*demand, capacities)
+            words[demand] = _why_not(ledger, *demand)
         wait = words[demand]
-        if queued is reserved_for:
-            kept = f"{', '.join(reserved)} {_are(len(reserved))} now kept for it"
-            wait = Wait(Blocked.OWN_RESERVATION, f"{wait.reason}; passed over {queued.passed_over} times, so {kept}")
+        if queued is kept_for:
+            times = f"passed over {queued.passed_over} times, so " if queued.passed_over else ""
+            reason = f"{wait.reason}; {times}{', '.join(kept)} {_are(len(kept))} now kept for it"
+            wait = Wait(Blocked.OWN_RESERVATION, reason)
         waits[queued.id] = wait
     return waits
 
 
-def _why_not(num_ranks: int, mib: int, capacities: Sequence[int]) -> Wait:
-    """``capacities`` are those of the cluster's devices, in ascending order."""
-    if not capacities:
+def _why_not(ledger: Ledger, num_ranks: int, mib: int) -> Wait:
+    num_devices = len(ledger.devices)
+    if not num_devices:
         return Wait(Blocked.NO_DEVICES, "the cluster has no devices now")
     demand = f"needs {mib} MiB on {_count(num_ranks, 'device')} at once"
-    num_large = len(capacities) - bisect_left(capacities, mib)
+    num_large = ledger.num_offering(mib)
     if num_large < num_ranks:
         few, verb = f"only {num_large}" if num_large else "none", "offers" if num_large < 2 else "offer"
-        return Wait(
-            Blocked.TOO_LARGE,
-            f"{demand}, but {few} of {_count(len(capacities), 'device')} in the cluster {verb} that much",
-        )
-    return Wait(
-        Blocked.BUSY,
-        f"{demand}; waits until other gangs leave that much free, or end where the limit of gangs is reached",
-    )
+        reason = f"{demand}, but {few} of {_count(num_devices, 'device')} in the cluster {verb} that much"
+        return Wait(Blocked.TOO_LARGE, reason)
+    busy = "waits until other gangs leave that much free, or end where the limit of gangs is reached"
+    return Wait(_blocked(ledger, num_ranks, mib), f"{demand}; {busy}")
+
+
+def _blocked(ledger: Ledger, num_ranks: int, mib: int) -> Blocked:
+    free = [ledger.free_mib(device.id) for device in ledger.devices if ledger.is_open(device.id)]
+    if sum(one >= mib for one in free) >= num_ranks:
+        return Blocked.RESERVED
+    return Blocked.FRAGMENTED if sum(free) >= num_ranks * mib else Blocked.BUSY
 
 
 def _count(number: int, noun: str) -> str:

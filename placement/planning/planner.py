@@ -47,6 +47,9 @@ WORTH = math.log2(1 / 0.9)
 """A wider plan is preferred where each doubling of its ranks shortens the step by a tenth: predictions are not exact,
 and more ranks fail more often."""
 
+MOST_TRIED = 3
+"""Most ways that are traced for one wider option: by their units all of them fit."""
+
 
 def choose(question: Question) -> Answer:
     """Choose the plan of a candidate, with the plans that it was compared with."""
@@ -97,6 +100,19 @@ class PlanChoice:
         device_seconds = option.device_seconds
         relative = device_seconds / own if device_seconds and own else None
         return replace(option, seconds=option.seconds if self._kind else None, relative_device_seconds=relative)
+
+    def fastest_on(self, num_ranks: int) -> Option | Untraced | None:
+        """The option with the fewest seconds on exactly this many ranks; None if none of the ``MOST_TRIED`` fits.
+
+        Asked with the curves that are known: the layout to trace first may be returned instead. The speed of the
+        devices must be known.
+        """
+        rows = [row for row in self._rows if row.num_ranks == num_ranks and not row.is_among(self._profile.refusals)]
+        for row in sorted((row for row in rows if row.need <= 1), key=lambda row: row.seconds)[:MOST_TRIED]:
+            option = row.best()
+            if isinstance(option, Untraced) or option.fits:
+                return option
+        return None
 
     def passed_over(self, answer: ChosenPlan | NoPlan, left_out: Container[Layout]) -> tuple[Option, ...]:
         """The ways with a layout in ``left_out`` that are worth a trace and come before the answer's plan, by units.

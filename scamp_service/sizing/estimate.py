@@ -7,7 +7,7 @@ not have, a rank's peak is the memory that PyTorch's allocator reserves, by repl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +175,10 @@ class Estimator:
 
         search: PlanSearch[ChosenPlan | NoPlan] = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
         return self._searched(self._candidate(params), search)
+
+    def ask(self, params: Mapping[str, Any], policy: Callable[[ModelProfile, int], Answer | Missing]) -> Answer:
+        """The answer of any ``policy`` for the profile and batch of a candidate. Raises the same as ``estimate``."""
+        return self._searched(self._candidate(params), search_plan(policy, on_gpu=self._on_gpu))
 
     def predict(self, params: Mapping[str, Any], plan: Plan) -> tuple[Prediction, ...]:
         """Prediction for one rank of each pipeline stage under ``plan``, even if a study would not choose such a plan.

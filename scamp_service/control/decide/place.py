@@ -11,7 +11,8 @@ from estimators.learning import Learned
 from estimators.model import MIB
 from placement.model import Cluster, Gang, Offer, Placement, Queued, Shape
 from placement.packing.ledger import Ledger
-from placement.packing.packer import PASSES_BEFORE_RESERVATION, pack, passed_over
+from placement.packing.packer import pack
+from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
 from scamp_service.control.decide.ending import ended_with
 from scamp_service.control.decide.faults import must_wait

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from placement.model import Cluster, Device, Gang, Placement, Queued, Shape
 from placement.packing.ledger import Ledger
-from placement.packing.packer import PASSES_BEFORE_RESERVATION, pack, passed_over
+from placement.packing.packer import pack
+from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 
 BUSY = "waits until other gangs leave that much free, or end where the limit of gangs is reached"
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from estimators.model import MIB, Plan
 from placement.model import Cluster, Device
-from placement.packing.packer import PASSES_BEFORE_RESERVATION
+from placement.packing.turns import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide import effects as d
 from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.study.objective import Objective

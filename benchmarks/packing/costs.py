@@ -1,0 +1,165 @@
+"""The costs of transformer candidates on V100-16, by our estimators and planner, and studies that are drawn from them.
+
+``python -m benchmarks.packing.costs`` traces the candidates and writes ``costs.json``, which takes an hour; nothing
+else here needs torch. The table is committed, so every run of the benchmark has the same costs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from estimators.devices.catalogue import gpu
+from estimators.devices.kind import DeviceKind, Figure, Link
+from estimators.model import MIB
+from estimators.profile import ModelProfile
+from placement.model import Cluster, Device, Shape
+from placement.option import NoPlan, Option
+from placement.planning.answers import Untraced
+from placement.planning.planner import PlanChoice
+from placement.planning.question import Question
+
+TABLE = Path(__file__).with_name("costs.json")
+STATIC = 8
+"""GPUs of every trial under the static policy."""
+KIND = "V100-16"
+NUM_NODES, PER_NODE = 8, 4
+SHAPES = ((6, 512), (12, 768), (12, 1024), (24, 1024), (24, 1536), (24, 2048), (32, 2560))
+"""Blocks and width: from 19 million to 2.5 billion parameters, with 64 dimensions for each head."""
+CONTEXTS = (256, 512)
+BATCHES = (16, 32, 64)
+STEPS = (500, 8000)
+"""Fewest and most steps of a trial; their logarithms are drawn evenly, as under a rule that stops trials early."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A candidate with the seconds of one step in each shape, and in the shape of the static policy."""
+
+    params: Mapping[str, Any]
+    options: tuple[Shape, ...]
+    static: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One trial of a drawn study: seconds are those of its whole training."""
+
+    options: tuple[Shape, ...]
+    static: Shape
+
+
+def draw(seed: int, num_trials: int) -> list[Training]:
+    """The trials of a study: candidates of the table, each with its own number of steps."""
+    source, candidates = random.Random(seed), table()
+    low, high = map(math.log, STEPS)
+    found = []
+    for _ in range(num_trials):
+        one, steps = source.choice(candidates), round(math.exp(source.uniform(low, high)))
+        found.append(Training(tuple(_times(shape, steps) for shape in one.options), _times(one.static, steps)))
+    return found
+
+
+def _times(shape: Shape, steps: int) -> Shape:
+    assert shape.seconds is not None
+    return replace(shape, seconds=shape.seconds * steps)
+
+
+@cache
+def table() -> Sequence[Candidate]:
+    """The committed candidates."""
+    return [
+        Candidate(one["params"], tuple(Shape(*shape) for shape in one["options"]), Shape(*one["static"]))
+        for one in json.loads(TABLE.read_text())
+    ]
+
+
+def cluster() -> Cluster:
+    """The nodes of the benchmark: all memory of each GPU is for one rank, with its context."""
+    memory = kind().memory
+    assert memory is not None
+    mib = int(memory.total.value - memory.context.value) // MIB
+    names = product(range(NUM_NODES), range(PER_NODE))
+    return Cluster(tuple(Device(f"n{node}/{index}", f"n{node}", index, KIND, mib) for node, index in names))
+
+
+def kind(*, is_split: bool = False) -> DeviceKind:
+    """V100-16 in nodes of four with two adapters of 100 Gbit/s, as those of the Lassen cluster.
+
+    If ``is_split``, each rank of a gang is on a node of its own, with half an adapter.
+    """
+    known = gpu(KIND)
+    assert known.links is not None
+    source = "Lassen (LLNL): a node of four V100-16 has two adapters of 100 Gbit/s"
+    speed = Figure(2 * 12e9 / (PER_NODE if is_split else 1), "datasheet", source)
+    across = Link(known.links.across.latency_seconds, speed)
+    domain = Figure(1 if is_split else PER_NODE, "datasheet", source)
+    links = replace(known.links, domain_size=domain, across=across)
+    return replace(known, links=links)
+
+
+def candidates() -> Iterator[Mapping[str, Any]]:
+    """Parameters of all candidates."""
+    for (depth, width), context, batch in product(SHAPES, CONTEXTS, BATCHES):
+        fixed = {"depth": depth, "width": width, "heads": width // 64, "precision": "fp16"}
+        yield {**fixed, "context": context, "batch": batch}
+
+
+def main() -> None:
+    """Trace all candidates and write their costs."""
+    from scamp_service.settings import Settings
+    from scamp_service.sizing.estimate import Estimator
+
+    found = []
+    with Estimator("stdlib_gpt", None, Settings().data_dir / "profiles", kind()) as estimator:
+        for params in candidates():
+            costs = _costs(estimator, params)
+            print(json.dumps(costs), flush=True)
+            if costs["options"] and costs["static"]:
+                found.append(costs)
+    TABLE.write_text("[\n" + ",\n".join(json.dumps(one) for one in found) + "\n]\n")
+
+
+def _costs(estimator: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    from scamp_service.sizing.plan_search import Missing
+    from scamp_service.sizing.step_seconds import predicted_step
+
+    devices, speed, split = cluster(), kind(), kind(is_split=True)
+
+    def ask(profile: ModelProfile, batch: int) -> dict[int, list[float]] | Missing:
+        search = PlanChoice(Question(profile, batch, devices, speed))
+        chosen = search.ask()
+        if isinstance(chosen, Untraced):
+            return Missing([chosen.layout])
+        if isinstance(chosen, NoPlan):
+            return {}
+        best: dict[int, Option] = {chosen.plan.world_size: chosen.options[-1]}
+        for num_ranks in (2**n for n in range(6)):
+            option = None if num_ranks in best else search.fastest_on(num_ranks)
+            if isinstance(option, Untraced):
+                return Missing([option.layout])
+            if option is not None:
+                best[num_ranks] = option
+        shapes = {}
+        for num_ranks, option in sorted(best.items()):
+            step = predicted_step(profile, option.plan, speed)
+            assert step is not None
+            apart = predicted_step(profile, option.plan, split)
+            assert apart is not None
+            known = [step.seconds, step.communication_share, apart.seconds, apart.communication_share]
+            shapes[num_ranks] = [num_ranks, option.prediction.reserved_mib, *known]
+        return shapes
+
+    shapes = estimator.ask(params, ask)
+    return {"params": params, "options": list(shapes.values()), "static": shapes.get(STATIC)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The policy ``elastic``: divides idle devices between queued trials so that their scaled throughput is largest.
+
+The scaled throughput of a trial on some ranks is the seconds of its narrowest shape divided by those of this one. The
+largest sum is found by the dynamic program of Saxena, Jayaram, Basu, Sabharwal and Verma, "Effective elastic scaling of
+deep learning workloads", MASCOTS 2020, section IV. Unlike theirs, running gangs keep their devices here: who gives a
+running trial more is ``scamp_service.control.decide.replan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from placement.model import Queued
+from placement.packing.allotment import possible_shapes
+from placement.packing.ledger import Ledger
+from placement.packing.policy import Decision
+from placement.packing.reasons import Rule
+from placement.packing.round import Round
+
+
+def elastic(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
+    """Start as many of the oldest trials as fit, each alone on its devices, in the shapes with the largest throughput.
+
+    Where fragmentation leaves no room for a shape, the trial gets a narrower one.
+    """
+    with Round(ledger, Rule.IDLE) as one:
+        num_idle = ledger.num_idle()
+        able = [queued for queued in queue if possible_shapes(queued, ledger)]
+        chosen = divide([_throughputs(queued, ledger) for queued in able[:num_idle]], num_idle)
+        wanted = {queued.id: choice for queued, choice in zip(able, chosen, strict=False)}
+        for queued in queue:
+            most = wanted.get(queued.id)
+            if not any(one.start(queued, choice) for choice in range(-1 if most is None else most, -1, -1)):
+                one.wait(queued)
+        for queued in [*one.waiting]:
+            if any(one.start(queued, choice) for choice in range(len(queued.shapes))):
+                one.waiting.remove(queued)
+        return one.decision()
+
+
+def divide(options: Sequence[Mapping[int, tuple[int, float]]], num_devices: int) -> list[int | None]:
+    """The option of each trial with the largest sum of values on ``num_devices``; None: it waits.
+
+    ``options`` has for each trial its choices, each with ranks and value. As many of the first trials as possible get
+    one.
+    """
+    num_first, used = 0, 0
+    for of_trial in options:
+        used += min(ranks for ranks, _ in of_trial.values())
+        if used > num_devices:
+            break
+        num_first += 1
+    best = [0.0] * (num_devices + 1)  # largest sum on at most so many devices
+    taken: list[list[int | None]] = []
+    for of_trial in options[:num_first]:
+        after = [-inf] * (num_devices + 1)
+        row: list[int | None] = [None] * (num_devices + 1)
+        for choice, (ranks, value) in of_trial.items():
+            for total in range(ranks, num_devices + 1):
+                if best[total - ranks] + value > after[total]:
+                    after[total], row[total] = best[total - ranks] + value, choice
+        best = after
+        taken.append(row)
+    left = num_devices
+    found: list[int | None] = []
+    for of_trial, row in zip(reversed(options[:num_first]), reversed(taken), strict=True):
+        last = row[left]
+        assert last is not None, "the narrowest options of all fit together"
+        found.append(last)
+        left -= of_trial[last][0]
+    return [*reversed(found), *[None] * (len(options) - num_first)]
+
+
+def _throughputs(queued: Queued, ledger: Ledger) -> dict[int, tuple[int, float]]:
+    """Ranks and scaled throughput of each shape; where seconds are not known, more ranks are worth nothing."""
+    able = possible_shapes(queued, ledger)
+    first = queued.shapes[able[0]].seconds
+    values = ((n, queued.shapes[n]) for n in able)
+    return {n: (one.num_ranks, first / one.seconds if first and one.seconds else 1.0) for n, one in values}

@@ -1,0 +1,73 @@
+"""Trials get as few ranks as let all of them end by the common target."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placement.model import Cluster, Device, Queued, Shape, pareto
+from placement.packing.allotment import allot, least_target
+from placement.packing.ledger import Ledger
+
+LINEAR = (Shape(1, 10, 8.0), Shape(2, 10, 4.0), Shape(4, 10, 2.0))
+
+
+def ledger(num_devices: int) -> Ledger:
+    return Ledger(Cluster(tuple(Device(f"d{n}", "n0", n, "v", 96) for n in range(num_devices))), 1)
+
+
+def queue(num: int) -> list[Queued]:
+    return [Queued(str(n), LINEAR) for n in range(num)]
+
+
+def test_few_trials_get_many_devices_and_many_trials_one_each() -> None:
+    assert allot(queue(1), ledger(4), {}).wanted == {"0": 2}
+    assert set(allot(queue(2), ledger(4), {}).wanted.values()) == {1}
+    assert set(allot(queue(9), ledger(4), {}).wanted.values()) == {0}
+
+
+def test_work_that_is_left_to_running_gangs_counts() -> None:
+    busy = ledger(4)
+    busy.place(queue(1)[0].gang(2), ["d0", "d1", "d2", "d3"])
+    assert allot([Queued("new", LINEAR)], busy, {"0": 2.0}).seconds == pytest.approx(4.0)
+    assert allot([Queued("new", LINEAR)], busy, {"0": 20.0}).wanted == {"new": 0}
+
+
+def test_a_shape_that_the_cluster_can_never_take_is_not_wanted() -> None:
+    assert allot(queue(1), ledger(3), {}).wanted == {"0": 1}
+    assert allot([Queued("large", (Shape(1, 97, 9.0), Shape(2, 50, 8.0)))], ledger(3), {}).wanted == {"large": 1}
+
+
+def test_where_seconds_are_not_known_the_narrowest_shape_is_wanted() -> None:
+    assert allot([Queued("a", (Shape(1, 10),))], ledger(4), {}).wanted == {"a": 0}
+
+
+times = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(times, min_size=1, max_size=6), st.integers(1, 8), st.floats(0, 50.0))
+def test_the_target_is_the_least_that_leaves_no_trial_late_and_no_device_short(
+    drawn: list[list[float]], num_devices: int, busy: float
+) -> None:
+    trials = [pareto(Shape(2**n, 1, seconds) for n, seconds in enumerate(one)) for one in drawn]
+
+    def is_enough(target: float) -> bool:
+        area = busy
+        for shapes in trials:
+            in_time = [shape for shape in shapes if (shape.seconds or 0.0) <= target]
+            if not in_time:
+                return False
+            area += in_time[0].device_seconds or 0.0
+        return area <= num_devices * target * (1 + 1e-9)
+
+    target = least_target(trials, num_devices, busy)
+    assert is_enough(target * (1 + 1e-9))
+    assert not is_enough(target * 0.999) or not _is_monotonic(trials)
+
+
+def _is_monotonic(trials: list[tuple[Shape, ...]]) -> bool:
+    """Whether wider shapes never take fewer device-seconds; else a smaller target may be enough as well."""
+    areas = [[shape.device_seconds or 0.0 for shape in shapes] for shapes in trials]
+    return all(one == sorted(one) for one in areas)
