@@ -22,6 +22,7 @@ from scamp_service.cli.exchanging import app as exchanging
 from scamp_service.cli.planning import app as planning
 from scamp_service.cli.progress import closing_line, leaderboard, live_view, without_devices
 from scamp_service.cli.service import Address, StudyId, Token, client_of
+from scamp_service.cli.simulating import app as simulating
 from scamp_service.cli.terminal import (
     AsJson,
     DataDir,
@@ -223,6 +224,7 @@ def _conclude(
 
 app.add_typer(estimating)
 app.add_typer(planning)
+app.add_typer(simulating)
 app.add_typer(exchanging)
 app.add_typer(trial_files)
 

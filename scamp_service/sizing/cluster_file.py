@@ -1,7 +1,8 @@
-"""Reads a cluster's file: nodes with devices of kinds that nobody here need have, for ``scamp plan --cluster``."""
+"""Reads a cluster that nobody here need have: a file of nodes, or the short form ``8x4xV100-16``."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from estimators.devices.catalogue import gpu
+from estimators.devices.catalogue import KINDS, gpu
 from estimators.devices.kind import DeviceKind
 from estimators.model import MIB
-from placement.model import Cluster, Device
+from placement.model import VIRTUAL_KIND, Cluster, Device
 from scamp_service.cluster.devices.gpu_nodes import usable_mib
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
@@ -67,15 +68,50 @@ def read_cluster(file: Path, settings: Settings) -> NamedCluster:
         raise InvalidInput(f"{file} is not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         raise InvalidInput(f"{file}: {_mistakes(error)}") from None
+    return _named(spec, str(file), settings)
+
+
+def cluster_named(text: str, settings: Settings) -> NamedCluster:
+    """The cluster that ``text`` names: a YAML file, or ``NODES x DEVICES x KIND`` such as ``8x4xV100-16``.
+
+    ``8xA100-40`` is one node of eight, ``8xA100`` the same, and several such parts are joined with commas. ``virtual``
+    devices have the size and speed of this machine's. Raises ``InvalidInput`` with one line that says what to correct.
+    """
+    if text.endswith((".yaml", ".yml")):
+        return read_cluster(Path(text), settings)
+    nodes: list[NodeSpec] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(?:(\d{1,4})x)?(\d{1,4})x([A-Za-z][\w-]*)", part.strip())
+        if found is None or int(found[1] or 1) < 1 or not 1 <= int(found[2]) <= 1024:
+            raise InvalidInput(
+                f"cannot read the cluster {part.strip()!r}: write NODESxDEVICESxKIND, such as 8x4xV100-16 for 8 nodes "
+                "of 4 GPUs, or 8xA100-40 for one node of 8; join several with commas, or name a file"
+            )
+        nodes += [NodeSpec(kind=_smallest(found[3]), count=int(found[2]))] * int(found[1] or 1)
+    return _named(ClusterSpec.model_construct(nodes=nodes), text, settings)
+
+
+def _smallest(kind: str) -> str:
+    """The kind itself, or if there are several sizes of it and none is named, the smallest: A100 is A100-40."""
+    sizes = [one.name for one in KINDS if one.name.upper().startswith(f"{kind.upper()}-")]
+    return min(sizes, key=lambda name: int(name.rpartition("-")[2]), default=kind)
+
+
+def _named(spec: ClusterSpec, source: str, settings: Settings) -> NamedCluster:
     kinds: dict[str, DeviceKind] = {}
     devices: list[Device] = []
+    known: dict[str, DeviceKind] = {}
     for number, node in enumerate(spec.nodes):
-        kind = _kind(file, node, settings)
+        if node.kind not in known:
+            known[node.kind] = _kind(source, node, settings)
+        kind = known[node.kind]
         kinds[kind.name] = kind
-        mib = _mib(file, node, kind, settings)
+        mib = _mib(source, node, kind, settings)
         name = f"node{number}"
         devices += (Device(f"{name}/{index}", name, index, kind.name, mib) for index in range(node.count))
-    largest = {kind: max(node.count for node in spec.nodes if _same(node.kind, kind)) for kind in kinds}
+    if VIRTUAL_KIND in kinds and len(kinds) > 1:
+        raise InvalidInput(f"{source}: virtual devices and GPUs cannot be in one cluster")
+    largest = {kind: max(node.count for node in spec.nodes if known[node.kind].name == kind) for kind in kinds}
     return NamedCluster(Cluster(tuple(devices)), {name: _linked(kind, largest[name]) for name, kind in kinds.items()})
 
 
@@ -88,25 +124,28 @@ def _mistakes(error: ValidationError) -> str:
     return "; ".join(found[:5]) + "; a cluster has `nodes: [{kind: V100-32, count: 8}, …]`"
 
 
-def _kind(file: Path, node: NodeSpec, settings: Settings) -> DeviceKind:
+def _kind(source: str, node: NodeSpec, settings: Settings) -> DeviceKind:
+    if node.kind == VIRTUAL_KIND:
+        cpu = calibrated(settings.data_dir)
+        if cpu is None:
+            raise InvalidInput(f"{source}: the speed of virtual devices is not known here; run `scamp calibrate`")
+        return replace(cpu, name=VIRTUAL_KIND)
     try:
         named = gpu(node.kind)
     except ValueError as error:
-        raise InvalidInput(f"{file}: {error}") from None
+        raise InvalidInput(f"{source}: {error}") from None
     return replace(calibrated(settings.data_dir, named.name) or named, name=named.name)
 
 
-def _mib(file: Path, node: NodeSpec, kind: DeviceKind, settings: Settings) -> int:
+def _mib(source: str, node: NodeSpec, kind: DeviceKind, settings: Settings) -> int:
+    if kind.name == VIRTUAL_KIND:
+        return node.mib or settings.device_mib
     if kind.memory is None:
-        raise InvalidInput(f"{file}: {node.kind!r} is not a GPU")
+        raise InvalidInput(f"{source}: {node.kind!r} is not a GPU")
     offered_mib = usable_mib(int(kind.memory.total.value) // MIB, settings.max_gangs_per_device)
     if node.mib is not None and node.mib > offered_mib:
-        raise InvalidInput(f"{file}: a device of kind {kind.name} offers at most {offered_mib} MiB, not {node.mib}")
+        raise InvalidInput(f"{source}: a device of kind {kind.name} offers at most {offered_mib} MiB, not {node.mib}")
     return node.mib or offered_mib
-
-
-def _same(written: str, name: str) -> bool:
-    return written.strip().upper() == name.upper()
 
 
 def _linked(kind: DeviceKind, most_devices: int) -> DeviceKind:

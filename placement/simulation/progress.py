@@ -1,0 +1,122 @@
+"""The progress of running gangs in virtual time, which slow each other down where they share devices or cores.
+
+Each device belongs to a *domain* with a capacity, counted in ranks at full speed: a GPU is a domain of capacity 1, and
+the virtual devices of a host are one domain with as many as it has cores. While a domain holds more ranks than that,
+its ranks divide it equally. A gang is as slow as its slowest rank. So ranks that share a GPU take turns: together they
+are as fast as one alone, neither faster nor slower. Where measurements say otherwise, they change the capacity.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from placement.model import VIRTUAL_KIND, Cluster
+
+
+class Domains:
+    """The domain of each device, and the capacity of each domain in ranks at full speed."""
+
+    def __init__(self, of_device: Mapping[str, str], capacity: Mapping[str, float]) -> None:
+        if any(ranks <= 0 for ranks in capacity.values()):
+            raise ValueError(f"a domain must have a capacity above 0, got {dict(capacity)}")
+        self._of_device, self.capacity = of_device, capacity
+
+    def of(self, devices: Iterable[str]) -> Counter[str]:
+        """Ranks of a gang in each domain, one on each of these devices."""
+        return Counter(self._of_device.get(device, device) for device in devices)
+
+
+def domains_of(cluster: Cluster, cores: float = math.inf, gpu_ranks: float = 1.0) -> Domains:
+    """Each GPU is a domain of ``gpu_ranks``, and the virtual devices of a node are one of ``cores``."""
+    of_device = {one.id: one.node if one.kind == VIRTUAL_KIND else one.id for one in cluster.devices}
+    kinds = {of_device[one.id]: one.kind for one in cluster.devices}
+    return Domains(of_device, {name: cores if kind == VIRTUAL_KIND else gpu_ranks for name, kind in kinds.items()})
+
+
+class Progress:
+    """Running gangs with the seconds that each still needs alone on its devices. ``now`` never goes back."""
+
+    def __init__(self, domains: Domains, now: float = 0.0) -> None:
+        self._domains, self.now = domains, now
+        self._ranks: dict[str, Counter[str]] = {}  # gang → its ranks by domain
+        self._in: dict[str, dict[str, int]] = {}  # domain → gang → ranks
+        self._load: Counter[str] = Counter()
+        self._left: dict[str, float] = {}  # seconds alone that are left at ``_since``
+        self._since: dict[str, float] = {}
+        self._slow: dict[str, float] = {}
+        self._ends: list[tuple[float, int, str]] = []  # outdated entries stay until they come up
+        self._valid: dict[str, int] = {}
+        self._count = 0
+
+    def __contains__(self, gang: str) -> bool:
+        return gang in self._left
+
+    def start(self, gang: str, devices: Sequence[str], seconds: float) -> None:
+        """Begin a gang that needs so many seconds alone on its devices."""
+        assert gang not in self._left, f"gang {gang} runs already"
+        self._ranks[gang] = ranks = self._domains.of(devices)
+        self._left[gang], self._since[gang], self._slow[gang] = seconds, self.now, math.nan
+        for domain, number in ranks.items():
+            self._in.setdefault(domain, {})[gang] = number
+            self._load[domain] += number
+        self._retime(ranks)
+
+    def stop(self, gang: str) -> float:
+        """Remove a gang, and return the seconds that it would still need alone."""
+        self._settle(gang)
+        left = self._left.pop(gang)
+        for known in (self._since, self._slow, self._valid):
+            known.pop(gang)
+        ranks = self._ranks.pop(gang)
+        for domain, number in ranks.items():
+            del self._in[domain][gang]
+            self._load[domain] -= number
+        self._retime(ranks)
+        return left
+
+    def left(self, gang: str) -> float:
+        """Seconds that the gang still needs alone on its devices."""
+        self._settle(gang)
+        return self._left[gang]
+
+    def seconds_until(self, gang: str, left: float) -> float:
+        """Seconds from now until the gang needs only ``left`` seconds alone, if no other begins or ends."""
+        return max(0.0, self.left(gang) - left) * self._slow[gang]
+
+    @property
+    def next_end(self) -> float:
+        """When the next gang ends; infinite if none runs."""
+        while self._ends and self._valid.get(self._ends[0][2]) != self._ends[0][1]:
+            heapq.heappop(self._ends)
+        return self._ends[0][0] if self._ends else math.inf
+
+    def ended(self) -> list[str]:
+        """The gangs that have ended by now, in the order in which they ended. They run until ``stop``."""
+        found = []
+        while self.next_end <= self.now:
+            _, _, gang = heapq.heappop(self._ends)
+            self._left[gang], self._since[gang] = 0.0, self.now
+            found.append(gang)
+        return found
+
+    def _settle(self, gang: str) -> None:
+        passed = self.now - self._since[gang]
+        if passed:
+            self._left[gang] = max(0.0, self._left[gang] - passed / self._slow[gang])
+            self._since[gang] = self.now
+
+    def _retime(self, domains: Iterable[str]) -> None:
+        """Find the new ends of all gangs in these domains whose speed has changed."""
+        capacity = self._domains.capacity
+        for gang in dict.fromkeys(gang for domain in domains for gang in self._in[domain]):
+            slow = max(max(1.0, self._load[one] / capacity.get(one, 1.0)) for one in self._ranks[gang])
+            if slow == self._slow[gang]:
+                continue
+            self._settle(gang)
+            self._slow[gang] = slow
+            self._count += 1
+            self._valid[gang] = self._count
+            heapq.heappush(self._ends, (self.now + self._left[gang] * slow, self._count, gang))

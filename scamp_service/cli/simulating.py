@@ -1,0 +1,87 @@
+"""The command that replays studies on a cluster that one need not have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scamp_service.cli.terminal import AsJson, DataDir, WorkingDir, err, out, settings_of
+from scamp_service.errors import InvalidInput
+from scamp_service.sizing.candidates import code_of, read_study
+from scamp_service.study.parse import parse_study
+
+app = typer.Typer()
+
+
+@app.command()
+def simulate(
+    studies: Annotated[list[Path], typer.Argument(help="studies in YAML, all submitted at once", metavar="STUDY.yaml")],
+    cluster: Annotated[
+        str,
+        typer.Option(
+            help="NODESxDEVICESxKIND, such as 8x4xV100-16, several joined with commas, or a file as for `scamp plan`",
+            metavar="CLUSTER",
+        ),
+    ],
+    gantt: Annotated[
+        Path | None, typer.Option(help="draw what ran where and when, as SVG or HTML", metavar="FILE")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of drawn objective values", min=0)] = 0,
+    early_stopping: Annotated[
+        bool,
+        typer.Option(
+            "--early-stopping/--no-early-stopping",
+            help="let stopping rules judge drawn values, or train every trial to its end",
+        ),
+    ] = True,
+    epoch_steps: Annotated[int | None, typer.Option(help="optimizer steps of an epoch", min=1)] = None,
+    start_seconds: Annotated[float, typer.Option(help="seconds from launch until a gang trains", min=0.0)] = 1.0,
+    working_dir: WorkingDir = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay studies on a cluster that you need not have, in virtual time.
+
+    The controller, its decisions, samplers and stopping rules are those of a
+    service. Candidates are traced and planned as in a study, and train for as
+    many seconds as is predicted. See docs/simulate.md.
+    """
+    from scamp_service.cli.tables.simulation import as_table, footnotes
+    from scamp_service.simulation.gantt import write_gantt
+    from scamp_service.simulation.replay import Options, Submitted
+    from scamp_service.simulation.replay import simulate as simulated
+    from scamp_service.sizing.cluster_file import cluster_named
+    from scamp_service.sizing.user_workload import with_space
+
+    settings = settings_of(data_dir=data_dir)
+    if gantt is not None and gantt.suffix not in (".svg", ".html"):
+        raise InvalidInput(f"--gantt draws SVG or HTML: {gantt} must end with .svg or .html")
+    named = cluster_named(cluster, settings)
+    submitted = []
+    for file in studies:
+        spec = parse_study(read_study(file))
+        code = code_of(file, spec, working_dir)
+        submitted.append(Submitted(with_space(spec, code), code))
+    options = Options(
+        settings.data_dir / "profiles",
+        seed,
+        early_stopping,
+        epoch_steps,
+        start_seconds,
+        settings.max_gangs_per_device,
+    )
+    with err.status("simulating …"):
+        found = simulated(submitted, named, options)
+    if gantt is not None:
+        write_gantt(gantt, [(", ".join(one.spec.name for one in submitted), found)])
+    if as_json:
+        print(json.dumps(found.to_json()))
+        return
+    out.print(as_table([("", found)]))
+    for line in footnotes(found):
+        out.print(line, style="dim", soft_wrap=True, markup=False)
+    if gantt is not None:
+        out.print(f"Gantt chart: {gantt}", markup=False, soft_wrap=True)

@@ -1,0 +1,48 @@
+"""The table of simulations: a row for each figure, a column for each simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from scamp_service.cli.terminal import plain
+from scamp_service.simulation.gantt import duration
+from scamp_service.simulation.outcome import Simulated
+
+MOST_REASONS = 3
+
+
+def as_table(found: Sequence[tuple[str, Simulated]]) -> Table:
+    """The figures of each simulation under its title."""
+    table = Table(box=None, pad_edge=False, show_header=any(title for title, _ in found))
+    table.add_column("")
+    for title, _ in found:
+        table.add_column(plain(title), justify="right")
+    columns = [dict(_rows(one)) for _, one in found]
+    for name in dict.fromkeys(name for column in columns for name in column):
+        table.add_row(name, *(column.get(name, "") for column in columns))
+    return table
+
+
+def _rows(found: Simulated) -> Iterator[tuple[str, str]]:
+    yield "makespan", duration(found.makespan)
+    yield "device-hours", f"{found.device_seconds / 3600:.3g}"
+    yield "devices busy", f"{found.utilisation:.0%}"
+    yield "in communication", f"{found.communication_share:.1%}"
+    for state, count in sorted(found.states.items(), key=lambda one: -one[1]):
+        yield f"trials {state.lower()}", str(count)
+    for devices, count in found.trials_by_devices.items():
+        yield f"trials on {devices} device{'s' * (devices > 1)}", str(count)
+    for blocked, seconds in sorted(found.waited.items(), key=lambda one: -one[1]):
+        yield f"waited for {blocked.replace('_', ' ').lower()}", duration(seconds)
+
+
+def footnotes(found: Simulated) -> Iterator[str]:
+    """Why trials did not train, whether the simulation ended, and what it assumes."""
+    if found.why_unfinished:
+        yield f"not finished: {found.why_unfinished}"
+    yield from found.reasons[:MOST_REASONS]
+    if (more := len(found.reasons) - MOST_REASONS) > 0:
+        yield f"and {more} more"
+    yield f"assumed: {'; '.join(found.assumed)}"

@@ -1,0 +1,173 @@
+"""Runs gangs in virtual time, where a live service has Ray: ranks train as long as was predicted, and nothing fails.
+
+It implements the ``Executor`` of ``control.executor``, and reports to the store what ranks and their sink would report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from placement.model import Cluster
+from placement.simulation.progress import Domains, Progress
+from scamp_service.control.executor import GangState, GangStatus, Order
+from scamp_service.lifecycle import Outcome
+from scamp_service.model import Metric
+from scamp_service.simulation.outcome import Span
+from scamp_service.store.store import Store
+
+Values = Callable[[Order, int], Mapping[str, float]]
+"""The metrics that the ranks of an order report at a step."""
+
+
+@dataclass(slots=True)
+class _Gang:
+    order: Order
+    first: int  # step from which it trains
+    until: int  # step to which it trains; one more than ``first`` for an evaluation alone
+    step_seconds: float  # alone on its devices
+    launched: float
+    starts: float  # when its ranks begin to train
+    next_step: int  # of the next report
+    trains: bool = False
+    seq: int = 0
+
+    def left_at(self, step: int) -> float:
+        """Seconds alone that are left once it has made ``step`` steps."""
+        return (self.until - step) * self.step_seconds
+
+
+class VirtualExecutor:
+    """Gangs on ``cluster``, from ``launch`` to their end. ``seconds_of`` returns the seconds of a step of an order.
+
+    A gang trains ``start_seconds`` after its launch, whatever else is on its devices. Trials report each
+    ``report_every`` steps, and keep a checkpoint.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        cluster: Cluster,
+        domains: Domains,
+        seconds_of: Callable[[Order], float],
+        values: Values,
+        communication_of: Callable[[Order], float | None],
+        start_seconds: float,
+    ) -> None:
+        self._store, self._cluster = store, cluster
+        self._seconds_of, self._values, self._communication_of = seconds_of, values, communication_of
+        self._start_seconds = start_seconds
+        self._progress = Progress(domains)
+        self._gangs: dict[str, _Gang] = {}
+        self.spans: list[Span] = []
+        self.num_launches = 0
+
+    # --- Executor ---------------------------------------------------------------------------------------------------
+
+    def cluster(self) -> Cluster:
+        """The devices; none ever leaves or joins."""
+        return self._cluster
+
+    def gangs(self) -> Mapping[str, GangStatus]:
+        """Every attempt that runs."""
+        return {key: GangStatus(GangState.ALIVE) for key in self._gangs}
+
+    def silent(self) -> frozenset[str]:
+        """No devices: every process answers."""
+        return frozenset()
+
+    def closed(self) -> Mapping[str, str]:
+        """No devices."""
+        return {}
+
+    def launch(self, order: Order) -> None:
+        """Start the attempt."""
+        if order.key in self._gangs:
+            return
+        first = order.resume.step if order.resume else 0
+        until = max(first + 1, order.until or order.steps)
+        now, every = self._progress.now, order.report_every
+        next_step = min(until, (first // every + 1) * every)
+        seconds = self._seconds_of(order)
+        self._gangs[order.key] = _Gang(order, first, until, seconds, now, now + self._start_seconds, next_step)
+        self.num_launches += 1
+
+    def stop(self, key: str) -> None:
+        """End the attempt."""
+        if key in self._gangs:
+            self._end(key, "stopped")
+
+    # --- virtual time -----------------------------------------------------------------------------------------------
+
+    @property
+    def next_event(self) -> float:
+        """When the next rank begins to train or has something to report; infinite if none runs."""
+        return min((self._due(gang) for gang in self._gangs.values()), default=math.inf)
+
+    def advance(self, now: float) -> None:
+        """Move time on to ``now``, and report all that is due."""
+        self._progress.now = now
+        for key, gang in list(self._gangs.items()):
+            while key in self._gangs and self._due(gang) <= now * (1 + 1e-12):
+                self._report(gang, now) if gang.trains else self._train(gang, now)
+
+    def _due(self, gang: _Gang) -> float:
+        if not gang.trains:
+            return gang.starts
+        return self._progress.now + self._progress.seconds_until(gang.order.key, gang.left_at(gang.next_step))
+
+    def _train(self, gang: _Gang, now: float) -> None:
+        order = gang.order
+        self._progress.start(order.key, order.devices, gang.left_at(gang.first))
+        self._store.report_started(order.trial_id, order.attempt, order.token, now=now)
+        gang.trains = True
+
+    def _report(self, gang: _Gang, now: float) -> None:
+        order, step = gang.order, gang.next_step
+        own = order.trial_id, order.attempt, order.token
+        gang.seq += 1
+        reported = min(step, order.steps)
+        self._store.report(
+            *own,
+            metrics=[Metric(order.trial_id, order.attempt, gang.seq, reported, self._values(order, reported), now)],
+            objectives=order.metrics,
+            checkpoint_step=reported,
+            step_seconds=(now - gang.starts) / (step - gang.first),
+            timed_steps=step - gang.first,
+            best_of=order.best_of,
+            now=now,
+        )
+        if step < gang.until:
+            gang.next_step = min(gang.until, step + order.report_every)
+            return
+        self._store.report_outcome(*own, Outcome.DONE, "", now=now)
+        self._end(order.key, "done")
+
+    def _end(self, key: str, ending: str) -> None:
+        gang = self._gangs.pop(key)
+        if gang.trains:
+            self._progress.stop(key)
+        self.spans.append(_span(gang, self._progress.now, ending, self._communication_of(gang.order)))
+
+
+def _span(gang: _Gang, now: float, ending: str, communication_share: float | None) -> Span:
+    order = gang.order
+    return Span(
+        study=order.study_id,
+        trial=order.number,
+        attempt=order.attempt,
+        devices=tuple(order.devices),
+        mib_per_rank=order.mib_per_rank,
+        start=gang.launched,
+        end=now,
+        plan=str(order.plan),
+        ending=ending,
+        communication_share=communication_share,
+    )
+
+
+def slowest(cluster: Cluster, devices: Sequence[str], slow: Mapping[str, float]) -> float:
+    """The largest of the factors ``slow`` by kind, over the kinds of these devices."""
+    kinds = {device.id: device.kind for device in cluster.devices}
+    return max(slow[kinds[one]] for one in devices)

@@ -1,0 +1,314 @@
+"""Replays studies in virtual time: the controller, decisions, sizer and samplers are those of a service.
+
+Only the executor differs, which runs gangs in virtual time. Tracing and sampling take no virtual time: it stands still
+until both have answered. So a simulation depends on its seed alone, and ends as fast as candidates are traced.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from estimators.devices.kind import DeviceKind
+from placement.model import Cluster, Gang
+from placement.packing.blocked import Blocked, blocked_by
+from placement.simulation.progress import domains_of
+from scamp_service.control.controller import Controller
+from scamp_service.control.decide.place import ledger_of
+from scamp_service.control.executor import Demand, Order, Unsized
+from scamp_service.errors import InvalidInput
+from scamp_service.lifecycle import LIVE_STUDIES, TrialState
+from scamp_service.model import Sized, Trial
+from scamp_service.search.running.threads import ThreadProposer
+from scamp_service.simulation.executor import VirtualExecutor, slowest
+from scamp_service.simulation.outcome import Simulated
+from scamp_service.simulation.values import drawn_values
+from scamp_service.sizing.cluster_file import NamedCluster
+from scamp_service.sizing.sizer import ProcessSizer
+from scamp_service.store.store import Store
+from scamp_service.study.objectives import Objectives
+from scamp_service.study.spec import StudySpec
+from scamp_service.study.stopping import NeverOptions
+
+RANK_RULES = ("asha", "hyperband", "median", "percentile", "pbt")
+"""Stopping rules that compare trials with each other. Others judge the shape of real curves, and are left out."""
+PATIENCE_SECONDS = 2 * 3600.0
+"""Virtual seconds after which a study in which nothing runs counts as stuck; it may wait an hour for lost devices."""
+IDLE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A study, the zip of its files (None for a built-in workload), and when it is submitted, in virtual seconds."""
+
+    spec: StudySpec
+    code: bytes | None = None
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to simulate. ``cache_dir`` keeps traces for the next time.
+
+    Without ``early_stopping`` every trial trains to its end. ``epoch_steps`` are the optimizer steps of an epoch, for
+    studies that count in epochs. A gang trains ``start_seconds`` after its launch.
+    """
+
+    cache_dir: Path
+    seed: int = 0
+    early_stopping: bool = True
+    epoch_steps: int | None = None
+    start_seconds: float = 1.0
+    max_gangs_per_device: int = 4
+
+
+def simulate(studies: Sequence[Submitted], named: NamedCluster, options: Options) -> Simulated:
+    """Replay the studies on a cluster, to their ends. Raises ``InvalidInput`` for a study that cannot be simulated."""
+    with _replay(studies, named, options) as replay:
+        return replay.run()
+
+
+@contextmanager
+def _replay(studies: Sequence[Submitted], named: NamedCluster, options: Options) -> Iterator[_Replay]:
+    with ExitStack() as stack:
+        store = Store("sqlite://")
+        stack.callback(store.close)
+        news = threading.Event()
+        kind = named.fastest
+        sizer = _Sizer(ProcessSizer(store, options.cache_dir, kind_of=lambda cluster: kind, has_news=news.set), store)
+        stack.callback(sizer.close)
+        proposer = ThreadProposer(code_of=lambda study_id: _code_of(store, study_id), has_news=news.set)
+        stack.callback(proposer.close)
+        yield _Replay(studies, named, options, store, sizer, proposer, news)
+
+
+class _Sizer:
+    """Passes requests on to a sizer, and remembers what is under way and how much of each plan is communication."""
+
+    def __init__(self, sizer: ProcessSizer, store: Store) -> None:
+        self._sizer, self._store = sizer, store
+        self._pending: set[int] = set()
+        self.num_requests = 0
+        self.communication: dict[tuple[int, str], float | None] = {}
+
+    def request(self, trial_id: int, demand: Demand, cluster: Cluster) -> None:
+        self.num_requests += trial_id not in self._pending and trial_id not in self._sizer.results()
+        self._pending.add(trial_id)
+        self._sizer.request(trial_id, demand, cluster)
+
+    def results(self) -> Mapping[int, Sized | Unsized]:
+        found = self._sizer.results()
+        for trial_id, sized in found.items():
+            if trial_id in self._pending and isinstance(sized, Sized):
+                for option in sized.options:
+                    self.communication[trial_id, str(option.plan)] = option.communication_share
+        self._pending -= found.keys()
+        return found
+
+    def forget(self, trial_ids: Sequence[int]) -> None:
+        self._pending.difference_update(trial_ids)
+        self._sizer.forget(trial_ids)
+
+    def held_up(self) -> Mapping[int, Sequence[int]]:
+        return {}
+
+    def close(self) -> None:
+        self._sizer.close()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a candidate is still being traced."""
+        self.results()
+        return bool(self._pending)
+
+
+@dataclass
+class _Replay:
+    studies: Sequence[Submitted]
+    named: NamedCluster
+    options: Options
+    store: Store
+    sizer: _Sizer
+    proposer: ThreadProposer
+    news: threading.Event
+    now: float = 0.0
+    waited: Counter[Blocked] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.objectives: dict[int, Objectives] = {}
+        self.in_epochs: dict[int, bool] = {}
+        self.to_come = sorted(self.studies, key=lambda one: one.at)
+        fastest = self.named.fastest
+        self.slow = {name: _slow_down(kind, fastest) for name, kind in self.named.kinds.items()}
+        cores = fastest.cores.value if fastest.cores is not None else math.inf
+        self.executor = VirtualExecutor(
+            self.store,
+            self.named.cluster,
+            domains_of(self.named.cluster, cores),
+            self.step_seconds,
+            self.values,
+            lambda order: self.sizer.communication.get((order.trial_id, str(order.plan))),
+            self.options.start_seconds,
+        )
+        self.tokens = 0
+        self.controller = Controller(
+            self.store,
+            self.executor,
+            self.sizer,
+            self.proposer,
+            max_gangs_per_device=self.options.max_gangs_per_device,
+            clock=lambda: self.now,
+            monotonic=lambda: self.now,
+            new_token=self.new_token,
+        )
+
+    def new_token(self) -> str:
+        self.tokens += 1
+        return f"token-{self.tokens}"
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> Simulated:
+        idle_since: float | None = None
+        while True:
+            self.submit()
+            self.settle()
+            if not self.to_come and self.has_ended:
+                return self.result("")
+            soonest = min(self.executor.next_event, self.to_come[0].at if self.to_come else math.inf)
+            idle_since = None if soonest < math.inf else self.now if idle_since is None else idle_since
+            if idle_since is not None and self.now - idle_since > PATIENCE_SECONDS:
+                return self.result(f"nothing has run for {PATIENCE_SECONDS:.0f} s")
+            until = soonest if idle_since is None else self.now + IDLE_SECONDS
+            self.note_waits(until - self.now)
+            self.now = until
+            self.executor.advance(self.now)
+
+    def submit(self) -> None:
+        while self.to_come and self.to_come[0].at <= self.now:
+            one = self.to_come.pop(0)
+            spec = simulated_spec(one.spec, early_stopping=self.options.early_stopping)
+            if spec.budget.epochs is not None and self.options.epoch_steps is None:
+                raise InvalidInput(f"{spec.name} counts in epochs: say how many steps one has (--epoch-steps)")
+            code = self.store.put_blob(one.code) if one.code else None
+            study = self.store.create_study(spec.to_json(), code=code, now=self.now)
+            self.objectives[study.id] = spec.every_objective
+            self.in_epochs[study.id] = spec.budget.epochs is not None
+
+    def settle(self) -> None:
+        """Let the controller decide until nothing follows any more, and wait for traces and samplers meanwhile."""
+        while True:
+            before = self.sizer.num_requests, self.executor.num_launches
+            self.controller.tick()
+            was_asked = self.wait() or (self.sizer.num_requests, self.executor.num_launches) != before
+            if not was_asked and not self.controller.has_changed:
+                return
+
+    def wait(self) -> bool:
+        """Wait until nothing is under way; returns whether anything was, or whether a sampler has answered."""
+        was_busy = False
+        while True:
+            self.news.clear()
+            asked = self.proposer.asked().values()
+            if not self.sizer.is_busy and all(one.answer is not None for one in asked):
+                return was_busy or bool(asked)
+            was_busy = True
+            self.news.wait(0.2)
+
+    @property
+    def has_ended(self) -> bool:
+        return not self.store.open_attempts() and not any(one.state in LIVE_STUDIES for one in self.store.studies())
+
+    def note_waits(self, seconds: float) -> None:
+        """Count what every waiting trial waits for until the next event."""
+        if seconds <= 0:
+            return
+        ledger = None
+        words: dict[tuple[int, int], Blocked] = {}
+        for trial in self.store.live_trials():
+            if trial.state is TrialState.QUEUED and trial.sized is not None:
+                ledger = ledger or ledger_of(
+                    self.named.cluster, self.store.open_attempts(), self.options.max_gangs_per_device
+                )
+                demand = trial.sized.demand
+                if demand not in words:
+                    words[demand] = blocked_by(Gang("waiting", *demand), ledger)
+                self.waited[words[demand]] += seconds
+            elif trial.state is TrialState.PAUSED:
+                self.waited[Blocked.VERDICT] += seconds
+            elif trial.state is TrialState.WAITING:
+                self.waited[Blocked.PLAN] += seconds
+
+    # --- costs ------------------------------------------------------------------------------------------------------
+
+    def step_seconds(self, order: Order) -> float:
+        """Seconds of a step, or of an epoch, of an order alone on its devices."""
+        attempt = self.store.attempts(order.trial_id)[order.attempt - 1]
+        if attempt.predicted_step_seconds is None:
+            raise InvalidInput("the seconds of a step cannot be predicted on these devices")
+        each = (self.options.epoch_steps or 1) if order.in_epochs else 1
+        base = attempt.predicted_step_seconds / attempt.step_factor
+        return base * each * slowest(self.named.cluster, order.devices, self.slow)
+
+    def values(self, order: Order, step: int) -> Mapping[str, float]:
+        progress = step / order.steps if order.steps else 1.0
+        return drawn_values(self.objectives[order.study_id], self.options.seed, order.number, progress)
+
+    def result(self, why_unfinished: str) -> Simulated:
+        trials = [trial for study in self.store.studies() for trial in _trials(self.store, study.id)]
+        wrong = (TrialState.FAILED, TrialState.INFEASIBLE)
+        return Simulated(
+            self.named.cluster,
+            self.executor.spans,
+            {blocked: self.waited[blocked] for blocked in Blocked if self.waited[blocked]},
+            Counter(trial.state for trial in trials),
+            [f"trial {trial.number}: {trial.reason}" for trial in trials if trial.state in wrong],
+            why_unfinished,
+            self.assumed(),
+        )
+
+    def assumed(self) -> list[str]:
+        """What the figures rest on, in words."""
+        kinds = " and ".join(f"{name}: {kind.provenance}" for name, kind in self.named.kinds.items())
+        found = [f"seconds of a step are predicted ({kinds})"]
+        if not self.options.early_stopping:
+            found.append("no trial is stopped early")
+        elif any(simulated_spec(one.spec).stopping_rules[0].rule != "none" for one in self.studies):
+            found.append(f"stopping rules judge drawn values (seed {self.options.seed}), not real curves")
+        if len(self.named.kinds) > 1:
+            fastest = self.named.fastest.name
+            found.append(f"plans are made for {fastest}; other kinds are slower by their matrix products")
+        found.append("gangs that share a device take turns")
+        found.append("traces, evaluations, checkpoints and loading of data take no time; nothing fails")
+        return found
+
+
+def simulated_spec(spec: StudySpec, *, early_stopping: bool = True) -> StudySpec:
+    """The study without all that depends on real values: targets, terminator, history, and rules that read curves."""
+    data = spec.to_json()
+    data["budget"] |= {"target": None, "terminator": None}
+    data["search"]["history"] = []
+    rules = [rule for rule in spec.stopping_rules if early_stopping and rule.rule in RANK_RULES]
+    data["stopping"] = [rule.model_dump(mode="json") for rule in rules or [NeverOptions(rule="none")]]
+    return StudySpec.model_validate(data)
+
+
+def _slow_down(kind: DeviceKind, fastest: DeviceKind) -> float:
+    return kind.rates["matmul"].per_flop / fastest.rates["matmul"].per_flop
+
+
+def _trials(store: Store, study_id: int) -> Iterator[Trial]:
+    after = 0
+    while page := store.trials(study_id, after=after):
+        yield from page
+        after = page[-1].id
+
+
+def _code_of(store: Store, study_id: int) -> bytes | None:
+    code = store.study(study_id).code
+    return store.blob(code) if code else None

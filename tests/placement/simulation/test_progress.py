@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from placement.model import Cluster, Device
+from placement.simulation.progress import Domains, Progress, domains_of
+
+GPUS = Cluster(tuple(Device(f"a/{index}", "a", index, "V100-16", 100) for index in range(2)))
+
+
+def test_gangs_on_one_gpu_take_turns_and_a_gang_is_as_slow_as_its_slowest_rank() -> None:
+    running = Progress(domains_of(GPUS))
+    running.start("alone", ["a/0"], 10.0)
+    assert running.next_end == 10.0
+    running.now = 4.0
+    running.start("wide", ["a/0", "a/1"], 3.0)
+    assert running.left("alone") == 6.0 and running.next_end == 4.0 + 3.0 * 2
+    running.now = 10.0
+    assert running.ended() == ["wide"] and running.left("alone") == 3.0
+    running.stop("wide")
+    assert running.next_end == 13.0
+    running.now = 13.0
+    assert running.ended() == ["alone"] and running.stop("alone") == 0.0 and running.next_end == math.inf
+
+
+def test_virtual_devices_of_a_host_share_its_cores() -> None:
+    virtual = Cluster(tuple(Device(f"h/{index}", "h", index, "virtual", 96) for index in range(4)))
+    running = Progress(domains_of(virtual, cores=2.0))
+    for index in range(4):
+        running.start(f"g{index}", [f"h/{index}"], 10.0)
+    assert running.next_end == 20.0  # four ranks on two cores
+    running.now = 10.0
+    assert running.stop("g3") == 5.0 and running.stop("g2") == 5.0
+    assert running.next_end == 15.0
+
+
+def test_a_domain_has_a_capacity() -> None:
+    with pytest.raises(ValueError, match="capacity above 0"):
+        Domains({}, {"a": 0.0})

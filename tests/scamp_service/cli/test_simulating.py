@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scamp_service.settings import ROOT
+from tests.conftest import Scamp
+
+pytestmark = pytest.mark.usefixtures("warm_traces")
+
+SMALL = """
+name: small
+workload: vit_digits
+objective: {metric: accuracy, direction: maximize}
+space: {lr: {low: 1.0e-4, high: 1.0e-2, log: true}}
+fixed: {depth: 2, width: 32, batch: 16}
+search: {sampler: random, seed: 3}
+stopping: {rule: none}
+budget: {trials: 6, steps: 100}
+"""
+
+
+def test_a_study_is_replayed_and_drawn(tmp_path: Path, scamp: Scamp) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    chart = tmp_path / "study.html"
+    asked = ("simulate", str(tmp_path / "small.yaml"), "--cluster", "2x2xV100-16")
+    done = scamp(tmp_path / "data", *asked, "--gantt", str(chart), COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    rows = dict(line.rsplit("  ", 1) for line in done.stdout.splitlines()[:5])
+    assert {name.strip() for name in rows} == {
+        *("makespan", "device-hours", "devices busy", "in communication", "trials completed")
+    }
+    assert "assumed: seconds of a step are predicted" in done.stdout
+    assert chart.read_text().count("<title>study 1, trial") == 6
+    found = json.loads(scamp(tmp_path / "data", *asked, "--json").stdout)
+    assert found["trials"] == {"COMPLETED": 6} and len(found["attempts"]) == 6
+
+
+def test_a_mistake_gets_one_line(tmp_path: Path, scamp: Scamp) -> None:
+    study = str(ROOT / "examples" / "digits.yaml")
+    failed = scamp(tmp_path, "simulate", study, "--cluster", "8xV1000")
+    assert failed.returncode == 2 and "unknown device 'V1000'" in failed.stderr
+    failed = scamp(tmp_path, "simulate", study, "--cluster", "many")
+    assert failed.returncode == 2 and "NODESxDEVICESxKIND" in failed.stderr
+    failed = scamp(tmp_path, "simulate", study, "--cluster", "4xV100-16", "--gantt", "a.png")
+    assert failed.returncode == 2 and "must end with .svg or .html" in failed.stderr
