@@ -137,7 +137,7 @@ class _Replay:
     proposer: ThreadProposer
     news: threading.Event
     now: float = 0.0
-    waited: Counter[Blocked] = field(default_factory=Counter)
+    waited: dict[Blocked, float] = field(default_factory=lambda: dict.fromkeys(Blocked, 0.0))
 
     def __post_init__(self) -> None:
         self.objectives: dict[int, Objectives] = {}
