@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from placement.model import Cluster
-from placement.packing.blocked import Blocked
 from scamp_service.lifecycle import TrialState
+
+PLAN, VERDICT = "plan", "verdict"
+"""Trials that are not queued wait for their plan, or until a stopping rule has compared them with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +40,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A simulation that has ended. ``waited`` are the trial-seconds that trials waited, by what blocked them.
+    """A simulation that has ended. ``waited`` are the trial-seconds that trials waited, by what they
+    lacked: a ``Blocked`` of a policy, ``PLAN`` or
+    ``VERDICT``.
 
     ``why_unfinished`` says why not every study has ended; it is empty if they have.
     """
 
     cluster: Cluster
     spans: Sequence[Span]
-    waited: Mapping[Blocked, float]
+    waited: Mapping[str, float]
     states: Mapping[TrialState, int]
     reasons: Sequence[str] = ()  # of trials that failed or fit nowhere
     why_unfinished: str = ""
@@ -99,7 +103,7 @@ class Simulated:
             "communication_share": self.communication_share,
             "trials": {state.value: count for state, count in self.states.items()},
             "trials_by_devices": {str(devices): count for devices, count in self.trials_by_devices.items()},
-            "waited_seconds": {blocked.value: seconds for blocked, seconds in self.waited.items()},
+            "waited_seconds": dict(self.waited),
             "reasons": list(self.reasons),
             "why_unfinished": self.why_unfinished,
             "assumed": list(self.assumed),

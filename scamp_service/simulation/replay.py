@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from estimators.devices.kind import DeviceKind
-from placement.model import Cluster, Gang
-from placement.packing.blocked import Blocked, blocked_by
+from placement.model import Cluster, Queued, Shape
+from placement.packing.packer import pack
 from placement.simulation.progress import domains_of
 from scamp_service.control.controller import Controller
 from scamp_service.control.decide.place import ledger_of
@@ -26,7 +26,7 @@ from scamp_service.lifecycle import LIVE_STUDIES, TrialState
 from scamp_service.model import Sized, Trial
 from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.simulation.executor import VirtualExecutor, slowest
-from scamp_service.simulation.outcome import Simulated
+from scamp_service.simulation.outcome import PLAN, VERDICT, Simulated
 from scamp_service.simulation.values import drawn_values
 from scamp_service.sizing.cluster_file import NamedCluster
 from scamp_service.sizing.sizer import ProcessSizer
@@ -40,6 +40,7 @@ RANK_RULES = ("asha", "hyperband", "median", "percentile", "pbt")
 PATIENCE_SECONDS = 2 * 3600.0
 """Virtual seconds after which a study in which nothing runs counts as stuck; it may wait an hour for lost devices."""
 IDLE_SECONDS = 5.0
+WAITS = {TrialState.PAUSED: VERDICT, TrialState.WAITING: PLAN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class _Replay:
     proposer: ThreadProposer
     news: threading.Event
     now: float = 0.0
-    waited: dict[Blocked, float] = field(default_factory=lambda: dict.fromkeys(Blocked, 0.0))
+    waited: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.objectives: dict[int, Objectives] = {}
@@ -228,21 +229,17 @@ class _Replay:
         """Count what every waiting trial waits for until the next event."""
         if seconds <= 0:
             return
-        ledger = None
-        words: dict[tuple[int, int], Blocked] = {}
-        for trial in self.store.live_trials():
-            if trial.state is TrialState.QUEUED and trial.sized is not None:
-                ledger = ledger or ledger_of(
-                    self.named.cluster, self.store.open_attempts(), self.options.max_gangs_per_device
-                )
-                demand = trial.sized.demand
-                if demand not in words:
-                    words[demand] = blocked_by(Gang("waiting", *demand), ledger)
-                self.waited[words[demand]] += seconds
-            elif trial.state is TrialState.PAUSED:
-                self.waited[Blocked.VERDICT] += seconds
-            elif trial.state is TrialState.WAITING:
-                self.waited[Blocked.PLAN] += seconds
+        trials = self.store.live_trials()
+        ledger = ledger_of(self.named.cluster, self.store.open_attempts(), self.options.max_gangs_per_device)
+        queue = [
+            Queued(f"{trial.id}", (Shape(*trial.sized.demand),), trial.passed_over, trial.id, trial.study_id)
+            for trial in trials
+            if trial.state is TrialState.QUEUED and trial.sized is not None
+        ]
+        blocked = [wait.blocked.value for wait in pack(queue, ledger).waits.values()]
+        blocked += [WAITS[trial.state] for trial in trials if trial.state in WAITS]
+        for one in blocked:
+            self.waited[one] = self.waited.get(one, 0.0) + seconds
 
     # --- costs ------------------------------------------------------------------------------------------------------
 
@@ -265,7 +262,7 @@ class _Replay:
         return Simulated(
             self.named.cluster,
             self.executor.spans,
-            {blocked: self.waited[blocked] for blocked in Blocked if self.waited[blocked]},
+            self.waited,
             Counter(trial.state for trial in trials),
             [f"trial {trial.number}: {trial.reason}" for trial in trials if trial.state in wrong],
             why_unfinished,

@@ -35,7 +35,7 @@ def _rows(found: Simulated) -> Iterator[tuple[str, str]]:
     for devices, count in found.trials_by_devices.items():
         yield f"trials on {devices} device{'s' * (devices > 1)}", str(count)
     for blocked, seconds in sorted(found.waited.items(), key=lambda one: -one[1]):
-        yield f"waited for {blocked.replace('_', ' ').lower()}", duration(seconds)
+        yield f"waited, {blocked}", duration(seconds)
 
 
 def footnotes(found: Simulated) -> Iterator[str]:
