@@ -12,12 +12,14 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from benchmarks.features import drawn_part, features_part
+from benchmarks.porting import ports_part
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.runtime --results FILE --write PAGE"
 PARTS: Mapping[str, ModuleType] = {
     "features": features_part,
     "drawn": drawn_part,
+    "ports": ports_part,
 }
 
 

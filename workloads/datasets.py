@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from workloads.seeds import DATA_SEED, kept_generators, seed_host
+
 SetName = Literal["train", "eval"]
 """The training samples, or the held-out ones."""
 NAMES: tuple[SetName, ...] = ("train", "eval")
@@ -56,10 +58,15 @@ class Count:
 
 
 def opened_dataset(workload: Any, split: SetName) -> Any:
-    """The data set of ``split``; the workload makes it once."""
+    """The data set of ``split``; the workload makes it once, with the same random numbers for each ``split``.
+
+    So sets that are divided at random have no sample in common, and every rank has the same.
+    """
     opened = vars(workload).setdefault(_CACHED, {})
     if split not in opened:
-        opened[split] = workload.dataset(split)
+        with kept_generators(workload):
+            seed_host(DATA_SEED, workload)
+            opened[split] = workload.dataset(split)
     return opened[split]
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.optim.lr_scheduler import LRScheduler
 
-__all__ = ["Batch", "Chain", "Phase", "Spatial", "Split", "Workload", "hints", "inheritance"]
+__all__ = ["Batch", "Chain", "Parts", "Phase", "Spatial", "Split", "Workload", "hints", "inheritance"]
 
 Batch = Any  # a pytree of tensors whose first dimension is the sample
 Outputs = Any  # a pytree of tensors whose first dimension is the sample
@@ -245,6 +245,20 @@ class Phase:
     loss: Callable[[nn.Module, Batch], Tensor]
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     every: int = 1
+
+
+class Parts(nn.ModuleDict):
+    """Several networks as one model, such as ``Parts(generator=…, discriminator=…)`` of a GAN.
+
+    ``model("generator", noise)`` calls one, as plans need it; ``model["generator"].parameters()`` are its parameters.
+    """
+
+    def __init__(self, **networks: nn.Module) -> None:
+        super().__init__(networks)
+
+    def forward(self, name: str, *inputs: Any) -> Any:
+        """The output of the network ``name`` for these inputs."""
+        return self[name](*inputs)
 
 
 @dataclass(frozen=True, slots=True)

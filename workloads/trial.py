@@ -19,7 +19,8 @@ _PART = re.compile(r"[\w+=@-][\w .+=@-]{0,199}")
 class Trial:
     """Which trial of which study this process trains, and its rank; ``is_real`` is False in a trace or a dry run.
 
-    ``folder`` is where the trial keeps files, None where it has no such place.
+    ``folder`` is where the trial keeps files, None where it has no such place. ``steps`` are the optimizer steps of the
+    whole training, known when ``optimizer`` is called.
     """
 
     study_id: int = 0
@@ -28,6 +29,7 @@ class Trial:
     rank: int = 0
     world_size: int = 1
     folder: Path | None = None
+    steps: int = 0
 
     @property
     def is_real(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from estimators.tracing.tracer import trace
 from workloads.loading import load_workload
 from workloads.refusals import explain
 from workloads.sandbox.recipe import recipe_of
+from workloads.seeds import seed_everything
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.runtime import Job, lost_its_peers, train
 
@@ -76,6 +78,7 @@ def train_rank(feature: Feature, plan: Plan, rank: int, folder: Path, begin: int
     ``begin`` is 0 or that of a checkpoint in ``folder``. {"lost": …} or {"error": …} if it fails.
     """
     torch.set_num_threads(1)
+    seed_everything(os.getpid())  # as processes do that have had unlike jobs before
     reports = Reports()
     job = Job(
         candidate=Candidate(feature.workload, None, dict(feature.params)),

@@ -19,6 +19,7 @@ WHOLE_BLOCKS = (ACCUMULATED, REPLICAS, SHARDS, ZERO)
 DATA: tuple[Feature, ...] = (
     Feature("data set", "data.py:OfDataset", EVERY),
     Feature("data set, 2 workers", "data.py:OfDataset", SEVERAL, {"workers": 2}),
+    Feature("sets that are divided at random", "data.py:Divided", SEVERAL),
     Feature("random data set", "data.py:Noisy", SEVERAL),
     Feature("random data set, 2 workers", "data.py:Noisy", SEVERAL, {"workers": 2}),
     Feature("augmentation", "data.py:Augmented", SEVERAL),

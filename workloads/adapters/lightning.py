@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,15 +11,26 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import RandomSampler, SequentialSampler
 
 from workloads.adapters.arguments import arguments_for
+from workloads.adapters.lightning_schedules import Configured, Numbers
 from workloads.datasets import SetName
 from workloads.protocol import Batch, Outputs, Workload, defines
 from workloads.refusals import WorkloadError
 
-_UNUSED = ("on_validation_epoch_end", "on_train_epoch_end", "configure_gradient_clipping", "optimizer_step")
-"""Hooks of Lightning whose absence would change a training."""
+_UNUSED_OF_DATA = ("transfer_batch_to_device", "on_before_batch_transfer", "on_after_batch_transfer")
+_UNUSED = (
+    *_UNUSED_OF_DATA,
+    *("on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_validation_start", "on_validation_end"),
+    *("on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_start", "on_validation_epoch_end"),
+    *("on_train_batch_start", "on_train_batch_end", "on_validation_batch_start", "on_validation_batch_end"),
+    *("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step"),
+    *("configure_gradient_clipping", "configure_callbacks", "configure_sharded_model", "lr_scheduler_step"),
+    *("backward", "optimizer_step", "optimizer_zero_grad", "on_save_checkpoint", "on_load_checkpoint"),
+)
+"""Methods that Lightning's Trainer calls and that change a training or what is known of it."""
 
 
 class LightningWorkload(Workload):
@@ -43,14 +54,11 @@ class LightningWorkload(Workload):
                 f"{self.module.__name__} optimizes by itself (automatic_optimization = False): write a Workload with "
                 "phases() instead"
             )
-        from lightning.pytorch import LightningModule  # the user's file has imported it, or the older package
-
-        for hook in _UNUSED:
-            if getattr(type(model), hook, None) not in (None, getattr(LightningModule, hook, None)):
-                raise WorkloadError(
-                    f"{self.module.__name__} defines {hook}, which nothing would call here: log torchmetrics in "
-                    "validation_step, or override summarize, optimizer or on_step of the workload"
-                )
+        for owner, named in ((self.module, _UNUSED), (self.datamodule, _UNUSED_OF_DATA)):
+            _expect_no_hooks(owner, named)
+        for hook in ("setup", "configure_model"):
+            if _overrides(self.module, hook):
+                getattr(model, hook)(*(["fit"] if hook == "setup" else []))
         return _Steps(model)
 
     def dataset(self, split: SetName) -> Any:
@@ -101,19 +109,29 @@ class LightningWorkload(Workload):
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of ``configure_optimizers``. Raises ``WorkloadError`` if that returns more than one."""
         network: Any = model.module
-        optimizers, schedulers = _configured(network.configure_optimizers())
-        if len(optimizers) != 1:
-            raise WorkloadError(
-                f"{self.module.__name__} has {len(optimizers)} optimizers: write a Workload with phases() instead"
-            )
-        if schedulers and not defines(self, "scheduler"):
-            raise WorkloadError(
-                f"{self.module.__name__} returns a scheduler, which nothing would step here: define "
-                "scheduler(optimizer, steps) in the workload, which returns one that is stepped after every step"
-            )
-        (given,) = optimizers
-        assert isinstance(given, torch.optim.Optimizer)
-        return given
+        network.trainer = self._numbers = Numbers(
+            self.trial.steps, self._steps_per_epoch, self.trial.world_size, self.trial.rank
+        )
+        self._configured = Configured(network)
+        return self._configured.optimizer
+
+    def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> list[LRScheduler]:
+        """The schedulers of ``configure_optimizers``, stepped at their intervals."""
+        return self._configured.begin(optimizer, self._steps_per_epoch)
+
+    def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
+        """Tell the module its step, as ``self.global_step`` and ``self.current_epoch``."""
+        self._numbers.global_step = step
+
+    def on_evaluate(self, metrics: Mapping[str, float]) -> None:
+        """Step the schedulers that wait for a metric."""
+        self._configured.after_evaluation(metrics)
+
+    @property
+    def _steps_per_epoch(self) -> int:
+        batch = int(self.params.get("batch") or self.default_batch)
+        num = len(self.order(0, torch.Generator())) if defines(self, "order") else self.num_train
+        return -(-num // batch)
 
     @cached_property
     def _without_parameters(self) -> Any:
@@ -135,6 +153,22 @@ class LightningWorkload(Workload):
                     "order(epoch, generator) in the workload instead"
                 )
         return loaders
+
+
+def _overrides(owner: type, hook: str) -> bool:
+    """Whether a class of the user defines a method of Lightning anew."""
+    defining = next((one for one in owner.__mro__ if hook in vars(one)), None)
+    return defining is not None and not defining.__module__.startswith(("lightning.", "pytorch_lightning."))
+
+
+def _expect_no_hooks(owner: type, hooks: Sequence[str]) -> None:
+    for hook in hooks:
+        if _overrides(owner, hook):
+            raise WorkloadError(
+                f"{owner.__name__} defines {hook}, which nothing would call here: log torchmetrics in "
+                "validation_step, put callbacks and clipping into the study, or override summarize, optimizer or "
+                "on_step of the workload"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,19 +236,6 @@ class _Recording:
 
     def _log(self, name: str, value: Any, *more: Any, **options: Any) -> None:
         self._logged[name] = self._updates.get(id(value), value)
-
-
-def _configured(given: Any) -> tuple[list[Any], list[Any]]:
-    """Optimizers and schedulers in what ``configure_optimizers`` returns, in any form that Lightning takes."""
-    if isinstance(given, Mapping):
-        scheduler = given.get("lr_scheduler")
-        return [given["optimizer"]], [] if scheduler is None else [scheduler]
-    if not isinstance(given, tuple | list):
-        return [given], []
-    if len(given) == 2 and all(isinstance(part, tuple | list) for part in given):
-        return list(given[0]), list(given[1])
-    parts = [_configured(one) for one in given]
-    return [one for some, _ in parts for one in some], [one for _, some in parts for one in some]
 
 
 def _by_position(arguments: tuple[Tensor, ...]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workloads.datasets import SetName, opened_dataset
-from workloads.protocol import Batch, Workload
+from workloads.protocol import Batch, Outputs, Workload, defines
 
 _PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.\w+)(?=\.)")
 """Part of the names of weights that an adapter of peft leaves as they are, or trains whole."""
@@ -95,9 +95,19 @@ class TransformersWorkload(Workload):
             return own
         return self._token_losses(model, output.logits, batch["labels"]).mean()
 
-    def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        """``loss`` and ``accuracy`` of each sample."""
+    def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor] | tuple[Mapping[str, Tensor], Outputs]:
+        """``loss`` and ``accuracy`` of each sample.
+
+        If the subclass defines ``metrics`` or ``summarize``, these get the logits as ``preds`` and the labels as
+        ``target``, where a sample has one label.
+        """
         logits, labels = model(**batch).logits, batch["labels"]
+        means = self._means(model, logits, labels)
+        if labels.ndim > 1 or not (defines(self, "metrics") or defines(self, "summarize")):
+            return means
+        return means, {"preds": logits, "target": labels}
+
+    def _means(self, model: nn.Module, logits: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
         if labels.ndim > 1:
             shifted, wanted = self._shifted(model, logits, labels)
             counts = wanted != IGNORED

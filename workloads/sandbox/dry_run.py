@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,24 @@ def _evaluated(workload: Workload) -> list[str]:
             _expect_schedulers(workload, optimizer, sets_rates)
         sums = evaluate(workload, model, [(held_out, counted)], collected.add if collected and is_small else None)
     names = common_names([sums.names], may_be_none=collected is not None)
-    return names if collected is None else sorted({*names, *_summarized(workload, collected, is_small)})
+    names = names if collected is None else sorted({*names, *_summarized(workload, collected, is_small)})
+    _expect_known_metrics(workload, [*names, "train_loss", *(f"{phase.name}_loss" for phase in phases)])
+    return names
+
+
+def _expect_known_metrics(workload: Workload, names: Sequence[str]) -> None:
+    """Raise ``WorkloadError`` if ``on_evaluate`` looks up a metric that is not among ``names``."""
+    try:
+        workload.on_evaluate(dict.fromkeys(names, 1.0))
+    except WorkloadError:
+        raise
+    except KeyError as error:
+        if error.args and isinstance(error.args[0], str) and error.args[0] not in names:
+            raise WorkloadError(
+                f"on_evaluate looks up {error.args[0]!r}, but the metrics are {', '.join(names)}: use one of these"
+            ) from None
+    except Exception:
+        pass
 
 
 def _summarized(workload: Workload, collected: Collected, is_small: bool) -> list[str]:
@@ -178,6 +196,7 @@ def _optimizers(workload: Workload, model: nn.Module) -> tuple[Sequence[Phase], 
 
     Raises ``WorkloadError`` for wrong phases.
     """
+    workload.trial = replace(workload.trial, steps=_STEPS)
     try:
         if not (phases := phases_of(workload)):
             own = workload.optimizer(model)

@@ -21,8 +21,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from estimators.tracing.session import NoInit
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError, expect_loss, expect_model
+from workloads.seeds import seed_everything
 from workloads.training.outline import outline_of
-from workloads.training.seeds import seed_everything
 
 NUM_SAMPLES = 32
 """Most samples of the batch."""

@@ -22,9 +22,9 @@ from workloads.parallel.agreement import agree
 from workloads.parallel.aliases import parameter_attributes, set_parameter_attributes
 from workloads.parallel.apply import apply_plan
 from workloads.protocol import Workload
+from workloads.seeds import seed_everything
 from workloads.training.gang import AllGather, ReduceScatter
 from workloads.training.outline import outline_of
-from workloads.training.seeds import seed_everything
 
 
 def build_model(

@@ -32,6 +32,7 @@ from workloads.parallel.apply import rank_part
 from workloads.parallel.forward_state.watch import FREED
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError
+from workloads.seeds import DATA_SEED, seed_everything
 from workloads.training.building import build_model
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.folders import expect_shared
@@ -178,6 +179,7 @@ def train(
     torch.set_num_threads(1)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
+        seed_everything(DATA_SEED)  # for what the user's modules and the constructor draw
         workload = load_workload(job.candidate.workload, job.code_dir)(job.candidate.params)
         kept = trial_folder(job.checkpoint_root, job.trial_id) / ARTIFACTS
         workload.trial = Trial(job.study_id, job.number, job.attempt, rank, world_size, kept)

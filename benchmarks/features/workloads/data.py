@@ -7,7 +7,7 @@ import torch
 from base import CLASSES, Base, samples
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from workloads.protocol import Workload
 
@@ -30,6 +30,20 @@ class Vectors(Dataset):
         if self.noisy:
             inputs = inputs + 0.1 * torch.randn(inputs.shape) + 0.1 * random.random() + 0.1 * numpy.random.randn()
         return {"inputs": inputs.float(), "class": int(self.classes[index])}
+
+
+class Divided(Workload):
+    """Which samples are held out is drawn at random, by torch and by numpy."""
+
+    build_model = Base.build_model
+
+    def dataset(self, split):
+        inputs, classes = samples(71)
+        order = torch.from_numpy(numpy.random.permutation(71))
+        both = torch.utils.data.random_split(TensorDataset(inputs[order], classes[order]), [50, 21])
+        return both[split == "eval"]
+
+    loss, evaluate = Base.loss, Base.evaluate
 
 
 class Stream(IterableDataset):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler
 
-from estimators.model import Plan
+from estimators.model import Layout, Plan
 from workloads.adapters.arguments import arguments_for
 from workloads.loading import load_workload
+from workloads.refusals import WorkloadError
+from workloads.training.updates.update import make_optimizer, updates_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TOLERANCE = 1e-5
@@ -100,8 +104,6 @@ def test_a_function_gets_the_parameters_that_it_names() -> None:
 
 
 def test_what_only_a_trainer_can_do_is_refused() -> None:
-    from workloads.refusals import WorkloadError
-
     base = load_workload("lightning_digits.py:LightningDigits", EXAMPLES)
 
     class Manual(base.module):  # type: ignore[misc, name-defined]
@@ -114,18 +116,82 @@ def test_what_only_a_trainer_can_do_is_refused() -> None:
         def configure_optimizers(self) -> Any:
             return [torch.optim.SGD(part.parameters()) for part in (self.layers, self.head)], []
 
-    class Scheduled(base.module):  # type: ignore[misc, name-defined]
+    class Unnamed(base.module):  # type: ignore[misc, name-defined]
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(self.parameters())
-            return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2)}
+            return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)}
+
+    class Hooked(base.module):  # type: ignore[misc, name-defined]
+        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            return batch
 
     def of(module: type[nn.Module]) -> Any:
         return type("Of", (base,), {"module": module})({})
 
-    for module, words in ((Manual, "optimizes by itself"), (AtTheEnd, "defines on_validation_epoch_end")):
+    for module, words in (
+        (Manual, "optimizes by itself"),
+        (AtTheEnd, "defines on_validation_epoch_end"),
+        (Hooked, "defines on_after_batch_transfer"),
+    ):
         with pytest.raises(WorkloadError, match=words):
             of(module).build_model()
-    for module, words in ((Two, "has 2 optimizers"), (Scheduled, "returns a scheduler, which nothing would step")):
+    for module, words in ((Two, "has 2 optimizers"), (Unnamed, "needs a monitor")):
         workload = of(module)
         with pytest.raises(WorkloadError, match=words):
             workload.optimizer(workload.build_model())
+
+
+def _lightning_rates(make: Any, steps: int, losses: dict[int, float]) -> list[float]:
+    """The rate in each step of epochs of two steps. ``losses``: what is evaluated after so many steps. Resumes once."""
+    base = load_workload("lightning_digits.py:LightningDigits", EXAMPLES)
+
+    class Scheduled(base.module):  # type: ignore[misc, name-defined]
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+            return {"optimizer": optimizer, "lr_scheduler": make(optimizer, self.trainer)}
+
+    workload = type("Of", (base,), {"module": Scheduled, "num_train": 64})({"batch": 32, "width": 4})
+    model, rates, state = workload.build_model(), [], None
+    for begin, end in ((0, steps // 2), (steps // 2, steps)):
+        optimizer = make_optimizer(workload, model, Layout(), None, steps)
+        if state is not None:
+            optimizer.param_groups[0]["lr"] = state[0]
+            updates_of(model).load(state[1], with_options=True)
+        for step in range(begin, end):
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            updates_of(model).end_step()
+            if step + 1 in losses:
+                updates_of(model).after_evaluation(workload, {"val_loss": losses[step + 1]})
+        state = optimizer.param_groups[0]["lr"], json.loads(json.dumps(updates_of(model).state()))
+    return rates
+
+
+def test_schedulers_of_a_lightning_module_are_stepped_at_their_intervals_also_after_a_resume() -> None:
+    def every_epoch(optimizer: Any, trainer: Any) -> Any:
+        return lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def every_third_step(optimizer: Any, trainer: Any) -> Any:
+        scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+        return {"scheduler": scheduler, "interval": "step", "frequency": 3}
+
+    def to_the_end(optimizer: Any, trainer: Any) -> Any:
+        total = trainer.estimated_stepping_batches
+        return {"scheduler": lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total), "interval": "step"}
+
+    def waiting(optimizer: Any, trainer: Any) -> Any:
+        scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        return {"scheduler": scheduler, "monitor": "val_loss"}
+
+    assert _lightning_rates(every_epoch, 6, {}) == [1, 1, 0.5, 0.5, 0.25, 0.25]
+    assert _lightning_rates(every_third_step, 8, {}) == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]
+    assert _lightning_rates(to_the_end, 4, {}) == pytest.approx([1, 0.75, 0.5, 0.25])
+    assert _lightning_rates(waiting, 6, {1: 1.0, 2: 2.0, 4: 0.5, 5: 3.0}) == [1, 1, 0.5, 0.5, 0.5, 0.25]
+
+
+def test_a_scheduler_that_waits_for_a_metric_names_those_that_there_are() -> None:
+    def wrong(optimizer: Any, trainer: Any) -> Any:
+        return {"scheduler": lr_scheduler.ReduceLROnPlateau(optimizer), "monitor": "val_los"}
+
+    with pytest.raises(WorkloadError, match="waits for 'val_los', but the metrics are val_loss"):
+        _lightning_rates(wrong, 2, {1: 1.0})

@@ -25,12 +25,12 @@ from torch.utils.data import DataLoader
 from estimators.model import Plan
 from workloads.datasets import NAMES, Place, SetName
 from workloads.protocol import Batch, Workload, defines
+from workloads.seeds import drawn_from, seed_everything
 from workloads.training.data.order import Order
 from workloads.training.data.reader import Failure, Reader, Request, begin_worker
 from workloads.training.faults import HostFault
 from workloads.training.memory.process_memory import host_copy
 from workloads.training.samples import evaluation_slices, rank_slices
-from workloads.training.seeds import drawn_from, seed_everything
 
 DEATH_SECONDS = 1.0  # in which the exit code of a worker is known after its last sign of life
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from workloads.datasets import SetName, is_iterable, opened_dataset
 from workloads.protocol import Workload, defines
 from workloads.refusals import WrongResult, kinds_of
+from workloads.seeds import kept_generators, seed_host
 from workloads.training.samples import batch_indices
-from workloads.training.seeds import kept_generators, seed_host
 
 
 def longest_first(workload: Workload, split: SetName) -> Tensor | None:

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from estimators.model import Plan
 from workloads.protocol import Outputs, Workload, defines
 from workloads.refusals import WorkloadError, WrongResult, kinds_of
+from workloads.seeds import kept_generators, seed_host
 from workloads.training.memory.process_memory import host_copy
-from workloads.training.seeds import kept_generators, seed_host
 
 CHUNK = 1024
 """Samples of one update of a metric: as many under every plan, so that the plan cannot change its value."""

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from workloads.datasets import Place, Reading, SetName, opened_dataset
 from workloads.protocol import Batch, Workload, defines
 from workloads.refusals import WrongResult, frames_of, kinds_of, raised_in
-from workloads.training.seeds import drawn_from, kept_generators, seed_host
+from workloads.seeds import drawn_from, kept_generators, seed_host
 
 _OF_EVALUATION = -1  # stands for the epoch: held-out samples are the same in every evaluation
 _PR_SET_PDEATHSIG = 1

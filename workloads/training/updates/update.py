@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Any, cast
@@ -148,6 +148,7 @@ def make_optimizer(
 
     ``steps`` is the length of the training. Raises ``WrongResult`` or ``WorkloadError`` for what cannot be used.
     """
+    workload.trial = replace(workload.trial, steps=steps)
     updates_of(model).forget()
     updates = model.__dict__[_NAME] = _new_updates(options_of(workload), layout, mesh)
 

@@ -14,9 +14,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from estimators.model import Candidate, Layout, Plan
 from tests.workloads.one_rank import Collected
 from workloads.loading import load_workload
+from workloads.seeds import seed_everything
 from workloads.training.runtime import Job, train
 from workloads.training.samples import batch_indices
-from workloads.training.seeds import seed_everything
 from workloads.training.step import evaluate
 from workloads.training.updates.update import make_optimizer, updates_of
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from workloads.training.seeds import drawn_from, seed_everything
+from workloads.datasets import opened_dataset
+from workloads.seeds import drawn_from, seed_everything
 
 
 class Own:
@@ -47,3 +48,23 @@ def test_generators_of_a_workload_draw_other_numbers() -> None:
     own: Any = Own()
     seed_everything(1, own)
     assert len({draw(own) for draw in DRAWS.values()}) == len(DRAWS)
+
+
+def test_sets_that_are_divided_at_random_share_no_sample_and_leave_the_generators_alone() -> None:
+    class Divided:
+        def __init__(self) -> None:
+            self.rng = np.random.default_rng(5)
+
+        def dataset(self, split: str) -> list[int]:
+            order = [*torch.randperm(20).tolist(), *self.rng.permutation(20).tolist()]
+            random.shuffle(order)
+            return order[:30] if split == "train" else order[30:]
+
+    first, second = Divided(), Divided()
+    random.seed(7)
+    before = drawn_from(first)
+    found = opened_dataset(first, "train") + opened_dataset(first, "eval")
+    assert drawn_from(first) == before
+    torch.manual_seed(3)
+    assert sorted(found) == sorted([*range(20), *range(20)])
+    assert opened_dataset(second, "eval") == found[30:] and opened_dataset(second, "train") == found[:30]

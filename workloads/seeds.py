@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from workloads.protocol import Workload
-
 _MOST = 2**32  # of NumPy's seeds
+DATA_SEED = 0
+"""Seed of what a workload draws before it has a model, such as which samples it holds out: one for all trials."""
 
 
-def seed_everything(seed: int | tuple[int, ...], workload: Workload | None = None) -> None:
+def seed_everything(seed: int | tuple[int, ...], workload: object | None = None) -> None:
     """Seed the generators of torch, NumPy and Python, and those that ``workload`` has as attributes."""
     torch.manual_seed(hash(seed))
     seed_host(seed, workload)
@@ -53,7 +53,7 @@ def kept_generators(*owners: object) -> Iterator[None]:
         np.random.set_state(states[2])
 
 
-def drawn_from(workload: Workload) -> object:
+def drawn_from(workload: object) -> object:
     """A value that changes when anybody draws a random number from the generators that ``seed_everything`` seeds."""
     states = [_state_of(generator) for generator in _own_generators(workload)]
     return (

@@ -1,0 +1,1 @@
+"""Counts what it takes to have ordinary training scripts trained by ScaMP."""

@@ -1,0 +1,182 @@
+"""Gives a LightningModule what its Trainer would: numbers, and schedulers that are stepped as it configures them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from workloads.refusals import WorkloadError
+
+
+@dataclass(slots=True)
+class Numbers:
+    """Answers what a module asks ``self.trainer`` about the training."""
+
+    estimated_stepping_batches: int
+    num_training_batches: int
+    world_size: int = 1
+    global_rank: int = 0
+    global_step: int = 0
+    logger: None = None
+    loggers: tuple[()] = ()
+    sanity_checking: bool = False
+
+    @property
+    def max_steps(self) -> int:
+        """Optimizer steps of the whole training."""
+        return self.estimated_stepping_batches
+
+    @property
+    def max_epochs(self) -> int:
+        """Epochs of the whole training, the last of which may end early."""
+        return -(-self.max_steps // self.num_training_batches)
+
+    @property
+    def current_epoch(self) -> int:
+        """The epoch of the present step, counted from 0."""
+        return self.global_step // self.num_training_batches
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this is the first rank."""
+        return self.global_rank == 0
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"self.trainer.{name} is not known here, because ScaMP trains without a Trainer")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A scheduler as ``configure_optimizers`` returns it: stepped after each ``frequency`` steps or epochs.
+
+    One that waits for a metric is stepped after each evaluation, with the metric ``monitor``.
+    """
+
+    scheduler: Any
+    interval: str = "epoch"
+    frequency: int = 1
+    monitor: str | None = None
+    strict: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scheduler, LRScheduler):
+            raise WorkloadError(
+                f"configure_optimizers returns a {type(self.scheduler).__name__} as lr_scheduler: return one of "
+                "torch.optim.lr_scheduler, or a dictionary with it as scheduler"
+            )
+        if self.interval not in ("step", "epoch"):
+            raise WorkloadError(f"the interval of a scheduler is {self.interval!r}: write 'step' or 'epoch'")
+        if isinstance(self.frequency, bool) or not isinstance(self.frequency, int) or self.frequency < 1:
+            raise WorkloadError(f"the frequency of a scheduler is {self.frequency!r}: write a whole number from 1")
+        if self.waits and self.monitor is None:
+            raise WorkloadError("ReduceLROnPlateau needs a monitor: name the metric that it waits for")
+        if self.waits and (self.interval, self.frequency) != ("epoch", 1):
+            raise WorkloadError(
+                "ReduceLROnPlateau is stepped after each evaluation: leave out interval and frequency, and set the "
+                "study's report_every"
+            )
+
+    @property
+    def waits(self) -> bool:
+        """Whether the scheduler waits for a metric."""
+        return isinstance(self.scheduler, ReduceLROnPlateau)
+
+
+class Configured:
+    """The only optimizer of a module and its schedulers, which can be made anew for a training that begins again."""
+
+    def __init__(self, network: nn.Module) -> None:
+        """Calls ``configure_optimizers``. Raises ``WorkloadError`` for what cannot be trained."""
+        name = type(network).__name__
+        optimizers, schedules = _parts(network.configure_optimizers())  # type: ignore[operator]
+        if len(optimizers) != 1:
+            raise WorkloadError(f"{name} has {len(optimizers)} optimizers: write a Workload with phases() instead")
+        self.optimizer: Optimizer = optimizers[0]
+        self.schedules = [Schedule(**one) if isinstance(one, Mapping) else Schedule(one) for one in schedules]
+        self._network = network
+        self._new = deepcopy(self.schedules, self._shared(self.optimizer))
+        self._options = [_options(group) for group in self.optimizer.param_groups]
+
+    def begin(self, optimizer: Optimizer, steps_per_epoch: int) -> list[LRScheduler]:
+        """New schedulers of ``optimizer``, which gets its first options again, to be stepped after every step."""
+        for group, options in zip(optimizer.param_groups, self._options, strict=False):
+            group.update(options)
+        self.schedules = deepcopy(self._new, self._shared(optimizer))
+        return [
+            one.scheduler
+            if one.waits or (one.interval, one.frequency) == ("step", 1)
+            else EveryFewSteps(one.scheduler, one.frequency * (steps_per_epoch if one.interval == "epoch" else 1))
+            for one in self.schedules
+        ]
+
+    def after_evaluation(self, metrics: Mapping[str, float]) -> None:
+        """Step the schedulers that wait for a metric. Raises ``WorkloadError`` for a metric that is not there."""
+        for one in self.schedules:
+            if one.waits and one.monitor in metrics:
+                one.scheduler.step(metrics[one.monitor])
+            elif one.waits and one.strict:
+                raise WorkloadError(
+                    f"a scheduler of {type(self._network).__name__} waits for {one.monitor!r}, but the metrics are "
+                    f"{', '.join(metrics)}: log it in validation_step, or name one of these as its monitor"
+                )
+
+    def _shared(self, optimizer: Optimizer) -> dict[int, Any]:
+        """Objects that a copy of the schedules refers to and does not copy."""
+        return {id(self.optimizer): optimizer, id(self._network): self._network}
+
+
+class EveryFewSteps(LRScheduler):
+    """Steps another scheduler only once in ``num_steps`` of its own steps."""
+
+    def __init__(self, scheduler: LRScheduler, num_steps: int) -> None:
+        self.optimizer, self.scheduler, self.num_steps = scheduler.optimizer, scheduler, num_steps
+        self.num_done = 0
+
+    def step(self, epoch: Any = None) -> None:
+        """Call it after each optimizer step."""
+        self.num_done += 1
+        if self.num_done % self.num_steps == 0:
+            self.scheduler.step()
+
+    def get_last_lr(self) -> list[Any]:
+        """The present rate of each group."""
+        return self.scheduler.get_last_lr()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The count of steps, and the state of the other scheduler."""
+        return {"num_done": self.num_done, "scheduler": self.scheduler.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        self.num_done = state_dict["num_done"]
+        self.scheduler.load_state_dict(state_dict["scheduler"])
+
+
+def _parts(given: Any) -> tuple[list[Any], list[Any]]:
+    """Optimizers and schedulers in what ``configure_optimizers`` returns, in any form that Lightning takes."""
+    if isinstance(given, Mapping):
+        scheduler = given.get("lr_scheduler")
+        return [given["optimizer"]], [] if scheduler is None else [_known(scheduler)]
+    if not isinstance(given, tuple | list):
+        return [given] if given is not None else [], []
+    if len(given) == 2 and all(isinstance(part, tuple | list) for part in given):
+        return list(given[0]), [_known(one) for one in given[1]]
+    parts = [_parts(one) for one in given]
+    return [one for some, _ in parts for one in some], [one for _, some in parts for one in some]
+
+
+def _known(scheduler: Any) -> Any:
+    """The scheduler with its options, without those that change no rate."""
+    if not isinstance(scheduler, Mapping):
+        return scheduler
+    return {name: value for name, value in scheduler.items() if name not in ("name", "reduce_on_plateau")}
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
