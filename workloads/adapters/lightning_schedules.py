@@ -61,7 +61,7 @@ class Schedule:
     scheduler: Any
     interval: str = "epoch"
     frequency: int = 1
-    monitor: str | None = None
+    monitor: str = ""
     strict: bool = True
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Schedule:
             raise WorkloadError(f"the interval of a scheduler is {self.interval!r}: write 'step' or 'epoch'")
         if isinstance(self.frequency, bool) or not isinstance(self.frequency, int) or self.frequency < 1:
             raise WorkloadError(f"the frequency of a scheduler is {self.frequency!r}: write a whole number from 1")
-        if self.waits and self.monitor is None:
+        if self.waits and not self.monitor:
             raise WorkloadError("ReduceLROnPlateau needs a monitor: name the metric that it waits for")
         if self.waits and (self.interval, self.frequency) != ("epoch", 1):
             raise WorkloadError(
@@ -175,7 +175,8 @@ def _known(scheduler: Any) -> Any:
     """The scheduler with its options, without those that change no rate."""
     if not isinstance(scheduler, Mapping):
         return scheduler
-    return {name: value for name, value in scheduler.items() if name not in ("name", "reduce_on_plateau")}
+    ignored = ("name", "reduce_on_plateau")
+    return {name: value for name, value in scheduler.items() if name not in ignored and value is not None}
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
