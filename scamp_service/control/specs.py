@@ -57,7 +57,7 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         seed=spec.search.seed,
         max_trials=budget.trials,
         steps=budget.steps,
-        in_epochs=budget.epochs is not None,
+        unit=budget.unit,
         report_every=spec.report_every,
         stopping=rule_of(spec),
         max_concurrent=budget.max_concurrent,

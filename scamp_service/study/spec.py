@@ -128,6 +128,11 @@ class Budget(Strict):
     stall_seconds: Annotated[float, Field(gt=0, le=10**7)] | None = None
     trace_seconds: Annotated[Integer, Field(ge=1, le=3600)] = TRACE_SECONDS
 
+    @property
+    def unit(self) -> Literal["step", "epoch"]:
+        """The unit of ``steps``: optimizer steps, or passes over the training samples."""
+        return "step" if self.epochs is None else "epoch"
+
     @model_validator(mode="before")
     @classmethod
     def _in_epochs(cls, data: Any) -> Any:
@@ -143,11 +148,11 @@ class Budget(Strict):
         every = self.report_every
         if every is not None and every > self.steps:
             raise ValueError(
-                f"report_every ({every}) must not exceed steps ({self.steps}); otherwise nothing is reported"
+                f"report_every ({every}) must not exceed {self.unit}s ({self.steps}); otherwise nothing is reported"
             )
         if every is not None and self.steps // every > MAX_REPORTS:
             raise ValueError(
-                f"{self.steps} steps with a report every {every} make more than {MAX_REPORTS} reports per trial; "
+                f"{self.steps} {self.unit}s with a report every {every} make more than {MAX_REPORTS} reports a trial; "
                 f"set report_every to {math.ceil(self.steps / MAX_REPORTS)} or more"
             )
         return self
@@ -345,7 +350,7 @@ class StudySpec(Strict):
     def _stopping_complaints(self) -> Iterator[str]:
         rules = self.stopping_rules
         for rule in rules:
-            yield from rule.complaints(self.space, self.budget.steps, self.report_every)
+            yield from rule.complaints(self.space, self.budget.steps, self.report_every, self.budget.unit)
         for name, count in Counter(rule.rule for rule in rules if rule.once_because).items():
             if count > 1:
                 why = next(rule.once_because for rule in rules if rule.rule == name)

@@ -31,8 +31,9 @@ class RuleOptions(Strict):
     once_because: ClassVar[str] = ""
     """Why a study may have this rule only once; empty if it may have several."""
 
-    def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int) -> Iterator[str]:
-        """Why the rule does not suit trials of ``steps`` optimizer steps, with a report every ``report_every``."""
+    def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int, unit: str) -> Iterator[str]:
+        """Why the rule does not suit trials of ``steps`` steps or epochs (``unit``), with a report every
+        ``report_every``."""
         yield from ()
 
 
@@ -41,10 +42,10 @@ class _FromMinSteps(RuleOptions):
 
     min_steps: _Steps = None
 
-    def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int) -> Iterator[str]:
+    def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int, unit: str) -> Iterator[str]:
         """Complain about a ``min_steps`` that no trial reaches."""
         if self.min_steps is not None and self.min_steps >= steps > 1:
-            yield f"stopping.min_steps ({self.min_steps}) must be less than budget.steps ({steps})"
+            yield f"stopping.min_steps ({self.min_steps}) must be less than budget.{unit}s ({steps})"
 
 
 class _AtReports(_FromMinSteps):
@@ -53,9 +54,9 @@ class _AtReports(_FromMinSteps):
     Other rules judge at rungs alone.
     """
 
-    def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int) -> Iterator[str]:
+    def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int, unit: str) -> Iterator[str]:
         """Complain about more reports than such a rule can judge."""
-        yield from super().complaints(space, steps, report_every)
+        yield from super().complaints(space, steps, report_every, unit)
         if (num_reports := steps // report_every) > MAX_JUDGED:
             yield (
                 f"{self.rule} judges every report, and {num_reports} are more than {MAX_JUDGED}; "
@@ -151,7 +152,7 @@ class PopulationOptions(RuleOptions):
 
     once_because: ClassVar = "a trial can be in one population only"
 
-    def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int) -> Iterator[str]:
+    def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int, unit: str) -> Iterator[str]:
         """Parameters that cannot change during training, and an interval beyond the last step."""
         for name in self.mutate:
             if not isinstance(space.get(name), Categorical | Ordinal | Range):
@@ -159,7 +160,7 @@ class PopulationOptions(RuleOptions):
             elif any(name in dimension.when for dimension in space.values()):
                 yield f"stopping.mutate: other parameters depend on {name}, so it cannot change during training"
         if self.interval is not None and self.interval >= steps:
-            yield f"stopping.interval ({self.interval}) must be less than budget.steps ({steps})"
+            yield f"stopping.interval ({self.interval}) must be less than budget.{unit}s ({steps})"
 
 
 class NeverOptions(RuleOptions):

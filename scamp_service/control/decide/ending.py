@@ -16,7 +16,7 @@ def ended_with(study: StudyRules, trial: Trial) -> MoveTrial:
     """
     why = study.used_up or "the study was stopped"
     if study.used_up and study.objectives.values_of(trial) is not None:
-        reason = f"ended after step {trial.step} of {study.steps}: {why}"
+        reason = f"ended after {study.unit} {trial.step} of {study.steps}: {why}"
         if trial.state is TrialState.RUNNING:
             return MoveTrial(trial, TrialState.COMPLETED, {"reason": reason})
         if trial.state is TrialState.PAUSED:

@@ -105,20 +105,21 @@ def _done(study: StudyRules, trial: Trial) -> Effect:
     if (broken := study.objectives.broken(trial)) is not None:
         metric, value = broken
         reason = (
-            f"its objective {metric!r} was {value} at step {trial.step}, the last one: "
+            f"its objective {metric!r} was {value} at {study.unit} {trial.step}, the last one: "
             "no other trial compares with that; evaluate must return finite numbers"
         )
         return MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "value": value})
     match study.part_of(trial):
         case Part.SUPERNET:
-            reason = f"trained all {study.steps_of(trial)} steps as the supernet, with whose weights candidates begin"
+            trained = f"trained all {study.steps_of(trial)} {study.unit}s"
+            reason = f"{trained} as the supernet, with whose weights candidates begin"
             return MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
         case Part.SCORED:
             reason = f"not trained: scores {trial.value:.4g} with weights of the supernet, trial {trial.parent_number}"
             return MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
     if (rung := next_pause(study.stopping, trial)) is not None and rung <= trial.step:
-        return MoveTrial(trial, TrialState.PAUSED, {"reason": f"paused at step {trial.step}, {NOT_COMPARED}"})
-    return MoveTrial(trial, TrialState.COMPLETED, {"reason": f"trained all {study.steps} steps"})
+        return MoveTrial(trial, TrialState.PAUSED, {"reason": f"paused at {study.unit} {trial.step}, {NOT_COMPARED}"})
+    return MoveTrial(trial, TrialState.COMPLETED, {"reason": f"trained all {study.steps} {study.unit}s"})
 
 
 def _cause(attempt: Attempt) -> str:

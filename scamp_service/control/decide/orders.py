@@ -35,7 +35,7 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         keep=_needed_by_others(s, study, trial),
         donor=s.donors.get(trial.id) if resume is None else None,
         number=trial.number,
-        in_epochs=study.in_epochs,
+        in_epochs=study.unit == "epoch",
         best_of=study.objectives.best_of,
         best=None if trial.value is None or trial.best_step is None else (trial.value, trial.best_step),
     )

@@ -51,7 +51,7 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
     for trial in trials:
         rung = next_pause(study.stopping, trial)
         if rung is None or rung not in reported or trial.number not in reported[rung]:
-            reason = f"continues after step {trial.step}: there is nothing to compare it with"
+            reason = f"continues after {study.unit} {trial.step}: there is nothing to compare it with"
             continuing.append((order_to_continue(trial, trial.step), trial, reason))
             continue
         match study.stopping.judge(trial, rung, reported, is_last=is_last):
@@ -65,7 +65,7 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
             case Exploit(reason, donors):
                 found = next((one for number in donors for one in trials if one.number == number), None)
                 if found is None or study.mutate is None:
-                    why = f"continues after step {trial.step}: none to copy is left"
+                    why = f"continues after {study.unit} {trial.step}: none to copy is left"
                     continuing.append((order_to_continue(trial, rung), trial, why))
                 else:
                     why = f"{reason}; a copy of trial {found.number} with changed parameters takes its place"

@@ -147,7 +147,7 @@ def _seconds_left(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
 
 def _seconds_per_step(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
     """Seconds of a step as the study counts them: an epoch has more than one optimizer step."""
-    if not s.studies[trial.study_id].in_epochs or attempt.started_at is None:
+    if s.studies[trial.study_id].unit == "step" or attempt.started_at is None:
         return attempt.measured_step_seconds or 0.0
     return (s.now - attempt.started_at) / max(1, trial.step)
 

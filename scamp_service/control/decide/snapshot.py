@@ -46,7 +46,7 @@ class StudyRules:
     max_oom: int
     num_trials: int
     trace_seconds: int = TRACE_SECONDS
-    in_epochs: bool = False  # steps are epochs
+    unit: str = "step"  # that ``steps`` count, or epoch
     stall_seconds: float | None = None  # without progress; None: learned from the steps of each attempt
     searched: frozenset[str] = frozenset()  # names of the parameters in its search space
     mutate: Callable[[Params, int], Params] | None = (

@@ -29,6 +29,7 @@ class _AtReports:
 
     rungs: tuple[int, ...]
     objectives: Objectives
+    unit: str  # that the study counts: step or epoch
 
     def pauses_at(self, number: int) -> tuple[int, ...]:
         """Returns no steps: trials are judged while they train."""
@@ -61,40 +62,46 @@ class Percentile(_AtReports):
     def of_options(cls, options: PercentileOptions | MedianOptions, spec: StudySpec) -> Percentile:
         """The rule of a study."""
         percentile = options.percentile if isinstance(options, PercentileOptions) else 50.0
-        return cls(reports(spec, options.min_steps), spec.every_objective, float(percentile), options.min_trials)
+        return cls(
+            reports(spec, options.min_steps),
+            spec.every_objective,
+            spec.budget.unit,
+            float(percentile),
+            options.min_trials,
+        )
 
     def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
         """Stop the trial if its best value so far is worse than this percentile of the others."""
         peers, step = reported[rung], trial.step
         if not peers.is_finite(trial.number):
-            return broken_value(peers[trial.number], step, rung)
+            return broken_value(peers[trial.number], step, rung, self.unit)
         others = len(peers) - 1
-        few = f"{others} of at least {self.min_trials} other trials have reported at step {rung}"
+        few = f"{others} of at least {self.min_trials} other trials have reported at {self.unit} {rung}"
         if others < max(1, self.min_trials):
-            return Continue(f"continues after step {step}: {few}")
+            return Continue(f"continues after {self.unit} {step}: {few}")
         if self.objectives.is_several:
             return self._by_rank(trial, rung, peers)
         bar = peers.percentile_of_others(trial.number, self.percentile)
         if bar is None:
-            return Continue(f"continues after step {step}: {few}")
+            return Continue(f"continues after {self.unit} {step}: {few}")
         best = min((value for _, value in self._own(trial, rung, reported)), key=self._one.key)
         what = "median" if self.percentile == 50 else f"best {self.percentile:g} %"
-        stands = f"its best value up to step {rung} is {best:.4g}, and the {what} of {others} others ends at {bar:.4g}"
-        if self.percentile == 50:
-            stands = stands.replace(" ends at ", " is ")
+        ends = "is" if self.percentile == 50 else "ends at"
+        own = f"its best value up to {self.unit} {rung} is {best:.4g}"
+        stands = f"{own}, and the {what} of {others} others {ends} {bar:.4g}"
         if self._one.is_better(bar, than=best):
-            return Stop(f"stopped at step {step}: {stands}")
-        return Continue(f"continues after step {step}: {stands}")
+            return Stop(f"stopped at {self.unit} {step}: {stands}")
+        return Continue(f"continues after {self.unit} {step}: {stands}")
 
     def _by_rank(self, trial: Trial, rung: int, peers: Rung) -> Verdict:
         """Stop the trial if more than this percentile of the others are better."""
         others, better, step = len(peers) - 1, peers.num_better(trial.number), trial.step
-        be, then = was_at(step, rung)
+        be, then = was_at(step, rung, self.unit)
         stands = f"{peers.shown(trial.number)} {be} number {better + 1} of {others + 1}{then}"
         what = "the better half" if self.percentile == 50 else f"the best {self.percentile:g} %"
         if 100 * better > self.percentile * others:
-            return Stop(f"stopped at step {step}: {stands}, and {what} continue")
-        return Continue(f"continues after step {step}: {stands}, and {what} continue")
+            return Stop(f"stopped at {self.unit} {step}: {stands}, and {what} continue")
+        return Continue(f"continues after {self.unit} {step}: {stands}, and {what} continue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +114,28 @@ class Patience(_AtReports):
     @classmethod
     def of_options(cls, options: PatienceOptions, spec: StudySpec) -> Patience:
         """The rule of a study."""
-        return cls(reports(spec, options.min_steps), spec.every_objective, options.reports, float(options.min_delta))
+        return cls(
+            reports(spec, options.min_steps),
+            spec.every_objective,
+            spec.budget.unit,
+            options.reports,
+            float(options.min_delta),
+        )
 
     def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
         """Complete the trial if as many reports as ``patience`` have passed without an improvement."""
         if not reported[rung].is_finite(trial.number):
-            return broken_value(reported[rung][trial.number], trial.step, rung)
+            return broken_value(reported[rung][trial.number], trial.step, rung, self.unit)
         best_key, at, since = math.inf, 0, 0
         for step, value in self._own(trial, rung, reported):
             since += 1
             if (key := self._one.key(value)) < best_key - self.min_delta:
                 best_key, at, since = key, step, 0
         best = self._one.key(best_key)  # its own inverse
-        stands = f"its best value is {best:.4g} of step {at}, {since} reports before step {rung}"
+        stands = f"its best value is {best:.4g} of {self.unit} {at}, {since} reports before {self.unit} {rung}"
         if since >= self.patience:
-            return Complete(f"complete at step {trial.step}, as it no longer improves: {stands}")
-        return Continue(f"continues after step {trial.step}: {stands}")
+            return Complete(f"complete at {self.unit} {trial.step}, as it no longer improves: {stands}")
+        return Continue(f"continues after {self.unit} {trial.step}: {stands}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +150,15 @@ class Threshold(_AtReports):
         """The rule of a study."""
         lower = -math.inf if options.lower is None else float(options.lower)
         upper = math.inf if options.upper is None else float(options.upper)
-        return cls(reports(spec, options.min_steps), spec.every_objective, lower, upper)
+        return cls(reports(spec, options.min_steps), spec.every_objective, spec.budget.unit, lower, upper)
 
     def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
         """Stop the trial if its value at ``rung`` is out of bounds, or not finite."""
         (value,), step = reported[rung][trial.number], trial.step
         if not math.isfinite(value):
-            return broken_value([value], step, rung)
-        be, then = was_at(step, rung)
+            return broken_value([value], step, rung, self.unit)
+        be, then = was_at(step, rung, self.unit)
         if not self.lower <= value <= self.upper:
             bound = f"below {self.lower:g}" if value < self.lower else f"above {self.upper:g}"
-            return Stop(f"stopped at step {step}: {value:.4g} {be} {bound}{then}")
-        return Continue(f"continues after step {step}: {value:.4g} {be} within its bounds{then}")
+            return Stop(f"stopped at {self.unit} {step}: {value:.4g} {be} {bound}{then}")
+        return Continue(f"continues after {self.unit} {step}: {value:.4g} {be} within its bounds{then}")

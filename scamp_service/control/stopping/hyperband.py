@@ -36,7 +36,8 @@ class Hyperband:
         rungs = halving_rungs(spec, options.min_steps, factor)
         most = min(len(rungs) + 1, options.brackets or len(rungs) + 1)
         return cls(
-            tuple(SuccessiveHalving(rungs[first:], factor, options.promote) for first in range(most)), spec.search.seed
+            tuple(SuccessiveHalving(rungs[first:], factor, options.promote, spec.budget.unit) for first in range(most)),
+            spec.search.seed,
         )
 
     @property
@@ -53,10 +54,10 @@ class Hyperband:
         index = self.bracket_of(trial.number)
         bracket = self.brackets[index]
         if not reported[rung].is_finite(trial.number):
-            return broken_value(reported[rung][trial.number], trial.step, rung)
+            return broken_value(reported[rung][trial.number], trial.step, rung, bracket.unit)
         if rung not in bracket.rungs:
-            first = f"first at step {bracket.rungs[0]}" if bracket.rungs else "nowhere"
-            return Continue(f"continues after step {trial.step}: its bracket {index + 1} is judged {first}")
+            first = f"first at {bracket.unit} {bracket.rungs[0]}" if bracket.rungs else "nowhere"
+            return Continue(f"continues after {bracket.unit} {trial.step}: its bracket {index + 1} is judged {first}")
         peers = reported[rung].among((self, index), partial(self._is_in, index))
         verdict = bracket.judge(trial, rung, {rung: peers}, is_last=is_last)
         return replace(verdict, reason=f"{verdict.reason} (in bracket {index + 1} of {len(self.brackets)})")

@@ -94,16 +94,19 @@ def next_pause(rule: Rule, trial: Trial) -> int | None:
     return pauses[place] if place < len(pauses) else None
 
 
-def broken_value(values: Sequence[float], step: int, rung: int) -> Stop:
+def broken_value(values: Sequence[float], step: int, rung: int, unit: str) -> Stop:
     """Stops a trial of whose objectives one is not finite, which therefore compares with no other."""
     value = next(value for value in values if not math.isfinite(value))
     advice = "if evaluate cannot compute it so early, raise stopping.min_steps"
-    was = was_at(step, rung)
+    was = was_at(step, rung, unit)
     return Stop(
-        f"stopped at step {step}: the objective {was[0]} {value}{was[1]}, which compares with no other; {advice}"
+        f"stopped at {unit} {step}: the objective {was[0]} {value}{was[1]}, which compares with no other; {advice}"
     )
 
 
-def was_at(step: int, rung: int) -> tuple[str, str]:
-    """The verb and the step for what a trial that is at ``step`` has reported at ``rung``."""
-    return ("is", "") if step == rung else ("was", f" at step {rung}")
+def was_at(step: int, rung: int, unit: str) -> tuple[str, str]:
+    """The verb and the step for what a trial that is at ``step`` has reported at ``rung``.
+
+    ``unit`` names what the study counts: ``step`` or ``epoch``.
+    """
+    return ("is", "") if step == rung else ("was", f" at {unit} {rung}")

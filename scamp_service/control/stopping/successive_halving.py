@@ -25,12 +25,13 @@ class SuccessiveHalving:
     rungs: tuple[int, ...]
     reduction_factor: int
     promote: bool = False
+    unit: str = "step"  # that the study counts, or epoch
 
     @classmethod
     def of_options(cls, options: AshaOptions, spec: StudySpec) -> SuccessiveHalving:
         """The rule with rungs at min_steps × reduction_factor^k below the last step (``halving_rungs``)."""
         rungs = halving_rungs(spec, options.min_steps, options.reduction_factor)
-        return cls(rungs, options.reduction_factor, options.promote)
+        return cls(rungs, options.reduction_factor, options.promote, spec.budget.unit)
 
     def pauses_at(self, number: int) -> tuple[int, ...]:
         """Every rung if trials are promoted, none if they are stopped."""
@@ -48,23 +49,25 @@ class SuccessiveHalving:
         """
         peers, step = reported[rung], trial.step
         if not peers.is_finite(trial.number):
-            return broken_value(peers[trial.number], step, rung)
-        be, then = was_at(step, rung)
+            return broken_value(peers[trial.number], step, rung, self.unit)
+        be, then = was_at(step, rung, self.unit)
         num_peers, rank = len(peers), 1 + peers.num_better(trial.number)
         waits = self.promote and not is_last
         num_keep = num_peers // self.reduction_factor if waits else math.ceil(num_peers / self.reduction_factor)
         stands = f"{peers.shown(trial.number)} {be} number {rank} of {num_peers}{then}"
         if num_peers < self.reduction_factor and not self.promote:
             few = f"no trial stops until {self.reduction_factor} have reported"
-            return Continue(f"continues after step {step}: {stands}; {few}")
+            return Continue(f"continues after {self.unit} {step}: {stands}; {few}")
         if not num_keep:
-            return Pause(f"paused at step {step}: {stands}; none continues until {self.reduction_factor} have reported")
+            return Pause(
+                f"paused at {self.unit} {step}: {stands}; none continues until {self.reduction_factor} have reported"
+            )
         kept = f"the best {num_keep} continue" if num_keep > 1 else "only the best one continues"
         if rank <= num_keep:
-            return Continue(f"continues after step {step}: {stands}, and {kept}")
+            return Continue(f"continues after {self.unit} {step}: {stands}, and {kept}")
         if waits:
-            return Pause(f"paused at step {step}: {stands}, and {kept} so far")
-        return Stop(f"stopped at step {step}: {stands}, and {kept}")
+            return Pause(f"paused at {self.unit} {step}: {stands}, and {kept} so far")
+        return Stop(f"stopped at {self.unit} {step}: {stands}, and {kept}")
 
 
 def halving_rungs(spec: StudySpec, min_steps: int | None, reduction_factor: int) -> tuple[int, ...]:

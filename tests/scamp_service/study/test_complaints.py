@@ -177,7 +177,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"budget": {"steps": 10**9, "report_every": 1}}, "set report_every to 10000 or more"),
     ({"budget": {"steps": 100, "epochs": 3}}, "keep one of them"),
     ({"budget": {"epochs": 0}}, "greater than or equal to 1"),
-    ({"budget": {"epochs": 3}, "stopping": {"rule": "asha", "min_steps": 3}}, "must be less than budget.steps"),
+    ({"budget": {"epochs": 3}, "stopping": {"rule": "asha", "min_steps": 3}}, "must be less than budget.epochs"),
     ({"budget": {"max_concurrent": 0}}, "budget.max_concurrent: "),
     ({"budget": {"hours": 3}}, "budget.hours: unknown key; allowed keys: trials, "),
     (

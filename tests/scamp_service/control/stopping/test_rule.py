@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -117,6 +118,16 @@ def test_every_verdict_has_a_reason_of_one_line(options: Any, values: Reports, d
     for verdict in verdicts(rule, values[-1][0], reported(rule, spec.objective, values)):
         assert isinstance(verdict, Complete | Continue | Exploit | Pause | Stop)
         assert verdict.reason.strip() and "\n" not in verdict.reason
+
+
+@every_rule
+def test_reasons_name_epochs_where_the_study_counts_them(options: Any) -> None:
+    values = [(number, number / 9) for number in range(1, 9)] + [(9, math.nan)]
+    spec = parse_study(study(objective={"metric": "accuracy"}, budget={"epochs": 20}, stopping=options))
+    rule = rule_of(spec)
+    known = reported(rule, spec.objective, values)
+    reasons = [verdict.reason for number in (1, 8, 9) for verdict in verdicts(rule, number, known)]
+    assert all(re.search(r"\bepoch \d", reason) and not re.search(r"\bsteps?\b", reason) for reason in reasons)
 
 
 @every_rule
