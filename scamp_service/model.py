@@ -126,6 +126,7 @@ class Trial:
     values: tuple[float | None, ...] | None = None  # of each objective, at ``step``, None for predicted ones; None: the
     # study has one objective, or nothing is reported yet
     best_step: int | None = None  # of ``value`` in a study whose trials count by their best report; None: ``step``
+    proposal_reason: str = ""  # why it was chosen among several proposals of the sampler; empty: it was not
 
     @property
     def parent(self) -> CheckpointName | None:

@@ -42,6 +42,10 @@ class TrialView(View):
     reason: Annotated[
         str, Field(description="reason of its state: why it waits, was placed there, failed or is infeasible")
     ]
+    proposal_reason: Annotated[
+        str,
+        Field(description="why it was chosen among several proposals, with their scores by `search.filter`; or empty"),
+    ]
     plan: Annotated[dict[str, Any] | None, Field(description="null while there is no plan")]
     plan_text: Annotated[str, Field(description="the plan in words; empty while there is none")]
     plan_short: PlanShort

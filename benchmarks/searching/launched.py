@@ -13,19 +13,17 @@ import itertools
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import fmean, quantiles, stdev
 from typing import Any
 
+from benchmarks.searching.compared import FIRST_SEED, Trial, spec_of
 from benchmarks.searching.curve_table import BATCH, SPACE, curves, key_of
-from benchmarks.searching.tables import FIRST_SEED
 from estimators.model import MIB
-from scamp_service.lifecycle import Origin, TrialState
+from scamp_service.lifecycle import TrialState
 from scamp_service.search.proposals import Search
-from scamp_service.study.parse import parse_study
-from scamp_service.study.spec import StudySpec
+from scamp_service.study.objectives import Values
 
 FILE = Path(__file__).with_name("predicted_table.json")
 FOLDER, WORKLOAD = Path(__file__).parent / "own_code", "digits_mlp.py:Digits"
@@ -49,48 +47,35 @@ def predicted() -> Mapping[tuple[Any, ...], Quantities]:
     return {(row["width"], row["depth"], row["dropout"] > 0): row for row in rows}
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    number: int
-    params: Mapping[str, Any]
-    state: TrialState
-    value: float | None
-    values: tuple[float | None, ...] | None
-    quantities: Quantities
-    step: int = 1
-    origin: Origin = Origin.SEARCH
-
-
-def spec_of(objectives: Any, most_flops: float | None, seed: int) -> StudySpec:
-    """A study of these networks."""
-    bounds = {} if most_flops is None else {"predicted": {"flops": {"max": most_flops}}}
-    head = {"name": "table", "workload": "table.py:Table", "objectives": objectives, "space": SPACE, **bounds}
-    return parse_study({**head, "search": {"sampler": "tpe", "seed": seed}})
-
-
 def num_wasted(objectives: Any, quartile: int | None, seed: int, *, knows: bool) -> int:
-    """Launched candidates that break the bound or are off the front that the search has found within it."""
+    """Launched candidates that break the bound or are off the front that the search has found within it.
+
+    Where all objectives are predicted, a study that knows them launches nothing before it knows every candidate, and
+    then those on the front alone (``control.decide.place``).
+    """
     limit = None if quartile is None else quantiles((row["flops"] for row in predicted().values()), n=4)[quartile]
-    spec = spec_of(objectives, limit if knows else None, seed)
-    search, every, launched = Search(spec), spec.every_objective, list[tuple[bool, tuple[float, ...]]]()
-    ended: list[_Trial] = []
+    bounds = {} if limit is None or not knows else {"predicted": {"flops": {"max": limit}}}
+    spec = spec_of(SPACE, objectives, "tpe", seed, NUM_TRIALS, **bounds)
+    search, every, launched = Search(spec), spec.every_objective, list[tuple[bool, Values]]()
+    ended: list[Trial] = []
     for number in range(NUM_TRIALS):
         (params,) = search.propose(ended, number, 1)
         row = predicted()[params["width"], params["depth"], params["dropout"] > 0]
         accuracy, fits = max(curves()[key_of(params)].accuracies), limit is None or row["flops"] <= limit
-        trained = _Trial(
-            number, params, TrialState.COMPLETED, accuracy if every.measured else row["parameters"],
-            (accuracy, None) if every.measured else None, row,
-        )  # fmt: skip
+        trained = (
+            Trial(number, params, accuracy, values=(accuracy, None), quantities=row)
+            if every.measured
+            else Trial(number, params, row["parameters"], quantities=row)
+        )
         values = every.values_of(trained)
         assert values is not None
         if knows and not fits:
-            trained = _Trial(number, params, TrialState.INFEASIBLE, None, None, row)
-        elif knows and every.are_predicted and any(every.dominates(one, values) for _, one in launched):
-            trained = _Trial(number, params, TrialState.PRUNED, row["parameters"], None, row)
+            trained = Trial(number, params, state=TrialState.INFEASIBLE, quantities=row)
         else:
             launched.append((fits, values))
         ended = [trained]
+    if knows and every.are_predicted:
+        launched = [launched[place] for place in every.front([values for _, values in launched])]
     feasible = [values for fits, values in launched if fits]
     return len(launched) - len(every.front(feasible))
 

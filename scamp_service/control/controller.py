@@ -365,10 +365,11 @@ class Controller:
                 self._sizer.request(trial.id, demand, self._executor.cluster())
             case e.Propose(study_id, first_number, count):
                 self._proposing.ask(study_id, self._specs[study_id], first_number, count)
-            case e.CreateTrials(study_id, first_number, candidates, is_last, parents):
+            case e.CreateTrials(study_id, first_number, candidates, is_last, parents, reasons):
                 numbered = {place: one for place, one in enumerate(parents, first_number) if one is not None}
                 placed = list(enumerate(candidates, first_number))
-                self._store.create_trials(study_id, placed, parents=numbered, now=now)
+                why = dict(enumerate(reasons, first_number))
+                self._store.create_trials(study_id, placed, parents=numbered, reasons=why, now=now)
                 self._proposing.stored(study_id, is_last)  # only now: had this failed, they would be stored again
             case e.NoteRegret(study_id, regret):
                 self._store.note_regret(study_id, regret, now=now)

@@ -66,6 +66,7 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         stall_seconds=budget.stall_seconds,
         trace_seconds=budget.trace_seconds,
         num_trials=0,
+        launches_front=spec.every_objective.are_predicted and budget.seconds is None and budget.target is None,
         searched=frozenset(spec.space),
         mutate=perturbation_of(spec),
         one_shot=spec.search.one_shot,

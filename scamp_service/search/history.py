@@ -157,7 +157,7 @@ class History:
 def completed(past: Past, objectives: Objectives, predicted: Predicted = NO_BOUNDS) -> Observation | None:
     """The trial that has ended or is paused, as samplers see it; None for one that they do not see.
 
-    Where all objectives are predicted, no trial has less than its final values.
+    Where all objectives are predicted, a trial has its final values before it is launched.
     """
     values = objectives.values_of(past)
     excesses = predicted.excesses(past.quantities)
@@ -166,6 +166,8 @@ def completed(past: Past, objectives: Objectives, predicted: Predicted = NO_BOUN
             pruned_at = None if objectives.are_predicted else past.step
             return Observation(past.number, past.params, values, pruned_at, excesses)
         case TrialState.COMPLETED:
+            return Observation(past.number, past.params, values, None, excesses)
+        case TrialState.QUEUED | TrialState.RUNNING if objectives.are_predicted and values is not None:
             return Observation(past.number, past.params, values, None, excesses)
         case TrialState.PRUNED | TrialState.INFEASIBLE:
             return Observation(past.number, past.params, None, None, excesses)

@@ -67,6 +67,8 @@ class Search:
         self._regret_bound = RegretBound(spec)
         self.regret: float | None = None
         """Bound on the regret when it was asked last; None if there is nothing new to say."""
+        self.reasons: Sequence[str] = ()
+        """Why each candidate that was proposed last was chosen; empty: its sampler has proposed it, and nobody else."""
         self.parents: Sequence[int | None] = ()
         """For each candidate that was proposed last the trial with whose weights it begins; empty if none has one."""
 

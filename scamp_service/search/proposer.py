@@ -20,6 +20,7 @@ class Proposal:
     """Parameters of as many candidates as were asked for, or of fewer if the sampler has none after them.
 
     ``parents`` has for each the number of the trial with whose weights it begins, or None; empty if none has one.
+    ``reasons`` say of each why it was chosen among several proposals; empty if it was not.
     ``regret`` bounds the regret of what was found before; None if there is nothing new to say.
     """
 
@@ -27,6 +28,7 @@ class Proposal:
     is_last: bool = False
     parents: Sequence[int | None] = ()
     regret: float | None = None
+    reasons: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ TRIAL_CHANGES = frozenset(_TRIAL) - frozenset(
         "parent_id",
         "parent_number",
         "parent_step",
+        "proposal_reason",
     ]
 )
 """Columns that ``Store.move_trial`` may change."""

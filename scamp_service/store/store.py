@@ -55,6 +55,7 @@ from scamp_service.store.writes.transactions import picked
 
 MAX_BLOB_BYTES = 64 * 2**20
 NO_PARENTS: Mapping[int, int] = {}
+NO_REASONS: Mapping[int, str] = {}
 
 
 class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests):
@@ -154,13 +155,15 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         candidates: Sequence[tuple[int, Json]],
         *,
         parents: Mapping[int, int] = NO_PARENTS,
+        reasons: Mapping[int, str] = NO_REASONS,
         now: float,
     ) -> int:
         """Insert (place, params) as WAITING trials, and return how many are new. Existing trials are not changed.
 
         A place counts the trials of the study's own sampler. It is the number of the trial, unless there are trials of
         other origins: these have taken numbers, too. ``parents`` has by place the number of the trial with whose
-        newest checkpoint one begins; it begins anew if there is none, or if that trial trains now.
+        newest checkpoint one begins; it begins anew if there is none, or if that trial trains now. ``reasons`` say by
+        place why one was chosen among several proposals.
         """
         new: list[dict[str, Any]] = []
         insert = self._insert_new(schema.trials, "study_id", "number", returns="id")
@@ -171,6 +174,7 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
                 number = place + others
                 row = {"study_id": study_id, "number": number, "params": params}
                 row |= {"state": TrialState.WAITING, "reason": NO_PLAN_YET, "created_at": now}
+                row["proposal_reason"] = reasons.get(place, "")
                 if place in parents:
                     of_parent = {"study_id": study_id, "number": parents[place]}
                     if found := connection.execute(sql.PARENT, of_parent).first():

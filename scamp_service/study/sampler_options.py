@@ -5,6 +5,7 @@ The options of Optuna's samplers have Optuna's names and defaults.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -144,8 +145,37 @@ class CmaEsOptions(_Options):
         return self
 
 
-class _Genetic(_Options):
-    population_size: _Population = 50
+def population_for(num_trials: int) -> int:
+    """Size of a population for a search of so many trials: √(2 × ``num_trials``), from 4 to 50.
+
+    Then there are half as many generations as members. A population of 50, as Optuna has by default, is for 1,250
+    trials and more: within a hundred it is replaced once.
+    """
+    return min(50, max(4, round(math.sqrt(2 * num_trials))))
+
+
+class Populated(_Options):
+    """Options of a sampler that improves a population. Its size follows from the number of trials, unless it is set."""
+
+    population_size: _Population | None = None
+
+    def settled(self, num_trials: int) -> Self:
+        """The options with every size that they leave open, for a search of so many trials."""
+        return self._with(population_size=max(population_for(num_trials), self._least()))
+
+    def _least(self) -> int:
+        """Least population that suits the other options."""
+        return 0
+
+    def _with(self, **sizes: int) -> Self:
+        """A copy with those sizes that are open. They do not count as given by the author of the study."""
+        opened = {name: size for name, size in sizes.items() if getattr(self, name) is None}
+        copy = self.model_copy(update=opened)
+        copy.model_fields_set.difference_update(opened)
+        return copy
+
+
+class _Genetic(Populated):
     crossover: Crossover = "uniform"
     crossover_prob: _Probability = 0.9
     mutation_prob: _Probability | None = None
@@ -153,7 +183,7 @@ class _Genetic(_Options):
 
     @model_validator(mode="after")
     def _enough_parents(self) -> Self:
-        if self.crossover in ("spx", "undx") and self.population_size < 3:
+        if self.crossover in ("spx", "undx") and self.population_size is not None and self.population_size < 3:
             raise ValueError(f"{self.crossover} needs a population_size of at least 3")
         return self
 
@@ -171,24 +201,36 @@ class Nsga3Options(_Genetic):
     dividing_parameter: _Positive = 3
 
 
-class EvolutionOptions(_Options):
+class EvolutionOptions(Populated):
     """Regularized evolution: mutates the best of a sample of the newest trials that have ended.
 
     With ``inherit`` the new network begins with weights of the one that it is a change of.
     """
 
     name: Literal["evolution"]
-    population_size: _Population = 50
-    sample_size: _Positive = 10
+    sample_size: _Positive | None = None
     inherit: bool = False
 
     @model_validator(mode="after")
     def _within(self) -> Self:
-        if self.sample_size > self.population_size:
+        if (
+            self.sample_size is not None
+            and self.population_size is not None
+            and self.sample_size > self.population_size
+        ):
             raise ValueError(
                 f"sample_size ({self.sample_size}) must not exceed population_size ({self.population_size})"
             )
         return self
+
+    def settled(self, num_trials: int) -> Self:
+        """The options with every size that they leave open; a sample is half of the population."""
+        sized = super().settled(num_trials)
+        assert sized.population_size is not None
+        return sized._with(sample_size=max(2, sized.population_size // 2))
+
+    def _least(self) -> int:
+        return self.sample_size or 0
 
 
 NamedOptions = (

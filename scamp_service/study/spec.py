@@ -18,7 +18,7 @@ from scamp_service.study.objective import PREDICTED, Objective
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.one_shot import SUPERNET, OneShot
 from scamp_service.study.predicted import Predicted
-from scamp_service.study.sampler_options import EvolutionOptions, Sampler, TpeOptions
+from scamp_service.study.sampler_options import EvolutionOptions, Populated, Sampler, TpeOptions
 from scamp_service.study.spaces.constraints import Constraints
 from scamp_service.study.spaces.points import Points
 from scamp_service.study.spaces.slots import Slot, completed, flat, nested, slots_of
@@ -202,6 +202,16 @@ class StudySpec(Strict):
                 f"{workload!r} is neither a built-in workload nor FILE.py:Class with a path relative to the study"
             )
         return workload
+
+    @model_validator(mode="after")
+    def _settled(self) -> Self:
+        """A sampler's population follows the budget of the submitted study. It stays when the budget is extended, as
+        the stored spec has it."""
+        if isinstance(sampler := self.search.sampler, Populated):
+            one_shot = self.search.one_shot
+            num_proposed = one_shot.candidates if one_shot else self.budget.trials
+            self.search = self.search.model_copy(update={"sampler": sampler.settled(num_proposed)})
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -46,7 +46,9 @@ export function taskWords(spec) {
 
 /** A sampler is a name, or has options beside it. */
 function samplerWords(sampler) {
-  return typeof sampler === "string" ? sampler : sampler.name;
+  if (typeof sampler === "string") return sampler;
+  const members = sampler.population_size;
+  return members ? `${sampler.name} with a population of ${members}` : sampler.name;
 }
 
 function ruleWords({ rule, promote }) {

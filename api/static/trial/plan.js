@@ -9,6 +9,7 @@ export function planPanel({ state }) {
   const plan = h("p", { id: "plan" }, "–");
   const reason = h("p", { id: "plan-reason", class: "muted" });
   const time = h("p", { id: "plan-time", class: "muted" });
+  const why = h("p", { id: "proposal-reason", class: "muted" });
   const params = h("dl", { class: "pairs", id: "params" });
   const copy = h(
     "span",
@@ -21,7 +22,7 @@ export function planPanel({ state }) {
       "div",
       { class: "span-4 stack" },
       card({ id: "plan", title: "Plan" }, h("div", { class: "body" }, plan, reason, time)),
-      card({ id: "params", title: "Parameters", beside: copy }, h("div", { class: "body" }, params)),
+      card({ id: "params", title: "Parameters", beside: copy }, h("div", { class: "body" }, params, why)),
     ),
     shows: ["trial"],
     draw() {
@@ -30,6 +31,7 @@ export function planPanel({ state }) {
       setText(reason, trial.plan_reason);
       setText(time, trial.plan ? predictedStepWords(trial) : "");
       drawPairs(params, trial.params);
+      setText(why, trial.proposal_reason);
     },
   };
 }

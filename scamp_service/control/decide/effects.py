@@ -87,6 +87,7 @@ class CreateTrials:
     """Store proposed candidates as trials, numbered from ``first_number``. After the last ones none will follow.
 
     ``parents`` has for each of them the number of the trial with whose weights it begins, or None; or it is empty.
+    ``reasons`` say why each was chosen; or it is empty.
     """
 
     study_id: int
@@ -94,6 +95,7 @@ class CreateTrials:
     candidates: Sequence[Params]
     is_last: bool = False
     parents: Sequence[int | None] = ()
+    reasons: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,10 @@ from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.lifecycle import AttemptState, StudyState, TrialState
 from scamp_service.model import Attempt, Sized, Trial
 
+WAITS_FOR_FRONT = (
+    "waits until every candidate is predicted: all objectives are, so only candidates on the Pareto front are trained"
+)
+
 
 def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     """Begin each queued trial whose gang fits, and record why the others wait.
@@ -28,13 +32,13 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     Trials of stopped studies are cancelled. A trial goes back to WAITING for a new plan when its family has since
     learned that its layout needs more memory, or when the cluster has lost devices that its plan needs. After a fault
     of the host it keeps its reason until ``retry_at``. A trial that another one dominates is never begun, where all
-    objectives are predicted and this is therefore certain.
+    objectives are predicted and this is therefore certain; and none is begun there before all of them are predicted.
     """
     queued: list[Trial] = []
     # Two attempts of one trial must not use its checkpoints at the same time.
     winding_down = {attempt.trial_id for attempt in s.attempts}
     missing_in = cache(partial(missing_devices, s.cluster.offer))  # thousands may wait with equal demands
-    any_learned = any(learned.values())
+    any_learned, incomplete = any(learned.values()), _with_incomplete_front(s)
     for trial in s.in_state(TrialState.QUEUED):
         if s.studies[trial.study_id].state is not StudyState.RUNNING:
             yield ended_with(s.studies[trial.study_id], trial)
@@ -43,6 +47,9 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             continue
         if why := _dominated(s, trial):
             yield MoveTrial(trial, TrialState.PRUNED, {"reason": why})
+        elif trial.study_id in incomplete and not trial.attempt:
+            if trial.reason != WAITS_FOR_FRONT:
+                yield MoveTrial(trial, TrialState.QUEUED, {"reason": WAITS_FOR_FRONT})
         elif any_learned and (newer := _learned_since(s, trial, learned)):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again with {newer}"})
         elif missing := missing_in(*_sized(trial).demand):
@@ -69,6 +76,14 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
         passes = min(most, counts.get(gang_id, trial.passed_over))
         if trial.reason != wait.reason or trial.passed_over != passes:
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": wait.reason, "passed_over": passes})
+
+
+def _with_incomplete_front(s: Snapshot) -> set[int]:
+    """Studies whose trials wait because candidates are still to come, or to be predicted, that may dominate them."""
+    unknown = {trial.study_id for trial in s.in_state(TrialState.WAITING) if not trial.attempt}
+    return {
+        study.id for study in s.studies.values() if study.launches_front and (study.wants_trials or study.id in unknown)
+    }
 
 
 def _dominated(s: Snapshot, trial: Trial) -> str:

@@ -32,8 +32,10 @@ def propose(s: Snapshot, promoted: Mapping[int, int]) -> Iterator[Effect]:
                 pass
             case Asked(study.num_trials, answer=Proposal(regret=float(regret))) if regret != study.regret_bound:
                 yield NoteRegret(study.id, regret)  # it may end the study, before there are more trials
-            case Asked(study.num_trials, answer=Proposal(candidates, is_last, parents)):
+            case Asked(study.num_trials, answer=Proposal(candidates, is_last, parents, reasons=reasons)):
                 is_last = is_last and len(candidates) <= count
-                yield CreateTrials(study.id, study.num_trials, candidates[:count], is_last, parents[:count])
+                yield CreateTrials(
+                    study.id, study.num_trials, candidates[:count], is_last, parents[:count], reasons[:count]
+                )
             case _:
                 yield Propose(study.id, study.num_trials, count)

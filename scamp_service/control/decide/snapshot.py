@@ -55,6 +55,7 @@ class StudyRules:
     one_shot: OneShot | None = None
     inherits: bool = False  # whether its candidates may begin with weights of earlier ones
     predicted: Predicted = NO_BOUNDS  # bounds on what is predicted of a trial that has not trained yet
+    launches_front: bool = False  # only trials on the Pareto front are launched, once every candidate is predicted
     exhausted: bool = False  # the sampler has nothing more to propose
     broken: str = ""  # why its trials all fail; empty if they do not
     regret_bound: float | None = None  # of what was found so far; None: not known
@@ -134,7 +135,8 @@ class Snapshot:
         for trial in self.trials:
             by_state[trial.state].append(trial)
         object.__setattr__(self, "_by_state", by_state)
-        pending = (*by_state[TrialState.WAITING], *by_state[TrialState.QUEUED])
+        launching = (one for one in by_state[TrialState.QUEUED] if not self.studies[one.study_id].launches_front)
+        pending = (*by_state[TrialState.WAITING], *launching)
         object.__setattr__(self, "_pending", Counter(trial.study_id for trial in pending))
 
     def in_state(self, state: TrialState) -> Sequence[Trial]:
@@ -143,6 +145,8 @@ class Snapshot:
 
     def room(self, study_id: int) -> int:
         """How many more candidates of a study may wait for devices: as many as there are devices, but at least four.
+
+        Those that wait until every candidate is predicted do not count.
 
         More would be worse: the later a sampler proposes, and the later a paused trial is chosen to continue, the more
         results are known.

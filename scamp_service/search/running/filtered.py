@@ -6,7 +6,6 @@ trials must survive a crash: the next controller asks for the same proposals, an
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from scamp_service.search.history import Past
@@ -14,8 +13,6 @@ from scamp_service.search.proposals import Search
 from scamp_service.search.running.remote_search import RemoteSearch
 from scamp_service.study.spec import Filter
 from scamp_service.study.values import Params
-
-log = logging.getLogger("scamp.search")
 
 Score = Callable[[Sequence[Params]], Sequence[float | None]]
 """A function that returns the proxy of each candidate, the more the better; None where there is none."""
@@ -28,20 +25,31 @@ class FilteredSearch:
         self._search, self._filter, self._score = search, chosen_by, score
         self.parents: Sequence[int | None] = ()
         """As in ``Search``."""
+        self.reasons: Sequence[str] = ()
+        """As in ``Search``."""
         self.regret: float | None = None
         """As in ``Search``."""
 
     def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
         """Parameters of the proposal ``first_number`` alone; none at the sampler's end. Raises what ``Search`` does."""
         found = self._search.propose(history, first_number, 1, self._filter.of)
-        self.parents, self.regret = self._search.parents, self._search.regret
+        self.parents, self.reasons, self.regret = self._search.parents, (), self._search.regret
         if len(found) <= 1:
             return found
         scores = self._score(found)
         best = max(range(len(found)), key=lambda place: (_known(scores[place]), -place))
-        log.info("trial %d is the best of %d by %s: %s", first_number, len(found), self._filter.proxy, scores[best])
-        self.parents = self.parents[best : best + 1]
+        self.parents, self.reasons = self.parents[best : best + 1], [self._why(scores, best)]
         return [found[best]]
+
+    def _why(self, scores: Sequence[float | None], best: int) -> str:
+        """The scores of all proposals, in words."""
+        proxy, own = self._filter.proxy, scores[best]
+        if own is None:
+            return f"the first of {len(scores)} proposals, as {proxy} has no value for any of them"
+        others = [score for place, score in enumerate(scores) if place != best]
+        known = sorted((score for score in others if score is not None), reverse=True)
+        words = [f"{score:.4g}" for score in known] + ["no value"] * (len(others) - len(known))
+        return f"the best of {len(scores)} proposals by {proxy}: {own:.4g}, the others {', '.join(words)}"
 
     def close(self) -> None:
         """End the sampler's process, if it has one."""

@@ -21,6 +21,9 @@ from scamp_service.study.values import Params
 class Candidates(Protocol):
     """Proposes candidates, as ``proposals.Search`` does."""
 
+    @property
+    def reasons(self) -> Sequence[str]: ...
+
     def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]: ...
 
     def close(self) -> None: ...
@@ -51,6 +54,8 @@ class OneShotSearch:
         """Not known: the terminator is for other searches."""
         self.parents: Sequence[int | None] = ()
         """For each candidate that was proposed last the trial with whose weights it begins; empty if none has one."""
+        self.reasons: Sequence[str] = ()
+        """As in ``Search``."""
 
     def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
         """Parameters of proposals ``first_number``, …, all of one part of the search; none when all parts have ended.
@@ -58,14 +63,14 @@ class OneShotSearch:
         Raises ``SearchEnded`` if the supernet has not trained, or no candidate has a score.
         """
         seen = [self._noted(past) for past in history]
-        self.parents = ()
+        self.parents, self.reasons = (), ()
         count = min(count, self._options.num_until_wait(first_number))
         if first_number == 0:
             return [{**self._spec.fixed, SUPERNET: True}]
         if first_number <= self._options.candidates:
             supernet = self._trained_supernet()
             found = self._search.propose(seen, first_number - 1, count)
-            self.parents = [supernet.number] * len(found)
+            self.parents, self.reasons = [supernet.number] * len(found), self._search.reasons
             return found
         return self._best(first_number - 1 - self._options.candidates, count)
 

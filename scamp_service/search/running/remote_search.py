@@ -51,6 +51,8 @@ class RemoteSearch:
     """As in ``Search``."""
     parents: Sequence[int | None] = ()
     """No sampler that runs in a process gives its candidates parents."""
+    reasons: Sequence[str] = ()
+    """As in ``Search``: nothing."""
 
     def __init__(
         self,

@@ -138,7 +138,7 @@ class ThreadProposer:
             search = self._search(job)
             candidates = search.propose(job.changed, job.first_number, job.count)
             answer: Proposal | Exception = Proposal(
-                candidates, len(candidates) < _most(job), search.parents, search.regret
+                candidates, len(candidates) < _most(job), search.parents, search.regret, search.reasons
             )
         except Exception as error:
             answer = error

@@ -32,7 +32,9 @@ class Evolution:
     def __init__(self, spec: StudySpec) -> None:
         options = spec.search.sampler
         assert isinstance(options, EvolutionOptions)
+        assert options.population_size is not None and options.sample_size is not None
         self._options, self._seed = options, spec.search.seed
+        self._population_size, self._sample_size = options.population_size, options.sample_size
         self._space, self._objectives = Space(spec.space), spec.every_objective
 
     def suggest(
@@ -40,7 +42,7 @@ class Evolution:
     ) -> Params | None:
         """The searched parameters of trial ``number``."""
         source = random.Random(seed_of(self._seed, number, attempt))
-        population = completed[-self._options.population_size :]
+        population = completed[-self._population_size :]
         winner = self._winner(population, source)
         if winner is None:
             return self._space.sampled(lambda _, distribution: drawn(distribution, source))
@@ -55,15 +57,15 @@ class Evolution:
         if not self._options.inherit:
             return None
         source = random.Random(seed_of(self._seed, number, attempt))
-        winner = self._winner(completed[-self._options.population_size :], source)
+        winner = self._winner(completed[-self._population_size :], source)
         is_own = winner is not None and winner.number >= 0  # not one of an earlier study
         return winner.number if winner is not None and is_own and winner.values is not None else None
 
     def _winner(self, population: Sequence[Observation], source: random.Random) -> Observation | None:
         """The best of a sample; None while the population is not complete."""
-        if len(population) < self._options.population_size:
+        if len(population) < self._population_size:
             return None
-        contestants = source.sample(population, min(self._options.sample_size, len(population)))
+        contestants = source.sample(population, min(self._sample_size, len(population)))
         return self._best(contestants)
 
     def _child(self, parent: Mapping[str, Any], source: random.Random) -> Params:

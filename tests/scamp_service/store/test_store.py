@@ -344,10 +344,13 @@ def test_a_candidate_begins_with_the_newest_checkpoint_of_its_parent_unless_that
     assert store.create_trials(1, [(2, {"lr": 0.3})], parents={2: 0}, now=8.0) == 1
     assert store.report_outcome(parent, 1, token, Outcome.STOPPED, "", now=9.0)
     assert store.create_trials(1, [(3, {"lr": 0.4}), (4, {"lr": 0.5})], parents={4: 0}, now=10.0) == 2
-    assert store.create_trials(1, [(5, {"lr": 0.6})], parents={5: 3}, now=11.0) == 1  # it has no checkpoint
+    assert (
+        store.create_trials(1, [(5, {"lr": 0.6})], parents={5: 3}, reasons={5: "why"}, now=11.0) == 1
+    )  # no checkpoint
     _, running, stopping, none, child, orphan = store.trials(1)
     assert child.parent == CheckpointName(parent, 20) and child.parent_number == 0 and not child.is_copy
     assert [one.parent for one in (running, stopping, none, orphan)] == [None] * 4
+    assert (child.proposal_reason, orphan.proposal_reason) == ("", "why")
 
 
 def test_a_copy_takes_the_place_of_a_paused_trial_once(store: Store) -> None:

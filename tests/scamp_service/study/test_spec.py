@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import yaml
 
@@ -36,3 +38,25 @@ def test_a_trial_of_epochs_counts_its_steps_in_epochs_also_when_its_spec_is_read
     assert (spec.budget.steps, spec.budget.epochs) == (12, 12)
     assert StudySpec.model_validate(spec.to_json()) == spec
     assert StudySpec.model_validate(spec.as_given()) == spec
+
+
+@pytest.mark.parametrize(("trials", "population"), [(1, 4), (50, 10), (100, 14), (400, 28), (2000, 50)])
+def test_a_population_follows_from_the_budget_and_is_kept_when_that_is_extended(trials: int, population: int) -> None:
+    given = study(search={"sampler": "nsga2"}, budget={"trials": trials})
+    stored = parse_study(given).to_json()
+    assert stored["search"]["sampler"] == {"name": "nsga2", "population_size": population}
+    extended = parse_study({**stored, "budget": {**stored["budget"], "trials": 10 * trials}})
+    assert extended.to_json()["search"] == stored["search"]
+    assert parse_study(given).as_given()["search"] == {"sampler": "nsga2"}, "its author has named none"
+
+
+def test_evolution_draws_half_of_its_population_and_sizes_that_are_given_stay() -> None:
+    def sizes(budget: int = 100, **given: Any) -> tuple[int, int]:
+        search = {"one_shot": given.pop("one_shot", None), "sampler": {"name": "evolution", **given}}
+        spec = parse_study(study(search=search, budget={"trials": budget}, stopping={"rule": "none"}))
+        sampler: Any = spec.search.sampler
+        return sampler.population_size, sampler.sample_size
+
+    assert sizes() == (14, 7)
+    assert sizes(population_size=8) == (8, 4) and sizes(sample_size=30) == (30, 30) and sizes(sample_size=3) == (14, 3)
+    assert sizes(34, one_shot={"candidates": 30, "best": 3}) == (8, 4), "the sampler proposes the candidates alone"

@@ -6,6 +6,7 @@ from estimators.model import MIB, Plan
 from placement.model import Cluster, Device
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.place import WAITS_FOR_FRONT
 from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
@@ -46,6 +47,22 @@ def test_what_another_trial_dominates_for_certain_is_never_launched() -> None:
     begun = trial(state=TrialState.QUEUED, attempt=1, predicted_bytes=20 * MIB)
     (again,) = effects(trials=[begun], studies=rules, fronts={1: {3: (19.0, 1.0)}})
     assert isinstance(again, d.Begin), "one that has trained continues"
+
+
+def test_where_all_objectives_are_predicted_nothing_is_launched_before_every_candidate_is_known() -> None:
+    peak = Objectives((Objective(metric="predicted.peak_mib", direction="minimize"),))
+    queued, waiting = (trial(id=one, number=one, state=state, attempt=0, predicted_bytes=20 * MIB)
+                       for one, state in ((1, TrialState.QUEUED), (2, TrialState.WAITING)))  # fmt: skip
+    whole = study(objectives=peak, launches_front=True, num_trials=10)
+    more = replace(whole, num_trials=9)
+    for rules, trials in ((more, [queued]), (whole, [queued, waiting])):
+        moves = [one for one in effects(trials=trials, studies={1: rules}) if isinstance(one, d.MoveTrial)]
+        assert [(one.trial.id, one.changes["reason"]) for one in moves] == [(1, WAITS_FOR_FRONT)]
+    begun = trial(state=TrialState.QUEUED, attempt=1, predicted_bytes=20 * MIB)
+    for rules, one in ((whole, queued), (more, begun)):
+        assert any(isinstance(effect, d.Begin) for effect in effects(trials=[one], studies={1: rules}))
+    held = [trial(id=one, number=one, state=TrialState.QUEUED, attempt=0) for one in range(9)]
+    assert d.Propose(1, 9, 1) in effects(trials=held, studies={1: more}), "those that wait take no room"
 
 
 def test_memory_of_attempts_that_wind_down_is_not_given_away() -> None:

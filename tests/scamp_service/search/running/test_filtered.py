@@ -49,6 +49,19 @@ def test_candidates_without_a_score_come_last_and_with_equal_scores_the_first_pr
     assert filtered(spec, lambda given: [None] * 4).propose([], 0, 1) == [seen[0]]
 
 
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        ([1, 4, None, 2.5], "the best of 4 proposals by synflow: 4, the others 2.5, 1, no value"),
+        ([None] * 4, "the first of 4 proposals, as synflow has no value for any of them"),
+    ],
+)
+def test_a_trial_says_which_scores_its_proposals_had(scores: list[float | None], words: str) -> None:
+    search = filtered(spec_of("random"), lambda given: scores)
+    search.propose([], 0, 1)
+    assert search.reasons == [words]
+
+
 def test_proposals_satisfy_the_constraints() -> None:
     spec = spec_of("random", constraints=["depth == 4"])
     assert [one["depth"] for one in Search(spec).propose([], 0, 1, picks=4)] == [4] * 4
@@ -72,6 +85,7 @@ def test_given_candidates_are_not_filtered_and_a_thread_proposes_one_at_a_time()
     proposer.request(7, spec, [Trial(0, start, S.RUNNING)], 1, 5)
     second: Any = answer_of(proposer, 7)
     assert (len(second.candidates), second.is_last, asked) == (1, False, [(7, 4)])
+    assert first.reasons == () and second.reasons[0].startswith("the best of 4 proposals")
     proposer.close()
 
 

@@ -1,0 +1,121 @@
+"""Compares samplers on tables of trained networks: ScaMP's with random search and with Optuna's own, at equal trials.
+
+Each data set counts alike: scores are divided by the mean score of random search there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.samplers import BaseSampler
+
+from scamp_service.lifecycle import Origin, TrialState
+from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
+
+FIRST_SEED = 100
+"""Seeds below it were looked at while this was written, and the defaults of samplers were chosen on them."""
+RESAMPLES = 2000
+_S = optuna.samplers
+OPTUNA: Mapping[str, Callable[[int], BaseSampler]] = {
+    "random": lambda seed: _S.RandomSampler(seed=seed),
+    "tpe": lambda seed: _S.TPESampler(seed=seed),
+    "nsga2": lambda seed: _S.NSGAIISampler(seed=seed),
+    "cmaes": lambda seed: _S.CmaEsSampler(seed=seed, warn_independent_sampling=False),
+    "gp": lambda seed: _S.GPSampler(seed=seed),
+}
+"""Optuna's own samplers with their defaults."""
+Scores = Mapping[str, Sequence[float]]
+"""Data set → score of each seed."""
+Run = Callable[[str, str, int], float]
+"""The score of one search: data set, sampler, seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trial that has ended, as a search reads it."""
+
+    number: int
+    params: Mapping[str, Any]
+    value: float | None = None
+    state: TrialState = TrialState.COMPLETED
+    values: Sequence[float | None] | None = None
+    quantities: Mapping[str, float | None] = field(default_factory=dict)
+    step: int = 1
+    origin: Origin = Origin.SEARCH
+
+
+def spec_of(
+    space: Mapping[str, Any],
+    objectives: Sequence[Mapping[str, str]],
+    sampler: str,
+    seed: int,
+    num_trials: int,
+    **more: Any,
+) -> StudySpec:
+    """A study over a table."""
+    head = {"name": "table", "workload": "table.py:Table", "objectives": objectives, "space": space}
+    search = {"sampler": sampler, "seed": seed}
+    return parse_study({**head, "search": search, "budget": {"trials": num_trials}, **more})
+
+
+def compared(
+    title: str, keys: tuple[str, str], datasets: Sequence[str], samplers: Mapping[str, int], ours: Run, theirs: Run
+) -> Mapping[str, Any]:
+    """Ratio of each sampler's mean score to random search's and to that of Optuna's own, with its spread.
+
+    ``keys`` name the two in the result. ``samplers`` has the number of seeds of each.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+    def searched(run: Run, sampler: str, num_seeds: int) -> Scores:
+        seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return {name: [run(name, sampler, seed) for seed in seeds] for name in datasets}
+
+    random = searched(ours, "random", max(samplers.values()))
+    print(f"\n{title:52}{'ScaMP':>22}{'Optuna':>22}{'seeds':>7}")
+    found: dict[str, dict[str, tuple[float, float, float]]] = {key: {} for key in keys}
+    for name, num_seeds in samplers.items():
+        mine = searched(ours, name, num_seeds)
+        own = searched(theirs, name, num_seeds) if name in OPTUNA else None
+        found[keys[0]][name] = _ratio(mine, random, random)
+        if own:
+            found[keys[1]][name] = _ratio(mine, own, random)
+        print(f"{name:52}{_share(mine, random):>22}{_share(own, random) if own else '':>22}{num_seeds:>7}", flush=True)
+    print(f"mean ± standard deviation over seeds; {len(datasets)} data sets")
+    return {
+        **{key: {name: ratio[0] for name, ratio in ratios.items()} for key, ratios in found.items()},
+        **{f"{key}_spread": {name: ratio[1:] for name, ratio in ratios.items()} for key, ratios in found.items()},
+        f"{keys[0].split('_')[0]}_seeds": dict(samplers),
+    }
+
+
+def _normalised(found: Scores, random: Scores) -> np.ndarray[Any, Any]:
+    """Score of each seed, the mean over data sets, each divided by random's mean there."""
+    return np.mean([np.array(found[name]) / fmean(random[name]) for name in random], axis=0)
+
+
+def _share(found: Scores, random: Scores) -> str:
+    values = list(_normalised(found, random))
+    return f"{fmean(values):.3f} ± {stdev(values):.3f}"
+
+
+def _ratio(mine: Scores, other: Scores, random: Scores) -> tuple[float, float, float]:
+    """Ratio of the mean scores, and its 95 % interval by resampling the seeds of both."""
+    one, two = _normalised(mine, random), _normalised(other, random)
+    source = np.random.default_rng(0)
+    drawn = [_mean(one, source) / _mean(two, source) for _ in range(RESAMPLES)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return round(float(one.mean() / two.mean()), 3), round(float(low), 3), round(float(high), 3)
+
+
+def _mean(values: np.ndarray[Any, Any], source: np.random.Generator) -> float:
+    return float(source.choice(values, len(values)).mean())
