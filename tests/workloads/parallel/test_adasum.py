@@ -23,8 +23,8 @@ from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.parallel import adasum
 from workloads.parallel.adasum import AdasumOptimizer, combine
 from workloads.sandbox.recipe import recipe_of
+from workloads.seeds import seed_everything
 from workloads.training.samples import batch_indices
-from workloads.training.seeds import seed_everything
 
 SHAPES = [(3, 4), (1,), (5,), (2, 2, 3), (7,)]
 USER = {
