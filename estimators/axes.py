@@ -6,11 +6,16 @@ Each field of ``Spread`` stands beside its row. A new axis is one field with its
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import prod
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
+
+Value = int | bool | str | tuple[int, ...]
+"""The value of an axis: a degree, a switch, a name, or numbers of blocks."""
 
 SCHEDULES = ("1f1b", "gpipe")
 """Orders in which a pipeline runs its micro-batches.
@@ -43,7 +48,7 @@ class Axis:
     with an axis that it ``excludes``.
     """
 
-    default: int | bool | str
+    default: Value
     words: str
     label: str = ""
     short: str = ""
@@ -52,14 +57,27 @@ class Axis:
     excludes: tuple[str, ...] = ()
     refusal: str = ""
 
-    def said(self, value: int | bool | str) -> str:
+    def said(self, value: Value) -> str:
         """Text that replaces the axis in braces, where the words of another axis mention it."""
+        if isinstance(value, tuple):
+            return self.words.format_map(defaultdict(lambda: numbers_in_words(value))) if value else ""
         if isinstance(self.default, bool):
             return self.words if value != self.default else ""
         return str(value)
 
 
-def _row(default: int | bool | str, words: str, **others: Any) -> Any:
+def numbers_in_words(numbers: tuple[int, ...]) -> str:
+    """Numbers in a name: ``3-2-4``; those in a row, if they rise, as ``2..5``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return "-".join(f"{run[0]}..{run[-1]}" if len(run) > 2 else "-".join(map(str, run)) for run in runs)
+
+
+def _row(default: Value, words: str, **others: Any) -> Any:
     return field(default=default, metadata={"axis": Axis(default, words, **others)})
 
 
@@ -78,7 +96,9 @@ class Spread:
     and take the micro-batches in the order of ``schedule``. Heads and hidden units of a block are computed in
     ``co_shard`` parts one after another, and each part again in the backward pass, so that the activations of only one
     part exist at a time (SuperScaler's co-shard). With ``recompute`` blocks are computed again in the backward pass:
-    whole, or if ``selective`` whatever is neither a product of matrices nor attention.
+    whole, or if ``selective`` whatever is neither a product of matrices nor attention. ``cut`` is the number of blocks
+    of each stage; if it is empty, all have as equal numbers as possible. ``recomputed`` are the numbers of the blocks
+    that are recomputed, in rising order; if it is empty, all are.
 
     Fields stand in the order in which a layout's name has them; the last ones act inside a rank, the innermost first.
     """
@@ -141,7 +161,7 @@ class Spread:
     )
     pp: int = _row(
         1,
-        "{schedule} pipeline of {pp} stages",
+        "{schedule} pipeline of {pp} stages{cut}",
         label="stage{stage_index}of{pp}+{schedule}{num_micro_batches}",
         short="PP",
         dimension=Dimension(3, "pp"),
@@ -151,6 +171,13 @@ class Spread:
         "{schedule}",
         needs="pp",
         refusal="a schedule orders the micro-batches of a pipeline: it needs pp > 1",
+    )
+    cut: tuple[int, ...] = _row(
+        (),
+        " with {cut} blocks",
+        label="cut{cut}",
+        needs="pp",
+        refusal="a cut says how many blocks each stage of a pipeline has: it needs pp > 1",
     )
     sequence_parallel: bool = _row(
         False,
@@ -174,7 +201,21 @@ class Spread:
         needs="recompute",
         refusal="selective says what is recomputed: it needs recompute=true",
     )
-    recompute: bool = _row(False, "{selective}recompute", label="recompute")
+    recomputed: tuple[int, ...] = _row(
+        (),
+        " of blocks {recomputed}",
+        label="blocks{recomputed}",
+        needs="recompute",
+        refusal="recomputed names the blocks that are recomputed: it needs recompute=true",
+    )
+    recompute: bool = _row(False, "{selective}recompute{recomputed}", label="recompute")
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON that may be of an earlier version: fields of axes that are missing take their defaults."""
+        given: dict[str, Any] = {item.name: data[item.name] for item in fields(cls) if item.name in data}
+        given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        return cls(**given)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -278,6 +319,14 @@ def check(spread: Spread) -> None:
             raise ValueError(row.refusal)
     if spread.adasum and spread.dp_replicate & (spread.dp_replicate - 1):
         raise ValueError(f"Adasum combines a power of two of replicas, got {spread.dp_replicate}")
+    if spread.cut and (len(spread.cut) != spread.pp or min(spread.cut) < 0 or 0 in spread.cut[1:-1]):
+        raise ValueError(
+            f"a cut has the number of blocks of each of {spread.pp} stages, and only the first and the last may have "
+            f"none, got {spread.cut}"
+        )
+    rising = sorted({number for number in spread.recomputed if number >= 0})
+    if list(spread.recomputed) != rising:
+        raise ValueError(f"recomputed are numbers of blocks from 0, in rising order, got {spread.recomputed}")
 
 
 @lru_cache(maxsize=4096)

@@ -5,13 +5,13 @@ Nothing here knows torch. Sizes are bytes, micro-batches count samples on one ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from math import prod
 from typing import Any, Protocol
 
-from estimators.axes import AXES, SCHEDULES, SHARES, Spread, axis_values, check
+from estimators.axes import AXES, SCHEDULES, SHARES, Spread, axis_values, check, numbers_in_words
 from estimators.constraints import UNCONSTRAINED, Constraints
 
 MIB = 2**20
@@ -19,12 +19,16 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One of ``count`` stages of a pipeline, and what determines how many micro-batches it holds at a time."""
+    """One of ``count`` stages of a pipeline, and what determines how many micro-batches it holds at a time.
+
+    ``cut`` is the number of blocks of each stage; empty: as equal numbers as possible.
+    """
 
     index: int
     count: int
     num_micro_batches: int
     schedule: str
+    cut: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check_positive(self, "count", "num_micro_batches")
@@ -35,12 +39,22 @@ class Stage:
         if self.schedule == "1f1b" and self.num_micro_batches < self.count:
             raise ValueError(f"1F1B needs at least {self.count} micro-batches, one for each stage: use them, or gpipe")
 
+    def blocks(self, num_blocks: int) -> range:
+        """The blocks of the stage. Raises ``ValueError`` for a cut of another number of blocks."""
+        return blocks_of_stage(num_blocks, self.index, self.count, self.cut)
 
-def blocks_of_stage(num_blocks: int, index: int, count: int) -> range:
-    """The blocks that ranks give to one of ``count`` stages.
 
-    If they do not divide evenly, later stages get more of them, as they hold fewer micro-batches at a time.
+def blocks_of_stage(num_blocks: int, index: int, count: int, cut: Sequence[int] = ()) -> range:
+    """The blocks that ranks give to one of ``count`` stages, whose numbers of blocks are ``cut``.
+
+    Without a cut they divide them evenly. If that is not possible, later stages get more of them, as they hold fewer
+    micro-batches at a time. Raises ``ValueError`` for a cut of another number of blocks.
     """
+    if cut:
+        if sum(cut) != num_blocks:
+            words = "-".join(map(str, cut))
+            raise ValueError(f"the stages of a pipeline have {words} blocks, but the model has {num_blocks}")
+        return range(sum(cut[:index]), sum(cut[: index + 1]))
     return range(num_blocks * index // count, num_blocks * (index + 1) // count)
 
 
@@ -69,13 +83,15 @@ class Layout(Spread):
     @property
     def stage(self) -> Stage | None:
         """The stage of the pipeline; None without one."""
-        return Stage(self.stage_index, self.pp, self.num_micro_batches, self.schedule) if self.pp > 1 else None
+        if self.pp == 1:
+            return None
+        return Stage(self.stage_index, self.pp, self.num_micro_batches, self.schedule, self.cut)
 
     @property
     def treats_blocks_equally(self) -> bool:
         """Whether equal blocks cost a rank the same: true unless a pipeline or ZeRO-1 gives the rank only some of
-        them, or Adasum sends them in buckets."""
-        return self.pp == 1 and not self.has_whole_replicas
+        them, only some are recomputed, or Adasum sends them in buckets."""
+        return self.pp == 1 and not self.has_whole_replicas and not self.recomputed
 
     @property
     def first_rank(self) -> int:
@@ -85,6 +101,7 @@ class Layout(Spread):
     def __str__(self) -> str:
         values = {**self.values, "stage_index": self.stage_index, "num_micro_batches": self.num_micro_batches}
         used = [row.label for name, row in AXES.items() if row.label and values[name] != row.default]
+        values |= {name: numbers_in_words(value) for name, value in values.items() if isinstance(value, tuple)}
         words = ["single"] * (self.world_size == 1) + [label.format_map(values) for label in used]
         return "+".join(words + ["accumulate"] * self.accumulate)
 
@@ -153,11 +170,6 @@ class Plan(Spread):
 
     def to_json(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """A plan saved before a kind of parallelism was added lacks its fields, which then take their defaults."""
-        return cls(**{item.name: data[item.name] for item in fields(cls) if item.name in data})
 
 
 @cache

@@ -1,6 +1,6 @@
-"""Decisions of the exact search about an option beside its plan, because ranks do not train all of them yet.
+"""What the exact search says of an option beside its plan, and why ranks cannot train it, if so.
 
-A plan says how many ranks divide what. A refinement adds the cut into stages, the blocks that are recomputed, shares of
+A plan says how ranks divide the work. A refinement adds the costs of its stages, the kinds of their devices, shares of
 the batch on unlike devices, and the schedule of a pipeline with its simulated step.
 """
 
@@ -70,14 +70,21 @@ class UnevenShares:
 class Refinement:
     """The parts of an option that its plan does not say. By default there are none.
 
-    If it ``is_trained``, ranks that get the plan train exactly this. ``pipeline`` is the simulated one; None without
-    several stages. A plan that was searched has ``stages`` or ``shares``; a pipeline that was only listed has neither.
+    If it ``is_trained``, ranks that get the plan train exactly this; otherwise ``untrained`` says what ranks cannot
+    do: its ``schedule``, unlike ``devices`` of its stages, uneven ``shares``, or its ``trace``, which was refused.
+    ``pipeline`` is the simulated one; None without several stages. A plan that was searched has ``stages`` or
+    ``shares``; a pipeline that was only listed has neither.
     """
 
-    is_trained: bool = True
+    untrained: str = ""
     pipeline: Pipeline | None = None
     stages: tuple[PlanStage, ...] = ()
     shares: UnevenShares | None = None
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether ranks that get the plan train exactly this."""
+        return not self.untrained
 
     @property
     def is_searched(self) -> bool:

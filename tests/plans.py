@@ -14,6 +14,7 @@ VALUES: dict[type, st.SearchStrategy[Any]] = {
     int: st.integers(1, 3),
     bool: st.booleans(),
     str: st.sampled_from(SCHEDULES),
+    tuple: st.lists(st.integers(0, 3), max_size=3).map(tuple),
 }
 
 

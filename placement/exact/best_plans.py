@@ -2,7 +2,6 @@
 
 For each number of devices there is the fastest plan without a pipeline and the fastest pipeline. The latter is
 simulated, and whichever then takes less time is the answer. Cuts are as uneven, and recompute as partial, as pays.
-Ranks can train a plan if its cut is even and if all blocks are recomputed or none.
 """
 
 from __future__ import annotations
@@ -50,6 +49,13 @@ class ExactSearch:
         """The fastest plan that fits on each number of devices: powers of two, and the rest on unlike devices."""
         found = (self._best_on(most) for most in self._sizes())
         return [one for one in found if one is not None]
+
+    def smaller(self, option: Option, factor: float) -> Option | None:
+        """The fastest plan on as many devices as one that ``best`` found, with ``factor`` times their memory.
+
+        It takes the place of one that needs more memory by its trace than by the costs of its units.
+        """
+        return self._best_on(next(most for most in self._sizes() if most >= option.plan.world_size), factor)
 
     def closest(self) -> Option | None:
         """The plan that comes closest to fitting, if none fits; None if no way divides the batch."""
@@ -144,13 +150,13 @@ class _Made:
         stages = tuple(self._stage(place, one) for place, one in enumerate(units))
         fullest = fullest_of(stages)
         margin_bytes = self.question.margin.bytes_for(fullest.peak_bytes, found.num_ranks)
-        plan = Plan(found.micro_batch, found.num_micro_batches, **self._spread.values)
+        plan = Plan(found.micro_batch, found.num_micro_batches, **self._spread(stages).values)
         unpriced = Option(
             plan,
             Prediction(fullest.peak_bytes, margin_bytes=margin_bytes),
             fullest.offered_mib,
             Known.UNITS,
-            refinement=Refinement(self._is_trained(plan, stages), stages=stages),
+            refinement=Refinement(self._untrained(plan, stages), stages=stages),
         )
         return self._piped(unpriced, units) if len(units) > 1 else self._alone(unpriced, units[0])
 
@@ -180,11 +186,17 @@ class _Made:
         stages = option.refinement.stages
         return self.found.num_micro_batches * sum(one.compute_seconds for one in stages) / len(stages)
 
-    @property
-    def _spread(self) -> Spread:
-        """The spread, with recompute only if any block is recomputed."""
-        again = bool(self.found.recomputed)
-        return replace(self.found.spread, recompute=again, selective=again and self.found.spread.selective)
+    def _spread(self, stages: Sequence[PlanStage]) -> Spread:
+        """The spread with its cut, and with recompute only if any block is recomputed."""
+        cut = tuple(end - begin for begin, end in (stage.blocks for stage in stages))
+        recomputed = tuple(block for stage in stages for block in stage.recomputed)
+        return replace(
+            self.found.spread,
+            recompute=bool(recomputed),
+            selective=bool(recomputed) and self.found.spread.selective,
+            recomputed=recomputed if len(recomputed) < sum(cut) else (),
+            cut=() if is_even(cut) else cut,
+        )
 
     def _units(self) -> Iterator[StageUnits]:
         recomputed, names = self.found.recomputed, list(self.offered_mib)
@@ -227,13 +239,11 @@ class _Made:
             "transient": transient,
         }
 
-    def _is_trained(self, plan: Plan, stages: Sequence[PlanStage]) -> bool:
-        """Whether ranks that get the plan train these stages today."""
-        cut = tuple(end - begin for begin, end in (stage.blocks for stage in stages))
-        num_recomputed = sum(len(stage.recomputed) for stage in stages)
-        is_trained_cut = is_even(cut) and len({stage.kind for stage in stages}) == 1
-        can_be_traced = not any(layout in self.question.profile.refusals for layout in plan.layouts)
-        return is_trained_cut and num_recomputed in (0, sum(cut)) and can_be_traced
+    def _untrained(self, plan: Plan, stages: Sequence[PlanStage]) -> str:
+        """Why ranks cannot train these stages; empty if they can."""
+        if len({stage.kind for stage in stages}) > 1:
+            return "devices"
+        return "trace" if any(one in self.question.profile.refusals for one in plan.layouts) else ""
 
     def _simulation(self, units: Sequence[StageUnits]) -> Simulation:
         costs = self.ways.stage_costs(self.way, units)

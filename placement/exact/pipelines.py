@@ -2,7 +2,7 @@
 
 Nothing is traced: times are simulated from the work of each unit, and memory is added up from states, activations in
 flight, and what else a pass of the whole model holds. ``scamp_service.sizing`` traces the few pipelines that matter.
-Ranks train GPipe and 1F1B with equal numbers of blocks today; all others are only planned. Simulations take time, so
+Ranks train GPipe and 1F1B; all others are only planned. Simulations take time, so
 pipelines are simulated in the order of their lower bounds (``pipelining.bounds``), until none that is left can be
 better than the best one found.
 """
@@ -302,7 +302,7 @@ class _Draft:
     @property
     def is_trained(self) -> bool:
         """Whether ranks train this pipeline today."""
-        return self.name in TRAINED and is_even(self.cut)
+        return self.name in TRAINED
 
     @cached_property
     def least(self) -> _Order:
@@ -323,15 +323,20 @@ class _Draft:
         trained = self.name if self.name in TRAINED else "1f1b"
         micro_batch = shape.candidate.batch // shape.num_micro_batches
         return Option(
-            Plan(micro_batch, shape.num_micro_batches, pp=shape.num_ranks, schedule=trained),
+            Plan(micro_batch, shape.num_micro_batches, pp=shape.num_ranks, schedule=trained, cut=self._trained_cut),
             self._prediction(max(simulation.peak_bytes)),
             shape.offered_mib,
             Known.UNITS,
             simulation.makespan_seconds,
             communication_share=simulation.communication_share,
             bubble_share=simulation.bubble_share,
-            refinement=Refinement(self.is_trained, Pipeline(schedule, self.cut, simulation)),
+            refinement=Refinement("" if self.is_trained else "schedule", Pipeline(schedule, self.cut, simulation)),
         )
+
+    @property
+    def _trained_cut(self) -> Cut:
+        """The cut of the plan; empty if it is even."""
+        return self.cut if self.is_trained and not is_even(self.cut) else ()
 
     def _prediction(self, held_bytes: int) -> Prediction:
         """The memory of a rank that holds so much, and what a pass needs beside it."""

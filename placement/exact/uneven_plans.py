@@ -95,7 +95,7 @@ class _Search:
             seconds,
             communication_share=1 - computing / seconds if seconds else 0.0,
             bubble_share=0.0,
-            refinement=Refinement(is_trained=False, shares=uneven),
+            refinement=Refinement("shares", shares=uneven),
         )
 
     def _member(self, way: Spread, name: str, capacity_mib: int, share: int) -> Member:

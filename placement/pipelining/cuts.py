@@ -62,12 +62,12 @@ class CutTarget:
 
 
 def even_cut(num_pieces: int, num_stages: int) -> Cut:
-    """The cut that ranks make today: as equal numbers of pieces as possible."""
+    """The cut that ranks make unless their plan has another one: as equal numbers of pieces as possible."""
     return tuple(len(blocks_of_stage(num_pieces, stage, num_stages)) for stage in range(num_stages))
 
 
 def is_even(cut: Cut) -> bool:
-    """Whether ranks divide the pieces in this way today."""
+    """Whether ranks divide the pieces in this way if their plan has no cut."""
     return cut == even_cut(sum(cut), len(cut))
 
 

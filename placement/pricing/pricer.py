@@ -56,7 +56,7 @@ class Pricer:
         self._links = kind.links or ASSUMED_LINKS
         self._kind = replace(kind, cores=None)  # all devices are busy, so all ranks share cores in the same way
         self._model = ModelCosts(profile, kind)
-        self._cut: dict[int, list[Mapping[UnitCosts, int]]] = {}
+        self._cut: dict[int | tuple[int, ...], list[Mapping[UnitCosts, int]]] = {}
         self._slowest: dict[tuple[Any, ...], float] = {}
         self._least: dict[tuple[Any, ...], float] = {}
 
@@ -86,10 +86,11 @@ class Pricer:
         return self._kind.sharing(num_ranks) * (self._least[key] + self._model.update_seconds / way.optimizer_shards)
 
     def _stages(self, way: Spread) -> list[Mapping[UnitCosts, int]]:
-        """The units of each stage with their numbers, made once for each number of stages."""
-        if way.pp not in self._cut:
-            self._cut[way.pp] = [Counter(stage) for stage in self._model.stages(way)]
-        return self._cut[way.pp]
+        """The units of each stage with their numbers, made once for each cut."""
+        key = way.cut or way.pp
+        if key not in self._cut:
+            self._cut[key] = [Counter(stage) for stage in self._model.stages(way)]
+        return self._cut[key]
 
     def _compute_seconds(self, way: Spread, micro_batch: int, num: int) -> float:
         slowest = self._slowest_stage(way, micro_batch)

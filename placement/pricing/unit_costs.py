@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 
 from estimators.axes import MESH, Spread
 from estimators.devices.kind import DeviceKind
@@ -222,9 +223,18 @@ class ModelCosts:
         if way.pp == 1:
             return [self.units]
         first, *blocks, last = self.units
-        cut = [blocks_of_stage(len(blocks), index, way.pp) for index in range(way.pp)]
+        cut = [blocks_of_stage(len(blocks), index, way.pp, way.cut) for index in range(way.pp)]
         stages = [[blocks[number] for number in numbers] for numbers in cut]
         return [[first, *stages[0]], *stages[1:-1], [*stages[-1], last]]
+
+    def kept_bytes(self, way: Spread, samples: float) -> list[float]:
+        """Bytes that the rank of each stage keeps of one micro-batch; only some blocks may be recomputed."""
+        without = replace(way, recompute=False, selective=False, recomputed=())
+        again = set(way.recomputed) if way.recomputed else range(len(self.units))
+        numbers, sizes = count(-1 if len(self.units) > 1 else 0), list[float]()
+        for stage in self.stages(way):
+            sizes.append(sum(unit.kept(way if next(numbers) in again else without, samples) for unit in stage))
+        return sizes
 
     def stage_bytes(self, way: Spread, stage: Mapping[UnitCosts, int], micro_batch: int, in_flight: int) -> float:
         """Bytes of a rank that has so many of these units, added up; see ``correction``."""

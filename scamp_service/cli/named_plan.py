@@ -15,7 +15,10 @@ from scamp_service.errors import InvalidInput
 
 
 def plan_of(text: str) -> Plan:
-    """Plan from a text such as ``tp=2,micro_batch=8``. Raises ``InvalidInput`` when it is not a valid plan."""
+    """Plan from a text such as ``tp=2,micro_batch=8`` or ``pp=2,cut=3-5,micro_batch=2``.
+
+    Raises ``InvalidInput`` when it is not a valid plan.
+    """
     try:
         given = dict(part.split("=", 1) for part in text.replace(" ", "").split(","))
         return Plan.from_json({name: _value(name, value) for name, value in given.items()})
@@ -71,4 +74,12 @@ def _value(name: str, text: str) -> Any:
         raise ValueError(f"a plan has no field {name!r}")
     if _TYPES[name] is bool:
         return {"true": True, "false": False}[text.lower()]
+    if _TYPES[name] not in (int, str):
+        return tuple(number for part in text.split("-") for number in _numbers(part))
     return _TYPES[name](text)
+
+
+def _numbers(text: str) -> range:
+    """The numbers of a text such as ``3`` or ``2..5``."""
+    first, _, last = text.partition("..")
+    return range(int(first), int(last or first) + 1)

@@ -38,6 +38,7 @@ def _option_json(comparison: Comparison, option: Option) -> dict[str, Any]:
         "text": ", ".join(words),
         "searched": _searched_json(option) if option.refinement.is_searched else None,
         "trains_today": option.trained is not None,
+        "untrained": option.refinement.untrained or None,
         "plan": option.trained.to_json() if option.trained is not None else None,
         "num_ranks": option.plan.world_size,
         "micro_batch": option.plan.micro_batch,

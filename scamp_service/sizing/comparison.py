@@ -25,6 +25,8 @@ from scamp_service.sizing.estimate import Estimator
 from scamp_service.sizing.estimated import Estimate
 from scamp_service.sizing.step_seconds import comparable_step
 
+REFUSED = "trace"
+"""Why ranks cannot train a plan whose trace was refused."""
 MOST_TRACED = 3
 """Most pipelines that are traced until one fits, and as many plans of the search."""
 
@@ -94,7 +96,7 @@ def compare(
     searched = [*search.best(), *([uneven] if uneven is not None else [])]
     known = {option.trained: option for option in options if option.trained is not None}
     searched = [with_known_memory(option, known) for option in searched]
-    searched = _traced_search(estimator, params, searched, known)
+    searched = _traced_search(estimator, params, search, searched, known)
     options = sorted(added(options, searched), key=by_time)
     missing = shortage(options, search.closest()) if not any(option.fits for option in options) else None
     return Comparison(found, options, refusal, searched, missing, len(kinds) > 1)
@@ -123,13 +125,18 @@ def _traced_pipelines(estimator: Estimator, params: Mapping[str, Any], pipelines
 
 
 def _traced_search(
-    estimator: Estimator, params: Mapping[str, Any], options: Sequence[Option], known: Mapping[Plan, Option]
+    estimator: Estimator,
+    params: Mapping[str, Any],
+    search: ExactSearch,
+    options: Sequence[Option],
+    known: Mapping[Plan, Option],
 ) -> list[Option]:
     """The options of the search, with the exact memory of the fastest one that ranks can train and that fits.
 
-    Those that are ``known`` have it already. Ranks cannot train one that cannot be traced.
+    Those that are ``known`` have it already. Ranks cannot train one that cannot be traced. One that does not fit by its
+    trace is followed by the best one with as much less memory as its units were wrong.
     """
-    found = list(options)
+    found, wrong = list(options), 1.0
     for _ in range(MOST_TRACED):
         new = (option for option in found if option.trained is not None and option.trained not in known)
         best = min(new, key=by_time, default=None)
@@ -140,6 +147,9 @@ def _traced_search(
         except InvalidInput:
             traced = _untrained(best)
         found[found.index(best)] = traced
+        wrong *= min(1.0, best.prediction.reserved_mib / traced.prediction.reserved_mib)
+        if not traced.fits and (smaller := search.smaller(best, wrong)) is not None:
+            found.append(with_known_memory(smaller, known))
     return found
 
 
@@ -150,4 +160,4 @@ def _traced(estimator: Estimator, params: Mapping[str, Any], option: Option) -> 
 
 
 def _untrained(option: Option) -> Option:
-    return replace(option, refinement=replace(option.refinement, is_trained=False))
+    return replace(option, refinement=replace(option.refinement, untrained=option.refinement.untrained or REFUSED))

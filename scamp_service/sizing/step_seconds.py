@@ -88,11 +88,11 @@ def with_memory(step: PipelineStep, profile: ModelProfile, extra_bytes: int) -> 
     """
     plan, stages = step.plan, []
     schedule = SCHEDULES[plan.schedule](plan.pp, plan.num_micro_batches)
-    units = ModelCosts(profile, FLOP_COUNTER).stages(plan)
+    all_kept = ModelCosts(profile, FLOP_COUNTER).kept_bytes(plan, plan.micro_batch)
     for number, prediction in enumerate(predict_stages(profile, plan, extra_bytes)):
         states = sum(prediction.parts.get(name, 0) for name in _STATES)
         others, in_flight = prediction.peak_bytes - states, schedule.in_flight(number, number)
-        kept = min(int(sum(unit.kept(plan, plan.micro_batch) for unit in units[number])), others // in_flight)
+        kept = min(int(all_kept[number]), others // in_flight)
         passing = others - kept * in_flight
         stages.append(replace(step.stages[number], state_bytes=states, kept_bytes=kept, passing_bytes=passing))
     return replace(step, stages=tuple(stages))
@@ -115,7 +115,7 @@ def _stage(work: StepWork, plan: Plan, stage: int, kind: DeviceKind) -> StageSte
         messages = [one for one in whole.collectives if one.kind == "message" and one.dimension == MESH["pp"].name]
         sending = gang_time(kind, kind.links, plan, 0.0, messages, num).exposed_seconds / num
         waiting = time.exposed_seconds / num - sending
-    recomputes_all = plan.co_shard > 1 or (plan.recompute and not plan.selective)
+    recomputes_all = plan.co_shard > 1 or (plan.recompute and not plan.selective and not plan.recomputed)
     share = FORWARD_SHARE_OF_RECOMPUTE if recomputes_all else FORWARD_SHARE
     forward, backward = (
         PassTime(part * computing, part * waiting, sending / sum(sends) if is_sent else 0.0)

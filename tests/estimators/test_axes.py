@@ -79,7 +79,7 @@ def test_words_and_names_mention_every_axis_that_is_used(plan: Plan) -> None:
 def test_legal_plans_survive_json(plan: Plan) -> None:
     again = Plan.from_json(json.loads(json.dumps(plan.to_json())))
     assert again == plan and again.layouts == plan.layouts
-    assert [Layout(**json.loads(json.dumps(asdict(layout)))) for layout in plan.layouts] == list(plan.layouts)
+    assert [Layout.from_json(json.loads(json.dumps(asdict(layout)))) for layout in plan.layouts] == list(plan.layouts)
 
 
 @pytest.mark.parametrize("fields", [{"stage_index": 1}, {"num_micro_batches": 2}], ids=str)

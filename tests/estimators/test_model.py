@@ -49,7 +49,7 @@ def test_the_short_text_of_a_plan_names_every_degree(plan: Plan, short: str) -> 
 def test_plans_and_layouts_survive_json(plan: Plan) -> None:
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
     for layout in plan.layouts:
-        assert Layout(**json.loads(json.dumps(asdict(layout)))) == layout
+        assert Layout.from_json(json.loads(json.dumps(asdict(layout)))) == layout
 
 
 def test_every_layout_has_a_name_of_its_own() -> None:

@@ -25,7 +25,7 @@ from workloads.parallel.forward_state.state import attach_state
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
-from workloads.protocol import Batch, Place
+from workloads.protocol import Batch, Chain, Place
 from workloads.refusals import WorkloadError
 
 _WHOLE = (Adafactor, Rprop)
@@ -39,6 +39,7 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
     the model holds memory, FSDP2 copies each shard. Raises ``ValueError`` if the model cannot be divided by ``layout``.
     """
     blocks = list(dict.fromkeys(blocks))  # one may be there several times
+    recomputing = _recomputing(list(model.blocks) if isinstance(model, Chain) and layout.pp > 1 else blocks, layout)
     if layout.fsdp_mesh or layout.has_whole_replicas:
         _expect_dense(model)
     if layout.mesh and (mesh is None or mesh.size() != layout.world_size):
@@ -57,8 +58,8 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
         model.forward = state.as_micro_batch(model.forward)
     if layout.co_shard > 1:
         compute_in_parts(blocks, layout.co_shard, state)
-    if layout.recompute:
-        for block in blocks:
+    for block in blocks:
+        if block in recomputing:
             # Recompute runs inside FSDP's hooks, so the all-gather before backward also serves the recomputation.
             # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
             block.forward = recomputed(block, state, selective=layout.selective)
@@ -75,6 +76,14 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
         split_sequences(blocks, mesh["tp"])
     set_parameter_attributes(model, attributes)
     return model
+
+
+def _recomputing(blocks: Sequence[nn.Module], layout: Layout) -> set[nn.Module]:
+    """The blocks of the whole model that are recomputed."""
+    if layout.recomputed and layout.recomputed[-1] >= len(blocks):
+        raise ValueError(f"block {layout.recomputed[-1]} cannot be recomputed: the model has {len(blocks)} blocks")
+    chosen = [blocks[number] for number in layout.recomputed] if layout.recomputed else blocks
+    return set(chosen) if layout.recompute else set()
 
 
 def _with_own_parameters(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:

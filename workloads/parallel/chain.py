@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import nn
 
-from estimators.model import blocks_of_stage
 from workloads.protocol import Chain, Place
 
 
@@ -27,7 +26,7 @@ def cut(model: nn.Module, place: Place) -> list[nn.Module]:
             f"stages of {type(model).__name__} would share parameters, as the same ones are in two blocks, in `enters` "
             "or in `leaves`: untie them, or use plans without a pipeline"
         )
-    kept = blocks_of_stage(len(blocks), stage.index, stage.count)
+    kept = stage.blocks(len(blocks))
     model.blocks._modules = dict(blocks[kept.start : kept.stop])
     model.place = place
     for name in (() if model.is_first else model.enters) + (() if model.is_last else model.leaves):

@@ -105,7 +105,7 @@ def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any
 
 def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     workload, batch = _candidate(load_estimable(request["workload"], code_dir), request["params"])
-    recipe, layout = recipe_of(workload, request["on_cuda"]), Layout(**request["layout"])
+    recipe, layout = recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"])
     return asdict(trace(recipe, layout, batch, request["equal_blocks"]))
 
 
@@ -137,7 +137,7 @@ def _proxy(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
 
 def _micro_batch_of(request: Mapping[str, Any], code_dir: Path | None) -> tuple[Recipe, Layout, int]:
     workload, _ = _candidate(load_estimable(request["workload"], code_dir), request["params"])
-    return recipe_of(workload, request["on_cuda"]), Layout(**request["layout"]), request["micro_batch"]
+    return recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"]), request["micro_batch"]
 
 
 _ASKED = {

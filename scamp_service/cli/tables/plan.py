@@ -37,7 +37,7 @@ def as_table(comparison: Comparison) -> Table:
             _bubble(one),
             _communication(comparison, one),
             _mib(one),
-            "trains" if one.trained is not None else "planned",
+            "trains" if one.trained is not None else f"no: {one.refinement.untrained}",
             style=None if one.fits else "dim",
         )
     return table
@@ -130,7 +130,8 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
     yield "MiB     reservation of the rank that needs most: traced, or if ~ added up from"
     yield "        the costs of units (`scamp estimate --units`)"
     yield "today   trains: ranks can run it (--plan of `scamp estimate` has its memory by"
-    yield "        stage); planned: they cannot yet"
+    yield "        stage); no: they cannot run this order of passes (schedule), stages on"
+    yield "        unlike devices, or uneven shares, or it cannot be traced (trace)"
     if any("selective" in in_full(option) for option in comparison.options):
         yield "selective: recompute of all but products of matrices and attention"
     if kind is not None and any(len(option.refinement.devices) > 1 for option in comparison.searched):

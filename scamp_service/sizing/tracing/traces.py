@@ -186,7 +186,7 @@ class Tracer:
             **request,
         }
         points: Sequence[Json] = request.get("points", [request])
-        with self._under_way.doing(str(Layout(**points[0]["layout"])) if "layout" in points[0] else what):
+        with self._under_way.doing(str(Layout.from_json(points[0]["layout"])) if "layout" in points[0] else what):
             return process.ask(asked, len(points) * (seconds or self._seconds))
 
 

@@ -9,7 +9,7 @@ from placement.refinement import NO_REFINEMENT, Refinement
 from tests.placement.exact.test_best_plans import piped, searched
 
 PLAIN = Option(Plan(4), Prediction(50 * MIB), 96, seconds=1.0)
-UNTRAINED = replace(PLAIN, known=Known.UNITS, refinement=Refinement(is_trained=False))
+UNTRAINED = replace(PLAIN, known=Known.UNITS, refinement=Refinement("schedule"))
 
 
 def test_what_fits_comes_first_then_what_is_faster_then_on_fewer_ranks_then_what_ranks_train() -> None:
@@ -23,7 +23,7 @@ def test_what_fits_comes_first_then_what_is_faster_then_on_fewer_ranks_then_what
 def test_a_plan_has_one_row_which_takes_only_the_drawing_of_the_other() -> None:
     other = piped(30_000, 4, 1e7)
     same = replace(other, refinement=NO_REFINEMENT)
-    (merged,) = added([same], [replace(other, refinement=replace(other.refinement, is_trained=True))])
+    (merged,) = added([same], [replace(other, refinement=replace(other.refinement, untrained=""))])
     assert merged == replace(same, refinement=Refinement(pipeline=other.refinement.pipeline))
     assert added([PLAIN], [UNTRAINED]) == [PLAIN, UNTRAINED], "its plan is only the nearest one"
 

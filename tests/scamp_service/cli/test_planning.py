@@ -23,7 +23,7 @@ def test_plans_are_compared_and_the_best_pipeline_is_drawn_in_eighty_columns(fol
     heading, *lines = done.stdout.splitlines()
     assert "parameters" in heading and max(map(len, lines)) <= 80
     text = "\n".join(lines)
-    for words in ("FSDP ×2", "PP ×2 1f1b", "PP ×2 zbv", "1 rank", "trains", "planned", "bubble", "GFLOP"):
+    for words in ("FSDP ×2", "PP ×2 1f1b", "PP ×2 zbv", "1 rank", "trains", "no: schedule", "bubble", "GFLOP"):
         assert words in text
     assert "run `scamp calibrate` to measure this machine, or name a --device" in text
     assert "\nrank 0 a" in text and "memory held over the step" in text

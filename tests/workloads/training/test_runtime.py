@@ -105,6 +105,7 @@ PLANS = [
     Plan(8, num_micro_batches=4, evaluation_batch=5, pp=2, dp_shard=2),  # 1F1B × shards
     Plan(8, num_micro_batches=4, pp=2, dp_replicate=2, schedule="gpipe", recompute=True),  # pipeline × replicas
     Plan(16, num_micro_batches=2, dp_replicate=2, zero1=True, recompute=True),  # ZeRO-1 × accumulation, recompute
+    Plan(32, num_micro_batches=2, pp=2, cut=(2, 0), recompute=True, recomputed=(1,)),  # any cut, some blocks
     Plan(64, co_shard=4),
     Plan(16, num_micro_batches=2, dp_shard=2, co_shard=2, recompute=True),  # co-shard × shards, accumulation, recompute
 ]
