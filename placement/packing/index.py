@@ -22,6 +22,8 @@ class FreeIndex:
         """``node_of`` has the node of each device; no device is in the index yet."""
         self._node_of = node_of
         self._free = [ABSENT] * len(node_of)
+        self.total_mib = 0
+        """Free MiB of all devices together."""
         self._devices: list[int] = []  # free MiB and position of each device, as one number
         self._on_node: list[list[int]] = [[] for _ in range(max(node_of, default=-1) + 1)]  # the same by node
         self._ranked: list[list[int]] = []
@@ -36,6 +38,7 @@ class FreeIndex:
         if old_mib == free_mib:
             return
         self._free[device] = free_mib
+        self.total_mib += max(0, free_mib) - max(0, old_mib)
         node = self._node_of[device]
         on_node = self._on_node[node]
         before = on_node[::-1]

@@ -109,6 +109,15 @@ class Ledger:
         """Number of devices without any gang that are kept for none."""
         return self._idle.num_with(0)
 
+    def num_with(self, mib: int) -> int:
+        """Number of devices with so much free on which a gang may start, also of those that are kept for one."""
+        kept = sum(self.is_open(device) and self.free_mib(device) >= mib for device in self._kept)
+        return self._open.num_with(mib) + kept
+
+    def free_in_all(self) -> int:
+        """MiB that are free on all devices together on which a gang may start, also of those that are kept for one."""
+        return self._open.total_mib + sum(self.free_mib(device) for device in self._kept if self.is_open(device))
+
     def find(self, num_ranks: int, mib: int) -> tuple[str, ...] | None:
         """The fullest devices that have room for such a gang, on one node if possible; None if there are too few."""
         return self._named(self._open.find(num_ranks, mib))

@@ -71,10 +71,9 @@ def _why_not(ledger: Ledger, num_ranks: int, mib: int) -> Wait:
 
 
 def _blocked(ledger: Ledger, num_ranks: int, mib: int) -> Blocked:
-    free = [ledger.free_mib(device.id) for device in ledger.devices if ledger.is_open(device.id)]
-    if sum(one >= mib for one in free) >= num_ranks:
+    if ledger.num_with(mib) >= num_ranks:
         return Blocked.RESERVED
-    return Blocked.FRAGMENTED if sum(free) >= num_ranks * mib else Blocked.BUSY
+    return Blocked.FRAGMENTED if ledger.free_in_all() >= num_ranks * mib else Blocked.BUSY
 
 
 def _count(number: int, noun: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from placement.model import VIRTUAL_KIND, Cluster
 
@@ -51,8 +51,14 @@ class Progress:
         self._valid: dict[str, int] = {}
         self._count = 0
 
-    def __contains__(self, gang: str) -> bool:
+    def __contains__(self, gang: object) -> bool:
         return gang in self._left
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._left)
+
+    def __len__(self) -> int:
+        return len(self._left)
 
     def start(self, gang: str, devices: Sequence[str], seconds: float) -> None:
         """Begin a gang that needs so many seconds alone on its devices."""

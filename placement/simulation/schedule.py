@@ -1,0 +1,249 @@
+"""Simulates a packing policy on known jobs in virtual time, without a database: for forecasts, traces and benchmarks.
+
+Jobs arrive, wait, run in the shape that the policy takes, and end. The policy and the ledger are those of a service.
+Not simulated: sizing, samplers, stopping rules, and other plans for running trials (``scamp simulate`` has them all).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from placement.model import Cluster, Gang, Queued, Shape
+from placement.packing.ledger import Ledger
+from placement.packing.policy import Blocked, Policy, Wait
+from placement.simulation.progress import Domains, Progress, domains_of
+from placement.simulation.queues import Queues
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A trial that arrives at ``at`` and offers ``shapes``, whose seconds must be known."""
+
+    id: str
+    shapes: tuple[Shape, ...]
+    at: float = 0.0
+    study: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.shapes or any(shape.seconds is None for shape in self.shapes):
+            raise ValueError(f"job {self.id} must have shapes with known seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A job that holds devices when the simulation begins, and needs ``seconds`` more alone on them."""
+
+    id: str
+    devices: tuple[str, ...]
+    mib_per_rank: int
+    seconds: float
+    study: int = 0
+
+
+class Run(NamedTuple):
+    """A job that has run. ``arrived`` is when it came, ``start`` when it began."""
+
+    id: str
+    study: int
+    devices: tuple[str, ...]
+    arrived: float
+    start: float
+    end: float
+    communication_share: float
+
+
+@dataclass(slots=True)
+class Schedule:
+    """The result of a simulation. ``never`` are the jobs that could not run, with why.
+
+    ``waited`` are job-seconds by what the waiting jobs lacked, and ``first_waits`` why each one waited at first.
+    """
+
+    num_devices: int
+    runs: list[Run] = field(default_factory=list)
+    never: dict[str, Wait] = field(default_factory=dict)
+    waited: Counter[str] = field(default_factory=Counter)
+    first_waits: dict[str, Wait] = field(default_factory=dict)
+    num_rounds: int = 0
+
+    @property
+    def makespan(self) -> float:
+        """Seconds until the last job has ended."""
+        return max((run.end for run in self.runs), default=0.0)
+
+    @property
+    def device_seconds(self) -> float:
+        """Devices × seconds that jobs have held."""
+        return sum(len(run.devices) * (run.end - run.start) for run in self.runs)
+
+    @property
+    def utilisation(self) -> float:
+        """Device-seconds over all there are until the makespan; above 1 where jobs share devices."""
+        whole = self.makespan * self.num_devices
+        return self.device_seconds / whole if whole else 0.0
+
+    @property
+    def mean_completion(self) -> float:
+        """Mean seconds from a job's arrival to its end."""
+        return sum(run.end - run.arrived for run in self.runs) / len(self.runs) if self.runs else 0.0
+
+    @property
+    def communication_share(self) -> float:
+        """Share (0 to 1) of the device-seconds in which ranks wait for communication."""
+        held = [(len(run.devices) * (run.end - run.start), run.communication_share) for run in self.runs]
+        whole = sum(seconds for seconds, _ in held)
+        return sum(seconds * share for seconds, share in held) / whole if whole else 0.0
+
+
+def schedule(
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    policy: Policy,
+    *,
+    running: Sequence[Running] = (),
+    max_gangs_per_device: int = 1,
+    domains: Domains | None = None,
+    round_seconds: float = 0.0,
+    most_nominated: int = 1000,
+) -> Schedule:
+    """Run all jobs to their ends under ``policy``.
+
+    The policy decides when a job arrives or ends, but at most once in ``round_seconds``, among the first
+    ``most_nominated`` jobs of the queue. ``domains`` say which devices share what; by default, jobs on one GPU take
+    turns.
+    """
+    return _Simulation(
+        jobs,
+        cluster,
+        policy,
+        running,
+        max_gangs_per_device,
+        domains or domains_of(cluster),
+        round_seconds,
+        most_nominated,
+    ).run()
+
+
+class _SecondsLeft(Mapping[str, float]):
+    """Seconds until each running gang ends at its present speed; found when they are asked for."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def __getitem__(self, gang: str) -> float:
+        if gang not in self._progress:
+            raise KeyError(gang)
+        return self._progress.seconds_until(gang, 0.0)
+
+    def __contains__(self, gang: object) -> bool:
+        return gang in self._progress
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._progress)
+
+    def __len__(self) -> int:
+        return len(self._progress)
+
+
+class _Simulation:
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        cluster: Cluster,
+        policy: Policy,
+        running: Sequence[Running],
+        max_gangs: int,
+        domains: Domains,
+        round_seconds: float,
+        most_nominated: int,
+    ) -> None:
+        self._policy, self._round_seconds, self._most_nominated = policy, round_seconds, most_nominated
+        self._arrivals = sorted(range(len(jobs)), key=lambda n: (jobs[n].at, n), reverse=True)
+        self._jobs = jobs
+        self._ledger = Ledger(cluster, max_gangs)
+        self._progress = Progress(domains)
+        self._left = _SecondsLeft(self._progress)
+        self._queues = Queues()
+        self._open: dict[str, Run] = {}  # without their ends
+        self._arrived: dict[str, float] = {}
+        self._found = Schedule(len(cluster.devices))
+        self._waits: Mapping[str, Wait] = {}
+        for one in running:
+            self._ledger.restore(Gang(one.id, len(one.devices), one.mib_per_rank), one.devices)
+            self._progress.start(one.id, one.devices, one.seconds)
+            self._queues.runs(one.id, one.study)
+            self._open[one.id] = Run(one.id, one.study, one.devices, 0.0, 0.0, math.nan, 0.0)
+
+    def run(self) -> Schedule:
+        now = 0.0
+        while True:
+            self._arrive(now)
+            self._decide(now)
+            soonest = min(self._progress.next_end, self._next_arrival())
+            if soonest == math.inf:
+                break
+            # Ends and arrivals until the next round are decided about together.
+            until = max(soonest, now + self._round_seconds)
+            self._note_waits(until - now)
+            self._advance(until)
+            now = until
+        assert not len(self._queues), f"{len(self._queues)} jobs never start on an empty cluster"
+        return self._found
+
+    def _next_arrival(self) -> float:
+        return self._jobs[self._arrivals[-1]].at if self._arrivals else math.inf
+
+    def _arrive(self, now: float) -> None:
+        while self._arrivals and self._jobs[self._arrivals[-1]].at <= now:
+            number = self._arrivals.pop()
+            job = self._jobs[number]
+            if not any(self._ledger.num_offering(one.mib_per_rank) >= one.num_ranks for one in job.shapes):
+                self._found.never[job.id] = Wait(Blocked.TOO_LARGE, "no devices of the cluster could ever run it")
+                continue
+            self._arrived[job.id] = job.at
+            self._queues.add(Queued(job.id, job.shapes, arrival=number, study=job.study))
+
+    def _decide(self, now: float) -> None:
+        """Let the policy decide until it starts nothing more among the jobs that are nominated."""
+        self._waits = {}
+        while nominated := self._queues.nominated(self._most_nominated):
+            decision = self._policy(nominated, self._ledger, self._left)
+            self._found.num_rounds += 1
+            self._waits = decision.waits
+            by_id = {queued.id: queued for queued in nominated} if decision.placements else {}
+            for placement in decision.placements:
+                gang, queued = placement.gang, by_id[placement.gang.id]
+                shape = queued.shapes[placement.choice]
+                assert shape.seconds is not None
+                self._ledger.place(gang, placement.devices)
+                self._progress.start(gang.id, placement.devices, shape.seconds)
+                self._queues.started(gang.id)
+                arrived, share = self._arrived.pop(gang.id), shape.communication_share or 0.0
+                self._open[gang.id] = Run(gang.id, queued.study, placement.devices, arrived, now, math.nan, share)
+            started = {placement.gang.id for placement in decision.placements}
+            self._queues.note_passes(nominated, started)
+            for job, wait in decision.waits.items():
+                self._found.first_waits.setdefault(job, wait)
+            if not started or len(nominated) < self._most_nominated:
+                return
+
+    def _advance(self, until: float) -> None:
+        """Let jobs end until then. What they leave free is not used before."""
+        progress = self._progress
+        while progress.next_end <= until:
+            progress.now = max(progress.now, progress.next_end)
+            for job in progress.ended():
+                progress.stop(job)
+                self._ledger.release(job)
+                self._queues.ended(job)
+                self._found.runs.append(self._open.pop(job)._replace(end=progress.now))
+        progress.now = until
+
+    def _note_waits(self, seconds: float) -> None:
+        counts = Counter(wait.blocked.value for wait in self._waits.values())
+        for blocked, count in counts.items():
+            self._found.waited[blocked] += count * seconds
