@@ -140,6 +140,8 @@ def fewest_ends(ledger: Ledger, num_ranks: int, mib: int) -> tuple[str, ...]:
 def _ends_needed(ledger: Ledger, device_id: str, mib: int) -> int:
     """The fewest gangs that must end before ``mib`` are free and a gang may start; the largest end first."""
     held = ledger.gangs_on(device_id)
+    if len(held) <= 1:  # most devices of a large cluster
+        return int(bool(held) and (ledger.max_gangs_per_device == 1 or ledger.free_mib(device_id) < mib))
     free, slots, ends = ledger.free_mib(device_id), ledger.max_gangs_per_device - len(held), 0
     for held_mib in sorted(held.values(), reverse=True):
         if free >= mib and slots > 0:

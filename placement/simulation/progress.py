@@ -3,7 +3,7 @@
 Each device belongs to a *domain* with a capacity, counted in ranks at full speed: a GPU is a domain of capacity 1, and
 the virtual devices of a host are one domain with as many as it has cores. While a domain holds more ranks than that,
 its ranks divide it equally. A gang is as slow as its slowest rank. So ranks that share a GPU take turns: together they
-are as fast as one alone, neither faster nor slower. Where measurements say otherwise, they change the capacity.
+are as fast as one alone, neither faster nor slower. A GPU that is half as fast as others has a capacity of 0.5.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from placement.model import VIRTUAL_KIND, Cluster
+
+SAME_SPEED: Mapping[str, float] = MappingProxyType({})
 
 
 class Domains:
@@ -29,11 +32,15 @@ class Domains:
         return Counter(self._of_device.get(device, device) for device in devices)
 
 
-def domains_of(cluster: Cluster, cores: float = math.inf, gpu_ranks: float = 1.0) -> Domains:
-    """Each GPU is a domain of ``gpu_ranks``, and the virtual devices of a node are one of ``cores``."""
+def domains_of(cluster: Cluster, cores: float = math.inf, speeds: Mapping[str, float] = SAME_SPEED) -> Domains:
+    """Each GPU is a domain of its own, and the virtual devices of a node are one of ``cores``.
+
+    ``speeds`` are those of kinds relative to the fastest, above 0 and at most 1; a kind that it leaves out has 1.
+    """
     of_device = {one.id: one.node if one.kind == VIRTUAL_KIND else one.id for one in cluster.devices}
     kinds = {of_device[one.id]: one.kind for one in cluster.devices}
-    return Domains(of_device, {name: cores if kind == VIRTUAL_KIND else gpu_ranks for name, kind in kinds.items()})
+    ranks = {name: cores if kind == VIRTUAL_KIND else speeds.get(kind, 1.0) for name, kind in kinds.items()}
+    return Domains(of_device, ranks)
 
 
 class Progress:

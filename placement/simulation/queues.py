@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -19,7 +19,9 @@ from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 class Queues:
     """Waiting jobs, and the number of running ones by study."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_running: Mapping[int, int]) -> None:
+        """``most_running`` limits the running jobs of a study; one that it leaves out has no limit."""
+        self._most_running = most_running
         self._waiting: dict[int, OrderedDict[str, Queued]] = {}
         self._running: Counter[int] = Counter()
         self._studies: dict[str, int] = {}
@@ -50,8 +52,6 @@ class Queues:
     def nominated(self, most: int) -> list[Queued]:
         """The first ``most`` waiting jobs."""
         own = [study for study, waiting in self._waiting.items() if waiting]
-        if len(own) == 1:
-            return list(islice(self._waiting[own[0]].values(), most))
         return list(islice(self._turns(own), most))
 
     def _turns(self, studies: Iterable[int]) -> Iterator[Queued]:
@@ -60,7 +60,8 @@ class Queues:
         heapq.heapify(turns)
         while turns:
             turn, study = turns[0]
-            queued = next(iterators[study], None)
+            limit = self._most_running.get(study)
+            queued = next(iterators[study], None) if limit is None or turn < limit else None
             if queued is None:
                 heapq.heappop(turns)
                 continue

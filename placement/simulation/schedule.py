@@ -10,13 +10,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from placement.model import Cluster, Gang, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Blocked, Policy, Wait
 from placement.simulation.progress import Domains, Progress, domains_of
 from placement.simulation.queues import Queues
+
+NO_LIMITS: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +112,13 @@ def schedule(
     domains: Domains | None = None,
     round_seconds: float = 0.0,
     most_nominated: int = 1000,
+    most_running: Mapping[int, int] = NO_LIMITS,
 ) -> Schedule:
     """Run all jobs to their ends under ``policy``.
 
     The policy decides when a job arrives or ends, but at most once in ``round_seconds``, among the first
     ``most_nominated`` jobs of the queue. ``domains`` say which devices share what; by default, jobs on one GPU take
-    turns.
+    turns. ``most_running`` limits the jobs of a study that run at once.
     """
     return _Simulation(
         jobs,
@@ -125,6 +129,7 @@ def schedule(
         domains or domains_of(cluster),
         round_seconds,
         most_nominated,
+        most_running,
     ).run()
 
 
@@ -138,6 +143,9 @@ class _SecondsLeft(Mapping[str, float]):
         if gang not in self._progress:
             raise KeyError(gang)
         return self._progress.seconds_until(gang, 0.0)
+
+    def get(self, gang: str, default: Any = None) -> Any:
+        return self._progress.seconds_until(gang, 0.0) if gang in self._progress else default
 
     def __contains__(self, gang: object) -> bool:
         return gang in self._progress
@@ -160,6 +168,7 @@ class _Simulation:
         domains: Domains,
         round_seconds: float,
         most_nominated: int,
+        most_running: Mapping[int, int],
     ) -> None:
         self._policy, self._round_seconds, self._most_nominated = policy, round_seconds, most_nominated
         self._arrivals = sorted(range(len(jobs)), key=lambda n: (jobs[n].at, n), reverse=True)
@@ -167,7 +176,7 @@ class _Simulation:
         self._ledger = Ledger(cluster, max_gangs)
         self._progress = Progress(domains)
         self._left = _SecondsLeft(self._progress)
-        self._queues = Queues()
+        self._queues = Queues(most_running)
         self._open: dict[str, Run] = {}  # without their ends
         self._arrived: dict[str, float] = {}
         self._found = Schedule(len(cluster.devices))

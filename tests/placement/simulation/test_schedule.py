@@ -7,6 +7,7 @@ import pytest
 from placement.model import Cluster, Device, Shape
 from placement.packing.packer import pack
 from placement.packing.policy import Blocked
+from placement.simulation.progress import domains_of
 from placement.simulation.schedule import Job, Running, Schedule, schedule
 
 
@@ -85,3 +86,11 @@ def test_studies_take_turns() -> None:
 def test_a_job_needs_known_seconds() -> None:
     with pytest.raises(ValueError, match="known seconds"):
         Job("a", (Shape(1, 10),))
+
+
+def test_a_study_may_limit_its_running_jobs_and_slow_devices_take_longer() -> None:
+    jobs = [Job(f"{study}{n}", (Shape(1, 60, 10.0),), study=study) for study in (1, 2) for n in range(2)]
+    found = schedule(jobs, gpus(1, 4), pack, most_running={1: 1})
+    assert [(run.id, run.end) for run in found.runs] == [("10", 10), ("20", 10), ("21", 10), ("11", 20)]
+    slow = schedule(jobs[:1], gpus(1, 1), pack, domains=domains_of(gpus(1, 1), speeds={"V100-16": 0.5}))
+    assert slow.makespan == 20

@@ -1,0 +1,131 @@
+"""Simulates packing policies on clusters of a thousand and of ten thousand GPUs, and measures what that costs."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.running.results import Finding
+from placement.model import Cluster, Device, Shape
+from placement.packing.policies import policy_named
+from placement.simulation.schedule import Job, schedule
+
+TITLE = "Simulated clusters"
+HEADER = ("seconds", "MB", "makespan h", "busy", "trials/s", "case")
+ABOUT = """\
+A policy places trials on nodes of 8 GPUs, all of which wait from the beginning in ten studies; there is no database.
+Ranks (1 to 8), MiB and seconds (log-normal) are drawn. The policy decides once in five virtual minutes, on the first
+128 trials of the queue; a trial takes 50 minutes on average. *Seconds* are processor seconds of the one
+process, on an idle machine those of the clock, and *MB* its largest resident memory."""
+PER_NODE, OFFERED_MIB = 8, 39_000
+ROUND_SECONDS = 300.0
+MOST_NOMINATED = 128
+POLICIES = ("pack", "min-degree")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """So many trials on so many GPUs under a policy."""
+
+    num_gpus: int
+    num_trials: int
+    policy: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.num_gpus} GPUs, {self.num_trials} trials, {self.policy}, seed {self.seed}"
+
+
+def cases(quick: bool, seed: int) -> Sequence[Case]:
+    """1,024 GPUs with 10,000 trials, and 10,000 with 100,000; the smaller one alone if ``quick``."""
+    sizes = [(1_024, 10_000)] if quick else [(1_024, 10_000), (10_000, 100_000)]
+    return [Case(gpus, trials, policy, seed) for gpus, trials in sizes for policy in POLICIES]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Cost and outcome of one simulation."""
+
+    num_gpus: int
+    num_trials: int
+    policy: str
+    seconds: float
+    mb: float
+    makespan_hours: float
+    busy: float
+
+    def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
+        rate = self.num_trials / self.seconds
+        return [
+            f"{self.seconds:.2f}",
+            f"{self.mb:.0f}",
+            f"{self.makespan_hours:.1f}",
+            f"{self.busy:.0%}",
+            f"{rate:,.0f}",
+        ]
+
+
+def measure(case: Case, seconds: float) -> Result:
+    """Simulate in a process of its own, so that its memory is not that of others."""
+    command = [sys.executable, "-m", "benchmarks.packing.scale_part"]
+    given = [str(case.num_gpus), str(case.num_trials), case.policy, str(case.seed)]
+    done = subprocess.run([*command, *given], check=True, capture_output=True, text=True, timeout=seconds)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Result(case.num_gpus, case.num_trials, case.policy, **found)
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    """Seconds and megabytes of the default policy, ``pack``."""
+    found: dict[str, float] = {}
+    for one in results:
+        if one.policy == "pack" and one.num_gpus == 1_024:
+            found["sim_1k_seconds"] = round(one.seconds, 3)
+        elif one.policy == "pack":
+            found |= {"sim_10k_seconds": round(one.seconds, 3), "sim_10k_mb": round(one.mb, 1)}
+    return found
+
+
+def notes(found: Sequence[Finding]) -> list[str]:
+    """Why cases failed."""
+    return [f"  {one.case}: {one.failure}" for one in found if one.failure]
+
+
+def draw(num_trials: int, seed: int) -> list[Job]:
+    """Trials with drawn ranks, MiB and seconds, of ten studies."""
+    rng = random.Random(seed)
+    jobs = []
+    for number in range(num_trials):
+        ranks = rng.choices((1, 2, 4, 8), (0.7, 0.12, 0.1, 0.08))[0]
+        shape = Shape(ranks, rng.randint(4_000, OFFERED_MIB), rng.lognormvariate(7.5, 1.0), 0.05 * (ranks > 1))
+        jobs.append(Job(f"{number}", (shape,), study=number % 10))
+    return jobs
+
+
+def cluster_of(num_gpus: int) -> Cluster:
+    """Nodes of eight GPUs; the last one may have fewer."""
+    places = [divmod(number, PER_NODE) for number in range(num_gpus)]
+    return Cluster(tuple(Device(f"{node}/{n}", f"{node}", n, "A100-40", OFFERED_MIB) for node, n in places))
+
+
+def main() -> None:
+    """Run one simulation, and print its cost as JSON."""
+    num_gpus, num_trials, seed = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4])
+    jobs, cluster = draw(num_trials, seed), cluster_of(num_gpus)
+    began = time.process_time()
+    policy = policy_named(sys.argv[3])
+    found = schedule(jobs, cluster, policy, round_seconds=ROUND_SECONDS, most_nominated=MOST_NOMINATED)
+    seconds = time.process_time() - began
+    mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    result = {"seconds": seconds, "mb": mb, "makespan_hours": found.makespan / 3600, "busy": found.utilisation}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
