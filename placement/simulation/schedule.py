@@ -69,7 +69,7 @@ class Schedule:
     num_devices: int
     runs: list[Run] = field(default_factory=list)
     never: dict[str, Wait] = field(default_factory=dict)
-    waited: Counter[str] = field(default_factory=Counter)
+    waited: dict[str, float] = field(default_factory=dict)
     first_waits: dict[str, Wait] = field(default_factory=dict)
     num_rounds: int = 0
 
@@ -255,4 +255,4 @@ class _Simulation:
     def _note_waits(self, seconds: float) -> None:
         counts = Counter(wait.blocked.value for wait in self._waits.values())
         for blocked, count in counts.items():
-            self._found.waited[blocked] += count * seconds
+            self._found.waited[blocked] = self._found.waited.get(blocked, 0.0) + count * seconds
