@@ -13,6 +13,7 @@ from typing import Any
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 REDUCTIONS = ("mean", "adasum")
+SCALINGS = ("none", "adascale")
 
 
 def _is_number(value: object) -> bool:
@@ -43,6 +44,11 @@ _RULES = {
         lambda value: isinstance(value, int) and value > 1 and value & (value - 1) == 0,
         "the number of replicas whose updates are combined, a power of two",
     ),
+    "scale_lr": _Rule(lambda value: value in SCALINGS, f"one of {', '.join(SCALINGS)}"),
+    "base_batch": _Rule(
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
+        "the batch that lr and steps are meant for, an integer of at least 1",
+    ),
 }
 NAMES = tuple(_RULES)
 
@@ -54,7 +60,8 @@ class Options:
     Gradients are scaled down to the norm ``clip_norm``. Forward passes run in ``precision``. Evaluations use an average
     of the weights: an exponential one with ``ema_decay``, or the mean of those after each step from ``swa_start`` on.
     With ``reduce`` "mean" one update is made from the mean of all gradients; with "adasum" each of ``adasum_replicas``
-    makes one from its own, and these are combined.
+    makes one from its own, and these are combined. With ``scale_lr`` "adascale" the learning rate and the number of
+    steps are those of ``base_batch`` (None: of the workload's default batch), and follow the larger batch.
     """
 
     clip_norm: float | None = None
@@ -63,6 +70,8 @@ class Options:
     swa_start: int | None = None
     reduce: str = "mean"
     adasum_replicas: int = 2
+    scale_lr: str = "none"
+    base_batch: int | None = None
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Options:
@@ -73,9 +82,12 @@ class Options:
                 raise ValueError(complaint)
         if "ema_decay" in given and "swa_start" in given:
             raise ValueError(BOTH_AVERAGES)
+        if given.get("reduce") == "adasum" and given.get("scale_lr") == "adascale":
+            raise ValueError(BOTH_SCALINGS)
         return cls(**given)
 
 
+BOTH_SCALINGS = "reduce: adasum and scale_lr: adascale are two ways to train with a larger batch: keep one"
 BOTH_AVERAGES = "ema_decay and swa_start are two ways to average the weights: keep one"
 
 

@@ -94,6 +94,21 @@ REDUCTIONS: tuple[Feature, ...] = tuple(
 )
 """Adasum's curve depends on the number of replicas, so each is compared with as many that do not divide their share."""
 
+SCALED: tuple[Feature, ...] = (
+    _update("AdaScale", (*EVERY, KEPT), scale_lr="adascale", base_batch=2, **_SGD),
+    _update(
+        "AdaScale, clipped, EMA, cosine",
+        SEVERAL,
+        scale_lr="adascale",
+        base_batch=2,
+        clip_norm=0.1,
+        ema_decay=0.7,
+        schedule="cosine",
+        **_SGD,
+    ),
+)
+"""They train fewer steps than there are reports."""
+
 FEATURES: tuple[Feature, ...] = (
     Feature("batches by index", "base.py:Base", EVERY),
     *DATA,
@@ -102,4 +117,5 @@ FEATURES: tuple[Feature, ...] = (
     *PHASES,
     *REDUCTIONS,
     *PLANS,
+    *SCALED,
 )

@@ -56,7 +56,7 @@ class Recipe:
     the model on all micro-batches that it is given, each with this number of samples; whatever one such function keeps,
     others do not know. None: there is no evaluation. ``make_evaluation_batch`` is for it what ``make_batch`` is for
     steps. ``unfreezes`` is the assumption that all parameters of the optimizer train, if a later step may unfreeze some
-    of them; empty if not. ``averages`` returns what is kept for each parameter between steps besides the states of the
+    of them; empty if not. ``kept`` returns what is kept for each parameter between steps besides the states of the
     optimizer, from the first update on. ``most_parts`` returns the number of parts that the
     layers of a block can be divided into, and ``divisions`` how the model with its blocks can be divided. ``rank_part``
     returns the part of a batch that a rank has. ``on_cuda`` asks for the behaviour on CUDA (see
@@ -75,7 +75,7 @@ class Recipe:
     unfreezes: str = ""
     make_evaluation: Callable[[], Evaluate] | None = None
     make_evaluation_batch: Callable[[int], Batch] = lambda size: None
-    averages: Callable[[nn.Module], Mapping[Tensor, Tensor]] = lambda model: {}
+    kept: Callable[[nn.Module], Mapping[Tensor, Sequence[Tensor]]] = lambda model: {}
     most_parts: Callable[[nn.Module], int] = lambda block: 1
     divisions: Callable[[nn.Module, Sequence[nn.Module]], Divisions] = lambda model, blocks: INDIVISIBLE
     rank_part: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
@@ -377,7 +377,7 @@ class Session:
         return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before))
 
     def _watched(self, updates: bool, varies: Callable[[], bool]) -> _WatchedOptimizer:
-        return _WatchedOptimizer(self._model, self._optimizer, self._recorder, updates, varies, self._recipe.averages)
+        return _WatchedOptimizer(self._model, self._optimizer, self._recorder, updates, varies, self._recipe.kept)
 
     def _begin(self, micro_batch: int, num: int) -> tuple[int, Iterable[Batch]]:
         with _disable_current_modes():
@@ -419,10 +419,10 @@ class Session:
     def _owners(self) -> dict[int, int]:
         """The block of each buffer that is alive between steps, by the buffer's number."""
         owners: dict[int, int] = {}
-        averages = self._recipe.averages(self._model)
+        kept_of = self._recipe.kept(self._model)
         for number, block in enumerate(self._blocks):
             states = [self._optimizer.state.get(parameter, {}) for parameter in block.parameters()]
-            kept = [averages[parameter] for parameter in block.parameters() if parameter in averages]
+            kept = [kept_of[parameter] for parameter in block.parameters() if parameter in kept_of]
             held = [list(block.parameters()), list(block.buffers()), states, kept]
             owners |= dict.fromkeys(self._recorder.numbers(held), number)
         return owners
@@ -489,9 +489,9 @@ class _WatchedOptimizer:
         recorder: Recorder,
         updates: bool,
         varies: Callable[[], bool],
-        averages: Callable[[nn.Module], Mapping[Tensor, Tensor]],
+        kept: Callable[[nn.Module], Mapping[Tensor, Sequence[Tensor]]],
     ) -> None:
-        self._averages = averages
+        self._kept = kept
         self._model, self._optimizer, self._recorder, self._updates = model, optimizer, recorder, updates
         self._varies = varies
         self.seen = Step(_NOTHING, _NOTHING)
@@ -518,7 +518,7 @@ class _WatchedOptimizer:
         num_alive, num_before = len(recorder.categories), len(recorder.log)
         if self._updates:
             self._optimizer.step()
-            recorder.sort([self._optimizer.state, list(self._averages(self._model).values())], "optimizer")
+            recorder.sort([self._optimizer.state, list(self._kept(self._model).values())], "optimizer")
         self.seen = Step(passes, replace(recorder.passes, num_before=num_before), num_alive)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -24,6 +24,9 @@ def test_options_are_read_from_the_parameters_of_a_candidate() -> None:
         ({"swa_start": 0.5}, "an integer of at least 0; got 0.5"),
         ({"swa_start": 3, "ema_decay": 0.9}, "two ways to average the weights: keep one"),
         ({"reduce": "sum"}, "reduce is one of mean, adasum; got 'sum'"),
+        ({"scale_lr": "linear"}, "scale_lr is one of none, adascale; got 'linear'"),
+        ({"base_batch": 0}, "an integer of at least 1; got 0"),
+        ({"reduce": "adasum", "scale_lr": "adascale"}, "two ways to train with a larger batch: keep one"),
         ({"adasum_replicas": 3}, "a power of two; got 3"),
     ],
 )

@@ -26,6 +26,7 @@ from workloads.sandbox.proxies import proxy
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.data.expect import expect_data, expect_order
 from workloads.training.faults import host_fault
+from workloads.training.updates.update import scaled_from
 
 MEMORY_BYTES = 8 * 2**30  # limit on real memory, which is mostly for data sets; the fake model takes none
 
@@ -164,6 +165,8 @@ def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, 
     batch = params.get("batch", workload.default_batch)
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise _RefusedParams(f"batch must be a positive whole number, got {batch!r}")
+    if (base := scaled_from(workload)) is not None and batch < base:
+        raise _RefusedParams(f"AdaScale takes batches of at least base_batch, which is {base}, got {batch}")
     expect_data(workload)
     if batch > workload.num_train:  # a step would train on samples twice
         what = "batch" if "batch" in params else "batch, by default_batch,"

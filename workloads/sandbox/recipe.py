@@ -25,7 +25,7 @@ from workloads.training.data.outputs import has_summary
 from workloads.training.step import evaluate, train_step
 from workloads.training.updates.phases import phases_of
 from workloads.training.updates.precision import options_of
-from workloads.training.updates.update import averages_of, make_optimizer
+from workloads.training.updates.update import kept_of, make_optimizer
 
 _STEPS = 1000  # passed to ``on_step`` and ``scheduler``; the length of a study does not change the structure of a step
 
@@ -52,7 +52,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         most_parts=_most_parts,
         divisions=lambda model, blocks: _divisions_of(workload, model, blocks),
         rank_part=rank_part,
-        averages=averages_of,
+        kept=kept_of,
         has_phases=bool(phases_of(workload)),
         on_cuda=on_cuda,
         num_copied=lambda model: forward_state(model).num_copied,

@@ -48,12 +48,13 @@ from workloads.training.memory import budget
 from workloads.training.memory.peak import measure_peak
 from workloads.training.metrics import Sums, common_names
 from workloads.training.step import evaluate, to_device, train_step
-from workloads.training.updates.update import expect_reduction, make_optimizer, updates_of
+from workloads.training.updates.update import expect_reduction, make_optimizer, scaled_from, updates_of
 from workloads.training.warm_up import warm_up
 from workloads.trial import ARTIFACTS, Trial
 
 CHECKPOINT_SHARE = 0.1  # the largest share of the time since the last checkpoint that the next one may take
 MEASURED_STEP = 2  # after the start, as optimizer states and lazily created buffers exist by then
+ROUNDING = 1e-6  # of a step: sums of gains that are one step in exact numbers
 TIMED_STEPS = 1000  # the most steps whose median is the time of a step: the newest ones
 
 
@@ -105,9 +106,12 @@ class Job:
         """Whether an evaluation follows when ``step`` steps are done."""
         return step % self.report_every == 0 or step == self.last_step
 
-    def in_optimizer_steps(self, epoch_length: int) -> Job:
-        """The job with its limits in optimizer steps; an epoch has as many as it takes to see all its samples."""
-        each = math.ceil(epoch_length / self.plan.batch) if self.in_epochs else 1
+    def in_optimizer_steps(self, epoch_length: int, batch: int) -> Job:
+        """The job with its limits in optimizer steps; an epoch has as many as it takes to see all its samples.
+
+        ``batch`` is the number of samples of a step, with AdaScale those of the base batch.
+        """
+        each = math.ceil(epoch_length / batch) if self.in_epochs else 1
         until = None if self.until is None else self.until * each
         return replace(self, steps=self.steps * each, until=until, report_every=self.report_every * each, each=each)
 
@@ -187,11 +191,15 @@ def train(
         expect_order(workload, job.plan.batch)
         expect_summary(workload, job.plan)
         expect_reduction(workload, job.plan.layout)
-        job = job.in_optimizer_steps(Order(workload, job.seed).epoch_length)
+        base_batch = scaled_from(workload)  # None: every step counts as one
+        job = job.in_optimizer_steps(Order(workload, job.seed).epoch_length, base_batch or job.plan.batch)
+        begun, first = _begun(job) if base_batch else (job.begin, 0)
+        steps = range(begun, begun + job.last_step - job.begin)  # the most that there may be
+        is_evaluated = None if base_batch else job.is_evaluated
         # Workers are forked first, so that they hold none of the gang's connections and nothing of the model.
-        with feeding(workload, job.plan, rank, job.seed, range(job.begin, job.last_step), job.is_evaluated) as feed:
+        with feeding(workload, job.plan, rank, job.seed, steps, is_evaluated, first) as feed:
             with process_group(job.plan, rank, rendezvous, device) as mesh:
-                return _train(job, workload, device, mesh, rank, reporter, feed)
+                return _train(job, workload, device, mesh, rank, reporter, feed, begun)
     except budget.OutOfMemory as error:
         overrun = error.with_traceback(None)  # the traceback's frames hold memory that the next job needs
         overrun.__cause__ = overrun.__context__ = None
@@ -217,6 +225,14 @@ def _is_raised_by_others(error: BaseException) -> bool:
     return "raise" in (frame.line or "") and not any(Path(frame.filename).is_relative_to(folder) for folder in own)
 
 
+def _begun(job: Job) -> tuple[int, int]:
+    """Optimizer steps that were made before, and the position in the order of samples at which step 0 would begin."""
+    if job.resume is None or (begun := checkpoint.begun(job.checkpoint_root, job.resume)) is None:
+        return job.begin, 0
+    num_steps, num_samples = begun
+    return num_steps, num_samples - num_steps * job.plan.batch
+
+
 def _train(
     job: Job,
     workload: Workload,
@@ -225,6 +241,7 @@ def _train(
     rank: int,
     reporter: Reporter,
     feed: Feed,
+    begun: int,
 ) -> Literal["done", "stopped"]:
     warm_up(device, mesh)
     feed.open()
@@ -236,7 +253,14 @@ def _train(
     model = build_model(workload, job.plan, job.seed, device, mesh, _first_weights(job, workload))
     with budget.enforce(device, baseline, job.budget_bytes) as held:
         optimizer = make_optimizer(workload, model, job.plan.layout, mesh, job.steps)
-        run = _Run(job, workload, device, mesh, rank, reporter, held, model, optimizer, feed)
+        if (scaling := updates_of(model).scaling) is not None:
+            scaling.scale = job.plan.batch / scaling.base_batch
+            if scaling.scale < 1:
+                raise WorkloadError(
+                    f"AdaScale takes batches of at least base_batch, which is {scaling.base_batch}, and the plan has "
+                    f"{job.plan.batch}"
+                )
+        run = _Run(job, workload, device, mesh, rank, reporter, held, model, optimizer, feed, begun)
         return run.train()
 
 
@@ -275,6 +299,7 @@ class _Run:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     feed: Feed
+    begun: int  # optimizer steps that earlier attempts have made
     checkpoint_seconds: float = 0.0  # time that the last checkpoint took
     checkpoint_at: float = -math.inf  # when it was done, by the monotonic clock
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED_STEPS))
@@ -289,31 +314,53 @@ class _Run:
         if job.best is not None and job.best[1] <= start // job.each:  # a later one is evaluated again
             self.best = job.best
         expect_agreement(self.model, self.mesh, "before they train")
-        measured_step = min(start + MEASURED_STEP, job.last_step - 1)
+        measured_step = self.begun + min(MEASURED_STEP, job.last_step - 1 - start)
         losses: list[float] = []
         if job.last_step == 0:
             self._report(0)
-        for step in range(start, job.last_step):
-            self.present_step = step
+        step, done, reported = self.begun, self._done(start), start  # optimizer steps, and as how many they count
+        while done < job.last_step:
+            self.present_step = done
             began = time.perf_counter()
             with self.held.during(Phase.STEP):
-                loss, stop = self._agree(self._step(step, measured=step == measured_step))  # waits for all ranks
-            updates_of(self.model).end_step()
-            if step == start:
+                loss, stop = self._agree(self._step(step, done, measured=step == measured_step))  # waits for all ranks
+            if step == self.begun:
                 expect_agreement(self.model, self.mesh, "after their first step")
             if step > measured_step:  # the steps before it warm up, and the measured one runs under a profiler
                 self.step_seconds.append(time.perf_counter() - began)
                 self.num_timed += 1
             if not math.isfinite(loss):
-                raise NonFiniteLoss(f"the training loss became {loss} at step {step + 1}: lower the learning rate")
+                raise NonFiniteLoss(f"the training loss became {loss} at step {done + 1}: lower the learning rate")
             losses.append(loss)
-            done = step + 1
-            if job.is_evaluated(done):
-                self._report(done, sum(losses) / len(losses))
+            step, done = step + 1, self._end_step(done)
+            due = [one for one in range(reported + 1, min(done, job.last_step) + 1) if job.is_evaluated(one)]
+            for one in due:  # several where a step counts as more than there are between reports
+                self._report(one, sum(losses) / len(losses), keeps=one == due[-1])
+            reported = min(done, job.last_step)
+            if due:
                 losses.clear()
             if stop and done < job.last_step:
                 return "stopped"
         return "done"
+
+    def _done(self, start: int) -> int:
+        """The number of steps that count as done: ``start``, or more where AdaScale counts them."""
+        scaling = updates_of(self.model).scaling
+        if scaling is None:
+            return start
+        if not scaling.num_steps:  # new, or from a checkpoint that was written without it
+            scaling.progress, scaling.num_steps = float(start), self.begun
+            scaling.num_samples = self.begun * self.job.plan.batch
+        return int(scaling.progress + ROUNDING)
+
+    def _end_step(self, done: int) -> int:
+        """The number of steps that count as done after an update, before which ``done`` were."""
+        updates, after = updates_of(self.model), done + 1
+        if updates.scaling is not None:
+            updates.scaling.end_step(self.job.plan.batch)
+            after = int(updates.scaling.progress + ROUNDING)
+        updates.end_step(min(after, self.job.steps) - min(done, self.job.steps))
+        return after
 
     def _resume(self) -> int:
         """Load the checkpoint to resume from, and return its optimizer step; 0 if there is none to resume from.
@@ -337,9 +384,9 @@ class _Run:
             updates_of(self.model).skip(self.job.begin)
         return resume.step * self.job.each
 
-    def _step(self, step: int, measured: bool) -> Tensor:
+    def _step(self, step: int, done: int, measured: bool) -> Tensor:
         updates_of(self.model).step = step
-        self.workload.on_step(step, self.job.steps, self.optimizer)
+        self.workload.on_step(done, self.job.steps, self.optimizer)
         if not measured:
             with self.held.settling():
                 return self._train_step(self._batches(step))
@@ -392,7 +439,7 @@ class _Run:
             self.phase_losses.setdefault(name, []).append(total * share)
         return totals[0] * share, stops > 0
 
-    def _report(self, step: int, train_loss: float | None = None) -> None:
+    def _report(self, step: int, train_loss: float | None = None, *, keeps: bool = True) -> None:
         """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""
         collected = Collected(self.workload) if has_summary(self.workload) else None
         with self.held.during(Phase.EVALUATION):
@@ -416,7 +463,7 @@ class _Run:
             if self.step_seconds:
                 self.reporter.timed(median(self.step_seconds), self.num_timed)
             self.reporter.metrics(step // self.job.each, values)
-        if step and (is_best or step == self.job.last_step or self._checkpoint_is_due()):
+        if keeps and step and (is_best or step == self.job.last_step or self._checkpoint_is_due()):
             self._checkpoint(step)
 
     def _is_best(self, step: int, values: Mapping[str, float]) -> bool:

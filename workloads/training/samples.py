@@ -14,13 +14,13 @@ ROUNDS = 6
 _MULTIPLIERS = (0x1FE4C1C5BF58476D, 0x14D049BB133111EB)  # odd, with about as many ones as zeros
 
 
-def batch_indices(num_train: int, batch: int, step: int, seed: int) -> Tensor:
+def batch_indices(num_train: int, batch: int, step: int, seed: int, first: int = 0) -> Tensor:
     """Indices of the training samples of optimizer step ``step``, shape [batch].
 
     Each epoch is one shuffle, and batches run across epochs without a gap. The indices depend only on the arguments, so
-    a trial continues with the same samples under another plan.
+    a trial continues with the same samples under another plan. ``first`` is the position at which step 0 begins.
     """
-    positions = torch.arange(step * batch, (step + 1) * batch)
+    positions = torch.arange(step * batch, (step + 1) * batch) + first
     parts = []
     for epoch in range(int(positions[0]) // num_train, int(positions[-1]) // num_train + 1):
         generator = torch.Generator().manual_seed(hash((seed, epoch)))

@@ -40,7 +40,7 @@ from workloads.training.checkpoints.name import CheckpointName, written_checkpoi
 from workloads.training.checkpoints.retention import outdated
 from workloads.training.checkpoints.safe_reader import SafeReader
 from workloads.training.faults import StorageFault
-from workloads.training.updates.update import averages_of, updates_of
+from workloads.training.updates.update import averages_of, previous_gradients_of, updates_of
 
 
 def save(
@@ -86,6 +86,15 @@ def load(
     folder = checkpoint.folder(root)
     with explained(f"the checkpoint of step {checkpoint.step} cannot be read from {folder.parent}"):
         _load(folder, model, optimizer, with_options)
+
+
+def begun(root: Path, checkpoint: CheckpointName) -> tuple[int, int] | None:
+    """Optimizer steps and samples before a checkpoint of a training with AdaScale; None if it does not say so."""
+    try:
+        state = json.loads((checkpoint.folder(root) / "scalars.json").read_text())["updates"]["adascale"]
+        return (state["num_steps"], state["num_samples"]) if state else None
+    except (OSError, ValueError, KeyError):  # loading it, on all ranks together, says why
+        return None
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
@@ -141,7 +150,7 @@ def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Opti
         tensors, scalars = _optimizer_state(model, optimizer, _prefix(optimizer))
         attributes = forward_state(model).named_attributes()
         held = {f"attribute/{name}": value for name, value in attributes.items() if isinstance(value, Tensor)}
-        state = {**_model_state(model), **_average_state(model), **tensors, **held}
+        state = {**_model_state(model), **_kept_state(model), **tensors, **held}
         with _quiet():
             writer = FileSystemWriter(staged, sync_files=True)
             written = dcp_save(state, storage_writer=writer, no_dist=not dist.is_initialized())
@@ -187,8 +196,8 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
         if key.startswith("attribute/") and isinstance(entry, TensorStorageMetadata)
     }
     tensors |= {f"attribute/{name}": tensor for name, tensor in held.items()}
-    _begin_averages(model, stored)
-    tensors |= _average_state(model)
+    _begin_kept(model, stored)
+    tensors |= _kept_state(model)
     with _quiet():
         dcp_load({**_model_state(model), **tensors}, storage_reader=reader, no_dist=not dist.is_initialized())
     for key, fields in scalars["state"].items():
@@ -220,17 +229,23 @@ def _exported_names(model: nn.Module) -> dict[str, str]:
     return found
 
 
-def _average_state(model: nn.Module) -> dict[str, Tensor]:
-    averages = averages_of(model)
-    named = ((name, averages.get(parameter)) for name, parameter in model.named_parameters())
-    return {f"average/{name}": average for name, average in named if average is not None}
+def _kept_state(model: nn.Module) -> dict[str, Tensor]:
+    kept = {"average": averages_of(model), "gradient": previous_gradients_of(model)}
+    return {
+        f"{kind}/{name}": tensors[parameter]
+        for kind, tensors in kept.items()
+        for name, parameter in model.named_parameters()
+        if parameter in tensors
+    }
 
 
-def _begin_averages(model: nn.Module, stored: Collection[str]) -> None:
-    """Make memory for the averages that are ``stored``; a parameter that has none there gets one when it trains."""
-    averages = updates_of(model).averages
-    if averages is not None:
-        averages.begin(one for name, one in model.named_parameters() if f"average/{name}" in stored)
+def _begin_kept(model: nn.Module, stored: Collection[str]) -> None:
+    """Make memory for the averages and gradients that are ``stored``; a parameter that has none there gets one when it
+    trains."""
+    updates = updates_of(model)
+    for kind, kept in (("average", updates.averages), ("gradient", updates.scaling)):
+        if kept is not None:
+            kept.begin(one for name, one in model.named_parameters() if f"{kind}/{name}" in stored)
 
 
 def _prefix(optimizer: torch.optim.Optimizer) -> str:

@@ -62,16 +62,23 @@ class Feed(Protocol):
 
 @contextmanager
 def feeding(
-    workload: Workload, plan: Plan, rank: int, seed: int, steps: range, is_evaluated: Callable[[int], bool]
+    workload: Workload,
+    plan: Plan,
+    rank: int,
+    seed: int,
+    steps: range,
+    is_evaluated: Callable[[int], bool] | None,
+    first: int = 0,
 ) -> Iterator[Feed]:
     """Yields the feed of ``rank`` for ``steps``; ``is_evaluated`` says whether an evaluation follows that many steps.
 
+    None: that is not known, so workers do not read for evaluations. ``first`` is the number of samples before step 0.
     Raises ``DataFault`` if one of its workers dies.
     """
     if not defines(workload, "dataset"):
-        yield IndexFeed(workload, plan, rank, seed)
+        yield IndexFeed(workload, plan, rank, seed, first)
         return
-    feed = DatasetFeed(workload, plan, rank, seed, steps, is_evaluated)
+    feed = DatasetFeed(workload, plan, rank, seed, steps, is_evaluated, first)
     try:
         yield feed
     except RuntimeError as error:
@@ -112,9 +119,9 @@ class Repeated:
 class IndexFeed:
     """Calls ``train_batch`` and ``eval_batch``."""
 
-    def __init__(self, workload: Workload, plan: Plan, rank: int, seed: int) -> None:
+    def __init__(self, workload: Workload, plan: Plan, rank: int, seed: int, first: int = 0) -> None:
         self._workload, self._plan, self._rank, self._seed = workload, plan, rank, seed
-        self._order = Order(workload, seed)
+        self._order = Order(workload, seed, first)
         self._draws_samples = False  # whether ``train_batch`` draws random numbers
 
     @property
@@ -165,10 +172,17 @@ class DatasetFeed:
     """Reads the data set of the workload, itself or in worker processes."""
 
     def __init__(
-        self, workload: Workload, plan: Plan, rank: int, seed: int, steps: range, is_evaluated: Callable[[int], bool]
+        self,
+        workload: Workload,
+        plan: Plan,
+        rank: int,
+        seed: int,
+        steps: range,
+        is_evaluated: Callable[[int], bool] | None,
+        first: int = 0,
     ) -> None:
         self._workload, self._plan, self._rank, self._seed = workload, plan, rank, seed
-        self._order, self._reader = Order(workload, seed), Reader(workload, seed)
+        self._order, self._reader = Order(workload, seed, first), Reader(workload, seed)
         self._steps, self._is_evaluated = steps, is_evaluated
         self._workers: Any = None  # torch's iterator, which yields the batches of ``_requests``
         self._num_left = 0  # batches of an earlier step that nobody has taken
@@ -206,7 +220,8 @@ class DatasetFeed:
 
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
         num = self._workload.num_eval
-        batches = self._batches(self._of_evaluation(0))
+        requests = self._of_evaluation(0)
+        batches = self._batches(requests) if self._is_evaluated else map(self._reader.read, requests)
         for part in evaluation_slices(num, self._plan, self._rank):
             yield next(batches), part < num  # not ``zip``, which holds what it has yielded
 
@@ -258,11 +273,11 @@ class DatasetFeed:
 
     def _requests(self) -> Iterator[Request]:
         """All that the training will ask for; a training without steps is evaluated once."""
-        if not self._steps:
+        if not self._steps and self._is_evaluated:
             yield from self._of_evaluation(0)
         for step in self._steps:
             yield from self._of_step(step)
-            if self._is_evaluated(step + 1):
+            if self._is_evaluated and self._is_evaluated(step + 1):
                 yield from self._of_evaluation(step)
 
     def _of_step(self, step: int) -> list[Request]:

@@ -48,8 +48,9 @@ def lengths_of(workload: Workload, split: SetName) -> Tensor | None:
 class Order:
     """The samples of each optimizer step. Epochs follow each other without a gap."""
 
-    def __init__(self, workload: Workload, seed: int) -> None:
-        self._workload, self._seed = workload, seed
+    def __init__(self, workload: Workload, seed: int, first: int = 0) -> None:
+        """``first`` is the number of samples before step 0, if earlier steps had another batch."""
+        self._workload, self._seed, self._first = workload, seed, first
         self._is_own = defines(workload, "order")
         self._in_order = defines(workload, "dataset") and is_iterable(opened_dataset(workload, "train"))
         self._epochs: dict[int, Tensor] = {}  # those of the workload's own order that the last step needed
@@ -65,7 +66,7 @@ class Order:
     def places(self, step: int, batch: int) -> Tensor:
         """Epoch, position in the epoch, and index of each sample of a step, shape [batch, 3]."""
         length = self.epoch_length
-        positions = torch.arange(step * batch, (step + 1) * batch)
+        positions = torch.arange(step * batch, (step + 1) * batch) + self._first
         epochs, inside = positions // length, positions % length
         if self._in_order:
             indices = inside
@@ -75,7 +76,7 @@ class Order:
             indices = torch.cat(parts)
             self._epochs = {last: self._epochs[last]}
         else:
-            indices = batch_indices(length, batch, step, self._seed)
+            indices = batch_indices(length, batch, step, self._seed, self._first)
         return torch.stack([epochs, inside, indices], 1)
 
     def epoch(self, epoch: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -21,24 +21,41 @@ def global_norm(parameters: Iterable[Tensor], stages: dist.ProcessGroup | None) 
     Each number counts once, whichever ranks hold it: the squares of shards are summed over the ranks that hold
     different ones, and at last over the pipeline's ``stages``. All ranks call it after gradients have been reduced.
     """
+
+    def squares(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        norms = torch._foreach_norm([gradient for _, gradient in pairs], 2, torch.float32)
+        return torch.stack(list(norms)).square().sum(0, keepdim=True)
+
+    return global_sums(parameters, stages, squares, 1)[0].sqrt()
+
+
+def global_sums(
+    parameters: Iterable[Tensor],
+    stages: dist.ProcessGroup | None,
+    sums_of: Callable[[Sequence[tuple[Tensor, Tensor]]], Tensor],
+    num: int,
+) -> Tensor:
+    """Sums over all numbers of all gradients of the model, shape [num], equal on every rank.
+
+    ``sums_of`` gives those of this rank's parts of some gradients, each with its parameter.
+    """
     device: torch.device | None = None
-    squares: dict[tuple[dist.ProcessGroup, ...], list[Tensor]] = {}
+    parts: dict[tuple[dist.ProcessGroup, ...], list[tuple[Tensor, Tensor]]] = {}
     for parameter, gradient in _gradients(parameters):
         device = device or parameter.device
         # Ranks with the same shards have the same entries, even for parameters that no rank has used.
-        found = squares.setdefault(_groups_of(parameter), [])
+        found = parts.setdefault(_groups_of(parameter), [])
         if gradient is not None:
-            found.append(gradient)
-    total = torch.zeros((), device=device)
-    for groups, gradients in squares.items():
-        norms = torch._foreach_norm(gradients, 2, torch.float32) if gradients else []
-        mine = torch.stack(list(norms)).square().sum() if norms else torch.zeros((), device=device)
+            found.append((parameter, gradient))
+    total = torch.zeros(num, device=device)
+    for groups, pairs in parts.items():
+        mine = sums_of(pairs) if pairs else torch.zeros(num, device=device)
         for group in groups:
             dist.all_reduce(mine, group=group)
         total = total + mine
     if stages is not None:
         dist.all_reduce(total, group=stages)
-    return total.sqrt()
+    return total
 
 
 def clip(parameters: Iterable[Tensor], norm: Tensor, limit: float) -> None:

@@ -26,6 +26,7 @@ from workloads.options import Options
 from workloads.parallel.apply import spread_optimizer
 from workloads.protocol import Phase, Workload
 from workloads.refusals import WorkloadError, expect_optimizer
+from workloads.training.updates.adascale import AdaScale
 from workloads.training.updates.averages import Averages
 from workloads.training.updates.loss_scale import LossScale
 from workloads.training.updates.norms import clip, global_norm
@@ -49,6 +50,7 @@ class Updates:
     stages: dist.ProcessGroup | None = None
     replicas: dist.ProcessGroup | None = None
     averages: Averages | None = None
+    scaling: AdaScale | None = None
     scale: LossScale | None = None
     schedules: list[Schedules] = field(default_factory=list)
     phases: Sequence[Phase] = ()
@@ -72,11 +74,12 @@ class Updates:
         """The context in which the model has its averaged weights, if it averages any."""
         return self.averages.used() if self.averages is not None else nullcontext()
 
-    def end_step(self) -> None:
-        """Call it after each step: the schedulers of optimizers that had a turn go on."""
+    def end_step(self, num: int = 1) -> None:
+        """Call it after each step, which counts as ``num``: the schedulers of optimizers that had a turn go on."""
         for number, schedules in enumerate(self.schedules):
             if not self.phases or number in self.turns:
-                schedules.step()
+                for _ in range(num):
+                    schedules.step()
 
     def after_evaluation(self, workload: Workload, metrics: Mapping[str, float]) -> None:
         """Call the workload's ``on_evaluate``, which may step schedulers."""
@@ -93,12 +96,16 @@ class Updates:
     def state(self) -> dict[str, Any]:
         """All of it that a resumed run needs and that is no tensor, as JSON holds it."""
         scale = [self.scale.scale, self.scale.num_good] if self.scale is not None else None
-        return {"schedulers": [schedules.state() for schedules in self.schedules], "loss_scale": scale}
+        scaling = self.scaling.state() if self.scaling is not None else None
+        schedulers = [schedules.state() for schedules in self.schedules]
+        return {"schedulers": schedulers, "loss_scale": scale, "adascale": scaling}
 
     def load(self, state: dict[str, Any], *, with_options: bool) -> None:
         """Continue from what ``state`` returned; without the options of the optimizer, schedulers stay new."""
         if self.scale is not None and state.get("loss_scale"):
             self.scale.scale, self.scale.num_good = state["loss_scale"]
+        if self.scaling is not None and state.get("adascale"):
+            self.scaling.load(state["adascale"])
         stored = state.get("schedulers", [])
         for number, schedules in enumerate(self.schedules if with_options else ()):
             schedules.load(stored[number] if number < len(stored) else [])
@@ -117,9 +124,9 @@ class Updates:
             first = optimizer.register_step_pre_hook(self._unscale)
             hooks = optimizer._optimizer_step_pre_hooks
             cast(OrderedDict[int, Any], hooks).move_to_end(first.id, last=False)  # before the hooks of users
-        if self.options.clip_norm is not None or self.averages is not None:
+        if self.options.clip_norm is not None or self.averages is not None or self.scaling is not None:
             optimizer.register_step_pre_hook(self._before)
-        if self.averages is not None:
+        if self.averages is not None or self.scaling is not None:
             optimizer.register_step_post_hook(partial(self._after, every))
         schedules = Schedules(workload, optimizer, steps)
         self.schedules.append(schedules)
@@ -133,12 +140,17 @@ class Updates:
         parameters = list(_parameters(optimizer))
         if self.averages is not None:
             self.averages.begin(parameters)
+        if self.scaling is not None:
+            self.scaling.measure(parameters, self.stages)
+            self.scaling.raise_rates(optimizer)
         if self.options.clip_norm is not None:
             clip(parameters, global_norm(parameters, self.stages), self.options.clip_norm)
 
     def _after(self, every: int, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        assert self.averages is not None
-        self.averages.update(_parameters(optimizer), self.step, every)
+        if self.scaling is not None:
+            self.scaling.restore_rates(optimizer)
+        if self.averages is not None:
+            self.averages.update(_parameters(optimizer), self.step, every)
 
 
 def make_optimizer(
@@ -150,7 +162,10 @@ def make_optimizer(
     """
     workload.trial = replace(workload.trial, steps=steps)
     updates_of(model).forget()
-    updates = model.__dict__[_NAME] = _new_updates(options_of(workload), layout, mesh)
+    options = options_of(workload)
+    updates = model.__dict__[_NAME] = _new_updates(options, layout, mesh)
+    if (base_batch := scaled_from(workload)) is not None:
+        updates.scaling = AdaScale(base_batch)
 
     def spread(own: Optimizer, every: int = 1) -> Optimizer:
         schedules = updates.prepared(workload, own, -(-steps // every), every)
@@ -162,9 +177,20 @@ def make_optimizer(
     if not updates.phases:
         return spread(expect_optimizer(workload.optimizer(model), workload.optimizer))
     expect_plan_for_phases(layout)
+    if updates.scaling is not None:
+        raise WorkloadError(
+            "the workload trains in phases, whose gradients are of several losses, and AdaScale knows one learning "
+            "rate: use scale_lr: none"
+        )
     made = [spread(optimizer_of(phase, model), phase.every) for phase in updates.phases]
     updates.phased = PhasedOptimizer(updates.phases, made, model)
     return updates.phased
+
+
+def scaled_from(workload: Workload) -> int | None:
+    """The batch that the learning rate and the steps of the candidate are meant for, if AdaScale scales both."""
+    options = options_of(workload)
+    return (options.base_batch or workload.default_batch) if options.scale_lr == "adascale" else None
 
 
 def expect_reduction(workload: Workload, layout: Layout) -> None:
@@ -189,6 +215,21 @@ def averages_of(model: nn.Module) -> dict[Tensor, Tensor]:
     """The average of each parameter that has one."""
     averages = updates_of(model).averages
     return averages.of if averages is not None else {}
+
+
+def previous_gradients_of(model: nn.Module) -> dict[Tensor, Tensor]:
+    """The gradient of each parameter in the step before, where AdaScale compares it with the present one."""
+    scaling = updates_of(model).scaling
+    return scaling.previous if scaling is not None else {}
+
+
+def kept_of(model: nn.Module) -> dict[Tensor, list[Tensor]]:
+    """Tensors like a parameter that are kept for it between steps, besides the states of the optimizer."""
+    kept: dict[Tensor, list[Tensor]] = {}
+    for one in (averages_of(model), previous_gradients_of(model)):
+        for parameter, tensor in one.items():
+            kept.setdefault(parameter, []).append(tensor)
+    return kept
 
 
 def _new_updates(options: Options, layout: Layout, mesh: DeviceMesh | None) -> Updates:
