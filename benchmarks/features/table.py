@@ -95,12 +95,12 @@ REDUCTIONS: tuple[Feature, ...] = tuple(
 """Adasum's curve depends on the number of replicas, so each is compared with as many that do not divide their share."""
 
 SCALED: tuple[Feature, ...] = (
-    _update("AdaScale", (*EVERY, KEPT), scale_lr="adascale", base_batch=2, **_SGD),
+    _update("AdaScale", (*EVERY, KEPT), scale_lr="adascale", base_batch=5, **_SGD),
     _update(
         "AdaScale, clipped, EMA, cosine",
         SEVERAL,
         scale_lr="adascale",
-        base_batch=2,
+        base_batch=5,
         clip_norm=0.1,
         ema_decay=0.7,
         schedule="cosine",

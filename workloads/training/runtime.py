@@ -306,6 +306,7 @@ class _Run:
     num_timed: int = 0
     phase_losses: dict[str, list[float]] = field(default_factory=dict)  # since the last report
     present_step: int = 0
+    mean_loss: float = math.nan  # of the steps since the last report but one
     best: tuple[float, int] | None = None  # the best value of a trial that counts by it, and its step
 
     def train(self) -> Literal["done", "stopped"]:
@@ -314,11 +315,12 @@ class _Run:
         if job.best is not None and job.best[1] <= start // job.each:  # a later one is evaluated again
             self.best = job.best
         expect_agreement(self.model, self.mesh, "before they train")
-        measured_step = self.begun + min(MEASURED_STEP, job.last_step - 1 - start)
+        measured_step = self.begun + self._measured_step(start)
         losses: list[float] = []
         if job.last_step == 0:
             self._report(0)
-        step, done, reported = self.begun, self._done(start), start  # optimizer steps, and as how many they count
+        step, done = self.begun, self._done(start)  # optimizer steps, and as how many they count
+        self._report_all(start, done)  # where a trial was paused within them
         while done < job.last_step:
             self.present_step = done
             began = time.perf_counter()
@@ -332,12 +334,8 @@ class _Run:
             if not math.isfinite(loss):
                 raise NonFiniteLoss(f"the training loss became {loss} at step {done + 1}: lower the learning rate")
             losses.append(loss)
-            step, done = step + 1, self._end_step(done)
-            due = [one for one in range(reported + 1, min(done, job.last_step) + 1) if job.is_evaluated(one)]
-            for one in due:  # several where a step counts as more than there are between reports
-                self._report(one, sum(losses) / len(losses), keeps=one == due[-1])
-            reported = min(done, job.last_step)
-            if due:
+            before, step, done = done, step + 1, self._end_step(done, sum(losses) / len(losses))
+            if self._report_all(before, done):
                 losses.clear()
             if stop and done < job.last_step:
                 return "stopped"
@@ -351,13 +349,33 @@ class _Run:
         if not scaling.num_steps:  # new, or from a checkpoint that was written without it
             scaling.progress, scaling.num_steps = float(start), self.begun
             scaling.num_samples = self.begun * self.job.plan.batch
+        self.mean_loss = scaling.mean_loss
         return int(scaling.progress + ROUNDING)
 
-    def _end_step(self, done: int) -> int:
-        """The number of steps that count as done after an update, before which ``done`` were."""
-        updates, after = updates_of(self.model), done + 1
+    def _measured_step(self, start: int) -> int:
+        """The number of optimizer steps before the measured one; not 0 if there may be more than one."""
+        scaling, most = updates_of(self.model).scaling, self.job.last_step - start - 1
+        fewest = math.ceil((most + 1) / scaling.scale) - 1 if scaling is not None else most
+        return min(MEASURED_STEP, max(fewest, min(most, 1)))
+
+    def _report_all(self, before: int, done: int) -> bool:
+        """Report for all steps that are to be evaluated after ``before`` and up to ``done``; says whether there were.
+
+        They are several where a step counts as more than there are between reports.
+        """
+        due = [one for one in range(before + 1, min(done, self.job.last_step) + 1) if self.job.is_evaluated(one)]
+        for one in due:
+            self._report(one, self.mean_loss, keeps=one == due[-1])
+        return bool(due)
+
+    def _end_step(self, done: int, loss: float) -> int:
+        """The number of steps that count as done after an update, before which ``done`` were.
+
+        ``loss`` is the mean since the last report.
+        """
+        updates, after, self.mean_loss = updates_of(self.model), done + 1, loss
         if updates.scaling is not None:
-            updates.scaling.end_step(self.job.plan.batch)
+            updates.scaling.end_step(self.job.plan.batch, loss)
             after = int(updates.scaling.progress + ROUNDING)
         updates.end_step(min(after, self.job.steps) - min(done, self.job.steps))
         return after

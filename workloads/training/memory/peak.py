@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.profiler import profile
 from torch.distributed.tensor import DTensor
 
-from workloads.training.updates.update import averages_of
+from workloads.training.updates.update import kept_of
 
 
 def measure_peak(
@@ -37,11 +37,13 @@ def measure_peak(
 
 
 def state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of this rank's parameters, their averages, buffers, gradients and optimizer states; a shared storage counts
-    once."""
+    """Bytes of this rank's parameters, what is kept for each, buffers, gradients and optimizer states.
+
+    A shared storage counts once.
+    """
     tensors: list[Tensor] = [*model.parameters(), *model.buffers()]
     tensors += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    tensors += averages_of(model).values()
+    tensors += [tensor for kept in kept_of(model).values() for tensor in kept]
     tensors += [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
     storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in local)}

@@ -39,7 +39,8 @@ class AdaScale:
 
     ``previous`` has the gradient of each parameter in the step before. ``variance`` (σ² / S) and ``square`` (μ²) are
     exponential averages that begin with 0, and ``weight`` is that of their terms so far. ``progress`` counts steps of
-    the base batch, ``num_steps`` those that were made, and ``num_samples`` their samples.
+    the base batch, ``num_steps`` those that were made, and ``num_samples`` their samples. ``mean_loss`` is
+    that of the last report.
     """
 
     base_batch: int
@@ -53,6 +54,7 @@ class AdaScale:
     progress: float = 0.0
     num_steps: int = 0
     num_samples: int = 0
+    mean_loss: float = 0.0
     _rates: list[Any] = field(default_factory=list)
 
     @torch.no_grad()
@@ -106,8 +108,9 @@ class AdaScale:
         for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate
 
-    def end_step(self, batch: int) -> None:
+    def end_step(self, batch: int, mean_loss: float) -> None:
         """Count a step with ``batch`` samples."""
+        self.mean_loss = mean_loss
         self.progress += self.gain
         self.num_steps += 1
         self.num_samples += batch
@@ -124,7 +127,7 @@ class AdaScale:
         self.variance /= self.scale
 
 
-_STORED = ("previous_norm", "variance", "square", "weight", "progress", "num_steps", "num_samples")
+_STORED = ("previous_norm", "variance", "square", "weight", "progress", "num_steps", "num_samples", "mean_loss")
 
 
 def gain_of(scale: float, variance: float, square: float) -> float:
