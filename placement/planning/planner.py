@@ -33,7 +33,7 @@ from estimators.axes import Spread
 from estimators.devices.assumed import ASSUMED_CPU
 from estimators.devices.kind import DeviceKind
 from estimators.learned_seconds import factor_for
-from estimators.model import Divisions, Layout
+from estimators.model import Divisions, Layout, Plan
 from placement.option import NoPlan, Option
 from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.question import Question, degrees
@@ -55,7 +55,9 @@ def choose(question: Question) -> Answer:
     """Choose the plan of a candidate, with the plans that it was compared with."""
     search = PlanChoice(question)
     answer = search.ask()
-    return replace(answer, options=search.compared(answer)) if isinstance(answer, ChosenPlan) else answer
+    if question.plan is not None or not isinstance(answer, ChosenPlan):
+        return answer
+    return replace(answer, options=search.compared(answer))
 
 
 class PlanChoice:
@@ -77,6 +79,8 @@ class PlanChoice:
         """
         if Layout() not in self._profile.curves:
             return Untraced(Layout())
+        if self._question.plan is not None:
+            return self._given(self._question.plan)
         examined = self._examined(left_out)
         if (first := next(examined, None)) is None:
             return NoPlan(nothing_allowed(self._question, self._rows))
@@ -89,6 +93,28 @@ class PlanChoice:
         is_wide = any(row.way == Spread(**answer.plan.values) for row in self._wide)
         why = f"; the fastest on at most {self._share} devices, which there are for each candidate" if is_wide else ""
         return replace(answer, reason=answer.reason + why + hints)
+
+    def _given(self, plan: Plan) -> Answer:
+        """The plan that the study gives, if it fits."""
+        words = f"the plan that the study gives ({plan})"
+        if plan.batch != self._question.batch:
+            return NoPlan(
+                f"{words} trains {plan.batch} samples in a step, and the candidate's batch has {self._question.batch}"
+            )
+        capacities = sorted((device.capacity_mib for device in self._cluster.devices), reverse=True)
+        if len(capacities) < plan.world_size:
+            return NoPlan(f"{words} needs {plan.world_size} devices, and there are {len(capacities)}")
+        for layout in plan.layouts:
+            if layout in self._profile.refusals:
+                return NoPlan(f"{words} cannot be traced: {self._profile.refusals[layout]}")
+            if layout not in self._profile.curves:
+                return Untraced(layout)
+        way, offered_mib = Spread(**plan.values), capacities[plan.world_size - 1]
+        option = self._traced.option(way, plan.micro_batch, plan.num_micro_batches, offered_mib)
+        answer = pick([option], self._question)
+        if not isinstance(answer, ChosenPlan):
+            return answer
+        return replace(answer, reason=f"{answer.reason}; the study gives this plan")
 
     def compared(self, chosen: ChosenPlan) -> tuple[Option, ...]:
         """The options of ``ChosenPlan.options``. Seconds are None if the speed of the devices is not known."""

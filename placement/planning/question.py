@@ -13,6 +13,7 @@ from estimators.constraints import Constraints
 from estimators.devices.kind import DeviceKind
 from estimators.learned_seconds import SlowDowns
 from estimators.memory import GPU_MARGIN, NO_EXTRA, VIRTUAL_MARGIN, Extra, Margin
+from estimators.model import Plan
 from estimators.profile import ModelProfile
 from placement.model import Cluster
 
@@ -24,7 +25,8 @@ class Question:
     ``kind`` gives the speed of the devices and of their links, by which plans are ordered; if it is None, that of a CPU
     is assumed, and ``share`` does not count. ``share`` is the number of devices for each candidate. ``extra`` bytes per
     rank, and the ``margin`` for these devices, are added to every prediction. ``slow_downs`` are what the family has
-    learned about predicted seconds. Raises ``ValueError`` for an empty cluster: a candidate is not infeasible merely
+    learned about predicted seconds. ``plan`` is the one that the study gives, and then the answer is this plan, or why
+    it is not possible. Raises ``ValueError`` for an empty cluster: a candidate is not infeasible merely
     because the devices are not there yet.
     """
 
@@ -35,6 +37,7 @@ class Question:
     share: int = 1
     extra: Extra = NO_EXTRA
     slow_downs: SlowDowns = field(default_factory=dict)
+    plan: Plan | None = None
     margin: Margin = field(init=False)
 
     def __post_init__(self) -> None:

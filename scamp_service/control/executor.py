@@ -121,6 +121,7 @@ class Demand:
     that has any. ``share`` is the number of devices for each of the candidates that may run at the same time. ``past``
     are the runs of its family, whose times correct the predicted seconds of a step. A trace may take ``trace_seconds``
     of processor time. ``evaluation`` is what its own and its family's evaluations needed beyond their trace.
+    ``plan`` is the one that the study gives, if any.
     """
 
     candidate: Candidate
@@ -131,6 +132,7 @@ class Demand:
     study_id: int = 0
     trace_seconds: int = TRACE_SECONDS
     evaluation: EvaluationExtra = NO_EVALUATION_EXTRA
+    plan: Plan | None = None
 
     def learned_bytes(self, layout: Layout) -> int:
         """Bytes that the family has learned to add under ``layout``."""

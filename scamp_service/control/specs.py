@@ -72,4 +72,5 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         one_shot=spec.search.one_shot,
         inherits=spec.search.inherits,
         predicted=spec.predicted,
+        plan=spec.given_plan,
     )

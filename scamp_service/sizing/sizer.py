@@ -259,7 +259,7 @@ class ProcessSizer:
         kind = self._kind_of(cluster)
         slow_downs = learn_slow_downs(demand.past, cluster.devices[0].kind, kind.sharing) if kind else {}
 
-        question = Question(profile, batch, cluster, kind, demand.share, slow_downs=slow_downs)
+        question = Question(profile, batch, cluster, kind, demand.share, slow_downs=slow_downs, plan=demand.plan)
 
         def ask(extra: Extra) -> Answer:
             return self._planner(replace(question, extra=replace(extra, evaluation=demand.evaluation)))

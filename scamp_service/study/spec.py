@@ -9,11 +9,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from estimators.axes import AXES
+from estimators.model import Plan
 from scamp_service.study.objective import PREDICTED, Objective
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.one_shot import SUPERNET, OneShot
@@ -158,12 +161,29 @@ class Budget(Strict):
         return self
 
 
+def plan_from(given: Mapping[str, Any]) -> Plan:
+    """The plan with these fields, as ``scamp plan --json`` prints them. Raises ``ValueError`` if it is none."""
+    known = {item.name: item for item in fields(Plan) if item.init}
+    if unknown := sorted(given.keys() - known.keys()):
+        raise ValueError(f"a plan has no {_listed(unknown)}; its fields are {', '.join(known)}")
+    for name, value in given.items():
+        wanted = type(AXES[name].default) if name in AXES else int
+        parts = value if wanted is tuple and isinstance(value, list | tuple) else [value]
+        if any(type(part) is not (int if wanted is tuple else wanted) for part in parts):
+            raise ValueError(f"{name} of a plan cannot be {value!r}")
+    try:
+        return Plan.from_json(given)
+    except TypeError:
+        raise ValueError("a plan needs micro_batch, the samples of one pass on one rank") from None
+
+
 class StudySpec(Strict):
     """The specification of a study.
 
     ``objectives`` are several at once; ``objective`` is then the leading one of them (see ``objectives.Objectives``),
     and otherwise the only one. ``start_with`` lists candidates to try first; ``fixed`` holds parameters of all
-    candidates. A candidate of ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it
+    candidates. ``plan`` is the plan of all of them, instead of the one that the planner chooses for each. A candidate
+    of ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it
     leaves out. ``constraints`` are expressions (see ``spaces.expression``) that every candidate satisfies, and
     ``predicted`` has bounds on what is predicted of it before it trains. An empty ``space`` is in the user's class, and
     not known yet (see ``sizing.submission_check.with_space``).
@@ -181,6 +201,7 @@ class StudySpec(Strict):
     search: SearchOptions = SearchOptions()
     stopping: Stopping = AshaOptions()
     budget: Budget = Budget()
+    plan: dict[Name, Any] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -212,6 +233,18 @@ class StudySpec(Strict):
             num_proposed = one_shot.candidates if one_shot else self.budget.trials
             self.search = self.search.model_copy(update={"sampler": sampler.settled(num_proposed)})
         return self
+
+    @field_validator("plan")
+    @classmethod
+    def _a_plan(cls, plan: dict[str, Any] | None) -> dict[str, Any] | None:
+        if plan is not None:
+            plan_from(plan)
+        return plan
+
+    @property
+    def given_plan(self) -> Plan | None:
+        """The plan of all candidates, if the study gives one."""
+        return None if self.plan is None else plan_from(self.plan)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -109,4 +109,5 @@ def demand_of(s: Snapshot, learned: Corrections, share: int, trial: Trial) -> De
         study.id,
         study.trace_seconds,
         evaluation_need([*past, *failures]),
+        study.plan,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from estimators.learning import Learned, Run
-from estimators.model import Candidate, Layout
+from estimators.model import Candidate, Layout, Plan
 from placement.model import Cluster
 from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.families import family
@@ -56,6 +56,7 @@ class StudyRules:
     inherits: bool = False  # whether its candidates may begin with weights of earlier ones
     predicted: Predicted = NO_BOUNDS  # bounds on what is predicted of a trial that has not trained yet
     launches_front: bool = False  # only trials on the Pareto front are launched, once every candidate is predicted
+    plan: Plan | None = None  # of all its candidates, if the study gives one
     exhausted: bool = False  # the sampler has nothing more to propose
     broken: str = ""  # why its trials all fail; empty if they do not
     regret_bound: float | None = None  # of what was found so far; None: not known

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from estimators.model import Plan
+from scamp_service.errors import InvalidInput
 from scamp_service.settings import ROOT
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
@@ -60,3 +62,18 @@ def test_evolution_draws_half_of_its_population_and_sizes_that_are_given_stay() 
     assert sizes() == (14, 7)
     assert sizes(population_size=8) == (8, 4) and sizes(sample_size=30) == (30, 30) and sizes(sample_size=3) == (14, 3)
     assert sizes(34, one_shot={"candidates": 30, "best": 3}) == (8, 4), "the sampler proposes the candidates alone"
+
+
+def test_a_study_may_give_the_plan_of_its_candidates() -> None:
+    given = {"micro_batch": 2, "num_micro_batches": 4, "pp": 2, "cut": [3, 5]}
+    spec = parse_study(study(plan=given))
+    assert spec.given_plan == Plan(2, 4, pp=2, cut=(3, 5))
+    assert StudySpec.model_validate(spec.to_json()).given_plan == spec.given_plan
+    for wrong, words in (
+        ({"micro_batch": 2, "stages": 2}, "a plan has no stages"),
+        ({"pp": 2}, "needs micro_batch"),
+        ({"micro_batch": 2, "cut": [3, 5]}, "needs pp > 1"),
+        ({"micro_batch": 2, "cut": "3-5", "pp": 2}, "cut of a plan cannot be"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            parse_study(study(plan=wrong))

@@ -1,0 +1,35 @@
+"""A plan that the study gives is the answer, or the reason says why it is not possible."""
+
+from __future__ import annotations
+
+from estimators.model import Plan
+from placement.option import NoPlan
+from placement.planning.answers import ChosenPlan, Untraced
+from placement.planning.planner import choose
+from placement.planning.question import Question
+from tests.placement.planning.test_planner import FOUR, Model
+
+
+def answer(plan: Plan, model: Model, batch: int = 8) -> ChosenPlan | NoPlan:
+    known = model.profile
+    while True:
+        found = choose(Question(known, batch, FOUR, plan=plan))
+        if not isinstance(found, Untraced):
+            return found
+        known.curves[found.layout] = model.curve(found.layout)  # type: ignore[index]
+
+
+def test_the_plan_that_a_study_gives_is_chosen_if_it_fits() -> None:
+    plan = Plan(1, 8, pp=2, cut=(3, 1), recompute=True, recomputed=(0,))
+    found = answer(plan, Model(30, 1))
+    assert isinstance(found, ChosenPlan) and found.plan == plan and "the study gives this plan" in found.reason
+
+
+def test_a_given_plan_that_is_not_possible_is_refused_with_its_reason() -> None:
+    for plan, model, words in (
+        (Plan(4), Model(30, 1), "trains 4 samples in a step, and the candidate's batch has 8"),
+        (Plan(1, dp_shard=8), Model(30, 1), "needs 8 devices, and there are 4"),
+        (Plan(8), Model(300, 1), "needs 401 MiB|needs 4"),
+    ):
+        found = answer(plan, model)
+        assert isinstance(found, NoPlan) and any(one in found.reason for one in words.split("|")), found
