@@ -14,12 +14,14 @@ from types import ModuleType
 from benchmarks.features import drawn_part, features_part
 from benchmarks.porting import ports_part
 from benchmarks.running.runner import run_parts
+from benchmarks.throughput import throughput_part
 
 COMMAND = "python -m benchmarks.runtime --results FILE --write PAGE"
 PARTS: Mapping[str, ModuleType] = {
     "features": features_part,
     "drawn": drawn_part,
     "ports": ports_part,
+    "throughput": throughput_part,
 }
 
 

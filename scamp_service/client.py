@@ -20,6 +20,7 @@ import httpx
 from httpx_sse import connect_sse
 
 from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, ScampError, Unavailable
+from scamp_service.sent_class import bundle_class
 from scamp_service.study.parse import parse_study
 from scamp_service.study.user_code import bundle_code as bundle_code
 
@@ -101,6 +102,7 @@ class Client:
         self,
         spec: Mapping[str, Any] | Path,
         *,
+        workload: type | None = None,
         code: bytes | None = None,
         working_dir: Path | None = None,
         idempotency_key: str | None = None,
@@ -108,6 +110,7 @@ class Client:
         """Create a study from a mapping or a YAML file, and return it.
 
         With a YAML file, the workload file that it names is uploaded too. ``code`` is a zip from ``bundle_code``.
+        ``workload`` is a class that has no file, such as one of a notebook; ``spec`` is then a mapping without one.
         A repeated request creates only one study. Raises ``InvalidInput``, ``Unavailable``, and ``Conflict`` when
         ``idempotency_key`` was used for another study.
         """
@@ -116,6 +119,11 @@ class Client:
             if code is None and study.files:
                 code = bundle_code(spec, study.files[0], working_dir, study.files[1:])
             spec = study.as_given()
+        if workload is not None:
+            if code is not None or "workload" in spec:
+                raise InvalidInput("the workload is given twice: pass the class, or name it in the study, but not both")
+            name, code = bundle_class(workload)
+            spec = {**spec, "workload": name}
         body: Json = {"spec": spec}
         if code is not None:
             body["code_zip"] = base64.b64encode(code).decode()

@@ -40,7 +40,7 @@ def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None
     files = sorted(named if working_dir is None else {*named, *_walk(root)})
     if len(files) > MAX_CODE_FILES:
         raise InvalidInput(f"{root} has {len(files)} files, more than {MAX_CODE_FILES}; choose a smaller folder")
-    return _zip(root, files)
+    return zip_files(root, files)
 
 
 def _samplers(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -103,7 +103,8 @@ def _walk(root: Path) -> Iterator[str]:
                 yield path.relative_to(root).as_posix()
 
 
-def _zip(root: Path, files: list[str]) -> bytes:
+def zip_files(root: Path, files: Sequence[str]) -> bytes:
+    """A zip of these files, named relative to ``root``. Raises ``InvalidInput`` for more than 64 MiB."""
     buffer, left = io.BytesIO(), MAX_CODE_BYTES
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in files:

@@ -22,6 +22,7 @@ from workloads.parallel.chain import cut
 from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
 from workloads.parallel.forward_state.state import attach_state
+from workloads.parallel.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
@@ -136,6 +137,8 @@ def spread_optimizer(optimizer: Optimizer, layout: Layout, mesh: DeviceMesh | No
             f"torch's {type(optimizer).__name__} cannot update a parameter of which a rank has only a part: use "
             "another optimizer, such as AdamW, or plans that keep parameters whole, such as ZeRO-1"
         )
+    if mesh is not None and (layout.fsdp_mesh or layout.tp > 1):
+        step_on_local_parts(optimizer)
     return grouped_by_mesh(optimizer)
 
 
