@@ -58,7 +58,7 @@ class _LocalParts:
         self._params, self._state = [], {}
 
     def _local(self, parameter: Tensor, local_state: dict[Tensor, Any]) -> Tensor:
-        local = _part(parameter)
+        local: Tensor = _part(parameter)
         if isinstance(parameter, DTensor) and (gradient := parameter.grad) is not None:
             assert isinstance(gradient, DTensor)
             if gradient.placements != parameter.placements:
