@@ -12,6 +12,7 @@ from fastapi import FastAPI, Response
 from api import dashboard, problems
 from api.admission import Admission
 from api.auth import COOKIE, Guard, check_settings, login_router
+from api.forecasts import Forecasts
 from api.head import Head
 from api.importance_cache import ImportanceCache
 from api.metrics import CONTENT_TYPE_LATEST, Measure, Metrics
@@ -48,6 +49,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="ScaMP", version=VERSION, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.store, app.state.settings, app.state.hub, app.state.admission = store, settings, hub, admission
     app.state.write_probe, app.state.importances = WriteProbe(store), ImportanceCache(store)
+    app.state.forecasts = Forecasts(store, settings)
     metrics.event_clients.set_function(lambda: hub.num_clients)
 
     @app.get("/metrics", include_in_schema=False)

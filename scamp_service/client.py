@@ -273,6 +273,10 @@ class Client:
         """The devices of the cluster, the gangs on each, and the queue."""
         return self._request("GET", "/v1/cluster")
 
+    def what_if(self, add: str) -> Json:
+        """When the live queue would be done with more devices, such as ``8xA100-40``, beside when it will be now."""
+        return self._request("GET", "/v1/cluster/what-if", params={"add": add})
+
     def events(self, after: int | None = None, *, study_id: int | None = None) -> Iterator[Json]:
         """Follow the events of all studies or of one, without end.
 

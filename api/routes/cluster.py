@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from api.routes.answers import problems, trouble_with_data
-from api.routes.parameters import TheSettings, TheStore
+from api.routes.parameters import TheForecasts, TheSettings, TheStore
 from api.views.cluster import ClusterView, GangView, controller_view, device_view, gang_view, waiting_view
+from api.views.forecast import WhatIfView, blocked_of, forecast_view, start_of
 from scamp_service.lifecycle import CONTROLLER_LEASE, TrialState
 from scamp_service.model import Study, Trial
 from scamp_service.store.store import Store
@@ -20,7 +22,7 @@ WAITING_STATES = frozenset({TrialState.WAITING, TrialState.QUEUED, TrialState.PA
 
 
 @router.get("/cluster", responses=problems())
-def get_cluster(store: TheStore, settings: TheSettings) -> ClusterView:
+def get_cluster(store: TheStore, settings: TheSettings, forecasts: TheForecasts) -> ClusterView:
     """Devices with the gangs that hold them and their memory in MiB, and the trials that wait for devices."""
     event_id = store.last_event_id()
     recorded = store.cluster()
@@ -32,6 +34,7 @@ def get_cluster(store: TheStore, settings: TheSettings) -> ClusterView:
     gangs = [_gang(store, attempt, trials, names) for attempt in store.open_attempts()]
     waiting = [trial for trial in trials.values() if trial.state in WAITING_STATES]
     shown = waiting[:MOST_WAITING]
+    now = forecasts.now() if shown else None
     return ClusterView(
         status=state.get("status", "starting") if alive else "starting",
         detail=state.get("detail", "") if alive else _why_silent(silent),
@@ -42,9 +45,40 @@ def get_cluster(store: TheStore, settings: TheSettings) -> ClusterView:
         controller=controller_view(state.get("controller", {})),
         devices=[device_view(device, gangs) for device in state.get("devices", [])],
         gangs=gangs,
-        waiting=[waiting_view(trial, _name(store, names, trial.study_id)) for trial in shown],
+        waiting=[
+            waiting_view(trial, _name(store, names, trial.study_id), blocked_of(now, trial), start_of(now, trial))
+            for trial in shown
+        ],
         num_waiting=len(waiting),
         last_event_id=event_id,
+    )
+
+
+@router.get("/cluster/what-if", responses=problems(422))
+def what_if(
+    forecasts: TheForecasts,
+    add: Annotated[
+        str,
+        Query(
+            description="devices to add, as `NODESxDEVICESxKIND` or `DEVICESxKIND`; several are joined with commas",
+            max_length=200,
+            examples=["8xA100-40"],
+        ),
+    ],
+) -> WhatIfView:
+    """When the live queue would be done with more devices, and how many device-hours it takes, beside now.
+
+    Both are simulated. Every trial counts as trained to its end, so a study that stops trials early ends sooner.
+    """
+    now = forecasts.now()
+    added, then = forecasts.with_more(add)
+    kinds = Counter(device.kind for device in added.devices)
+    return WhatIfView(
+        added=dict(sorted(kinds.items())),
+        now=forecast_view(now.forecast),
+        then=forecast_view(then),
+        num_unknown=now.load.num_unknown,
+        num_more=now.load.num_more,
     )
 
 

@@ -8,6 +8,7 @@ from fastapi import Depends, HTTPException, Path, Query, Request
 from pydantic import Field
 
 from api.admission import Admission
+from api.forecasts import Forecasts
 from api.importance_cache import ImportanceCache
 from api.sse import EventHub
 from api.write_probe import WriteProbe
@@ -85,12 +86,19 @@ def write_probe_of(request: Request) -> WriteProbe:
     return found
 
 
+def forecasts_of(request: Request) -> Forecasts:
+    """The app's forecasts of the live queue."""
+    found: Forecasts = request.app.state.forecasts
+    return found
+
+
 def importances_of(request: Request) -> ImportanceCache:
     """The app's importances of parameters."""
     found: ImportanceCache = request.app.state.importances
     return found
 
 
+TheForecasts = Annotated[Forecasts, Depends(forecasts_of)]
 TheImportances = Annotated[ImportanceCache, Depends(importances_of)]
 TheStore = Annotated[Store, Depends(store_of)]
 TheWriteProbe = Annotated[WriteProbe, Depends(write_probe_of)]

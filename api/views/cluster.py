@@ -56,6 +56,17 @@ class WaitingView(View):
     num_ranks: NumRanks
     reserved_mib: Annotated[int, Field(description="MiB to reserve for one rank; 0 while there is no plan")]
     reason: Annotated[str, Field(description="why it waits")]
+    blocked: Annotated[
+        str,
+        Field(
+            description="what it lacks: `plan`, `verdict` (of the stopping rule), `retry` (after a fault of the host), "
+            "`busy`, `fragmented`, `reserved`, `own reservation`, `too large`, `no devices` or `quota`; empty if it "
+            "is about to start"
+        ),
+    ]
+    starts_in_seconds: Annotated[
+        float | None, Field(description="seconds until it starts, by a simulation of the queue; null: not known")
+    ]
 
 
 class ContainedView(View):
@@ -148,7 +159,7 @@ def device_view(device: Json, gangs: Sequence[GangView]) -> DeviceView:
     )
 
 
-def waiting_view(trial: Trial, study_name: str) -> WaitingView:
+def waiting_view(trial: Trial, study_name: str, blocked: str, starts_in_seconds: float | None) -> WaitingView:
     """View of a trial that waits for devices."""
     return WaitingView(
         study_id=trial.study_id,
@@ -161,4 +172,6 @@ def waiting_view(trial: Trial, study_name: str) -> WaitingView:
         num_ranks=trial.plan.world_size if trial.plan else 0,
         reserved_mib=trial.prediction.reserved_mib,
         reason=trial.reason,
+        blocked=blocked,
+        starts_in_seconds=starts_in_seconds,
     )

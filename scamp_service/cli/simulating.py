@@ -1,4 +1,4 @@
-"""The command that replays studies on a cluster that one need not have."""
+"""The commands that simulate: studies on a cluster that one need not have, and the live queue with more devices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from scamp_service.cli.service import Address, Token, client_of
 from scamp_service.cli.terminal import AsJson, DataDir, WorkingDir, err, out, settings_of
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.candidates import code_of, read_study
@@ -85,3 +86,32 @@ def simulate(
         out.print(line, style="dim", soft_wrap=True, markup=False)
     if gantt is not None:
         out.print(f"Gantt chart: {gantt}", markup=False, soft_wrap=True)
+
+
+@app.command(name="what-if")
+def what_if(
+    add: Annotated[
+        str, typer.Argument(help="devices to add: [NODESx]DEVICESxKIND, joined with commas", metavar="8xA100-40")
+    ],
+    address: Address = "",
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say when a service's queue would be done with more devices, and what it would take.
+
+    The queue is simulated as it is now, with the trials that its studies have
+    yet to propose. Every trial counts as trained to its end.
+    """
+    from scamp_service.cli.tables.simulation import what_if_table
+
+    found = client_of(address, token).what_if(add)
+    if as_json:
+        print(json.dumps(found))
+        return
+    out.print(what_if_table(found))
+    for count, words in (
+        (found["num_unknown"], "are left out: nobody knows yet how long they take"),
+        (found["num_more"], "are left out: there are too many"),
+    ):
+        if count:
+            out.print(f"{count} trials {words}", style="dim", soft_wrap=True)

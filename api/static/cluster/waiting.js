@@ -3,7 +3,7 @@
 import { aside, card, emptyRow, scrolling, tableHead } from "../elements/card.js";
 import { h, keyed, setText } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
-import { count, plural } from "../format.js";
+import { count, duration, plural } from "../format.js";
 import { studyLink, trialLink } from "./links.js";
 
 const COLUMNS = [
@@ -12,6 +12,8 @@ const COLUMNS = [
   { name: "State" },
   { name: "Ranks", numeric: true },
   { name: "MiB per rank", numeric: true },
+  { name: "Starts in", numeric: true },
+  { name: "Lacks" },
   { name: "Why it waits" },
 ];
 
@@ -44,6 +46,8 @@ function create(item) {
     h("td"),
     h("td", { class: "num" }),
     h("td", { class: "num" }),
+    h("td", { class: "num" }),
+    h("td"),
     h("td", { class: "wrap" }),
   );
 }
@@ -53,5 +57,7 @@ function update(row, item) {
   setState(row.children[2], item.state);
   setText(row.children[3], item.num_ranks ? count(item.num_ranks) : "–");
   setText(row.children[4], item.reserved_mib ? count(item.reserved_mib) : "–");
-  setText(row.children[5], item.reason);
+  setText(row.children[5], item.starts_in_seconds === null ? "–" : duration(item.starts_in_seconds));
+  setText(row.children[6], item.blocked);
+  setText(row.children[7], item.reason);
 }

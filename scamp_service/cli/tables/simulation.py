@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
@@ -36,6 +37,21 @@ def _rows(found: Simulated) -> Iterator[tuple[str, str]]:
         yield f"trials on {devices} device{'s' * (devices > 1)}", str(count)
     for blocked, seconds in sorted(found.waited.items(), key=lambda one: -one[1]):
         yield f"waited, {blocked}", duration(seconds)
+
+
+def what_if_table(found: Mapping[str, Any]) -> Table:
+    """The answer of ``GET /v1/cluster/what-if``: a row for each figure, now and with the added devices."""
+    added = " + ".join(f"{count} × {kind}" for kind, count in found["added"].items())
+    table = Table("", "now", plain(f"with {added}"), box=None, pad_edge=False)
+    both = found["now"], found["then"]
+    table.add_row("all done in", *(duration(one["makespan_seconds"]) for one in both))
+    table.add_row("device-hours", *(f"{one['device_hours']:.3g}" for one in both))
+    for kind in sorted({kind for one in both for kind in one["device_hours_by_kind"]}):
+        hours = (one["device_hours_by_kind"].get(kind, 0.0) for one in both)
+        table.add_row(plain(f"  on {kind}"), *(f"{one:.3g}" for one in hours))
+    table.add_row("trials", *(str(one["num_trials"]) for one in both))
+    table.add_row("that fit nowhere", *(str(one["num_never"]) for one in both))
+    return table
 
 
 def footnotes(found: Simulated) -> Iterator[str]:

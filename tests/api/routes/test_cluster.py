@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -70,3 +71,23 @@ def test_the_cluster_says_who_leads_since_when_and_which_errors_were_survived(ap
         ("finish a cycle", "Unavailable: locked", None, 1),
     ]
     assert [(each["first_at"], each["last_at"]) for each in view["errors"]] == [(20.0, 40.0), (30.0, 30.0)]
+
+
+def test_waiting_trials_say_what_they_lack_and_more_devices_are_tried_in_a_simulation(api: InProcess) -> None:
+    study = fill(api.store)
+    waiting = api.store.trials(study.id)[2]
+    now = time.time()
+    api.store.record_cluster({"status": "ready", "detail": "", "devices": [DEVICE]}, now=now)
+    view = api.get("/v1/cluster").json()["waiting"][0]
+    assert (view["blocked"], view["starts_in_seconds"]) == ("plan", None)
+    api.app.state.forecasts._known = None  # not kept from before
+    planned = replace(sized(Plan(4, 1, dp_replicate=2)), step_seconds=3.0)
+    assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
+    view = api.get("/v1/cluster").json()["waiting"][0]
+    assert (view["blocked"], view["starts_in_seconds"]) == ("too large", None)  # two ranks, one device
+    found = api.get("/v1/cluster/what-if?add=2xA100-40").json()
+    assert found["added"] == {"A100-40": 2} and found["now"]["num_never"] >= 1
+    assert found["then"]["num_never"] == 0 and found["then"]["makespan_seconds"] > 0
+    assert found["then"]["device_hours_by_kind"]["A100-40"] > 0
+    refused = api.get("/v1/cluster/what-if?add=many")
+    assert refused.status_code == 422 and "NODESxDEVICESxKIND" in refused.json()["detail"]

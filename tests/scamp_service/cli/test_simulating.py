@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from scamp_service.cli.tables.simulation import what_if_table
 from scamp_service.settings import ROOT
 from tests.conftest import Scamp
 
@@ -36,6 +39,15 @@ def test_a_study_is_replayed_and_drawn(tmp_path: Path, scamp: Scamp) -> None:
     assert chart.read_text().count("<title>study 1, trial") == 6
     found = json.loads(scamp(tmp_path / "data", *asked, "--json").stdout)
     assert found["trials"] == {"COMPLETED": 6} and len(found["attempts"]) == 6
+
+
+def test_the_answer_of_what_if_is_a_table_of_both() -> None:
+    one = {"makespan_seconds": 3600.0, "device_hours": 4.0, "device_hours_by_kind": {"T4": 4.0}, "num_trials": 3}
+    table = what_if_table({"added": {"T4": 2}, "now": {**one, "num_never": 1}, "then": {**one, "num_never": 0}})
+    console = Console(width=60, record=True, file=StringIO())
+    console.print(table)
+    lines = [line.split("  ") for line in console.export_text().splitlines()]
+    assert "with 2 × T4" in lines[0][-1] and lines[1][0] == "all done in" and lines[-1][0] == "that fit nowhere"
 
 
 def test_a_mistake_gets_one_line(tmp_path: Path, scamp: Scamp) -> None:

@@ -1,0 +1,239 @@
+"""Forecasts the live queue: when each waiting trial starts, when all is done, and what more devices would change.
+
+The open attempts, the waiting trials and the trials that studies have yet to propose are simulated under the policy of
+the service (``placement.simulation.schedule``), each as long as is predicted or was measured. Every trial is taken to
+train to its end, so a study that stops trials early ends before its forecast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from estimators.devices.kind import DeviceKind
+from placement.model import Cluster, Device, Shape
+from placement.packing.packer import pack
+from placement.packing.policy import Policy, Wait
+from placement.simulation.progress import domains_of
+from placement.simulation.schedule import Job, Running, Schedule, schedule
+from scamp_service.control.decide.snapshot import StudyRules
+from scamp_service.control.specs import Specs
+from scamp_service.lifecycle import LIVE_STUDIES, StudyState, TrialState
+from scamp_service.model import Attempt, Json, Study, Trial
+from scamp_service.store.store import Store
+
+MOST_JOBS = 5000
+"""Waiting trials and trials to come that are simulated; a forecast with more says so."""
+ROUNDS = 500
+"""About so many rounds of the policy are simulated, so that a forecast of many trials does not take long either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The work that a forecast simulates, as the database knows it.
+
+    ``waits`` are waiting trials that the policy does not decide about, with what they wait for. ``num_unknown`` trials
+    are left out, as nobody knows how long they take, and ``num_more`` because there are too many.
+    """
+
+    running: tuple[Running, ...]
+    jobs: tuple[Job, ...]
+    most_running: Mapping[int, int]
+    waits: Mapping[int, str]
+    num_unknown: int = 0
+    num_more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The simulated future of the queue. Seconds count from now.
+
+    ``starts`` has by trial id when each queued trial starts, and ``lacking`` what those lack that cannot start now.
+    """
+
+    makespan_seconds: float
+    device_hours: float
+    num_trials: int
+    starts: Mapping[int, float]
+    lacking: Mapping[int, Wait]
+    num_never: int = 0
+    device_hours_by_kind: Mapping[str, float] = field(default_factory=dict)
+
+
+def recorded_cluster(store: Store) -> Cluster:
+    """The devices that the controller has recorded, without those on which nothing may be placed now."""
+    recorded = store.cluster()
+    devices: Sequence[Json] = recorded[0].get("devices", []) if recorded else []
+    return Cluster(tuple(_device(one) for one in devices if not one.get("closed")))
+
+
+def load_of(store: Store, *, now: float) -> Load:
+    """The work of the live studies: open attempts, waiting trials, and trials that are not proposed yet."""
+    specs = Specs()
+    rules = {study.id: specs.rules(study) for study in _live_studies(store)}
+    trials = [trial for trial in store.live_trials() if trial.study_id in rules]
+    attempts = {attempt.trial_id: attempt for attempt in store.open_attempts()}
+    running, unknown, waits = [], 0, dict[int, str]()
+    typical: dict[int, list[Shape]] = {}  # study → shapes of its trials that are known
+    seconds_of: dict[int, float | None] = {}
+    for trial in trials:
+        seconds_of[trial.id] = _seconds(rules[trial.study_id], trial, attempts.get(trial.id), now)
+    for trial in trials:
+        if trial.sized is not None:
+            whole = _whole_seconds(rules[trial.study_id], trial, seconds_of[trial.id])
+            if whole is not None:
+                typical.setdefault(trial.study_id, []).append(Shape(*trial.sized.demand, whole))
+    jobs: list[Job] = []
+    for trial in trials:
+        attempt, seconds = attempts.get(trial.id), seconds_of[trial.id]
+        if seconds is None and trial.study_id in typical:
+            seconds = median(one.seconds or 0.0 for one in typical[trial.study_id])
+        if trial.state is TrialState.RUNNING and attempt is not None:
+            unknown += seconds is None
+            running.append(Running(_id(trial), attempt.devices, attempt.mib_per_rank, seconds or 0.0, trial.study_id))
+        elif trial.state is TrialState.QUEUED and trial.sized is not None:
+            if trial.retry_at > now:
+                waits[trial.id] = "retry"
+            if seconds is None:
+                unknown += 1
+                continue
+            jobs.append(Job(_id(trial), (Shape(*trial.sized.demand, seconds),), 0.0, trial.study_id))
+        else:
+            waits[trial.id] = "verdict" if trial.state is TrialState.PAUSED else "plan"
+            if trial.study_id in typical and trial.state is TrialState.WAITING:
+                shapes = typical[trial.study_id]
+                jobs.append(Job(_id(trial), (shapes[trial.number % len(shapes)],), 0.0, trial.study_id))
+    known = {trial.id for trial in trials}
+    running += [
+        Running(f"attempt {attempt.key}", attempt.devices, attempt.mib_per_rank, 0.0)
+        for attempt in attempts.values()
+        if attempt.trial_id not in known
+    ]
+    for study_id, one in rules.items():
+        yet = _num_to_come(store, study_id, one)
+        shapes = typical.get(study_id, [])
+        unknown += 0 if shapes else yet
+        jobs += [
+            Job(f"{study_id} to come {n}", (shapes[n % len(shapes)],), 0.0, study_id) for n in range(yet) if shapes
+        ]
+    most_running = {study_id: one.max_concurrent for study_id, one in rules.items() if one.max_concurrent is not None}
+    return Load(tuple(running), tuple(jobs[:MOST_JOBS]), most_running, waits, unknown, max(0, len(jobs) - MOST_JOBS))
+
+
+def forecast(
+    load: Load,
+    cluster: Cluster,
+    *,
+    kinds: Mapping[str, DeviceKind] | None = None,
+    policy: Policy = pack,
+    max_gangs_per_device: int = 4,
+    cores: float | None = None,
+) -> Forecast:
+    """Simulate the load on a cluster. ``kinds`` say how fast devices are that the load was not planned for."""
+    speeds, base = _speeds(cluster, kinds or {})
+    running = [one for one in load.running if set(one.devices) <= {device.id for device in cluster.devices}]
+    jobs = [_scaled(job, base) for job in load.jobs]
+    running = [Running(one.id, one.devices, one.mib_per_rank, one.seconds * base, one.study) for one in running]
+    whole = sum(_device_seconds(job) for job in jobs) + sum(len(one.devices) * one.seconds for one in running)
+    rounds = whole / max(1, len(cluster.devices)) / ROUNDS if len(jobs) > ROUNDS else 0.0
+    found = schedule(
+        jobs,
+        cluster,
+        policy,
+        running=running,
+        max_gangs_per_device=max_gangs_per_device,
+        domains=domains_of(cluster, *([cores] if cores else []), speeds=speeds),
+        round_seconds=rounds,
+        most_running=load.most_running,
+    )
+    return _read(found, cluster)
+
+
+def _read(found: Schedule, cluster: Cluster) -> Forecast:
+    starts = {int(run.id): run.start for run in found.runs if run.id.isdigit()}
+    lacking = {int(job): wait for job, wait in (found.never | found.first_waits).items() if job.isdigit()}
+    kinds = {device.id: device.kind for device in cluster.devices}
+    hours: dict[str, float] = {}
+    for run in found.runs:
+        for device in run.devices:
+            hours[kinds[device]] = hours.get(kinds[device], 0.0) + (run.end - run.start) / 3600
+    return Forecast(
+        found.makespan,
+        found.device_seconds / 3600,
+        len(found.runs),
+        starts,
+        lacking,
+        len(found.never),
+        dict(sorted(hours.items())),
+    )
+
+
+def _speeds(cluster: Cluster, kinds: Mapping[str, DeviceKind]) -> tuple[dict[str, float], float]:
+    """Speed of each kind relative to the fastest, and by how much the seconds of the load change on the fastest.
+
+    The load was planned for the first device's kind. A kind whose speed nobody knows counts as that one.
+    """
+    if not cluster.devices:
+        return {}, 1.0
+    planned = cluster.devices[0].kind
+    per_flop = {name: kind.rates["matmul"].per_flop for name, kind in kinds.items()}
+    if planned not in per_flop:
+        return {}, 1.0
+    fastest = min(per_flop[device.kind] for device in cluster.devices if device.kind in per_flop)
+    return {name: fastest / value for name, value in per_flop.items()}, fastest / per_flop[planned]
+
+
+def _scaled(job: Job, base: float) -> Job:
+    return Job(job.id, tuple(Shape(one.num_ranks, one.mib_per_rank, (one.seconds or 0.0) * base) for one in job.shapes),
+               job.at, job.study)  # fmt: skip
+
+
+def _device_seconds(job: Job) -> float:
+    return job.shapes[0].device_seconds or 0.0
+
+
+def _id(trial: Trial) -> str:
+    return str(trial.id)
+
+
+def _seconds(rules: StudyRules, trial: Trial, attempt: Attempt | None, now: float) -> float | None:
+    """Seconds that the trial has left to train; None where nobody knows how long a step takes."""
+    each = _step_seconds(rules, trial, attempt, now)
+    return None if each is None else max(1, rules.steps_of(trial) - trial.step) * each
+
+
+def _whole_seconds(rules: StudyRules, trial: Trial, left: float | None) -> float | None:
+    """Seconds of the whole training, from those that are left."""
+    steps = max(1, rules.steps_of(trial))
+    return None if left is None else left * steps / max(1, steps - trial.step)
+
+
+def _step_seconds(rules: StudyRules, trial: Trial, attempt: Attempt | None, now: float) -> float | None:
+    """Seconds of a step as the study counts them: an epoch has more than one optimizer step."""
+    if rules.unit == "epoch":
+        if attempt is None or attempt.started_at is None or trial.step <= 0:
+            return None
+        return (now - attempt.started_at) / trial.step
+    measured = attempt.measured_step_seconds if attempt is not None else None
+    return measured or trial.measured_step_seconds or trial.predicted_step_seconds
+
+
+def _num_to_come(store: Store, study_id: int, rules: StudyRules) -> int:
+    """Trials that a running study will still propose, as far as its budget says."""
+    if store.study(study_id).state is not StudyState.RUNNING:
+        return 0
+    return max(0, rules.max_trials - sum(store.trial_counts(study_id).values()))
+
+
+def _live_studies(store: Store) -> Iterator[Study]:
+    after = 0
+    while page := store.studies(live=True, after=after):
+        yield from (study for study in page if study.state in LIVE_STUDIES)
+        after = page[-1].id
+
+
+def _device(recorded: Mapping[str, Any]) -> Device:
+    names = ("id", "node", "index", "kind", "capacity_mib")
+    return Device(*(recorded[name] for name in names))

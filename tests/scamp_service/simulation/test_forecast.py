@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from estimators.devices.catalogue import gpu
+from estimators.model import Plan
+from placement.model import Cluster, Device
+from placement.packing.policy import Blocked
+from scamp_service.lifecycle import TrialState
+from scamp_service.simulation.forecast import forecast, load_of, recorded_cluster
+from scamp_service.store.store import Store
+from scamp_service.study.spec import StudySpec
+from tests.quick_store import empty_store
+from tests.values import new_attempt, sized
+
+STEP_SECONDS = 2.0
+
+
+def a_study(store: Store, trials: int, **budget: Any) -> int:
+    spec = StudySpec.model_validate(
+        {
+            "name": "a study",
+            "workload": "vit_digits",
+            "objective": {"metric": "accuracy", "direction": "maximize"},
+            "space": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}},
+            "stopping": {"rule": "none"},
+            "budget": {"trials": trials, "steps": 10, **budget},
+        }
+    )
+    return store.create_study(spec.to_json(), now=0.0).id
+
+
+def queued(store: Store, study: int, numbers: range, ranks: int = 1, mib: int = 24) -> list[int]:
+    """Trials of the study with plans that take 20 s each."""
+    store.create_trials(study, [(number, {"lr": 1e-3}) for number in numbers], now=0.0)
+    ids = [store.trial_by_number(study, number).id for number in numbers]
+    plan = replace(sized(Plan(8 // ranks, 1, dp_shard=ranks), mib), step_seconds=STEP_SECONDS)
+    for trial_id in ids:
+        assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=0.0, sized=plan)
+    return ids
+
+
+def begin(store: Store, trial_id: int, *devices: str) -> None:
+    plan = Plan(8 // len(devices), 1, dp_shard=len(devices))
+    attempt = new_attempt(trial_id, devices=devices, plan=plan)
+    assert store.begin_attempt(replace(attempt, predicted_step_seconds=STEP_SECONDS))
+
+
+def devices(num: int, kind: str = "V100-16") -> Cluster:
+    return Cluster(tuple(Device(f"n/{index}", "n", index, kind, 30) for index in range(num)))
+
+
+def test_waiting_trials_start_as_those_before_them_end() -> None:
+    store = empty_store()
+    study = a_study(store, trials=5)
+    first, second, wide = *queued(store, study, range(2)), *queued(store, study, range(2, 3), ranks=2)
+    (huge,) = queued(store, study, range(3, 4), mib=40)
+    begin(store, first, "n/0")
+    load = load_of(store, now=5.0)
+    assert (load.num_unknown, load.num_more, dict(load.waits)) == (0, 0, {})
+    found = forecast(load, devices(1))
+    assert found.starts[second] == 20.0  # the first has 20 s to go
+    assert found.lacking[second].blocked is Blocked.BUSY
+    assert {one: found.lacking[one].blocked for one in (wide, huge)} == {
+        wide: Blocked.TOO_LARGE,
+        huge: Blocked.TOO_LARGE,
+    }
+    assert found.num_never == 2 and found.makespan_seconds == 60.0  # with the one that is yet to come
+    assert found.device_hours == pytest.approx(60 / 3600)
+    more = forecast(load, devices(4))
+    assert more.starts[second] == 0.0 and second not in more.lacking
+    assert more.makespan_seconds == 40.0 and more.num_never == 1
+
+
+def test_faster_devices_take_less_time_and_the_limit_of_a_study_holds() -> None:
+    store = empty_store()
+    queued(store, a_study(store, trials=2, max_concurrent=1), range(2))
+    load = load_of(store, now=0.0)
+    kinds = {"V100-16": gpu("V100-16"), "A100-40": gpu("A100-40")}
+    ratio = kinds["A100-40"].rates["matmul"].per_flop / kinds["V100-16"].rates["matmul"].per_flop
+    assert ratio < 1
+    own = devices(1)
+    assert forecast(load, own, kinds=kinds).makespan_seconds == pytest.approx(40.0)
+    both = Cluster((*own.devices, Device("m/0", "m", 0, "A100-40", 30)))
+    assert forecast(load, both, kinds=kinds).makespan_seconds <= 40.0
+    fast = Cluster((both.devices[1],))
+    assert forecast(load, fast, kinds=kinds).makespan_seconds == pytest.approx(40.0)  # planned for this kind
+
+
+def test_trials_without_plans_count_like_those_of_their_study_or_are_left_out() -> None:
+    store = empty_store()
+    known, unknown = a_study(store, trials=3), a_study(store, trials=4)
+    queued(store, known, range(1))
+    store.create_trials(known, [(1, {"lr": 1e-3})], now=0.0)
+    store.create_trials(unknown, [(0, {"lr": 1e-3})], now=0.0)
+    load = load_of(store, now=0.0)
+    assert len(load.jobs) == 3 and load.num_unknown == 3  # to come; and one waits for its plan
+    assert sorted(load.waits.values()) == ["plan", "plan"]
+
+
+def test_closed_devices_do_not_count() -> None:
+    store = empty_store()
+    recorded = [
+        {"id": f"n/{index}", "node": "n", "index": index, "kind": "virtual", "capacity_mib": 96, "closed": closed}
+        for index, closed in enumerate(("", "a rank does not answer"))
+    ]
+    store.record_cluster({"devices": recorded}, now=0.0)
+    assert recorded_cluster(store).devices == (Device("n/0", "n", 0, "virtual", 96),)
