@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -60,6 +61,6 @@ class Forecasts:
     def _forecast(self, load: Load, cluster: Cluster, kinds: Mapping[str, DeviceKind] = NO_KINDS) -> Forecast:
         own = kind_of(self.settings.data_dir, cluster) if cluster.devices else None
         known = {cluster.devices[0].kind: own, **kinds} if own else kinds
-        cores = own.cores.value if own and own.cores else None
+        cores = own.cores.value if own and own.cores else math.inf
         most = self.settings.max_gangs_per_device
         return forecast(load, cluster, kinds=known, max_gangs_per_device=most, cores=cores)

@@ -7,6 +7,7 @@ train to its end, so a study that stops trials early ends before its forecast.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -18,11 +19,10 @@ from placement.packing.packer import pack
 from placement.packing.policy import Policy, Wait
 from placement.simulation.progress import domains_of
 from placement.simulation.schedule import Job, Running, Schedule, schedule
-from scamp_service.control.decide.snapshot import StudyRules
-from scamp_service.control.specs import Specs
 from scamp_service.lifecycle import LIVE_STUDIES, StudyState, TrialState
 from scamp_service.model import Attempt, Json, Study, Trial
 from scamp_service.store.store import Store
+from scamp_service.study.spec import Budget
 
 MOST_JOBS = 5000
 """Waiting trials and trials to come that are simulated; a forecast with more says so."""
@@ -71,8 +71,7 @@ def recorded_cluster(store: Store) -> Cluster:
 
 def load_of(store: Store, *, now: float) -> Load:
     """The work of the live studies: open attempts, waiting trials, and trials that are not proposed yet."""
-    specs = Specs()
-    rules = {study.id: specs.rules(study) for study in _live_studies(store)}
+    rules = {study.id: _budget(study) for study in _live_studies(store)}
     trials = [trial for trial in store.live_trials() if trial.study_id in rules]
     attempts = {attempt.trial_id: attempt for attempt in store.open_attempts()}
     running, unknown, waits = [], 0, dict[int, str]()
@@ -129,7 +128,7 @@ def forecast(
     kinds: Mapping[str, DeviceKind] | None = None,
     policy: Policy = pack,
     max_gangs_per_device: int = 4,
-    cores: float | None = None,
+    cores: float = math.inf,
 ) -> Forecast:
     """Simulate the load on a cluster. ``kinds`` say how fast devices are that the load was not planned for."""
     speeds, base = _speeds(cluster, kinds or {})
@@ -144,7 +143,7 @@ def forecast(
         policy,
         running=running,
         max_gangs_per_device=max_gangs_per_device,
-        domains=domains_of(cluster, *([cores] if cores else []), speeds=speeds),
+        domains=domains_of(cluster, cores, speeds),
         round_seconds=rounds,
         most_running=load.most_running,
     )
@@ -198,21 +197,21 @@ def _id(trial: Trial) -> str:
     return str(trial.id)
 
 
-def _seconds(rules: StudyRules, trial: Trial, attempt: Attempt | None, now: float) -> float | None:
+def _seconds(rules: Budget, trial: Trial, attempt: Attempt | None, now: float) -> float | None:
     """Seconds that the trial has left to train; None where nobody knows how long a step takes."""
     each = _step_seconds(rules, trial, attempt, now)
-    return None if each is None else max(1, rules.steps_of(trial) - trial.step) * each
+    return None if each is None else max(1, rules.steps - trial.step) * each
 
 
-def _whole_seconds(rules: StudyRules, trial: Trial, left: float | None) -> float | None:
+def _whole_seconds(rules: Budget, trial: Trial, left: float | None) -> float | None:
     """Seconds of the whole training, from those that are left."""
-    steps = max(1, rules.steps_of(trial))
+    steps = max(1, rules.steps)
     return None if left is None else left * steps / max(1, steps - trial.step)
 
 
-def _step_seconds(rules: StudyRules, trial: Trial, attempt: Attempt | None, now: float) -> float | None:
+def _step_seconds(rules: Budget, trial: Trial, attempt: Attempt | None, now: float) -> float | None:
     """Seconds of a step as the study counts them: an epoch has more than one optimizer step."""
-    if rules.unit == "epoch":
+    if rules.epochs is not None:
         if attempt is None or attempt.started_at is None or trial.step <= 0:
             return None
         return (now - attempt.started_at) / trial.step
@@ -220,11 +219,15 @@ def _step_seconds(rules: StudyRules, trial: Trial, attempt: Attempt | None, now:
     return measured or trial.measured_step_seconds or trial.predicted_step_seconds
 
 
-def _num_to_come(store: Store, study_id: int, rules: StudyRules) -> int:
+def _num_to_come(store: Store, study_id: int, rules: Budget) -> int:
     """Trials that a running study will still propose, as far as its budget says."""
     if store.study(study_id).state is not StudyState.RUNNING:
         return 0
-    return max(0, rules.max_trials - sum(store.trial_counts(study_id).values()))
+    return max(0, rules.trials - sum(store.trial_counts(study_id).values()))
+
+
+def _budget(study: Study) -> Budget:
+    return Budget.model_validate(study.spec["budget"])
 
 
 def _live_studies(store: Store) -> Iterator[Study]:
