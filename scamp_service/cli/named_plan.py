@@ -1,15 +1,15 @@
-"""A plan given on the command line: parses its text, and shows the memory of each of its stages as a table or JSON."""
+"""A plan given on the command line: shows the memory of each of its stages as a table or JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, get_type_hints
+from typing import Any
 
 from rich.table import Table
 
 from estimators.devices.kind import DeviceKind
 from estimators.model import MIB, Plan, Prediction
+from estimators.named_plan import plan_of as read
 from scamp_service.cli.tables.estimate import COLUMNS
 from scamp_service.errors import InvalidInput
 
@@ -20,13 +20,9 @@ def plan_of(text: str) -> Plan:
     Raises ``InvalidInput`` when it is not a valid plan.
     """
     try:
-        given = dict(part.split("=", 1) for part in text.replace(" ", "").split(","))
-        return Plan.from_json({name: _value(name, value) for name, value in given.items()})
-    except (TypeError, ValueError, KeyError) as error:
-        known = ", ".join(_TYPES)
-        raise InvalidInput(
-            f"{text!r} is not a plan ({error}); write for example micro_batch=8,tp=2; the fields are {known}"
-        ) from None
+        return read(text)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
 
 
 def stages_json(
@@ -64,22 +60,3 @@ def caveat(kind: DeviceKind | None) -> str:
         f"unverified: ScaMP has not compared these peaks with measurements on a {kind.name}. They come from a replay "
         f"of PyTorch's allocator; the reservation adds the memory of CUDA and NCCL, with figures from {source}."
     )
-
-
-_TYPES: dict[str, type] = {item.name: get_type_hints(Plan)[item.name] for item in fields(Plan) if item.init}
-
-
-def _value(name: str, text: str) -> Any:
-    if name not in _TYPES:
-        raise ValueError(f"a plan has no field {name!r}")
-    if _TYPES[name] is bool:
-        return {"true": True, "false": False}[text.lower()]
-    if _TYPES[name] not in (int, str):
-        return tuple(number for part in text.split("-") for number in _numbers(part))
-    return _TYPES[name](text)
-
-
-def _numbers(text: str) -> range:
-    """The numbers of a text such as ``3`` or ``2..5``."""
-    first, _, last = text.partition("..")
-    return range(int(first), int(last or first) + 1)

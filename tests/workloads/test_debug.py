@@ -1,0 +1,59 @@
+"""Training without Ray prints what a trial reports."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators.model import Plan
+from workloads import debug
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "features" / "workloads" / "sequences.py"
+OPTIONS = [
+    f"{FILE}:Sequences",
+    "--param",
+    "batch=16",
+    "--param",
+    "clip_norm=0.3",
+    "--steps",
+    "4",
+    "--report-every",
+    "2",
+]
+
+
+def reports(output: str) -> list[Any]:
+    lines = re.findall(r"^step (\d+): (.*)$", output, re.M)
+    values = [dict(pair.rsplit(" ", 1) for pair in words.split(", ")) for _, words in lines]
+    return [(int(lines[n][0]), {name: float(one) for name, one in each.items()}) for n, each in enumerate(values)]
+
+
+def test_two_processes_of_torchrun_print_the_losses_of_a_trial(ranks: Any) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "workloads.debug"]
+    plan = ["--plan", "dp_replicate=2,zero1=true,micro_batch=8"]
+    done = subprocess.run([*command, *OPTIONS, *plan], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    trial = {
+        "workload": "sequences.py:Sequences",
+        "code_dir": str(FILE.parent),
+        "params": {"batch": 16, "clip_norm": 0.3},
+    }
+    wanted = ranks.curve(Plan(8, dp_replicate=2, zero1=True), 4, **trial)
+    assert reports(done.stdout) == [(step, pytest.approx(values, rel=1e-5)) for step, values in wanted]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--plan", "dp_shard=2,micro_batch=8"], "needs torchrun --nproc-per-node 2"),
+        (["--plan", "micro_batch=4"], "trains 4 samples per step, and the batch is 16"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_refused(more: list[str], words: str) -> None:
+    with pytest.raises(SystemExit, match=words):
+        debug.main([*OPTIONS, *more])

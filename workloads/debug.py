@@ -1,0 +1,139 @@
+"""Trains one candidate without Ray, a database or limits, to look for mistakes in a workload.
+
+    python -m workloads.debug FILE.py:Class --param lr=0.1 --steps 20
+    torchrun --nproc-per-node 2 -m workloads.debug FILE.py:Class --plan dp_shard=2,micro_batch=16
+
+It runs the code that ranks run, so it prints the losses and metrics that a trial with the same parameters, plan and
+seed would report. Debuggers and ``print`` work as in any script. Checkpoints go to a folder that is deleted at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+import yaml
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from estimators.model import Candidate, Plan
+from estimators.named_plan import plan_of
+from workloads.loading import load_workload
+from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.rendezvous import TIMEOUT
+from workloads.training.runtime import Job, train
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train as the command line says; the ranks of a gang find each other by torchrun's environment."""
+    given = _parser().parse_args(arguments)
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    file, _, name = given.workload.rpartition(":")
+    code_dir, workload = (Path(file).resolve().parent, f"{Path(file).name}:{name}") if file else (None, given.workload)
+    params = dict(given.param)
+    batch = params.get("batch", load_workload(workload, code_dir).default_batch)
+    if given.plan is None and batch % world_size:
+        raise SystemExit(f"{world_size} ranks do not divide the batch of {batch}: choose another --param batch=…")
+    plan = given.plan or Plan(batch // world_size, dp_shard=world_size)
+    if plan.world_size != world_size:
+        raise SystemExit(f"the plan ({plan}) needs torchrun --nproc-per-node {plan.world_size}")
+    if plan.batch != batch:
+        raise SystemExit(f"the plan ({plan}) trains {plan.batch} samples per step, and the batch is {batch}")
+    store = None
+    if world_size > 1:
+        store, _, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))  # type: ignore[no-untyped-call]
+    if rank == 0:
+        print(f"{workload} {params}: {plan}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="scamp-debug-") as folder:
+        shared = Path(_shared(folder, rank, store))
+        job = Job(
+            candidate=Candidate(workload, None, params),
+            code_dir=code_dir,
+            plan=plan,
+            seed=given.seed,
+            steps=given.steps,
+            report_every=given.report_every or max(1, given.steps // 10),
+            budget_bytes=None,
+            checkpoint_root=shared,
+            trial_id=1,
+            resume=None,
+            metrics=(),
+        )
+        train(job, rank, world_size, store, _Printed(rank))
+        _end_together(rank, world_size, store)
+
+
+def _shared(folder: str, rank: int, store: Store | None) -> str:
+    """Rank 0's folder."""
+    if store is None:
+        return folder
+    if rank == 0:
+        store.set("scamp/folder", folder)
+    return str(store.get("scamp/folder").decode())
+
+
+def _end_together(rank: int, world_size: int, store: Store | None) -> None:
+    """Have rank 0 delete the folder only once all ranks have ended."""
+    if store is not None:
+        store.set(f"scamp/ended/{rank}", "")
+        store.wait([f"scamp/ended/{other}" for other in range(world_size)])
+
+
+class _Printed:
+    """Prints what rank 0 reports."""
+
+    def __init__(self, rank: int) -> None:
+        self._is_first = rank == 0
+        self._checkpoints: list[CheckpointName] = []
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        print(f"step {step}: " + ", ".join(f"{name} {value:.6g}" for name, value in values.items()), flush=True)
+
+    def measured(self, peak_bytes: int) -> None:
+        print(f"peak of a step: {peak_bytes / 2**20:.1f} MiB of tensors", flush=True)
+
+    def timed(self, step_seconds: float, num_steps: int) -> None:
+        print(f"median of {num_steps} steps: {step_seconds * 1000:.1f} ms", flush=True)
+
+    def checkpoint(self, step: int) -> None:
+        self._checkpoints.append(CheckpointName(1, step))
+
+    def progressed(self, step: int) -> None: ...
+
+    def needed_checkpoints(self) -> Sequence[CheckpointName]:
+        return self._checkpoints[-1:]
+
+    def should_stop(self) -> bool:
+        return False
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m workloads.debug", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("workload", metavar="FILE.py:Class", help="a class in your file, or a built-in workload")
+    parser.add_argument("--param", type=_param, action="append", default=[], metavar="NAME=VALUE", help="a parameter")
+    parser.add_argument(
+        "--plan", type=plan_of, help="such as dp_shard=2,micro_batch=16; FSDP over all ranks if left out"
+    )
+    parser.add_argument("--steps", type=int, default=20, help="optimizer steps (20)")
+    parser.add_argument("--report-every", type=int, help="steps from one evaluation to the next (a tenth of all)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of weights and order; a trial has that of its study plus its number (0)"
+    )
+    return parser
+
+
+def _param(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, yaml.safe_load(value)
+
+
+if __name__ == "__main__":
+    main()
