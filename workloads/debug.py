@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"the plan ({plan}) trains {plan.batch} samples per step, and the batch is {batch}")
     store = None
     if world_size > 1:
-        store, _, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))  # type: ignore[no-untyped-call]
+        store, _, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))  # type: ignore[attr-defined]
     if rank == 0:
         print(f"{workload} {params}: {plan}", flush=True)
     with tempfile.TemporaryDirectory(prefix="scamp-debug-") as folder:
