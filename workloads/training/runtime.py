@@ -36,6 +36,7 @@ from workloads.seeds import DATA_SEED, seed_everything
 from workloads.training.building import build_model
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.folders import expect_shared
+from workloads.training.checkpoints.intact import newest_intact
 from workloads.training.checkpoints.name import CheckpointName, Donor, trial_folder
 from workloads.training.data.expect import expect_data, expect_order
 from workloads.training.data.feed import Feed, Repeated, feeding
@@ -193,6 +194,7 @@ def train(
         expect_reduction(workload, job.plan.layout)
         base_batch = scaled_from(workload)  # None: every step counts as one
         job = job.in_optimizer_steps(Order(workload, job.seed).epoch_length, base_batch or job.plan.batch)
+        job = _from_an_intact_checkpoint(job, rank)
         begun, first = _begun(job) if base_batch else (job.begin, 0)
         steps = range(begun, begun + job.last_step - job.begin)  # the most that there may be
         is_evaluated = None if base_batch else job.is_evaluated
@@ -213,6 +215,16 @@ def train(
         gc.collect()
         budget.give_back(device)
     raise overrun
+
+
+def _from_an_intact_checkpoint(job: Job, rank: int) -> Job:
+    """The job, resuming from an older checkpoint of its trial if the wanted one is damaged."""
+    if job.resume is None or job.resume.trial_id != job.trial_id:
+        return job
+    found, why = newest_intact(job.checkpoint_root, job.resume)
+    if why and rank == 0:
+        print(f"{why}; training continues from step {found.step}", flush=True)
+    return replace(job, resume=found)
 
 
 _PEER_GONE = r"onnection (closed|reset|refused)|[Bb]roken pipe|Timed out waiting|Application timeout|Socket closed"
@@ -395,9 +407,14 @@ class _Run:
                 f"{trial_folder(root, resume.trial_id)} on {num_blind} of {self.job.plan.world_size} ranks: mount or "
                 "restore this folder on every node"
             )
+        if int(self._sum(torch.tensor(resume.step))) != resume.step * self.job.plan.world_size:
+            raise StorageFault(
+                f"ranks see different checkpoints in {trial_folder(root, resume.trial_id)}: it must be one folder that "
+                "all nodes share"
+            )
         with self.held.lifted():
             is_own = resume.trial_id == self.job.trial_id  # a copy of another trial has options of its own
-            checkpoint.load(root, resume, self.model, self.optimizer, with_options=is_own)
+            checkpoint.load(root, resume, self.model, self.optimizer, with_options=is_own, is_checked=is_own)
         if not is_own:
             updates_of(self.model).skip(self.job.begin)
         return resume.step * self.job.each

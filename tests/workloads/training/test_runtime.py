@@ -213,6 +213,17 @@ def test_a_recorded_checkpoint_that_is_missing_ends_the_attempt_and_nothing_star
     assert answers[0]["reports"] == []
 
 
+def test_a_damaged_checkpoint_is_replaced_by_training_on_from_an_older_one(ranks: Any, tmp_path: Path) -> None:
+    first = ranks.train(SHARDED, checkpoint_root=str(tmp_path))
+    shard = next((tmp_path / "1" / "step-4").glob("__1_*"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    again = ranks.train(SHARDED, checkpoint_root=str(tmp_path), resume_step=4)
+    assert again[0]["reports"] == first[0]["reports"][1:], "from step 2"
+    assert again[0]["checkpoints"] == [4] and shard.read_bytes() != content, "it is written anew"
+
+
 def test_a_gang_whose_ranks_see_different_folders_does_not_train(ranks: Any, tmp_path: Path) -> None:
     answers = ranks.train(SHARDED, checkpoint_root=str(tmp_path / "host-{rank}"))
     assert [answer["error"] for answer in answers] == ["StorageFault"] * 2

@@ -11,7 +11,7 @@ import json
 import shutil
 import uuid
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from workloads.parallel.forward_state.state import forward_state, set_attributes
+from workloads.refusals import WorkloadError
 from workloads.training.checkpoints.agreed import barrier, from_rank_0, of_all_stages, rank
 from workloads.training.checkpoints.folders import (
     commit,
@@ -36,6 +37,7 @@ from workloads.training.checkpoints.folders import (
     unfinished,
     write_json,
 )
+from workloads.training.checkpoints.intact import damage, expect_intact, write_sums
 from workloads.training.checkpoints.name import CheckpointName, written_checkpoints
 from workloads.training.checkpoints.retention import outdated
 from workloads.training.checkpoints.safe_reader import SafeReader
@@ -57,7 +59,7 @@ def save(
     """
     target = checkpoint.folder(root)
     with explained(f"the checkpoint of step {checkpoint.step} cannot be written to {target.parent}"):
-        _save(target, checkpoint.step, model, optimizer)
+        _save(root, checkpoint, model, optimizer)
         if rank() == 0:
             for old in outdated(written_checkpoints(root, checkpoint.trial_id), checkpoint, needed):
                 remove(old.folder(root))
@@ -77,14 +79,18 @@ def load(
     optimizer: torch.optim.Optimizer,
     *,
     with_options: bool = True,
+    is_checked: bool = False,
 ) -> None:
     """Read a checkpoint into ``model`` and ``optimizer``, whichever plan wrote it; all ranks call it.
 
     Every rank reads its shards straight into its parameters; missing optimizer states are created. The optimizer's
-    options, such as the learning rate, are also read ``with_options``. Raises ``StorageFault``.
+    options, such as the learning rate, are also read ``with_options``. Its checksums are compared, unless it
+    ``is_checked``. Raises ``StorageFault``, and ``WorkloadError`` for a checkpoint of another model.
     """
     folder = checkpoint.folder(root)
     with explained(f"the checkpoint of step {checkpoint.step} cannot be read from {folder.parent}"):
+        if not is_checked:
+            expect_intact(folder, checkpoint)
         _load(folder, model, optimizer, with_options)
 
 
@@ -103,6 +109,7 @@ def weights(folder: Path) -> dict[str, Tensor]:
     Raises ``StorageFault`` when it cannot be read.
     """
     with explained(f"the checkpoint in {folder} cannot be read"):
+        expect_intact(folder)
         reader = SafeReader(folder)
         entries = {
             key: torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -138,10 +145,12 @@ def load_whole(root: Path, checkpoint: CheckpointName, model: nn.Module) -> None
             f"{folder.parent}: mount or restore this folder on every node"
         )
     with explained(f"the checkpoint of step {checkpoint.step} cannot be read from {folder.parent}"), _quiet():
+        expect_intact(folder, checkpoint)
         dcp_load(_model_state(model), storage_reader=SafeReader(folder), no_dist=True)
 
 
-def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _save(root: Path, checkpoint: CheckpointName, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    target = checkpoint.folder(root)
     target.parent.mkdir(parents=True, exist_ok=True)
     if rank() == 0:
         remove_unfinished(target.parent)  # now, because they may be what fills the disk
@@ -160,11 +169,20 @@ def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Opti
         names = of_all_stages(_exported_names(model))
         if rank() == 0:
             expect_whole(staged, written)
-            values = {"step": step, "groups": _group_values(optimizer), "state": scalars, "attributes": plain}
+            values = {
+                "step": checkpoint.step,
+                "groups": _group_values(optimizer),
+                "state": scalars,
+                "attributes": plain,
+            }
             values["exported"] = names
             values["updates"] = updates_of(model).state()
             values["spread"] = list(spread)  # states that were computed from sharded gradients, even single numbers
             write_json(staged / "scalars.json", values)
+        write_sums(staged, checkpoint)
+        if rank() == 0:
+            if target.exists() and damage(target, checkpoint):
+                remove(target)
             commit(staged, target)
     except BaseException:
         if rank() == 0:  # the others must not: rank 0 may be about to commit it
@@ -175,6 +193,7 @@ def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Opti
 def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with_options: bool) -> None:
     reader = SafeReader(folder)
     stored = reader.read_metadata().state_dict_metadata
+    _expect_same_model(folder, stored, model)
     scalars = json.loads((folder / "scalars.json").read_text())
     prefix = _prefix(optimizer)
     if not any(key.startswith(f"{prefix}optimizer/") for key in stored):
@@ -209,6 +228,19 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
         for key, value in scalars["groups"][group.get("part_of", number)].items():
             group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
     updates_of(model).load(scalars.get("updates", {}), with_options=with_options)
+
+
+def _expect_same_model(folder: Path, stored: Mapping[str, Any], model: nn.Module) -> None:
+    """Raise ``WorkloadError`` if the checkpoint lacks a tensor of ``model``, or has it in another shape."""
+    for key, tensor in _model_state(model).items():
+        name, entry = key.removeprefix("model/"), stored.get(key)
+        if isinstance(entry, TensorStorageMetadata) and entry.size == tensor.shape:
+            continue
+        has = f"has it as {list(entry.size)}" if isinstance(entry, TensorStorageMetadata) else "has no such tensor"
+        raise WorkloadError(
+            f"the checkpoint {folder.name} in {folder.parent} is of another model: {name} is {list(tensor.shape)} "
+            f"here, and the checkpoint {has}; build the same model for the same parameters, or submit the study again"
+        )
 
 
 def _model_state(model: nn.Module) -> dict[str, Tensor]:

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from workloads.refusals import WorkloadError
 from workloads.training.checkpoints import checkpoint
+from workloads.training.checkpoints.intact import newest_intact
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.faults import StorageFault
 
@@ -159,10 +161,45 @@ def test_a_damaged_checkpoint_is_a_fault_of_the_storage(tmp_path: Path, name: st
     checkpoint.save(tmp_path, at(10), model, optimizer)
     for file in (tmp_path / "7" / "step-10").glob(name):
         file.write_bytes(left)
-    with pytest.raises(
-        StorageFault, match=r"the checkpoint of step 10 cannot be read from .*: a file in it is damaged"
-    ):
+    with pytest.raises(StorageFault, match=r"the checkpoint step-10 cannot be read from .*: a file in it is damaged"):
         checkpoint.load(tmp_path, at(10), model, optimizer)
+
+
+def flip(file: Path, place: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_flipped_bit_is_found_and_an_older_checkpoint_is_used(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    for step in (10, 20, 30):
+        checkpoint.save(tmp_path, at(step), model, optimizer, needed=[at(10)])
+    assert newest_intact(tmp_path, at(30)) == (at(30), "")
+    (shard,) = (tmp_path / "7" / "step-30").glob("*.distcp")
+    flip(shard, shard.stat().st_size // 2)
+    (tmp_path / "7" / "step-20").rename(tmp_path / "8")  # another trial's checkpoint takes its place
+    checkpoint.save(tmp_path, CheckpointName(9, 20), model, optimizer)
+    (tmp_path / "9" / "step-20").rename(tmp_path / "7" / "step-20")
+    found, why = newest_intact(tmp_path, at(30))
+    assert found == at(10) and f"{shard.name} has another checksum than what was written" in why
+    assert "it is that of step 20 of trial 9" in newest_intact(tmp_path, at(20))[1]
+    with pytest.raises(StorageFault, match="another checksum"):
+        checkpoint.load(tmp_path, at(30), model, optimizer)
+    with pytest.raises(StorageFault, match="another checksum"):
+        checkpoint.weights(tmp_path / "7" / "step-30")
+    checkpoint.save(tmp_path, at(30), model, optimizer, needed=[at(10)])  # after a resume from an older one
+    assert newest_intact(tmp_path, at(30)) == (at(30), "")
+    flip(tmp_path / "7" / "step-10" / "scalars.json", 3)
+    with pytest.raises(StorageFault, match="it is that of step 20 of trial 9; no older one is intact"):
+        newest_intact(tmp_path, at(20))
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, at(10), *trained())
+    other = nn.Linear(3, 5)
+    with pytest.raises(WorkloadError, match=r"step-10 in .* is of another model: weight is \[5, 3\] here, and the"):
+        checkpoint.load(tmp_path, at(10), other, torch.optim.AdamW(other.parameters()))
 
 
 def test_a_step_that_is_committed_already_is_kept(tmp_path: Path) -> None:
@@ -185,6 +222,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     model, optimizer = trained()
     checkpoint.save(tmp_path, at(1), model, optimizer)
     (tmp_path / "7" / "step-1" / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "harm")))
+    (tmp_path / "7" / "step-1" / "sums.json").unlink()  # whoever writes one file may write the other
     with pytest.raises(StorageFault, match=r"is damaged: UnpicklingError .* has no place in a checkpoint"):
         checkpoint.load(tmp_path, at(1), model, optimizer)
     assert not (tmp_path / "harm").exists()

@@ -1,0 +1,91 @@
+"""Finds out whether a checkpoint is the one that was written: by checksums of its files, and by whose it is.
+
+torch reads tensors without checking them, so a flipped bit would be trained on. Each rank sums up the files that it has
+written. Whoever reads a checkpoint compares them; one from before there were sums is taken as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+from workloads.training.checkpoints.agreed import of_all_stages, rank
+from workloads.training.checkpoints.folders import explained, write_json
+from workloads.training.checkpoints.name import CheckpointName, written_checkpoints
+from workloads.training.faults import StorageFault
+
+SUMS = "sums.json"
+_CHUNK_BYTES = 2**20
+
+
+def write_sums(staged: Path, name: CheckpointName) -> None:
+    """Write the checksums of all files in ``staged``, and that it is the checkpoint ``name``; all ranks call it."""
+    mine = [path for path in sorted(staged.iterdir()) if _writer(path) == rank()]
+    sums = of_all_stages({path.name: _sum_of(path) for path in mine})
+    if rank() == 0:
+        write_json(staged / SUMS, {"trial_id": name.trial_id, "step": name.step, "crc32": sums})
+
+
+def damage(folder: Path, name: CheckpointName | None = None) -> str:
+    """What is wrong with the checkpoint in ``folder``, which should be ``name``, in words; empty if nothing is."""
+    try:
+        text = (folder / SUMS).read_text()
+    except FileNotFoundError:
+        return ""
+    try:
+        stored = json.loads(text)
+        owner, sums = CheckpointName(stored["trial_id"], stored["step"]), dict(stored["crc32"])
+    except (ValueError, KeyError, TypeError):
+        return f"a file in it is damaged: {SUMS}"
+    if name is not None and owner != name:
+        return f"it is that of step {owner.step} of trial {owner.trial_id}"
+    for file, expected in sums.items():
+        try:
+            found = _sum_of(folder / file)
+        except FileNotFoundError as error:
+            return f"{error.strerror}: {error.filename}"
+        if found != expected:
+            return f"a file in it is damaged: {file} has another checksum than what was written"
+    return ""
+
+
+def expect_intact(folder: Path, name: CheckpointName | None = None) -> None:
+    """Raise ``StorageFault`` with the reason unless the checkpoint in ``folder`` is what was written as ``name``."""
+    if why := damage(folder, name):
+        raise StorageFault(f"the checkpoint {folder.name} cannot be read from {folder.parent}: {why}")
+
+
+def newest_intact(root: Path, wanted: CheckpointName) -> tuple[CheckpointName, str]:
+    """``wanted``, or the newest older one of its trial that is intact, with the reason in words.
+
+    One that is not there is returned all the same: whoever loads it says what to do. Raises ``StorageFault`` if none is
+    intact.
+    """
+    folder = wanted.folder(root)
+    with explained(f"the checkpoint {folder.name} cannot be read from {folder.parent}"):
+        why = damage(folder, wanted)
+        if not why:
+            return wanted, ""
+        older = [one for one in written_checkpoints(root, wanted.trial_id) if one.step < wanted.step]
+        for one in reversed(older):
+            if not damage(one.folder(root), one):
+                return one, f"the checkpoint {folder.name} cannot be read from {folder.parent}: {why}"
+    raise StorageFault(
+        f"the checkpoint {folder.name} cannot be read from {folder.parent}: {why}; no older one is intact, so restore "
+        "this folder from a copy, or submit the study again"
+    )
+
+
+def _writer(path: Path) -> int:
+    """The rank that has written a file of tensors; 0 for all others."""
+    number = path.name.removeprefix("__").partition("_")[0]
+    return int(number) if number.isdigit() else 0
+
+
+def _sum_of(path: Path) -> int:
+    total = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            total = zlib.crc32(chunk, total)
+    return total
