@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from placement.packing.projects import Project
 from scamp_service.errors import InvalidInput
 from scamp_service.user_environment import hide_environment
 
@@ -20,6 +21,20 @@ ROOT = Path(__file__).resolve().parent.parent
 SECRETS = ("api_token", "database_url")
 """Settings that users' code must not read. They reach our own child processes through a pipe."""
 SECRETS_PIPE = "SCAMP_SECRETS_PIPE"
+
+
+class ProjectSettings(BaseModel):
+    """The share of a project, and its quotas; see ``placement.packing.projects.Project``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    weight: float = Field(default=1.0, description="share of the devices, relative to other projects", gt=0)
+    devices: int | None = Field(default=None, description="most devices at once", ge=1)
+    trials: int | None = Field(default=None, description="most running trials at once", ge=1)
+
+    def to_project(self) -> Project:
+        """The project as placement knows it."""
+        return Project(self.weight, self.devices, self.trials)
 
 
 class Settings(BaseSettings):
@@ -43,6 +58,10 @@ class Settings(BaseSettings):
     virtual_nodes: int = Field(default=1, description="Ray nodes of the local cluster", ge=1)
     self_calibration: bool = Field(default=True, description="measure this machine's speed once, in idle time")
     max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
+    projects: dict[str, ProjectSettings] = Field(
+        default={},
+        description='share of the devices and quotas of projects, as JSON: {"vision": {"weight": 2, "devices": 8}}',
+    )
     keep_checkpoints_days: float | None = Field(
         default=None, description="days that checkpoints stay after the end of their study; default: always", ge=0
     )

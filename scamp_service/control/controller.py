@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from placement.model import Offer, offers_more
+from placement.packing.projects import NO_PROJECTS, Project
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as e
@@ -58,6 +59,7 @@ class Controller:
         proposer: Proposer,
         *,
         max_gangs_per_device: int = 4,
+        projects: Mapping[str, Project] = NO_PROJECTS,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
@@ -65,6 +67,7 @@ class Controller:
     ) -> None:
         self._store, self._executor, self._sizer = store, executor, sizer
         self._max_gangs_per_device = max_gangs_per_device
+        self._projects = projects
         self._clock, self._new_token = clock, new_token
         self._projection = Projection(store)
         self._specs = Specs()
@@ -200,6 +203,7 @@ class Controller:
             refused=self._no_longer_refused(refusals, cluster.offer),
             failures=self._store.trial_runs(failed),
             max_gangs_per_device=self._max_gangs_per_device,
+            projects=self._projects,
         )
 
     def _fronts(self, studies: Mapping[int, StudyRules], waiting: Sequence[Trial]) -> dict[int, dict[int, Values]]:

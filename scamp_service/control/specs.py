@@ -61,6 +61,8 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         report_every=spec.report_every,
         stopping=rule_of(spec),
         max_concurrent=budget.max_concurrent,
+        project=spec.project,
+        priority=spec.priority,
         max_lost=budget.max_lost,
         max_oom=budget.max_oom,
         stall_seconds=budget.stall_seconds,

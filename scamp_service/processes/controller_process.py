@@ -273,6 +273,7 @@ class _Reign:
             sizer,
             self._proposer,
             max_gangs_per_device=settings.max_gangs_per_device,
+            projects={name: one.to_project() for name, one in settings.projects.items()},
             errors=self._errors,
         )
         self._sweeper = Sweeper(self._store, settings, remover)

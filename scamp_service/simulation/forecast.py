@@ -16,7 +16,8 @@ from typing import Any
 from estimators.devices.kind import DeviceKind
 from placement.model import Cluster, Device, Shape
 from placement.packing.packer import pack
-from placement.packing.policy import Policy, Wait
+from placement.packing.policy import Blocked, Policy, Wait
+from placement.packing.projects import OVER_QUOTA
 from placement.simulation.progress import domains_of
 from placement.simulation.schedule import Job, Running, Schedule, schedule
 from scamp_service.lifecycle import LIVE_STUDIES, StudyState, TrialState
@@ -95,6 +96,8 @@ def load_of(store: Store, *, now: float) -> Load:
         elif trial.state is TrialState.QUEUED and trial.sized is not None:
             if trial.retry_at > now:
                 waits[trial.id] = "retry"
+            elif trial.reason.startswith(OVER_QUOTA):
+                waits[trial.id] = Blocked.QUOTA.value
             if seconds is None:
                 unknown += 1
                 continue

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from estimators.axes import AXES
 from estimators.model import Plan
+from placement.packing.projects import DEFAULT_PROJECT
 from scamp_service.study.objective import PREDICTED, Objective
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.one_shot import SUPERNET, OneShot
@@ -184,9 +185,10 @@ class StudySpec(Strict):
     and otherwise the only one. ``start_with`` lists candidates to try first; ``fixed`` holds parameters of all
     candidates. ``plan`` is the plan of all of them, instead of the one that the planner chooses for each. A candidate
     of ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it
-    leaves out. ``constraints`` are expressions (see ``spaces.expression``) that every candidate satisfies, and
-    ``predicted`` has bounds on what is predicted of it before it trains. An empty ``space`` is in the user's class, and
-    not known yet (see ``sizing.submission_check.with_space``).
+    leaves out. Trials of the highest ``priority`` are placed first; a ``project`` may have a share of the devices
+    and quotas (see ``placement.packing.projects``). ``constraints`` are expressions (see ``spaces.expression``)
+    that every candidate satisfies, and ``predicted`` has bounds on what is predicted of it before it trains. An
+    empty ``space`` is in the user's class, and not known yet (see ``sizing.submission_check.with_space``).
     """
 
     name: Title
@@ -198,6 +200,8 @@ class StudySpec(Strict):
     constraints: Annotated[list[Constraint], at_most(20)] = Field(default=[], max_length=20)
     predicted: Predicted = Predicted()
     start_with: Annotated[list[Start], at_most(1000)] = Field(default=[], max_length=1000)
+    project: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.-]+$")] = DEFAULT_PROJECT
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
     search: SearchOptions = SearchOptions()
     stopping: Stopping = AshaOptions()
     budget: Budget = Budget()

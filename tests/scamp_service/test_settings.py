@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from placement.packing.projects import Project
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
 from scamp_service.store.database import expect_shared
@@ -61,3 +62,11 @@ def test_a_database_that_processes_cannot_share_is_refused(url: str) -> None:
 @pytest.mark.parametrize("url", ["sqlite:////data/scamp.db", "postgresql://host/scamp"])
 def test_a_database_that_processes_can_share_is_accepted(url: str) -> None:
     expect_shared(url)
+
+
+def test_projects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCAMP_PROJECTS", '{"vision": {"weight": 2, "devices": 16}}')
+    assert Settings().projects["vision"].to_project() == Project(2.0, devices=16)
+    monkeypatch.setenv("SCAMP_PROJECTS", '{"vision": {"gpus": 16}}')
+    with pytest.raises(InvalidInput, match="SCAMP_PROJECTS"):
+        Settings()

@@ -15,6 +15,7 @@ from scamp_service.control.decide.fence import fence_unknown_gangs
 from scamp_service.control.decide.finish import finish_studies
 from scamp_service.control.decide.follow import follow_attempts
 from scamp_service.control.decide.place import place_queued
+from scamp_service.control.decide.preempt import preempt
 from scamp_service.control.decide.promote import promote
 from scamp_service.control.decide.propose import propose
 from scamp_service.control.decide.replan import plan_again
@@ -32,7 +33,10 @@ def decide(snapshot: Snapshot) -> list[Effect]:
     effects += fence_unknown_gangs(snapshot)  # 1. gangs that the database does not know
     effects += follow_attempts(snapshot)  # 2. outcomes, losses, rungs, teardown
     effects += size_waiting(snapshot, learned, share)  # 3. a plan for every candidate, or the reason that it has none
-    effects += place_queued(snapshot, learned)  # 4. gangs onto devices
+    placed = list(place_queued(snapshot, learned))
+    effects += placed  # 4. gangs onto devices
+    if all(isinstance(effect, MoveTrial) and effect.to is TrialState.QUEUED for effect in placed):
+        effects += preempt(snapshot)  # 4. where nothing else changes, running trials of lower priority make room
     effects += plan_again(snapshot, learned, share)  # 5. other plans where a trial's share of the devices has changed
     promoted = list(promote(snapshot))
     effects += promoted  # 6. paused trials that continue or end

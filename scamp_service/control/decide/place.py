@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache, partial
-from operator import itemgetter
 
 from estimators.learning import Learned
 from estimators.model import MIB
 from placement.model import Cluster, Gang, Offer, Placement, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
+from placement.packing.projects import Admission, Claim, Held, admit
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
 from scamp_service.control.decide.ending import ended_with
@@ -58,7 +57,10 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             queued.append(trial)
     if not queued:
         return
-    fair = _fair_order(s, queued)
+    admission = admitted(s, queued)
+    yield from _over_quota(s, queued, admission.over_quota)
+    trials = {trial.id: trial for trial in queued}
+    fair = [trials[trial_id] for trial_id in admission.order]
     queue = [_queued(trial.id, trial.attempt + 1, _sized(trial).demand, trial.passed_over) for trial in fair]
     by_gang = {queued.id: trial for queued, trial in zip(queue, fair, strict=True)}
     offered = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
@@ -139,27 +141,53 @@ def missing_devices(offer: Offer, num_ranks: int, mib: int) -> str:
     return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such {devices}"
 
 
-def _fair_order(s: Snapshot, queued: Iterable[Trial]) -> list[Trial]:
-    """Queued trials, which come by age, in the order to place them: studies take turns, each with its oldest trial.
+def admitted(s: Snapshot, queued: Iterable[Trial]) -> Admission:
+    """Queued trials, which come by age, in the order to place them, and those that a quota keeps waiting.
 
-    The study with the fewest running trials is first. No study gets more than its ``max_concurrent``.
+    No study gets more than its ``max_concurrent``: the others of it are in neither.
     """
-    running = Counter(trial.study_id for trial in s.in_state(TrialState.RUNNING))
-    of_study: dict[int, list[Trial]] = {}
-    for one in queued:
-        of_study.setdefault(one.study_id, []).append(one)
-    for study_id, waiting in of_study.items():
-        limit = s.studies[study_id].max_concurrent
-        if limit is not None:
-            del waiting[max(0, limit - running[study_id]) :]
-    if len(of_study) == 1:
-        return next(iter(of_study.values()))
-    turns = [
-        (turn, study_id, one)
-        for study_id, waiting in of_study.items()
-        for turn, one in enumerate(waiting, running[study_id])
-    ]
-    return [one for _, _, one in sorted(turns, key=itemgetter(0, 1))]
+    held = _held(s)
+    room = {
+        study.id: study.max_concurrent - held.of_study[study.id]
+        for study in s.studies.values()
+        if study.max_concurrent is not None
+    }
+    claims: list[Claim] = []
+    for trial in queued:
+        if trial.study_id in room:
+            room[trial.study_id] -= 1
+            if room[trial.study_id] < 0:
+                continue
+        study = s.studies[trial.study_id]
+        num_ranks, _ = _sized(trial).demand
+        claims.append(Claim(trial.id, study.id, num_ranks, study.project, study.priority, trial.passed_over))
+    return admit(claims, held, s.projects)
+
+
+def _held(s: Snapshot) -> Held:
+    held, study_of = Held(), {trial.id: s.studies[trial.study_id] for trial in s.trials}
+    for attempt in s.attempts:
+        if (study := study_of.get(attempt.trial_id)) is not None:
+            held.devices[study.project] += len(attempt.devices)
+    for trial in s.in_state(TrialState.RUNNING):
+        held.trials[study_of[trial.id].project] += 1
+        held.of_study[trial.study_id] += 1
+    return held
+
+
+def _over_quota(s: Snapshot, queued: Iterable[Trial], over_quota: Mapping[int, str]) -> Iterator[MoveTrial]:
+    """Say why trials wait for a quota; one that is larger than the whole quota of its project is INFEASIBLE."""
+    for trial in queued:
+        reason = over_quota.get(trial.id)
+        if reason is None:
+            continue
+        study = s.studies[trial.study_id]
+        quota = s.projects[study.project].devices
+        if quota is not None and _sized(trial).demand[0] > quota:
+            changes = {"reason": reason, "family": study.family(trial), "offer": None}
+            yield MoveTrial(trial, TrialState.INFEASIBLE, changes)
+        elif reason != trial.reason:
+            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
 
 
 def ledger_of(cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int) -> Ledger:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from estimators.learning import Learned, Run
 from estimators.model import Candidate, Layout, Plan
 from placement.model import Cluster
+from placement.packing.projects import DEFAULT_PROJECT, Project
 from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.families import family
 from scamp_service.control.stopping.rule import Rule
@@ -46,6 +47,8 @@ class StudyRules:
     max_oom: int
     num_trials: int
     trace_seconds: int = TRACE_SECONDS
+    project: str = DEFAULT_PROJECT
+    priority: int = 0  # trials of a higher one are placed first
     unit: str = "step"  # that ``steps`` count, or epoch
     stall_seconds: float | None = None  # without progress; None: learned from the steps of each attempt
     searched: frozenset[str] = frozenset()  # names of the parameters in its search space
@@ -128,6 +131,7 @@ class Snapshot:
     absent: Mapping[str, float] = field(default_factory=dict)  # attempt without gang → for how many seconds
     former: Mapping[int, Attempt] = field(default_factory=dict)  # trial that went wrong → what trained last
     max_gangs_per_device: int = 4
+    projects: Mapping[str, Project] = field(default_factory=dict)  # with a weight or quotas
     _by_state: dict[TrialState, list[Trial]] = field(init=False, repr=False, compare=False)
     _pending: Counter[int] = field(init=False, repr=False, compare=False)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from estimators.model import MIB, Plan
 from placement.model import Cluster, Device
+from placement.packing.projects import Project
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.place import WAITS_FOR_FRONT
@@ -137,3 +138,16 @@ def test_a_queued_trial_is_planned_again_when_its_plan_needs_more_devices_than_t
     assert only_move(effects(trials=[queued], cluster=small)).to is TrialState.WAITING
     assert [type(effect) for effect in effects(trials=[queued])] == [d.Begin]
     assert effects(trials=[queued], cluster=Cluster()) == [], "the cluster is starting"
+
+
+def test_a_quota_of_the_project_keeps_trials_waiting_with_the_reason() -> None:
+    rules = {1: study(project="vision"), 2: replace(study(project="text"), id=2)}
+    queued = [
+        trial(id=one, number=one, study_id=of, state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=ranks))
+        for one, of, ranks in ((11, 1, 1), (12, 1, 1), (13, 1, 4), (14, 2, 1))
+    ]
+    found = effects(trials=queued, studies=rules, projects={"vision": Project(devices=1)})
+    assert [one.attempt.trial_id for one in found if isinstance(one, d.Begin)] == [14, 11]
+    moves = {one.trial.id: one for one in found if isinstance(one, d.MoveTrial)}
+    assert moves[12].to is TrialState.QUEUED and "'vision': 1 devices at once" in moves[12].changes["reason"]
+    assert moves[13].to is TrialState.INFEASIBLE and "may never use more than 1" in moves[13].changes["reason"]

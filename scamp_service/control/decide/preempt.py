@@ -1,0 +1,85 @@
+"""Step 4, its end: stops running trials of lower priority where a queued trial of higher priority needs their devices.
+
+They lose the steps since their last checkpoint, and continue from there when there is room. So only attempts that have
+recorded a checkpoint are stopped, as few as possible: of the lowest priority first, and of these the ones that lose the
+fewest steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from placement.model import Cluster
+from scamp_service.control.decide.effects import MoveAttempt
+from scamp_service.control.decide.faults import must_wait
+from scamp_service.control.decide.place import WAITS_FOR_FRONT, admitted, ledger_of
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.executor import GangState
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.model import Attempt, Trial
+
+
+def preempt(s: Snapshot) -> Iterator[MoveAttempt]:
+    """Stop the attempts that keep the first trial of the queue from starting, if all have a lower priority.
+
+    Nothing is stopped while another attempt winds down: what it leaves free may be enough.
+    """
+    running = {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
+    if any(_winds_down(attempt, running) for attempt in s.attempts):
+        return
+    first = _first_in_queue(s)
+    if first is None or first.sized is None:
+        return
+    priority = s.studies[first.study_id].priority
+    lower = [
+        attempt
+        for attempt in s.attempts
+        if s.studies[running[attempt.trial_id].study_id].priority < priority and _may_stop(s, attempt)
+    ]
+    lower.sort(key=lambda attempt: _cost(s, running[attempt.trial_id], attempt))
+    for attempt in _in_the_way(s, first, lower):
+        why = f"trial {first.number} of study {first.study_id}, of priority {priority}, needs its devices"
+        yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
+
+
+def _first_in_queue(s: Snapshot) -> Trial | None:
+    queued = {
+        trial.id: trial
+        for trial in s.in_state(TrialState.QUEUED)
+        if s.studies[trial.study_id].state is StudyState.RUNNING
+        and not must_wait(s.now, trial)
+        and trial.reason != WAITS_FOR_FRONT
+    }
+    order = admitted(s, queued.values()).order
+    return queued[order[0]] if order else None
+
+
+def _winds_down(attempt: Attempt, running: dict[int, Trial]) -> bool:
+    trial = running.get(attempt.trial_id)
+    is_current = trial is not None and trial.attempt == attempt.attempt
+    return not is_current or attempt.outcome is not None or attempt.state is AttemptState.STOPPING
+
+
+def _may_stop(s: Snapshot, attempt: Attempt) -> bool:
+    gang = s.gangs.get(attempt.key)
+    is_alive = gang is not None and gang.state is GangState.ALIVE
+    return is_alive and attempt.state is AttemptState.RUNNING and attempt.checkpoint_step >= 0
+
+
+def _cost(s: Snapshot, trial: Trial, attempt: Attempt) -> tuple[int, int, int]:
+    """Sorts attempts: those that are stopped first have the smallest cost."""
+    return s.studies[trial.study_id].priority, trial.step - attempt.checkpoint_step, -trial.id
+
+
+def _in_the_way(s: Snapshot, first: Trial, lower: Sequence[Attempt]) -> Sequence[Attempt]:
+    """The attempts among ``lower`` after whose end the trial fits; none if it fits now, or not even then."""
+    assert first.sized is not None
+    usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
+    ledger = ledger_of(usable, s.attempts, s.max_gangs_per_device)
+    if ledger.find(*first.sized.demand) is not None:
+        return ()
+    for attempt in lower:
+        ledger.release(attempt.key)
+        if (devices := ledger.find(*first.sized.demand)) is not None:
+            return [one for one in lower if not ledger.holds(one.key) and not set(one.devices).isdisjoint(devices)]
+    return ()

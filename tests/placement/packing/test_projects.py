@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.model import Cluster, Device, Queued, Shape
+from placement.packing.ledger import Ledger
+from placement.packing.packer import pack
+from placement.packing.projects import NO_QUOTA, OVER_QUOTA, Claim, Held, Project, admit
+from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
+
+NOTHING = Held()
+
+
+def claims(*given: tuple[int, int, str]) -> list[Claim]:
+    """(study, ranks, project) of each."""
+    return [Claim(number, study, ranks, project) for number, (study, ranks, project) in enumerate(given)]
+
+
+def test_inside_a_project_studies_take_turns_and_the_one_with_the_fewest_running_is_first() -> None:
+    asked = claims((1, 1, "a"), (1, 1, "a"), (1, 1, "a"), (2, 1, "a"), (2, 1, "a"))
+    assert admit(asked, NOTHING, {}).order == [0, 3, 1, 4, 2]
+    assert admit(asked, Held(of_study=Counter({1: 1})), {}).order == [3, 0, 4, 1, 2]
+
+
+def test_projects_share_devices_by_weight() -> None:
+    asked = claims(*[(1, 1, "a")] * 6, *[(2, 1, "b")] * 6)
+    order = admit(asked, NOTHING, {"b": Project(weight=2.0)}).order
+    assert Counter(number >= 6 for number in order[:6]) == {True: 4, False: 2}
+    busy = Held(devices=Counter({"b": 4}))
+    assert [number < 6 for number in admit(asked, busy, {}).order[:4]] == [True] * 4
+
+
+def test_a_higher_priority_comes_first() -> None:
+    asked = [Claim(0, 1, 1), Claim(1, 2, 1, "b", priority=5), Claim(2, 2, 1, "b")]
+    assert admit(asked, Held(devices=Counter({"b": 9})), {}).order == [1, 0, 2]
+
+
+def test_a_quota_keeps_trials_waiting_with_the_reason_and_those_behind_do_not_pass() -> None:
+    asked = claims((1, 1, "a"), (1, 8, "a"), (1, 3, "a"), (1, 1, "a"), (2, 4, "b"))
+    quotas = {"a": Project(devices=4)}
+    found = admit(asked, Held(devices=Counter({"a": 1})), quotas)
+    assert found.order == [4, 0]  # b holds less
+    assert found.over_quota[1] == f"{OVER_QUOTA} 'a': it needs 8 devices, and may never use more than 4"
+    assert found.over_quota[2] == found.over_quota[3] == f"{OVER_QUOTA} 'a': 4 devices at once"
+    limited = admit(asked, Held(trials=Counter({"b": 2})), {"b": Project(trials=2)})
+    assert limited.over_quota == {4: f"{OVER_QUOTA} 'b': 2 trials at once"}
+
+
+def test_a_project_has_a_weight_and_quotas_that_make_sense() -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        Project(weight=0)
+    with pytest.raises(ValueError, match="at least 1"):
+        Project(devices=0)
+
+
+PROJECTS = st.fixed_dictionaries(
+    {name: st.builds(Project, st.floats(0.1, 10), st.none() | st.integers(1, 6), st.none() | st.integers(1, 3))
+     for name in "ab"}
+)  # fmt: skip
+WAITING = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(1, 8), st.sampled_from("abc"), st.integers(0, 1)), max_size=20
+)
+
+
+@given(WAITING, PROJECTS, st.integers(8, 16))
+def test_quotas_hold_and_no_feasible_trial_waits_for_ever(
+    waiting: list[tuple[int, int, str, int]], projects: dict[str, Project], num_devices: int
+) -> None:
+    """In each round all that run end, and a small trial of the highest priority arrives in each project."""
+    left = {n: Claim(n, study, ranks, name, priority) for n, (study, ranks, name, priority) in enumerate(waiting)}
+    feasible = {
+        n for n, one in left.items() if one.num_ranks <= (projects.get(one.project, NO_QUOTA).devices or num_devices)
+    }
+    cluster = Cluster(tuple(Device(f"n/{n}", "n", n, "virtual", 10) for n in range(num_devices)))
+    for arrived in range(2 * (len(waiting) + 1) + PASSES_BEFORE_RESERVATION):
+        small = {1000 + 3 * arrived + n: Claim(1000 + 3 * arrived + n, 1, 1, name, 1) for n, name in enumerate("abc")}
+        left |= small
+        found = admit([*left.values()], NOTHING, projects)
+        assert sorted([*found.order, *found.over_quota]) == sorted(left)
+        for name, project in projects.items():
+            own = [left[number].num_ranks for number in found.order if left[number].project == name]
+            assert project.devices is None or sum(own) <= project.devices
+            assert project.trials is None or len(own) <= project.trials
+        every = [
+            Queued(str(one.id), (Shape(one.num_ranks, 10),), one.passed_over, one.id, one.study)
+            for one in left.values()
+        ]
+        by_id = {queued.id: queued for queued in every}
+        started = {one.gang.id for one in pack([by_id[str(n)] for n in found.order], Ledger(cluster, 1)).placements}
+        counts = passed_over(every, started)
+        left = {n: replace(one, passed_over=counts[str(n)]) for n, one in left.items() if str(n) not in started}
+    assert not feasible & left.keys()

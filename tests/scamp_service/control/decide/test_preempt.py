@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from estimators.model import Plan
+from scamp_service.control.decide import effects as d
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.model import Attempt, Trial
+from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects, study
+from tests.values import attempt, trial
+
+LOW, HIGH = 1, 2
+ALL = tuple(device.id for device in CLUSTER.devices)
+
+
+def rules(low: int = 0, high: int = 5) -> dict[int, Any]:
+    return {LOW: study(priority=low), HIGH: replace(study(priority=high), id=HIGH)}
+
+
+def running(number: int, device: str, step: int = 8, checkpoint: int = 6) -> tuple[Trial, Attempt]:
+    """A trial that fills a device."""
+    one = trial(id=number, number=number, study_id=LOW, attempt=1, step=step, reserved_mib=90)
+    return one, attempt(trial_id=number, devices=(device,), reserved_mib=90, checkpoint_step=checkpoint)
+
+
+def stopped(queued: Trial, held: list[tuple[Trial, Attempt]], studies: dict[int, Any] | None = None) -> set[int]:
+    """Trials whose attempts are stopped, so that ``queued`` can start."""
+    gangs = {one.key: ALIVE for _, one in held}
+    found = effects(
+        trials=[*(one for one, _ in held), queued], attempts=[one for _, one in held], gangs=gangs,
+        studies=studies or rules(),
+    )  # fmt: skip
+    moves = [one for one in found if isinstance(one, d.MoveAttempt)]
+    assert all(one.to is AttemptState.STOPPING and one.changes["outcome"] is Outcome.STOPPED for one in moves)
+    return {one.attempt.trial_id for one in moves}
+
+
+def wants(ranks: int = 1, study_id: int = HIGH, **changes: Any) -> Trial:
+    plan = Plan(4, dp_shard=ranks)
+    return trial(id=99, study_id=study_id, state=TrialState.QUEUED, attempt=0, plan=plan, reserved_mib=80, **changes)
+
+
+@pytest.fixture
+def full() -> list[tuple[Trial, Attempt]]:
+    return [running(10 + place, device, step=8 + place) for place, device in enumerate(ALL)]
+
+
+def test_the_fewest_attempts_of_lower_priority_that_lose_the_fewest_steps_are_stopped(
+    full: list[tuple[Trial, Attempt]],
+) -> None:
+    assert stopped(wants(), full) == {10}
+    assert stopped(wants(ranks=2), full) == {10, 11}
+
+
+def test_an_attempt_without_a_checkpoint_is_never_stopped(full: list[tuple[Trial, Attempt]]) -> None:
+    full[0] = running(10, ALL[0], checkpoint=-1)
+    assert stopped(wants(), full) == {11}
+    assert stopped(wants(), [running(10 + n, device, checkpoint=-1) for n, device in enumerate(ALL)]) == set()
+
+
+def test_nothing_is_stopped_for_an_equal_priority_or_in_vain(full: list[tuple[Trial, Attempt]]) -> None:
+    assert stopped(wants(), full, rules(low=5)) == set()
+    assert stopped(wants(study_id=LOW), full) == set()
+    assert stopped(wants(), full[1:]) == set()  # it fits
+    assert stopped(wants(retry_at=9.0), full) == set()
+
+
+def test_nothing_is_stopped_while_another_attempt_winds_down(full: list[tuple[Trial, Attempt]]) -> None:
+    one, own = full[3]
+    full[3] = one, replace(own, state=AttemptState.STOPPING, outcome=Outcome.STOPPED)
+    assert stopped(wants(), full) == set()
