@@ -70,6 +70,7 @@ class Sized:
     pipeline: Json | None = None  # the step of a plan with a pipeline (see ``sizing.sizer``); None: another plan
     share: int = 1  # devices for each candidate when this was decided
     num_params: int = 0  # of the model
+    communication_share: float | None = None  # predicted share of a step in which ranks wait for each other
     flops_per_sample: float | None = None  # of a training step, forward and backward; None: not known
 
     @property
@@ -126,6 +127,7 @@ class Trial:
     values: tuple[float | None, ...] | None = None  # of each objective, at ``step``, None for predicted ones; None: the
     # study has one objective, or nothing is reported yet
     best_step: int | None = None  # of ``value`` in a study whose trials count by their best report; None: ``step``
+    measured_communication_share: float | None = None  # of the newest attempt with this plan that was measured
     proposal_reason: str = ""  # why it was chosen among several proposals of the sampler; empty: it was not
 
     @property
@@ -187,6 +189,8 @@ class Attempt:
     timed_steps: int = 0  # optimizer steps, without the first ones, evaluations and checkpoints
     outcome: Outcome | None = None
     detail: str = ""  # explains the outcome
+    predicted_communication_share: float | None = None  # by the plan (see ``Sized``)
+    measured_communication_share: float | None = None  # share of a step in which the rank that waits least waits
     phase: str = ""  # of the attempt when it ran out of memory (``learning.Phase``)
     checkpoint_step: int = -1  # step of the last committed checkpoint; -1: none
     started_at: float | None = None

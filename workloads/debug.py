@@ -99,6 +99,9 @@ class _Printed:
     def timed(self, step_seconds: float, num_steps: int) -> None:
         print(f"median of {num_steps} steps: {step_seconds * 1000:.1f} ms", flush=True)
 
+    def communicated(self, share: float) -> None:
+        print(f"ranks wait for each other for {share:.0%} of a step", flush=True)
+
     def checkpoint(self, step: int) -> None:
         self._checkpoints.append(CheckpointName(1, step))
 

@@ -88,6 +88,13 @@ class TrialView(View):
         float | None,
         Field(description="median seconds of a step, without the first ones, evaluations and checkpoints; null: none"),
     ]
+    predicted_communication_share: Annotated[
+        float | None,
+        Field(description="predicted share (0 to 1) of a step in which ranks wait for each other; null: not known"),
+    ]
+    measured_communication_share: Annotated[
+        float | None, Field(description="measured share, of the rank that waits least; null: not measured")
+    ]
     num_oom: Annotated[int, Field(description="attempts that ran out of memory")]
     healed: Annotated[bool, Field(description="whether it completed or was pruned after running out of memory")]
     num_lost: Annotated[int, Field(description="attempts that were lost, for example with their node")]
@@ -158,6 +165,13 @@ class AttemptView(View):
     measured_step_seconds: Annotated[
         float | None,
         Field(description="median seconds of a step, without the first ones, evaluations and checkpoints; null: none"),
+    ]
+    predicted_communication_share: Annotated[
+        float | None,
+        Field(description="predicted share (0 to 1) of a step in which ranks wait for each other; null: not known"),
+    ]
+    measured_communication_share: Annotated[
+        float | None, Field(description="measured share, of the rank that waits least; null: not measured")
     ]
     timed_steps: Annotated[int, Field(description="steps timed so far; measured_step_seconds is their median")]
     checkpoint_step: Annotated[int, Field(description="step of its last committed checkpoint; -1: none")]

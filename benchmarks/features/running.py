@@ -33,12 +33,16 @@ class Reports:
         self.values: list[Mapping[str, float]] = []
         self.checkpoints: list[CheckpointName] = []
         self.peak_bytes = 0
+        self.shares: list[float] = []
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self.values.append(values)
 
     def measured(self, peak_bytes: int) -> None:
         self.peak_bytes = peak_bytes
+
+    def communicated(self, share: float) -> None:
+        self.shares.append(share)
 
     def timed(self, step_seconds: float, num_steps: int) -> None: ...
 

@@ -182,6 +182,9 @@ def _row(
         costs.append(f"{trial['expected_bytes'] / MIB:.1f} / {measured}")
     if trial["predicted_step_seconds"] or trial["measured_step_seconds"]:
         costs.append(f"{_ms(trial['predicted_step_seconds'])} / {_ms(trial['measured_step_seconds'])}")
+    if trial["measured_communication_share"] is not None:
+        shares = [trial["predicted_communication_share"], trial["measured_communication_share"]]
+        costs.append(" / ".join("–" if share is None else f"{share:.0%}" for share in shares) + " waiting")
     if num_objectives == 1:
         values = ["" if trial["value"] is None else f"{trial['value']:.4f}"]
     else:

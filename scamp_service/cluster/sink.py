@@ -72,6 +72,7 @@ class Report:
     checkpoint_step: int = -1
     step_seconds: float = 0.0
     timed_steps: int = 0
+    communication_share: float | None = None
     best_of: str = ""
 
 
@@ -109,6 +110,7 @@ class Sink:
             checkpoint_step=report.checkpoint_step,
             step_seconds=report.step_seconds,
             timed_steps=report.timed_steps,
+            communication_share=report.communication_share,
             now=time.time(),
         )
 

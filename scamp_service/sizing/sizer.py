@@ -28,7 +28,7 @@ from placement.planning.question import Question
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Json, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
-from scamp_service.sizing.step_seconds import pipeline_step, predicted_step_seconds, with_memory
+from scamp_service.sizing.step_seconds import pipeline_step, predicted_step, with_memory
 from scamp_service.sizing.tracing.trace_process import Interrupted, TraceFailed, TraceProcess
 from scamp_service.sizing.tracing.traces import Blobs, Tracer
 from scamp_service.study.spec import TRACE_SECONDS
@@ -281,7 +281,9 @@ class ProcessSizer:
 def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:
     """Adds the predicted seconds of a step, and to the reason what was learned about them."""
     plan = sized.plan
-    seconds = predicted_step_seconds(profile, plan, kind)
+    step = predicted_step(profile, plan, kind)
+    seconds = step.seconds if step else None
+    sized = replace(sized, communication_share=step.waiting_share if step else None)
     known = slow_downs.get(way_kind(plan))
     if seconds is None or kind is None or known is None:
         return replace(sized, step_seconds=seconds)

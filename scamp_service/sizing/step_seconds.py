@@ -38,6 +38,11 @@ class PredictedStep:
     communication_share: float = 0.0
     bubble_share: float = 0.0
 
+    @property
+    def waiting_share(self) -> float:
+        """Share of the step in which ranks wait for each other: what ``workloads.training.waiting`` measures."""
+        return self.communication_share + self.bubble_share
+
 
 def predicted_step_seconds(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) -> float | None:
     """Seconds of a step; None where ``predicted_step`` is None."""

@@ -23,6 +23,7 @@ def trial_fields(trial: Trial, objectives: Objectives | None = None) -> dict[str
         "learned_bytes": trial.sized.learned_bytes if trial.sized else 0,
         "reserved_mib": trial.prediction.reserved_mib,
         "predicted_step_seconds": trial.predicted_step_seconds,
+        "predicted_communication_share": trial.sized.communication_share if trial.sized else None,
         "flops_per_sample": trial.sized.flops_per_sample if trial.sized else None,
         "num_params": trial.sized.num_params if trial.sized else 0,
         "step_factor": trial.sized.step_factor if trial.sized else 1.0,

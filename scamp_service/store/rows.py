@@ -105,6 +105,7 @@ _SIZED = (
     "step_factor",
     "num_params",
     "flops_per_sample",
+    "predicted_communication_share",
 )
 _PREDICTION = ("predicted_bytes", "extra_bytes", "bias_bytes", "evaluation_bytes", "mib_per_rank")
 _TRIAL, _SIZED_START, _SIZED_END = _names(Trial, "sized", _SIZED)
@@ -144,7 +145,7 @@ def select_attempts() -> sa.Select[Any]:
 
 def trial_of(row: Sequence[Any]) -> Trial:
     """The trial in a row of ``select_trials``."""
-    plan, *prediction, reason, learned_bytes, seconds, factor, num_params, flops = row[_SIZED_START:_SIZED_END]
+    plan, *prediction, reason, learned_bytes, seconds, factor, num_params, flops, share = row[_SIZED_START:_SIZED_END]
     known = None
     if plan:
         known = Sized(
@@ -158,6 +159,7 @@ def trial_of(row: Sequence[Any]) -> Trial:
             factor,
             num_params=num_params,
             flops_per_sample=flops,
+            communication_share=share,
         )
     values: list[Any] = [*row[:_SIZED_START], known, *row[_SIZED_END:]]
     return Trial(*values)
@@ -181,9 +183,10 @@ def sized_columns(sized: Sized) -> dict[str, Any]:
         sized.step_factor,
         sized.num_params,
         sized.flops_per_sample,
+        sized.communication_share,
     )
     known = dict(zip(_SIZED, values, strict=True))
-    return {"structure": sized.structure, "measured_step_seconds": None, **known}
+    return {"structure": sized.structure, "measured_step_seconds": None, "measured_communication_share": None, **known}
 
 
 def attempt_columns(attempt: Attempt) -> dict[str, Any]:

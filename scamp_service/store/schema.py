@@ -22,7 +22,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 
-REVISION = "0020"
+REVISION = "0021"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -236,6 +236,8 @@ trials = Table(
     Column("num_params", sa.BigInteger, nullable=False, default=0),
     Column("flops_per_sample", Real),
     Column("measured_step_seconds", Real),
+    Column("predicted_communication_share", Real),
+    Column("measured_communication_share", Real),
     Column("extra_bytes", sa.BigInteger, nullable=False, default=0),
     Column("bias_bytes", sa.BigInteger, nullable=False, default=0),
     Column("learned_bytes", sa.BigInteger, nullable=False, default=0),
@@ -360,6 +362,8 @@ attempts = Table(
     Column("predicted_step_seconds", Real),
     Column("step_factor", Real, nullable=False, default=1.0),
     Column("measured_step_seconds", Real),
+    Column("predicted_communication_share", Real),
+    Column("measured_communication_share", Real),
     Column("timed_steps", sa.BigInteger, nullable=False, default=0),
     Column("outcome", Word(Outcome)),
     Column("detail", Text, nullable=False, default=""),

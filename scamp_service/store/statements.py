@@ -142,12 +142,14 @@ REPORT = (
     sa.update(_A)
     .where(_reporting)
     .values({n: _greatest(_A.c[n]) for n in ("measured_bytes", "checkpoint_step", "objective_seq", "timed_steps")})
+    .values(measured_communication_share=_if_given(_A.c.measured_communication_share))
     .values(measured_step_seconds=sa.case((_is_newer_time, _step_seconds), else_=_A.c.measured_step_seconds))
     .returning(_A.c.objective_seq, _A.c.timed_steps)
 )
 _measured = {
     "measured_bytes": _greatest(_T.c.measured_bytes),
     "measured_step_seconds": _if_given(_T.c.measured_step_seconds),
+    "measured_communication_share": _if_given(_T.c.measured_communication_share),
 }
 UPDATE_VALUE = (
     sa.update(_T)

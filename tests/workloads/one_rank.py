@@ -25,6 +25,7 @@ class Collected:
         self.checkpoints: list[CheckpointName] = []
         self.peak = 0
         self.times: list[tuple[float, int]] = []
+        self.shares: list[float] = []
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self.reports.append((step, values))
@@ -34,6 +35,9 @@ class Collected:
 
     def progressed(self, step: int) -> None:
         pass
+
+    def communicated(self, share: float) -> None:
+        self.shares.append(share)
 
     def timed(self, step_seconds: float, num_steps: int) -> None:
         self.times.append((step_seconds, num_steps))
@@ -83,6 +87,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         "checkpoints": [name.step for name in reporter.checkpoints],
         "peak": reporter.peak,
         "times": reporter.times,
+        "shares": reporter.shares,
         "asked": reporter.asked,
     }
 

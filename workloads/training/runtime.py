@@ -13,6 +13,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -50,6 +51,7 @@ from workloads.training.memory.peak import measure_peak
 from workloads.training.metrics import Sums, common_names
 from workloads.training.step import evaluate, to_device, train_step
 from workloads.training.updates.update import expect_reduction, make_optimizer, scaled_from, updates_of
+from workloads.training.waiting import Waiting
 from workloads.training.warm_up import warm_up
 from workloads.trial import ARTIFACTS, Trial
 
@@ -136,6 +138,10 @@ class Reporter(Protocol):
 
         The first steps, evaluations and checkpoints do not count.
         """
+        ...
+
+    def communicated(self, share: float) -> None:
+        """Report the share of a step (0 to 1) in which the rank that waits least waits for others, in a gang."""
         ...
 
     def checkpoint(self, step: int) -> None:
@@ -318,6 +324,8 @@ class _Run:
     num_timed: int = 0
     phase_losses: dict[str, list[float]] = field(default_factory=dict)  # since the last report
     present_step: int = 0
+    is_waiting_known: bool = False
+    waiting: Waiting = field(default_factory=Waiting)
     mean_loss: float = math.nan  # of the steps since the last report but one
     best: tuple[float, int] | None = None  # the best value of a trial that counts by it, and its step
 
@@ -337,7 +345,9 @@ class _Run:
             self.present_step = done
             began = time.perf_counter()
             with self.held.during(Phase.STEP):
-                loss, stop = self._agree(self._step(step, done, measured=step == measured_step))  # waits for all ranks
+                with self.waiting.step() if self._measures_waiting(step, measured_step) else nullcontext():
+                    own_loss = self._step(step, done, measured=step == measured_step)
+                loss, stop = self._agree(own_loss)  # waits for all ranks
             if step == self.begun:
                 expect_agreement(self.model, self.mesh, "after their first step")
             if step > measured_step:  # the steps before it warm up, and the measured one runs under a profiler
@@ -363,6 +373,24 @@ class _Run:
             scaling.num_samples = self.begun * self.job.plan.batch
         self.mean_loss = scaling.mean_loss
         return int(scaling.progress + ROUNDING)
+
+    def _measures_waiting(self, step: int, measured_step: int) -> bool:
+        return (
+            self.mesh is not None
+            and self.device.type == "cpu"
+            and step > measured_step
+            and not self.waiting.is_complete
+            and not self.is_waiting_known
+        )
+
+    def _report_waiting(self) -> None:
+        """Report once how much the ranks wait: as much as the one that waits least, for which all others wait."""
+        if self.waiting.shares and not self.is_waiting_known:
+            self.is_waiting_known = True
+            least = torch.tensor(self.waiting.share, dtype=torch.float64)
+            dist.all_reduce(least, op=dist.ReduceOp.MIN)
+            if self.rank == 0:
+                self.reporter.communicated(float(least))
 
     def _measured_step(self, start: int) -> int:
         """The number of optimizer steps before the measured one; not 0 if there may be more than one."""
@@ -494,6 +522,7 @@ class _Run:
             )
         updates_of(self.model).after_evaluation(self.workload, values)
         is_best = self._is_best(step, values)
+        self._report_waiting()
         if self.rank == 0:
             if self.step_seconds:
                 self.reporter.timed(median(self.step_seconds), self.num_timed)

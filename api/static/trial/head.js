@@ -76,10 +76,16 @@ function drawPeak({ trial, attempts }) {
 function drawStep({ trial, attempts }) {
   const timed = attempts.findLast((attempt) => attempt.measured_step_seconds);
   const { predicted_step_seconds: predicted, measured_step_seconds: measured } = timed ?? trial;
-  const times = predicted && measured ? `× ${(measured / predicted).toFixed(2)}` : "";
+  const shares = [timed?.predicted_communication_share, timed?.measured_communication_share].map(shareWords);
+  const waiting = shares[1] === "–" ? "" : ` · ranks wait ${shares.join(" / ")} of it`;
+  const times = (predicted && measured ? `× ${(measured / predicted).toFixed(2)}` : "") + waiting;
   byId("step-time").replaceChildren(
     `${stepWords(predicted)} / ${stepWords(measured)}`,
     " ",
-    h("small", { title: "measured over predicted" }, times),
+    h("small", { title: "measured over predicted; predicted and measured share of communication" }, times),
   );
+}
+
+function shareWords(share) {
+  return share === undefined || share === null ? "–" : `${Math.round(100 * share)} %`;
 }

@@ -66,6 +66,7 @@ class Reports:
         self._recorded, self._sent = order.resume, order.resume
         self.why_lost = ""
         self._step_seconds, self._timed_steps = 0.0, 0
+        self._communication_share: float | None = None
         self._num_metrics = self._num_logs = 0
         self._waiting_characters = self._logged_characters = 0
         self._closed = self._stop = False
@@ -114,6 +115,11 @@ class Reports:
         """Report the median seconds of the ``num_steps`` steps that were timed so far."""
         with self._changed:
             self._step_seconds, self._timed_steps, self._news = step_seconds, num_steps, True
+
+    def communicated(self, share: float) -> None:
+        """Report the share of a step in which ranks wait for each other."""
+        with self._changed:
+            self._communication_share, self._news = share, True
 
     def checkpoint(self, step: int) -> None:
         """Report that the checkpoint of ``step`` is committed."""
@@ -235,6 +241,7 @@ class Reports:
             checkpoint_step=self._checkpoint.step if self._checkpoint else -1,
             step_seconds=self._step_seconds,
             timed_steps=self._timed_steps,
+            communication_share=self._communication_share,
         )
 
 

@@ -117,6 +117,7 @@ def _begin(s: Snapshot, trial: Trial, placement: Placement) -> Begin:
         created_at=s.now,
         predicted_step_seconds=sized.step_seconds,
         step_factor=sized.step_factor,
+        predicted_communication_share=sized.communication_share,
     )
     return Begin(attempt, order_for(s, trial, attempt))
 

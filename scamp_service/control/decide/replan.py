@@ -113,6 +113,7 @@ def narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> 
         reason="the plan before the wider one",
         step_seconds=before.predicted_step_seconds,
         step_factor=before.step_factor,
+        communication_share=before.predicted_communication_share,
     )
 
 

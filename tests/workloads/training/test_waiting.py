@@ -1,0 +1,37 @@
+"""The measured share of a step in which ranks wait for each other."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from estimators.model import Plan
+from workloads.training.gang import AllGather
+from workloads.training.waiting import Waiting
+
+
+def test_calls_that_wait_within_others_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Waiting()
+    before = AllGather.__call__
+    monkeypatch.setattr(AllGather, "__call__", lambda self: (time.sleep(0.05), AllGather.allocate(self)))
+    monkeypatch.setattr(AllGather, "allocate", lambda self: None)
+    with waiting.step():
+        AllGather().__call__()  # type: ignore[call-arg]
+        time.sleep(0.05)
+    assert waiting.share == pytest.approx(0.5, abs=0.2) and not waiting.is_complete
+    monkeypatch.undo()
+    assert AllGather.__call__ is before and dist.Work.wait.__name__ == "wait"
+
+
+@pytest.mark.parametrize("plan", [Plan(8, 2, dp_shard=2), Plan(32, tp=2)], ids=str)
+def test_a_gang_reports_its_share_once_and_trains_the_same_curve(ranks: Any, plan: Plan) -> None:
+    batch = plan.batch
+    params = {"depth": 2, "width": 32, "batch": batch}
+    answers = ranks.train(plan, 8, report_every=4, params=params)
+    assert answers[1]["shares"] == []
+    (share,) = answers[0]["shares"]
+    assert 0 < share < 1
+    assert ranks.train(Plan(batch), 4, params=params)[0]["shares"] == []
