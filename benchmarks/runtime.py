@@ -13,6 +13,7 @@ from types import ModuleType
 
 from benchmarks.features import drawn_part, features_part
 from benchmarks.porting import ports_part
+from benchmarks.reducing import adasum_part, communication_part
 from benchmarks.running.runner import run_parts
 from benchmarks.throughput import throughput_part
 
@@ -22,6 +23,8 @@ PARTS: Mapping[str, ModuleType] = {
     "drawn": drawn_part,
     "ports": ports_part,
     "throughput": throughput_part,
+    "adasum": adasum_part,
+    "communication": communication_part,
 }
 
 

@@ -1,0 +1,1 @@
+"""Updates of replicas that are combined, and how long ranks wait for each other."""
