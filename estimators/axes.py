@@ -14,13 +14,16 @@ from math import prod
 from operator import attrgetter
 from typing import Any, Self
 
+from estimators.pipelining.schedules import IN_PARTS, WHOLE, holders_of
+
 Value = int | bool | str | tuple[int, ...]
 """The value of an axis: a degree, a switch, a name, or numbers of blocks."""
 
-SCHEDULES = ("1f1b", "gpipe")
-"""Orders in which a pipeline runs its micro-batches.
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "dualpipev")
+"""Orders in which ranks run the micro-batches of a pipeline (see ``estimators.pipelining.schedules``).
 
-With 1F1B a stage holds at most as many as there are stages from it to the last one; with GPipe it holds all.
+With 1F1B a stage holds at most as many as there are stages from it to the last one; with GPipe it holds all. The others
+have shorter bubbles: by two stages on each rank, or by backward passes in two parts, or both.
 """
 
 
@@ -228,6 +231,11 @@ class Spread:
         return prod(_sizes(self))
 
     @property
+    def num_stages(self) -> int:
+        """Stages of the pipeline, of which a rank may have two; 1 without one."""
+        return len(holders_of(self.schedule, self.pp)) if self.pp > 1 else 1
+
+    @property
     def parameter_shards(self) -> int:
         """Number of ranks that share one copy of the parameters; what ZeRO-1 divides besides is not counted."""
         return self.dp_shard * self.tp * self.pp
@@ -319,14 +327,32 @@ def check(spread: Spread) -> None:
             raise ValueError(row.refusal)
     if spread.adasum and spread.dp_replicate & (spread.dp_replicate - 1):
         raise ValueError(f"Adasum combines a power of two of replicas, got {spread.dp_replicate}")
-    if spread.cut and (len(spread.cut) != spread.pp or min(spread.cut) < 0 or 0 in spread.cut[1:-1]):
+    _check_schedule(spread)
+    if spread.cut and (len(spread.cut) != spread.num_stages or min(spread.cut) < 0 or 0 in spread.cut[1:-1]):
         raise ValueError(
-            f"a cut has the number of blocks of each of {spread.pp} stages, and only the first and the last may have "
-            f"none, got {spread.cut}"
+            f"a cut has the number of blocks of each of {spread.num_stages} stages, and only the first and the last "
+            f"may have none, got {spread.cut}"
         )
     rising = sorted({number for number in spread.recomputed if number >= 0})
     if list(spread.recomputed) != rising:
         raise ValueError(f"recomputed are numbers of blocks from 0, in rising order, got {spread.recomputed}")
+
+
+def _check_schedule(spread: Spread) -> None:
+    """Raise ``ValueError`` for axes that do not go together with the schedule of a pipeline."""
+    if spread.schedule not in SCHEDULES:
+        known = ", ".join(SCHEDULES)
+        raise ValueError(f"the schedule of a pipeline is one of {known}, got {spread.schedule!r}")
+    if spread.pp > 1 and spread.schedule not in WHOLE and (spread.fsdp_mesh or spread.sequence_parallel):
+        raise ValueError(
+            f"ranks run {spread.schedule} without shards, replicas and sequence parallelism: use dp_shard=1, "
+            "dp_replicate=1 and sequence_parallel=false, or 1f1b"
+        )
+    if spread.pp > 1 and spread.schedule in IN_PARTS and (spread.recompute or spread.co_shard > 1):
+        raise ValueError(
+            f"{spread.schedule} runs backward passes in two parts, and a block can be recomputed only once: use "
+            "recompute=false and co_shard=1, or 1f1b"
+        )
 
 
 @lru_cache(maxsize=4096)

@@ -11,8 +11,9 @@ from functools import cache
 from math import prod
 from typing import Any, Protocol
 
-from estimators.axes import AXES, SCHEDULES, SHARES, Spread, axis_values, check, numbers_in_words
+from estimators.axes import AXES, SHARES, Spread, axis_values, check, numbers_in_words
 from estimators.constraints import UNCONSTRAINED, Constraints
+from estimators.pipelining.schedules import WHOLE, holders_of, made, stages_of
 
 MIB = 2**20
 
@@ -34,8 +35,6 @@ class Stage:
         _check_positive(self, "count", "num_micro_batches")
         if not 0 <= self.index < self.count:
             raise ValueError(f"stages are counted from 0 to {self.count - 1}, got {self.index}")
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"the schedule of a pipeline is one of {', '.join(SCHEDULES)}, got {self.schedule!r}")
         if self.schedule == "1f1b" and self.num_micro_batches < self.count:
             raise ValueError(f"1F1B needs at least {self.count} micro-batches, one for each stage: use them, or gpipe")
 
@@ -63,7 +62,8 @@ class Layout(Spread):
     """The part of a plan that changes the sequence of operations on one rank, and so needs a trace of its own.
 
     ``accumulate`` is True when gradients outlive a backward pass because more micro-batches of the same step follow.
-    In a pipeline this is the layout of the stage ``stage_index``, which also depends on ``num_micro_batches``.
+    In a pipeline this is the layout of the ranks with the place ``stage_index``, which also depends on
+    ``num_micro_batches``.
     """
 
     accumulate: bool = False
@@ -74,18 +74,24 @@ class Layout(Spread):
         check(self)
         if self.pp == 1 and (self.stage_index, self.num_micro_batches) != (0, 1):
             raise ValueError("a stage and its number of micro-batches belong to a pipeline: they need pp > 1")
-        _ = self.stage  # which checks the rest
+        if self.pp > 1 and not 0 <= self.stage_index < self.pp:
+            raise ValueError(f"ranks of a pipeline are counted from 0 to {self.pp - 1}, got {self.stage_index}")
+        _ = self.stages  # which checks the rest
+        if self.pp > 1 and self.schedule not in WHOLE:
+            made(self.schedule, self.pp, self.num_micro_batches)
 
     def __hash__(self) -> int:
         """Hash of what differs most, as a screening looks up tens of thousands; an axis left out costs collisions."""
         return hash((self.dp_shard, self.recompute, self.accumulate, self.tp, self.dp_replicate, self.spatial))
 
     @property
-    def stage(self) -> Stage | None:
-        """The stage of the pipeline; None without one."""
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of the pipeline that the rank has; empty without one."""
         if self.pp == 1:
-            return None
-        return Stage(self.stage_index, self.pp, self.num_micro_batches, self.schedule, self.cut)
+            return ()
+        order = self.num_micro_batches, self.schedule, self.cut
+        held = stages_of(self.schedule, self.pp, self.stage_index)
+        return tuple(Stage(index, self.num_stages, *order) for index in held)
 
     @property
     def treats_blocks_equally(self) -> bool:
@@ -112,7 +118,7 @@ class Plan(Spread):
 
     An optimizer step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank.
     ``evaluation_batch`` is the number of samples of a forward pass of an evaluation; 0: as many as ``micro_batch``.
-    ``layouts`` has one for each stage; without a pipeline it has that of all ranks.
+    ``layouts`` has one for each place in the pipeline; without a pipeline it has that of all ranks.
     """
 
     micro_batch: int
@@ -152,6 +158,10 @@ class Plan(Spread):
 
     def layout_of(self, rank: int) -> Layout:
         return self.layouts[self.coordinate(rank, "pp")]
+
+    def has_last_stage(self, rank: int) -> bool:
+        """Whether a rank computes losses: without a pipeline all do."""
+        return self.pp == 1 or self.coordinate(rank, "pp") in holders_of(self.schedule, self.pp)[-1]
 
     def data_rank(self, rank: int) -> int:
         """Number of the share of the batch that a rank trains on. Ranks that split the same layers or space have the

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from estimators.pipelining.passes import Schedule
 from placement.pipelining.cuts import Cut, is_even
-from placement.pipelining.passes import Schedule
 from placement.pipelining.simulator import Simulation
 
 

@@ -297,10 +297,14 @@ class Spatial:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The pipeline stage of a rank, and the process group of all stages, ordered by stage index."""
+    """The stages of a pipeline that a rank has, and the process group of all ranks of the pipeline, in their order.
 
-    stage: Stage
+    ``num_blocks`` are those of the whole model.
+    """
+
+    stages: tuple[Stage, ...]
     group: ProcessGroup
+    num_blocks: int = 0
 
 
 class Chain(nn.Module, ABC):
@@ -331,12 +335,12 @@ class Chain(nn.Module, ABC):
     @property
     def is_first(self) -> bool:
         """Whether this process has the first stage, or the whole model."""
-        return self.place is None or self.place.stage.index == 0
+        return self.place is None or self.place.stages[0].index == 0
 
     @property
     def is_last(self) -> bool:
         """Whether this process has the last stage, or the whole model."""
-        return self.place is None or self.place.stage.index == self.place.stage.count - 1
+        return self.place is None or self.place.stages[-1].index == self.place.stages[-1].count - 1
 
     def forward(self, x: Tensor) -> Tensor:
         """The output of this process's stage; the input of a later stage is the output of the stage before it."""

@@ -35,9 +35,9 @@ from benchmarks.running.results import Finding
 from estimators.devices.communication import message_seconds, step_time
 from estimators.devices.kind import DeviceKind
 from estimators.model import Layout, Plan
+from estimators.pipelining.schedules import SCHEDULES
 from estimators.tracing.tracer import trace
 from estimators.work import StepWork
-from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.shared_cores import seconds_on
 from placement.pipelining.simulator import StageCost, simulate
 from scamp_service.sizing.calibration import DEVICE_KIND

@@ -16,8 +16,8 @@ from statistics import median
 
 from benchmarks.planning.sleepers import Ranks
 from benchmarks.running.results import Finding
-from placement.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action, Schedule
-from placement.pipelining.schedules import SCHEDULES, holders_of
+from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action, Schedule
+from estimators.pipelining.schedules import SCHEDULES, holders_of
 from placement.pipelining.simulator import StageCost, simulate
 
 NUM_RANKS, NUM_MICRO_BATCHES, NUM_STEPS = 4, 8, 3

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from placement.pipelining.passes import Schedule
+from estimators.pipelining.passes import Schedule
 from placement.pipelining.simulator import StageCost
 
 

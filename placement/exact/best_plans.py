@@ -15,13 +15,13 @@ from estimators.devices.communication import message_seconds
 from estimators.devices.kind import DeviceKind
 from estimators.memory import Margin
 from estimators.model import Plan, Prediction
+from estimators.pipelining.schedules import SCHEDULES
 from placement.exact.candidate_ways import CandidateWays, StageUnits, slowest_links
 from placement.exact.search import Found, find
 from placement.exact.ways import Devices, Way
 from placement.model import Cluster
 from placement.option import Known, Option
 from placement.pipelining.cuts import is_even
-from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.shared_cores import seconds_on
 from placement.pipelining.simulator import MessageSeconds, Simulation, simulate
 from placement.planning.question import Question

@@ -22,14 +22,14 @@ from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.memory import Margin
 from estimators.model import Layout, Plan, Prediction
 from estimators.peaks.units import Unit
+from estimators.pipelining.passes import Schedule
+from estimators.pipelining.schedules import SCHEDULES
 from estimators.profile import ModelProfile
 from estimators.work import Work
 from placement.exact.micro_batches import MOST_PASSES, numbers
 from placement.option import Known, Option
 from placement.pipelining.bounds import least_bytes, least_seconds
 from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, is_even, smallest_cut
-from placement.pipelining.passes import Schedule
-from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.shared_cores import seconds_on
 from placement.pipelining.simulator import StageCost, simulate
 from placement.planning.question import Question, degrees

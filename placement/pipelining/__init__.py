@@ -1,1 +1,1 @@
-"""Schedules of pipelines, their simulation, and the cuts between stages."""
+"""Steps of pipelines: their simulation, and the cuts between stages."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from placement.pipelining.schedules import IN_PARTS, holders_of
+from estimators.pipelining.schedules import IN_PARTS, holders_of
 from placement.pipelining.simulator import MessageSeconds, StageCost
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from heapq import heappop, heappush
 
-from placement.pipelining.passes import BACKWARD, BACKWARD_INPUT, FORWARD, Action, Pass, Schedule
+from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, FORWARD, Action, Pass, Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from estimators.devices.kind import sharing
 from estimators.model import Plan
-from placement.pipelining.passes import FORWARD, Action
-from placement.pipelining.schedules import SCHEDULES
+from estimators.pipelining.passes import FORWARD, Action
+from estimators.pipelining.schedules import SCHEDULES
 from placement.pipelining.shared_cores import shared_clock
 from placement.pipelining.simulator import Interval, Simulation, StageCost, simulate
 

@@ -99,7 +99,7 @@ class Estimate:
         None without a trace, in a pipeline, and without a size of the devices.
         """
         layout = replace(option.plan.layout, accumulate=False)
-        if self.of_any_size or layout not in self.profile.curves or layout.stage is not None:
+        if self.of_any_size or layout not in self.profile.curves or layout.pp > 1:
             return None
         return largest_micro_batch(self.profile, layout, option.offered_mib, margin=self.margin)
 

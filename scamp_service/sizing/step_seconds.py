@@ -12,9 +12,9 @@ from estimators.devices.communication import StepTime, gang_time, step_time
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.memory import predict_stages
 from estimators.model import Plan
+from estimators.pipelining.schedules import SCHEDULES, WHOLE
 from estimators.profile import ModelProfile
 from estimators.work import StepWork
-from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep, Timeline
 from placement.pricing.unit_costs import ModelCosts
 
@@ -73,11 +73,11 @@ def comparable_step(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) 
 
 
 def pipeline_step(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) -> PipelineStep | None:
-    """One step of a plan with a pipeline, without its memory; None if the work of a stage is not known.
+    """One step of a plan with a pipeline, without its memory; None if the work of its passes is not known.
 
     Without a ``kind`` FLOPs stand for seconds; without links communication takes no time.
     """
-    if any(layout not in profile.work for layout in plan.layouts):
+    if plan.schedule not in WHOLE or any(layout not in profile.work for layout in plan.layouts):
         return None
     alone = replace(kind or FLOP_COUNTER, cores=None)  # the simulation knows when ranks of other stages use them, too
     stages = tuple(_stage(profile.work[layout], plan, layout.stage_index, alone) for layout in plan.layouts)

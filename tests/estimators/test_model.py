@@ -85,7 +85,7 @@ def test_the_ranks_of_a_stage_split_its_layers_and_all_stages_have_the_same_samp
     plan = Plan(1, 4, pp=2, tp=2)
     assert (plan.world_size, plan.batch) == (4, 4)
     found = [plan.layout_of(rank) for rank in range(4)]
-    assert [layout.stage.index for layout in found if layout.stage] == [0, 0, 1, 1]
+    assert [stage.index for layout in found for stage in layout.stages] == [0, 0, 1, 1]
     assert [layout.first_rank for layout in found] == [0, 0, 2, 2]
     assert {layout.world_size for layout in found} == {4} and {plan.data_rank(rank) for rank in range(4)} == {0}
 
@@ -116,7 +116,7 @@ def test_layers_are_divided_over_ranks_or_computed_in_parts() -> None:
 def test_every_stage_has_a_gang_that_shards_it() -> None:
     plan = Plan(1, 4, pp=2, dp_shard=2)
     assert (plan.world_size, plan.batch) == (4, 8)
-    assert [layout.stage.index for rank in range(4) if (layout := plan.layout_of(rank)).stage] == [0, 1, 0, 1]
+    assert [stage.index for rank in range(4) for stage in plan.layout_of(rank).stages] == [0, 1, 0, 1]
     assert [plan.data_rank(rank) for rank in range(4)] == [0, 0, 1, 1]
 
 
@@ -136,3 +136,32 @@ def test_what_was_not_gathered_cannot_be_kept() -> None:
 def test_pipelines_that_cannot_run_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Plan(1, **fields)
+
+
+def test_a_rank_has_two_stages_of_some_schedules_in_a_row_or_in_the_shape_of_a_v() -> None:
+    held = {
+        name: [[stage.index for stage in layout.stages] for layout in Plan(1, 8, pp=4, schedule=name).layouts]
+        for name in ("zb-h1", "interleaved", "zbv")
+    }
+    assert held["zb-h1"] == [[0], [1], [2], [3]]
+    assert held["interleaved"] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert held["zbv"] == [[0, 7], [1, 6], [2, 5], [3, 4]]
+    plan = Plan(1, 8, pp=4, schedule="zbv", cut=(1, 2, 1, 2, 1, 2, 1, 2))
+    assert [rank for rank in range(4) if plan.has_last_stage(rank)] == [0]
+    assert [list(stage.blocks(12)) for stage in plan.layouts[3].stages] == [[4, 5], [6]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"schedule": "zbv", "recompute": True}, "backward passes in two parts"),
+        ({"schedule": "interleaved", "dp_shard": 2}, "without shards"),
+        ({"schedule": "dualpipev", "num_micro_batches": 2}, "at least 4 micro-batches"),
+        ({"schedule": "zbv", "cut": (4, 4)}, "each of 4 stages"),
+        ({"schedule": "other"}, "is one of"),
+    ],
+    ids=str,
+)
+def test_schedules_that_ranks_cannot_run_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Plan(**{"micro_batch": 1, "num_micro_batches": 4, "pp": 2, **fields})

@@ -18,7 +18,7 @@ from estimators.axes import Spread
 from estimators.model import Layout
 from workloads.parallel.adasum import AdasumOptimizer
 from workloads.parallel.aliases import expect_own_tensors, parameter_attributes, set_parameter_attributes
-from workloads.parallel.chain import cut
+from workloads.parallel.chain import blocks_of, cut
 from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
 from workloads.parallel.forward_state.state import attach_state
@@ -48,8 +48,8 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
     attributes = parameter_attributes(model)
     if mesh is not None:
         expect_own_tensors(model)
-    if mesh is not None and layout.stage is not None:
-        blocks = cut(model, Place(layout.stage, mesh.get_group("pp")))
+    if mesh is not None and layout.pp > 1:
+        blocks = cut(model, Place(layout.stages, mesh.get_group("pp")))
     if mesh is not None and layout.tp > 1:
         split_layers(blocks, mesh["tp"], sequence=layout.sequence_parallel)
     if mesh is not None and layout.spatial > 1:
@@ -74,9 +74,17 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
             fully_shard(module, mesh=shards, reshard_after_forward=None if layout.reshard else False)
             keep_containers(module)
     if mesh is not None and layout.sequence_parallel:
-        split_sequences(blocks, mesh["tp"])
+        for part in _parts(model, blocks, layout):
+            split_sequences(part, mesh["tp"])
     set_parameter_attributes(model, attributes)
     return model
+
+
+def _parts(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout) -> list[Sequence[nn.Module]]:
+    """The blocks of each stage that the rank has; without a pipeline all blocks."""
+    if layout.pp == 1 or not isinstance(model, Chain):
+        return [blocks]
+    return [list(blocks_of(model, stage).values()) for stage in layout.stages]
 
 
 def _recomputing(blocks: Sequence[nn.Module], layout: Layout) -> set[nn.Module]:

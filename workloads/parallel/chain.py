@@ -2,36 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
 from torch import nn
 
+from estimators.model import Stage
 from workloads.protocol import Chain, Place
 
 
 def cut(model: nn.Module, place: Place) -> list[nn.Module]:
-    """Remove all but one stage of ``model`` and return the blocks of that stage; remaining parameters keep their names.
+    """Remove all stages of ``model`` but those of ``place``, and return their blocks; parameters keep their names.
 
     Raises ``ValueError`` for a model that cannot be cut into these stages.
     """
-    stage = place.stage
+    count = place.stages[0].count
     if not isinstance(model, Chain):
         raise ValueError(
             f"{type(model).__name__} does not say where a pipeline may cut it: make it a "
             "workloads.protocol.Chain, or use plans without a pipeline"
         )
     blocks = list(model.blocks._modules.items())
-    if len(blocks) < stage.count:
-        raise ValueError(f"{len(blocks)} blocks cannot be divided into {stage.count} stages: choose fewer stages")
+    if len(blocks) < count:
+        raise ValueError(f"{len(blocks)} blocks cannot be divided into {count} stages: choose fewer stages")
     if shares_its_parts(model):
         raise ValueError(
             f"stages of {type(model).__name__} would share parameters, as the same ones are in two blocks, in `enters` "
             "or in `leaves`: untie them, or use plans without a pipeline"
         )
-    kept = stage.blocks(len(blocks))
-    model.blocks._modules = dict(blocks[kept.start : kept.stop])
-    model.place = place
+    kept = [number for stage in place.stages for number in stage.blocks(len(blocks))]
+    model.blocks._modules = dict(blocks[number] for number in kept)
+    model.place = replace(place, num_blocks=len(blocks))
     for name in (() if model.is_first else model.enters) + (() if model.is_last else model.leaves):
         setattr(model, name, None)
     return list(model.blocks)
+
+
+@contextmanager
+def only(model: Chain, stage: Stage) -> Iterator[None]:
+    """Let the model be one of its stages alone while the context lasts: its ``forward`` then is that of this stage."""
+    place, blocks = model.place, model.blocks._modules
+    assert place is not None, "the model is not a pipeline stage"
+    model.place, model.blocks._modules = replace(place, stages=(stage,)), blocks_of(model, stage)
+    try:
+        yield
+    finally:
+        model.place, model.blocks._modules = place, blocks
+
+
+def blocks_of(model: Chain, stage: Stage) -> dict[str, nn.Module]:
+    """The blocks of one of the stages that ``model`` has been cut to, by their names."""
+    assert model.place is not None, "the model is not a pipeline stage"
+    held = list(model.blocks._modules.items())
+    start = 0
+    for one in model.place.stages:
+        size = len(one.blocks(model.place.num_blocks))
+        if one.index == stage.index:
+            return dict(held[start : start + size])
+        start += size
+    raise ValueError(f"stage {stage.index} is not among those of this rank")
 
 
 def shares_its_parts(model: Chain) -> bool:

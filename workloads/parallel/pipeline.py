@@ -1,6 +1,8 @@
-"""Runs one stage of a pipeline: torch's schedules on a workload's micro-batches. Ranks and the tracer call it.
+"""Runs a rank's stages of a pipeline on a workload's micro-batches. Ranks and the tracer call it.
 
-The first stage turns batches into inputs; the last stage computes losses. Every stage knows the shape of its inputs
+torch runs the passes: GPipe and 1F1B by schedules of its own, all others in the order of
+``estimators.pipelining.schedules``. The latter needs torch's private runtime, which is used here alone. The first stage
+turns batches into inputs; the last stage computes losses. Every stage knows the shape of its inputs
 without asking other ranks, because a trace has no other ranks. Import this module only where it is needed:
 torch.distributed.pipelining takes a second to import.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NoReturn, cast
 
@@ -16,13 +19,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineScheduleRuntime
 from torch.distributed.pipelining.stage import InferenceMode  # type: ignore[attr-defined]
 from torch.utils._pytree import tree_leaves
 
+from estimators.model import Stage
+from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+from estimators.pipelining.schedules import holders_of, made
+from workloads.parallel.chain import only
 from workloads.protocol import Batch, Chain, Workload
 
 _SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
-
+_PASSES = {
+    FORWARD: _ComputationType.FORWARD,
+    BACKWARD: _ComputationType.FULL_BACKWARD,
+    BACKWARD_INPUT: _ComputationType.BACKWARD_INPUT,
+    BACKWARD_WEIGHT: _ComputationType.BACKWARD_WEIGHT,
+}
 
 Context = Callable[[], AbstractContextManager[object]]
 
@@ -35,7 +48,7 @@ def run_passes(
     precision: Context = nullcontext,
     factor: float = 1.0,
 ) -> list[Tensor]:
-    """Run forward and backward of ``num`` micro-batches through the stage in ``model``, in the order of its schedule.
+    """Run forward and backward of ``num`` micro-batches through the stages in ``model``, in the order of the schedule.
 
     Forward passes run in the context ``precision``; stages send fp32 in any. Losses are multiplied by ``factor`` before
     their backward passes. Returns the losses, without that factor, on the last stage, and an empty list on the others.
@@ -48,15 +61,19 @@ def run_passes(
     hidden = torch.empty(model.hidden_shape(_num_samples(batches[0])), device="meta", requires_grad=True)
     inputs = [_inputs_of(workload.loss, batch) for batch in batches] if model.is_first else None
     targets = batches if model.is_last else None
-    stage = PipelineStage(
-        model,
-        model.place.stage.index,
-        model.place.stage.count,
-        next(model.parameters()).device,
-        input_args=inputs[0] if inputs else hidden,
-        output_args=hidden,
-        group=model.place.group,
-    )
+    place, held = model.place, model.place.stages
+    stages = [
+        PipelineStage(
+            model if len(held) == 1 else _Part(model, one),
+            one.index,
+            one.count,
+            next(model.parameters()).device,
+            input_args=inputs[0] if inputs and one.index == 0 else hidden,
+            output_args=hidden,
+            group=place.group,
+        )
+        for one in held
+    ]
     del batches, hidden
 
     def loss(output: Tensor, batch: Batch) -> Tensor:
@@ -64,9 +81,15 @@ def run_passes(
             value = workload.loss(_giving(output), batch)
         return value if factor == 1 else value.float() * factor
 
-    schedule = _SCHEDULES[model.place.stage.schedule](stage, num, loss_fn=loss, scale_grads=False)
-    schedule._warmup_p2p = _shapes_are_known  # type: ignore[assignment,method-assign]
-    stage.has_backward = True
+    schedule: Any
+    if held[0].schedule in _SCHEDULES:
+        schedule = _SCHEDULES[held[0].schedule](stages[0], num, loss_fn=loss, scale_grads=False)
+    else:
+        schedule = _PipelineScheduleRuntime(stages, num, loss_fn=loss, scale_grads=False)  # type: ignore[no-untyped-call]
+        schedule._prepare_schedule_with_comms(_order(held[0].schedule, place.group.size(), num))
+    schedule._warmup_p2p = _shapes_are_known
+    for stage in stages:
+        stage.has_backward = True
     losses: list[Tensor] = []
     # Not the schedule's ``step``: it splits one batch of plain tensors, and our batches may be any tree of tensors.
     try:
@@ -77,6 +100,38 @@ def run_passes(
             raise error.__cause__ from None
         raise
     return [loss.detach() / factor for loss in losses]
+
+
+@lru_cache(maxsize=16)
+def _order(name: str, num_ranks: int, num_micro_batches: int) -> dict[int, list[_Action | None]]:
+    """The passes of each rank, as torch's runtime takes them."""
+    orders = made(name, num_ranks, num_micro_batches).orders
+    return {
+        rank: [_Action(one.stage, _PASSES[one.kind], one.micro_batch) for one in order]
+        for rank, order in enumerate(orders)
+    }
+
+
+class _Part(nn.Module):
+    """One of several stages that a rank has, as a module."""
+
+    def __init__(self, model: Chain, stage: Stage) -> None:
+        super().__init__()
+        self.__dict__ |= {"_whole": model, "_stage": stage}  # the model is no submodule, as this has a part of it
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """The parameters of the stage."""
+        model: Chain = self.__dict__["_whole"]
+        with only(model, self.__dict__["_stage"]):
+            others = (() if model.is_first else model.enters) + (() if model.is_last else model.leaves)
+            found = [(name, one) for name, one in model.named_parameters() if name.partition(".")[0] not in others]
+        return iter(one for _, one in found)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The output of the stage."""
+        with only(self.__dict__["_whole"], self.__dict__["_stage"]):
+            output: Tensor = self.__dict__["_whole"](*inputs)
+        return output
 
 
 @contextmanager
@@ -102,21 +157,28 @@ def evaluate(workload: Workload, model: Chain, batch: Batch, precision: Context 
     It must call the model exactly once.
     """
     assert model.place is not None, "the model is not a pipeline stage"
-    index, group = model.place.stage.index, model.place.group
-    if model.is_first:
-        inputs = _inputs_of(workload.evaluate, batch)
-    else:
-        received = torch.empty(model.hidden_shape(_num_samples(batch)), device=next(model.parameters()).device)
-        dist.recv(received, group=group, group_src=index - 1)
-        inputs = (received,)
-        del received
-    with _computing(model, precision):
-        output = model(*inputs)
-    del inputs
-    if model.is_last:
-        with precision():
-            return workload.evaluate(_giving(output), batch)
-    dist.send(output, group=group, group_dst=index + 1)
+    group, held = model.place.group, model.place.stages
+    ranks = [rank for (rank,) in holders_of(held[0].schedule, group.size())]
+    output: Tensor | None = None
+    for stage in held:
+        if stage.index == 0:
+            inputs = _inputs_of(workload.evaluate, batch)
+        elif output is not None and ranks[stage.index - 1] == ranks[stage.index]:
+            inputs = (output,)
+        else:
+            received = torch.empty(model.hidden_shape(_num_samples(batch)), device=next(model.parameters()).device)
+            dist.recv(received, group=group, group_src=ranks[stage.index - 1])
+            inputs = (received,)
+            del received
+        with _computing(model, precision), only(model, stage):
+            output = model(*inputs)
+        del inputs
+        if stage.index == stage.count - 1:
+            with precision():
+                return workload.evaluate(_giving(output), batch)
+        if ranks[stage.index + 1] != ranks[stage.index]:
+            dist.send(output, group=group, group_dst=ranks[stage.index + 1])
+            output = None
     return {}
 
 

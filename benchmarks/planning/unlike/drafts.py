@@ -33,9 +33,9 @@ from benchmarks.planning.unlike.grid import (
     tensor_of,
 )
 from estimators.devices.communication import Group, collective_seconds
+from estimators.pipelining.passes import BACKWARD, FORWARD, Action, Schedule
+from estimators.pipelining.schedules import SCHEDULES, holders_of, one_f_one_b
 from placement.exact.ways import Amounts
-from placement.pipelining.passes import BACKWARD, FORWARD, Action, Schedule
-from placement.pipelining.schedules import SCHEDULES, holders_of, one_f_one_b
 from placement.pipelining.simulator import Simulation, StageCost, simulate
 
 CAPACITY_BYTES = capacity_bytes(KIND)

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from benchmarks.planning.unlike.drafts import Planned, rows_of
 from benchmarks.planning.unlike.emerging import Model
-from placement.pipelining.passes import FORWARD
+from estimators.pipelining.passes import FORWARD
 
 _WIDTH, _LEFT, _ROW, _MOST_ROWS = 900, 10, 11, 8
 _COLOURS = {

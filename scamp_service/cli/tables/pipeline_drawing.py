@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from estimators.model import MIB
-from placement.pipelining.passes import BACKWARD_WEIGHT, FORWARD
+from estimators.pipelining.passes import BACKWARD_WEIGHT, FORWARD
 from placement.pipelining.simulator import Interval, Simulation
 from placement.refinement import Pipeline
 

@@ -15,13 +15,13 @@ from estimators.devices.kind import DeviceKind, Rate
 from estimators.model import MIB, Divisions, Layout, Plan
 from estimators.peaks.envelope import Envelope, Line
 from estimators.peaks.units import PassWork, Unit
+from estimators.pipelining.passes import FORWARD
 from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work, WorkCounter
 from placement.exact import pipelines
 from placement.exact.pipelines import list_pipelines, order
 from placement.model import Cluster, Device
 from placement.option import Option
-from placement.pipelining.passes import FORWARD
 from placement.pipelining.simulator import simulate
 from placement.planning import question as planning
 from placement.refinement import Pipeline
@@ -233,7 +233,7 @@ def test_memory_is_states_activations_in_flight_their_inputs_and_what_a_pass_nee
 def test_only_what_ranks_can_run_is_trained() -> None:
     units = (ENDS[0], unit("blocks.0", 3.0, 6), unit("wide", 9.0, num_params=3 * PARAMS), ENDS[1])
     found = listed(model(*units), 2)
-    assert {name_of(one) for one in found if one.trained} == {"gpipe", "1f1b"}
+    assert {name_of(one) for one in found if one.trained} == {name_of(one) for one in found} - {"interlaced"}
     for name in ("gpipe", "1f1b"):
         even, better = one_of(found, name, 2), one_of(found, name, 2, even=False)
         assert even.trained is not None and better.trained is not None and even.trained.cut == ()

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimators.pipelining.schedules import IN_PARTS, SCHEDULES, holders_of
 from placement.pipelining.bounds import least_bytes, least_seconds
-from placement.pipelining.schedules import IN_PARTS, SCHEDULES, holders_of
 from placement.pipelining.simulator import StageCost, simulate
 
 BOUNDED = sorted(SCHEDULES.keys() - {"3f1b"})  # which trains differently, and is no alternative

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from estimators.pipelining.passes import Schedule
+from estimators.pipelining.schedules import SCHEDULES
 from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, smallest_cut
-from placement.pipelining.passes import Schedule
-from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.simulator import StageCost, simulate
 
 SECONDS = st.integers(0, 20).map(float)

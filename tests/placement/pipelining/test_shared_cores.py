@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.devices.kind import DeviceKind, Figure
-from placement.pipelining.schedules import SCHEDULES
+from estimators.pipelining.schedules import SCHEDULES
 from placement.pipelining.shared_cores import seconds_on
 from placement.pipelining.simulator import Simulation, StageCost, simulate
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.pipelining.passes import Schedule, starts
-from placement.pipelining.schedules import SCHEDULES, gpipe, interlaced, one_f_one_b, zero_bubble
+from estimators.pipelining.passes import Schedule, starts
+from estimators.pipelining.schedules import SCHEDULES, gpipe, interlaced, one_f_one_b, zero_bubble
 from placement.pipelining.simulator import MessageSeconds, StageCost, simulate
 
 EIGHTHS = st.integers(0, 40).map(lambda number: number / 8)  # sums of which are exact

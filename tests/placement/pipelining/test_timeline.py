@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.model import Plan
-from placement.pipelining.schedules import SCHEDULES
+from estimators.pipelining.schedules import SCHEDULES
 from placement.pipelining.timeline import Passed, PassTime, PipelineStep, StageRow, StageStep
 
 EVEN = StageStep(PassTime(1.0), PassTime(2.0), 0.0)

@@ -85,7 +85,7 @@ class Model:
         shards = layout.dp_shard * layout.tp * layout.pp * (layout.dp_replicate if layout.zero1 else 1)
         fixed = (self.state + self.state / 3 * (1.5 if layout.accumulate else 1)) / shards
         kept = self.sample / layout.tp / layout.spatial / layout.co_shard / layout.pp
-        if layout.stage is not None:
+        if layout.pp > 1:
             kept *= min(layout.num_micro_batches, layout.pp - layout.stage_index)
         return line(fixed, kept * (0.7 if layout.selective else 0.25 if layout.recompute else 1))
 

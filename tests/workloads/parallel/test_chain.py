@@ -14,7 +14,7 @@ from workloads.protocol import Chain, Place
 
 
 def place(index: int, count: int) -> Place:
-    return Place(Stage(index, count, 4, "1f1b"), cast(ProcessGroup, None))
+    return Place((Stage(index, count, 4, "1f1b"),), cast(ProcessGroup, None))
 
 
 def names(model: nn.Module) -> list[str]:

@@ -137,6 +137,16 @@ def test_every_plan_gives_the_curve_of_one_process(ranks: Any, single: list[Any]
     assert_same(ranks.curve(plan), single)
 
 
+ORDERS = [Plan(16, 4, pp=2, schedule="zbv", evaluation_batch=5), Plan(16, 4, pp=2, schedule="zb-h1")]
+ORDERS += [Plan(16, 4, pp=2, schedule="interleaved", cut=(1, 1, 1, 1)), Plan(16, 4, pp=2, schedule="dualpipev")]
+
+
+@pytest.mark.parametrize("plan", [ORDERS[0], *map(soak, ORDERS[1:])], ids=str)
+def test_every_order_of_passes_gives_the_curve_of_one_process(ranks: Any, plan: Plan) -> None:
+    deep = {"params": {"depth": 4, "width": 32}}
+    assert_same(ranks.curve(plan, 2, **deep), ranks.curve(Plan(64), 2, **deep))
+
+
 def test_shared_parameters_and_unsaved_buffers_train_alike_when_sharded(ranks: Any, tied: dict[str, Any]) -> None:
     # One sample at a time leaves no padding in the evaluation of the 13: the sharded one pads, and must not count it.
     assert_same(ranks.curve(Plan(4, dp_shard=2, evaluation_batch=3), **tied), ranks.curve(Plan(1, 8), **tied))

@@ -130,13 +130,28 @@ class ForwardState:
                 self._sums[place] = self._sums[place] + value if place in self._sums else value.clone()
 
     def as_micro_batch(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """``forward`` of a stage of a pipeline, each of whose calls in training is the pass of one micro-batch."""
+        """``forward`` of a stage of a pipeline, each of whose calls in training is the pass of one micro-batch.
+
+        Raises ``WorkloadError`` for a model that changes state where a rank has several stages.
+        """
+        watched: set[int] = set()
 
         def call(*inputs: Any) -> Any:
             if not self.model.training:
                 return forward(*inputs)
+            place: Any = self.model.place
+            stage: int = place.stages[0].index
+            self.is_known &= stage in watched  # the first pass of each stage is watched
+            watched.add(stage)
             with self.micro_batch(inputs, self.layout.num_micro_batches):
-                return forward(*inputs)
+                result = forward(*inputs)
+            if len(self.layout.stages) > 1 and (self.changed or self.statistics or self.attributes):
+                changed = next(iter((*self.changed, *self.statistics, *self.attributes)))
+                raise WorkloadError(
+                    f"the forward pass changes {self._name(changed)}, and several stages take turns on a rank: "
+                    "use the schedule 1f1b or gpipe"
+                )
+            return result
 
         return call
 

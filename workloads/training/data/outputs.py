@@ -99,7 +99,7 @@ class Collected:
 
 def contributors(plan: Plan) -> list[int]:
     """The first rank with outputs of each share of the batch, in the order of the shares."""
-    last_stage = [rank for rank in range(plan.world_size) if plan.coordinate(rank, "pp") == plan.pp - 1]
+    last_stage = [rank for rank in range(plan.world_size) if plan.has_last_stage(rank)]
     first: dict[int, int] = {}
     for rank in last_stage:
         first.setdefault(plan.data_rank(rank), rank)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from estimators.model import MIB
-from placement.pipelining.schedules import SCHEDULES
+from estimators.pipelining.schedules import SCHEDULES
 from placement.pipelining.simulator import StageCost, simulate
 from placement.refinement import Pipeline
 from scamp_service.cli.tables.pipeline_drawing import draw, legend

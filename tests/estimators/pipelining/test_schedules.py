@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action
-from placement.pipelining.schedules import SCHEDULES, dual_pipe_v, interleaved, one_f_one_b, zbv
+from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action
+from estimators.pipelining.schedules import SCHEDULES, dual_pipe_v, interleaved, one_f_one_b, zbv
 from placement.pipelining.simulator import StageCost, simulate
 
 EQUAL = StageCost(1.0, 1.0, 1.0)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
-from placement.pipelining.passes import (
+from estimators.pipelining.passes import (
     BACKWARD,
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
@@ -208,8 +209,23 @@ SCHEDULES: Mapping[str, Callable[[int, int], Schedule]] = {
 }
 """Makers of schedules by name: (number of ranks, number of micro-batches) → schedule."""
 
+WHOLE = frozenset({"1f1b", "gpipe"})
+"""Schedules with one stage on each rank, whose backward passes are whole."""
+
 IN_PARTS = frozenset({"zb-h1", "zbv", "dualpipev"})
 """Schedules whose backward passes run in parts, or some of them."""
+
+
+@lru_cache(maxsize=256)
+def made(name: str, num_ranks: int, num_micro_batches: int) -> Schedule:
+    """The schedule of this name, kept. Raises ``ValueError`` if it does not take so many micro-batches."""
+    return SCHEDULES[name](num_ranks, num_micro_batches)
+
+
+@lru_cache(maxsize=256)
+def stages_of(name: str, num_ranks: int, rank: int) -> tuple[int, ...]:
+    """Numbers of the stages that a rank has."""
+    return tuple(stage for stage, ranks in enumerate(holders_of(name, num_ranks)) if rank in ranks)
 
 
 def holders_of(name: str, num_ranks: int, num_chunks: int = 2) -> tuple[tuple[int, ...], ...]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.pipelining.passes import (
+from estimators.pipelining.passes import (
     BACKWARD,
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
@@ -18,7 +18,7 @@ from placement.pipelining.passes import (
     Schedule,
     starts,
 )
-from placement.pipelining.schedules import SCHEDULES, one_f_one_b
+from estimators.pipelining.schedules import SCHEDULES, one_f_one_b
 from placement.pipelining.simulator import StageCost, simulate
 
 EQUAL = StageCost(1.0, 1.0, 1.0)
