@@ -1,13 +1,18 @@
 """Compares samplers on tables of trained networks: ScaMP's with random search and with Optuna's own, at equal trials.
 
-Each data set counts alike: scores are divided by the mean score of random search there.
+Each data set counts alike: scores are divided by the mean score of random search there. Searches run in as many
+processes as there are CPUs.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
@@ -33,8 +38,8 @@ OPTUNA: Mapping[str, Callable[[int], BaseSampler]] = {
 """Optuna's own samplers with their defaults."""
 Scores = Mapping[str, Sequence[float]]
 """Data set → score of each seed."""
-Run = Callable[[str, str, int], float]
-"""The score of one search: data set, sampler, seed."""
+Run = Callable[[str, str, int, int], float]
+"""The score of one search: data set, sampler, seed, number of trials. Other processes import it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +71,43 @@ def spec_of(
 
 
 def compared(
-    title: str, keys: tuple[str, str], datasets: Sequence[str], samplers: Mapping[str, int], ours: Run, theirs: Run
+    title: str,
+    keys: tuple[str, str],
+    datasets: Sequence[str],
+    samplers: Mapping[str, int],
+    num_trials: int,
+    ours: Run,
+    theirs: Run,
 ) -> Mapping[str, Any]:
     """Ratio of each sampler's mean score to random search's and to that of Optuna's own, with its spread.
 
     ``keys`` name the two in the result. ``samplers`` has the number of seeds of each.
     """
+    with ProcessPoolExecutor(os.cpu_count(), initializer=_quiet) as pool:
+        searched = partial(_scores, pool, datasets, num_trials)
+        return _compared(title, keys, samplers, searched, ours, theirs)
+
+
+def _quiet() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore")
 
-    def searched(run: Run, sampler: str, num_seeds: int) -> Scores:
-        seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return {name: [run(name, sampler, seed) for seed in seeds] for name in datasets}
 
+def _scores(pool: Executor, datasets: Sequence[str], num_trials: int, run: Run, sampler: str, num_seeds: int) -> Scores:
+    seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
+    names, drawn = zip(*itertools.product(datasets, seeds), strict=True)
+    every = list(pool.map(run, names, itertools.repeat(sampler), drawn, itertools.repeat(num_trials)))
+    return {name: every[place * num_seeds :][:num_seeds] for place, name in enumerate(datasets)}
+
+
+def _compared(
+    title: str,
+    keys: tuple[str, str],
+    samplers: Mapping[str, int],
+    searched: Callable[[Run, str, int], Scores],
+    ours: Run,
+    theirs: Run,
+) -> Mapping[str, Any]:
     random = searched(ours, "random", max(samplers.values()))
     print(f"\n{title:52}{'ScaMP':>22}{'Optuna':>22}{'seeds':>7}")
     found: dict[str, dict[str, tuple[float, float, float]]] = {key: {} for key in keys}
@@ -90,7 +118,7 @@ def compared(
         if own:
             found[keys[1]][name] = _ratio(mine, own, random)
         print(f"{name:52}{_share(mine, random):>22}{_share(own, random) if own else '':>22}{num_seeds:>7}", flush=True)
-    print(f"mean ± standard deviation over seeds; {len(datasets)} data sets")
+    print(f"mean ± standard deviation over seeds; {len(random)} data sets")
     return {
         **{key: {name: ratio[0] for name, ratio in ratios.items()} for key, ratios in found.items()},
         **{f"{key}_spread": {name: ratio[1:] for name, ratio in ratios.items()} for key, ratios in found.items()},

@@ -84,8 +84,12 @@ class Graphs:
         return spec_of(SPACE, objectives, sampler, seed, num_trials)
 
 
-def ours(graphs: Graphs, sampler: str, seed: int, num_trials: int) -> float:
+_GRAPHS = {name: Graphs(name) for name in DATASETS}
+
+
+def ours(dataset: str, sampler: str, seed: int, num_trials: int) -> float:
     """Hypervolume that ScaMP's sampler finds, one trial after another."""
+    graphs = _GRAPHS[dataset]
     search, found, ended = Search(graphs.spec(sampler, seed, num_trials)), list[Values](), list[Trial]()
     for number in range(num_trials):
         (params,) = search.propose(ended, number, 1)
@@ -97,8 +101,9 @@ def ours(graphs: Graphs, sampler: str, seed: int, num_trials: int) -> float:
     return graphs.hypervolume(found)
 
 
-def theirs(graphs: Graphs, sampler: str, seed: int, num_trials: int) -> float:
+def theirs(dataset: str, sampler: str, seed: int, num_trials: int) -> float:
     """Hypervolume that Optuna's own sampler finds."""
+    graphs = _GRAPHS[dataset]
     space, found = Space(graphs.spec("random", 0, num_trials).space), list[Values]()
     directions = [direction for _, direction in OBJECTIVES]
     study = optuna.create_study(directions=directions, sampler=OPTUNA[sampler](seed))
@@ -115,12 +120,12 @@ def theirs(graphs: Graphs, sampler: str, seed: int, num_trials: int) -> float:
 
 def nasgraph(samplers: Mapping[str, int], num_trials: int = 100) -> Mapping[str, Any]:
     """Hypervolumes on NAS-Bench-Graph, against random search and Optuna's own samplers."""
-    known = {name: Graphs(name) for name in DATASETS}
     return compared(
         f"NAS-Bench-Graph, {num_trials} trials, hypervolume over random",
         ("nasgraph_hypervolume_vs_random", "nasgraph_hypervolume_vs_optuna"),
         DATASETS,
         samplers,
-        lambda name, sampler, seed: ours(known[name], sampler, seed, num_trials),
-        lambda name, sampler, seed: theirs(known[name], sampler, seed, num_trials),
+        num_trials,
+        ours,
+        theirs,
     )

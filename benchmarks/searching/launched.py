@@ -47,8 +47,8 @@ def predicted() -> Mapping[tuple[Any, ...], Quantities]:
     return {(row["width"], row["depth"], row["dropout"] > 0): row for row in rows}
 
 
-def num_wasted(objectives: Any, quartile: int | None, seed: int, *, knows: bool) -> int:
-    """Launched candidates that break the bound or are off the front that the search has found within it.
+def num_wasted(objectives: Any, quartile: int | None, seed: int, *, knows: bool) -> tuple[int, int]:
+    """Launched candidates that break the bound, and those that are off the front that the search has found within it.
 
     Where all objectives are predicted, a study that knows them launches nothing before it knows every candidate, and
     then those on the front alone (``control.decide.place``).
@@ -77,20 +77,23 @@ def num_wasted(objectives: Any, quartile: int | None, seed: int, *, knows: bool)
     if knows and every.are_predicted:
         launched = [launched[place] for place in every.front([values for _, values in launched])]
     feasible = [values for fits, values in launched if fits]
-    return len(launched) - len(every.front(feasible))
+    return len(launched) - len(feasible), len(feasible) - len(every.front(feasible))
 
 
 def launched(num_seeds: int) -> Mapping[str, Any]:
-    """Ratio of wasted launches with predictions to those without, for each study."""
+    """Ratio of wasted launches with predictions to those without, for each study, and both kinds of them."""
     print(f"\n{f'launched in vain, of {NUM_TRIALS} candidates':68}{'with':>16}{'without':>16}")
-    ratios = {}
+    ratios, kinds = {}, {}
     for name, study in STUDIES.items():
         seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
         both = [[num_wasted(*study, seed, knows=knows) for seed in seeds] for knows in (True, False)]
-        ratios[name] = round(fmean(both[0]) / fmean(both[1]), 3)
-        print(f"{name:68}{''.join(f'{fmean(one):9.1f} ±{stdev(one):5.1f}' for one in both)}")
+        sums = [[sum(one) for one in found] for found in both]
+        ratios[name] = round(fmean(sums[0]) / fmean(sums[1]), 3)
+        kinds[name] = [[round(fmean(kind), 1) for kind in zip(*found, strict=True)] for found in both]
+        print(f"{name:68}{''.join(f'{fmean(one):9.1f} ±{stdev(one):5.1f}' for one in sums)}")
+        print(f"{'  infeasible + off the front':68}{''.join(f'{one:9.1f} +{two:5.1f}' for one, two in kinds[name])}")
     print(f"mean ± standard deviation over {num_seeds} seeds")
-    return {"launched_ratio": ratios, "launched_seeds": num_seeds}
+    return {"launched_ratio": ratios, "launched_infeasible_and_off_front": kinds, "launched_seeds": num_seeds}
 
 
 def traced() -> Iterator[Quantities]:

@@ -61,8 +61,12 @@ NAS201 = [Table(NASBench201, name, "choice") for name in NASBench201.available_d
 HPO = [Table(HPOBench, name, "ordinal") for name in HPOBench.available_dataset_names]
 
 
-def ours(table: Table, sampler: str, seed: int, num_trials: int) -> float:
+_TABLES = {table.dataset: table for table in (*NAS201, *HPO)}
+
+
+def ours(dataset: str, sampler: str, seed: int, num_trials: int) -> float:
     """Regret of ScaMP's sampler, one trial after another."""
+    table = _TABLES[dataset]
     search, best, ended = Search(table.spec(sampler, seed, num_trials)), 0.0, list[Trial]()
     for number in range(num_trials):
         found = search.propose(ended, number, 1)
@@ -73,8 +77,9 @@ def ours(table: Table, sampler: str, seed: int, num_trials: int) -> float:
     return table.best - best
 
 
-def theirs(table: Table, sampler: str, seed: int, num_trials: int) -> float:
+def theirs(dataset: str, sampler: str, seed: int, num_trials: int) -> float:
     """Regret of Optuna's own sampler."""
+    table = _TABLES[dataset]
     space, best = Space(table.spec("random", 0, num_trials).space), 0.0
     study = optuna.create_study(direction="maximize", sampler=OPTUNA[sampler](seed))
     for _ in range(num_trials):
@@ -96,12 +101,12 @@ def hpobench(samplers: Mapping[str, int], num_trials: int = 50) -> Mapping[str, 
 
 
 def _compared(key: str, tables: Sequence[Table], samplers: Mapping[str, int], num_trials: int) -> Mapping[str, Any]:
-    known = {table.dataset: table for table in tables}
     return compared(
         f"{key}, {num_trials} trials, regret as a share of random",
         (f"{key}_regret_ratio_vs_random", f"{key}_vs_optuna"),
-        list(known),
+        [table.dataset for table in tables],
         samplers,
-        lambda name, sampler, seed: ours(known[name], sampler, seed, num_trials),
-        lambda name, sampler, seed: theirs(known[name], sampler, seed, num_trials),
+        num_trials,
+        ours,
+        theirs,
     )

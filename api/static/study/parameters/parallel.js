@@ -6,7 +6,7 @@ import { h, setText } from "../../elements/dom.js";
 import { count, plural } from "../../format.js";
 import { filteredMark } from "../filtered.js";
 import { nameInFilter, rangeTerm, withRange, withoutRange } from "./range_filter.js";
-import { parameterWords, tableInWords } from "./words.js";
+import { InWords, parameterWords, rankLegend } from "./words.js";
 
 export function parallelPanel({ state, page, feeds, open }) {
   const beside = aside("parallel");
@@ -14,19 +14,16 @@ export function parallelPanel({ state, page, feeds, open }) {
   box.classList.add("parallel");
   box.tabIndex = 0;
   const outside = h("span", { id: "parallel-outside" });
-  const words = h("details", { class: "in-words" }, h("summary", {}, "As a table"));
   const legend = h(
     "div",
     { class: "legend" },
-    h("span", { class: "line" }, "best tenth"),
-    h("span", { class: "line half" }, "better half"),
-    h("span", { class: "line rest" }, "others"),
+    rankLegend(),
     h("span", {}, "Drag along an axis to filter, click on it to lift that; the axes are the table's columns."),
     outside,
   );
   const chart = new Parallel(box, { open, onHover: (trial) => page.point(panel, trial), onBrush: brush });
   let shown = null; // candidates that are drawn
-  words.addEventListener("toggle", () => drawWords());
+  const words = new InWords(() => shown && { names: ["Parameter", "Best tenth", "All", "Without it"], rows: rows() });
 
   function brush(axis, from, to) {
     const isCount = state.study.spec.space[axis.name]?.repeat !== undefined;
@@ -37,16 +34,13 @@ export function parallelPanel({ state, page, feeds, open }) {
     state.look({ where: term === null ? withoutRange(where, name) : withRange(where, name, term) });
   }
 
-  function drawWords() {
-    if (!words.open || !shown) return;
-    const rows = parameterWords(shown).map(({ name, best, all, without }) => [
+  function rows() {
+    return parameterWords(shown).map(({ name, best, all, without }) => [
       name,
       best,
       all,
       without ? count(without) : "–",
     ]);
-    if (words.lastElementChild.tagName !== "SUMMARY") words.lastElementChild.remove();
-    words.append(tableInWords(["Parameter", "Best tenth", "All", "Without it"], rows));
   }
 
   const panel = {
@@ -54,7 +48,7 @@ export function parallelPanel({ state, page, feeds, open }) {
       { id: "parallel", title: "Parallel coordinates", beside: [beside, filteredMark(state)] },
       h("div", { class: "body" }, box),
       legend,
-      words,
+      words.node,
     ),
     shows: ["candidates", "view"],
     restMs: 300,
@@ -78,7 +72,7 @@ export function parallelPanel({ state, page, feeds, open }) {
         "aria-label",
         `${plural(number.length, "trial")} as lines over ${names.join(", ")} and ${study.spec.objective.metric}. Arrow keys go from the best trial to the worst, Enter opens one; the table below has the numbers.`,
       );
-      drawWords();
+      words.draw();
     },
     point: (trial) => chart.highlight(trial?.number ?? null),
   };

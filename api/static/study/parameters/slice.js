@@ -6,7 +6,7 @@ import { aside, card, chartBox } from "../../elements/card.js";
 import { h, keyed, setText } from "../../elements/dom.js";
 import { plural } from "../../format.js";
 import { filteredMark } from "../filtered.js";
-import { gridWords, sliceRows, tableInWords } from "./words.js";
+import { InWords, gridWords, rankLegend, sliceRows } from "./words.js";
 
 export function slicePanel({ state, feeds, open }) {
   const beside = aside("slice");
@@ -14,33 +14,29 @@ export function slicePanel({ state, feeds, open }) {
   const against = h("select", { id: "slice-against" });
   const box = chartBox("slice", "");
   const outside = h("span");
-  const words = h("details", { class: "in-words" }, h("summary", {}, "As a table"));
+  const words = new InWords(inWords);
   const chart = new Slice(box, open);
-  const ranks = [
-    h("span", { class: "line" }, "best tenth"),
-    h("span", { class: "line half" }, "better half"),
-    h("span", { class: "line rest" }, "others"),
-  ];
+  const ranks = rankLegend();
   select.addEventListener("change", () => state.choose(select.value));
   against.addEventListener("change", () => state.chooseAgainst(against.value || null));
-  words.addEventListener("toggle", () => drawWords(axis(), upwards()));
 
   function axis() {
     const axes = state.candidates?.axes ?? [];
     return axes.find(({ name }) => name === state.parameter) ?? axes[0] ?? null;
   }
 
-  function drawWords(found, other) {
-    if (!words.open || !found) return;
-    if (words.lastElementChild.tagName !== "SUMMARY") words.lastElementChild.remove();
+  function inWords() {
+    const found = axis();
+    if (!found) return null;
+    const other = upwards();
     const { value } = state.candidates;
-    if (other) {
-      const { names, rows } = gridWords(found, other, value, state.direction());
-      words.append(tableInWords([`Best by ${other.name} and ${found.name}`, ...names], rows));
-    } else {
-      const rows = sliceRows(found, value, state.direction());
-      words.append(tableInWords([found.name, "Trials shown", "Best", "Median"], rows));
-    }
+    if (!other)
+      return {
+        names: [found.name, "Trials shown", "Best", "Median"],
+        rows: sliceRows(found, value, state.direction()),
+      };
+    const { names, rows } = gridWords(found, other, value, state.direction());
+    return { names: [`Best by ${other.name} and ${found.name}`, ...names], rows };
   }
 
   /** The axis of the parameter that goes up; null: the objective does, or the parameter has not been fetched yet. */
@@ -87,7 +83,7 @@ export function slicePanel({ state, feeds, open }) {
       },
       h("div", { class: "body" }, box),
       h("div", { class: "legend" }, ranks, outside),
-      words,
+      words.node,
     ),
     shows: ["candidates", "parameter"],
     restMs: 300,
@@ -108,7 +104,7 @@ export function slicePanel({ state, feeds, open }) {
         "aria-label",
         `${other ? other.name : study.spec.objective.metric} of ${plural(candidates.number.length, "trial")} by ${found?.name ?? "a parameter"}. Arrow keys go from point to point, Enter opens a trial; the table below has the numbers.`,
       );
-      drawWords(found, other);
+      words.draw();
     },
   };
 }

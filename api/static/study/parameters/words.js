@@ -102,7 +102,7 @@ function binName(axis, part) {
 }
 
 /** A table that opens on demand. `rows`: arrays of texts, the first of each is its head. */
-export function tableInWords(names, rows) {
+function tableInWords(names, rows) {
   const head = h(
     "thead",
     {},
@@ -133,4 +133,29 @@ export function sliceRows(axis, value, direction) {
     metric(best),
     metric(middle),
   ]);
+}
+
+/** What a chart shows as a table, below it, folded until it is opened. `make` returns {names, rows}, or null. */
+export class InWords {
+  constructor(make) {
+    this.make = make;
+    this.node = h("details", { class: "in-words" }, h("summary", {}, "As a table"));
+    this.node.addEventListener("toggle", () => this.draw());
+  }
+
+  draw() {
+    const found = this.node.open ? this.make() : null;
+    if (!found) return;
+    if (this.node.lastElementChild.tagName !== "SUMMARY") this.node.lastElementChild.remove();
+    this.node.append(tableInWords(found.names, found.rows));
+  }
+}
+
+/** The legend of trials in three groups by their rank. */
+export function rankLegend() {
+  return [
+    h("span", { class: "line" }, "best tenth"),
+    h("span", { class: "line half" }, "better half"),
+    h("span", { class: "line rest" }, "others"),
+  ];
 }
