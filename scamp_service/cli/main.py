@@ -216,7 +216,8 @@ def _conclude(
         out.print(leaderboard(trials, spec.to_json()))
         out.print(closing_line(summary), markup=False, soft_wrap=True)
     if reason:
-        err.print(f"scamp: {reason}", markup=False, soft_wrap=True)
+        word = "ended" if summary["state"] == "COMPLETED" else "scamp"
+        err.print(f"{word}: {reason}", markup=False, soft_wrap=True)
     if as_json:
         print(json.dumps(summary))
     return summary["state"] == "COMPLETED" and not summary["no_success"]

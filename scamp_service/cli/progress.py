@@ -191,6 +191,9 @@ def _row(
         values = ["" if value is None else f"{value:.5g}" for value in trial["values"]]
     varied = {name: value for name, value in trial["params"].items() if fixed.get(name) != value}
     tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())
+    if trial["parent_number"] is not None:
+        what = "a copy" if trial["origin"] == "BRANCH" else "begins with weights"
+        tail += f" ({what} of trial {trial['parent_number']})"
     if trial["proposal_reason"]:
         tail += f" ({plain(trial['proposal_reason'])[:200]})"
     if trial["reason"] and (not _is_compared(trial) or state in EXPLAINED):

@@ -1,43 +1,34 @@
-"""The example of one-shot search on a real service, small, with the controller killed on the way."""
+"""The example of one-shot search in one real run, small. Simulations kill its controller (``tests/simulation``)."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.services.processes import Served, until
+from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.store.store import Store
+from tests.conftest import Scamp
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(600)
-def test_the_best_candidate_by_the_weights_of_a_supernet_is_trained_alone_though_the_controller_is_killed(
-    tmp_path: Path,
-) -> None:
+def test_the_best_candidate_by_the_weights_of_a_supernet_is_trained_alone(tmp_path: Path, scamp: Scamp) -> None:
     shutil.copy(EXAMPLES / "cells.py", tmp_path)
     study = yaml.safe_load((EXAMPLES / "one_shot.yaml").read_text())
-    study["search"]["one_shot"] = {"candidates": 3, "best": 1, "steps": 4}
-    study["budget"] = {"trials": 5, "steps": 4, "report_every": 2}
+    study["search"]["one_shot"] = {"candidates": 2, "best": 1, "steps": 2}
+    study["budget"] = {"trials": 4, "steps": 2, "report_every": 2}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    service = Served(tmp_path / "data")
-    client = service.client
-    try:
-        number = client.submit(tmp_path / "study.yaml")["id"]
-        until(lambda: len(list(client.trials(number))) > 1, "the supernet's end")
-        for pid in service.pids("scamp_service controller"):
-            os.kill(pid, signal.SIGKILL)
-        until(lambda: client.study(number)["finished_at"], "the study's end")
-        supernet, *scored, alone = client.trials(number)
-        assert client.study(number)["state"] == "COMPLETED"
-        assert (supernet["params"]["supernet"], supernet["state"], supernet["step"]) == (True, "PRUNED", 4)
-        assert [(one["state"], one["step"], one["parent_number"]) for one in scored] == [("PRUNED", 0, 0)] * 3
-        assert (alone["state"], alone["step"], alone["parent_number"]) == ("COMPLETED", 4, None)
-        assert alone["params"] == max(scored, key=lambda one: (one["value"], -one["number"]))["params"]
-    finally:
-        service.abandon()
+    done = scamp(tmp_path / "data", "run", tmp_path / "study.yaml", "--json", SCAMP_VIRTUAL_DEVICES="1")
+    assert done.returncode == 0, done.stderr
+    store = Store(f"sqlite:///{tmp_path}/data/scamp.db")
+    assert store.study(1).state is StudyState.COMPLETED
+    supernet, *scored, alone = store.trials(1)
+    store.close()
+    assert (supernet.params["supernet"], supernet.state, supernet.step) == (True, TrialState.PRUNED, 2)
+    assert [(one.state, one.step, one.parent_number) for one in scored] == [(TrialState.PRUNED, 0, 0)] * 2
+    assert (alone.state, alone.step, alone.parent_number) == (TrialState.COMPLETED, 2, None)
+    assert alone.params == max(scored, key=lambda one: (one.value or 0.0, -one.number)).params

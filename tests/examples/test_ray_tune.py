@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.ray
+@pytest.mark.soak  # half a minute of processor time; ``test_tune`` asks for the same bundles without a run
 def test_each_trial_has_the_processes_that_its_candidate_needs_and_one_that_fits_nowhere_fails(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SCAMP_DATA_DIR": str(tmp_path / "scamp")}
     environment |= {"HOME": str(tmp_path)}  # where Tune writes its results

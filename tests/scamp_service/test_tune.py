@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray import tune
+from ray.tune.trainable import wrap_function
 
 from estimators.model import MIB
 from scamp_service.errors import InvalidInput
@@ -59,6 +61,11 @@ def test_a_trial_gets_a_bundle_for_each_rank_with_the_memory_that_its_candidate_
     wide = {"width": np.int64(780), "batch": 8, "lr": np.float64(1e-3)}
     two = resources(wide)
     assert len(two.bundles) == resources.plan(wide).world_size == 2 and two.bundles[0]["memory"] > bundle["memory"]
+
+
+def test_tune_asks_for_the_bundles_of_each_config(resources: ScampResources) -> None:
+    trainable = wrap_function(tune.with_resources(lambda config: None, resources))
+    assert trainable.default_resource_request(SMALL) == resources(SMALL)
 
 
 def test_a_candidate_that_fits_nowhere_is_refused_by_name_and_the_reason(resources: ScampResources) -> None:

@@ -19,8 +19,8 @@ export class History extends Points {
   }
 
   /** Draw `trials`: all `num` trials of the study, or some of them. */
-  update(trials, num, objective) {
-    this.num = num;
+  update(trials, num, objective, unit = "step") {
+    [this.num, this.unit] = [num, unit];
     const renamed = this.objective?.metric !== objective.metric;
     this.objective = objective;
     this.trials = trials;
@@ -77,7 +77,7 @@ export class History extends Points {
   describe(trial) {
     const lines = [head(trial)];
     if (trial.value !== null)
-      lines.push(h("div", {}, `${this.objective.metric} ${metric(trial.value)} at step ${count(trial.step)}`));
+      lines.push(h("div", {}, `${this.objective.metric} ${metric(trial.value)} at ${this.unit} ${count(trial.step)}`));
     else if (this.reasonOf(trial)) lines.push(h("div", {}, this.reasonOf(trial).slice(0, 160)));
     return lines;
   }

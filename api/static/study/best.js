@@ -4,7 +4,7 @@ import { architecture, isBlocks } from "../elements/architecture.js";
 import { card } from "../elements/card.js";
 import { copyButton } from "../elements/copy_button.js";
 import { h } from "../elements/dom.js";
-import { count, metric, paramValue, planWords } from "../format.js";
+import { count, metric, paramValue, planWords, stepUnit } from "../format.js";
 import { isSeveral } from "../objectives.js";
 import { LIVE_STUDY } from "../states.js";
 
@@ -29,7 +29,9 @@ export function bestPanel({ state, feeds }) {
       if (section.hidden) return;
       const best = study.best && state.rows.get(study.best.trial);
       if (study.best && !best) return feeds.fetchRow(study.best.trial);
-      const signature = best ? JSON.stringify([best.id, best.value, best.state, best.plan]) : study.state_text;
+      const signature = best
+        ? JSON.stringify([best.id, best.value, best.state, best.plan, study.summary.regret_bound])
+        : study.state_text;
       if (signature === shown) return;
       shown = signature;
       if (best) drawTrial(best);
@@ -40,6 +42,7 @@ export function bestPanel({ state, feeds }) {
 }
 
 function trialNodes(best, { study, studyId }) {
+  const { regret_bound: bound } = study.summary;
   const running = best.state === "COMPLETED" ? "" : ", still running";
   const plain = Object.entries(best.params).filter(([, value]) => !isBlocks(value));
   const params = plain.flatMap(([name, value]) => [
@@ -49,7 +52,8 @@ function trialNodes(best, { study, studyId }) {
   const where = h("a", { href: `/studies/${studyId}/trials/${best.number}` }, `trial ${best.number}`);
   return [
     h("p", { class: "big" }, metric(best.value)),
-    muted(`${study.spec.objective.metric} at step ${count(best.step)}, `, where, running),
+    muted(`${study.spec.objective.metric} at ${stepUnit(study.spec)} ${count(best.step)}, `, where, running),
+    bound === null ? null : muted(`No candidate is likely to be better by more than ${metric(bound)}.`),
     h("dl", { class: "pairs" }, params),
     architecture(best.params),
     h("p", { class: "muted small" }, planWords(best)),

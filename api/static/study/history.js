@@ -5,7 +5,7 @@ import { byNumber } from "../charts/series.js";
 import { aside, card, chartBox } from "../elements/card.js";
 import { h, keyed, setText } from "../elements/dom.js";
 import { stateMark } from "../elements/marks.js";
-import { count, plural } from "../format.js";
+import { count, plural, stepUnit } from "../format.js";
 import { isSeveral } from "../objectives.js";
 import { TRIAL_STATES } from "../states.js";
 import { filteredMark } from "./filtered.js";
@@ -29,7 +29,7 @@ export function historyPanel({ state, open }) {
     draw() {
       const { points, study, numInHistory } = state;
       section.classList.toggle("span-8", !isSeveral(study.spec)); // then there is no best trial beside it
-      chart.update(byNumber(points.values()), state.numTrials, study.spec.objective);
+      chart.update(byNumber(points.values()), state.numTrials, study.spec.objective, stepUnit(study.spec));
       setText(beside, numInHistory > points.size ? `${count(points.size)} of ${plural(numInHistory, "trial")}` : "");
       const { numOutside } = chart.shown;
       const present = TRIAL_STATES.filter((each) => study.trials[each]);
