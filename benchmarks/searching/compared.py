@@ -7,6 +7,7 @@ processes as there are CPUs.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -110,7 +111,7 @@ def _compared(
 ) -> Mapping[str, Any]:
     random = searched(ours, "random", max(samplers.values()))
     print(f"\n{title:52}{'ScaMP':>22}{'Optuna':>22}{'seeds':>7}")
-    found: dict[str, dict[str, tuple[float, float, float]]] = {key: {} for key in keys}
+    found: dict[str, dict[str, tuple[float | None, ...]]] = {key: {} for key in keys}
     for name, num_seeds in samplers.items():
         mine = searched(ours, name, num_seeds)
         own = searched(theirs, name, num_seeds) if name in OPTUNA else None
@@ -136,13 +137,21 @@ def _share(found: Scores, random: Scores) -> str:
     return f"{fmean(values):.3f} ± {stdev(values):.3f}"
 
 
-def _ratio(mine: Scores, other: Scores, random: Scores) -> tuple[float, float, float]:
-    """Ratio of the mean scores, and its 95 % interval by resampling the seeds of both."""
+def _ratio(mine: Scores, other: Scores, random: Scores) -> tuple[float | None, ...]:
+    """Ratio of the mean scores, and its 95 % interval by resampling the seeds of both; None for an infinite one."""
     one, two = _normalised(mine, random), _normalised(other, random)
     source = np.random.default_rng(0)
-    drawn = [_mean(one, source) / _mean(two, source) for _ in range(RESAMPLES)]
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return round(float(one.mean() / two.mean()), 3), round(float(low), 3), round(float(high), 3)
+    drawn = sorted(_over(_mean(one, source), _mean(two, source)) for _ in range(RESAMPLES))
+    low, high = drawn[round(0.025 * RESAMPLES)], drawn[round(0.975 * RESAMPLES) - 1]
+    found = _over(float(one.mean()), float(two.mean())), low, high
+    return tuple(round(ratio, 3) if math.isfinite(ratio) else None for ratio in found)
+
+
+def _over(one: float, other: float) -> float:
+    """The ratio of two scores; regrets may be 0 on both sides."""
+    if one == other:
+        return 1.0
+    return one / other if other else math.inf
 
 
 def _mean(values: np.ndarray[Any, Any], source: np.random.Generator) -> float:
