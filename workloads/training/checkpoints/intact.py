@@ -53,7 +53,9 @@ def damage(folder: Path, name: CheckpointName | None = None) -> str:
 def expect_intact(folder: Path, name: CheckpointName | None = None) -> None:
     """Raise ``StorageFault`` with the reason unless the checkpoint in ``folder`` is what was written as ``name``."""
     if why := damage(folder, name):
-        raise StorageFault(f"the checkpoint {folder.name} cannot be read from {folder.parent}: {why}")
+        raise StorageFault(
+            f"the checkpoint of {folder.name.replace('-', ' ')} cannot be read from {folder.parent}: {why}"
+        )
 
 
 def newest_intact(root: Path, wanted: CheckpointName) -> tuple[CheckpointName, str]:
@@ -63,16 +65,19 @@ def newest_intact(root: Path, wanted: CheckpointName) -> tuple[CheckpointName, s
     intact.
     """
     folder = wanted.folder(root)
-    with explained(f"the checkpoint {folder.name} cannot be read from {folder.parent}"):
+    with explained(f"the checkpoint of {folder.name.replace('-', ' ')} cannot be read from {folder.parent}"):
         why = damage(folder, wanted)
         if not why:
             return wanted, ""
         older = [one for one in written_checkpoints(root, wanted.trial_id) if one.step < wanted.step]
         for one in reversed(older):
             if not damage(one.folder(root), one):
-                return one, f"the checkpoint {folder.name} cannot be read from {folder.parent}: {why}"
+                return (
+                    one,
+                    f"the checkpoint of {folder.name.replace('-', ' ')} cannot be read from {folder.parent}: {why}",
+                )
     raise StorageFault(
-        f"the checkpoint {folder.name} cannot be read from {folder.parent}: {why}; no older one is intact, so restore "
+        f"the checkpoint of {folder.name.replace('-', ' ')} cannot be read from {folder.parent}: {why}; no older one is intact, so restore "
         "this folder from a copy, or submit the study again"
     )
 
