@@ -50,7 +50,7 @@ _MISTAKES = (TypeError, NameError, AttributeError, LookupError)
 
 
 class MetricFailed(Exception):
-    """A metric of the whole set raised an error, its cause, that other samples would not mend."""
+    """A metric of the whole set, or ``on_evaluate``, raised an error, its cause, that other samples would not mend."""
 
 
 class NotingParams(dict[str, Any]):
@@ -167,7 +167,10 @@ def _evaluated(workload: Workload) -> list[str]:
 
 
 def _expect_known_metrics(workload: Workload, names: Sequence[str]) -> None:
-    """Raise ``WorkloadError`` if ``on_evaluate`` looks up a metric that is not among ``names``."""
+    """Raise ``WorkloadError`` if ``on_evaluate`` looks up a metric that is not among ``names``.
+
+    Raises ``MetricFailed`` for other mistakes in it that no value of a metric mends.
+    """
     try:
         workload.on_evaluate(dict.fromkeys(names, 1.0))
     except WorkloadError:
@@ -177,8 +180,10 @@ def _expect_known_metrics(workload: Workload, names: Sequence[str]) -> None:
             raise WorkloadError(
                 f"on_evaluate looks up {error.args[0]!r}, but the metrics are {', '.join(names)}: use one of these"
             ) from None
+    except (TypeError, NameError, AttributeError) as error:
+        raise MetricFailed(str(error)) from error
     except Exception:
-        pass
+        pass  # it may depend on what only a training does
 
 
 def _summarized(workload: Workload, collected: Collected, is_small: bool) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,11 @@ def test_what_is_said_of_a_built_in_workload_is_what_it_reads_and_returns(name: 
     assert found == {"read": sorted(known.parameters), "metrics": sorted(known.metrics)}
 
 
+class Waiting(Line):
+    def on_evaluate(self, metrics: Mapping[str, float]) -> None:
+        assert metrics["val_loss"]
+
+
 class Counted(Line):
     """Its rate depends on how often it was asked for."""
 
@@ -177,6 +182,7 @@ class Idle(Line):
         (Counted, "scheduler returns a scheduler that does not continue after a resume"),
         (SetTwice, "on_step sets the learning rate, and scheduler returns a scheduler of it: keep one"),
         (Idle, "phase 'idle' trains no parameter"),
+        (Waiting, "on_evaluate looks up 'val_loss', but the metrics are "),
     ],
 )
 def test_schedulers_and_phases_that_cannot_be_used_are_refused(

@@ -53,9 +53,7 @@ def damage(folder: Path, name: CheckpointName | None = None) -> str:
 def expect_intact(folder: Path, name: CheckpointName | None = None) -> None:
     """Raise ``StorageFault`` with the reason unless the checkpoint in ``folder`` is what was written as ``name``."""
     if why := damage(folder, name):
-        raise StorageFault(
-            f"the checkpoint of {folder.name.replace('-', ' ')} cannot be read from {folder.parent}: {why}"
-        )
+        raise StorageFault(f"{_called(folder)}: {why}")
 
 
 def newest_intact(root: Path, wanted: CheckpointName) -> tuple[CheckpointName, str]:
@@ -65,7 +63,7 @@ def newest_intact(root: Path, wanted: CheckpointName) -> tuple[CheckpointName, s
     intact.
     """
     folder = wanted.folder(root)
-    with explained(f"the checkpoint of {folder.name.replace('-', ' ')} cannot be read from {folder.parent}"):
+    with explained(_called(folder)):
         why = damage(folder, wanted)
         if not why:
             return wanted, ""
@@ -74,12 +72,17 @@ def newest_intact(root: Path, wanted: CheckpointName) -> tuple[CheckpointName, s
             if not damage(one.folder(root), one):
                 return (
                     one,
-                    f"the checkpoint of {folder.name.replace('-', ' ')} cannot be read from {folder.parent}: {why}",
+                    f"{_called(folder)}: {why}",
                 )
     raise StorageFault(
-        f"the checkpoint of {folder.name.replace('-', ' ')} cannot be read from {folder.parent}: {why}; no older one is intact, so restore "
+        f"{_called(folder)}: {why}; no older one is intact, so restore "
         "this folder from a copy, or submit the study again"
     )
+
+
+def _called(folder: Path) -> str:
+    """The beginning of a message."""
+    return f"the checkpoint of {folder.name.replace('-', ' ')} cannot be read from {folder.parent}"
 
 
 def _writer(path: Path) -> int:

@@ -29,6 +29,12 @@ def schedulers_of(workload: Workload, optimizer: Optimizer, steps: int) -> list[
                 f"returns {kinds_of(one)} instead of a scheduler",
                 "return one of torch.optim.lr_scheduler, a list of them, or None; or set the rate in on_step",
             )
+        if getattr(one, "optimizer", optimizer) is not optimizer:
+            raise WrongResult(
+                workload.scheduler,
+                f"returns a {type(one).__name__} of another optimizer, whose rates nobody uses",
+                "make it of the optimizer that is passed to it",
+            )
     return every
 
 

@@ -161,7 +161,7 @@ def test_a_damaged_checkpoint_is_a_fault_of_the_storage(tmp_path: Path, name: st
     checkpoint.save(tmp_path, at(10), model, optimizer)
     for file in (tmp_path / "7" / "step-10").glob(name):
         file.write_bytes(left)
-    with pytest.raises(StorageFault, match=r"the checkpoint of step 10 cannot be read from .*: a file in it is damaged"):
+    with pytest.raises(StorageFault, match=r"checkpoint of step 10 cannot be read from .*: a file in it is damaged"):
         checkpoint.load(tmp_path, at(10), model, optimizer)
 
 

@@ -97,3 +97,9 @@ def test_what_cannot_resume_is_refused_in_words() -> None:
     none = Schedules(Scheduled(lambda made: None), optimizer(), 20)  # type: ignore[arg-type]
     with pytest.raises(WorkloadError, match="the checkpoint has 1 schedulers, but scheduler"):
         none.load([{}])
+
+
+def test_a_scheduler_of_another_optimizer_is_refused() -> None:
+    other = optimizer()
+    with pytest.raises(WrongResult, match="returns a StepLR of another optimizer, whose rates nobody uses"):
+        Schedules(Scheduled(lambda made: lr_scheduler.StepLR(other, 2)), optimizer(), 10)  # type: ignore[arg-type]
