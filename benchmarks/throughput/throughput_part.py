@@ -26,7 +26,7 @@ from workloads.training.runtime import MEASURED_STEP, Job, train
 
 WORKLOADS = Path(__file__).parent / "workloads"
 STEPS = 16
-REPEATS = 5
+REPEATS = 3
 TITLE = "Speed against loops written by hand"
 ABOUT = """\
 The same model, samples and plan is trained by ScaMP and by a loop that is written by hand, with a `DataLoader`, a
