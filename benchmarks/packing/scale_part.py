@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.running.results import Finding
+from benchmarks.running.runner import run_parts
 from placement.model import Cluster, Device, Shape
 from placement.packing.policies import policy_named
 from placement.simulation.schedule import Job, schedule
@@ -20,9 +21,9 @@ TITLE = "Simulated clusters"
 HEADER = ("seconds", "MB", "makespan h", "busy", "trials/s", "case")
 ABOUT = """\
 A policy places trials on nodes of 8 GPUs, all of which wait from the beginning in ten studies; there is no database.
-Ranks (1 to 8), MiB and seconds (log-normal) are drawn. The policy decides once in five virtual minutes, on the first
-128 trials of the queue; a trial takes 50 minutes on average. *Seconds* are processor seconds of the one
-process, on an idle machine those of the clock, and *MB* its largest resident memory."""
+Ranks (1 to 8), MiB and seconds (log-normal, at most ten hours) are drawn. The policy decides once in five virtual
+minutes, on about 128 trials of the queue; a trial takes 50 minutes on average. *Seconds* are processor seconds of the
+one process, on an idle machine those of the clock, and *MB* its largest resident memory."""
 PER_NODE, OFFERED_MIB = 8, 39_000
 ROUND_SECONDS = 300.0
 MOST_NOMINATED = 128
@@ -74,7 +75,7 @@ class Result:
 
 def measure(case: Case, seconds: float) -> Result:
     """Simulate in a process of its own, so that its memory is not that of others."""
-    command = [sys.executable, "-m", "benchmarks.packing.scale_part"]
+    command = [sys.executable, "-m", "benchmarks.packing.scale_part", "--one"]
     given = [str(case.num_gpus), str(case.num_trials), case.policy, str(case.seed)]
     done = subprocess.run([*command, *given], check=True, capture_output=True, text=True, timeout=seconds)
     found = json.loads(done.stdout.splitlines()[-1])
@@ -103,7 +104,9 @@ def draw(num_trials: int, seed: int) -> list[Job]:
     jobs = []
     for number in range(num_trials):
         ranks = rng.choices((1, 2, 4, 8), (0.7, 0.12, 0.1, 0.08))[0]
-        shape = Shape(ranks, rng.randint(4_000, OFFERED_MIB), rng.lognormvariate(7.5, 1.0), 0.05 * (ranks > 1))
+        shape = Shape(
+            ranks, rng.randint(4_000, OFFERED_MIB), min(36_000.0, rng.lognormvariate(7.5, 1.0)), 0.05 * (ranks > 1)
+        )
         jobs.append(Job(f"{number}", (shape,), study=number % 10))
     return jobs
 
@@ -115,11 +118,13 @@ def cluster_of(num_gpus: int) -> Cluster:
 
 
 def main() -> None:
-    """Run one simulation, and print its cost as JSON."""
-    num_gpus, num_trials, seed = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4])
-    jobs, cluster = draw(num_trials, seed), cluster_of(num_gpus)
+    """Run all cases, or one simulation (``--one GPUS TRIALS POLICY SEED``), and print its cost as JSON."""
+    if sys.argv[1:2] != ["--one"]:
+        run_parts(__doc__, TITLE, "python -m benchmarks.packing.scale_part", {"scale": sys.modules[__name__]}, 300)
+        return
+    num_gpus, num_trials, seed = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[5])
+    jobs, cluster, policy = draw(num_trials, seed), cluster_of(num_gpus), policy_named(sys.argv[4])
     began = time.process_time()
-    policy = policy_named(sys.argv[3])
     found = schedule(jobs, cluster, policy, round_seconds=ROUND_SECONDS, most_nominated=MOST_NOMINATED)
     seconds = time.process_time() - began
     mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

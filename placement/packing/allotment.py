@@ -39,6 +39,11 @@ def allot(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, fl
     return Allotment(wanted, target)
 
 
+def no_choice(queue: Sequence[Queued]) -> Allotment:
+    """The allotment of trials that offer one shape each, which costs no look at what runs."""
+    return Allotment({queued.id: 0 for queued in queue}, inf)
+
+
 def possible_shapes(queued: Queued, ledger: Ledger) -> Sequence[int]:
     """Positions of the shapes that the empty cluster could take."""
     return [n for n, shape in enumerate(queued.shapes) if ledger.num_offering(shape.mib_per_rank) >= shape.num_ranks]

@@ -25,7 +25,7 @@ from math import inf
 from types import MappingProxyType
 
 from placement.model import Queued
-from placement.packing.allotment import Allotment, allot
+from placement.packing.allotment import Allotment, allot, no_choice
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision
 from placement.packing.reasons import Rule
@@ -37,7 +37,7 @@ NOT_KNOWN: Mapping[str, float] = MappingProxyType({})
 
 def pack(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float] = NOT_KNOWN) -> Decision:
     """Place every gang that fits, unless it fits only on kept devices. ``ledger`` is not changed."""
-    allotment = allot(queue, ledger, seconds_left)
+    allotment = allot(queue, ledger, seconds_left) if any(len(one.shapes) > 1 for one in queue) else no_choice(queue)
     decision = _pack(queue, allotment, Round(ledger, Rule.FULLEST), seconds_left)
     if decision.waits or not decision.placements or ledger.max_gangs_per_device == 1:
         return decision

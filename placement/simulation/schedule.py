@@ -116,7 +116,7 @@ def schedule(
 ) -> Schedule:
     """Run all jobs to their ends under ``policy``.
 
-    The policy decides when a job arrives or ends, but at most once in ``round_seconds``, among the first
+    The policy decides when a job arrives or ends, but at most once in ``round_seconds``, among about
     ``most_nominated`` jobs of the queue. ``domains`` say which devices share what; by default, jobs on one GPU take
     turns. ``most_running`` limits the jobs of a study that run at once.
     """
@@ -230,14 +230,14 @@ class _Simulation:
                 assert shape.seconds is not None
                 self._ledger.place(gang, placement.devices)
                 self._progress.start(gang.id, placement.devices, shape.seconds)
-                self._queues.started(gang.id)
+                self._queues.started(queued)
                 arrived, share = self._arrived.pop(gang.id), shape.communication_share or 0.0
                 self._open[gang.id] = Run(gang.id, queued.study, placement.devices, arrived, now, math.nan, share)
             started = {placement.gang.id for placement in decision.placements}
             self._queues.note_passes(nominated, started)
             for job, wait in decision.waits.items():
                 self._found.first_waits.setdefault(job, wait)
-            if not started or len(nominated) < self._most_nominated:
+            if not started or len(nominated) == len(self._queues) + len(started):
                 return
 
     def _advance(self, until: float) -> None:
