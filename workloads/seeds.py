@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ DATA_SEED = 0
 
 def seed_everything(seed: int | tuple[int, ...], workload: object | None = None) -> None:
     """Seed the generators of torch, NumPy and Python, and those that ``workload`` has as attributes."""
-    torch.manual_seed(hash(seed))
+    if torch.cuda.is_available():
+        # Not torch.manual_seed: for kinds of devices that are not there, it keeps a stack trace of each call for ever.
+        torch.cuda.manual_seed_all(hash(seed))
     seed_host(seed, workload)
 
 
@@ -65,9 +68,14 @@ def drawn_from(workload: object) -> object:
 
 
 def _own_generators(owner: object) -> Iterator[Any]:
-    kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
     attributes = list(getattr(owner, "__dict__", {}).values())
-    return (value for value in attributes if isinstance(value, kinds))
+    kinds: list[Any] = list(map(type, attributes))
+    return (value for value, kind in zip(attributes, kinds, strict=True) if _is_of_generators(kind))
+
+
+@cache
+def _is_of_generators(kind: type) -> bool:
+    return issubclass(kind, torch.Generator | np.random.Generator | np.random.RandomState | random.Random)
 
 
 def _state_of(generator: Any) -> object:

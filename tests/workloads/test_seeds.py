@@ -68,3 +68,10 @@ def test_sets_that_are_divided_at_random_share_no_sample_and_leave_the_generator
     torch.manual_seed(3)
     assert sorted(found) == sorted([*range(20), *range(20)])
     assert opened_dataset(second, "eval") == found[30:] and opened_dataset(second, "train") == found[:30]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_step_leaves_nothing_behind_for_devices_that_are_not_there() -> None:
+    before = len(torch.cuda._queued_calls)
+    seed_everything((1, 2))
+    assert len(torch.cuda._queued_calls) == before
