@@ -54,13 +54,14 @@ def simulate(
     from scamp_service.simulation.gantt import write_gantt
     from scamp_service.simulation.replay import Options, Submitted
     from scamp_service.simulation.replay import simulate as simulated
-    from scamp_service.sizing.cluster_file import cluster_named
+    from scamp_service.sizing.cluster_file import cluster_named, read_cluster
     from scamp_service.sizing.user_workload import with_space
 
     settings = settings_of(data_dir=data_dir)
     if gantt is not None and gantt.suffix not in (".svg", ".html"):
         raise InvalidInput(f"--gantt draws SVG or HTML: {gantt} must end with .svg or .html")
-    named = cluster_named(cluster, settings)
+    is_file = cluster.endswith((".yaml", ".yml"))
+    named = read_cluster(Path(cluster), settings) if is_file else cluster_named(cluster, settings)
     submitted = []
     for file in studies:
         spec = parse_study(read_study(file))

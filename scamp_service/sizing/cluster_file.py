@@ -19,6 +19,9 @@ from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import calibrated
 
+MOST_DEVICES = 20_000
+"""Devices of a cluster in the short form, which a client of the API may name."""
+
 
 class NodeSpec(BaseModel):
     """A node with ``count`` equal devices; ``mib`` of each may be used, by default all that a node offers."""
@@ -72,13 +75,11 @@ def read_cluster(file: Path, settings: Settings) -> NamedCluster:
 
 
 def cluster_named(text: str, settings: Settings) -> NamedCluster:
-    """The cluster that ``text`` names: a YAML file, or ``NODES x DEVICES x KIND`` such as ``8x4xV100-16``.
+    """The cluster that ``text`` names as ``NODES x DEVICES x KIND``, such as ``8x4xV100-16``. No file is read.
 
     ``8xA100-40`` is one node of eight, ``8xA100`` the same, and several such parts are joined with commas. ``virtual``
     devices have the size and speed of this machine's. Raises ``InvalidInput`` with one line that says what to correct.
     """
-    if text.endswith((".yaml", ".yml")):
-        return read_cluster(Path(text), settings)
     nodes: list[NodeSpec] = []
     for part in text.split(","):
         found = re.fullmatch(r"(?:(\d{1,4})x)?(\d{1,4})x([A-Za-z][\w-]*)", part.strip())
@@ -88,6 +89,8 @@ def cluster_named(text: str, settings: Settings) -> NamedCluster:
                 "of 4 GPUs, or 8xA100-40 for one node of 8; join several with commas, or name a file"
             )
         nodes += [NodeSpec(kind=_smallest(found[3]), count=int(found[2]))] * int(found[1] or 1)
+    if (count := sum(node.count for node in nodes)) > MOST_DEVICES:
+        raise InvalidInput(f"the cluster {text} has {count} devices, and at most {MOST_DEVICES} are allowed")
     return _named(ClusterSpec.model_construct(nodes=nodes), text, settings)
 
 

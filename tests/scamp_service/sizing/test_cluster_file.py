@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import ROOT, Settings
-from scamp_service.sizing.cluster_file import NamedCluster, read_cluster
+from scamp_service.sizing.cluster_file import NamedCluster, cluster_named, read_cluster
 
 
 def read(folder: Path, text: str) -> NamedCluster:
@@ -63,3 +64,29 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 def test_the_example_is_valid(tmp_path: Path) -> None:
     found = read_cluster(ROOT / "examples" / "cluster.yaml", Settings(data_dir=tmp_path))
     assert len(found.cluster.devices) == 16 and len(found.kinds) == 2
+
+
+def test_a_cluster_has_a_short_form(tmp_path: Path) -> None:
+    found = cluster_named("2x4xV100-16,8xA100", Settings(data_dir=tmp_path))
+    assert Counter((one.node, one.kind) for one in found.cluster.devices) == {
+        ("node0", "V100-16"): 4,
+        ("node1", "V100-16"): 4,
+        ("node2", "A100-40"): 8,
+    }
+    assert found.fastest.name == "A100-40" and set(found.kinds) == {"V100-16", "A100-40"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("8", "NODESxDEVICESxKIND"),
+        ("/etc/passwd.yaml", "NODESxDEVICESxKIND"),
+        ("0x4xV100-16", "NODESxDEVICESxKIND"),
+        ("4xB100", "unknown device 'B100'"),
+        ("9999x8xH100", "79992 devices, and at most 20000"),
+        ("1x4xvirtual", "run `scamp calibrate`"),
+    ],
+)
+def test_a_bad_short_form_gets_one_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        cluster_named(text, Settings(data_dir=tmp_path))
