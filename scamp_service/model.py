@@ -6,13 +6,13 @@ Times are seconds since the epoch (UTC). Ids are integers that the database assi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from estimators.learning import Phase
 from estimators.model import MIB, Plan, Prediction
-from placement.model import Offer
+from placement.model import Offer, Shape
 from placement.option import Option
 from scamp_service.lifecycle import ENDED_WELL, AttemptState, Origin, Outcome, StudyState, TrialState
 from workloads.training.checkpoints.name import CheckpointName
@@ -48,12 +48,29 @@ class Study:
     regret_bound: float | None = None  # what is left to gain, with high probability; None: not known
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the plans that a trial may start with, and its cost. ``step_seconds`` are those of ``Sized``."""
+
+    plan: Plan
+    prediction: Prediction
+    step_seconds: float | None
+    step_factor: float = 1.0
+    communication_share: float | None = None  # of the step (0 to 1); None: not known
+
+    @property
+    def shape(self) -> Shape:
+        """Its demand, with the seconds of one step."""
+        num_ranks, mib = self.plan.world_size, self.prediction.reserved_mib
+        return Shape(num_ranks, mib, self.step_seconds, self.communication_share)
+
+
 @dataclass(frozen=True)  # without slots, which a cached property cannot have
 class Sized:
     """The result of sizing a candidate: its plan, the reason, and its prediction.
 
     The store keeps ``options`` and ``pipeline`` apart (``Store.options``, ``Store.pipeline``), because they are much
-    larger than a trial. A trial that was read has neither, and no ``share``.
+    larger than a trial. A trial that was read has neither.
 
     ``learned_bytes`` is larger than the ``extra_bytes`` of the prediction when no plan fits with that much added.
     """
@@ -68,10 +85,22 @@ class Sized:
     # ``step_factor``; None: the speed of the devices is not known
     step_factor: float = 1.0  # learned from earlier trials of the family; 1: nothing was
     pipeline: Json | None = None  # the step of a plan with a pipeline (see ``sizing.sizer``); None: another plan
-    share: int = 1  # devices for each candidate when this was decided
     num_params: int = 0  # of the model
     communication_share: float | None = None  # predicted share of a step in which ranks wait for each other
     flops_per_sample: float | None = None  # of a training step, forward and backward; None: not known
+    choices: tuple[Choice, ...] = ()  # this plan and faster ones on more ranks, which may be taken instead; or none
+
+    def taking(self, choice: Choice) -> Sized:
+        """The same with one of the ``choices`` as the plan."""
+        return replace(
+            self,
+            plan=choice.plan,
+            prediction=choice.prediction,
+            step_seconds=choice.step_seconds,
+            step_factor=choice.step_factor,
+            communication_share=choice.communication_share,
+            pipeline=self.pipeline if choice.plan == self.plan else None,
+        )
 
     @property
     def quantities(self) -> Mapping[str, float | None]:
@@ -84,6 +113,11 @@ class Sized:
             "parameters": self.num_params or None,
             "flops": self.flops_per_sample,
         }
+
+    @property
+    def own_choice(self) -> Choice:
+        """The plan as a choice."""
+        return Choice(self.plan, self.prediction, self.step_seconds, self.step_factor, self.communication_share)
 
     @cached_property
     def demand(self) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from placement.packing.policies import policy_named
 from placement.packing.projects import Project
 from scamp_service.errors import InvalidInput
 from scamp_service.user_environment import hide_environment
@@ -62,6 +63,9 @@ class Settings(BaseSettings):
         default={},
         description='share of the devices and quotas of projects, as JSON: {"vision": {"weight": 2, "devices": 8}}',
     )
+    policy: str = Field(
+        default="pack", description="how trials are placed: pack, elastic, min-degree, or static-N for N devices each"
+    )
     keep_checkpoints_days: float | None = Field(
         default=None, description="days that checkpoints stay after the end of their study; default: always", ge=0
     )
@@ -104,6 +108,12 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute(cls, folder: Path) -> Path:
         return folder.expanduser().absolute()
+
+    @field_validator("policy")
+    @classmethod
+    def _known_policy(cls, policy: str) -> str:
+        policy_named(policy)
+        return policy
 
     @field_validator("checkpoint_dir")
     @classmethod

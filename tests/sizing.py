@@ -73,14 +73,13 @@ class Sizing:
         learned: Learned | None = None,
         past: Sequence[Run] = (),
         cluster: Cluster = FOUR_DEVICES,
-        share: int = 1,
         study: int = 0,
     ) -> int:
         self.num += 1
         sizes = (1, 0, extra + 1, 0)  # of which a quarter is nothing
         own = [Run(1, Layout(), ("virtual",), *sizes, Ending.OUT_OF_MEMORY)] if extra else []
         known = {learned.layout: learned} if learned else {}
-        demand = Demand(Candidate(workload, code, params), own, known, share, past, study)
+        demand = Demand(Candidate(workload, code, params), own, known, past, study)
         self.sizer.request(self.num, demand, cluster)
         return self.num
 

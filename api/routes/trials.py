@@ -164,10 +164,13 @@ def get_trial(study_id: StudyId, number: Number, store: TheStore) -> TrialDetail
 def get_timeline(study_id: StudyId, number: Number, store: TheStore) -> TimelineView | None:
     """Get one simulated optimizer step of the trial's plan, if that has a pipeline; otherwise null.
 
-    It is also null for trials that were planned before ScaMP recorded what it takes.
+    It is also null for trials that were planned before ScaMP recorded what it takes, and where the trial was begun
+    with a wider plan than the one that was simulated.
     """
-    pipeline = store.pipeline(store.trial_by_number(study_id, number).id)
-    return timeline_view(pipeline) if pipeline else None
+    trial = store.trial_by_number(study_id, number)
+    pipeline = store.pipeline(trial.id)
+    is_own = pipeline is not None and trial.plan is not None and pipeline["step"]["plan"] == trial.plan.to_json()
+    return timeline_view(pipeline) if pipeline and is_own else None
 
 
 @router.get("/studies/{study_id}/trials/{number}/metrics", responses=problems(404, 422))

@@ -20,7 +20,7 @@ from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Figure, Link
 from estimators.model import MIB
 from estimators.profile import ModelProfile
-from placement.model import Cluster, Device, Shape
+from placement.model import Cluster, Device, Shape, pareto
 from placement.option import NoPlan, Option
 from placement.planning.answers import Untraced
 from placement.planning.planner import PlanChoice
@@ -31,54 +31,52 @@ STATIC = 8
 """GPUs of every trial under the static policy."""
 KIND = "V100-16"
 NUM_NODES, PER_NODE = 8, 4
-SHAPES = ((6, 512), (12, 768), (12, 1024), (24, 1024), (24, 1536), (24, 2048), (32, 2560))
-"""Blocks and width: from 19 million to 2.5 billion parameters, with 64 dimensions for each head."""
-CONTEXTS = (256, 512)
-BATCHES = (16, 32, 64)
+MODELS = ((6, 512), (12, 768), (12, 1024), (24, 1024), (24, 1536), (24, 2048))
+"""Blocks and width: from 19 million to 1.2 billion parameters, with 64 dimensions for each head."""
+CONTEXTS, BATCHES = (256, 128), (16, 32)
+"""Tokens of a sample, and samples of a step: those of BERT's fine-tuning (Devlin et al., NAACL 2019, appendix A.3)."""
 STEPS = (500, 8000)
 """Fewest and most steps of a trial; their logarithms are drawn evenly, as under a rule that stops trials early."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A candidate with the seconds of one step in each shape, and in the shape of the static policy."""
-
-    params: Mapping[str, Any]
-    options: tuple[Shape, ...]
-    static: Shape
-
-
-@dataclass(frozen=True, slots=True)
 class Training:
-    """One trial of a drawn study: seconds are those of its whole training."""
+    """One trial of a drawn study: the seconds of its shapes are those of its whole training.
+
+    ``apart`` has for each of the ``options`` the seconds and the share of communication where its ranks are on a node
+    of their own each.
+    """
 
     options: tuple[Shape, ...]
+    apart: tuple[tuple[float, float], ...]
     static: Shape
+    static_apart: tuple[float, float]
 
 
 def draw(seed: int, num_trials: int) -> list[Training]:
     """The trials of a study: candidates of the table, each with its own number of steps."""
     source, candidates = random.Random(seed), table()
     low, high = map(math.log, STEPS)
-    found = []
-    for _ in range(num_trials):
-        one, steps = source.choice(candidates), round(math.exp(source.uniform(low, high)))
-        found.append(Training(tuple(_times(shape, steps) for shape in one.options), _times(one.static, steps)))
-    return found
+    return [_training(source.choice(candidates), round(math.exp(source.uniform(low, high)))) for _ in range(num_trials)]
 
 
-def _times(shape: Shape, steps: int) -> Shape:
-    assert shape.seconds is not None
-    return replace(shape, seconds=shape.seconds * steps)
+def _training(candidate: Mapping[str, Any], steps: int) -> Training:
+    costs = {_shape(one, steps): (one[4] * steps, one[5]) for one in [*candidate["options"], candidate["static"]]}
+    options = pareto(_shape(one, steps) for one in candidate["options"])
+    static = _shape(candidate["static"], steps)
+    return Training(options, tuple(costs[shape] for shape in options), static, costs[static])
+
+
+def _shape(costs: Sequence[float], steps: int) -> Shape:
+    return Shape(int(costs[0]), int(costs[1]), costs[2] * steps, costs[3])
 
 
 @cache
-def table() -> Sequence[Candidate]:
-    """The committed candidates."""
-    return [
-        Candidate(one["params"], tuple(Shape(*shape) for shape in one["options"]), Shape(*one["static"]))
-        for one in json.loads(TABLE.read_text())
-    ]
+def table() -> Sequence[Mapping[str, Any]]:
+    """The committed candidates: parameters, and costs of a step in each shape as [ranks, MiB, seconds, communication
+    share, seconds apart, communication share apart]."""
+    found: Sequence[Mapping[str, Any]] = json.loads(TABLE.read_text())
+    return found
 
 
 def cluster() -> Cluster:
@@ -107,7 +105,7 @@ def kind(*, is_split: bool = False) -> DeviceKind:
 
 def candidates() -> Iterator[Mapping[str, Any]]:
     """Parameters of all candidates."""
-    for (depth, width), context, batch in product(SHAPES, CONTEXTS, BATCHES):
+    for context, (depth, width), batch in product(CONTEXTS, MODELS, BATCHES):
         fixed = {"depth": depth, "width": width, "heads": width // 64, "precision": "fp16"}
         yield {**fixed, "context": context, "batch": batch}
 

@@ -128,17 +128,10 @@ MUTANTS = (
         ("tests/scamp_service/cluster/test_sink.py",),
     ),
     Case(
-        "ledger: a device that stays closed counts in every share",
-        f"{CONTROL}/decide/snapshot.py",
-        "device.id not in self.closed for device",
-        "True for device",
-        ("tests/scamp_service/control/decide/test_replan.py",),
-    ),
-    Case(
         "ledger: memory that is reserved counts as free",
         "placement/packing/ledger.py",
-        "and gang.mib_per_rank <= self.free_mib(device_id)",
-        "",
+        "return has_room and gang.mib_per_rank <= account.free_mib",
+        "return has_room",
         ("tests/placement/packing", *SIMULATED),
     ),
     Case(
@@ -151,7 +144,7 @@ MUTANTS = (
     Case(
         "ledger: devices that are kept for a gang are given to others",
         "placement/packing/ledger.py",
-        "self._kept.add(device_id)",
+        "self._kept.update(kept)",
         "pass",
         ("tests/placement/packing",),
     ),

@@ -8,8 +8,7 @@ released, even if its device has vanished.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -55,8 +54,7 @@ class Ledger:
         node_of = [nodes.setdefault(device.node, len(nodes)) for device in cluster.devices]
         self._open = FreeIndex(node_of)  # devices below their limit of gangs
         self._idle = FreeIndex(node_of) if max_gangs_per_device > 1 else self._open  # devices without gangs
-        for account in self._accounts.values():
-            self._enter(account)
+        self._enter(self._accounts.values())
 
     # --- queries ---------------------------------------------------------------------------------------------------
     @property
@@ -95,11 +93,12 @@ class Ledger:
 
     def fits(self, gang: Gang, device_id: str) -> bool:
         """Whether one rank of the gang can start on the device now."""
-        return (
-            self.is_open(device_id)
-            and gang.id not in self.gangs_on(device_id)
-            and gang.mib_per_rank <= self.free_mib(device_id)
-        )
+        account = self._accounts.get(device_id)
+        if account is None or account.device is None:
+            return False
+        gangs = account.gangs
+        has_room = len(gangs) < self.max_gangs_per_device and gang.id not in gangs
+        return has_room and gang.mib_per_rank <= account.free_mib
 
     def num_offering(self, mib: int) -> int:
         """Number of devices in the cluster with such a capacity, whatever is free of it."""
@@ -179,32 +178,22 @@ class Ledger:
         assert gang_id in self._held, f"gang {gang_id} holds nothing"
         self.version += 1
         _, devices = self._held.pop(gang_id)
-        for device_id in devices:
-            account = self._accounts[device_id]
+        accounts = [self._accounts[device_id] for device_id in devices]
+        for account in accounts:
             account.held_mib -= account.gangs.pop(gang_id)
-            self._enter(account)
-
-    @contextmanager
-    def kept(self, devices: Iterable[str]) -> Iterator[None]:
-        """Let no ``find`` return these devices meanwhile; those that are kept already stay so."""
-        chosen = [device for device in devices if device not in self._kept]
-        self.keep(chosen)
-        try:
-            yield
-        finally:
-            self.give_back(chosen)
+        self._enter(accounts)
 
     def keep(self, devices: Iterable[str]) -> None:
         """Let no ``find`` return these devices, until ``give_back``."""
-        for device_id in devices:
-            self._kept.add(device_id)
-            self._enter(self._accounts[device_id])
+        kept = list(devices)
+        self._kept.update(kept)
+        self._enter(self._accounts[device_id] for device_id in kept)
 
     def give_back(self, devices: Iterable[str]) -> None:
         """Undo ``keep``."""
-        for device_id in devices:
-            self._kept.discard(device_id)
-            self._enter(self._accounts[device_id])
+        free = list(devices)
+        self._kept.difference_update(free)
+        self._enter(self._accounts[device_id] for device_id in free)
 
     def _reserve(self, gang: Gang, devices: Sequence[str]) -> None:
         assert gang.id not in self._held, f"gang {gang.id} is already placed"
@@ -212,20 +201,20 @@ class Ledger:
         assert len(set(devices)) == len(devices), f"the ranks of gang {gang.id} need different devices, got {devices}"
         self.version += 1
         self._held[gang.id] = (gang, tuple(devices))
-        for device_id in devices:
-            account = self._accounts.get(device_id)
-            if account is None:
-                account = self._accounts[device_id] = _Account()
+        accounts = [self._accounts.get(name) or self._accounts.setdefault(name, _Account()) for name in devices]
+        for account in accounts:
             account.gangs[gang.id] = gang.mib_per_rank
             account.held_mib += gang.mib_per_rank
-            self._enter(account)
+        self._enter(accounts)
 
-    def _enter(self, account: _Account) -> None:
-        """Bring the indexes up to date for one device."""
-        if account.device is None or account.position is None:
-            return
-        num_gangs, is_kept = len(account.gangs), account.device.id in self._kept
-        free_mib = account.free_mib
-        self._open.set(account.position, free_mib if num_gangs < self.max_gangs_per_device and not is_kept else ABSENT)
+    def _enter(self, accounts: Iterable[_Account]) -> None:
+        """Bring the indexes up to date for these devices; those that have vanished are in none."""
+        usable = [(one, one.position) for one in accounts if one.device is not None and one.position is not None]
+        most = self.max_gangs_per_device
+        self._open.set((n, self._offered_mib(one) if len(one.gangs) < most else ABSENT) for one, n in usable)
         if self._idle is not self._open:
-            self._idle.set(account.position, ABSENT if num_gangs or is_kept else free_mib)
+            self._idle.set((n, ABSENT if one.gangs else self._offered_mib(one)) for one, n in usable)
+
+    def _offered_mib(self, account: _Account) -> int:
+        assert account.device is not None
+        return ABSENT if account.device.id in self._kept else account.free_mib

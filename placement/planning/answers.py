@@ -17,12 +17,15 @@ class ChosenPlan:
     1. plans that would be cheaper, but whose units alone show that they are far too large; they were not traced;
     2. plans that were traced, the chosen one last;
     3. plans on more ranks that would be faster, the one with the fewest ranks first; they were not traced.
+
+    ``wider`` are options on more ranks that fit by their traces, each faster than the one before.
     """
 
     plan: Plan
     prediction: Prediction
     reason: str
     options: tuple[Option, ...] = ()
+    wider: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

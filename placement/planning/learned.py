@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from estimators.learning import Learned, Run
 from estimators.memory import NO_EXTRA, Extra
-from estimators.model import MIB, Layout
+from estimators.model import MIB, Layout, Plan, Prediction
 from placement.option import NoPlan
 from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.healing import corrections
@@ -47,10 +47,14 @@ def choose_learned(ask: Callable[[Extra], Answer], own: Sequence[Run], learned: 
 
 
 def _with_words(chosen: ChosenPlan, words: str, learned: Mapping[Layout, Learned]) -> ChosenPlan:
-    known = learned.get(chosen.plan.layout)
-    bias_bytes = min(known.bias_bytes, chosen.prediction.extra_bytes) if known else 0
-    prediction = replace(chosen.prediction, bias_bytes=bias_bytes)
-    return replace(chosen, prediction=prediction, reason=chosen.reason + words)
+    wider = tuple(replace(one, prediction=_biased(one.plan, one.prediction, learned)) for one in chosen.wider)
+    prediction = _biased(chosen.plan, chosen.prediction, learned)
+    return replace(chosen, prediction=prediction, reason=chosen.reason + words, wider=wider)
+
+
+def _biased(plan: Plan, prediction: Prediction, learned: Mapping[Layout, Learned]) -> Prediction:
+    known = learned.get(plan.layout)
+    return replace(prediction, bias_bytes=min(known.bias_bytes, prediction.extra_bytes) if known else 0)
 
 
 def _words(chosen: ChosenPlan, own: Sequence[Run], learned: Mapping[Layout, Learned], extra: Extra) -> str:

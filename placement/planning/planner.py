@@ -15,8 +15,8 @@ seconds. While other candidates wait for devices, this trains the most candidate
 3. in each way the micro-batch is the largest that fits: accumulating over smaller ones costs no FLOPs, but smaller
    kernels use the device less well.
 
-Where there are more devices than candidates, each candidate has a *share* of several devices. An idle device is worth
-nothing, so then the plan with the shortest step on at most that many devices comes first.
+Where devices would be idle, a candidate may use more of them: the packer chooses among this plan and *wider* options.
+Each of these is the fastest on its number of ranks, and enough faster than the one before.
 
 All this holds among the plans that the model's hints allow (``Divisions.constraints``), one rank included.
 """
@@ -27,11 +27,11 @@ import math
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from itertools import chain, takewhile
+from heapq import heapify, heappop, heappush
+from itertools import chain, islice, takewhile
 
 from estimators.axes import Spread
 from estimators.devices.assumed import ASSUMED_CPU
-from estimators.devices.kind import DeviceKind
 from estimators.learned_seconds import factor_for
 from estimators.model import Divisions, Layout, Plan
 from placement.option import NoPlan, Option
@@ -57,7 +57,8 @@ def choose(question: Question) -> Answer:
     answer = search.ask()
     if question.plan is not None or not isinstance(answer, ChosenPlan):
         return answer
-    return replace(answer, options=search.compared(answer))
+    wider = search.wider(answer)
+    return wider if isinstance(wider, Untraced) else replace(answer, options=search.compared(answer), wider=wider)
 
 
 class PlanChoice:
@@ -68,7 +69,7 @@ class PlanChoice:
 
     def __init__(self, question: Question) -> None:
         self._question, self._profile, self._cluster = question, question.profile, question.cluster
-        self._kind, self._share = question.kind, question.share
+        self._kind = question.kind
         self._traced = TracedOptions(question)
         self._found: list[Row] = []
 
@@ -90,9 +91,7 @@ class PlanChoice:
             return NoPlan(answer.reason + hints + causes(self._profile.refusals))
         if isinstance(answer, Untraced):
             return answer
-        is_wide = any(row.way == Spread(**answer.plan.values) for row in self._wide)
-        why = f"; the fastest on at most {self._share} devices, which there are for each candidate" if is_wide else ""
-        return replace(answer, reason=answer.reason + why + hints)
+        return replace(answer, reason=answer.reason + hints)
 
     def _given(self, plan: Plan) -> Answer:
         """The plan that the study gives, if it fits."""
@@ -127,18 +126,62 @@ class PlanChoice:
         relative = device_seconds / own if device_seconds and own else None
         return replace(option, seconds=option.seconds if self._kind else None, relative_device_seconds=relative)
 
+    def wider(self, chosen: ChosenPlan) -> tuple[Option, ...] | Untraced:
+        """The options of ``ChosenPlan.wider``, or a layout to trace first; empty if the speed of devices is not known.
+
+        What was learned does not count: it contains the load of hosts that were busy, which one rank felt more than a
+        gang that filled its host, and here devices are idle.
+        """
+        if self._kind is None or self._question.widest == 1:
+            return ()
+        found: list[Option] = []
+        least = self._worth(next(row for row in self._rows if row.way == Spread(**chosen.plan.values)))
+        for num_ranks, _ in degrees(self._cluster):
+            if not chosen.plan.world_size < num_ranks <= self._question.widest:
+                continue
+            for row in islice(self._fastest(num_ranks), MOST_TRIED):
+                if self._worth(row) >= least:
+                    break
+                option = row.best()
+                if isinstance(option, Untraced):
+                    return option
+                if option.fits:
+                    found.append(option)
+                    least = self._worth(row)
+                    break
+        return tuple(found)
+
     def fastest_on(self, num_ranks: int) -> Option | Untraced | None:
         """The option with the fewest seconds on exactly this many ranks; None if none of the ``MOST_TRIED`` fits.
 
         Asked with the curves that are known: the layout to trace first may be returned instead. The speed of the
         devices must be known.
         """
-        rows = [row for row in self._rows if row.num_ranks == num_ranks and not row.is_among(self._profile.refusals)]
-        for row in sorted((row for row in rows if row.need <= 1), key=lambda row: row.seconds)[:MOST_TRIED]:
+        for row in islice(self._fastest(num_ranks), MOST_TRIED):
             option = row.best()
             if isinstance(option, Untraced) or option.fits:
                 return option
         return None
+
+    def _fastest(self, num_ranks: int) -> Iterator[Row]:
+        """The rows on so many ranks that can be traced, and by their units fit, the fastest first.
+
+        A row is priced only when no lower bound is left, because most are never reached.
+        """
+        rows = [row for row in self._rows if row.num_ranks == num_ranks and not row.is_among(self._profile.refusals)]
+        waiting = [(row.least_order[0] / num_ranks, place, False) for place, row in enumerate(rows)]
+        heapify(waiting)
+        while waiting:
+            _, place, is_priced = heappop(waiting)
+            if not is_priced:
+                heappush(waiting, (rows[place].seconds, place, True))
+            elif rows[place].need <= 1:
+                yield rows[place]
+
+    def _worth(self, row: Row) -> float:
+        """Seconds of a step, more for each doubling of the ranks: a wider option must be less than a narrower one."""
+        assert self._kind is not None
+        return row.price.seconds * self._kind.sharing(row.num_ranks) * math.pow(row.num_ranks, WORTH)
 
     def passed_over(self, answer: ChosenPlan | NoPlan, left_out: Container[Layout]) -> tuple[Option, ...]:
         """The ways with a layout in ``left_out`` that are worth a trace and come before the answer's plan, by units.
@@ -150,7 +193,7 @@ class PlanChoice:
         return tuple(row.by_units() for row in before if row.is_among(left_out))
 
     def _examined(self, left_out: Container[Layout]) -> Iterator[Option | Untraced]:
-        """The options in the order of preference: wide ones, one rank, then those that may fit, by device-seconds."""
+        """The options in the order of preference: one rank, then those that may fit, by device-seconds."""
 
         def options(rows: Iterable[Row]) -> Iterator[Option | Untraced]:
             return (row.best() for row in rows if not row.is_among(self._profile.refusals, left_out))
@@ -182,8 +225,7 @@ class PlanChoice:
 
     @property
     def _first(self) -> list[Row]:
-        wide, plain = self._wide, self._plain
-        return [*wide, plain] if plain is not None and Spread() not in {row.way for row in wide} else wide
+        return [] if self._plain is None else [self._plain]
 
     @property
     def _others(self) -> Iterator[Row]:
@@ -195,12 +237,8 @@ class PlanChoice:
 
     @cached_property
     def _more(self) -> Iterator[Row]:
-        first, refusals = {Spread(), *(row.way for row in self._wide)}, self._profile.refusals
-        return worth_a_trace([row for row in self._rows if row.way not in first and not row.is_among(refusals)])
-
-    @cached_property
-    def _wide(self) -> list[Row]:
-        return _fastest(self._rows, self._kind, self._share) if self._kind is not None and self._share > 1 else []
+        refusals = self._profile.refusals
+        return worth_a_trace([row for row in self._rows if row.way != Spread() and not row.is_among(refusals)])
 
     @cached_property
     def _pricer(self) -> Pricer:
@@ -243,19 +281,6 @@ def pick(options: Iterable[Option | Untraced], question: Question) -> Answer:
             return ChosenPlan(option.plan, option.prediction, f"{option}{why}", (*refused, option))
         refused.append(option)
     return nothing_fits(refused, question)
-
-
-def _fastest(rows: Sequence[Row], kind: DeviceKind, share: int) -> list[Row]:
-    """The ways on at most ``share`` devices that by their units fit, the fastest first.
-
-    What was learned does not count: it contains the load of hosts that were busy, which one rank felt more than a gang
-    that filled its host, and here devices are idle.
-    """
-
-    def seconds(row: Row) -> float:
-        return row.price.seconds * kind.sharing(row.num_ranks) * math.pow(row.num_ranks, WORTH)
-
-    return sorted((row for row in rows if row.num_ranks <= share and row.need <= 1), key=seconds)
 
 
 def _too_large(rows: Sequence[Row], chosen: ChosenPlan) -> Iterator[Option]:

@@ -23,18 +23,18 @@ class Question:
     """The question of a study: the plan for ``batch`` samples per optimizer step of a candidate on these devices.
 
     ``kind`` gives the speed of the devices and of their links, by which plans are ordered; if it is None, that of a CPU
-    is assumed, and ``share`` does not count. ``share`` is the number of devices for each candidate. ``extra`` bytes per
-    rank, and the ``margin`` for these devices, are added to every prediction. ``slow_downs`` are what the family has
-    learned about predicted seconds. ``plan`` is the one that the study gives, and then the answer is this plan, or why
-    it is not possible. Raises ``ValueError`` for an empty cluster: a candidate is not infeasible merely
-    because the devices are not there yet.
+    is assumed. Options on up to ``widest`` ranks are traced beside the plan, where the speed is known. ``extra`` bytes
+    per rank, and the ``margin`` for these devices, are added to every prediction. ``slow_downs`` are what the family
+    has learned about predicted seconds. ``plan`` is the one that the study gives, and then the answer is this plan, or
+    why it is not possible. Raises ``ValueError`` for an empty cluster: a candidate is not infeasible merely because the
+    devices are not there yet.
     """
 
     profile: ModelProfile
     batch: int
     cluster: Cluster
     kind: DeviceKind | None = None
-    share: int = 1
+    widest: int = 1
     extra: Extra = NO_EXTRA
     slow_downs: SlowDowns = field(default_factory=dict)
     plan: Plan | None = None

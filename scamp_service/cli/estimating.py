@@ -107,7 +107,7 @@ def estimate(
         for params in wanted.candidates:
             answer_first(estimator, params, under_way, settings, measures=device is None)
             with progress(under_way):
-                found.append(estimator.estimate(params, cluster, wanted.share(cluster)))
+                found.append(estimator.estimate(params, cluster))
             if not as_json:
                 _show_estimate(found[-1], units)
     if as_json:
@@ -172,7 +172,6 @@ def screen(
             cache_dir,
             kind,
             err.print,
-            share=wanted.share(cluster),
             seconds=seconds,
             under_way=under_way,
         )

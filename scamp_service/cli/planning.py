@@ -87,7 +87,7 @@ def plan(
     ) as estimator:
         answer_first(estimator, params, under_way, settings, measures=named is None and device is None)
         with progress(under_way):
-            found = compare(estimator, params, cluster, named, wanted.share(cluster))
+            found = compare(estimator, params, cluster, named)
     if as_json:
         print(json.dumps(comparison_json(found)))
         return

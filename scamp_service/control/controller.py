@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from placement.model import Offer, offers_more
+from placement.packing.packer import pack
+from placement.packing.policy import Policy
 from placement.packing.projects import NO_PROJECTS, Project
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.decide import decide
@@ -60,13 +62,14 @@ class Controller:
         *,
         max_gangs_per_device: int = 4,
         projects: Mapping[str, Project] = NO_PROJECTS,
+        policy: Policy = pack,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
         errors: ContainedErrors | None = None,
     ) -> None:
         self._store, self._executor, self._sizer = store, executor, sizer
-        self._max_gangs_per_device = max_gangs_per_device
+        self._max_gangs_per_device, self._policy = max_gangs_per_device, policy
         self._projects = projects
         self._clock, self._new_token = clock, new_token
         self._projection = Projection(store)
@@ -204,6 +207,7 @@ class Controller:
             failures=self._store.trial_runs(failed),
             max_gangs_per_device=self._max_gangs_per_device,
             projects=self._projects,
+            policy=self._policy,
         )
 
     def _fronts(self, studies: Mapping[int, StudyRules], waiting: Sequence[Trial]) -> dict[int, dict[int, Values]]:
@@ -361,9 +365,9 @@ class Controller:
                 self._executor.launch(order)
             case e.StopGang(key):
                 self._executor.stop(key)
-            case e.Size(trial, demand, renews):
+            case e.Size(trial, demand):
                 question = _question(trial)
-                if renews or self._asked.get(trial.id) != question:
+                if self._asked.get(trial.id) != question:
                     self._forget_sizing([trial.id])
                 self._asked[trial.id] = question
                 self._sizer.request(trial.id, demand, self._executor.cluster())

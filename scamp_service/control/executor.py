@@ -118,16 +118,14 @@ class Demand:
     """A candidate to be sized, of a study; studies take turns.
 
     ``own`` are its own runs that ran out of memory, and ``learned`` are the corrections of its family under each layout
-    that has any. ``share`` is the number of devices for each of the candidates that may run at the same time. ``past``
-    are the runs of its family, whose times correct the predicted seconds of a step. A trace may take ``trace_seconds``
-    of processor time. ``evaluation`` is what its own and its family's evaluations needed beyond their trace.
-    ``plan`` is the one that the study gives, if any.
+    that has any. ``past`` are the runs of its family, whose times correct the predicted seconds of a step. A trace may
+    take ``trace_seconds`` of processor time. ``evaluation`` is what its own and its family's evaluations needed beyond
+    their trace. ``plan`` is the one that the study gives, if any.
     """
 
     candidate: Candidate
     own: Sequence[Run] = ()
     learned: Mapping[Layout, Learned] = field(default_factory=dict)
-    share: int = 1
     past: Sequence[Run] = ()
     study_id: int = 0
     trace_seconds: int = TRACE_SECONDS

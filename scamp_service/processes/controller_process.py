@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from placement.packing.policies import policy_named
 from placement.planning.planner import choose
 from scamp_service.cluster.driver.ray_executor import RayExecutor
 from scamp_service.cluster.local.local_ray import START_SECONDS, LocalRay, check_account
@@ -274,6 +275,7 @@ class _Reign:
             self._proposer,
             max_gangs_per_device=settings.max_gangs_per_device,
             projects={name: one.to_project() for name, one in settings.projects.items()},
+            policy=policy_named(settings.policy),
             errors=self._errors,
         )
         self._sweeper = Sweeper(self._store, settings, remover)

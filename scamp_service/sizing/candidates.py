@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placement.model import Cluster
 from scamp_service.client import bundle_code
 from scamp_service.errors import InvalidInput
 from scamp_service.study.parse import parse_study
@@ -19,19 +18,11 @@ STUDY_SUFFIXES = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A workload, the zip of its files (None for a built-in one), and the parameters of each candidate.
-
-    ``num_at_once`` is the number of candidates that their study may run at the same time; None without a study.
-    """
+    """A workload, the zip of its files (None for a built-in one), and the parameters of each candidate."""
 
     workload: str
     code: bytes | None
     candidates: Sequence[Mapping[str, Any]]
-    num_at_once: int | None = None
-
-    def share(self, cluster: Cluster) -> int:
-        """Number of devices for each candidate, as in a study that begins alone on ``cluster``; 1 without a study."""
-        return max(1, len(cluster.devices) // self.num_at_once) if self.num_at_once else 1
 
 
 def is_study(what: str) -> bool:
@@ -75,8 +66,7 @@ def candidates_of(
         at_random_too = spec.search.model_copy(update={"sampler": RandomOptions(name="random")})
         spec = spec.model_copy(update={"search": at_random_too})
     proposed = Search(spec).propose([], 0, num_candidates)
-    at_once = min(spec.budget.trials, spec.budget.max_concurrent or spec.budget.trials)
-    return Candidates(spec.workload, code, [{**one, **params} for one in proposed], at_once)
+    return Candidates(spec.workload, code, [{**one, **params} for one in proposed])
 
 
 def read_study(study: Path) -> str:

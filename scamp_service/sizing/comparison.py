@@ -74,16 +74,14 @@ def compare(
     params: Mapping[str, Any],
     cluster: Cluster,
     named: NamedCluster | None = None,
-    share: int = 1,
 ) -> Comparison:
-    """Compare the plans of one candidate with a ``share`` of the devices. Raises ``InvalidInput`` like
-    ``Estimator.estimate``.
+    """Compare the plans of one candidate. Raises ``InvalidInput`` like ``Estimator.estimate``.
 
     Plans of the search may use all devices of ``named``, if it is given; ``cluster`` are then those of the kind of the
     estimator.
     """
-    found = estimator.estimate(params, cluster, share)
-    question = Question(found.profile, found.batch, cluster, found.kind, share)
+    found = estimator.estimate(params, cluster)
+    question = Question(found.profile, found.batch, cluster, found.kind)
     pipelines, refusal = list_pipelines(question), ""
     try:
         pipelines = _traced_pipelines(estimator, params, pipelines)

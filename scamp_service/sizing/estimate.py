@@ -59,7 +59,7 @@ def estimate(
     wanted = candidates_of(what, params or {}, 1, working_dir)
     profiles = settings.data_dir / "profiles"
     with Estimator(wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds) as estimator:
-        return estimator.estimate(wanted.candidates[0], cluster, wanted.share(cluster))
+        return estimator.estimate(wanted.candidates[0], cluster)
 
 
 def target(
@@ -144,15 +144,15 @@ class Estimator:
         """A key that two candidates share only if their traces, and so their plans, are the same."""
         return self._tracer.cache.key(self._candidate(params), Layout())
 
-    def estimate(self, params: Mapping[str, Any], cluster: Cluster, share: int = 1) -> Estimate:
-        """Estimate of one candidate, with a ``share`` of the devices as in ``choose``.
+    def estimate(self, params: Mapping[str, Any], cluster: Cluster) -> Estimate:
+        """Estimate of one candidate on these devices.
 
         Raises ``InvalidInput`` when the workload refuses the parameters, or fails.
         """
         candidate = self._candidate(params)
 
         def ask(profile: ModelProfile, batch: int) -> Estimate | Missing:
-            question = Question(profile, batch, cluster, self._kind, share)
+            question = Question(profile, batch, cluster, self._kind)
             found = list_options(question)
             wanted = [option.layout for option in found if isinstance(option, Untraced)]
             if missing := [layout for layout in wanted if layout not in profile.refusals]:
@@ -166,11 +166,11 @@ class Estimator:
 
         return self._searched(candidate, search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable))
 
-    def plan(self, params: Mapping[str, Any], cluster: Cluster, share: int = 1) -> ChosenPlan | NoPlan:
+    def plan(self, params: Mapping[str, Any], cluster: Cluster) -> ChosenPlan | NoPlan:
         """The plan of ``estimate``, without traces of the options that it lists beside the plan. Raises the same."""
 
         def ask(profile: ModelProfile, batch: int) -> ChosenPlan | NoPlan | Missing:
-            choice = choose(Question(profile, batch, cluster, self._kind, share))
+            choice = choose(Question(profile, batch, cluster, self._kind))
             return Missing([choice.layout]) if isinstance(choice, Untraced) else choice
 
         search: PlanSearch[ChosenPlan | NoPlan] = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)

@@ -20,13 +20,13 @@ from estimators.model import Layout
 from estimators.profile import ModelProfile
 from estimators.trace import Trace
 from placement.model import Cluster
-from placement.option import NoPlan
+from placement.option import NoPlan, Option
 from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.learned import choose_learned
 from placement.planning.planner import choose
 from placement.planning.question import Question
 from scamp_service.control.executor import Demand, Unsized
-from scamp_service.model import Json, Sized
+from scamp_service.model import Choice, Json, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
 from scamp_service.sizing.step_seconds import pipeline_step, predicted_step, with_memory
 from scamp_service.sizing.tracing.trace_process import Interrupted, TraceFailed, TraceProcess
@@ -259,7 +259,8 @@ class ProcessSizer:
         kind = self._kind_of(cluster)
         slow_downs = learn_slow_downs(demand.past, cluster.devices[0].kind, kind.sharing) if kind else {}
 
-        question = Question(profile, batch, cluster, kind, demand.share, slow_downs=slow_downs, plan=demand.plan)
+        most = len(cluster.devices)
+        question = Question(profile, batch, cluster, kind, most, slow_downs=slow_downs, plan=demand.plan)
 
         def ask(extra: Extra) -> Answer:
             return self._planner(replace(question, extra=replace(extra, evaluation=demand.evaluation)))
@@ -275,7 +276,25 @@ class ProcessSizer:
                 sized = Sized(profile.structure, plan, prediction, words, learned_bytes, chosen.options)
                 sized = replace(sized, num_params=profile.num_params, flops_per_sample=profile.flops_per_sample)
                 sized = timed(sized, profile, kind, slow_downs)
-                return replace(sized, pipeline=pipeline_json(sized, profile, kind), share=demand.share)
+                sized = replace(sized, choices=choices_of(sized, chosen.wider, profile, kind, slow_downs))
+                return replace(sized, pipeline=pipeline_json(sized, profile, kind))
+
+
+def choices_of(
+    sized: Sized,
+    wider: Sequence[Option],
+    profile: ModelProfile,
+    kind: DeviceKind | None,
+    slow_downs: SlowDowns,
+) -> tuple[Choice, ...]:
+    """The plan and those wider ones that are faster by their traces; empty if there is none."""
+    found = [sized.own_choice]
+    for option in wider:
+        other = timed(replace(sized, plan=option.plan, prediction=option.prediction), profile, kind, slow_downs)
+        seconds, least = other.step_seconds, found[-1].step_seconds
+        if seconds is not None and least is not None and seconds < least:
+            found.append(other.own_choice)
+    return tuple(found) if len(found) > 1 else ()
 
 
 def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:

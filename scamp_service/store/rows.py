@@ -106,6 +106,7 @@ _SIZED = (
     "num_params",
     "flops_per_sample",
     "predicted_communication_share",
+    "choices",
 )
 _PREDICTION = ("predicted_bytes", "extra_bytes", "bias_bytes", "evaluation_bytes", "mib_per_rank")
 _TRIAL, _SIZED_START, _SIZED_END = _names(Trial, "sized", _SIZED)
@@ -145,7 +146,9 @@ def select_attempts() -> sa.Select[Any]:
 
 def trial_of(row: Sequence[Any]) -> Trial:
     """The trial in a row of ``select_trials``."""
-    plan, *prediction, reason, learned_bytes, seconds, factor, num_params, flops, share = row[_SIZED_START:_SIZED_END]
+    plan, *prediction, reason, learned_bytes, seconds, factor, num_params, flops, share, choices = row[
+        _SIZED_START:_SIZED_END
+    ]
     known = None
     if plan:
         known = Sized(
@@ -160,6 +163,7 @@ def trial_of(row: Sequence[Any]) -> Trial:
             num_params=num_params,
             flops_per_sample=flops,
             communication_share=share,
+            choices=choices or (),
         )
     values: list[Any] = [*row[:_SIZED_START], known, *row[_SIZED_END:]]
     return Trial(*values)
@@ -184,9 +188,18 @@ def sized_columns(sized: Sized) -> dict[str, Any]:
         sized.num_params,
         sized.flops_per_sample,
         sized.communication_share,
+        sized.choices or None,
     )
     known = dict(zip(_SIZED, values, strict=True))
     return {"structure": sized.structure, "measured_step_seconds": None, "measured_communication_share": None, **known}
+
+
+def taken_columns(attempt: Attempt) -> dict[str, Any]:
+    """The columns of ``trials`` that change when an attempt begins with one of the trial's choices."""
+    names = ("plan", *_PREDICTION[:-1], "reserved_mib")
+    taken = dict(zip(names, (attempt.plan, *_columns(attempt.prediction)), strict=True))
+    times = ("predicted_step_seconds", "step_factor", "predicted_communication_share")
+    return {**taken, **{name: getattr(attempt, name) for name in times}}
 
 
 def attempt_columns(attempt: Attempt) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, Table, UniqueConstraint
 
-from estimators.model import Plan
+from estimators.model import Plan, Prediction
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
+from scamp_service.model import Choice
 
-REVISION = "0021"
+REVISION = "0022"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -101,6 +102,46 @@ class PlanText(JsonText):
 @lru_cache(maxsize=4096)
 def _plan(text: str) -> Plan:
     return Plan.from_json(json.loads(text))
+
+
+class ChoicesText(JsonText):
+    """A tuple of ``Choice`` as JSON. Equal texts are parsed only once: thousands of trials may wait."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[Choice] | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else dump_json([_choice_json(one) for one in value])
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> tuple[Choice, ...] | None:
+        return None if value is None else _choices(value)
+
+
+def _choice_json(choice: Choice) -> dict[str, Any]:
+    known = choice.prediction
+    return {
+        "plan": choice.plan.to_json(),
+        "predicted_bytes": known.predicted_bytes,
+        "extra_bytes": known.extra_bytes,
+        "bias_bytes": known.bias_bytes,
+        "evaluation_bytes": known.evaluation_bytes,
+        "margin_bytes": known.margin_bytes,
+        "step_seconds": choice.step_seconds,
+        "step_factor": choice.step_factor,
+        "communication_share": choice.communication_share,
+    }
+
+
+@lru_cache(maxsize=4096)
+def _choices(text: str) -> tuple[Choice, ...]:
+    return tuple(map(_choice, json.loads(text)))
+
+
+def _choice(data: Mapping[str, Any]) -> Choice:
+    extra_bytes, bias_bytes, margin_bytes = (data[f"{name}_bytes"] for name in ("extra", "bias", "margin"))
+    traced_bytes, evaluation_bytes = data["predicted_bytes"] - extra_bytes, data["evaluation_bytes"]
+    known = Prediction(traced_bytes, 0, extra_bytes, bias_bytes, margin_bytes, evaluation_bytes=evaluation_bytes)
+    plan, times = Plan.from_json(data["plan"]), (data["step_seconds"], data["step_factor"])
+    return Choice(plan, known, *times, data["communication_share"])
 
 
 class Names(JsonText):
@@ -263,6 +304,7 @@ trials = Table(
     Column("values", FloatList),
     Column("best_step", sa.BigInteger),
     Column("proposal_reason", Text, nullable=False, default=""),
+    Column("choices", ChoicesText),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
     Index("ix_scamp_trials_state", "state"),

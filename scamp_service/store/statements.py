@@ -109,11 +109,25 @@ CHANGE_NOTHING = (
 )
 """Writes that leave every row as it is, but need all that a new study and its trials need."""
 
+TAKEN = (
+    "plan",
+    "predicted_bytes",
+    "extra_bytes",
+    "bias_bytes",
+    "evaluation_bytes",
+    "reserved_mib",
+    "predicted_step_seconds",
+    "step_factor",
+    "predicted_communication_share",
+)
+_is_same_plan = _T.c.plan == bindparam("_plan")
 BEGIN_TRIAL = (
     sa.update(_T)
     .where(_of_trial, _T.c.state == TrialState.QUEUED, _T.c.attempt == bindparam("_before"))
     .values(state=TrialState.RUNNING, started_at=func.coalesce(_T.c.started_at, bindparam("_now", type_=schema.Real)))
-    .values(passed_over=0, **_set("attempt", "reason"))
+    .values(passed_over=0, **_set("attempt", "reason", *TAKEN))
+    .values(measured_step_seconds=sa.case((_is_same_plan, _T.c.measured_step_seconds), else_=None))
+    .values(measured_communication_share=sa.case((_is_same_plan, _T.c.measured_communication_share), else_=None))
     .returning(*TRIAL_EVENT)
 )
 REDATE_REFUSALS = (

@@ -38,7 +38,7 @@ from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
 from scamp_service.store.options import option_json
-from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, sized_columns
+from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, sized_columns, taken_columns
 from scamp_service.store.tallies import (
     BESIDE,
     DEVICE_SECONDS,
@@ -282,13 +282,21 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         """Insert the attempt and move its trial from QUEUED to RUNNING.
 
         Returns False unless the trial is QUEUED and its attempt count is one less than this attempt's number. The
-        trial's reason becomes that of the placement. ``created_at`` of the attempt is the time of the move.
+        trial's reason becomes that of the placement, and its plan that of the attempt. ``created_at`` of the
+        attempt is the time of the move.
         """
         trial_id, now, row = attempt.trial_id, attempt.created_at, attempt_columns(attempt)
-        begin = {"_id": trial_id, "_attempt": attempt.attempt, "_before": attempt.attempt - 1, "_now": now}
+        begin: dict[str, Any] = {
+            "_id": trial_id,
+            "_attempt": attempt.attempt,
+            "_before": attempt.attempt - 1,
+            "_now": now,
+        }
         with self._write() as connection:
             before = connection.execute(sql.COUNTS, {"id": trial_id}).first()
-            begun = connection.execute(sql.BEGIN_TRIAL, {**begin, "_reason": attempt.placement_reason}).first()
+            taken = {f"_{name}": value for name, value in taken_columns(attempt).items()}
+            begin |= {"_reason": attempt.placement_reason, **taken}
+            begun = connection.execute(sql.BEGIN_TRIAL, begin).first()
             if begun:
                 connection.execute(sql.INSERT_ATTEMPT, row)
                 self._tally_move(connection, before, begun)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from estimators.learned_seconds import learn_slow_downs, way_kind
+from estimators.learned_seconds import SlowDowns, learn_slow_downs, way_kind
 from estimators.memory import Extra
 from estimators.model import MIB, Plan, Prediction
 from placement.model import Cluster
@@ -14,7 +14,7 @@ from placement.option import NoPlan
 from placement.planning.answers import ChosenPlan
 from placement.planning.learned import choose_learned
 from scamp_service.control.executor import Demand, GangState, GangStatus, Order, Unsized
-from scamp_service.model import Json, Sized
+from scamp_service.model import Choice, Json, Sized
 from scamp_service.search.history import Past
 from scamp_service.search.proposals import Search
 from scamp_service.search.proposer import Asked, Proposal
@@ -84,17 +84,20 @@ class SimulatedSizer:
         if self.rng.random() < self.fail:
             return Unsized("No space left on device three times", infeasible=False, may_pass=True)
         params, num_devices = demand.candidate.params, len(cluster.devices)
-        params = params | {
-            "ranks": max(params["ranks"], min(params.get("most_ranks", 1), 1 << demand.share.bit_length() - 1))
-        }
         answer = choose_learned(lambda extra: self._first_plan(params, num_devices, extra), demand.own, demand.learned)
         if isinstance(answer, ChosenPlan):
             learned_bytes = demand.learned_bytes(answer.plan.layout)
-            known = learn_slow_downs(demand.past, "virtual").get(way_kind(answer.plan))
-            factor = known.factor if known else 1.0
-            seconds = factor / answer.plan.world_size
-            plan, prediction = answer.plan, answer.prediction
-            return Sized("s", plan, prediction, answer.reason, learned_bytes, (), seconds, factor, share=demand.share)
+            slow_downs = learn_slow_downs(demand.past, "virtual")
+            own = _choice(answer.plan, answer.prediction, slow_downs)
+            wider = [ranks for ranks in (1, 2, 4) if answer.plan.world_size < ranks <= params.get("most_ranks", 1)]
+            choices = [own]
+            for plan in (Plan(1, 4 // ranks, dp_shard=ranks) for ranks in wider):
+                known = replace(own.prediction, extra_bytes=demand.learned_bytes(plan.layout))
+                other, least = _choice(plan, known, slow_downs), choices[-1].step_seconds or 0.0
+                if known.reserved_mib <= 96 and (other.step_seconds or 0.0) < least:
+                    choices.append(other)
+            sized = Sized("s", own.plan, own.prediction, answer.reason, learned_bytes)
+            return replace(sized.taking(own), choices=tuple(choices) if len(choices) > 1 else ())
         return Unsized(answer.reason, infeasible=True, offer=cluster.offer)
 
     def _first_plan(self, params: Json, num_devices: int, extra: Extra) -> ChosenPlan | NoPlan:
@@ -124,6 +127,13 @@ class SimulatedSizer:
 
     def held_up(self) -> Mapping[int, Sequence[int]]:
         return {}
+
+
+def _choice(plan: Plan, prediction: Prediction, slow_downs: SlowDowns) -> Choice:
+    """A plan with the seconds of its step: a second for one rank, times what was learned."""
+    known = slow_downs.get(way_kind(plan))
+    factor = known.factor if known else 1.0
+    return Choice(plan, prediction, factor / plan.world_size, factor)
 
 
 class SimulatedProposer:

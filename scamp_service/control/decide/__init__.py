@@ -18,7 +18,7 @@ from scamp_service.control.decide.place import place_queued
 from scamp_service.control.decide.preempt import preempt
 from scamp_service.control.decide.promote import promote
 from scamp_service.control.decide.propose import propose
-from scamp_service.control.decide.replan import plan_again
+from scamp_service.control.decide.replan import widen
 from scamp_service.control.decide.size import size_waiting
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.lifecycle import TrialState
@@ -28,16 +28,15 @@ def decide(snapshot: Snapshot) -> list[Effect]:
     """The effects of one cycle, to be applied in this order."""
     kinds = {device.kind for device in snapshot.cluster.devices}
     learned: Corrections = {family: learn(runs, kinds) for family, runs in snapshot.past.items()}
-    share = snapshot.share()
     effects: list[Effect] = []
     effects += fence_unknown_gangs(snapshot)  # 1. gangs that the database does not know
     effects += follow_attempts(snapshot)  # 2. outcomes, losses, rungs, teardown
-    effects += size_waiting(snapshot, learned, share)  # 3. a plan for every candidate, or the reason that it has none
+    effects += size_waiting(snapshot, learned)  # 3. a plan for every candidate, or the reason that it has none
     placed = list(place_queued(snapshot, learned))
     effects += placed  # 4. gangs onto devices
     if all(isinstance(effect, MoveTrial) and effect.to is TrialState.QUEUED for effect in placed):
         effects += preempt(snapshot)  # 4. where nothing else changes, running trials of lower priority make room
-    effects += plan_again(snapshot, learned, share)  # 5. other plans where a trial's share of the devices has changed
+    effects += widen(snapshot)  # 5. running trials onto idle devices
     promoted = list(promote(snapshot))
     effects += promoted  # 6. paused trials that continue or end
     continuing = [one for one in promoted if isinstance(one, MoveTrial) and one.to is TrialState.QUEUED]

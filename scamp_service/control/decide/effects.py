@@ -66,11 +66,10 @@ class StopGang:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Start sizing a trial. If this ``renews``, a result that is there is dropped first."""
+    """Start sizing a trial."""
 
     trial: Trial
     demand: Demand
-    renews: bool = False
 
 
 @dataclass(frozen=True, slots=True)

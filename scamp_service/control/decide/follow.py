@@ -13,7 +13,7 @@ from scamp_service.control.decide.ending import ended_with
 from scamp_service.control.decide.faults import run_later
 from scamp_service.control.decide.orders import order_for
 from scamp_service.control.decide.promote import NOT_COMPARED
-from scamp_service.control.decide.replan import devices, narrower, wider
+from scamp_service.control.decide.replan import devices, narrower
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.decide.watch import why_stalled
 from scamp_service.control.executor import GangState
@@ -71,7 +71,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case Outcome.STOPPED:
             why = attempt.detail or "its ranks were stopped in order, with the service"
             reason = f"will run again from its last checkpoint: {why}"
-            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason}, wider(s, trial, attempt))
+            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
         case Outcome.LOST:
             yield _retry(study, trial, attempt, attempt.detail or "its ranks disappeared")
         case Outcome.STALLED:

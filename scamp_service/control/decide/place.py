@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 
 from estimators.learning import Learned
 from estimators.model import MIB
 from placement.model import Cluster, Gang, Offer, Placement, Queued, Shape
 from placement.packing.ledger import Ledger
-from placement.packing.packer import pack
-from placement.packing.projects import Admission, Claim, Held, admit
+from placement.packing.projects import NO_QUOTA, Admission, Claim, Held, admit
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
 from scamp_service.control.decide.ending import ended_with
 from scamp_service.control.decide.faults import must_wait
 from scamp_service.control.decide.orders import order_for
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
+from scamp_service.control.stopping.rule import next_pause
 from scamp_service.lifecycle import AttemptState, StudyState, TrialState
-from scamp_service.model import Attempt, Sized, Trial
+from scamp_service.model import Attempt, Choice, Sized, Trial
 
 WAITS_FOR_FRONT = (
     "waits until every candidate is predicted: all objectives are, so only candidates on the Pareto front are trained"
@@ -61,14 +62,14 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     yield from _over_quota(s, queued, admission.over_quota)
     trials = {trial.id: trial for trial in queued}
     fair = [trials[trial_id] for trial_id in admission.order]
-    queue = [_queued(trial.id, trial.attempt + 1, _sized(trial).demand, trial.passed_over) for trial in fair]
+    queue = [_queued_of(s, trial, learned) for trial in fair]
     by_gang = {queued.id: trial for queued, trial in zip(queue, fair, strict=True)}
     offered = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(offered, s.attempts, s.max_gangs_per_device)
-    decision = pack(queue, ledger)
+    decision = s.policy(queue, ledger, seconds_left(s))
     for placement in decision.placements:
         ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed
-        yield _begin(s, by_gang[placement.gang.id], placement)
+        yield _begin(s, by_gang[placement.gang.id], placement, learned)
     # No decision depends on more passes than these, and each new number is a write for every trial that waits.
     most = PASSES_BEFORE_RESERVATION
     started = {placement.gang.id for placement in decision.placements}
@@ -102,8 +103,8 @@ def _dominated(s: Snapshot, trial: Trial) -> str:
     return ""
 
 
-def _begin(s: Snapshot, trial: Trial, placement: Placement) -> Begin:
-    sized = _sized(trial)
+def _begin(s: Snapshot, trial: Trial, placement: Placement, learned: Corrections) -> Begin:
+    sized = offered(s, trial, learned)[placement.choice]
     attempt = Attempt(
         trial_id=trial.id,
         attempt=trial.attempt + 1,
@@ -204,7 +205,57 @@ def _sized(trial: Trial) -> Sized:
     return trial.sized
 
 
+def offered(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choice, ...]:
+    """The plans that the trial may begin with now.
+
+    One that ran out of memory keeps its plan, because what it needs is known for that plan only, and so does one that
+    was lost, or whose project has a quota of devices: it was admitted with that many. A plan whose layout was found to
+    need more memory since is left out, but for the trial's own.
+    """
+    sized = _sized(trial)
+    project = s.projects.get(s.studies[trial.study_id].project, NO_QUOTA)
+    if not sized.choices or trial.num_oom or trial.num_lost or project.devices is not None:
+        return (sized.own_choice,)
+    of_family = learned.get(s.studies[trial.study_id].family(trial), {})
+
+    def is_known(choice: Choice) -> bool:
+        newer = of_family.get(choice.plan.layout)
+        return newer is None or newer.extra_bytes < choice.prediction.extra_bytes + MIB
+
+    return tuple(one for one in sized.choices if one.plan == sized.plan or is_known(one))
+
+
+def _queued_of(s: Snapshot, trial: Trial, learned: Corrections) -> Queued:
+    study = s.studies[trial.study_id]
+    left = max(1, study.steps_of(trial) - trial.step)
+    shapes = tuple(choice.shape for choice in offered(s, trial, learned))
+    return _queued(trial.id, trial.attempt + 1, trial.study_id, shapes, left, trial.passed_over)
+
+
 @lru_cache(maxsize=2**15)
-def _queued(trial_id: int, attempt: int, demand: tuple[int, int], passes: int) -> Queued:
-    """Thousands may wait for hours, and making their values again takes most of a cycle."""
-    return Queued(f"{trial_id}/{attempt}", (Shape(*demand),), passes, arrival=trial_id)
+def _queued(trial_id: int, attempt: int, study_id: int, shapes: tuple[Shape, ...], steps: int, passes: int) -> Queued:
+    """Thousands may wait for hours, and making their values again takes most of a cycle. ``shapes`` are of one step.
+
+    An epoch counts as one step: then seconds compare only the trials of one study, and the ends of those that run are
+    not predicted.
+    """
+    whole = tuple(replace(one, seconds=None if one.seconds is None else one.seconds * steps) for one in shapes)
+    return Queued(f"{trial_id}/{attempt}", whole, passes, arrival=trial_id, study=study_id)
+
+
+def seconds_left(s: Snapshot) -> dict[str, float]:
+    """Seconds until each running attempt ends, where they are predicted; those that are being stopped end at once."""
+    found, trials = {}, {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
+    for attempt in s.attempts:
+        trial = trials.get(attempt.trial_id)
+        if trial is None or trial.attempt != attempt.attempt or attempt.outcome is not None:
+            found[attempt.key] = 0.0
+        elif (seconds := step_seconds(attempt)) and not (study := s.studies[trial.study_id]).in_epochs:
+            until = next_pause(study.stopping, trial) or study.steps_of(trial)
+            found[attempt.key] = max(0, until - trial.step) * seconds
+    return found
+
+
+def step_seconds(attempt: Attempt) -> float | None:
+    """Seconds of an optimizer step, as measured or else as predicted; None if neither is known."""
+    return attempt.measured_step_seconds or attempt.predicted_step_seconds

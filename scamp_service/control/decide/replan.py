@@ -1,84 +1,71 @@
-"""Step 5: gives trials other plans when their share of the devices has changed since they were planned.
+"""Step 5: gives idle devices to running trials, which continue from their last checkpoints on more ranks.
 
-A share is the number of devices for each candidate that may run at the same time. A queued trial whose plan takes more
-than its share waits for devices that may never be free together, so it gets a narrower plan if that can start now. When
-nothing waits and devices are idle, a running trial gets a wider plan, and continues from its last checkpoint, if this
-saves more than it costs. If nothing comes of the wider plan, it continues under the one before. A trial that has run
-out of memory keeps its plan, because what it needs is known for that plan only, and so does one that was ever lost.
+That is done when nothing waits and no study will propose more trials, for the trial that would run longest, if it saves
+more than it costs: the seconds of a restart, as long as its own start took, and the steps since its checkpoint, which
+are made again. If nothing comes of the wider plan, the trial continues under the one before. A trial that has run out
+of memory keeps its plan, because what it needs is known for that plan only, and so does one that was ever lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 
 from estimators.model import Plan
-from placement.model import Cluster, Gang, Queued, Shape
+from placement.model import Cluster, Gang
 from placement.packing.ledger import Ledger
-from placement.packing.packer import pack
-from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial, Size
-from scamp_service.control.decide.size import demand_of
-from scamp_service.control.decide.snapshot import Corrections, Snapshot, StudyRules
-from scamp_service.control.executor import GangState, Unsized
-from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
-from scamp_service.model import Attempt, Sized, Trial
+from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial
+from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.executor import GangState
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.model import Attempt, Choice, Sized, Trial
 
-RESTART_SECONDS = 60.0
-"""Seconds that it costs to continue in another attempt: ranks end, others start, and the checkpoint is loaded."""
-WORTH_SECONDS = 300.0
-"""A running trial is interrupted only for a gain of at least so many seconds: predicted seconds are not exact."""
+LEAST_RESTART_SECONDS = 20.0
+"""A restart costs at least so much: ranks end, and others start; what the attempt's own start took may be more."""
+WORTH_SHARE = 0.1
+"""A running trial is interrupted only if it saves this share of what is left: predicted seconds are not exact."""
+WORTH_RESTARTS = 3.0
+"""It must also save so many times what the restart costs."""
 
 
-def plan_again(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effect]:
-    """Ask for plans for the share that trials have now, and take them where they make use of idle devices."""
+def widen(s: Snapshot) -> Iterator[Effect]:
+    """Stop the running trial that gains from idle devices, to continue on more of them."""
     taken = {device for attempt in s.attempts for device in attempt.devices}
     idle = [device.id for device in s.cluster.devices if device.id not in taken | s.closed]
-    if not idle:
+    if not idle or s.in_state(TrialState.WAITING) or s.in_state(TrialState.QUEUED):
         return
-    if s.in_state(TrialState.WAITING) or s.in_state(TrialState.QUEUED):
-        yield from _narrow(s, learned, share, idle)
-    elif not any(study.wants_trials for study in s.studies.values()):
-        yield from _widen(s, learned, share, idle)
-
-
-def _narrow(s: Snapshot, learned: Corrections, share: int, idle: list[str]) -> Iterator[Effect]:
-    winding_down = {attempt.trial_id for attempt in s.attempts}
-    most = max(share, len(idle))
-
-    def is_too_wide(trial: Trial) -> bool:
-        if trial.sized is None or trial.num_oom or trial.id in winding_down:
-            return False
-        return trial.sized.plan.world_size > most and s.studies[trial.study_id].state is StudyState.RUNNING
-
-    for trial in islice(filter(is_too_wide, s.in_state(TrialState.QUEUED)), len(s.cluster.devices)):
-        assert trial.sized
-        num_ranks = trial.sized.plan.world_size
-        sized = yield from _sized_for_share(s, learned, share, trial)
-        if sized and sized.plan.world_size < num_ranks and _can_start(s, sized, idle):
-            fewer = f"planned again for {devices(sized.plan)} instead of {num_ranks}, to begin now"
-            yield MoveTrial(trial, TrialState.QUEUED, {"reason": f"{sized.reason}; {fewer}"}, sized)
-            return  # the next one has to see what is left
-
-
-def _widen(s: Snapshot, learned: Corrections, share: int, idle: list[str]) -> Iterator[Effect]:
+    if any(study.wants_trials for study in s.studies.values()):
+        return
     trials = {trial.id: trial for trial in s.trials}
-    for attempt in s.attempts:
-        trial = trials.get(attempt.trial_id)
-        if trial is None or not _trains(s, trial, attempt):
-            continue
-        if attempt.plan.world_size >= share or trial.num_oom or trial.num_lost:
-            continue
-        if _seconds_left(s, trial, attempt) < WORTH_SECONDS:
-            continue
-        sized = yield from _sized_for_share(s, learned, share, trial)
-        if sized is None or not _can_start(s, sized, [*idle, *attempt.devices], attempt):
-            continue
-        if (saved := _saved_seconds(s, trial, attempt, sized)) >= WORTH_SECONDS:
-            more = f"{devices(sized.plan)} instead of {attempt.plan.world_size}"
+    running = [(trial, one) for one in s.attempts if (trial := trials.get(one.trial_id)) and _trains(s, trial, one)]
+    for trial, attempt in sorted(running, key=lambda pair: -_seconds_left(s, *pair)):
+        if (choice := _best(s, trial, attempt, idle)) is not None:
+            saved = _saved_seconds(s, trial, attempt, choice)
+            more = f"{devices(choice.plan)} instead of {attempt.plan.world_size}"
             why = f"{len(idle)} of the devices were idle, and on {more} it ends about {saved / 60:.0f} min earlier"
+            yield MoveTrial(trial, TrialState.RUNNING, {"reason": why}, _only(trial, choice))
             yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
             return  # the next one has to see what is left
+
+
+def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> Choice | None:
+    """The choice with which it ends first, if that is worth a restart and can begin now."""
+    if trial.num_oom or trial.num_lost or trial.sized is None:
+        return None
+    wider = [one for one in trial.sized.choices if one.plan.world_size > attempt.plan.world_size]
+    able = [one for one in wider if _can_start(s, one, [*idle, *attempt.devices], attempt)]
+    best = max(able, key=lambda one: _saved_seconds(s, trial, attempt, one), default=None)
+    if best is None:
+        return None
+    least = max(WORTH_SHARE * _seconds_left(s, trial, attempt), WORTH_RESTARTS * _restart_seconds(attempt))
+    return best if _saved_seconds(s, trial, attempt, best) >= least else None
+
+
+def _only(trial: Trial, choice: Choice) -> Sized:
+    """The trial's plan when it continues: nothing narrower, for which it would not have been stopped."""
+    assert trial.sized is not None
+    wide = tuple(one for one in trial.sized.choices if one.plan.world_size >= choice.plan.world_size)
+    return replace(trial.sized.taking(choice), choices=wide)
 
 
 def _trains(s: Snapshot, trial: Trial, attempt: Attempt) -> bool:
@@ -90,48 +77,27 @@ def _trains(s: Snapshot, trial: Trial, attempt: Attempt) -> bool:
     return is_alive and attempt.state is AttemptState.RUNNING and attempt.outcome is None
 
 
-def wider(s: Snapshot, trial: Trial, attempt: Attempt) -> Sized | None:
-    """The plan for which ``attempt`` was stopped; None if it was stopped for another reason, or nobody knows it."""
-    sized = s.sized.get(trial.id)
-    return sized if isinstance(sized, Sized) and sized.plan.world_size > attempt.plan.world_size else None
-
-
 def narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> Sized | None:
-    """The last plan that trained, if that was on fewer devices than this attempt, and did not run out of memory.
+    """The last plan that trained, if that was on fewer devices than this attempt.
 
-    None also for a trial without a loss to spare.
+    None also for a trial that ever ran out of memory, and for one without a loss to spare.
     """
     before = s.former.get(trial.id)
-    if before is None or before.outcome is Outcome.OUT_OF_MEMORY or trial.sized is None:
+    if before is None or before.outcome is Outcome.OUT_OF_MEMORY or trial.num_oom or trial.sized is None:
         return None
     if before.plan.world_size >= attempt.plan.world_size or trial.num_lost >= study.max_lost:
         return None
-    return replace(
-        trial.sized,
-        plan=before.plan,
-        prediction=before.prediction,
-        reason="the plan before the wider one",
-        step_seconds=before.predicted_step_seconds,
-        step_factor=before.step_factor,
-        communication_share=before.predicted_communication_share,
+    known = Choice(
+        before.plan,
+        before.prediction,
+        before.predicted_step_seconds,
+        before.step_factor,
+        before.predicted_communication_share,
     )
+    return replace(trial.sized.taking(known), reason="the plan before the wider one")
 
 
-def _sized_for_share(
-    s: Snapshot, learned: Corrections, share: int, trial: Trial
-) -> Generator[Effect, None, Sized | None]:
-    """Return the plan for the present share; if it is not there yet, ask for it and return None."""
-    match s.sized.get(trial.id):
-        case Sized() as sized if sized.share == share:
-            return sized
-        case Unsized():
-            return None
-        case outdated:
-            yield Size(trial, demand_of(s, learned, share, trial), renews=outdated is not None)
-            return None
-
-
-def _can_start(s: Snapshot, sized: Sized, among: list[str], instead_of: Attempt | None = None) -> bool:
+def _can_start(s: Snapshot, choice: Choice, among: Sequence[str], instead_of: Attempt) -> bool:
     """Whether a gang could start on these devices, beside other gangs that are there."""
     usable = [device for device in s.cluster.devices if device.id in among and device.id not in s.closed]
     ledger = Ledger(Cluster(tuple(usable)), s.max_gangs_per_device)
@@ -139,7 +105,7 @@ def _can_start(s: Snapshot, sized: Sized, among: list[str], instead_of: Attempt 
         here = [device for device in attempt.devices if device in among]
         if here and attempt is not instead_of:
             ledger.restore(Gang(attempt.key, len(here), attempt.mib_per_rank), here)
-    return bool(pack([Queued("new", (Shape(*sized.demand),))], ledger).placements)
+    return ledger.find(choice.plan.world_size, choice.prediction.reserved_mib) is not None
 
 
 def _seconds_left(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
@@ -153,15 +119,21 @@ def _seconds_per_step(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
     return (s.now - attempt.started_at) / max(1, trial.step)
 
 
-def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, sized: Sized) -> float:
+def _restart_seconds(attempt: Attempt) -> float:
+    """What a restart costs: as long as the attempt's own start took, from its placement to its first step."""
+    own = attempt.started_at - attempt.created_at if attempt.started_at is not None else 0.0
+    return max(LEAST_RESTART_SECONDS, own)
+
+
+def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, choice: Choice) -> float:
     """Seconds that the trial would end earlier: steps since its last checkpoint are made again."""
-    if not attempt.predicted_step_seconds or not sized.step_seconds:
+    if not attempt.predicted_step_seconds or not choice.step_seconds:
         return 0.0
     left = _seconds_left(s, trial, attempt)
     kept = s.checkpoints.get(trial.id)
     again = (trial.step - (kept.step if kept else 0)) * _seconds_per_step(s, trial, attempt)
-    ratio = sized.step_seconds / attempt.predicted_step_seconds
-    return left - (left + again) * ratio - RESTART_SECONDS
+    ratio = choice.step_seconds / attempt.predicted_step_seconds
+    return left - (left + again) * ratio - _restart_seconds(attempt)
 
 
 def devices(plan: Plan) -> str:

@@ -17,8 +17,8 @@ from scamp_service.model import Json, Sized, Trial
 from scamp_service.study.one_shot import Part
 
 
-def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effect]:
-    """Act on finished sizings, and start one for every other waiting trial, which gets a ``share`` of the devices.
+def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
+    """Act on finished sizings, and start one for every other waiting trial.
 
     A trial with a plan becomes QUEUED, one that fits nowhere, or breaks a bound
     of the study on what is predicted, INFEASIBLE, and one whose workload fails FAILED; if the
@@ -48,9 +48,7 @@ def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effe
             case Unsized() as unsized:
                 yield MoveTrial(trial, TrialState.FAILED, {"reason": unsized.reason})
             case None if s.cluster.devices and not must_wait(s.now, trial):
-                # One that has trained gets no wider plan for the sake of speed: nobody knows whether that one works.
-                own = min(share, trial.plan.world_size) if trial.attempt and trial.plan else share
-                yield Size(trial, demand_of(s, learned, own, trial))
+                yield Size(trial, demand_of(s, learned, trial))
                 if trial.reason.startswith(WAITS_FOR_PLAN) and (reason := _why_no_plan_yet(s, trial)) != trial.reason:
                     yield MoveTrial(trial, TrialState.WAITING, {"reason": reason})
 
@@ -95,8 +93,8 @@ def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:
     return MoveTrial(trial, TrialState.INFEASIBLE, changes)
 
 
-def demand_of(s: Snapshot, learned: Corrections, share: int, trial: Trial) -> Demand:
-    """Collects for the sizer: what the trial's own runs and its family have learned, and its share."""
+def demand_of(s: Snapshot, learned: Corrections, trial: Trial) -> Demand:
+    """Collects for the sizer what the trial's own runs and its family have learned."""
     study = s.studies[trial.study_id]
     family, failures = study.family(trial), s.failures.get(trial.id, ())
     past = s.past.get(family, ())
@@ -104,7 +102,6 @@ def demand_of(s: Snapshot, learned: Corrections, share: int, trial: Trial) -> De
         study.candidate(trial),
         tuple(run for run in failures if run.ending is Ending.OUT_OF_MEMORY),
         learned.get(family, {}),
-        share,
         past,
         study.id,
         study.trace_seconds,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from estimators.learning import Learned, Run
 from estimators.model import Candidate, Layout, Plan
 from placement.model import Cluster
+from placement.packing.packer import pack
+from placement.packing.policy import Policy
 from placement.packing.projects import DEFAULT_PROJECT, Project
 from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.families import family
@@ -132,6 +134,7 @@ class Snapshot:
     former: Mapping[int, Attempt] = field(default_factory=dict)  # trial that went wrong → what trained last
     max_gangs_per_device: int = 4
     projects: Mapping[str, Project] = field(default_factory=dict)  # with a weight or quotas
+    policy: Policy = pack
     _by_state: dict[TrialState, list[Trial]] = field(init=False, repr=False, compare=False)
     _pending: Counter[int] = field(init=False, repr=False, compare=False)
 
@@ -161,17 +164,3 @@ class Snapshot:
     def may_hold_memory(self, attempt: Attempt) -> bool:
         """Whether a process of this attempt may still exist."""
         return attempt.key in self.gangs or not self.silent.isdisjoint(attempt.devices)
-
-    def share(self) -> int:
-        """Number of open devices for each candidate that may run at the same time, at least one.
-
-        These are the candidates of each running study that have not ended or been proposed yet, as far as it allows so
-        many at once.
-        """
-        total, of_study = 0, Counter(one.study_id for one in self.trials if one.state is not TrialState.PAUSED)
-        for study in self.studies.values():
-            live = of_study[study.id]
-            yet = study.max_trials - study.num_trials if study.wants_trials else 0
-            total += min(live + yet, study.max_concurrent or live + yet)
-        num_open = sum(device.id not in self.closed for device in self.cluster.devices)
-        return max(1, num_open // max(1, total))

@@ -109,10 +109,9 @@ class JointSearch:
         finder: BlueprintFinder,
         cluster: Cluster,
         kind: DeviceKind | None,
-        share: int = 1,
     ) -> None:
         self._workload, self._code, self._tracer, self._pool, self._finder = workload, code, tracer, pool, finder
-        self._cluster, self._kind, self._share = cluster, kind, share
+        self._cluster, self._kind = cluster, kind
         self._open: list[Open] = []
         self.decided: list[Open] = []
         self.refused: dict[int, str] = {}
@@ -198,7 +197,7 @@ class JointSearch:
         formulas: Formulas | None = None,
         alone: str = "",
     ) -> None:
-        search = PlanChoice(Question(profile, batch, self._cluster, self._kind, self._share))
+        search = PlanChoice(Question(profile, batch, self._cluster, self._kind))
         self._open.append(Open(place, params, batch, profile, search, formulas, alone))
 
     def _wanted(self, one: Open, layout: Layout) -> tuple[Formulas, Layout] | None:

@@ -50,16 +50,15 @@ def screen(
     kind: DeviceKind | None = None,
     say: Callable[[str], None] = lambda progress: None,
     *,
-    share: int = 1,
     seconds: int = TRACE_SECONDS,
     under_way: UnderWay | None = None,
     pool: TracePool | None = None,
 ) -> Screening:
     """Screen candidates on ``cluster``, whose devices are of ``kind``. Raises ``InvalidInput``.
 
-    ``code`` is the zip of the user's files. ``say`` gets messages on the progress. ``share`` is the number of
-    devices for each candidate, as ``Question.share`` is. A trace may take ``seconds`` of processor time; ``under_way``
-    is told what is traced. The traces are made in ``pool``, which the caller closes; None for a pool of its own.
+    ``code`` is the zip of the user's files. ``say`` gets messages on the progress. A trace may take ``seconds`` of
+    processor time; ``under_way`` is told what is traced. The traces are made in ``pool``, which the caller closes; None
+    for a pool of its own.
     """
     check_code(workload, code, functions=True)
     tracer = Tracer(
@@ -72,7 +71,7 @@ def screen(
     )
     sha256 = hashlib.sha256(code).hexdigest() if code else None
     sources = source_hash("placement", "scamp_service/sizing")
-    asked = [[dict(params) for params in candidates], repr(cluster), repr(kind), share, sources]
+    asked = [[dict(params) for params in candidates], repr(cluster), repr(kind), sources]
     file = tracer.cache.file_of("screening", workload, sha256, *asked)
     with contextlib.suppress(OSError, ValueError):
         return replace(_SCREENING.validate_json(file.read_bytes()), num_examples=0, num_checked=0)
@@ -80,7 +79,7 @@ def screen(
     with own_pool as pool, threadpool_limits(1, "blas"):  # small products: threads would only wait for each other
         finder = BlueprintFinder(workload, sha256, tracer, pool)
         batches = _batches(finder, candidates)
-        search = JointSearch(workload, sha256, tracer, pool, finder, cluster, kind, share)
+        search = JointSearch(workload, sha256, tracer, pool, finder, cluster, kind)
         sound = {place: batch for place, batch in enumerate(batches) if isinstance(batch, int)}
         say(f"looking for formulas for {len(sound)} candidates")
         search.begin({place: candidates[place] for place in sound}, sound)

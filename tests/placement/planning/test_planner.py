@@ -99,12 +99,12 @@ class Model:
         devices: Cluster = FOUR,
         extra: Extra = NO_EXTRA,
         kind: DeviceKind | None = SPEED,
-        share: int = 1,
+        widest: int = 1,
     ) -> ChosenPlan | NoPlan:
         """As the caller does: trace what is asked for, and ask again."""
         known = self.profile
         while True:
-            answer = choose(Question(known, batch, devices, kind, share, extra, self.slow_downs))
+            answer = choose(Question(known, batch, devices, kind, widest, extra, self.slow_downs))
             if not isinstance(answer, Untraced):
                 return answer
             assert answer.layout not in known.curves, f"{answer.layout} was traced already"
@@ -122,9 +122,9 @@ class Model:
         devices: Cluster = FOUR,
         extra: Extra = NO_EXTRA,
         kind: DeviceKind | None = SPEED,
-        share: int = 1,
+        widest: int = 1,
     ) -> ChosenPlan:
-        answer = self.choose(batch, devices, extra, kind, share)
+        answer = self.choose(batch, devices, extra, kind, widest)
         assert isinstance(answer, ChosenPlan), answer
         return answer
 
@@ -219,28 +219,35 @@ def test_one_rank_goes_first_however_slow_it_was() -> None:
     assert Model(30, 1, slow_downs=known).chosen(batch=32).plan == Plan(32)
 
 
-def test_the_fastest_plan_comes_first_where_there_are_several_devices_for_each_candidate() -> None:
+def test_wider_options_are_traced_and_each_is_faster_than_the_one_before() -> None:
     model = Model(state=10, sample=1)
-    assert model.chosen(batch=8).plan.world_size == 1
-    assert model.chosen(batch=8, share=2).plan.world_size == 2
-    wide = model.chosen(batch=8, share=5)
-    assert wide.plan.world_size == 4
-    assert wide.reason.endswith("; the fastest on at most 5 devices, which there are for each candidate")
+    assert model.chosen(batch=8).wider == ()
+    wide = model.chosen(batch=8, widest=4)
+    assert wide.plan.world_size == 1 and [option.plan.world_size for option in wide.wider] == [2, 4]
+    seconds = [option.seconds or 0.0 for option in wide.wider]
+    assert seconds == sorted(seconds, reverse=True)
+    assert all(option.fits and option.is_traced for option in wide.wider)
+    assert {layout for option in wide.wider for layout in option.plan.layouts} <= set(model.traced)
+    assert [option.plan.world_size for option in model.chosen(batch=8, widest=3).wider] == [2]
+
+
+def test_no_wider_option_is_traced_where_it_would_be_no_faster() -> None:
+    model = Model(state=10, sample=1)
     slow = replace(SPEED, rates={"matmul": Rate(0.0, 1e-12, 0.0)})
-    assert model.chosen(batch=8, share=4, kind=slow).plan.world_size == 1, "communication takes longer than the work"
+    assert model.chosen(batch=8, widest=4, kind=slow).wider == (), "communication takes longer than the work"
     shared = replace(SPEED, cores=Figure(1, "assumed", "one core"))
-    assert model.chosen(batch=8, share=4, kind=shared).plan.world_size == 1, "its ranks would only wait for the core"
-    assert model.chosen(batch=8, share=4, kind=None).plan.world_size == 1, "an assumed speed is no reason"
+    assert model.chosen(batch=8, widest=4, kind=shared).wider == (), "its ranks would only wait for the core"
+    assert model.chosen(batch=8, widest=4, kind=None).wider == (), "an assumed speed is no reason"
 
 
 def test_what_was_learned_on_busy_devices_does_not_count_where_some_are_idle() -> None:
     known = {"one rank": SlowDown(4.0, 9), "FSDP": SlowDown(1.0, 3)}
     slow = replace(SPEED, rates={"matmul": Rate(0.0, 1e-12, 0.0)})
-    assert Model(10, 1, slow_downs=known).chosen(batch=8, share=4, kind=slow).plan.world_size == 1
+    assert Model(10, 1, slow_downs=known).chosen(batch=8, widest=4, kind=slow).wider == ()
 
 
-def test_a_candidate_that_needs_more_devices_than_its_share_gets_them() -> None:
-    assert Model(state=150, sample=0.5).chosen(batch=32, share=2).plan.world_size == 4
+def test_a_candidate_that_needs_several_devices_has_no_narrower_option() -> None:
+    assert Model(state=150, sample=0.5).chosen(batch=32, widest=2).plan.world_size == 4
 
 
 def test_a_way_that_cannot_be_traced_is_passed_over() -> None:
@@ -384,10 +391,9 @@ def test_at_least_is_said_of_a_bound_by_the_trace_only_and_about_of_what_was_lea
 
 
 @pytest.mark.parametrize("extra_mib", [0, 30, 50])
-@pytest.mark.parametrize("share", [1, 4])
-def test_the_first_option_that_fits_is_the_chosen_one(share: int, extra_mib: int) -> None:
+def test_the_first_option_that_fits_is_the_chosen_one(extra_mib: int) -> None:
     model = Model(state=90, sample=10, divisions=Divisions(most_parts=4))
-    choice = model.chosen(batch=8, extra=Extra(rank_bytes=extra_mib * MIB), share=share)
+    choice = model.chosen(batch=8, extra=Extra(rank_bytes=extra_mib * MIB))
     assert next(option.plan for option in choice.options if option.fits) == choice.plan
 
 

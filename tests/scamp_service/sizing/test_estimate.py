@@ -27,10 +27,8 @@ from scamp_service.cli.tables.estimate import as_table, footnotes, headline
 from scamp_service.cluster.devices.gpu_nodes import GPU_CONTEXT_MIB
 from scamp_service.control.executor import Unsized
 from scamp_service.errors import InvalidInput
-from scamp_service.files import write_atomically
 from scamp_service.model import Sized
 from scamp_service.settings import Settings
-from scamp_service.sizing import calibration
 from scamp_service.sizing.estimate import Estimator, devices, estimate, target
 from scamp_service.sizing.estimated import UNVERIFIED, Estimate
 from scamp_service.sizing.sizer import ProcessSizer
@@ -84,22 +82,22 @@ def test_all_plans_are_compared_and_a_study_takes_and_reserves_what_the_estimate
 LINKED = DeviceKind("linked", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up", links=gpu("H100").links)
 
 
-def test_where_a_candidate_has_several_devices_a_study_and_an_estimate_take_the_fastest_plan(
+def test_a_study_traces_wider_plans_with_their_seconds_beside_the_plan_of_an_estimate(
     folder: Path, pool: TracePool
 ) -> None:
     estimator = Estimator("vit_digits", None, folder, LINKED, pool=pool)
-    found = estimator.estimate(MEDIUM, devices(4, 96), share=2)
-    assert isinstance(found.choice, ChosenPlan) and found.choice.plan.world_size == 2
-    assert found.reason.endswith("; the fastest on at most 2 devices, which there are for each candidate")
-    assert estimator.plan(MEDIUM, devices(4, 96), share=2) == found.choice
+    found = estimator.estimate(MEDIUM, devices(2, 96))
+    assert isinstance(found.choice, ChosenPlan) and found.choice.wider == ()
     sizer = ProcessSizer(MemoryBlobs(), folder, kind_of=lambda cluster: LINKED)
     try:
-        sized = Sizing(sizer).size(MEDIUM, cluster=devices(4, 96), share=2)
+        sized = Sizing(sizer).size(MEDIUM, cluster=devices(2, 96))
     finally:
         sizer.close()
     assert isinstance(sized, Sized) and (sized.plan, sized.reason) == (found.choice.plan, found.reason)
-    time = found.step_time(next(option for option in found.options if option.plan == sized.plan))
-    assert time is not None and time.seconds == sized.step_seconds
+    own, wide = sized.choices
+    assert (own.plan, own.step_seconds) == (sized.plan, sized.step_seconds) and wide.plan.world_size == 2
+    assert own.step_seconds and wide.step_seconds and 1 < own.step_seconds / wide.step_seconds < 2
+    assert own.communication_share == 0.0 and 0 < (wide.communication_share or 0.0) < 1
 
 
 def test_the_parts_of_each_plan_add_up_and_the_largest_micro_batch_is_where_it_stops_to_fit(
@@ -429,27 +427,6 @@ def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path:
         failed = scamp(*command, *arguments)
         said = [line for line in failed.stderr.splitlines() if not line.startswith("tracing ")]
         assert failed.returncode == 2 and len(said) == 1 and complaint in said[0]
-
-
-def test_the_commands_give_each_candidate_the_share_of_its_study(tmp_path: Path, scamp: Scamp) -> None:
-    study, data = tmp_path / "study.yaml", tmp_path / "data"
-    spec: dict[str, Any] = {
-        "name": "few",
-        "workload": "vit_digits",
-        "objective": {"metric": "accuracy"},
-        "space": {"width": {"choice": [32]}},
-        "fixed": {"depth": 1, "heads": 2, "batch": 1},
-        "budget": {"trials": 2},
-    }
-    study.write_text(json.dumps(spec))
-    write_atomically(calibration._file(data, calibration.CPU), json.dumps(asdict(LINKED)).encode())
-    for name, options in (("estimate", ()), ("screen", ("--candidates", "1"))):
-        command = (data, name, study, "--count", "4", "--mib", "96", *options, "--json")
-        (found,) = json.loads(scamp(*command).stdout)
-        assert found["plan"]["tp"] == 2 and "the fastest on at most 2 devices" in found["reason"]
-    planned = json.loads(scamp(data, "plan", study, "--count", "4", "--mib", "96", "--json").stdout)
-    rows = [one for one in planned["alternatives"] if one["plan"] == found["plan"]]
-    assert [one["searched"] for one in rows] == [None], "it is the choice, not only a plan of the search"
 
 
 def test_without_a_size_of_the_devices_all_peaks_are_shown_and_how_large_devices_must_be(

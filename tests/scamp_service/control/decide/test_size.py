@@ -7,7 +7,7 @@ import pytest
 
 from estimators.learning import Learned, Run
 from estimators.model import MIB, Layout, Plan
-from placement.model import Cluster, Device, Offer
+from placement.model import Cluster, Offer
 from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.faults import MAX_FAULTS
 from scamp_service.control.executor import Unsized
@@ -53,21 +53,6 @@ def test_a_candidate_is_sized_with_the_past_of_its_family_and_runs_with_the_seco
     timed = replace(queued, sized=replace(queued.sized, step_seconds=0.6, step_factor=1.5))
     (begin,) = (effect for effect in effects(trials=[timed]) if isinstance(effect, d.Begin))
     assert (begin.attempt.predicted_step_seconds, begin.attempt.step_factor) == (0.6, 1.5)
-
-
-def test_a_candidate_is_sized_for_its_share_of_the_devices() -> None:
-    devices = Cluster(tuple(Device(f"n/{index}", "n", index, "virtual", 96) for index in range(8)))
-    waiting = [trial(id=number, state=TrialState.WAITING, plan=None, attempt=0) for number in (1, 2)]
-
-    def shares(**changes: Any) -> set[int]:
-        rules = {1: study(**changes)}
-        found = effects(trials=waiting, cluster=devices, studies=rules)
-        return {effect.demand.share for effect in found if isinstance(effect, d.Size)}
-
-    assert shares(max_trials=2, num_trials=2) == {4}
-    assert shares(max_trials=20, num_trials=2) == {1}, "there will be more candidates than devices"
-    assert shares(max_trials=20, num_trials=2, max_concurrent=1) == {8}
-    assert shares(max_trials=20, num_trials=2, exhausted=True) == {4}
 
 
 def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns() -> None:

@@ -1,0 +1,44 @@
+"""Schedules that are found by looking ahead."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placement.model import Cluster, Device, Queued, Shape, pareto
+from placement.packing.ahead import best_schedule, look_ahead, simulate
+from placement.packing.ledger import Ledger
+
+times = st.lists(st.floats(1.0, 20.0), min_size=1, max_size=2)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(times, min_size=1, max_size=4), st.integers(2, 3))
+def test_of_few_trials_the_best_order_and_shapes_are_found(drawn: list[list[float]], num_devices: int) -> None:
+    tasks = [pareto(Shape(2**n, 1, seconds) for n, seconds in enumerate(one)) for one in drawn]
+    free = [0.0] * num_devices
+    least = min(
+        max(simulate(tasks, free, order, choices))
+        for order in permutations(range(len(tasks)))
+        for choices in product(*(range(len(shapes)) for shapes in tasks))
+    )
+    found = best_schedule(tasks, free, 500)
+    assert found.makespan == pytest.approx(least, rel=0.03)
+    assert found.makespan == max(simulate(tasks, free, found.order, found.choices))
+
+
+def test_a_gang_starts_when_the_devices_that_are_free_first_are_all_free() -> None:
+    tasks = [(Shape(1, 1, 5.0),), (Shape(2, 1, 3.0),), (Shape(1, 1, 1.0),)]
+    assert simulate(tasks, [0.0, 0.0], (0, 1, 2), (0, 0, 0)) == [8.0, 9.0]
+    assert simulate(tasks, [0.0, 2.0], (1, 0, 2), (0, 0, 0)) == [6.0, 10.0]
+
+
+def test_running_gangs_are_waited_for_and_trials_that_never_fit_are_left_out() -> None:
+    ledger = Ledger(Cluster(tuple(Device(f"d{n}", "n0", n, "v", 96) for n in range(2))), 1)
+    ledger.place(Queued("running", (Shape(1, 10),)).gang(), ["d1"])
+    queue = [Queued("never", (Shape(3, 10, 1.0),)), Queued("new", (Shape(1, 97, 1.0), Shape(2, 10, 4.0)))]
+    found = look_ahead(queue, ledger, {"running": 7.0}, 10)
+    assert (list(found.order), list(found.choices), found.makespan) == ([1], [0, 1], 11.0)
