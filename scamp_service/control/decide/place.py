@@ -250,7 +250,7 @@ def seconds_left(s: Snapshot) -> dict[str, float]:
         trial = trials.get(attempt.trial_id)
         if trial is None or trial.attempt != attempt.attempt or attempt.outcome is not None:
             found[attempt.key] = 0.0
-        elif (seconds := step_seconds(attempt)) and not (study := s.studies[trial.study_id]).in_epochs:
+        elif (seconds := step_seconds(attempt)) and (study := s.studies[trial.study_id]).unit == "step":
             until = next_pause(study.stopping, trial) or study.steps_of(trial)
             found[attempt.key] = max(0, until - trial.step) * seconds
     return found
