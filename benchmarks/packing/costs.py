@@ -31,10 +31,11 @@ STATIC = 8
 """GPUs of every trial under the static policy."""
 KIND = "V100-16"
 NUM_NODES, PER_NODE = 8, 4
-MODELS = ((6, 512), (12, 768), (12, 1024), (24, 1024), (24, 1536), (24, 2048))
-"""Blocks and width: from 19 million to 1.2 billion parameters, with 64 dimensions for each head."""
-CONTEXTS, BATCHES = (256, 128), (16, 32)
-"""Tokens of a sample, and samples of a step: those of BERT's fine-tuning (Devlin et al., NAACL 2019, appendix A.3)."""
+MODELS = ((6, 512), (12, 768), (12, 1024), (24, 1024), (24, 1536))
+"""Blocks and width: from 19 to 680 million parameters, with 64 dimensions for each head."""
+CONTEXTS, BATCHES = (256,), (16, 32)
+"""Tokens of a sample, and samples of a step: the batches are those of BERT's fine-tuning (Devlin et al., NAACL 2019,
+appendix A.3)."""
 STEPS = (500, 8000)
 """Fewest and most steps of a trial; their logarithms are drawn evenly, as under a rule that stops trials early."""
 

@@ -1,0 +1,24 @@
+"""Measures how well and how fast gangs are packed: studies in virtual time, proven optima, and single placements.
+
+Prints every case, and last the figures as one line of JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+
+from benchmarks.packing import optimum_part, speed_part, studies_part
+from benchmarks.running.runner import run_parts
+
+COMMAND = "python -m benchmarks.placement --results FILE --write PAGE"
+PARTS: Mapping[str, ModuleType] = {"studies": studies_part, "optimum": optimum_part, "speed": speed_part}
+
+
+def main() -> None:
+    """Run the chosen cases."""
+    run_parts(__doc__, "How well gangs are packed", COMMAND, PARTS, 120)
+
+
+if __name__ == "__main__":
+    main()
