@@ -50,18 +50,37 @@ def possible_shapes(queued: Queued, ledger: Ledger) -> Sequence[int]:
 
 
 def narrowest_by(target: float, shapes: Sequence[Shape], able: Sequence[int]) -> int:
-    """The first of the shapes that ends by the target, or else the fastest one; the first one if none is known."""
+    """The first of the shapes that ends by the target, or else the fastest one; the first one if none is known.
+
+    A shape counts only if no wider one takes fewer device-seconds.
+    """
     if not able:
         return 0
+    able = _efficient(shapes, able)
     seconds = {n: inf if (known := shapes[n].seconds) is None else known for n in able}
     return next((n for n in able if seconds[n] <= target), min(able, key=seconds.__getitem__))
+
+
+def _efficient(shapes: Sequence[Shape], able: Sequence[int]) -> Sequence[int]:
+    """Positions of the shapes without a wider one, which is faster as well, that takes fewer device-seconds."""
+    found: list[int] = []
+    least = inf
+    for n in reversed(able):
+        area = shapes[n].device_seconds
+        if area is None:
+            return able
+        if area <= least:
+            found.append(n)
+            least = area
+    return found[::-1]
 
 
 def least_target(timed: Sequence[Sequence[Shape]], num_devices: int, busy: float = 0.0) -> float:
     """The least time by which all trials fit by their device-seconds, beside ``busy`` ones. Seconds must be known."""
     slowest, area = 0.0, busy
     changes: list[tuple[float, float]] = []  # below these seconds a trial takes so many more device-seconds
-    for shapes in timed:
+    for offered in timed:
+        shapes = [offered[n] for n in _efficient(offered, range(len(offered)))]
         ends, areas = [one.seconds or 0.0 for one in shapes], [one.device_seconds or 0.0 for one in shapes]
         slowest = max(slowest, min(ends))
         area += areas[0]

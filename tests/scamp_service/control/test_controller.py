@@ -175,7 +175,7 @@ def test_when_a_verdict_is_final_the_simulation_fails(monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("plain_studies")
 def test_when_the_devices_of_a_plan_are_not_waited_for_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    faults, seeds = Faults(shrink=1.0, jump_clock=0.0), (2064, 2081)
+    faults, seeds = Faults(shrink=1.0, jump_clock=0.0), (2010, 2015)
     assert not any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in seeds)
     monkeypatch.setattr(finish, "RETURN_SECONDS", finish.JOIN_SECONDS)
     assert all(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in seeds)
