@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from benchmarks.features import drawn_part, features_part
+from benchmarks.features import drawn_part, features_part, plans_part
 from benchmarks.porting import ports_part
 from benchmarks.reducing import adasum_part, communication_part
 from benchmarks.running.runner import run_parts
@@ -21,6 +21,7 @@ COMMAND = "python -m benchmarks.runtime --results FILE --write PAGE"
 PARTS: Mapping[str, ModuleType] = {
     "features": features_part,
     "drawn": drawn_part,
+    "plans": plans_part,
     "ports": ports_part,
     "throughput": throughput_part,
     "adasum": adasum_part,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from benchmarks.features.feature import Feature
 from estimators.model import Plan
 
@@ -29,9 +31,38 @@ ORDERS = (
     Plan(2, 4, pp=2, tp=2, schedule="zbv"),
     Plan(1, 8, pp=2, tp=2, schedule="interleaved", recompute=True, recomputed=(1, 6)),
 )
-
-PLANS: tuple[Feature, ...] = tuple(
-    Feature(f"plans, {name}: {model}", f"plans.py:{model}", plans, {"lr": 3e-3})
-    for name, plans in {"cuts": CUTS, "recompute": RECOMPUTED, "orders": ORDERS}.items()
-    for model in ("Stack", "Tokens")
+DEGREES = (
+    Plan(2, 4),
+    Plan(4, dp_replicate=2),
+    Plan(2, 2, dp_shard=2),
+    Plan(4, dp_shard=2, reshard=False),
+    Plan(2, dp_shard=2, dp_replicate=2),
+    Plan(4, dp_replicate=2, zero1=True),
+    Plan(4, 2, tp=2),
+    Plan(2, 2, dp_shard=2, tp=2, sequence_parallel=True),
+    Plan(4, dp_replicate=2, tp=2, recompute=True),
+    Plan(1, 4, pp=2, dp_shard=2),
+    Plan(1, 4, pp=2, dp_replicate=2, schedule="gpipe"),
+    Plan(2, 4, pp=2, tp=2),
 )
+_GROUPS = {"cuts": CUTS, "recompute": RECOMPUTED, "orders": ORDERS, "degrees": DEGREES}
+
+
+def every_kind() -> tuple[Feature, ...]:
+    """Each group of plans for two models: one of equal blocks, one of unlike ones."""
+    return tuple(
+        Feature(f"{name}: {model}", f"plans.py:{model}", plans, {"lr": 3e-3})
+        for name, plans in _GROUPS.items()
+        for model in ("Stack", "Tokens")
+    )
+
+
+def drawn_models(seed: int) -> tuple[Feature, ...]:
+    """Two models whose blocks and width a seed has drawn, each under eight plans that it has drawn."""
+    draws, found = random.Random(seed), list[Feature]()
+    for number in range(2):
+        kinds = "".join(draws.choice("an") for _ in range(8))
+        params = {"kinds": kinds, "width": draws.choice([32, 48, 80, 96]), "length": draws.randint(5, 20), "lr": 3e-3}
+        plans = tuple(draws.sample([plan for group in _GROUPS.values() for plan in group], 8))
+        found.append(Feature(f"drawn {seed}.{number}: {kinds}", "plans.py:Tokens", plans, params))
+    return tuple(found)

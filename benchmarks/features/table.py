@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.features.feature import ACCUMULATED, BATCH, HYBRID, PIPELINE, REPLICAS, SHARDS, TENSOR, ZERO, Feature
-from benchmarks.features.plans import PLANS
 from estimators.model import Plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -116,6 +115,5 @@ FEATURES: tuple[Feature, ...] = (
     *UPDATES,
     *PHASES,
     *REDUCTIONS,
-    *PLANS,
     *SCALED,
 )
