@@ -101,6 +101,8 @@ def hpobench(samplers: Mapping[str, int], num_trials: int = 50) -> Mapping[str, 
 
 
 def _compared(key: str, tables: Sequence[Table], samplers: Mapping[str, int], num_trials: int) -> Mapping[str, Any]:
+    for table in tables:
+        _ = table.best  # read once, before processes are forked
     return compared(
         f"{key}, {num_trials} trials, regret as a share of random",
         (f"{key}_regret_ratio_vs_random", f"{key}_vs_optuna"),
