@@ -51,7 +51,7 @@ def main() -> None:
         **population(num_seeds=2 if quick else 20),
         **proxy_ranks(num_seeds=1 if quick else 5),
         **one_shot(num_seeds=1 if quick else 4, steps=100 if quick else STEPS),
-        **resuming(),
+        **(resuming(["promoted to FSDP", "copied"]) if quick else resuming()),
     }
     print(json.dumps(figures))
 
