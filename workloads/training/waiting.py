@@ -1,8 +1,8 @@
-"""Measures how long a rank waits for others in its steps: in collectives, for messages, and as an idle pipeline stage.
+"""Measures how long a rank communicates in its steps: collectives, messages, and waiting as an idle pipeline stage.
 
-Calls that wait are timed where Python makes them, for a few steps only: those of torch's handles of collectives, of
-DTensor's results, and of FSDP2's collectives on gloo. On CUDA they return before the device has waited, so nothing is
-measured there.
+Calls are timed where Python makes them, for a few steps only: those that start collectives and messages of
+``torch.distributed``, wait for them, or wait for DTensor's results, and FSDP2's collectives on gloo. This is what
+``workloads.calibration`` times too. On CUDA calls return before the device has communicated, so nothing is measured.
 """
 
 from __future__ import annotations
@@ -22,10 +22,19 @@ from workloads.training.gang import AllGather, ReduceScatter
 NUM_STEPS = 12
 """Steps that are measured; their median counts, because other processes disturb single ones."""
 
+_CALLS: tuple[tuple[Any, str], ...] = (
+    (AllGather, "__call__"),
+    (ReduceScatter, "__call__"),
+    (dist.Work, "wait"),
+    (functional, "wait_tensor"),
+    *((dist, name) for name in ("all_reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor")),
+    *((dist, name) for name in ("all_to_all_single", "batch_isend_irecv")),
+)
+
 
 @dataclass(slots=True)
 class Waiting:
-    """The shares of the steps measured so far (0 to 1) in which this rank has waited."""
+    """The shares of the steps measured so far (0 to 1) in which this rank has communicated."""
 
     shares: list[float] = field(default_factory=list)
 
@@ -43,13 +52,7 @@ class Waiting:
     def step(self) -> Iterator[None]:
         """Measure what is run in the context as one step."""
         clock = _Clock()
-        patched = [
-            (AllGather, "__call__"),
-            (ReduceScatter, "__call__"),
-            (dist.Work, "wait"),
-            (functional, "wait_tensor"),
-        ]
-        real = [(owner, name, getattr(owner, name)) for owner, name in patched]
+        real = [(owner, name, getattr(owner, name)) for owner, name in _CALLS]
         began = time.perf_counter()
         try:
             for owner, name, call in real:

@@ -98,6 +98,15 @@ def test_where_attempts_overlap_the_newest_counts(store: Store) -> None:
     assert store.rungs(1, ["acc"], [20, 30, 40]) == {20: {0: (0.9,)}, 30: {0: (0.3,)}, 40: {}}
 
 
+def test_the_measured_share_of_communication_stays_when_later_reports_have_none(store: Store) -> None:
+    trial_id = run(store)
+    assert store.attempts(trial_id)[0].measured_communication_share is None
+    assert store.report(trial_id, 1, "token-1", communication_share=0.4, now=6.0)
+    assert store.report(trial_id, 1, "token-1", measured_bytes=9, now=7.0)
+    assert store.attempts(trial_id)[0].measured_communication_share == 0.4
+    assert store.trial(trial_id).measured_communication_share == 0.4
+
+
 def test_the_step_time_of_the_most_steps_is_kept_however_reports_arrive(store: Store) -> None:
     trial_id = run(store)
     assert store.attempts(trial_id)[0].measured_step_seconds is None
