@@ -23,12 +23,14 @@ NO_KINDS: Mapping[str, DeviceKind] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The live queue, the devices that it has, its forecast, and when it was made by a monotonic clock."""
+    """The live queue, the devices that it has, its forecast, when it was made by a monotonic clock, and how long that
+    took."""
 
     load: Load
     cluster: Cluster
     forecast: Forecast
     made_at: float
+    took_seconds: float
 
 
 @dataclass
@@ -41,12 +43,13 @@ class Forecasts:
     _known: Now | None = None
 
     def now(self) -> Now:
-        """The forecast of the live queue, at most ``KEPT_SECONDS`` old."""
+        """The forecast of the live queue, at most ``KEPT_SECONDS`` old, or 20 times as long as it took to make."""
         with self._lock:
             known, began = self._known, time.monotonic()
-            if known is None or began - known.made_at > KEPT_SECONDS:
+            if known is None or began - known.made_at > max(KEPT_SECONDS, 20 * known.took_seconds):
                 load, cluster = load_of(self.store, now=self.store.now()), recorded_cluster(self.store)
-                known = self._known = Now(load, cluster, self._forecast(load, cluster), time.monotonic())
+                known = self._known = Now(load, cluster, self._forecast(load, cluster), began, 0.0)
+                known = self._known = replace(known, took_seconds=time.monotonic() - began)
             return known
 
     def with_more(self, add: str) -> tuple[Cluster, Forecast]:

@@ -27,7 +27,7 @@ from scamp_service.study.spec import Budget
 
 MOST_JOBS = 5000
 """Waiting trials and trials to come that are simulated; a forecast with more says so."""
-ROUNDS = 500
+ROUNDS = 1000
 """About so many rounds of the policy are simulated, so that a forecast of many trials does not take long either."""
 
 
@@ -148,6 +148,7 @@ def forecast(
         max_gangs_per_device=max_gangs_per_device,
         domains=domains_of(cluster, cores, speeds),
         round_seconds=rounds,
+        most_nominated=64 + 2 * len(cluster.devices),
         most_running=load.most_running,
     )
     return _read(found, cluster)
