@@ -279,6 +279,11 @@ class Split:
     most_parts: int
     branches: tuple[str, ...] = ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All layers that are named."""
+        return self.norms + self.columns + self.rows
+
 
 @dataclass(frozen=True, slots=True)
 class Spatial:
@@ -288,7 +293,8 @@ class Spatial:
     rank gets the whole tensor. The size of that dimension must be a multiple of ``multiple_of`` times the number of
     ranks; ``multiple_of`` is the factor by which the model shrinks space on its way down. Convolutions, poolings and
     normalisations must be modules. Everything else in ``forward`` and in the loss must apply the same operation to
-    each position on its own, except for a mean over all positions at the end.
+    each position on its own, except for a mean over all positions at the end. After ``nn.AdaptiveAvgPool3d(1)`` each
+    rank has the mean over all of space; linear layers on it are convolutions with a kernel of 1.
     """
 
     dims: tuple[int | None, ...]

@@ -24,6 +24,8 @@ from workloads.training.runtime import Job, lost_its_peers, train
 HALF, WHOLE = 3, 6
 """Steps after which training is resumed from a checkpoint, and those of all training."""
 TRIAL = 1
+FIRST = CheckpointName(TRIAL, 1)
+"""The checkpoint after the first step, which is kept."""
 
 
 class Reports:
@@ -52,7 +54,7 @@ class Reports:
         self.checkpoints.append(CheckpointName(TRIAL, step))
 
     def needed_checkpoints(self) -> list[CheckpointName]:
-        return self.checkpoints[-1:]
+        return [*self.checkpoints[:1], *self.checkpoints[-1:]]  # the first one has the gradients of the first step
 
     def should_stop(self) -> bool:
         return False

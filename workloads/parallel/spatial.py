@@ -26,6 +26,7 @@ _CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
 }
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+_GLOBAL_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -91,11 +92,16 @@ def _split(module: nn.Module, group: dist.ProcessGroup) -> None:
         sizes = (module.padding, getattr(module, "output_padding", 0))
         if _first(module.kernel_size) != _first(module.stride) or any(map(_first, sizes)):
             raise _CannotSplit("its kernel must be as large as its stride, without padding")
+    elif isinstance(module, _GLOBAL_POOLS) and _is_one(module.output_size):
+        _replace(module, _global_pool(module, group))
     elif isinstance(module, nn.Upsample):
         if module.mode != "nearest":
             raise _CannotSplit("it mixes positions: use mode='nearest'")
     elif any(True for _ in module.parameters(recurse=False)) or "Pool" in type(module).__name__:
-        raise _CannotSplit("only convolutions, poolings, batch and group normalisation can")
+        raise _CannotSplit(
+            "only convolutions, poolings that keep slabs apart or average all of space, batch and group normalisation "
+            "can; after such an average, write a linear layer as a convolution with a kernel of 1"
+        )
 
 
 def _replace(module: Any, forward: Callable[[Tensor], Tensor]) -> None:
@@ -105,6 +111,17 @@ def _replace(module: Any, forward: Callable[[Tensor], Tensor]) -> None:
 
 def _first(size: Any) -> int:
     return int(size[0] if isinstance(size, tuple) else size)
+
+
+def _is_one(size: Any) -> bool:
+    return all(each == 1 for each in (size if isinstance(size, tuple) else (size,)))
+
+
+def _global_pool(module: Any, group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        return _mean(type(module).forward(module, x), group)  # slabs have equal sizes
+
+    return forward
 
 
 def _convolution(module: Any, group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:

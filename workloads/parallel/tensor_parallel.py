@@ -31,7 +31,7 @@ def split_layers(blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: boo
 
     With ``sequence``, the inputs and outputs of the blocks are then parts of each sequence (see ``split_sequences``).
     Raises ``ValueError`` for blocks without a ``split``, where the number of ranks does not divide the heads, and with
-    ``sequence`` for blocks that are partly frozen.
+    ``sequence`` for blocks that are partly frozen or have other layers than their ``split`` names.
     """
     if not blocks:
         raise ValueError(
@@ -45,13 +45,27 @@ def split_layers(blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: boo
                 f"{split.most_parts} heads cannot be divided evenly over {mesh.size()} tensor-parallel ranks: "
                 "choose a degree that divides them"
             )
-        for name in (*split.norms, *split.columns, *split.rows) if sequence else ():
+        if sequence:
+            _expect_divided(block, split)
+        for name in split.names if sequence else ():
             if not all(parameter.requires_grad for parameter in block.get_submodule(name).parameters()):
                 raise ValueError(
                     f"{name} has frozen parameters, and gradients of others would be wrong under sequence parallelism: "
                     "use plans with sequence_parallel=False"
                 )
         parallelize_module(block, mesh, _styles(split, sequence))
+
+
+def _expect_divided(block: nn.Module, split: Split) -> None:
+    """Raise ``ValueError`` for parameters of which ranks would have gradients of their part of a sequence only."""
+    divided = {id(one) for name in split.names for one in block.get_submodule(name).parameters()}
+    for name, parameter in block.named_parameters():
+        if parameter.requires_grad and id(parameter) not in divided:
+            raise ValueError(
+                f"{name} of {type(block).__name__} is in none of the columns, rows and norms of its split, so ranks "
+                "that hold parts of sequences cannot compute its gradient: use plans with sequence_parallel=False, or "
+                "name its layer in `norms` if it treats each position on its own"
+            )
 
 
 def split_of(block: nn.Module) -> Split:
