@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from benchmarks.features import drawn_part, features_part, plans_part
+from benchmarks.papers import trainings_part
 from benchmarks.porting import ports_part
 from benchmarks.reducing import adasum_part, communication_part
 from benchmarks.running.runner import run_parts
@@ -26,6 +27,7 @@ PARTS: Mapping[str, ModuleType] = {
     "throughput": throughput_part,
     "adasum": adasum_part,
     "communication": communication_part,
+    "papers": trainings_part,
 }
 
 

@@ -216,6 +216,6 @@ def test_every_study_on_a_page_and_every_example_is_valid() -> None:
     head = "name: part of a study\nworkload: vit_digits\nobjective: {metric: loss}\n"
     studies = [block if "workload:" in block else head + block for block in blocks if "space:" in block]
     assert studies
-    examples = [file.read_text() for file in sorted(ROOT.glob("examples/*.yaml")) if file.name != "cluster.yaml"]
+    examples = [file.read_text() for file in sorted(ROOT.glob("examples/**/*.yaml")) if file.name != "cluster.yaml"]
     for study in [*studies, *examples]:
         parse_study(study)

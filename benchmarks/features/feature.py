@@ -29,7 +29,8 @@ class Feature:
     """A feature, and the workload in ``folder`` that uses it.
 
     ``tolerance`` is the largest relative difference of a loss or metric from that under ``reference``, one process by
-    default. After half of its steps each training is resumed under the plan after its own in ``plans``.
+    default. After half of its steps each training is resumed under the plan after its own in ``plans``. An evaluation
+    follows each ``report_every`` steps. With ``gradients`` those of the first step are compared too, if Adam trains.
     """
 
     name: str
@@ -39,6 +40,8 @@ class Feature:
     tolerance: float = 1e-5
     folder: Path = WORKLOADS
     reference: Plan = ONE
+    report_every: int = 1
+    gradients: bool = False
 
     @property
     def is_exact(self) -> bool:

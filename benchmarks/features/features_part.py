@@ -1,32 +1,47 @@
-"""Trains each feature of the protocol under each of its plans, resumes it under the next one, and predicts its peak."""
+"""Trains each feature of the protocol, and each workload of the papers, under each of its plans.
+
+Each is resumed under the next plan, and its peak is predicted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from benchmarks.features import trained
+from benchmarks.features.papers import PAPERS
 from benchmarks.features.table import FEATURES
 from benchmarks.features.trained import HEADER, Case, Result, measure
 
 __all__ = ["ABOUT", "HEADER", "TITLE", "Case", "Result", "cases", "figures", "measure"]
 
-TITLE = "Features of the protocol"
+TITLE = "Features of the protocol and workloads of the papers"
 ABOUT = """\
-Each row is one feature under one plan. It trains six steps; the last three resume under another plan from a checkpoint.
-Every loss and every metric after each step must be that of one process that trains without a break: *error* is the
-largest relative difference, *after resume* that of the first step after the resume. The last two columns are the
-measured peak of a step, in tensors of the rank that has most, and the error of its prediction."""
+Each row is one feature, or one workload of the papers, under one plan. It trains six steps; the last three resume under
+another plan from a checkpoint. Every loss and every metric after each report must be that of one process that trains
+without a break: *error* is the largest relative difference, *after resume* that of the first report after the resume.
+*Of gradients* is the largest difference of the gradients of the first step of a workload, relative to the largest entry
+of the same parameter (0: not compared). The last two columns are the measured peak of a step, in tensors
+of the rank that has most, and the error of its prediction."""
 QUICK_EVERY = 8
+_PAPERS = frozenset(workload.name for workload in PAPERS)
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """All features and plans; a quick run has every eighth feature, each under one plan of two ranks."""
+    """All features, workloads and plans; a quick run has every eighth, each under one plan of two ranks."""
+    every = [*FEATURES, *PAPERS]
     if not quick:
-        return [Case(feature, plan) for feature in FEATURES for plan in feature.plans]
-    of_two = [(one, [plan for plan in one.plans if plan.world_size == 2]) for one in FEATURES[::QUICK_EVERY]]
+        return [Case(feature, plan) for feature in every for plan in feature.plans]
+    of_two = [(one, [plan for plan in one.plans if plan.world_size == 2]) for one in every[::QUICK_EVERY]]
     return [Case(feature, plans[0]) for feature, plans in of_two if plans]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Counts and errors."""
-    return trained.figures(results, "features")
+    """Counts and errors; those of resumes and of executed peaks are of features and workloads together."""
+    workloads = [result for result in results if result.feature in _PAPERS]
+    together = trained.figures(results, "all")
+    return {
+        **trained.figures([result for result in results if result.feature not in _PAPERS], "features"),
+        **{name: value for name, value in together.items() if not name.startswith("all")},
+        "workloads_checked": len(workloads),
+        "workloads_max_error": max((max(one.error, one.gradient_error) for one in workloads), default=0.0),
+    }

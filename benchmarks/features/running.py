@@ -24,8 +24,7 @@ from workloads.training.runtime import Job, lost_its_peers, train
 HALF, WHOLE = 3, 6
 """Steps after which training is resumed from a checkpoint, and those of all training."""
 TRIAL = 1
-FIRST = CheckpointName(TRIAL, 1)
-"""The checkpoint after the first step, which is kept."""
+CHECKPOINTS = "checkpoints"
 
 
 class Reports:
@@ -54,7 +53,7 @@ class Reports:
         self.checkpoints.append(CheckpointName(TRIAL, step))
 
     def needed_checkpoints(self) -> list[CheckpointName]:
-        return [*self.checkpoints[:1], *self.checkpoints[-1:]]  # the first one has the gradients of the first step
+        return self.checkpoints[-1:]
 
     def should_stop(self) -> bool:
         return False
@@ -93,9 +92,9 @@ def train_rank(feature: Feature, plan: Plan, rank: int, folder: Path, begin: int
         seed=1,
         steps=WHOLE,
         until=end,
-        report_every=1,
+        report_every=feature.report_every,
         budget_bytes=None,
-        checkpoint_root=folder / "checkpoints",
+        checkpoint_root=folder / CHECKPOINTS,
         trial_id=TRIAL,
         resume=CheckpointName(TRIAL, begin) if begin else None,
         metrics=["train_loss"],

@@ -1,22 +1,29 @@
-"""Trains a feature under a plan and resumes it under another one, and compares its curve with that of one process."""
+"""Trains a feature under a plan and resumes it under another one, and compares its curve with that of one process.
+
+The gradients of the first step are compared too, where Adam's moments in the checkpoint after it hold them.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from benchmarks.curves.forks import in_forks
 from benchmarks.features.feature import Feature
-from benchmarks.features.running import HALF, WHOLE, predicted_peak, train_rank
+from benchmarks.features.gradients import first_gradients, largest_gradient_difference
+from benchmarks.features.running import CHECKPOINTS, HALF, TRIAL, WHOLE, predicted_peak, train_rank
 from benchmarks.same_curve import largest_difference
 from estimators.model import Plan
+from workloads.training.checkpoints.name import CheckpointName
 
-HEADER = ("error", "after resume", "peak, MiB", "peak, error", "resumed under", "case")
+HEADER = ("error", "of gradients", "after resume", "peak, MiB", "peak, error", "resumed under", "case")
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Case:
 class Result:
     """The largest relative difference from one process, also in the first step after the resume; bytes of the peaks.
 
-    A peak of 0 bytes is not known.
+    A peak of 0 bytes is not known, and neither is a ``gradient_error`` of 0.
     """
 
     feature: str
@@ -45,6 +52,7 @@ class Result:
     tolerance: float
     predicted_bytes: int
     peak_bytes: int
+    gradient_error: float
 
     @property
     def is_exact(self) -> bool:
@@ -58,7 +66,7 @@ class Result:
 
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
-        errors = [f"{self.error:.1e}", f"{self.resume_error:.1e}"]
+        errors = [f"{error:.1e}" for error in (self.error, self.gradient_error, self.resume_error)]
         return [*errors, f"{self.peak_bytes / 2**20:.2f}", f"{self.peak_pct:+.2f} %", self.after]
 
 
@@ -69,20 +77,21 @@ def measure(case: Case, seconds: float) -> Result:
     """
     _warm_up()
     feature, plan, after = case.feature, case.plan, case.feature.after(case.plan)
-    whole, _ = _in_one_process(_Named(feature), seconds)
+    whole, gradients = _in_one_process(_Named(feature), seconds)
     with tempfile.TemporaryDirectory(prefix="scamp-features-") as folder:
-        first, peak_bytes = _trained(feature, plan, Path(folder), 0, HALF, seconds)
-        second, _ = _trained(feature, after, Path(folder), HALF, WHOLE, seconds)
+        first = _trained(feature, plan, Path(folder), 0, HALF, seconds)
+        second = _trained(feature, after, Path(folder), HALF, WHOLE, seconds)
     (predicted,) = in_forks([partial(predicted_peak, feature, plan)], seconds)
     return Result(
         feature=feature.name,
         plan=str(plan),
         after=str(after),
-        error=largest_difference([*first, *second], whole),
-        resume_error=largest_difference(second[:1], whole[HALF : HALF + 1]),
+        error=largest_difference([*first.values, *second.values], whole.values),
+        resume_error=largest_difference(second.values[:1], whole.values[len(first.values) :][:1]),
         tolerance=feature.tolerance,
         predicted_bytes=predicted.get("peak_bytes", 0) if isinstance(predicted, dict) else 0,
-        peak_bytes=peak_bytes,
+        peak_bytes=first.peak_bytes,
+        gradient_error=largest_gradient_difference(_first_gradients(feature, plan, seconds), gradients),
     )
 
 
@@ -106,6 +115,13 @@ def figures(results: Sequence[Result], name: str) -> dict[str, float]:
     }
 
 
+class _Trained(NamedTuple):
+    """The values of the reports of rank 0, and the measured peak."""
+
+    values: list[Any]
+    peak_bytes: int
+
+
 @dataclass(frozen=True)
 class _Named:
     """A feature that is equal to another one of its name."""
@@ -120,20 +136,32 @@ class _Named:
 
 
 @lru_cache(maxsize=1)
-def _in_one_process(named: _Named, seconds: float) -> tuple[list[Any], int]:
+def _in_one_process(named: _Named, seconds: float) -> tuple[_Trained, Mapping[str, Tensor]]:
     with tempfile.TemporaryDirectory(prefix="scamp-features-") as folder:
-        return _trained(named.feature, named.feature.reference, Path(folder), 0, WHOLE, seconds)
+        whole = _trained(named.feature, named.feature.reference, Path(folder), 0, WHOLE, seconds)
+    return whole, _first_gradients(named.feature, named.feature.reference, seconds)
 
 
-def _trained(feature: Feature, plan: Plan, folder: Path, begin: int, end: int, seconds: float) -> tuple[list[Any], int]:
-    """The values of the reports of rank 0, and the measured peak."""
+def _first_gradients(feature: Feature, plan: Plan, seconds: float) -> Mapping[str, Tensor]:
+    """Gradients of the first step, if they are compared.
+
+    Those of later steps differ more, as Adam makes the smallest gradients as large as others.
+    """
+    if not feature.gradients:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="scamp-features-") as folder:
+        _trained(feature, plan, Path(folder), 0, 1, seconds)
+        return first_gradients(CheckpointName(TRIAL, 1).folder(Path(folder) / CHECKPOINTS))
+
+
+def _trained(feature: Feature, plan: Plan, folder: Path, begin: int, end: int, seconds: float) -> _Trained:
     ranks = [partial(train_rank, feature, plan, rank, folder, begin, end) for rank in range(plan.world_size)]
     answers = in_forks(ranks, seconds)
     failed = [answer for answer in answers if not isinstance(answer, dict) or "values" not in answer]
     causes = [answer for answer in failed if not isinstance(answer, dict) or "lost" not in answer]
     if failed:
         raise RuntimeError(f"{plan}: {causes or failed}")
-    return answers[0]["values"], answers[0]["peak_bytes"]
+    return _Trained(answers[0]["values"], answers[0]["peak_bytes"])
 
 
 @cache

@@ -1,39 +1,42 @@
 """CosmoFlow: the parameters of a universe from its density field, by 3D convolutions (Mathuriya et al., SC 2018).
 
-The fields are generated: Gaussian random fields with the power spectrum A kⁿ, in boxes of 32³ voxels that are periodic.
-A model predicts A and n. Small samples are parts of the same boxes; they hold fewer waves, and none longer than
-themselves, so the error falls with the size of a sample, as in "The Case for Strong Scaling in Deep Learning" (Oyama et
-al., 2021). Samples are divided over ranks by ``spatial``. The study beside it is ``cosmoflow.yaml``.
+The fields are generated: Gaussian random fields in periodic boxes, whose power spectrum falls with k⁻⁴ and turns over
+at a long wave. A model predicts the amplitude A and the wavelength of the turnover. Small samples are parts of the same
+boxes; few long waves fit into them, so the error falls with the size of a sample, as in "The Case for Strong Scaling in
+Deep Learning" (Oyama et al., 2021). Samples are divided over ranks by ``spatial``. The study beside it is
+``cosmoflow.yaml``.
 """
 
 from functools import cache
+from itertools import pairwise
 
 import torch
 from torch import nn
 
 from workloads.protocol import Spatial, Workload
 
-BOX = 32
-LOG_AMPLITUDE, INDEX = (-0.5, 0.5), (-2.0, 0.0)
+AMPLITUDES, WAVELENGTHS = (0.6, 1.6), (6.0, 30.0)
+"""Ranges in which the logarithms of both parameters are uniform; wavelengths in voxels."""
 LEVELS = 3
 
 
 class Universes(Workload):
     """Metrics: ``error``, the mean absolute error of both parameters as a share of their ranges, and ``loss``.
 
-    A guess of the middle has an error of 0.25. Parameters, with defaults: ``side`` 32 (8, 16 or 32 voxels), ``width`` 8
-    (channels of the first of three levels), ``boxes`` 480 (of which a fifth is held out; each holds (32 / side)³ samples),
-    ``lr`` 2e-3, ``batch`` 8.
+    A guess of the middle has an error of 0.25. Parameters, with defaults: ``box`` 32 (voxels a side), ``side`` of a
+    sample (8, 16, …; by default that of a box, which holds (box / side)³ samples), ``boxes`` 480 (of which a fifth is
+    held out), ``width`` 8 (channels of the first of three levels), ``lr`` 2e-3, ``batch`` 8.
     """
 
     default_batch = 8
 
     def __init__(self, params):
         super().__init__(params)
-        self.side, self.width = params.get("side", BOX), params.get("width", 8)
-        if self.side not in (8, 16, 32):
-            raise ValueError(f"side must be 8, 16 or 32, got {self.side}")
-        self.parts = (BOX // self.side) ** 3
+        self.box = params.get("box", 32)
+        self.side, self.width = params.get("side", self.box), params.get("width", 8)
+        if self.side % 2**LEVELS or self.box % self.side:
+            raise ValueError(f"side must be a multiple of 8 that divides box ({self.box}), got {self.side}")
+        self.parts = (self.box // self.side) ** 3
         self.boxes = params.get("boxes", 480)
         self.num_eval = self.boxes // 5 * self.parts
         self.num_train = self.boxes * self.parts - self.num_eval
@@ -49,12 +52,14 @@ class Universes(Workload):
         return self._samples(indices)
 
     def _samples(self, indices):
-        fields, parameters = boxes(self.boxes)
-        per_side = BOX // self.side
+        fields, parameters = boxes(self.boxes, self.box)
+        per_side = self.box // self.side
         cut = fields.view(-1, *(per_side, self.side) * 3)
         place = indices % self.parts
         where = place // per_side**2, place // per_side % per_side, place % per_side
-        return cut[indices // self.parts, where[0], :, where[1], :, where[2]][:, None], parameters[indices // self.parts]
+        return cut[indices // self.parts, where[0], :, where[1], :, where[2]][:, None], parameters[
+            indices // self.parts
+        ]
 
     def loss(self, model, batch):
         fields, parameters = batch
@@ -94,7 +99,7 @@ class CosmoFlow(nn.Module):
                 nn.LeakyReLU(0.1),
                 nn.AvgPool3d(2),
             )
-            for before, after in zip(channels[:-1], channels[1:], strict=True)
+            for before, after in pairwise(channels)
         )
         self.pool = nn.AdaptiveAvgPool3d(1)
         self.head = nn.Sequential(
@@ -108,17 +113,15 @@ class CosmoFlow(nn.Module):
 
 
 @cache
-def boxes(num):
-    """Fields [num, 32, 32, 32] and their parameters, scaled to -1 … 1, [num, 2]; the held-out ones come first."""
+def boxes(num, side):
+    """Fields [num, side, side, side] and their parameters, scaled to -1 … 1, [num, 2]; the held-out ones come first."""
     numbers = torch.Generator().manual_seed(0)
     parameters = 2 * torch.rand(num, 2, generator=numbers) - 1
-    low, high = torch.tensor([LOG_AMPLITUDE, INDEX]).T
-    log_amplitude, index = ((low + high + (high - low) * parameters) / 2).T[..., None, None, None]
-    waves = torch.fft.fftfreq(BOX, 1 / BOX)
-    k = (waves[:, None, None] ** 2 + waves[:, None] ** 2 + waves[: BOX // 2 + 1] ** 2).sqrt()
-    k[0, 0, 0] = 1
-    noise = torch.fft.rfftn(torch.randn(num, BOX, BOX, BOX, generator=numbers), dim=(1, 2, 3))
-    noise[:, 0, 0, 0] = 0
-    # The spectrum passes through A at a quarter of the highest frequency, so that A and n can be told apart.
-    power = log_amplitude.exp() * (k / (BOX / 8)) ** index
-    return torch.fft.irfftn(noise * power.sqrt(), s=(BOX,) * 3, dim=(1, 2, 3)), parameters
+    low, high = torch.tensor([AMPLITUDES, WAVELENGTHS]).log().T
+    amplitude, wavelength = ((low + high + (high - low) * parameters) / 2).exp().T[..., None, None, None]
+    k = torch.fft.fftfreq(side)  # waves per voxel
+    k = (k[:, None, None] ** 2 + k[:, None] ** 2 + k[: side // 2 + 1] ** 2).sqrt()
+    noise = torch.fft.rfftn(torch.randn(num, side, side, side, generator=numbers), dim=(1, 2, 3))
+    # A k⁻⁴ for short waves; for those that are longer than the turnover it falls to A k wavelength⁵.
+    power = 0.004 * amplitude * k * wavelength**5 / (1 + (k * wavelength) ** 5)
+    return torch.fft.irfftn(noise * power.sqrt(), s=(side,) * 3, dim=(1, 2, 3)), parameters

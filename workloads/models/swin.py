@@ -64,7 +64,7 @@ class WindowAttention(nn.Module):
         head = x.shape[-1] // self.heads
         parts = self._windows(self.qkv(x))
         # Consecutive rows of the weight are whole heads (q, k and v of each), because a rank may hold only some heads.
-        q, k, v = parts.unflatten(-1, (-1, 3, head)).permute(4, 0, 1, 3, 2, 5)  # each [n, windows, heads, window², head]
+        q, k, v = parts.unflatten(-1, (-1, 3, head)).permute(4, 0, 1, 3, 2, 5)  # [n, windows, heads, window², head]
         if self.shift:
             mask = self.excluded[:, None].expand(-1, q.shape[2], -1, -1).flatten(0, 1)
             attended = functional.scaled_dot_product_attention(*(each.flatten(1, 2) for each in (q, k, v)), mask)

@@ -114,7 +114,9 @@ def test_samples_that_do_not_divide_are_refused(count: int, batch: Any, message:
     ("layer", "message"),
     [
         (nn.Linear(4, 4), r"0 \(Linear\) cannot work on slabs: only convolutions"),
-        (nn.AdaptiveAvgPool2d(1), r"0 \(AdaptiveAvgPool2d\) cannot work on slabs"),
+        (nn.AdaptiveAvgPool2d(2), r"0 \(AdaptiveAvgPool2d\) cannot work on slabs"),
+        (nn.AdaptiveAvgPool2d((1, None)), r"0 \(AdaptiveAvgPool2d\) cannot work on slabs"),
+        (nn.AdaptiveMaxPool2d(1), r"0 \(AdaptiveMaxPool2d\) cannot work on slabs"),
         (nn.MaxPool2d(3, 2, 1), "kernel must be as large as its stride"),
         (nn.ConvTranspose2d(4, 4, 3, 2, 1), "kernel must be as large as its stride"),
         (nn.Upsample(scale_factor=2, mode="bilinear"), "mixes positions"),

@@ -45,6 +45,23 @@ def test_blocks_that_cannot_be_divided_are_refused(blocks: list[nn.Module], mess
         apply_plan(nn.Sequential(*blocks), blocks, layout, mesh)
 
 
+def test_a_block_with_layers_that_its_split_does_not_name_is_refused_where_ranks_divide_sequences() -> None:
+    def scaled() -> nn.Module:
+        block = model()[0]
+        block.scale = nn.Parameter(torch.ones(16))
+        return block
+
+    with fake_mesh(Layout(tp=2)) as mesh:
+        apply_plan(nn.Sequential(block := scaled()), [block], Layout(tp=2), mesh)
+    layout = Layout(tp=2, sequence_parallel=True)
+    with fake_mesh(layout) as mesh, pytest.raises(ValueError, match="scale of Block is in none of the columns"):
+        apply_plan(nn.Sequential(block := scaled()), [block], layout, mesh)
+    block = scaled()
+    block.scale.requires_grad_(False)
+    with fake_mesh(layout) as mesh:
+        apply_plan(nn.Sequential(block), [block], layout, mesh)
+
+
 def test_no_group_of_an_optimizer_mixes_split_and_whole_parameters() -> None:
     layout = Layout(tp=2)
     with fake_mesh(layout) as mesh:

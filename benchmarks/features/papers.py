@@ -6,11 +6,11 @@ its model can be divided by (see ``docs/papers.md``).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.features.feature import ACCUMULATED, HYBRID, PIPELINE, REPLICAS, SHARDS, TENSOR, ZERO, Feature
+from benchmarks.features.running import HALF
 from benchmarks.features.table import KEPT, MIXED, RECOMPUTED
 from estimators.model import Plan
 
@@ -27,7 +27,7 @@ SLABS = (Plan(4, 2, spatial=2), Plan(4, spatial=2, dp_shard=2), Plan(4, 2, spati
 
 
 def _workload(name: str, workload: str, plans: tuple[Plan, ...], **params: Any) -> Feature:
-    return Feature(name, workload, (*ANY_MODEL, *plans), params, folder=FOLDER)
+    return Feature(name, workload, (*ANY_MODEL, *plans), params, folder=FOLDER, report_every=HALF, gradients=True)
 
 
 PAPERS: tuple[Feature, ...] = (
@@ -40,8 +40,3 @@ PAPERS: tuple[Feature, ...] = (
     _workload("CosmoFlow", "cosmoflow.py:Universes", SLABS, side=16, width=8, boxes=20),
     _workload("DLRM", "dlrm.py:Clicks", (), visits=1200),
 )
-
-
-def quick(feature: Feature) -> Feature:
-    """The workload under one plan of two ranks, which it is also resumed under."""
-    return replace(feature, plans=tuple(plan for plan in reversed(feature.plans) if plan.world_size == 2)[:1])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -26,11 +28,13 @@ def first_gradients(checkpoint: Path) -> dict[str, Tensor]:
         for key, entry in reader.read_metadata().state_dict_metadata.items()
         if key.endswith(MOMENT) and isinstance(entry, TensorStorageMetadata)
     }
-    load(entries, storage_reader=reader, no_dist=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own deprecated calls
+        load(entries, storage_reader=reader, no_dist=True)
     return {key.removesuffix(MOMENT): tensor for key, tensor in entries.items()}
 
 
-def largest_gradient_difference(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+def largest_gradient_difference(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
     """Largest difference of an entry, relative to the largest entry of its parameter; infinite for other parameters."""
     if found.keys() != wanted.keys():
         return math.inf
