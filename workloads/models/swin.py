@@ -64,27 +64,28 @@ class WindowAttention(nn.Module):
         head = x.shape[-1] // self.heads
         parts = self._windows(self.qkv(x))
         # Consecutive rows of the weight are whole heads (q, k and v of each), because a rank may hold only some heads.
-        q, k, v = parts.unflatten(-1, (-1, 3, head)).permute(4, 0, 1, 3, 2, 5)  # [n, windows, heads, window², head]
-        if self.shift:
-            mask = self.excluded[:, None].expand(-1, q.shape[2], -1, -1).flatten(0, 1)
-            attended = functional.scaled_dot_product_attention(*(each.flatten(1, 2) for each in (q, k, v)), mask)
-        else:
-            attended = functional.scaled_dot_product_attention(*(each.flatten(0, 1) for each in (q, k, v)))
-        out: Tensor = self.out(self._positions(attended.view_as(q).transpose(2, 3).flatten(3)))
+        parts = parts.reshape(*parts.shape[:3], -1, 3, head)
+        whole = parts.permute(4, 0, 1, 3, 2, 5)  # q, k and v, each [n, windows, heads, window², head]
+        q, k, v = whole.flatten(2, 3) if self.shift else whole.flatten(1, 2)
+        mask = self.excluded[:, None].expand(-1, whole.shape[3], -1, -1).flatten(0, 1) if self.shift else None
+        attended = functional.scaled_dot_product_attention(q, k, v, mask).view_as(whole[0])
+        out: Tensor = self.out(self._positions(attended.transpose(2, 3).flatten(3)))
         return out
 
     def _windows(self, x: Tensor) -> Tensor:
         """[n, side², width] → [n, windows, window², width]."""
-        x = x.unflatten(1, (self.side, self.side))
+        count, window = self.side // self.window, self.window
+        x = x.reshape(len(x), self.side, self.side, -1)
         if self.shift:
             x = x.roll((-self.shift, -self.shift), (1, 2))
-        x = x.unflatten(2, (-1, self.window)).unflatten(1, (-1, self.window))
-        return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+        x = x.reshape(len(x), count, window, count, window, -1)
+        return x.transpose(2, 3).reshape(len(x), count**2, window**2, -1)
 
     def _positions(self, x: Tensor) -> Tensor:
         """[n, windows, window², width] → [n, side², width]."""
-        count = self.side // self.window
-        x = x.unflatten(2, (self.window, -1)).unflatten(1, (count, count)).transpose(2, 3).flatten(3, 4).flatten(1, 2)
+        count, window = self.side // self.window, self.window
+        x = x.reshape(len(x), count, count, window, window, -1).transpose(2, 3)
+        x = x.reshape(len(x), self.side, self.side, -1)
         return (x.roll((self.shift, self.shift), (1, 2)) if self.shift else x).flatten(1, 2)
 
 
@@ -96,7 +97,8 @@ def _excluded(side: int, window: int, shift: int) -> Tensor:
     rows = torch.arange(side).roll(-shift)
     wrapped = (rows < shift) & (torch.arange(side) >= side - shift)
     region = wrapped[:, None].long() * 2 + wrapped[None, :].long()
-    windows = region.unflatten(1, (-1, window)).unflatten(0, (-1, window)).transpose(1, 2).flatten(2, 3).flatten(0, 1)
+    count = side // window
+    windows = region.reshape(count, window, count, window).transpose(1, 2).reshape(count**2, window**2)
     return torch.zeros(len(windows), window**2, window**2).masked_fill(
         windows[:, :, None] != windows[:, None, :], float("-inf")
     )
