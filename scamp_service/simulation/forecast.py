@@ -25,7 +25,7 @@ from scamp_service.model import Attempt, Json, Study, Trial
 from scamp_service.store.store import Store
 from scamp_service.study.spec import Budget
 
-MOST_JOBS = 5000
+MOST_JOBS = 2000
 """Waiting trials and trials to come that are simulated; a forecast with more says so."""
 ROUNDS = 1000
 """About so many rounds of the policy are simulated, so that a forecast of many trials does not take long either."""
