@@ -354,4 +354,4 @@ class Chain(nn.Module, ABC):
             x = self.enter(x)
         for block in self.blocks:
             x = block(x)
-        return self.leave(x) if self.is_last else x
+        return self.leave(x) if self.is_last else x.contiguous()  # it is sent, which a view cannot be

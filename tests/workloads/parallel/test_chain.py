@@ -75,3 +75,25 @@ class Tied(Chain):
 def test_a_model_that_cannot_be_cut_is_refused(model: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cut(model, place(0, 2))
+
+
+def test_a_stage_gives_what_can_be_sent() -> None:
+    class Transposed(Chain):
+        enters, leaves = (), ()
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Identity(), nn.Identity()])
+
+        def enter(self, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs.transpose(1, 2)
+
+        def leave(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+        def hidden_shape(self, num_samples: int) -> tuple[int, ...]:
+            return num_samples, 3, 2
+
+    model = Transposed()
+    model.place = place(0, 2)
+    assert model(torch.zeros(1, 2, 3)).is_contiguous()
