@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -49,6 +49,7 @@ class Case:
     size: str
     plan: Plan
     params: Mapping[str, Any] = field(default_factory=dict)
+    quick: bool = False
 
     def __str__(self) -> str:
         return f"{self.size}, {self.plan}"
@@ -74,13 +75,13 @@ class Result:
 def cases(quick: bool, seed: int) -> Sequence[Case]:
     """All sizes and plans, or two plans."""
     every = [Case(size, plan, params) for size, params in _SIZES.items() for plan in _PLANS]
-    return every[:1] if quick else every
+    return [replace(every[0], quick=True)] if quick else every
 
 
 def measure(case: Case, seconds: float) -> Result:
     """Train the gang and predict its step. The first call also calibrates."""
     params = {**case.params, "batch": case.plan.batch}
-    kind = calibration(ROUNDS)
+    kind = calibration(1 if case.quick else ROUNDS)
     recipe = recipe_of(load_workload(f"{FILE.name}:Sequences", FILE.parent)(params))
     layouts = dict.fromkeys(case.plan.layouts)
     profile = profile_of({layout: trace(recipe, layout, case.plan.batch) for layout in layouts})
