@@ -21,7 +21,8 @@ another plan from a checkpoint. Every loss and every metric after each report mu
 without a break: *error* is the largest relative difference, *after resume* that of the first report after the resume.
 *Of gradients* is the largest difference of the gradients of the first step of a workload, relative to the largest entry
 of the same parameter (0: not compared). The last two columns are the measured peak of a step, in tensors
-of the rank that has most, and the error of its prediction."""
+of the rank that has most, and the error of its prediction. On a busy machine the threads of gloo release buffers late,
+so peaks with tensor parallelism vary by several percent from run to run."""
 QUICK_EVERY = 8
 _PAPERS = frozenset(workload.name for workload in PAPERS)
 
