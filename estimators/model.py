@@ -179,7 +179,9 @@ class Plan(Spread):
         return ", ".join([self.ways, f"micro-batch {steps}", *evaluation, *self.inside])
 
     def to_json(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+        """All fields by name, as JSON has them: tuples are lists."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 @cache

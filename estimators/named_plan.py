@@ -29,7 +29,7 @@ def _value(name: str, text: str) -> Any:
     if _TYPES[name] is bool:
         return {"true": True, "false": False}[text.lower()]
     if _TYPES[name] not in (int, str):
-        return tuple(number for part in text.split("-") for number in _numbers(part))
+        return tuple(number for part in text.split("-") if part for number in _numbers(part))
     return _TYPES[name](text)
 
 

@@ -79,7 +79,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one option of a trial asks of the cluster: ``num_ranks`` devices with ``mib_per_rank`` free on each.
+    """The demand of one option of a trial on the cluster: ``num_ranks`` devices with ``mib_per_rank`` free on each.
 
     ``seconds`` are those that the rest of its training takes alone on its devices, of which it waits for communication
     for a ``communication_share`` (0 to 1); None where they are not known.

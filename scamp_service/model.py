@@ -91,7 +91,7 @@ class Sized:
     choices: tuple[Choice, ...] = ()  # this plan and faster ones on more ranks, which may be taken instead; or none
 
     def taking(self, choice: Choice) -> Sized:
-        """The same with one of the ``choices`` as the plan."""
+        """This answer with one of the ``choices`` as the plan."""
         return replace(
             self,
             plan=choice.plan,

@@ -17,7 +17,7 @@ Apart = Mapping[tuple[str, int], tuple[float, float]]
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a study. Seconds are virtual, but for those of the ``decisions``."""
+    """The outcome of a study. Seconds are virtual, but for those of the ``decisions``."""
 
     makespan: float = 0.0
     device_seconds: float = 0.0

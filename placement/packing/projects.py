@@ -62,7 +62,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Held:
-    """What runs now: devices and trials by project, and trials by study."""
+    """All that runs now: devices and trials by project, and trials by study."""
 
     devices: Counter[str] = field(default_factory=Counter)
     trials: Counter[str] = field(default_factory=Counter)
@@ -86,12 +86,13 @@ def admit(claims: Sequence[Claim], held: Held, projects: Mapping[str, Project]) 
     order: list[int] = []
     over_quota: dict[int, str] = {}
     blocked: dict[str, str] = {}
-    for claim in _in_order(claims, held, projects):
+    for claim in claims:
+        most = projects.get(claim.project, NO_QUOTA).devices
+        if most is not None and claim.num_ranks > most:
+            why = f"it needs {claim.num_ranks} devices, and may never use more than {most}"
+            over_quota[claim.id] = _words(claim, why)
+    for claim in _in_order([one for one in claims if one.id not in over_quota], held, projects):
         project = projects.get(claim.project, NO_QUOTA)
-        if project.devices is not None and claim.num_ranks > project.devices:
-            over_quota[claim.id] = _words(claim, f"it needs {claim.num_ranks} devices, and may never use more than "
-                                                 f"{project.devices}")  # fmt: skip
-            continue
         if claim.project not in blocked:
             if project.devices is not None and devices[claim.project] + claim.num_ranks > project.devices:
                 blocked[claim.project] = f"{project.devices} devices at once"

@@ -270,7 +270,7 @@ class _Replay:
         )
 
     def assumed(self) -> list[str]:
-        """What the figures rest on, in words."""
+        """The assumptions of the figures, in words."""
         kinds = " and ".join(f"{name}: {kind.provenance}" for name, kind in self.named.kinds.items())
         found = [f"seconds of a step are predicted ({kinds})"]
         if not self.options.early_stopping:

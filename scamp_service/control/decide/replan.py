@@ -120,7 +120,7 @@ def _seconds_per_step(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
 
 
 def _restart_seconds(attempt: Attempt) -> float:
-    """What a restart costs: as long as the attempt's own start took, from its placement to its first step."""
+    """Seconds that a restart costs: as long as the attempt's own start took, from its placement to its first step."""
     own = attempt.started_at - attempt.created_at if attempt.started_at is not None else 0.0
     return max(LEAST_RESTART_SECONDS, own)
 
