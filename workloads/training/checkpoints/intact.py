@@ -28,7 +28,7 @@ def write_sums(staged: Path, name: CheckpointName) -> None:
 
 
 def damage(folder: Path, name: CheckpointName | None = None) -> str:
-    """What is wrong with the checkpoint in ``folder``, which should be ``name``, in words; empty if nothing is."""
+    """Fault of the checkpoint in ``folder``, which should be ``name``, in words; empty if it is intact."""
     try:
         text = (folder / SUMS).read_text()
     except FileNotFoundError:
