@@ -17,7 +17,7 @@ from workloads.loading import load_workload
 from workloads.parallel.divisions import divisions_of
 from workloads.training.updates.schedules import Schedules
 
-PAGE = Path(__file__).parents[2] / "docs" / "workloads.md"
+PAGES = Path(__file__).parents[2] / "docs"
 
 
 def options(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -29,14 +29,14 @@ def options(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}"
 
 
-def code(file: str) -> str:
-    blocks: list[str] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def code(page: str, file: str) -> str:
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", (PAGES / page).read_text(), re.DOTALL)
     (found,) = (block for block in blocks if file in block.splitlines()[0])
     return found
 
 
 def test_the_example_on_the_page_trains_and_learns_on_two_ranks(ranks: Any, tmp_path: Path) -> None:
-    (tmp_path / "spirals.py").write_text(code("spirals.py"))
+    (tmp_path / "spirals.py").write_text(code("workloads.md", "spirals.py"))
     curve = ranks.curve(
         Plan(50, dp_shard=2, recompute=True),
         steps=100,
@@ -50,7 +50,7 @@ def test_the_example_on_the_page_trains_and_learns_on_two_ranks(ranks: Any, tmp_
 
 
 def test_the_three_hints_on_the_page_ask_for_the_plan_that_it_describes(tmp_path: Path) -> None:
-    (tmp_path / "hinted_gpt.py").write_text(code("hinted_gpt.py"))
+    (tmp_path / "hinted_gpt.py").write_text(code("parallel.md", "hinted_gpt.py"))
     workload = load_workload("hinted_gpt.py:HintedGpt", tmp_path)({})
     model = workload.build_model()
     asked = divisions_of(model, workload.blocks(model), workload.train_batch(torch.arange(1))).constraints
@@ -60,13 +60,13 @@ def test_the_three_hints_on_the_page_ask_for_the_plan_that_it_describes(tmp_path
 
 
 def test_the_page_has_one_row_for_each_option_of_a_study() -> None:
-    (section,) = re.findall(r"^## The study file\n(.*?)^## ", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (section,) = re.findall(r"^# The study file\n(.*?)^## ", (PAGES / "study.md").read_text(), re.DOTALL | re.MULTILINE)
     assert re.findall(r"^\| `([a-z_.]+)` \|", section, re.MULTILINE) == list(options(StudySpec))
 
 
 def test_the_plateau_on_the_page_lowers_the_rate_and_is_stored(tmp_path: Path) -> None:
-    for name in ("spirals.py", "plateau.py"):
-        (tmp_path / name).write_text(code(name))
+    for page, name in (("workloads.md", "spirals.py"), ("updates.md", "plateau.py")):
+        (tmp_path / name).write_text(code(page, name))
     workload = load_workload("plateau.py:Plateau", tmp_path)({"depth": 1, "width": 16})
     optimizer = workload.optimizer(workload.build_model())
     schedules = Schedules(workload, optimizer, 20)
