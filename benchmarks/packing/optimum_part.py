@@ -26,7 +26,8 @@ HEADER = ("trials", "GPUs", "optimum s", "ours s", "greedy s", "ratio", "greedy 
 ABOUT = f"""\
 Studies drawn by a seed from the committed table, of which CP-SAT has proven the least makespan on so many equal GPUs.
 "Ours" looks ahead: a portfolio of target times, then {EVALUATIONS} steps of local search. "Greedy" is the portfolio
-alone. Instances without a proof within the time limit are not counted. The search was tuned on other instances."""
+alone. Instances without a proof within the time limit are not counted. The search was tuned on other instances. Studies
+do not look ahead so far: they are packed by the rules of the table above, at each event anew."""
 
 
 @dataclass(frozen=True)
