@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,14 @@ def simulate(
             help="let stopping rules judge drawn values, or train every trial to its end",
         ),
     ] = True,
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="packs trials onto devices: pack, elastic, min-degree or static-N; several joined with commas are "
+            "compared; default: that of the settings",
+            metavar="POLICY",
+        ),
+    ] = "",
     epoch_steps: Annotated[int | None, typer.Option(help="optimizer steps of an epoch", min=1)] = None,
     start_seconds: Annotated[float, typer.Option(help="seconds from launch until a gang trains", min=0.0)] = 1.0,
     working_dir: WorkingDir = None,
@@ -50,6 +59,7 @@ def simulate(
     service. Candidates are traced and planned as in a study, and train for as
     many seconds as is predicted. See docs/simulate.md.
     """
+    from placement.packing.policies import policy_named
     from scamp_service.cli.tables.simulation import as_table, footnotes
     from scamp_service.simulation.gantt import write_gantt
     from scamp_service.simulation.replay import Options, Submitted
@@ -67,6 +77,12 @@ def simulate(
         spec = parse_study(read_study(file))
         code = code_of(file, spec, working_dir)
         submitted.append(Submitted(with_space(spec, code), code))
+    names = [one.strip() for one in (policy or settings.policy).split(",")]
+    for name in names:
+        try:
+            policy_named(name)
+        except ValueError as error:
+            raise InvalidInput(f"--policy: {error}") from None
     options = Options(
         settings.data_dir / "profiles",
         seed,
@@ -76,14 +92,15 @@ def simulate(
         settings.max_gangs_per_device,
     )
     with err.status("simulating …"):
-        found = simulated(submitted, named, options)
+        found = {name: simulated(submitted, named, replace(options, policy=name)) for name in names}
     if gantt is not None:
-        write_gantt(gantt, [(", ".join(one.spec.name for one in submitted), found)])
+        title = ", ".join(one.spec.name for one in submitted)
+        write_gantt(gantt, [(title if len(names) == 1 else f"{title}: {name}", one) for name, one in found.items()])
     if as_json:
-        print(json.dumps(found.to_json()))
+        print(json.dumps(found[names[0]].to_json() if len(names) == 1 else {n: o.to_json() for n, o in found.items()}))
         return
-    out.print(as_table([("", found)]))
-    for line in footnotes(found):
+    out.print(as_table([("" if len(names) == 1 else name, one) for name, one in found.items()]))
+    for line in dict.fromkeys(line for one in found.values() for line in footnotes(one)):
         out.print(line, style="dim", soft_wrap=True, markup=False)
     if gantt is not None:
         out.print(f"Gantt chart: {gantt}", markup=False, soft_wrap=True)

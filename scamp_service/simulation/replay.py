@@ -16,7 +16,7 @@ from pathlib import Path
 
 from estimators.devices.kind import DeviceKind
 from placement.model import Cluster, Queued, Shape
-from placement.packing.packer import pack
+from placement.packing.policies import policy_named
 from placement.simulation.progress import domains_of
 from scamp_service.control.controller import Controller
 from scamp_service.control.decide.place import ledger_of
@@ -57,7 +57,8 @@ class Options:
     """How to simulate. ``cache_dir`` keeps traces for the next time.
 
     Without ``early_stopping`` every trial trains to its end. ``epoch_steps`` are the optimizer steps of an epoch, for
-    studies that count in epochs. A gang trains ``start_seconds`` after its launch.
+    studies that count in epochs. A gang trains ``start_seconds`` after its launch. ``policy`` is the name of the policy
+    that packs trials onto devices.
     """
 
     cache_dir: Path
@@ -66,6 +67,7 @@ class Options:
     epoch_steps: int | None = None
     start_seconds: float = 1.0
     max_gangs_per_device: int = 4
+    policy: str = "pack"
 
 
 def simulate(studies: Sequence[Submitted], named: NamedCluster, options: Options) -> Simulated:
@@ -157,6 +159,7 @@ class _Replay:
             self.options.start_seconds,
         )
         self.tokens = 0
+        self.policy = policy_named(self.options.policy)
         self.controller = Controller(
             self.store,
             self.executor,
@@ -166,6 +169,7 @@ class _Replay:
             clock=lambda: self.now,
             monotonic=lambda: self.now,
             new_token=self.new_token,
+            policy=self.policy,
         )
 
     def new_token(self) -> str:
@@ -236,7 +240,7 @@ class _Replay:
             for trial in trials
             if trial.state is TrialState.QUEUED and trial.sized is not None
         ]
-        blocked = [wait.blocked.value for wait in pack(queue, ledger).waits.values()]
+        blocked = [wait.blocked.value for wait in self.policy(queue, ledger, {}).waits.values()]
         blocked += [WAITS[trial.state] for trial in trials if trial.state in WAITS]
         for one in blocked:
             self.waited[one] = self.waited.get(one, 0.0) + seconds

@@ -37,8 +37,9 @@ def test_a_study_is_replayed_and_drawn(tmp_path: Path, scamp: Scamp) -> None:
     }
     assert "assumed: seconds of a step are predicted" in done.stdout
     assert chart.read_text().count("<title>study 1, trial") == 6
-    found = json.loads(scamp(tmp_path / "data", *asked, "--json").stdout)
-    assert found["trials"] == {"COMPLETED": 6} and len(found["attempts"]) == 6
+    found = json.loads(scamp(tmp_path / "data", *asked, "--json", "--policy", "pack,static-4").stdout)
+    assert all(one["trials"] == {"COMPLETED": 6} and len(one["attempts"]) == 6 for one in found.values())
+    assert found["static-4"]["device_hours"] > found["pack"]["device_hours"]
 
 
 def test_the_answer_of_what_if_is_a_table_of_both() -> None:
@@ -54,6 +55,8 @@ def test_a_mistake_gets_one_line(tmp_path: Path, scamp: Scamp) -> None:
     study = str(ROOT / "examples" / "digits.yaml")
     failed = scamp(tmp_path, "simulate", study, "--cluster", "8xV1000")
     assert failed.returncode == 2 and "unknown device 'V1000'" in failed.stderr
+    failed = scamp(tmp_path, "simulate", study, "--cluster", "8xV100-16", "--policy", "pack,best")
+    assert failed.returncode == 2 and "unknown policy 'best'" in failed.stderr
     failed = scamp(tmp_path, "simulate", study, "--cluster", "many")
     assert failed.returncode == 2 and "NODESxDEVICESxKIND" in failed.stderr
     failed = scamp(tmp_path, "simulate", study, "--cluster", "4xV100-16", "--gantt", "a.png")
