@@ -39,7 +39,7 @@ def test_a_study_is_replayed_and_drawn(tmp_path: Path, scamp: Scamp) -> None:
     assert chart.read_text().count("<title>study 1, trial") == 6
     found = json.loads(scamp(tmp_path / "data", *asked, "--json", "--policy", "pack,static-4").stdout)
     assert all(one["trials"] == {"COMPLETED": 6} and len(one["attempts"]) == 6 for one in found.values())
-    assert found["static-4"]["device_hours"] > found["pack"]["device_hours"]
+    assert found["static-4"]["makespan_seconds"] > found["pack"]["makespan_seconds"]
 
 
 def test_the_answer_of_what_if_is_a_table_of_both() -> None:
