@@ -146,7 +146,7 @@ from torch.utils.data import DataLoader
 from workloads.protocol import Workload
 
 class Mine(Workload):
-    num_train = num_eval = 8
+    num_train = num_eval = 64
     def build_model(self):
         return nn.Linear(8, self.params.get("width", 8))
     def train_batch(self, indices):
@@ -188,6 +188,7 @@ GOOD_STUDY = json.dumps({
 })  # fmt: skip
 
 FIRST = "data decide as the first samples do (nets.py:"
+BOUNDED = "a mask chooses all that it may (nets.py:"
 
 MISTAKES = (
     # values of the batch: answered, and it is said what is assumed
@@ -205,8 +206,8 @@ MISTAKES = (
     function(".item() in forward", "keep the value in a tensor",
              forward="y = self.layer(x); return y[:int(y.max().item())]  # here"),
     function("if on a tensor", "torch.where", forward="y = self.layer(x); return y if y.sum() > 0 else 2 * y  # here"),
-    function("nonzero", "size depends on values", forward="y = self.layer(x); return y[y.nonzero()[:, 0]]  # here"),
-    function("boolean mask", "multiply by a mask", forward="y = self.layer(x); return y[y > 0]  # here"),
+    function("nonzero", BOUNDED, code=0, forward="y = self.layer(x); return y[y.nonzero()[:, 0]]"),
+    function("boolean mask", BOUNDED, code=0, forward="y = self.layer(x); return y[y > 0]"),
     function("range of a prediction", "take sizes from shapes",
              forward="y = self.layer(x); return y[:, :len(range(int(y.argmax())))]  # here"),
     function("one_hot of a prediction", "shapes or parameters",
@@ -388,7 +389,8 @@ def answer_to(mistake: Mistake) -> Answer:
                 code = 1
                 traceback.print_exc()
         seconds = time.monotonic() - began
-    said = [line for line in err.getvalue().splitlines() if not line.startswith("tracing ")]
+    shown = ("tracing ", "its defaults: ")  # while the traces are made; so is each plan as soon as it is known
+    said = [line for line in err.getvalue().splitlines() if not (line.startswith(shown) or ": peak " in line)]
     said += [line for line in out.getvalue().splitlines() if line.startswith("→")]  # of a table, its conclusion
     return Answer(code, "\n".join(said), seconds)
 
