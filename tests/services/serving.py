@@ -122,7 +122,8 @@ def fill_several(store: Store) -> Study:
     for trial, mib in zip(store.trials(study.id)[:3], (30, 20, 10), strict=True):
         queued = {"sized": sized(Plan(8), mib, mib * 2**20), "reason": "fits"}
         assert store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=time.time(), **queued)
-        assert store.begin_attempt(new_attempt(trial.id, token=SECRET, now=time.time()))
+        needs = {"reserved_mib": mib, "predicted_bytes": mib * 2**20}
+        assert store.begin_attempt(new_attempt(trial.id, token=SECRET, **needs, now=time.time()))
         assert store.report_started(trial.id, 1, SECRET, now=time.time())
         row = Metric(trial.id, 1, 1, 10, {"accuracy": mib / 100}, time.time())
         names = spec.every_objective.names

@@ -128,13 +128,14 @@ def test_the_pipeline_that_ranks_can_train_is_traced_and_the_units_were_nearly_r
     found = compared(folder, pool, None)
     pipelines = pipelines_of(found)
     (traced,) = [one for one in pipelines if one.is_traced]
-    assert traced.trained is not None and traced.fits and ways_in_words(traced) == "PP ×2 1f1b"
+    assert traced.trained is not None and traced.fits
     stages = Estimator("vit_digits", None, folder, pool=pool).predict(SMALL, traced.plan)
     assert traced.prediction.reserved_mib == max(stage.reserved_mib for stage in stages)
     assert traced.refinement.pipeline is not None
     by_units = max(traced.refinement.pipeline.simulation.peak_bytes)
     assert by_units == pytest.approx(traced.prediction.peak_bytes, rel=0.2)
-    assert {ways_in_words(one) for one in pipelines if one.trained is None} >= {"PP ×2 zb-h1", "PP ×2 zbv"}
+    trained = {ways_in_words(one) for one in pipelines if one.trained is not None}
+    assert trained >= {"PP ×2 1f1b", "PP ×2 zb-h1", "PP ×2 zbv"}
 
 
 def test_plans_of_the_search_stand_beside_the_others_once_and_the_best_that_ranks_can_train_is_traced(
@@ -219,7 +220,7 @@ def test_an_option_that_does_not_fit_has_no_time_as_a_single_sample_may_stand_fo
 
 
 def test_a_pipeline_that_does_not_fit_is_drawn_as_such(folder: Path, pool: TracePool) -> None:
-    for mib, verdict in ((10, "does not fit"), (1000, "planned only")):
+    for mib, verdict in ((10, "does not fit"), (1000, "ranks can train it")):
         assert next(picture(compared(folder, pool, SLOW, mib))).endswith(f"; {verdict}")
 
 
