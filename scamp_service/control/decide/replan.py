@@ -3,7 +3,8 @@
 That is done when nothing waits and no study will propose more trials, for the trial that would run longest, if it saves
 more than it costs: the seconds of a restart, as long as its own start took, and the steps since its checkpoint, which
 are made again. If nothing comes of the wider plan, the trial continues under the one before. A trial that has run out
-of memory keeps its plan, because what it needs is known for that plan only, and so does one that was ever lost.
+of memory keeps its plan, because what it needs is known for that plan only, and so do one that was ever lost, and one
+whose project has a quota of devices: it was admitted with as many as it has.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import replace
 from estimators.model import Plan
 from placement.model import Cluster, Gang
 from placement.packing.ledger import Ledger
+from placement.packing.projects import NO_QUOTA
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import GangState
@@ -50,7 +52,8 @@ def widen(s: Snapshot) -> Iterator[Effect]:
 
 def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> Choice | None:
     """The choice with which it ends first, if that is worth a restart and can begin now."""
-    if trial.num_oom or trial.num_lost or trial.sized is None:
+    project = s.projects.get(s.studies[trial.study_id].project, NO_QUOTA)
+    if trial.num_oom or trial.num_lost or trial.sized is None or project.devices is not None:
         return None
     wider = [one for one in trial.sized.choices if one.plan.world_size > attempt.plan.world_size]
     able = [one for one in wider if _can_start(s, one, [*idle, *attempt.devices], attempt)]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from estimators.model import Plan
+from placement.packing.projects import Project
 from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.snapshot import StudyRules
 from scamp_service.control.stopping.never_stop import NeverStop
@@ -83,6 +84,7 @@ def test_the_trial_that_would_run_longest_goes_first() -> None:
         ({"attempts": [running(started_at=900.0)]}, "a restart takes too long"),
         ({"trials": [trial(num_oom=1)]}, "what it needs is known for its plan only"),
         ({"trials": [trial(num_lost=1)]}, "a wider plan may have failed before"),
+        ({"projects": {"default": Project(devices=4)}}, "a quota of its project admitted it with one device"),
         ({"attempts": [attempt()]}, "no step has been timed"),
         ({"attempts": [running(state=AttemptState.STARTING)]}, "it has not begun"),
         ({"closed": frozenset({"n/1", "n/2", "n/3"})}, "the others are closed"),
