@@ -447,11 +447,12 @@ def hover_best_curve(page: Page) -> FloatRect:
 @pytest.mark.browser
 def test_a_curve_under_the_pointer_is_named_and_its_row_marked(open_page: Callable[..., Page]) -> None:
     page = open_page("/studies/1")
-    plot = hover_best_curve(page)
+    hover_best_curve(page)
     expect(page.locator("#curves .tip")).to_contain_text("Trial 2 completed")
     expect(page.locator("#curves .tip")).to_contain_text("accuracy 0.9522 at step 120")
     expect(page.locator("#trials tr.lit td:first-child")).to_have_text("2")
     page.select_option("#metric", "loss")
+    plot = plot_in(page, "#curves")  # what has come since above it may have moved it
     page.mouse.move(plot["x"] + plot["width"] - 2, plot["y"] + plot["height"] * 0.94)
     expect(page.locator("#curves .tip")).to_contain_text("loss 0.1099 at step 120")
 
