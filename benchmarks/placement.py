@@ -1,4 +1,5 @@
-"""Measures how well and how fast gangs are packed: studies in virtual time, proven optima, and single placements.
+"""Measures how well and how fast gangs are packed: studies in virtual time, proven optima, single
+placements, and simulations of large clusters.
 
 Prints every case, and last the figures as one line of JSON.
 """
@@ -8,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from benchmarks.packing import optimum_part, speed_part, studies_part
+from benchmarks.packing import optimum_part, scale_part, speed_part, studies_part
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.placement --results FILE --write PAGE"
-PARTS: Mapping[str, ModuleType] = {"studies": studies_part, "optimum": optimum_part, "speed": speed_part}
+PARTS: Mapping[str, ModuleType] = {
+    "studies": studies_part,
+    "optimum": optimum_part,
+    "speed": speed_part,
+    "scale": scale_part,
+}
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.running.results import Finding
-from benchmarks.running.runner import run_parts
 from placement.model import Cluster, Device, Shape
 from placement.packing.policies import policy_named
 from placement.simulation.schedule import Job, schedule
@@ -75,7 +74,7 @@ class Result:
 
 def measure(case: Case, seconds: float) -> Result:
     """Simulate in a process of its own, so that its memory is not that of others."""
-    command = [sys.executable, "-m", "benchmarks.packing.scale_part", "--one"]
+    command = [sys.executable, "-m", "benchmarks.packing.scale_part"]
     given = [str(case.num_gpus), str(case.num_trials), case.policy, str(case.seed)]
     done = subprocess.run([*command, *given], check=True, capture_output=True, text=True, timeout=seconds)
     found = json.loads(done.stdout.splitlines()[-1])
@@ -118,12 +117,9 @@ def cluster_of(num_gpus: int) -> Cluster:
 
 
 def main() -> None:
-    """Run all cases, or one simulation (``--one GPUS TRIALS POLICY SEED``), and print its cost as JSON."""
-    if sys.argv[1:2] != ["--one"]:
-        run_parts(__doc__, TITLE, "python -m benchmarks.packing.scale_part", {"scale": sys.modules[__name__]}, 300)
-        return
-    num_gpus, num_trials, seed = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[5])
-    jobs, cluster, policy = draw(num_trials, seed), cluster_of(num_gpus), policy_named(sys.argv[4])
+    """Run one simulation (arguments: GPUS TRIALS POLICY SEED) and print its cost as JSON."""
+    num_gpus, num_trials, seed = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4])
+    jobs, cluster, policy = draw(num_trials, seed), cluster_of(num_gpus), policy_named(sys.argv[3])
     began = time.process_time()
     found = schedule(jobs, cluster, policy, round_seconds=ROUND_SECONDS, most_nominated=MOST_NOMINATED)
     seconds = time.process_time() - began
