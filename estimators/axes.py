@@ -232,7 +232,7 @@ class Spread:
 
     @property
     def num_stages(self) -> int:
-        """Stages of the pipeline, of which a rank may have two; 1 without one."""
+        """Number of pipeline stages, 1 without a pipeline. A rank may hold two of them."""
         return len(holders_of(self.schedule, self.pp)) if self.pp > 1 else 1
 
     @property

@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.packing.ahead import best_schedule
 from benchmarks.packing.instances import NUM_INSTANCES, instance
 from benchmarks.running.results import Finding
-from placement.packing.ahead import best_schedule
 
 OPTIMA = Path(__file__).with_name("optima.json")
 EVALUATIONS = 20_000
@@ -24,7 +24,7 @@ EVALUATIONS = 20_000
 TITLE = "Small studies against the proven optimum"
 HEADER = ("trials", "GPUs", "optimum s", "ours s", "greedy s", "ratio", "greedy ratio", "instance")
 ABOUT = f"""\
-Studies drawn by a seed from the committed table, of which CP-SAT has proven the least makespan on so many equal GPUs.
+Small studies, drawn by a seed from the committed table, whose shortest makespan on equal GPUs CP-SAT has proven.
 "Ours" looks ahead: a portfolio of target times, then {EVALUATIONS} steps of local search. "Greedy" is the portfolio
 alone. Instances without a proof within the time limit are not counted. The search was tuned on other instances. Studies
 do not look ahead so far: they are packed by the rules of the table above, at each event anew."""

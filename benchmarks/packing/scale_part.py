@@ -19,7 +19,7 @@ from placement.simulation.schedule import Job, schedule
 TITLE = "Simulated clusters"
 HEADER = ("seconds", "MB", "makespan h", "busy", "trials/s", "case")
 ABOUT = """\
-A policy places trials on nodes of 8 GPUs, all of which wait from the beginning in ten studies; there is no database.
+A policy places trials on nodes of 8 GPUs. All trials of ten studies are queued from the start. There is no database.
 Ranks (1 to 8), MiB and seconds (log-normal, at most ten hours) are drawn. The policy decides once in five virtual
 minutes, on about 128 trials of the queue; a trial takes 50 minutes on average. *Seconds* are processor seconds of the
 one process, on an idle machine those of the clock, and *MB* its largest resident memory."""

@@ -24,7 +24,7 @@ class Universes(Workload):
     """Metrics: ``error``, the mean absolute error of both parameters as a share of their ranges, and ``loss``.
 
     A guess of the middle has an error of 0.25. Parameters, with defaults: ``box`` 32 (voxels a side), ``side`` of a
-    sample (8, 16, …; by default that of a box, which holds (box / side)³ samples), ``boxes`` 480 (of which a fifth is
+    sample (8, 16, …; by default that of a box, which holds (box / side)³ samples), ``boxes`` 480 (a fifth is
     held out), ``width`` 8 (channels of the first of three levels), ``lr`` 2e-3, ``batch`` 8.
     """
 

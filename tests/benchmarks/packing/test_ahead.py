@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.model import Cluster, Device, Queued, Shape, pareto
-from placement.packing.ahead import best_schedule, look_ahead, simulate
-from placement.packing.ledger import Ledger
+from benchmarks.packing.ahead import best_schedule, simulate
+from placement.model import Shape, pareto
 
 times = st.lists(st.floats(1.0, 20.0), min_size=1, max_size=2)
 
@@ -34,11 +33,3 @@ def test_a_gang_starts_when_the_devices_that_are_free_first_are_all_free() -> No
     tasks = [(Shape(1, 1, 5.0),), (Shape(2, 1, 3.0),), (Shape(1, 1, 1.0),)]
     assert simulate(tasks, [0.0, 0.0], (0, 1, 2), (0, 0, 0)) == [8.0, 9.0]
     assert simulate(tasks, [0.0, 2.0], (1, 0, 2), (0, 0, 0)) == [6.0, 10.0]
-
-
-def test_running_gangs_are_waited_for_and_trials_that_never_fit_are_left_out() -> None:
-    ledger = Ledger(Cluster(tuple(Device(f"d{n}", "n0", n, "v", 96) for n in range(2))), 1)
-    ledger.place(Queued("running", (Shape(1, 10),)).gang(), ["d1"])
-    queue = [Queued("never", (Shape(3, 10, 1.0),)), Queued("new", (Shape(1, 97, 1.0), Shape(2, 10, 4.0)))]
-    found = look_ahead(queue, ledger, {"running": 7.0}, 10)
-    assert (list(found.order), list(found.choices), found.makespan) == ([1], [0, 1], 11.0)
