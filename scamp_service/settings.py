@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from placement.packing.policies import policy_named
 from placement.packing.projects import Project
@@ -98,6 +98,8 @@ class Settings(BaseSettings):
             super().__init__(**given)
         except ValidationError as error:
             raise InvalidInput("; ".join(map(_mistake, error.errors()))) from None
+        except SettingsError:  # of the fields that are JSON
+            raise InvalidInput('SCAMP_PROJECTS must be JSON, such as {"vision": {"weight": 2, "devices": 8}}') from None
 
     @field_validator("host")
     @classmethod

@@ -264,8 +264,11 @@ def as_environment(settings: Settings) -> dict[str, str]:
 
     Secrets are empty: they go through a pipe.
     """
-    values = {**settings.model_dump(exclude_none=True), **dict.fromkeys(SECRETS, "")}
-    return {f"SCAMP_{name.upper()}": str(value) for name, value in values.items()}
+    values = {**settings.model_dump(mode="json", exclude_none=True), **dict.fromkeys(SECRETS, "")}
+    return {
+        f"SCAMP_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
+        for name, value in values.items()
+    }
 
 
 @contextmanager

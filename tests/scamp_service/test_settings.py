@@ -67,6 +67,7 @@ def test_a_database_that_processes_can_share_is_accepted(url: str) -> None:
 def test_projects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCAMP_PROJECTS", '{"vision": {"weight": 2, "devices": 16}}')
     assert Settings().projects["vision"].to_project() == Project(2.0, devices=16)
-    monkeypatch.setenv("SCAMP_PROJECTS", '{"vision": {"gpus": 16}}')
-    with pytest.raises(InvalidInput, match="SCAMP_PROJECTS"):
-        Settings()
+    for wrong in ('{"vision": {"gpus": 16}}', "vision=2"):
+        monkeypatch.setenv("SCAMP_PROJECTS", wrong)
+        with pytest.raises(InvalidInput, match="SCAMP_PROJECTS"):
+            Settings()

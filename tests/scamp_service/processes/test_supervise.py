@@ -24,7 +24,7 @@ from scamp_service.processes.supervise import (
     secrets_pipe,
     try_to_start,
 )
-from scamp_service.settings import ROOT, SECRETS_PIPE, Settings
+from scamp_service.settings import ROOT, SECRETS_PIPE, ProjectSettings, Settings
 
 
 def test_a_child_of_ours_reads_the_secrets_from_a_pipe_and_nothing_inherits_them(tmp_path: Path) -> None:
@@ -40,6 +40,14 @@ def test_a_child_of_ours_reads_the_secrets_from_a_pipe_and_nothing_inherits_them
         said = subprocess.check_output(command, cwd=ROOT, env=environment, pass_fds=[pipe], text=True)
     assert said.startswith("0123456789abcdef sqlite:////tmp/x.db 8123 ")
     assert not any(name in said for name in ("API_TOKEN", "DATABASE_URL", "PIPE"))
+
+
+def test_a_child_of_ours_has_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    projects = {"vision": ProjectSettings(weight=2, devices=8)}
+    settings = Settings(data_dir=tmp_path, projects=projects, policy="static-2", self_calibration=False)
+    for name, value in as_environment(settings).items():
+        monkeypatch.setenv(name, value)
+    assert Settings() == settings
 
 
 # --- restarts -----------------------------------------------------------------------------------------------------
