@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -29,13 +30,20 @@ from placement.planning.question import Question
 TABLE = Path(__file__).with_name("costs.json")
 STATIC = 8
 """GPUs of every trial under the static policy."""
+DEGREES = (1, 2, 4, 8)
+"""Ranks of the shapes that a trial offers: pipelines over more than two nodes would take hours to trace."""
 KIND = "V100-16"
 NUM_NODES, PER_NODE = 8, 4
-MODELS = ((6, 512), (12, 768), (12, 1024), (24, 1024), (24, 1536))
-"""Blocks and width: from 19 to 680 million parameters, with 64 dimensions for each head."""
-CONTEXTS, BATCHES = (256,), (16, 32)
-"""Tokens of a sample, and samples of a step: the batches are those of BERT's fine-tuning (Devlin et al., NAACL 2019,
-appendix A.3)."""
+NUM_CANDIDATES = 48
+SEED = 20230501
+"""Seed of the candidates, which were drawn once, before any of them had been traced."""
+DEPTHS, WIDTHS = (6, 8, 12, 16, 24, 32, 40, 48), (512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048)
+"""Blocks and width, with 64 dimensions for each head: between GPT-2's smaller brothers and GPT-2 XL."""
+PARAMETERS = (20e6, 1.6e9)
+"""Fewest and most parameters of the blocks: 12 × depth × width². Those with more than about 0.9e9 need several GPUs."""
+CONTEXTS, BATCHES = (128, 256, 512, 1024), (8, 16, 32, 64)
+"""Tokens of a sample up to those of GPT-2 (Radford et al., 2019), and samples of a step: half and twice the batches of
+BERT's fine-tuning (16 and 32; Devlin et al., NAACL 2019, appendix A.3), and those."""
 STEPS = (500, 8000)
 """Fewest and most steps of a trial; their logarithms are drawn evenly, as under a rule that stops trials early."""
 
@@ -105,30 +113,37 @@ def kind(*, is_split: bool = False) -> DeviceKind:
 
 
 def candidates() -> Iterator[Mapping[str, Any]]:
-    """Parameters of all candidates."""
-    for context, (depth, width), batch in product(CONTEXTS, MODELS, BATCHES):
+    """Parameters of all candidates, each different, in the order in which they are drawn."""
+    source, found = random.Random(SEED), set()
+    while len(found) < NUM_CANDIDATES:
+        depth, width, context, batch = map(source.choice, (DEPTHS, WIDTHS, CONTEXTS, BATCHES))
+        drawn = depth, width, context, batch
+        if drawn in found or not PARAMETERS[0] <= 12 * depth * width**2 <= PARAMETERS[1]:
+            continue
+        found.add(drawn)
         fixed = {"depth": depth, "width": width, "heads": width // 64, "precision": "fp16"}
         yield {**fixed, "context": context, "batch": batch}
 
 
 def main() -> None:
-    """Trace all candidates and write their costs."""
+    """Trace the candidates that the table, or the file that is given, does not have yet, and write the costs of each."""
     from scamp_service.settings import Settings
     from scamp_service.sizing.estimate import Estimator
 
-    found = []
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else TABLE
+    found = {json.dumps(one["params"]): one for one in (json.loads(path.read_text()) if path.exists() else [])}
     with Estimator("stdlib_gpt", None, Settings().data_dir / "profiles", kind()) as estimator:
         for params in candidates():
-            costs = _costs(estimator, params)
-            print(json.dumps(costs), flush=True)
-            if costs["options"] and costs["static"]:
-                found.append(costs)
-    TABLE.write_text("[\n" + ",\n".join(json.dumps(one) for one in found) + "\n]\n")
+            key = json.dumps(params)
+            if key not in found:
+                found[key] = _costs(estimator, params)
+                path.write_text("[\n" + ",\n".join(json.dumps(one) for one in found.values()) + "\n]\n")
+            print(json.dumps(found[key]), flush=True)
 
 
 def _costs(estimator: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     from scamp_service.sizing.plan_search import Missing
-    from scamp_service.sizing.step_seconds import predicted_step
+    from placement.planning.step_seconds import predicted_step
 
     devices, speed, split = cluster(), kind(), kind(is_split=True)
 
@@ -140,7 +155,7 @@ def _costs(estimator: Any, params: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(chosen, NoPlan):
             return {}
         best: dict[int, Option] = {chosen.plan.world_size: chosen.options[-1]}
-        for num_ranks in (2**n for n in range(6)):
+        for num_ranks in DEGREES:
             option = None if num_ranks in best else search.fastest_on(num_ranks)
             if isinstance(option, Untraced):
                 return Missing([option.layout])

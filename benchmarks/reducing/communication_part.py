@@ -14,7 +14,7 @@ from benchmarks.reducing.gang import trained
 from estimators.model import Plan
 from estimators.trace import profile_of
 from estimators.tracing.tracer import trace
-from scamp_service.sizing.step_seconds import predicted_step
+from placement.planning.step_seconds import predicted_step
 from workloads.loading import load_workload
 from workloads.sandbox.recipe import recipe_of
 

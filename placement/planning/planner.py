@@ -39,6 +39,7 @@ from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.question import Question, degrees
 from placement.planning.refusals import causes, nothing_allowed, nothing_fits
 from placement.planning.rows import TOLERANCE, Row, worth_a_trace
+from placement.planning.step_seconds import predicted_step
 from placement.planning.traced_options import TracedOptions
 from placement.planning.ways import list_ways
 from placement.pricing.pricer import Pricer
@@ -49,6 +50,9 @@ and more ranks fail more often."""
 
 MOST_TRIED = 3
 """Most ways that are traced for one wider option: by their units all of them fit."""
+
+CLEARLY_SLOWER = 1.1
+"""How many times the price of the next way the best one must take by its trace, before that way is traced as well."""
 
 
 def choose(question: Question) -> Answer:
@@ -139,16 +143,13 @@ class PlanChoice:
         for num_ranks, _ in degrees(self._cluster):
             if not chosen.plan.world_size < num_ranks <= self._question.widest:
                 continue
-            for row in islice(self._fastest(num_ranks), MOST_TRIED):
-                if self._worth(row) >= least:
-                    break
-                option = row.best()
-                if isinstance(option, Untraced):
-                    return option
-                if option.fits:
-                    found.append(option)
-                    least = self._worth(row)
-                    break
+            best = self._fastest_traced(self._better(num_ranks, least))
+            if isinstance(best, Untraced):
+                return best
+            if best is not None:
+                row, option = best
+                found.append(option)
+                least = self._worth(row)
         return tuple(found)
 
     def fastest_on(self, num_ranks: int) -> Option | Untraced | None:
@@ -157,11 +158,30 @@ class PlanChoice:
         Asked with the curves that are known: the layout to trace first may be returned instead. The speed of the
         devices must be known.
         """
-        for row in islice(self._fastest(num_ranks), MOST_TRIED):
+        best = self._fastest_traced(self._fastest(num_ranks))
+        return best[1] if isinstance(best, tuple) else best
+
+    def _fastest_traced(self, rows: Iterable[Row]) -> tuple[Row, Option] | Untraced | None:
+        """The row and option with the fewest seconds by its trace, of at most ``MOST_TRIED`` rows.
+
+        The rows come in the order of their prices by units, which are rougher. So the next one is traced too if the
+        best so far takes more than ``CLEARLY_SLOWER`` times its price.
+        """
+        best: tuple[Row, Option] | None = None
+        least = math.inf
+        for row in islice(rows, MOST_TRIED):
+            if least <= CLEARLY_SLOWER * row.seconds:
+                break
             option = row.best()
-            if isinstance(option, Untraced) or option.fits:
+            if isinstance(option, Untraced):
                 return option
-        return None
+            if not option.fits:
+                continue
+            step = predicted_step(self._profile, option.plan, self._kind)
+            seconds = step.seconds * row.factor if step else row.seconds
+            if seconds < least:
+                best, least = (row, option), seconds
+        return best
 
     def _fastest(self, num_ranks: int) -> Iterator[Row]:
         """The rows on so many ranks that can be traced, and by their units fit, the fastest first.
@@ -177,6 +197,9 @@ class PlanChoice:
                 heappush(waiting, (rows[place].seconds, place, True))
             elif rows[place].need <= 1:
                 yield rows[place]
+
+    def _better(self, num_ranks: int, worth: float) -> Iterator[Row]:
+        return takewhile(lambda row: self._worth(row) < worth, self._fastest(num_ranks))
 
     def _worth(self, row: Row) -> float:
         """Seconds of a step, more for each doubling of the ranks: a wider option must be less than a narrower one."""

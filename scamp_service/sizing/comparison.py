@@ -23,7 +23,7 @@ from scamp_service.errors import InvalidInput
 from scamp_service.sizing.cluster_file import NamedCluster
 from scamp_service.sizing.estimate import Estimator
 from scamp_service.sizing.estimated import Estimate
-from scamp_service.sizing.step_seconds import comparable_step
+from placement.planning.step_seconds import comparable_step
 
 REFUSED = "trace"
 """Why ranks cannot train a plan whose trace was refused."""

@@ -231,6 +231,20 @@ def test_wider_options_are_traced_and_each_is_faster_than_the_one_before() -> No
     assert [option.plan.world_size for option in model.chosen(batch=8, widest=3).wider] == [2]
 
 
+def test_a_wider_option_that_is_slow_by_its_trace_gives_way_to_the_next_one() -> None:
+    priced = Model(state=10, sample=1).chosen(batch=8, widest=2).wider[0].plan
+
+    class Slow(Model):
+        @property
+        def profile(self) -> ModelProfile:
+            known = super().profile
+            return replace(known, work={**known.work, priced.layout: StepWork(Work(), flops(1e9), Work())})
+
+    model = Slow(state=10, sample=1)
+    assert [option.plan.layout for option in model.chosen(batch=8, widest=2).wider] != [priced.layout]
+    assert priced.layout in model.traced
+
+
 def test_no_wider_option_is_traced_where_it_would_be_no_faster() -> None:
     model = Model(state=10, sample=1)
     slow = replace(SPEED, rates={"matmul": Rate(0.0, 1e-12, 0.0)})

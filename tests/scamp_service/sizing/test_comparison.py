@@ -23,7 +23,7 @@ from scamp_service.cli.plan_json import comparison_json
 from scamp_service.cli.tables.plan import footnotes, picture, reason, shortage
 from scamp_service.sizing.comparison import Comparison, compare
 from scamp_service.sizing.estimate import Estimator, devices
-from scamp_service.sizing.step_seconds import comparable_step, predicted_step_seconds
+from placement.planning.step_seconds import comparable_step, predicted_step_seconds
 from scamp_service.sizing.tracing.trace_pool import TracePool
 
 SMALL = {"depth": 4, "width": 64, "heads": 4, "batch": 4}

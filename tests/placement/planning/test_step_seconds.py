@@ -20,7 +20,7 @@ from estimators.work import Collectives, StepWork, Work, WorkCounter
 from placement.option import Option
 from placement.pipelining.timeline import PipelineStep
 from scamp_service.sizing.sizer import pipeline_json, timed
-from scamp_service.sizing.step_seconds import (
+from placement.planning.step_seconds import (
     comparable_step,
     pipeline_step,
     predicted_step,
