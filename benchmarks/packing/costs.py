@@ -142,8 +142,8 @@ def main() -> None:
 
 
 def _costs(estimator: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    from scamp_service.sizing.plan_search import Missing
     from placement.planning.step_seconds import predicted_step
+    from scamp_service.sizing.plan_search import Missing
 
     devices, speed, split = cluster(), kind(), kind(is_split=True)
 

@@ -19,11 +19,11 @@ from placement.exact.uneven_plans import best_uneven
 from placement.model import Cluster
 from placement.option import Known, Option
 from placement.planning.question import Question
+from placement.planning.step_seconds import comparable_step
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.cluster_file import NamedCluster
 from scamp_service.sizing.estimate import Estimator
 from scamp_service.sizing.estimated import Estimate
-from placement.planning.step_seconds import comparable_step
 
 REFUSED = "trace"
 """Why ranks cannot train a plan whose trace was refused."""

@@ -15,8 +15,8 @@ from estimators.peaks.units import Unit
 from estimators.profile import ModelProfile
 from placement.option import Known, NoPlan, Option
 from placement.planning.answers import ChosenPlan
-from scamp_service.model import Json
 from placement.planning.step_seconds import PredictedStep, predicted_step
+from scamp_service.model import Json
 from scamp_service.study.values import shown_value
 
 ANY_MIB = 2**40

@@ -25,10 +25,10 @@ from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.learned import choose_learned
 from placement.planning.planner import choose
 from placement.planning.question import Question
+from placement.planning.step_seconds import pipeline_step, predicted_step, with_memory
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Choice, Json, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
-from placement.planning.step_seconds import pipeline_step, predicted_step, with_memory
 from scamp_service.sizing.tracing.trace_process import Interrupted, TraceFailed, TraceProcess
 from scamp_service.sizing.tracing.traces import Blobs, Tracer
 from scamp_service.study.spec import TRACE_SECONDS

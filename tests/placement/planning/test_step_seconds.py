@@ -19,7 +19,6 @@ from estimators.profile import ModelProfile
 from estimators.work import Collectives, StepWork, Work, WorkCounter
 from placement.option import Option
 from placement.pipelining.timeline import PipelineStep
-from scamp_service.sizing.sizer import pipeline_json, timed
 from placement.planning.step_seconds import (
     comparable_step,
     pipeline_step,
@@ -27,6 +26,7 @@ from placement.planning.step_seconds import (
     predicted_step_seconds,
     with_memory,
 )
+from scamp_service.sizing.sizer import pipeline_json, timed
 from tests.values import prediction, sized
 
 

@@ -18,12 +18,12 @@ from estimators.devices.kind import FLOP_COUNTER, DeviceKind, Figure, Rate
 from estimators.model import MIB, Plan, Prediction
 from placement.exact.plan_words import ways_in_words
 from placement.option import Option
+from placement.planning.step_seconds import comparable_step, predicted_step_seconds
 from placement.pricing.unit_costs import ModelCosts
 from scamp_service.cli.plan_json import comparison_json
 from scamp_service.cli.tables.plan import footnotes, picture, reason, shortage
 from scamp_service.sizing.comparison import Comparison, compare
 from scamp_service.sizing.estimate import Estimator, devices
-from placement.planning.step_seconds import comparable_step, predicted_step_seconds
 from scamp_service.sizing.tracing.trace_pool import TracePool
 
 SMALL = {"depth": 4, "width": 64, "heads": 4, "batch": 4}
