@@ -126,7 +126,7 @@ def candidates() -> Iterator[Mapping[str, Any]]:
 
 
 def main() -> None:
-    """Trace the candidates that the table, or the file that is given, does not have yet, and write the costs of each."""
+    """Trace the candidates that the table (or a given file) does not have yet, and write the costs of each."""
     from scamp_service.settings import Settings
     from scamp_service.sizing.estimate import Estimator
 
