@@ -28,7 +28,7 @@ class Lease:
     """
 
     holder: str  # empty: nobody
-    epoch: int  # grows with each new holder
+    term: int  # number of the leader's term, as in Raft: one more for each new holder
     renewals: int  # grows while the holder lives
 
 

@@ -44,24 +44,24 @@ class Case:
 
 MUTANTS = (
     Case(
-        "epoch: writes of a deposed leader are accepted",
+        "term: writes of a deposed leader are accepted",
         f"{STORE}/writes/transactions.py",
         "if self._fence and connection",
         "if False and connection",
         ("tests/scamp_service/store", *SIMULATED),
     ),
     Case(
-        "epoch: a new holder has the epoch of the old one",
+        "term: a new holder has the term of the old one",
         f"{STORE}/statements.py",
-        "epoch=_L.c.epoch + 1",
-        "epoch=_L.c.epoch",
+        "term=_L.c.term + 1",
+        "term=_L.c.term",
         ("tests/scamp_service/store",),
     ),
     Case(
-        "epoch: ranks obey a controller that was replaced",
+        "term: ranks obey a controller that was replaced",
         f"{CLUSTER}/worker/rank.py",
-        "if epoch < self._epoch:",
-        "if epoch < 0:",
+        "if term < self._term:",
+        "if term < 0:",
         ("tests/scamp_service/cluster/worker/test_rank.py",),
     ),
     Case(
@@ -114,9 +114,9 @@ MUTANTS = (
         ("tests/scamp_service/control/decide", *SIMULATED),
     ),
     Case(
-        "epoch: a rank that a deposed controller starts obeys it",
+        "term: a rank that a deposed controller starts obeys it",
         f"{CLUSTER}/worker/rank.py",
-        "if lease is not None and lease.epoch > epoch:",
+        "if lease is not None and lease.term > term:",
         "if False and lease is not None:",
         ("tests/scamp_service/cluster/worker/test_rank.py",),
     ),

@@ -48,7 +48,7 @@ class Result:
     duplicated: int
     oversubscribed: int
     stuck: int
-    reigns: int
+    terms: int
     crashes: int
     pauses: int
     why: str = ""
@@ -60,7 +60,7 @@ class Result:
 
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
-        return [str(one) for one in (self.seeds, self.failed, self.reigns, self.crashes, self.pauses)]
+        return [str(one) for one in (self.seeds, self.failed, self.terms, self.crashes, self.pauses)]
 
 
 def measure(case: Case, seconds: float) -> Result:
@@ -74,8 +74,8 @@ def measure(case: Case, seconds: float) -> Result:
         except AssertionError as error:
             found[kind_of(str(error))] += 1
             why = why or str(error).splitlines()[0]
-        found.update(reigns=simulation.world.epoch, crashes=simulation.num_crashes, pauses=simulation.num_pauses)
-    counts = {name: found[name] for name in (*KINDS, "reigns", "crashes", "pauses")}
+        found.update(terms=simulation.world.term, crashes=simulation.num_crashes, pauses=simulation.num_pauses)
+    counts = {name: found[name] for name in (*KINDS, "terms", "crashes", "pauses")}
     return Result(seeds=case.num, **counts, why=why)
 
 

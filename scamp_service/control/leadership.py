@@ -1,8 +1,8 @@
 """Decides which of several controllers leads, by a lease in the database, without comparing any clocks.
 
 The leader renews its lease, which changes a counter. A standby that sees no change for ``seconds`` of its own clock
-takes the lease, which changes the ``epoch``. So neither a jump of a clock nor clocks that differ can make two leaders.
-Each write of a leader names its epoch and is refused once there is a newer one (``Store.fenced``), and so is each call
+takes the lease, which raises the ``term``. So neither a jump of a clock nor clocks that differ can make two leaders.
+Each write of a leader names its term and is refused once there is a newer one (``Store.fenced``), and so is each call
 to a rank.
 """
 
@@ -26,7 +26,7 @@ from scamp_service.store.store import Store
 RENEWALS = 10
 """Times that a leader renews its lease while a standby waits for it to lapse."""
 FAILED_BEGINNINGS = 3
-"""Beginnings of a reign that may fail in a row before another controller gets its turn."""
+"""Beginnings of a term that may fail in a row before another controller gets its turn."""
 
 
 class Leadership:
@@ -108,8 +108,8 @@ class Leadership:
             self._renewed = now
 
 
-class Reign(Protocol):
-    """The work of a process while it leads."""
+class Leader(Protocol):
+    """Everything that a process does while it leads, from one election to the next."""
 
     def tick(self) -> None:
         """Run one cycle. Raises ``Deposed`` once another controller leads."""
@@ -124,21 +124,21 @@ class Reign(Protocol):
         ...
 
 
-class Elected:
+class LeaderElection:
     """Runs one cycle per ``tick`` while this process leads; otherwise it stands by.
 
-    ``begin`` is called after each election with the new lease, so nothing that it makes knows of an earlier reign.
+    ``begin`` is called after each election with the new lease, so nothing that it makes knows of an earlier term.
     """
 
-    def __init__(self, leadership: Leadership, begin: Callable[[Lease], Reign]) -> None:
+    def __init__(self, leadership: Leadership, begin: Callable[[Lease], Leader]) -> None:
         self._leadership, self._begin = leadership, begin
-        self._reign: tuple[int, Reign] | None = None
+        self._leader: tuple[int, Leader] | None = None
         self._num_failed = 0  # beginnings in a row
 
     @property
     def leads(self) -> bool:
         """Whether this process has led in the last cycle."""
-        return self._reign is not None
+        return self._leader is not None
 
     def tick(self) -> None:
         """Take part in the election; run one cycle if it is won. Raises ``Unavailable``, and any error of a beginning.
@@ -146,21 +146,21 @@ class Elected:
         A controller that cannot begin ``FAILED_BEGINNINGS`` times in a row lets another one lead.
         """
         lease = self._leadership.keep()
-        if self._reign is not None and (lease is None or lease.epoch != self._reign[0]):
+        if self._leader is not None and (lease is None or lease.term != self._leader[0]):
             self.close()
         if lease is None:
             return
-        if self._reign is None:
-            self._reign = lease.epoch, self._begun(lease)
+        if self._leader is None:
+            self._leader = lease.term, self._begun(lease)
         try:
-            self._reign[1].tick()
+            self._leader[1].tick()
         except Deposed:
             self._leadership.step_down()
             self.close()
 
-    def _begun(self, lease: Lease) -> Reign:
+    def _begun(self, lease: Lease) -> Leader:
         try:
-            reign = self._begin(lease)
+            leader = self._begin(lease)
         except Exception:
             self._num_failed += 1
             if self._num_failed >= FAILED_BEGINNINGS:
@@ -169,19 +169,19 @@ class Elected:
                     self._num_failed = 0
             raise
         self._num_failed = 0
-        return reign
+        return leader
 
     def close(self) -> None:
-        """Let go of what this reign started, if there is one; it continues without us."""
-        reign, self._reign = self._reign, None
-        if reign is not None:
-            reign[1].close()
+        """Let go of what this leader started, if this process leads; it continues without us."""
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            leader[1].close()
 
     def end(self) -> None:
-        """End what this reign started, if there is one."""
-        reign, self._reign = self._reign, None
-        if reign is not None:
-            reign[1].end()
+        """End what this leader started, if this process leads."""
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            leader[1].end()
 
 
 def own_name() -> str:

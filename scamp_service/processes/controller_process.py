@@ -25,7 +25,7 @@ from scamp_service.cluster.driver.ray_executor import RayExecutor
 from scamp_service.cluster.local.local_ray import START_SECONDS, LocalRay, check_account
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.controller import Controller
-from scamp_service.control.leadership import Elected, Leadership
+from scamp_service.control.leadership import LeaderElection, Leadership
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.files import keep_private
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
@@ -222,11 +222,11 @@ def controlling(
         leadership = Leadership(store, settings.lease_seconds)
         stack.callback(leadership.resign)
         keeper = stack.enter_context(Keeper(leadership, settings.lease_seconds))
-        elected = Elected(
-            leadership, lambda lease: _Reign(settings, store, sizer, remover, calibrator, leadership, lease, news)
+        election = LeaderElection(
+            leadership, lambda lease: _Leader(settings, store, sizer, remover, calibrator, leadership, lease, news)
         )
-        stack.callback(elected.close if outlives else elected.end)  # first of all, while the keeper renews the lease
-        cycles = Cycles(elected)
+        stack.callback(election.close if outlives else election.end)  # first of all, while the keeper renews the lease
+        cycles = Cycles(election)
 
         def tick() -> None:
             keeper.turns()  # also while cycles pause: to be restarted would not help
@@ -235,8 +235,8 @@ def controlling(
         yield tick
 
 
-class _Reign:
-    """The controller and the executor of one epoch."""
+class _Leader:
+    """The controller and the executor of one term."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class _Reign:
             settings.url,
             settings.checkpoints,
             identity=store.identity(),
-            epoch=lease.epoch,
+            term=lease.term,
             may_act=leadership.is_certain,
             has_news=news.tell,
         )

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from scamp_service.control.leadership import Elected
+from scamp_service.control.leadership import LeaderElection
 from scamp_service.errors import Refused, Unavailable
 
 log = logging.getLogger("scamp.local")
@@ -24,8 +24,8 @@ LOGGED_AGAIN_SECONDS = 60.0
 class Cycles:
     """Runs at most one cycle per call of ``run``. ``clock`` is monotonic."""
 
-    def __init__(self, elected: Elected, clock: Callable[[], float] = time.monotonic) -> None:
-        self._elected, self._clock = elected, clock
+    def __init__(self, election: LeaderElection, clock: Callable[[], float] = time.monotonic) -> None:
+        self._election, self._clock = election, clock
         self._has_led = False
         self._pause = 0.0
         self._resumes_at = clock()
@@ -39,16 +39,16 @@ class Cycles:
         if self._clock() < self._resumes_at:
             return
         try:
-            self._elected.tick()
+            self._election.tick()
             self._pause = 0.0
         except Exception as error:
             # An error in the first cycle counts as a later one: the ranks that were found would end with this process.
-            if isinstance(error, Refused) or not (self._has_led or self._elected.leads):
+            if isinstance(error, Refused) or not (self._has_led or self._election.leads):
                 raise
             self._pause = min(LONGEST_PAUSE_SECONDS, max(FIRST_PAUSE_SECONDS, 2 * self._pause))
             self._resumes_at = self._clock() + self._pause
             self._log(error)
-        self._has_led = self._has_led or self._elected.leads
+        self._has_led = self._has_led or self._election.leads
 
     def _log(self, error: Exception) -> None:
         words, now = f"{type(error).__name__}: {error}", self._clock()

@@ -112,7 +112,7 @@ class Sweeper:
 
     def _gone(self, paths: Sequence[Path]) -> Iterator[None]:
         """Remove ``paths`` in the remover's thread; ends once they are gone."""
-        while self._remover.is_busy():  # with what an interrupted round, or an earlier reign, has begun
+        while self._remover.is_busy():  # with what an interrupted round, or an earlier term, has begun
             yield
         self._remover.begin(paths)
         while self._remover.is_busy():

@@ -241,7 +241,7 @@ CHANGED_SINCE = (
 LAST_EVENT = select(func.max(schema.events.c.id))
 CLUSTER = select(schema.cluster.c.state, schema.cluster.c.confirmed_at)
 _of_lease = schema.leases.c.name == bindparam("name")
-LEASE = select(*(schema.leases.c[name] for name in ("holder", "epoch", "renewals"))).where(_of_lease)
+LEASE = select(*(schema.leases.c[name] for name in ("holder", "term", "renewals"))).where(_of_lease)
 LEASE_RENEWED_AT = select(schema.leases.c.renewed_at).where(_of_lease, schema.leases.c.holder != "")
 CLOCK = select(sa.extract("epoch", func.clock_timestamp()))
 """The clock of PostgreSQL."""

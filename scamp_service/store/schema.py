@@ -23,7 +23,7 @@ from estimators.model import Plan, Prediction
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Choice
 
-REVISION = "0022"
+REVISION = "0023"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -476,7 +476,7 @@ leases = Table(
     metadata,
     Column("name", sa.String(100), primary_key=True),
     Column("holder", Text, nullable=False),
-    Column("epoch", sa.BigInteger, nullable=False),
+    Column("term", sa.BigInteger, nullable=False),
     Column("renewals", sa.BigInteger, nullable=False),
     Column("renewed_at", Real, nullable=False),
 )

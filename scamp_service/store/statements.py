@@ -197,17 +197,17 @@ INSERT_TRIAL_EVENT = INSERT_EVENT.values(
 )
 
 _L = schema.leases
-_of_lease = sa.and_(_L.c.name == bindparam("_name"), _L.c.epoch == bindparam("_epoch"))
+_of_lease = sa.and_(_L.c.name == bindparam("_name"), _L.c.term == bindparam("_term"))
 _held = sa.and_(_of_lease, _L.c.holder == bindparam("_holder"))
 _of_seen = sa.and_(_of_lease, _L.c.renewals == bindparam("_renewals"))
 _renewed_at: dict[str, Any] = {"renewed_at": bindparam("_now")}
 
 TAKE_LEASE = sa.update(_L).where(_of_seen)
-TAKE_LEASE = TAKE_LEASE.values(holder=bindparam("_taker"), epoch=_L.c.epoch + 1, renewals=0, **_renewed_at)
-TAKE_LEASE = TAKE_LEASE.returning(_L.c.epoch)
+TAKE_LEASE = TAKE_LEASE.values(holder=bindparam("_taker"), term=_L.c.term + 1, renewals=0, **_renewed_at)
+TAKE_LEASE = TAKE_LEASE.returning(_L.c.term)
 RENEW_LEASE = sa.update(_L).where(_held).values(renewals=_L.c.renewals + 1, **_renewed_at).returning(_L.c.renewals)
 RELEASE_LEASE = sa.update(_L).where(_held).values(holder="")
-HOLDS_LEASE = select(_L.c.epoch).where(_held).with_for_update(read=True)
+HOLDS_LEASE = select(_L.c.term).where(_held).with_for_update(read=True)
 """On PostgreSQL nobody can take the lease before this transaction has ended. SQLite has one writer anyway."""
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scamp_service.control.controller import Controller
-from scamp_service.control.leadership import Elected, Leadership, Reign
+from scamp_service.control.leadership import Leader, LeaderElection, Leadership
 from scamp_service.errors import Unavailable
 from scamp_service.model import Lease
 from scamp_service.store.store import Store
@@ -79,7 +79,7 @@ class ControllerProcess:
             wall_clock=simulation.world.wall_clock,
             is_gone=lambda holder: False,
         )
-        self.elected = Elected(leadership, self.begin)
+        self.election = LeaderElection(leadership, self.begin)
 
     @property
     def due(self) -> list[float]:
@@ -87,11 +87,11 @@ class ControllerProcess:
         answers = [*self.sizer.pending.values(), *self.proposer.pending.values()]
         return [self.starts_at, self.continues_at, *(ready for ready, *_ in answers)]
 
-    def begin(self, lease: Lease) -> Reign:
+    def begin(self, lease: Lease) -> Leader:
         """Run the real controller on the fenced store; a lost race for the lease must not show anywhere."""
         simulation = self.simulation
         fenced: Any = UnreliableProxy(simulation.fence(lease), WRITES, self)
-        executor: Any = UnreliableProxy(SimulatedExecutor(simulation.world, lease.epoch), CALLS, self)
+        executor: Any = UnreliableProxy(SimulatedExecutor(simulation.world, lease.term), CALLS, self)
         self.proposer = SimulatedProposer(simulation.clock, simulation.rng, simulation.faults.slow_sampler)
         proposer: Any = UnreliableProxy(self.proposer, QUESTIONS, self)
         controller = Controller(
@@ -103,7 +103,7 @@ class ControllerProcess:
             monotonic=simulation.clock,
             new_token=simulation.new_token,
         )
-        return SimulatedReign(controller)
+        return SimulatedLeader(controller)
 
     def tick(self) -> None:
         """One cycle, unless the process is dead or stands still."""
@@ -112,8 +112,8 @@ class ControllerProcess:
         simulation = self.simulation
         acts, now = simulation.num_acts, simulation.clock.now
         try:
-            self.elected.tick()
-            if self.elected.leads:
+            self.election.tick()
+            if self.election.leads:
                 simulation.is_quiet = (simulation.num_acts, simulation.clock.now) == (acts, now)
         except Unavailable:
             return
@@ -146,7 +146,7 @@ class ControllerProcess:
 
 
 @dataclass
-class SimulatedReign:
+class SimulatedLeader:
     controller: Controller
 
     def tick(self) -> None:

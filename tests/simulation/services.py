@@ -25,11 +25,11 @@ from tests.simulation.world import World
 
 
 class SimulatedExecutor:
-    """Implements ``Executor`` for one reign: what it knows of gangs, it has heard from their ranks."""
+    """Implements ``Executor`` for one term: what it knows of gangs, it has heard from their ranks."""
 
-    def __init__(self, world: World, epoch: int) -> None:
-        self.world, self.epoch = world, epoch
-        world.epoch = max(world.epoch, epoch)
+    def __init__(self, world: World, term: int) -> None:
+        self.world, self.term = world, term
+        world.term = max(world.term, term)
         now, rng = world.clock.now, world.rng
         is_silent = {key: rng.random() < world.faults.silent_rank for key in world.gangs_by_key}
         self.heard = {key: now + (rng.uniform(0.0, 60.0) if is_silent[key] else 0.0) for key in world.gangs_by_key}
@@ -57,11 +57,11 @@ class SimulatedExecutor:
         return dict.fromkeys(self.silent(), "a rank does not answer")
 
     def launch(self, order: Order) -> None:
-        if self.epoch == self.world.epoch:
+        if self.term == self.world.term:
             self.world.launch(order)
 
     def stop(self, key: str) -> None:
-        if self.epoch == self.world.epoch:
+        if self.term == self.world.term:
             self.world.stop(key)
 
     def _unheard(self) -> set[str]:

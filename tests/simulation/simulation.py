@@ -150,7 +150,7 @@ class Simulation:
         self.is_quiet = False
         processes = self.rng.sample(self.controllers, len(self.controllers))
         if self.step_seconds > TICK_SECONDS:
-            processes.sort(key=lambda process: not process.elected.leads)
+            processes.sort(key=lambda process: not process.election.leads)
         for process in processes:
             process.tick()
         self.check_ledger()
@@ -187,7 +187,7 @@ class Simulation:
         where, devices = f"seed {self.seed}, trial {trial.id}", len(self.world.devices)
         assert trial.state in (TrialState.COMPLETED, TrialState.PRUNED, TrialState.INFEASIBLE), f"{where}: {trial}"
         # A controller that begins believes the wall clock: how long does the study wait for nodes that join?
-        is_misled = self.world.has_jumped and self.world.epoch > 1
+        is_misled = self.world.has_jumped and self.world.term > 1
         attempts = self.store.attempts(trial.id)
         ran_out = bool(attempts) and attempts[-1].outcome is Outcome.OUT_OF_MEMORY
         returns = trial.plan is not None and not ran_out  # the devices of its plan are waited for

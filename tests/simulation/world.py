@@ -65,7 +65,7 @@ class World:
             self.after(rng.uniform(1.0, JOIN_SECONDS), self.absent.clear)
         if self._happens(faults.shrink):
             self.after(rng.uniform(60.0, 90.0), lambda: self._leave(self.devices[-1]))
-        self.epoch = 0
+        self.term = 0
         self.outage_until = 0.0
         self.jumped, self.has_jumped = 0.0, False
 

@@ -45,12 +45,12 @@ class RankActors:
         calls: Calls,
         *,
         node_id: str,
-        epoch: int,
+        term: int,
         may_act: Callable[[], bool],
     ) -> None:
         """``create`` makes the actor of a rank with a name on a device; ``node_id`` is this node."""
         self._states, self._create, self._calls = states, create, calls
-        self._node_id, self._epoch, self._may_act = node_id, epoch, may_act
+        self._node_id, self._term, self._may_act = node_id, term, may_act
         self._actors: dict[str, Any] = {}
         self._to_do: deque[Instruction] = deque()  # an error leaves the rest for the next event
 
@@ -87,9 +87,9 @@ class RankActors:
             case instructions.JoinAttempt(name, key):
                 self._calls.expect(self._actors[name].join.remote(key), Call.RUN, name)
             case instructions.StopAttempt(name, key):
-                self._actors[name].stop.remote(key, self._epoch)
+                self._actors[name].stop.remote(key, self._term)
             case instructions.AskStatus(name):
-                self._calls.expect(self._actors[name].status.remote(self._epoch), Call.STATUS, name)
+                self._calls.expect(self._actors[name].status.remote(self._term), Call.STATUS, name)
             case instructions.HoldCall(name):
                 self._calls.expect(self._actors[name].hold.remote(HOLD_SECONDS), Call.HOLD, name)
             case instructions.FindProcess(name):
@@ -117,9 +117,9 @@ class RankActors:
         rendezvous = None
         if run.host is not None:
             first = self._actors[run.names[0]]
-            rendezvous = first.rendezvous.remote(run.order.key, len(run.names), run.host, self._epoch)
+            rendezvous = first.rendezvous.remote(run.order.key, len(run.names), run.host, self._term)
         for number, name in enumerate(run.names):
-            ref = self._actors[name].run.remote(run.order, number, rendezvous, self._epoch)
+            ref = self._actors[name].run.remote(run.order, number, rendezvous, self._term)
             self._calls.expect(ref, Call.RUN, name)
 
     def _find_process(self, name: str) -> None:

@@ -54,20 +54,20 @@ class RayExecutor:
         checkpoint_root: Path,
         *,
         identity: str,
-        epoch: int,
+        term: int,
         may_act: Callable[[], bool] = lambda: True,
         has_news: Callable[[], None] = lambda: None,
         lease_seconds: float = 60.0,
     ) -> None:
         """Connect to ``settings.ray_address`` and take over the living ranks. Raises ``Unavailable`` or ``Refused``.
 
-        ``identity`` is the name of the study database, ``epoch`` that of the controller's lease. Ranks are started and
+        ``identity`` is the name of the study database, ``term`` that of the controller's lease. Ranks are started and
         ended only while ``may_act()``, which says that no other controller can lead now. ``has_news`` is called, in any
         thread, when a rank has answered.
         """
         self._settings, self._store_url, self._lease_seconds = settings, store_url, lease_seconds
         self._folders = Folders.of_controller(settings, checkpoint_root)
-        self._identity, self._namespace, self._epoch, self._may_act = identity, namespace_of(identity), epoch, may_act
+        self._identity, self._namespace, self._term, self._may_act = identity, namespace_of(identity), term, may_act
         self._has_news = has_news
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -104,7 +104,7 @@ class RayExecutor:
             self._create,
             self._calls,
             node_id=self._node_id,
-            epoch=self._epoch,
+            term=self._term,
             may_act=self._may_act,
         )
         self._adopt()
@@ -264,7 +264,7 @@ class RayExecutor:
             self._lease_seconds,
             MAX_ATTEMPTS,
             self._namespace,
-            self._epoch,
+            self._term,
             self._settings.pass_environment,
         )
 

@@ -39,7 +39,7 @@ Calls of controllers that have died stay in the other group until their attempt 
 class Rank:
     """A rank process, as a detached Ray actor with several threads, because ``run``, ``join`` and ``hold`` block.
 
-    Controllers name their epoch, which only grows. Orders of an earlier one than the newest known raise ``Deposed``.
+    Controllers name their term, which only grows. Orders of an earlier one than the newest known raise ``Deposed``.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Rank:
         lease_seconds: float,
         max_attempts: int,
         namespace: str,
-        epoch: int,
+        term: int,
         pass_environment: str = "",
     ) -> None:
         """Load torch and wait for the sink, which is found in ``namespace``.
@@ -56,7 +56,7 @@ class Rank:
         ``folders`` are those of the controller's host. The process ends after ``max_attempts``, against leaks in
         libraries. ``pass_environment`` lists variables that users' code may read besides the usual ones; all others
         are removed from the process. Raises ``Deposed``, which ends the process, if the controller that made it, of
-        ``epoch``, has been replaced: the one that leads now may not know of this rank.
+        ``term``, has been replaced: the one that leads now may not know of this rank.
         """
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # by which NVML counts, too; CUDA would count the fastest first
         from workloads.cleaning.cleaner import Cleaner
@@ -76,13 +76,13 @@ class Rank:
         self._stopped: set[str] = set()
         self._server: tuple[str, Any, tuple[str, int]] | None = None
         self._reusable = True
-        self._epoch = epoch
+        self._term = term
         self._namespace = namespace
         began = time.monotonic()
         self._sink = SinkClient(namespace)
         lease: Lease | None = self._sink.ask("lease", give_up=lambda: time.monotonic() - began > lease_seconds)
-        if lease is not None and lease.epoch > epoch:
-            raise Deposed(f"the controller of epoch {lease.epoch} leads now; that of epoch {epoch} started this rank")
+        if lease is not None and lease.term > term:
+            raise Deposed(f"the controller of term {lease.term} leads now; that of term {term} started this rank")
         prepare_process()
         self._cleaner = Cleaner()
         self._silence = Silence(lease_seconds)
@@ -90,10 +90,10 @@ class Rank:
             threading.Thread(target=watch, daemon=True).start()
 
     @ray.method(concurrency_group=CONTROL)
-    def status(self, epoch: int) -> RankStatus:
-        """Reports the present activity of this process. It obeys no controller of an earlier ``epoch`` any more."""
+    def status(self, term: int) -> RankStatus:
+        """Reports the present activity of this process. It obeys no controller of an earlier ``term`` any more."""
         with self._changed:
-            self._obey(epoch)
+            self._obey(term)
             now = self._current
             if now is None or self._thread is None:
                 return RankStatus(Process.own(), "", 0, 0, self._reusable, source_hash(), self._code)
@@ -107,20 +107,20 @@ class Rank:
         time.sleep(seconds)
 
     @ray.method(concurrency_group=CONTROL)
-    def rendezvous(self, key: str, world: int, host: str, epoch: int) -> tuple[str, int]:
+    def rendezvous(self, key: str, world: int, host: str, term: int) -> tuple[str, int]:
         """(host, port) of the gang's store, asked of rank 0. The store already listens, so the port cannot be taken."""
         from workloads.training.rendezvous import listen
 
         with self._changed:
-            self._obey(epoch)
+            self._obey(term)
             if self._server is None or self._server[0] != key:
                 self._server = (key, *listen(host, world))
             return self._server[2]
 
-    def run(self, order: Order, rank: int, rendezvous: tuple[str, int] | None, epoch: int) -> Ended:
+    def run(self, order: Order, rank: int, rendezvous: tuple[str, int] | None, term: int) -> Ended:
         """Train, and return when the attempt has ended on this rank. A repeated call waits for the first one."""
         with self._changed:
-            self._obey(epoch)
+            self._obey(term)
             if self._current is None and order.key not in self._ended:
                 assert self._reusable, "this rank is about to end"
                 assert self._code in (None, order.candidate.code), "this rank has run another archive of user code"
@@ -139,10 +139,10 @@ class Rank:
             return self._ended.get(key, Ended(None, "the attempt never began on this rank", self._reusable))
 
     @ray.method(concurrency_group=CONTROL)
-    def stop(self, key: str, epoch: int) -> None:
+    def stop(self, key: str, term: int) -> None:
         """Ask the attempt to stop after its current step."""
         with self._changed:
-            self._obey(epoch)
+            self._obey(term)
             self._stopped.add(key)
             if self._current is not None and self._current.order.key == key:
                 self._current.stop()
@@ -178,10 +178,10 @@ class Rank:
 
     # --- who leads ---------------------------------------------------------------------------------------------------
 
-    def _obey(self, epoch: int) -> None:
-        if epoch < self._epoch:
-            raise Deposed(f"the controller of epoch {self._epoch} leads now")
-        self._epoch = epoch
+    def _obey(self, term: int) -> None:
+        if term < self._term:
+            raise Deposed(f"the controller of term {self._term} leads now")
+        self._term = term
 
     def _watch_lease(self) -> None:
         """End this process when nobody leads any more."""

@@ -19,12 +19,12 @@ class Leases(Transactions):
         """Make ``holder`` the holder of a lease, unless it was taken or renewed since it was ``seen``: then None."""
         with self._database.write() as connection:
             if seen is None:
-                row = {"name": name, "holder": holder, "epoch": 1, "renewals": 0, "renewed_at": now}
-                epoch = connection.execute(self._insert_new(schema.leases, "name", returns="epoch"), row).scalar()
+                row = {"name": name, "holder": holder, "term": 1, "renewals": 0, "renewed_at": now}
+                term = connection.execute(self._insert_new(schema.leases, "name", returns="term"), row).scalar()
             else:
-                given = {"_name": name, "_epoch": seen.epoch, "_renewals": seen.renewals}
-                epoch = connection.execute(sql.TAKE_LEASE, {**given, "_taker": holder, "_now": now}).scalar()
-        return Lease(holder, epoch, 0) if epoch is not None else None
+                given = {"_name": name, "_term": seen.term, "_renewals": seen.renewals}
+                term = connection.execute(sql.TAKE_LEASE, {**given, "_taker": holder, "_now": now}).scalar()
+        return Lease(holder, term, 0) if term is not None else None
 
     def renew_lease(self, name: str, lease: Lease, *, now: float) -> Lease | None:
         """The lease, renewed; None if its holder has lost it."""
@@ -45,4 +45,4 @@ class Leases(Transactions):
 
 
 def _held(name: str, lease: Lease) -> dict[str, Any]:
-    return {"_name": name, "_epoch": lease.epoch, "_holder": lease.holder}
+    return {"_name": name, "_term": lease.term, "_holder": lease.holder}

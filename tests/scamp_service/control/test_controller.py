@@ -49,7 +49,7 @@ def check(seeds: range) -> None:
         simulation.run()
         crashes += simulation.num_crashes
         pauses += simulation.num_pauses
-        takeovers += simulation.world.epoch
+        takeovers += simulation.world.term
     assert min(crashes, pauses, takeovers) > len(seeds), "the faults must happen, or this proves nothing"
 
 
@@ -195,7 +195,7 @@ def test_a_rank_that_answers_while_the_snapshot_is_read_is_not_taken_for_gone() 
     world, store = simulation.world, simulation.store
     while not world.gangs_by_key:
         simulation.cycle()
-    executor = AnswersWhileItIsRead(world, world.epoch)
+    executor = AnswersWhileItIsRead(world, world.term)
     executor.heard = dict.fromkeys(world.gangs_by_key, world.clock.now + 1.0)
     sizer, proposer = SimulatedSizer(simulation.clock, simulation.rng), SimulatedProposer(simulation.clock, world.rng)
     snapshot = controller.Controller(store, executor, sizer, proposer, clock=world.wall_clock).find()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from scamp_service.control.leadership import FAILED_BEGINNINGS, Elected, Leadership, own_name, process_is_gone
+from scamp_service.control.leadership import FAILED_BEGINNINGS, LeaderElection, Leadership, own_name, process_is_gone
 from scamp_service.errors import Deposed
 from scamp_service.lifecycle import CONTROLLER_LEASE
 from scamp_service.model import Lease
@@ -104,9 +104,9 @@ def test_the_name_of_a_process_says_whether_it_is_gone() -> None:
 
 @dataclass
 class Told:
-    """A reign that notes what happens to it."""
+    """A leader that notes what happens to it."""
 
-    epoch: int
+    term: int
     told: list[str] = field(default_factory=list)
     deposed: bool = False
 
@@ -122,37 +122,37 @@ class Told:
         self.told.append("end")
 
 
-def test_each_reign_begins_anew_and_is_let_go_when_another_takes_over(store: Store) -> None:
-    clock, reigns = Clock(), list[Told]()
+def test_each_term_begins_anew_and_is_let_go_when_another_takes_over(store: Store) -> None:
+    clock, leaders = Clock(), list[Told]()
 
     def begin(lease: Lease) -> Told:
-        reigns.append(Told(lease.epoch))
-        return reigns[-1]
+        leaders.append(Told(lease.term))
+        return leaders[-1]
 
-    elected = Elected(candidate(store, "a", clock), begin)
-    elected.tick()
-    elected.tick()
-    assert [(reign.epoch, reign.told) for reign in reigns] == [(1, ["tick", "tick"])] and elected.leads
+    election = LeaderElection(candidate(store, "a", clock), begin)
+    election.tick()
+    election.tick()
+    assert [(leader.term, leader.told) for leader in leaders] == [(1, ["tick", "tick"])] and election.leads
     seen = store.lease(CONTROLLER_LEASE)
     other = store.take_lease(CONTROLLER_LEASE, "b", seen, now=1.0)
     assert other is not None
     clock.now += 2
-    elected.tick()
-    assert reigns[0].told == ["tick", "tick", "close"] and not elected.leads
+    election.tick()
+    assert leaders[0].told == ["tick", "tick", "close"] and not election.leads
     store.release_lease(CONTROLLER_LEASE, other)
-    elected.tick()
-    assert reigns[1].epoch == 3 and reigns[1].told == ["tick"]
-    elected.end()
-    assert reigns[1].told == ["tick", "end"]
+    election.tick()
+    assert leaders[1].term == 3 and leaders[1].told == ["tick"]
+    election.end()
+    assert leaders[1].told == ["tick", "end"]
 
 
-def test_a_reign_that_is_told_of_another_leader_is_let_go_at_once(store: Store) -> None:
-    reign = Told(1)
-    elected = Elected(candidate(store, "a", Clock()), lambda lease: reign)
-    elected.tick()
-    reign.deposed = True
-    elected.tick()
-    assert reign.told == ["tick", "close"] and not elected.leads
+def test_a_leader_that_is_told_of_another_leader_is_let_go_at_once(store: Store) -> None:
+    leader = Told(1)
+    election = LeaderElection(candidate(store, "a", Clock()), lambda lease: leader)
+    election.tick()
+    leader.deposed = True
+    election.tick()
+    assert leader.told == ["tick", "close"] and not election.leads
 
 
 def test_a_controller_that_cannot_begin_lets_another_one_lead(store: Store) -> None:
@@ -161,23 +161,23 @@ def test_a_controller_that_cannot_begin_lets_another_one_lead(store: Store) -> N
     def begin(lease: Lease) -> Told:
         if not works:
             raise RuntimeError("Ray's GCS does not answer")
-        return Told(lease.epoch)
+        return Told(lease.term)
 
-    elected = Elected(candidate(store, "a", clock), begin)
+    election = LeaderElection(candidate(store, "a", clock), begin)
     for _ in range(FAILED_BEGINNINGS - 1):
         with pytest.raises(RuntimeError):
-            elected.tick()
+            election.tick()
         assert store.lease(CONTROLLER_LEASE) == Lease("a", 1, 0), "it tries again"
     with pytest.raises(RuntimeError):
-        elected.tick()
-    elected.tick()
-    assert store.lease(CONTROLLER_LEASE) == Lease("", 1, 0) and not elected.leads, "it is another one's turn"
+        election.tick()
+    election.tick()
+    assert store.lease(CONTROLLER_LEASE) == Lease("", 1, 0) and not election.leads, "it is another one's turn"
     works, clock.now = True, clock.now + 10.0
-    elected.tick()
-    assert store.lease(CONTROLLER_LEASE) == Lease("a", 2, 0) and elected.leads, "there is no other"
+    election.tick()
+    assert store.lease(CONTROLLER_LEASE) == Lease("a", 2, 0) and election.leads, "there is no other"
     clock.now += 2
-    elected.close()
+    election.close()
     works = False
     with pytest.raises(RuntimeError):
-        elected.tick()
+        election.tick()
     assert candidate(store, "b", clock).keep() is None, "beginnings that failed before one that did not do not count"

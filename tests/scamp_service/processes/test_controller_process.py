@@ -1,4 +1,4 @@
-"""The controller process without Ray: its reigns are played, or have an executor that does nothing."""
+"""The controller process without Ray: its leaders are played, or have an executor that does nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Nothing:
 
 
 class Failing:
-    """A reign whose first cycles fail, and which notes whether its ranks were ended."""
+    """A leader whose first cycles fail, and which notes whether its ranks were ended."""
 
     def __init__(self, num_failures: int) -> None:
         self.num_failures, self.num_cycles, self.ended = num_failures, 0, False
@@ -55,20 +55,20 @@ def store() -> Iterator[Store]:
 def test_an_error_in_its_first_cycle_ends_no_rank(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reign = Failing(num_failures=1)
+    leader = Failing(num_failures=1)
     monkeypatch.setattr(controller_process, "ProcessSizer", Nothing)
-    monkeypatch.setattr(controller_process, "_Reign", lambda *given: reign)
+    monkeypatch.setattr(controller_process, "_Leader", lambda *given: leader)
     with controlling(Settings(data_dir=tmp_path, ray_address="head:6379"), store, news=News()) as tick:
-        while reign.num_cycles < 2:
+        while leader.num_cycles < 2:
             tick()
-            assert not reign.ended
-    assert reign.ended, "they end with the process"
+            assert not leader.ended
+    assert leader.ended, "they end with the process"
 
 
 def test_the_lease_is_renewed_while_cycles_pause(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reign = Failing(num_failures=1)
+    leader = Failing(num_failures=1)
     monkeypatch.setattr(controller_process, "ProcessSizer", Nothing)
-    monkeypatch.setattr(controller_process, "_Reign", lambda *given: reign)
+    monkeypatch.setattr(controller_process, "_Leader", lambda *given: leader)
     monkeypatch.setattr(keeper, "STUCK_SECONDS", 0.1)
     monkeypatch.setattr(cycles, "LONGEST_PAUSE_SECONDS", 60.0)
     monkeypatch.setattr(cycles, "FIRST_PAUSE_SECONDS", 60.0)
@@ -79,7 +79,7 @@ def test_the_lease_is_renewed_while_cycles_pause(store: Store, tmp_path: Path, m
             assert time.monotonic() < deadline
             tick()
             time.sleep(0.01)
-    assert reign.num_cycles == 1
+    assert leader.num_cycles == 1
 
 
 def test_a_ray_where_nobody_listens_is_refused_before_a_study_is_made(tmp_path: Path) -> None:

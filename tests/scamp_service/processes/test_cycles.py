@@ -10,7 +10,7 @@ from scamp_service.errors import Refused, Unavailable
 from scamp_service.processes.cycles import Cycles
 
 
-class Elected:
+class LeaderElection:
     """A part in the election, with the error of its next cycles."""
 
     def __init__(self) -> None:
@@ -27,16 +27,16 @@ class Elected:
 class World:
     def __init__(self) -> None:
         self.now = 100.0
-        self.elected = Elected()
-        self.cycles = Cycles(self.elected, clock=lambda: self.now)  # type: ignore[arg-type]
+        self.election = LeaderElection()
+        self.cycles = Cycles(self.election, clock=lambda: self.now)  # type: ignore[arg-type]
 
     def live(self, seconds: float) -> int:
         """The number of cycles in so many seconds of a loop that turns ten times in each."""
-        before = self.elected.num_cycles
+        before = self.election.num_cycles
         for _ in range(round(seconds * 10)):
             self.now += 0.1
             self.cycles.run()
-        return self.elected.num_cycles - before
+        return self.election.num_cycles - before
 
 
 @pytest.fixture
@@ -44,43 +44,43 @@ def world() -> World:
     return World()
 
 
-def test_an_error_in_the_first_cycle_of_a_reign_is_survived(world: World) -> None:
-    world.elected.leads, world.elected.error = True, RuntimeError("PostgreSQL restarts in this second")
+def test_an_error_in_the_first_cycle_of_a_term_is_survived(world: World) -> None:
+    world.election.leads, world.election.error = True, RuntimeError("PostgreSQL restarts in this second")
     world.live(1)
-    world.elected.error = None
+    world.election.error = None
     assert world.live(10) > 50
 
 
 @pytest.mark.parametrize("error", [Unavailable("no database"), RuntimeError("a bug of ours")])
 def test_a_process_that_never_led_ends_with_its_error(world: World, error: Exception) -> None:
     world.live(1)
-    world.elected.error = error
+    world.election.error = error
     with pytest.raises(type(error)):
         world.live(1)
 
 
 def test_a_process_that_has_led_survives_errors_while_another_leads(world: World) -> None:
-    world.elected.leads = True
+    world.election.leads = True
     world.live(1)
-    world.elected.leads, world.elected.error = False, Unavailable("no database")
+    world.election.leads, world.election.error = False, Unavailable("no database")
     world.live(60)
 
 
 def test_a_refusal_ends_the_process(world: World) -> None:
-    world.elected.leads = True
+    world.election.leads = True
     world.live(1)
-    world.elected.error = Refused("the token is wrong")
+    world.election.error = Refused("the token is wrong")
     with pytest.raises(Refused):
         world.live(1)
 
 
 def test_pauses_between_failed_cycles_grow_to_seconds_and_end_with_the_first_success(world: World) -> None:
-    world.elected.leads = True
+    world.election.leads = True
     assert world.live(10) == pytest.approx(100, abs=1)
-    world.elected.error = RuntimeError("a bug of ours")
+    world.election.error = RuntimeError("a bug of ours")
     assert 5 <= world.live(10) <= 8
     assert 18 <= world.live(100) <= 21
-    world.elected.error = None
+    world.election.error = None
     world.live(5)
     assert world.live(10) == pytest.approx(100, abs=1)
 
@@ -88,7 +88,7 @@ def test_pauses_between_failed_cycles_grow_to_seconds_and_end_with_the_first_suc
 def test_an_error_that_stays_the_same_is_logged_once_a_minute_with_how_often_it_happened(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.elected.leads, world.elected.error = True, RuntimeError("a bug of ours")
+    world.election.leads, world.election.error = True, RuntimeError("a bug of ours")
     with caplog.at_level(logging.WARNING):
         num_cycles = world.live(3600)
     assert 59 <= len(caplog.records) <= 61
@@ -98,10 +98,10 @@ def test_an_error_that_stays_the_same_is_logged_once_a_minute_with_how_often_it_
 
 
 def test_another_error_is_logged_at_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.elected.leads, world.elected.error = True, Unavailable("no database")
+    world.election.leads, world.election.error = True, Unavailable("no database")
     with caplog.at_level(logging.WARNING):
         world.live(20)
-        world.elected.error = RuntimeError("a bug of ours")
+        world.election.error = RuntimeError("a bug of ours")
         world.live(20)
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
         "no database",

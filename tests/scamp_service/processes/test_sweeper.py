@@ -207,7 +207,7 @@ def test_a_folder_that_cannot_be_reached_holds_up_nothing_but_folders(
     monkeypatch.setattr(shutil, "rmtree", hang)
     store.delete_study(gone, now=1500.0)
     remover = Remover()
-    for _ in range(3):  # reigns of one process
+    for _ in range(3):  # terms of one process
         one = Sweep(store, settings, 1000.0 + 3 * DAY_SECONDS, remover)
         for _ in range(2):
             one.tick(50, hangs=True)

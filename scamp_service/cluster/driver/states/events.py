@@ -171,7 +171,7 @@ class CallUnavailable(_Answer):
 
 @dataclass(frozen=True, slots=True)
 class CallRefused(_Answer):
-    """The rank obeys the controller of a later epoch."""
+    """The rank obeys the controller of a later term."""
 
     call: Call
 

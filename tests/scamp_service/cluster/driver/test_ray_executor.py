@@ -54,7 +54,7 @@ class World:
         self.store = Store(self.settings.url)
         self.lease = self.store.take_lease(CONTROLLER_LEASE, "test", None, now=time.time())
         self.namespace = namespace_of(self.store.identity())
-        self.epoch, self.leads = 1, True
+        self.term, self.leads = 1, True
         self.ray = LocalRay(self.settings, data_dir)
         self.ray.start()
         self.settings = self.settings.model_copy(update={"ray_address": self.ray.address})
@@ -68,14 +68,14 @@ class World:
             self.settings.url,
             self.settings.data_dir / "checkpoints",
             identity=self.store.identity(),
-            epoch=self.epoch,
+            term=self.term,
             may_act=lambda: self.leads,
         )
 
     def reopen(self) -> None:
         """Another controller takes over, and has heard of every rank that answers."""
         self.executor.close()  # no effect if it has been closed
-        self.epoch += 1
+        self.term += 1
         self.executor = self.new_executor()
 
     def renew(self) -> None:
@@ -360,7 +360,7 @@ def test_ranks_do_not_obey_a_controller_that_was_replaced(world: World) -> None:
     world.reopen()
     world.until(lambda: not world.executor.silent(), "an answer of all ranks")
     with pytest.raises(Deposed):
-        ray.get(actor.stop.remote(order.key, world.epoch - 1))
+        ray.get(actor.stop.remote(order.key, world.term - 1))
     assert world.ended(order).outcome is Outcome.DONE
 
 
@@ -533,7 +533,7 @@ def test_calls_that_block_never_keep_a_rank_from_saying_how_it_is(world: World) 
     actor = world.actor(order)
     left_over = [actor.join.remote(order.key) for _ in range(40)]  # of controllers that have died
     time.sleep(0.5)
-    assert ray.get(actor.status.remote(world.epoch), timeout=5.0).key == order.key
+    assert ray.get(actor.status.remote(world.term), timeout=5.0).key == order.key
     world.executor.stop(order.key)
     world.ended(order, 10.0)
     assert {ended.outcome for ended in ray.get(left_over, timeout=10.0)} == {Outcome.STOPPED}
@@ -605,8 +605,8 @@ def test_a_node_whose_gpus_nvml_does_not_show_offers_none_and_says_so(world: Wor
 def lonely_rank(world: World, lease_seconds: float) -> tuple[Any, int]:
     """A rank that no executor knows, and its process id."""
     folders = Folders.of_controller(world.settings, world.settings.checkpoints)
-    actor = rank_class().options(num_cpus=0).remote(folders, lease_seconds, 10, world.namespace, world.epoch)
-    return actor, ray.get(actor.status.remote(world.epoch), timeout=60).process.pid
+    actor = rank_class().options(num_cpus=0).remote(folders, lease_seconds, 10, world.namespace, world.term)
+    return actor, ray.get(actor.status.remote(world.term), timeout=60).process.pid
 
 
 def until_gone(pid: int, seconds: float) -> None:

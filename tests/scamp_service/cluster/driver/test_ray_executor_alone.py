@@ -107,7 +107,7 @@ def begin(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayExe
     settings = Settings(ray_address="fake:1")
 
     def new(may_act: Callable[[], bool] = lambda: True) -> RayExecutor:
-        return RayExecutor(settings, "", settings.checkpoints, identity="mine", epoch=1, may_act=may_act)
+        return RayExecutor(settings, "", settings.checkpoints, identity="mine", term=1, may_act=may_act)
 
     return new
 

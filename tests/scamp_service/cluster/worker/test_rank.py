@@ -133,7 +133,7 @@ def test_a_rank_that_a_replaced_controller_starts_ends(
     new_rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SinkClient", lambda namespace: Answering(Lease("the next one", 2, 0)))
-    with pytest.raises(Deposed, match="epoch 2 leads now"):
+    with pytest.raises(Deposed, match="term 2 leads now"):
         new_rank(lambda *_: "done")
     monkeypatch.setattr(module, "SinkClient", lambda namespace: Answering(Lease("me", 1, 7)))
     rank = new_rank(lambda *_: "done")

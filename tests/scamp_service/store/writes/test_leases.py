@@ -16,12 +16,12 @@ from tests.scamp_service.store.trials import SPEC
 def test_a_lease_is_taken_from_what_was_seen_of_it_and_by_one_alone(store: Store) -> None:
     assert store.lease("c") is None
     first = store.take_lease("c", "a", None, now=1.0)
-    assert first == store.lease("c") == Lease("a", epoch=1, renewals=0)
+    assert first == store.lease("c") == Lease("a", term=1, renewals=0)
     assert store.take_lease("c", "b", None, now=1.0) is None
     renewed = store.renew_lease("c", first, now=2.0)
-    assert renewed == store.lease("c") == Lease("a", epoch=1, renewals=1)
+    assert renewed == store.lease("c") == Lease("a", term=1, renewals=1)
     assert store.take_lease("c", "b", first, now=3.0) is None, "it was renewed since it was seen"
-    assert store.take_lease("c", "b", renewed, now=3.0) == Lease("b", epoch=2, renewals=0)
+    assert store.take_lease("c", "b", renewed, now=3.0) == Lease("b", term=2, renewals=0)
     assert store.renew_lease("c", renewed, now=4.0) is None, "it has lost it"
     assert store.take_lease("other", "a", None, now=5.0)
 
@@ -33,9 +33,9 @@ def test_a_released_lease_has_no_holder_but_keeps_its_epoch(store: Store) -> Non
     assert store.lease("c") == first
     assert store.lease_age("c") == pytest.approx(time.time() - 1.0, abs=60.0)
     store.release_lease("c", first)
-    assert store.lease("c") == Lease("", epoch=1, renewals=0)
+    assert store.lease("c") == Lease("", term=1, renewals=0)
     assert store.lease_age("c") is None
-    assert store.take_lease("c", "b", store.lease("c"), now=2.0) == Lease("b", epoch=2, renewals=0)
+    assert store.take_lease("c", "b", store.lease("c"), now=2.0) == Lease("b", term=2, renewals=0)
 
 
 def test_of_many_who_want_a_lease_one_gets_it(store: Store) -> None:
