@@ -34,11 +34,11 @@ DEGREES = (1, 2, 4, 8)
 """Ranks of the shapes that a trial offers: pipelines over more than two nodes would take hours to trace."""
 KIND = "V100-16"
 NUM_NODES, PER_NODE = 8, 4
-NUM_CANDIDATES = 48
+NUM_CANDIDATES = 40
 SEED = 20230501
 """Seed of the candidates, which were drawn once, before any of them had been traced."""
-DEPTHS, WIDTHS = (6, 8, 12, 16, 24, 32, 40, 48), (512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048)
-"""Blocks and width, with 64 dimensions for each head: between GPT-2's smaller brothers and GPT-2 XL."""
+DEPTHS, WIDTHS = (6, 8, 12, 16, 24), (512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2304, 2560)
+"""Blocks and width, with 64 dimensions for each head: from half of GPT-2 to GPT-3 XL (Brown et al., 2020)."""
 PARAMETERS = (20e6, 1.6e9)
 """Fewest and most parameters of the blocks: 12 × depth × width². Those with more than about 0.9e9 need several GPUs."""
 CONTEXTS, BATCHES = (128, 256, 512, 1024), (8, 16, 32, 64)

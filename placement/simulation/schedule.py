@@ -95,6 +95,16 @@ class Schedule:
         return sum(run.end - run.arrived for run in self.runs) / len(self.runs) if self.runs else 0.0
 
     @property
+    def mean_wait(self) -> float:
+        """Mean seconds from a job's arrival to its start."""
+        return sum(run.start - run.arrived for run in self.runs) / len(self.runs) if self.runs else 0.0
+
+    def wait_at(self, quantile: float) -> float:
+        """Seconds that this share (0 to 1) of the jobs wait at most."""
+        waits = sorted(run.start - run.arrived for run in self.runs)
+        return waits[max(0, math.ceil(quantile * len(waits)) - 1)] if waits else 0.0
+
+    @property
     def communication_share(self) -> float:
         """Share (0 to 1) of the device-seconds in which ranks wait for communication."""
         held = [(len(run.devices) * (run.end - run.start), run.communication_share) for run in self.runs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,12 +15,19 @@ from scamp_service.errors import InvalidInput
 from scamp_service.sizing.candidates import code_of, read_study
 from scamp_service.study.parse import parse_study
 
+if TYPE_CHECKING:
+    from placement.model import Cluster
+    from scamp_service.simulation.traces import Replayed
+
 app = typer.Typer()
 
 
 @app.command()
 def simulate(
-    studies: Annotated[list[Path], typer.Argument(help="studies in YAML, all submitted at once", metavar="STUDY.yaml")],
+    studies: Annotated[
+        list[Path] | None, typer.Argument(help="studies in YAML, all submitted at once", metavar="[STUDY.yaml]...")
+    ] = None,
+    *,
     cluster: Annotated[
         str,
         typer.Option(
@@ -49,6 +56,19 @@ def simulate(
     ] = "",
     epoch_steps: Annotated[int | None, typer.Option(help="optimizer steps of an epoch", min=1)] = None,
     start_seconds: Annotated[float, typer.Option(help="seconds from launch until a gang trains", min=0.0)] = 1.0,
+    traces: Annotated[
+        str,
+        typer.Option(
+            help="instead of studies, the jobs of a GPU cluster: drawn like those of philly, helios or pai, or read "
+            "from a published job list",
+            metavar="NAME|FILE|DIR",
+        ),
+    ] = "",
+    jobs: Annotated[int, typer.Option(help="of a trace, the first so many", min=1)] = 1000,
+    load: Annotated[
+        float | None,
+        typer.Option(help="of a trace: work that arrives over what the cluster can do; a file keeps its times without"),
+    ] = None,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -57,13 +77,14 @@ def simulate(
 
     The controller, its decisions, samplers and stopping rules are those of a
     service. Candidates are traced and planned as in a study, and train for as
-    many seconds as is predicted. See docs/simulate.md.
+    many seconds as is predicted. With --traces, jobs of a GPU cluster run
+    instead, as wide and as long as its trace says. See docs/simulate.md.
     """
-    from placement.packing.policies import policy_named
     from scamp_service.cli.tables.simulation import as_table, footnotes
     from scamp_service.simulation.gantt import write_gantt
     from scamp_service.simulation.replay import Options, Submitted
     from scamp_service.simulation.replay import simulate as simulated
+    from scamp_service.simulation.traces import Replayed
     from scamp_service.sizing.cluster_file import cluster_named, read_cluster
     from scamp_service.sizing.user_workload import with_space
 
@@ -72,17 +93,20 @@ def simulate(
         raise InvalidInput(f"--gantt draws SVG or HTML: {gantt} must end with .svg or .html")
     is_file = cluster.endswith((".yaml", ".yml"))
     named = read_cluster(Path(cluster), settings) if is_file else cluster_named(cluster, settings)
+    names = _policies(policy or settings.policy)
+    if bool(traces) == bool(studies):
+        raise InvalidInput("name studies, or a trace of jobs with --traces, but not both")
+    if traces:
+        if gantt is not None:
+            raise InvalidInput("--gantt draws studies, not traces of jobs")
+        how = Replayed(jobs, seed, load, settings.max_gangs_per_device)
+        _replay_traces(traces, named.cluster, names, how, as_json=as_json)
+        return
     submitted = []
-    for file in studies:
+    for file in studies or ():
         spec = parse_study(read_study(file))
         code = code_of(file, spec, working_dir)
         submitted.append(Submitted(with_space(spec, code), code))
-    names = [one.strip() for one in (policy or settings.policy).split(",")]
-    for name in names:
-        try:
-            policy_named(name)
-        except ValueError as error:
-            raise InvalidInput(f"--policy: {error}") from None
     options = Options(
         settings.data_dir / "profiles",
         seed,
@@ -104,6 +128,38 @@ def simulate(
         out.print(line, style="dim", soft_wrap=True, markup=False)
     if gantt is not None:
         out.print(f"Gantt chart: {gantt}", markup=False, soft_wrap=True)
+
+
+def _policies(words: str) -> list[str]:
+    """The names of policies that are joined with commas. Raises ``InvalidInput`` for one that is not known."""
+    from placement.packing.policies import policy_named
+
+    names = [one.strip() for one in words.split(",")]
+    for name in names:
+        try:
+            policy_named(name)
+        except ValueError as error:
+            raise InvalidInput(f"--policy: {error}") from None
+    return names
+
+
+def _replay_traces(traces: str, cluster: Cluster, names: list[str], how: Replayed, *, as_json: bool) -> None:
+    """Replay a trace under each policy, and print the figures."""
+    from scamp_service.cli.tables.simulation import schedules_table
+    from scamp_service.simulation.traces import replay_trace, schedule_json, trace_jobs
+
+    if not cluster.devices:
+        raise InvalidInput("the cluster has no devices")
+    jobs = trace_jobs(traces, len(cluster.devices), how)
+    with err.status("simulating …"):
+        found = {name: replay_trace(jobs, cluster, name, how.max_gangs_per_device) for name in names}
+    if as_json:
+        answers = {name: schedule_json(one) for name, one in found.items()}
+        print(json.dumps(answers[names[0]] if len(names) == 1 else answers))
+        return
+    out.print(schedules_table([("" if len(names) == 1 else name, one) for name, one in found.items()]))
+    assumed = "jobs run as wide and as long as the trace says, on devices of any kind; nothing fails or is stopped"
+    out.print(f"assumed: {assumed}", style="dim", soft_wrap=True, markup=False)
 
 
 @app.command(name="what-if")

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from placement.simulation.schedule import Schedule
 from scamp_service.cli.terminal import plain
 from scamp_service.simulation.gantt import duration
 from scamp_service.simulation.outcome import Simulated
@@ -35,6 +36,32 @@ def _rows(found: Simulated) -> Iterator[tuple[str, str]]:
         yield f"trials {state.lower()}", str(count)
     for devices, count in found.trials_by_devices.items():
         yield f"trials on {devices} device{'s' * (devices > 1)}", str(count)
+    for blocked, seconds in sorted(found.waited.items(), key=lambda one: -one[1]):
+        yield f"waited, {blocked}", duration(seconds)
+
+
+def schedules_table(found: Sequence[tuple[str, Schedule]]) -> Table:
+    """The figures of each replayed trace under its title."""
+    table = Table(box=None, pad_edge=False, show_header=any(title for title, _ in found))
+    table.add_column("")
+    for title, _ in found:
+        table.add_column(plain(title), justify="right")
+    columns = [dict(_schedule_rows(one)) for _, one in found]
+    for name in dict.fromkeys(name for column in columns for name in column):
+        table.add_row(name, *(column.get(name, "") for column in columns))
+    return table
+
+
+def _schedule_rows(found: Schedule) -> Iterator[tuple[str, str]]:
+    yield "jobs", str(len(found.runs))
+    if found.never:
+        yield "jobs that fit nowhere", str(len(found.never))
+    yield "makespan", duration(found.makespan)
+    yield "mean completion", duration(found.mean_completion)
+    yield "mean wait", duration(found.mean_wait)
+    yield "99 % wait at most", duration(found.wait_at(0.99))
+    yield "device-hours", f"{found.device_seconds / 3600:.3g}"
+    yield "devices held", f"{found.utilisation:.0%}"
     for blocked, seconds in sorted(found.waited.items(), key=lambda one: -one[1]):
         yield f"waited, {blocked}", duration(seconds)
 

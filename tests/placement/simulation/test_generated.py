@@ -1,0 +1,60 @@
+"""Drawn traces have the published marginals, whatever the seed."""
+
+from __future__ import annotations
+
+from statistics import fmean, median
+
+import pytest
+
+from placement.model import Cluster, Device
+from placement.simulation.generated import CLUSTERS, HELIOS, PAI, PHILLY, TraceJob, at_load, generate, rigid_jobs
+
+NUM = 4000
+
+
+def test_philly_has_its_share_of_single_gpus_and_its_median() -> None:
+    jobs = generate(PHILLY, NUM, 1)
+    assert fmean(job.num_gpus == 1 for job in jobs) == pytest.approx(0.93, abs=0.02)
+    assert median(job.seconds for job in jobs if job.num_gpus == 1) == pytest.approx(1117, rel=0.25)
+    assert median(job.seconds for job in jobs if job.num_gpus == 8) > 5000
+
+
+def test_helios_has_its_means() -> None:
+    jobs = generate(HELIOS, NUM, 2)
+    assert fmean(job.num_gpus for job in jobs) == pytest.approx(3.72, rel=0.1)
+    assert median(job.seconds for job in jobs) == pytest.approx(206, rel=0.2)
+
+
+def test_in_pai_four_of_ten_jobs_ask_for_a_part_of_a_gpu() -> None:
+    jobs = generate(PAI, NUM, 3)
+    assert fmean(job.share < 1 for job in jobs) == pytest.approx(0.41, abs=0.03)
+    assert all(job.num_gpus == 1 for job in jobs if job.share < 1)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_seed_repeats_and_limits_hold(name: str) -> None:
+    jobs = generate(CLUSTERS[name], 200, 5, most_gpus=8, most_seconds=86400)
+    assert jobs == generate(CLUSTERS[name], 200, 5, most_gpus=8, most_seconds=86400)
+    assert max(job.num_gpus for job in jobs) <= 8 and max(job.seconds for job in jobs) <= 86400
+    assert [job.at for job in jobs] == sorted(job.at for job in jobs) and jobs[0].at == 0
+    with pytest.raises(ValueError, match="no job"):
+        generate(CLUSTERS[name], 1, 0, most_gpus=0)
+
+
+def test_arrivals_are_stretched_to_a_load() -> None:
+    jobs = at_load(generate(PHILLY, 300, 4), 64, 0.5)
+    assert sum(job.gpu_seconds for job in jobs) == pytest.approx(0.5 * 64 * jobs[-1].at)
+    assert at_load(jobs[:1], 64, 0.5) == jobs[:1]
+    with pytest.raises(ValueError, match="above 0"):
+        at_load(jobs, 64, 0.0)
+
+
+def test_jobs_ask_for_their_share_of_the_smallest_device() -> None:
+    cluster = Cluster((Device("a", "n", 0, "V100-16", 1000), Device("b", "n", 1, "V100-32", 2000)))
+    [part, whole] = rigid_jobs([TraceJob("0", 0, 1, 5.0, 0.25), TraceJob("1", 2, 2, 7.0)], cluster)
+    assert [(one.shapes[0].num_ranks, one.shapes[0].mib_per_rank, one.at) for one in (part, whole)] == [
+        (1, 250, 0),
+        (2, 1000, 2),
+    ]
+    with pytest.raises(ValueError, match="must ask for GPUs"):
+        TraceJob("0", 0, 0, 1.0)
