@@ -1,8 +1,7 @@
 """Lists the ways in which one stage of a candidate could be computed, with their costs, for the exact search.
 
-A way is a number of ranks that divide the layers (tensor parallel), ranks that divide the batch (shards, replicas, or
-replicas that share optimizer states), a micro-batch, and the kind of recompute that its blocks may have. Degrees are
-powers of two. The formulas are those of ``pricing.unit_costs``, so a step of a whole model on one stage takes as long
+A way is one of ``planning.ways.list_spreads`` for the ranks of a stage, a micro-batch, and the kind of recompute that its
+blocks may have. Slabs of space and co-shard are left out. The formulas are those of ``pricing.unit_costs``, so a step of a whole model on one stage takes as long
 as ``pricing.pricer`` says. The parts of the model before and after the blocks are units of their own, which are never
 recomputed.
 
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, product
+from itertools import groupby
 from math import inf, isqrt
 
 import numpy as np
@@ -28,6 +27,7 @@ from placement.exact.micro_batches import MOST_PASSES, numbers
 from placement.exact.ways import Costs, Way
 from placement.pipelining.simulator import StageCost
 from placement.planning.question import divisors
+from placement.planning.ways import list_spreads
 from placement.pricing.unit_costs import (
     ModelCosts,
     Traffic,
@@ -118,21 +118,21 @@ class CandidateWays:
 
     def _shapes(self, fewest: int, most: int) -> Iterator[_Shape]:
         for num_stages in self._numbers_of_stages(most):
-            for tp in _powers(most // num_stages):
-                if self._divisions.most_parts % tp:
-                    continue
-                for dp in _powers(most // num_stages // tp):
-                    allowed = self._divisions.constraints.allow_degrees(dp, tp, num_stages)
-                    if allowed and fewest <= num_stages * tp * dp and not self._batch % dp:
-                        yield from self._of_degrees(num_stages, tp, dp)
+            for num_ranks in _powers(most // num_stages):
+                if fewest <= num_stages * num_ranks:
+                    for spread in list_spreads(self._divisions, num_ranks, num_stages):
+                        if spread.spatial == 1:  # units do not say what slabs exchange
+                            yield from self._of_spread(replace(spread, pp=1), num_stages)
 
-    def _of_degrees(self, num_stages: int, tp: int, dp: int) -> Iterator[_Shape]:
-        share = self._batch // dp
-        most = MOST_SIZES if num_stages * tp * dp > FEW_RANKS else 2 * MOST_SIZES
+    def _of_spread(self, spread: Spread, num_stages: int) -> Iterator[_Shape]:
+        share, rest = divmod(self._batch, spread.dp_replicate * spread.dp_shard)
+        if rest:
+            return
+        most = MOST_SIZES if num_stages * spread.world_size > FEW_RANKS else 2 * MOST_SIZES
         sizes = self._sizes(share, num_stages, most)
+        placed = replace(spread, pp=num_stages if len(self._on) == 1 else 1)
         # By FLOPs, selective recompute would cost nothing.
-        for spread, selective in product(_spreads(num_stages, tp, dp), (False,) if self._by_flops else (False, True)):
-            placed = replace(spread, pp=num_stages if len(self._on) == 1 else 1)
+        for selective in (False,) if self._by_flops else (False, True):
             inside = replace(spread, recompute=True, selective=selective)
             yield from (_Shape(inside, spread, placed, size, share // size, num_stages) for size in sizes)
 
@@ -304,19 +304,6 @@ def slowest_links(kinds: Sequence[DeviceKind]) -> Links | None:
     if len(kinds) < 2 or not known:
         return None
     return min(known, key=lambda links: links.across.bytes_per_second.value)
-
-
-def _spreads(num_stages: int, tp: int, dp: int) -> Iterator[Spread]:
-    """Ways to divide the batch over ``dp`` ranks that each divide the layers over ``tp``."""
-    divided = [Spread(tp=tp), Spread(tp=tp, sequence_parallel=True)] if tp > 1 else [Spread()]
-    for spread in divided:
-        if dp == 1:
-            yield spread
-            continue
-        yield replace(spread, dp_shard=dp)
-        yield replace(spread, dp_replicate=dp)
-        if num_stages == tp == 1:
-            yield replace(spread, dp_replicate=dp, zero1=True)
 
 
 def _powers(most: int) -> list[int]:

@@ -22,25 +22,34 @@ def list_ways(divisions: Divisions, num_ranks: int) -> list[Spread]:
     with selective and with full recompute. Two ways are left out, because another one is never worse: GPipe holds more
     than 1F1B in the same time, and stages of a pipeline that keep their shards gathered hold them for a whole step.
     """
-    spreads = (spread for spread in _over_ranks(divisions, num_ranks) if divisions.constraints.allow(spread))
+    numbers = [pp for pp in _powers(num_ranks) if pp <= divisions.most_stages]
+    spreads = (spread for pp in numbers for spread in list_spreads(divisions, num_ranks // pp, pp))
     return [way for spread in spreads for way in _inside(spread, divisions)]
 
 
-def _over_ranks(divisions: Divisions, num_ranks: int) -> Iterator[Spread]:
-    """Ways that differ in how the ranks divide the work. Plain FSDP comes first, those with many axes last."""
-    for pp, tp, spatial, dp_replicate in product(_powers(num_ranks), repeat=4):
-        dp_shard, rest = divmod(num_ranks, pp * tp * spatial * dp_replicate)
-        if rest or pp > divisions.most_stages or divisions.most_parts % tp or divisions.most_slabs % spatial:
+def list_spreads(divisions: Divisions, num_ranks: int, num_stages: int = 1) -> Iterator[Spread]:
+    """Yield the ways in which ``num_ranks`` can divide the work of each of ``num_stages``, and that hints allow.
+
+    This is the one list of what ranks can divide; both searches for plans use it. Recompute and parts of blocks are
+    left out: they are decided beside it. Plain FSDP comes first, those with many axes last.
+    """
+    return filter(divisions.constraints.allow, _over_ranks(divisions, num_ranks, num_stages))
+
+
+def _over_ranks(divisions: Divisions, num_ranks: int, num_stages: int) -> Iterator[Spread]:
+    for tp, spatial, dp_replicate in product(_powers(num_ranks), repeat=3):
+        dp_shard, rest = divmod(num_ranks, tp * spatial * dp_replicate)
+        if rest or divisions.most_parts % tp or divisions.most_slabs % spatial:
             continue
-        if spatial > 1 and spatial * dp_shard < num_ranks:  # space is divided beside shards alone
+        if spatial > 1 and spatial * dp_shard < num_ranks * num_stages:  # space is divided beside shards alone
             continue
-        spread = Spread(spatial=spatial, dp_replicate=dp_replicate, dp_shard=dp_shard, tp=tp, pp=pp)
+        spread = Spread(spatial=spatial, dp_replicate=dp_replicate, dp_shard=dp_shard, tp=tp, pp=num_stages)
         yield spread
-        if dp_shard > 1 and pp == 1:
+        if dp_shard > 1 and num_stages == 1:
             yield replace(spread, reshard=False)
         if tp > 1:
             yield replace(spread, sequence_parallel=True)
-        if 1 < num_ranks == dp_replicate:
+        if 1 < num_ranks == dp_replicate and num_stages == 1:
             yield replace(spread, zero1=True)
             yield replace(spread, adasum=True)
 

@@ -80,6 +80,7 @@ def test_a_whole_model_on_one_stage_costs_what_the_planner_says_before_it_correc
                 assert taken(way, num, again=again) == pytest.approx(expected, rel=1e-6), spread
     degrees = {"FSDP ×4", "DP ×4", "ZeRO-1 ×4", "TP ×4", "FSDP ×2 · TP ×2", "DP ×2 · TP ×2"}
     degrees |= {name.replace("TP", "TP+SP") for name in degrees}
+    degrees |= {"ZeRO-2 ×4", "ZeRO-2 ×2 · TP ×2", "DP ×2 · FSDP ×2", "DP ×2 · ZeRO-2 ×2"}
     assert {name for name, _ in seen} == degrees and {selective for _, selective in seen} == {False, True}
 
 
@@ -109,7 +110,11 @@ def test_degrees_divide_what_the_model_says_and_the_batch() -> None:
         assert way.spread.tp <= 2 and way.num_stages in (1, 2) and way.samples * (12 // way.samples) == 12
     assert {way.num_stages for way in ways(8)} == {1, 2, 4, 8}
     undivided = ways(8, divisions=Divisions())
-    assert {way.spread.short for way in undivided} == {"FSDP ×8", "DP ×8", "ZeRO-1 ×8"}
+    assert {way.spread.short for way in undivided} == {"DP ×8", "ZeRO-1 ×8"} | {
+        f"{copies}{kept} ×{shards}"
+        for copies, shards in (("", 8), ("DP ×2 · ", 4), ("DP ×4 · ", 2))
+        for kept in ("FSDP", "ZeRO-2")
+    }
     assert {way.spread.short for way in ways(8, batch=9)} == {
         "1 rank",
         *(f"{name} ×{degree}" for name in ("TP", "TP+SP") for degree in (2, 4, 8)),
