@@ -2,7 +2,7 @@
 
 Nothing is traced: times are simulated from the work of each unit, and memory is added up from states, activations in
 flight, and what else a pass of the whole model holds. ``scamp_service.sizing`` traces the few pipelines that matter.
-Ranks train GPipe and 1F1B; all others are only planned. Simulations take time, so
+Ranks train all orders but ``interlaced``. Simulations take time, so
 pipelines are simulated in the order of their lower bounds (``pipelining.bounds``), until none that is left can be
 better than the best one found.
 """
@@ -17,6 +17,7 @@ from functools import cached_property, reduce
 from typing import Literal
 
 from estimators.axes import SCHEDULES as TRAINED
+from estimators.axes import Spread
 from estimators.devices.communication import message_seconds
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.memory import Margin
@@ -57,7 +58,7 @@ def list_pipelines(question: Question) -> list[Option]:
     candidate = _Candidate(units, question.profile, question.batch, question.kind or FLOP_COUNTER, question.margin)
     found: list[Option] = []
     for num_ranks, offered_mib in degrees(question.cluster):
-        if num_ranks > 1 and question.constraints.allow_degrees(1, pp=num_ranks):
+        if num_ranks > 1 and question.constraints.allow(Spread(pp=num_ranks)):
             found += _of_degree(candidate, num_ranks, offered_mib)
     return [_on_shared_cores(option, candidate.kind) for option in sorted(found, key=order)]
 

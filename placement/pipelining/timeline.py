@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from estimators.devices.kind import sharing
 from estimators.model import Plan
-from estimators.pipelining.passes import FORWARD, Action
-from estimators.pipelining.schedules import SCHEDULES
+from estimators.pipelining.passes import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action
+from estimators.pipelining.schedules import SCHEDULES, stages_of
 from placement.pipelining.shared_cores import shared_clock
 from placement.pipelining.simulator import Interval, Simulation, StageCost, simulate
 
@@ -106,16 +106,16 @@ class PipelineStep:
         stages = tuple(map(_stage_of, data["stages"]))
         return cls(Plan.from_json(data["plan"]), stages, data["cores"], data["factor"])
 
-    def _row(self, stage: int) -> StageRow:
-        computing = [one for one in self._simulation.computing if one.rank == stage]
-        ranks = tuple(rank for rank in range(self.plan.world_size) if self.plan.coordinate(rank, "pp") == stage)
-        return StageRow(ranks, tuple(map(self._passed, computing)), tuple(self._memory(stage, computing)))
+    def _row(self, place: int) -> StageRow:
+        computing = [one for one in self._simulation.computing if one.rank == place]
+        ranks = tuple(rank for rank in range(self.plan.world_size) if self.plan.coordinate(rank, "pp") == place)
+        return StageRow(ranks, tuple(map(self._passed, computing)), tuple(self._memory(place, computing)))
 
     def _passed(self, interval: Interval) -> Passed:
         start, end, action = interval.start_seconds, interval.end_seconds, interval.action
         if action is None:
             return Passed("update", None, self._now(start), self._now(end), self._now(end))
-        communicating = self._time(interval.rank, action).communicating_seconds
+        communicating = self._communicating_seconds(action)
         return Passed(
             "forward" if action.kind == FORWARD else "backward",
             action.micro_batch,
@@ -129,21 +129,23 @@ class PipelineStep:
         for interval in self._simulation.messages:
             assert interval.action is not None and interval.receiver is not None, "the update sends nothing"
             end = interval.end_seconds
-            start = end - self._time(interval.rank, interval.action).sending_seconds
+            start = end - self._time(interval.action).sending_seconds
             yield Message(
                 interval.rank, interval.receiver, interval.action.micro_batch, self._now(start), self._now(end)
             )
 
-    def _memory(self, stage: int, computing: Sequence[Interval]) -> Iterator[tuple[float, int]]:
+    def _memory(self, place: int, computing: Sequence[Interval]) -> Iterator[tuple[float, int]]:
         """Yield (seconds, bytes held from then on), where the bytes change."""
         changes: Counter[float] = Counter()
         before = 0
-        for now, num_bytes in self._simulation.memory[stage]:
+        for now, num_bytes in self._simulation.memory[place]:
             changes[now] += num_bytes - before
             before = num_bytes
+        held_here = stages_of(self.plan.schedule, self.plan.pp, place)
+        passing_bytes = max(self.stages[stage].passing_bytes for stage in held_here)
         for interval in computing:
-            changes[interval.start_seconds] += self.stages[stage].passing_bytes
-            changes[interval.end_seconds] -= self.stages[stage].passing_bytes
+            changes[interval.start_seconds] += passing_bytes
+            changes[interval.end_seconds] -= passing_bytes
         times, instant = sorted(changes), INSTANT * self._simulation.makespan_seconds
         held, yielded = 0, -1
         for now, following in zip(times, [*times[1:], math.inf], strict=True):
@@ -152,8 +154,14 @@ class PipelineStep:
                 yielded = held
                 yield self._now(now), held
 
-    def _time(self, stage: int, action: Action) -> PassTime:
-        return self.stages[stage].forward if action.kind == FORWARD else self.stages[stage].backward
+    def _time(self, action: Action) -> PassTime:
+        stage = self.stages[action.stage]
+        return stage.forward if action.kind == FORWARD else stage.backward
+
+    def _communicating_seconds(self, action: Action) -> float:
+        """Seconds of a pass in which the rank communicates; each part of a backward pass counts as half of it."""
+        half = action.kind in (BACKWARD_INPUT, BACKWARD_WEIGHT)
+        return self._time(action).communicating_seconds / (2 if half else 1)
 
     @cached_property
     def _simulation(self) -> Simulation:

@@ -276,17 +276,23 @@ class PlanChoice:
 
     @cached_property
     def _rows(self) -> list[Row]:
-        """Every way that the batch and the model states allow, with its price."""
+        """Every way that the batch and the model states allow, with its price, and the refined plans."""
         ways = ((way, degree, mib) for degree, mib in degrees(self._cluster) for way in self._ways(degree))
-        return [row for each in ways if (row := self._row(*each)) is not None]
+        rows = [row for each in ways if (row := self._row(*each)) is not None]
+        known = {row.way for row in rows}
+        refined = (Row.of_refined(self._traced, option, self._factor(option.plan)) for option in self._question.refined)
+        return [*rows, *(row for row in refined if row.way not in known)]
 
     def _ways(self, degree: int) -> Sequence[Spread]:
         return _ways(self._profile.divisions, degree)
 
     def _row(self, way: Spread, num_ranks: int, offered_mib: int) -> Row | None:
+        return Row.of(self._traced, self._pricer, way, num_ranks, offered_mib, self._factor(way))
+
+    def _factor(self, way: Spread) -> float:
+        """How many times as long as predicted a step takes, by what was learned."""
         slow_downs = self._question.slow_downs
-        factor = factor_for(way, slow_downs) if slow_downs else 1.0
-        return Row.of(self._traced, self._pricer, way, num_ranks, offered_mib, factor)
+        return factor_for(way, slow_downs) if slow_downs else 1.0
 
 
 def pick(options: Iterable[Option | Untraced], question: Question) -> Answer:

@@ -16,6 +16,7 @@ from estimators.memory import GPU_MARGIN, NO_EXTRA, VIRTUAL_MARGIN, Extra, Margi
 from estimators.model import Plan
 from estimators.profile import ModelProfile
 from placement.model import Cluster
+from placement.option import Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Question:
     ``kind`` gives the speed of the devices and of their links, by which plans are ordered; if it is None, that of a CPU
     is assumed. Options on up to ``widest`` ranks are traced beside the plan, where the speed is known. ``extra`` bytes
     per rank, and the ``margin`` for these devices, are added to every prediction. ``slow_downs`` are what the family
-    has learned about predicted seconds. ``plan`` is the one that the study gives, and then the answer is this plan, or
+    has learned about predicted seconds. ``refined`` are plans of the exact search to choose from as well
+    (``placement.exact.study_planner``), priced as if each rank had its device for itself. ``plan`` is the one that the study gives, and then the answer is this plan, or
     why it is not possible. Raises ``ValueError`` for an empty cluster: a candidate is not infeasible merely because the
     devices are not there yet.
     """
@@ -38,6 +40,7 @@ class Question:
     extra: Extra = NO_EXTRA
     slow_downs: SlowDowns = field(default_factory=dict)
     plan: Plan | None = None
+    refined: tuple[Option, ...] = ()
     margin: Margin = field(init=False)
 
     def __post_init__(self) -> None:

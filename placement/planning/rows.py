@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
 from estimators.axes import Spread
 from estimators.model import Layout, Prediction
@@ -17,13 +18,49 @@ from placement.option import Known, Option
 from placement.planning.answers import Untraced
 from placement.planning.question import Question, divisors
 from placement.planning.traced_options import TracedOptions, layouts_of, num_shares, plan_of
-from placement.pricing.pricer import Price, Pricer
+from placement.pricing.pricer import Price
 
 TOLERANCE = 1.3
 """Ways whose peak by units is at most this many times the memory of a device are traced: that peak is a rough one."""
 
 MOST_SIZES = 3
 """Most numbers of micro-batches that are traced for one pipeline. Each needs a trace of every stage."""
+
+
+class Prices(Protocol):
+    """Prices of a way by units; ``placement.pricing.pricer.Pricer`` has those of every way that is not refined."""
+
+    def peak_bytes(self, way: Spread, micro_batch: int, num_micro_batches: int) -> float:
+        """Rough peak of the rank that needs most."""
+        ...
+
+    def price(
+        self, way: Spread, micro_batch: int, num_micro_batches: int, peak_bytes: float | None = None
+    ) -> Price:
+        """Price of a step; ``peak_bytes`` are given if they are known."""
+        ...
+
+    def least_seconds(self, way: Spread, num_ranks: int, share: int, sizes: Sequence[int]) -> float:
+        """A bound of the price's seconds at the best of these micro-batches."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownPrice:
+    """The price of one plan that the exact search has priced already."""
+
+    option: Option
+
+    def peak_bytes(self, way: Spread, micro_batch: int, num_micro_batches: int) -> float:
+        return self.option.prediction.peak_bytes
+
+    def price(self, way: Spread, micro_batch: int, num_micro_batches: int, peak_bytes: float | None = None) -> Price:
+        seconds = self.option.comparable_seconds
+        waiting = seconds * (self.option.communication_share or 0.0)
+        return Price(seconds, waiting, self.option.prediction.peak_bytes)
+
+    def least_seconds(self, way: Spread, num_ranks: int, share: int, sizes: Sequence[int]) -> float:
+        return self.option.comparable_seconds
 
 
 @dataclass(eq=False)
@@ -33,7 +70,7 @@ class Row:
     these, the largest first. A step takes ``factor`` times as long as priced, by what was learned."""
 
     traced: TracedOptions
-    pricer: Pricer
+    pricer: Prices
     way: Spread
     num_ranks: int
     offered_mib: int
@@ -43,7 +80,7 @@ class Row:
 
     @classmethod
     def of(
-        cls, traced: TracedOptions, pricer: Pricer, way: Spread, num_ranks: int, offered_mib: int, factor: float
+        cls, traced: TracedOptions, pricer: Prices, way: Spread, num_ranks: int, offered_mib: int, factor: float
     ) -> Row | None:
         """None if the batch cannot be divided in this way, or the model states alone are too large."""
         share, rest = divmod(traced.question.batch, num_shares(way))
@@ -53,6 +90,13 @@ class Row:
         if way.pp > 1:
             sizes = [size for size in sizes if traced.question.constraints.allow_micro_batches(share // size)]
         return cls(traced, pricer, way, num_ranks, offered_mib, share, sizes, factor) if sizes else None
+
+    @classmethod
+    def of_refined(cls, traced: TracedOptions, option: Option, factor: float) -> Row:
+        """The row of a plan of the exact search, with its micro-batch and its price."""
+        plan, way = option.plan, Spread(**option.plan.values)
+        share, sizes = plan.micro_batch * plan.num_micro_batches, [plan.micro_batch]
+        return cls(traced, _KnownPrice(option), way, plan.world_size, option.offered_mib, share, sizes, factor)
 
     @property
     def _question(self) -> Question:

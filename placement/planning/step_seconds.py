@@ -5,14 +5,15 @@ The gang is assumed to be alone on its host: ranks share its cores with each oth
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from estimators.axes import MESH
 from estimators.devices.communication import StepTime, gang_time, step_time
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.memory import predict_stages
-from estimators.model import Plan
-from estimators.pipelining.schedules import SCHEDULES, WHOLE
+from estimators.model import Layout, Plan
+from estimators.pipelining.schedules import holders_of, made, stages_of
 from estimators.profile import ModelProfile
 from estimators.work import StepWork
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep, Timeline
@@ -77,10 +78,12 @@ def pipeline_step(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) ->
 
     Without a ``kind`` FLOPs stand for seconds; without links communication takes no time.
     """
-    if plan.schedule not in WHOLE or any(layout not in profile.work for layout in plan.layouts):
+    needed = plan.layouts if plan.num_stages == plan.pp else (Layout(), *plan.layouts)  # units divide a rank's time
+    if any(layout not in profile.work for layout in needed):
         return None
     alone = replace(kind or FLOP_COUNTER, cores=None)  # the simulation knows when ranks of other stages use them, too
-    stages = tuple(_stage(profile.work[layout], plan, layout.stage_index, alone) for layout in plan.layouts)
+    ranks = [_rank(profile.work[layout], plan, layout.stage_index, alone) for layout in plan.layouts]
+    stages = tuple(_stages(ranks, profile, plan, alone))
     return PipelineStep(plan, stages, kind.cores.value if kind and kind.cores else None)
 
 
@@ -91,15 +94,21 @@ def with_memory(step: PipelineStep, profile: ModelProfile, extra_bytes: int) -> 
     those of the units of the stage; they are held from the forward to the backward pass. Whatever else the peak has is
     held while ranks compute, as if the peak were always where most micro-batches are in flight.
     """
-    plan, stages = step.plan, []
-    schedule = SCHEDULES[plan.schedule](plan.pp, plan.num_micro_batches)
+    plan, stages = step.plan, list(step.stages)
+    schedule = made(plan.schedule, plan.pp, plan.num_micro_batches)
     all_kept = ModelCosts(profile, FLOP_COUNTER).kept_bytes(plan, plan.micro_batch)
-    for number, prediction in enumerate(predict_stages(profile, plan, extra_bytes)):
+    for rank, prediction in enumerate(predict_stages(profile, plan, extra_bytes)):
         states = sum(prediction.parts.get(name, 0) for name in _STATES)
-        others, in_flight = prediction.peak_bytes - states, schedule.in_flight(number, number)
-        kept = min(int(all_kept[number]), others // in_flight)
-        passing = others - kept * in_flight
-        stages.append(replace(step.stages[number], state_bytes=states, kept_bytes=kept, passing_bytes=passing))
+        others, held = prediction.peak_bytes - states, stages_of(plan.schedule, plan.pp, rank)
+        in_flight = {stage: schedule.in_flight(rank, stage) for stage in held}
+        whole = sum(num * int(all_kept[stage]) for stage, num in in_flight.items())
+        share = min(1.0, others / whole) if whole else 0.0
+        kept = {stage: int(share * int(all_kept[stage])) for stage in held}
+        passing = others - sum(num * kept[stage] for stage, num in in_flight.items())
+        for stage in held:  # the states of the rank are those of its first stage
+            first = states if stage == held[0] else 0
+            changed = {"state_bytes": first, "kept_bytes": kept[stage], "passing_bytes": passing}
+            stages[stage] = replace(stages[stage], **changed)
     return replace(step, stages=tuple(stages))
 
 
@@ -108,13 +117,35 @@ def _of_timeline(timeline: Timeline) -> PredictedStep:
     return PredictedStep(seconds, seconds * (1 - waiting - idle), waiting, idle)
 
 
-def _stage(work: StepWork, plan: Plan, stage: int, kind: DeviceKind) -> StageStep:
-    """The times of a stage, whose rank is busy in a step as long as its trace says."""
+def _stages(
+    ranks: Sequence[StageStep], profile: ModelProfile, plan: Plan, kind: DeviceKind
+) -> Iterator[StageStep]:
+    """Yield the times of each stage: those of its rank, divided among its stages by the seconds of their units."""
+    if plan.num_stages == plan.pp:
+        yield from ranks
+        return
+    costs = ModelCosts(profile, kind)
+    seconds = [sum(unit.seconds(plan, plan.micro_batch) for unit in stage) for stage in costs.stages(plan)]
+    for stage, (rank,) in enumerate(holders_of(plan.schedule, plan.pp)):
+        held = stages_of(plan.schedule, plan.pp, rank)
+        whole = sum(seconds[one] for one in held)
+        share = seconds[stage] / whole if whole else 1 / len(held)
+        own = ranks[rank]
+        forward, backward = (
+            PassTime(*(share * amount for amount in (one.computing_seconds, one.waiting_seconds, one.sending_seconds)))
+            for one in (own.forward, own.backward)
+        )
+        yield StageStep(forward, backward, share * own.update_seconds)
+
+
+def _rank(work: StepWork, plan: Plan, stage: int, kind: DeviceKind) -> StageStep:
+    """The times of the passes of a rank, which is busy in a step as long as its trace says."""
     num, whole = plan.num_micro_batches, work.step(plan.micro_batch, plan.num_micro_batches)
     update_seconds = kind.seconds(work.update)
     computing = max(0.0, kind.seconds(whole) - update_seconds) / num
     time = step_time(kind, plan, whole, num)
-    sends = [stage < plan.pp - 1, stage > 0]  # outputs in the forward pass, gradients in the backward pass
+    has_two = plan.num_stages > plan.pp  # then both passes of a rank end with messages
+    sends = [has_two or stage < plan.pp - 1, has_two or stage > 0]  # outputs forward, gradients backward
     sending = waiting = 0.0
     if time is not None and kind.links is not None:
         messages = [one for one in whole.collectives if one.kind == "message" and one.dimension == MESH["pp"].name]

@@ -132,5 +132,5 @@ def plan_of(micro_batch: int, num_micro_batches: int, way: Spread) -> Plan:
 def layouts_of(way: Spread) -> tuple[Layout, Layout]:
     """The layouts without and with accumulation: the same objects that plans have, which a dictionary finds fastest."""
     if way.pp > 1:
-        return plan_of(1, way.pp, way).layout, plan_of(1, way.pp, way).layout
+        return plan_of(1, way.num_stages, way).layout, plan_of(1, way.num_stages, way).layout
     return plan_of(1, 1, way).layout, plan_of(1, 2, way).layout

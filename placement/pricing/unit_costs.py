@@ -223,12 +223,13 @@ class ModelCosts:
         if way.pp == 1:
             return [self.units]
         first, *blocks, last = self.units
-        cut = [blocks_of_stage(len(blocks), index, way.pp, way.cut) for index in range(way.pp)]
+        num = way.num_stages
+        cut = [blocks_of_stage(len(blocks), index, num, way.cut) for index in range(num)]
         stages = [[blocks[number] for number in numbers] for numbers in cut]
         return [[first, *stages[0]], *stages[1:-1], [*stages[-1], last]]
 
     def kept_bytes(self, way: Spread, samples: float) -> list[float]:
-        """Bytes that the rank of each stage keeps of one micro-batch; only some blocks may be recomputed."""
+        """Bytes that each stage keeps of one micro-batch; only some blocks may be recomputed."""
         without = replace(way, recompute=False, selective=False, recomputed=())
         again = set(way.recomputed) if way.recomputed else range(len(self.units))
         numbers, sizes = count(-1 if len(self.units) > 1 else 0), list[float]()

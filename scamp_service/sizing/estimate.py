@@ -20,10 +20,10 @@ from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, Margin, predict_stages
 from estimators.model import MIB, Candidate, Layout, Plan, Prediction
 from estimators.profile import ModelProfile
 from estimators.trace import Trace, profile_of
+from placement.exact.study_planner import StudyPlanner
 from placement.model import VIRTUAL_KIND, Cluster, Device
 from placement.option import NoPlan, Option
 from placement.planning.answers import ChosenPlan, Untraced
-from placement.planning.planner import choose
 from placement.planning.question import Question, degrees, margin_for
 from placement.planning.traced_options import list_options
 from scamp_service.cluster.devices.gpu_nodes import usable_mib
@@ -113,6 +113,7 @@ class Estimator:
         self._pool, self._ends_pool = pool or TracePool(), pool is None
         self._kind, self._expandable, self._hear = kind, expandable, hear
         self._on_gpu = kind is not None and kind.memory is not None
+        self._planner = StudyPlanner()
         self._tracer = Tracer(
             OneBlob(code or b""),
             cache_dir,
@@ -157,7 +158,7 @@ class Estimator:
             wanted = [option.layout for option in found if isinstance(option, Untraced)]
             if missing := [layout for layout in wanted if layout not in profile.refusals]:
                 return Missing(missing)
-            choice = choose(question)
+            choice = self._planner(question)
             if isinstance(choice, Untraced):
                 return Missing([choice.layout])
             options = _with_choice([option for option in found if isinstance(option, Option)], choice, cluster)
@@ -170,7 +171,7 @@ class Estimator:
         """The plan of ``estimate``, without traces of the options that it lists beside the plan. Raises the same."""
 
         def ask(profile: ModelProfile, batch: int) -> ChosenPlan | NoPlan | Missing:
-            choice = choose(Question(profile, batch, cluster, self._kind))
+            choice = self._planner(Question(profile, batch, cluster, self._kind))
             return Missing([choice.layout]) if isinstance(choice, Untraced) else choice
 
         search: PlanSearch[ChosenPlan | NoPlan] = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)

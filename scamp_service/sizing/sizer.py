@@ -19,11 +19,11 @@ from estimators.memory import Extra
 from estimators.model import Layout
 from estimators.profile import ModelProfile
 from estimators.trace import Trace
+from placement.exact.study_planner import StudyPlanner
 from placement.model import Cluster
 from placement.option import NoPlan, Option
 from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.learned import choose_learned
-from placement.planning.planner import choose
 from placement.planning.question import Question
 from placement.planning.step_seconds import pipeline_step, predicted_step, with_memory
 from scamp_service.control.executor import Demand, Unsized
@@ -40,7 +40,7 @@ PATIENCE_SECONDS = 10.0
 
 
 Planner = Callable[[Question], Answer]
-"""The policy that turns a question into a plan; ``placement.planning.planner.choose`` is one."""
+"""The policy that turns a question into a plan; ``placement.exact.study_planner.StudyPlanner`` is one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,15 +94,15 @@ class ProcessSizer:
         cache_dir: Path,
         workers: int = 2,
         *,
-        planner: Planner = choose,
+        planner: Planner | None = None,
         kind_of: Callable[[Cluster], DeviceKind | None] = lambda cluster: None,
         has_news: Callable[[], None] = lambda: None,
     ) -> None:
-        """``kind_of`` gives the speed of a cluster's devices, None where it is not known.
+        """``planner`` is by default that of studies. ``kind_of`` gives the speed of a cluster's devices, None where it is not known.
 
         ``has_news`` is called, in any thread, when there is another result.
         """
-        self._planner, self._kind_of, self._has_news = planner, kind_of, has_news
+        self._planner, self._kind_of, self._has_news = planner or StudyPlanner(), kind_of, has_news
         self._tracers = [Tracer(store, cache_dir, TRACE_SECONDS, on_cuda=on_cuda) for on_cuda in (False, True)]
         self._changed = threading.Condition()
         self._turns = _Turns()

@@ -253,3 +253,20 @@ def test_a_single_stage_is_priced_like_scamp_estimate() -> None:
     work = of_plan(plan, 2.0).work[plan.layout].step(4, 2)
     time = step_time(KIND, Spread(dp_shard=2), work, 2)
     assert time is not None and predicted_step_seconds(of_plan(plan, 2.0), plan, KIND) == time.seconds
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zb-h1", "zbv", "dualpipev"])
+def test_the_step_of_any_order_takes_at_least_as_long_as_its_busiest_rank_and_has_a_row_for_each_rank(
+    schedule: str,
+) -> None:
+    plan = Plan(1, 4, pp=2, schedule=schedule)
+    peaks = with_peaks(of_plan(Plan(1, 4, pp=2), 12.0, 12.0), Plan(1, 4, pp=2))  # for its units
+    work = {layout: peaks.work[first] for layout, first in zip(plan.layouts, peaks.work, strict=False)}
+    known = replace(peaks, work={**work, Layout(): StepWork(Work(), Work(), Work())})
+    step = pipeline_step(known, plan, KIND)
+    assert step is not None and len(step.stages) == plan.num_stages
+    assert 12.0 * 4 + 1 <= step.seconds <= 12.0 * 5 + 1, "the bubble is at most that of 1F1B"
+    timeline = step.timeline()
+    assert [row.ranks for row in timeline.rows] == [(0,), (1,)]
+    busy = [sum(one.end_seconds - one.start_seconds for one in row.passes) for row in timeline.rows]
+    assert busy == pytest.approx([12.0 * 4 + 1] * 2)
