@@ -1,9 +1,9 @@
 """Lists the ways in which one stage of a candidate could be computed, with their costs, for the exact search.
 
-A way is one of ``planning.ways.list_spreads`` for the ranks of a stage, a micro-batch, and the kind of recompute that its
-blocks may have. Slabs of space and co-shard are left out. The formulas are those of ``pricing.unit_costs``, so a step of a whole model on one stage takes as long
-as ``pricing.pricer`` says. The parts of the model before and after the blocks are units of their own, which are never
-recomputed.
+A way is one of ``planning.ways.list_spreads`` for the ranks of a stage, a micro-batch, and the kind of recompute that
+its blocks may have. Slabs of space and co-shard are left out. The formulas are those of ``pricing.unit_costs``, so a
+step of a whole model on one stage takes as long as ``pricing.pricer`` says. The parts of the model before and after the
+blocks are units of their own, which are never recomputed.
 
 Bytes are plain sums: all states, activations in flight, and what a pass needs beside them. With several micro-batches
 gradients are indeed held beside all activations. With a single one they are not, so such plans need somewhat less.

@@ -27,9 +27,9 @@ class Question:
     is assumed. Options on up to ``widest`` ranks are traced beside the plan, where the speed is known. ``extra`` bytes
     per rank, and the ``margin`` for these devices, are added to every prediction. ``slow_downs`` are what the family
     has learned about predicted seconds. ``refined`` are plans of the exact search to choose from as well
-    (``placement.exact.study_planner``), priced as if each rank had its device for itself. ``plan`` is the one that the study gives, and then the answer is this plan, or
-    why it is not possible. Raises ``ValueError`` for an empty cluster: a candidate is not infeasible merely because the
-    devices are not there yet.
+    (``placement.exact.study_planner``), priced as if each rank had its device for itself. ``plan`` is the one that the
+    study gives, and then the answer is this plan, or why it is not possible. Raises ``ValueError`` for an empty
+    cluster: a candidate is not infeasible merely because the devices are not there yet.
     """
 
     profile: ModelProfile

@@ -34,9 +34,7 @@ class Prices(Protocol):
         """Rough peak of the rank that needs most."""
         ...
 
-    def price(
-        self, way: Spread, micro_batch: int, num_micro_batches: int, peak_bytes: float | None = None
-    ) -> Price:
+    def price(self, way: Spread, micro_batch: int, num_micro_batches: int, peak_bytes: float | None = None) -> Price:
         """Price of a step; ``peak_bytes`` are given if they are known."""
         ...
 

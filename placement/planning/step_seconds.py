@@ -117,9 +117,7 @@ def _of_timeline(timeline: Timeline) -> PredictedStep:
     return PredictedStep(seconds, seconds * (1 - waiting - idle), waiting, idle)
 
 
-def _stages(
-    ranks: Sequence[StageStep], profile: ModelProfile, plan: Plan, kind: DeviceKind
-) -> Iterator[StageStep]:
+def _stages(ranks: Sequence[StageStep], profile: ModelProfile, plan: Plan, kind: DeviceKind) -> Iterator[StageStep]:
     """Yield the times of each stage: those of its rank, divided among its stages by the seconds of their units."""
     if plan.num_stages == plan.pp:
         yield from ranks
