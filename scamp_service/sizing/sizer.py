@@ -100,7 +100,8 @@ class ProcessSizer:
     ) -> None:
         """``planner`` is by default that of studies.
 
-        ``kind_of`` gives the speed of a cluster's devices, None where it is not known. ``has_news`` is called, in any thread, when there is another result.
+        ``kind_of`` gives the speed of a cluster's devices, None where it is not known. ``has_news`` is called, in any
+        thread, when there is another result.
         """
         self._planner, self._kind_of, self._has_news = planner or StudyPlanner(), kind_of, has_news
         self._tracers = [Tracer(store, cache_dir, TRACE_SECONDS, on_cuda=on_cuda) for on_cuda in (False, True)]
