@@ -107,8 +107,8 @@ def with_memory(step: PipelineStep, profile: ModelProfile, extra_bytes: int) -> 
         passing = others - sum(num * kept[stage] for stage, num in in_flight.items())
         for stage in held:  # the states of the rank are those of its first stage
             first = states if stage == held[0] else 0
-            changed = {"state_bytes": first, "kept_bytes": kept[stage], "passing_bytes": passing}
-            stages[stage] = replace(stages[stage], **changed)
+            own = stages[stage]
+            stages[stage] = replace(own, state_bytes=first, kept_bytes=kept[stage], passing_bytes=passing)
     return replace(step, stages=tuple(stages))
 
 
