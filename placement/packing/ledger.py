@@ -52,8 +52,9 @@ class Ledger:
         self._kept: set[str] = set()  # devices that are kept for a gang
         nodes: dict[str, int] = {}
         node_of = [nodes.setdefault(device.node, len(nodes)) for device in cluster.devices]
+        self._node_of = node_of
+        self._idle_index: FreeIndex | None = None
         self._open = FreeIndex(node_of)  # devices below their limit of gangs
-        self._idle = FreeIndex(node_of) if max_gangs_per_device > 1 else self._open  # devices without gangs
         self._enter(self._accounts.values())
 
     # --- queries ---------------------------------------------------------------------------------------------------
@@ -69,6 +70,11 @@ class Ledger:
     def devices_of(self, gang_id: str) -> tuple[str, ...]:
         """Devices of a gang that holds memory, in rank order."""
         return self._held[gang_id][1]
+
+    def has(self, device_id: str) -> bool:
+        """Whether the device can be used now."""
+        account = self._accounts.get(device_id)
+        return account is not None and account.device is not None
 
     def device(self, device_id: str) -> Device:
         """A device that can be used now."""
@@ -108,14 +114,45 @@ class Ledger:
         """Number of devices without any gang that are kept for none."""
         return self._idle.num_with(0)
 
-    def num_with(self, mib: int) -> int:
-        """Number of devices with so much free on which a gang may start, also of those that are kept for one."""
-        kept = sum(self.is_open(device) and self.free_mib(device) >= mib for device in self._kept)
-        return self._open.num_with(mib) + kept
+    def with_room(self, mib: int) -> set[str]:
+        """The devices with so much free on which a gang may start, without those that are kept for one."""
+        return {self.devices[position].id for position in self._open.devices_with(mib)}
 
-    def free_in_all(self) -> int:
-        """MiB that are free on all devices together on which a gang may start, also of those that are kept for one."""
-        return self._open.total_mib + sum(self.free_mib(device) for device in self._kept if self.is_open(device))
+    def free_mibs(self) -> list[int]:
+        """Free MiB of each device on which a gang may start, also of those that are kept for one; in ascending order."""
+        kept = (self.free_mib(device) for device in self._kept if self.is_open(device))
+        return sorted([*self._open.free_mibs(), *kept])
+
+    def fewest_ends(self, num_ranks: int, mib: int) -> tuple[str, ...]:
+        """The devices on which the fewest gangs must end before such a gang can start, whenever they end.
+
+        Empty if even the empty cluster is too small. Ties are broken by the cluster's order: with free MiB the choice
+        would change each time that another gang ends.
+        """
+        if self.num_offering(mib) < num_ranks:
+            return ()
+        at_once = set(self._open.devices_with(mib))
+        later: dict[int, list[int]] = {}
+        left = num_ranks - len(at_once)
+        for position, device in enumerate(self.devices):
+            if left <= len(later.get(1, ())):
+                break  # no other device is better than these
+            if device.capacity_mib >= mib and position not in at_once:
+                later.setdefault(self._ends_needed(device, mib), []).append(position)
+        by_ends = [sorted(at_once), *(later[ends] for ends in sorted(later))]
+        found = self._named([position for positions in by_ends for position in positions][:num_ranks])
+        assert found is not None
+        return found
+
+    def _ends_needed(self, device: Device, mib: int) -> int:
+        """The fewest gangs that must end before ``mib`` are free and a gang may start; the largest end first."""
+        account = self._accounts[device.id]
+        free, slots, ends = account.free_mib, self.max_gangs_per_device - len(account.gangs), 0
+        for held_mib in sorted(account.gangs.values(), reverse=True):
+            if free >= mib and slots > 0:
+                break
+            free, slots, ends = free + held_mib, slots + 1, ends + 1
+        return ends
 
     def find(self, num_ranks: int, mib: int) -> tuple[str, ...] | None:
         """The fullest devices that have room for such a gang, on one node if possible; None if there are too few."""
@@ -156,11 +193,29 @@ class Ledger:
     def _named(self, positions: Sequence[int] | None) -> tuple[str, ...] | None:
         return None if positions is None else tuple(self.devices[position].id for position in positions)
 
+    @property
+    def _idle(self) -> FreeIndex:
+        """The devices without gangs. Most rounds ask for none, so it is made when it is first needed."""
+        if self.max_gangs_per_device == 1:
+            return self._open
+        if self._idle_index is None:
+            self._idle_index = FreeIndex(self._node_of)
+            self._enter(self._accounts.values())
+        return self._idle_index
+
     # --- changes ---------------------------------------------------------------------------------------------------
     def place(self, gang: Gang, devices: Sequence[str]) -> None:
         """Reserve memory for every rank, ``devices`` in rank order. Asserts that every rank fits."""
-        for device_id in devices:
-            assert self.fits(gang, device_id), (
+        accounts = [self._accounts.get(device_id) for device_id in devices]
+        most, mib = self.max_gangs_per_device, gang.mib_per_rank
+        for account, device_id in zip(accounts, devices, strict=True):
+            assert (
+                account is not None
+                and account.device is not None
+                and len(account.gangs) < most
+                and gang.id not in account.gangs
+                and account.held_mib + mib <= account.device.capacity_mib
+            ), (
                 f"gang {gang.id} needs {gang.mib_per_rank} MiB on {device_id}, which has "
                 f"{self.free_mib(device_id)} MiB free and {len(self.gangs_on(device_id))} gangs"
             )
@@ -173,14 +228,16 @@ class Ledger:
         """
         self._reserve(gang, devices)
 
-    def release(self, gang_id: str) -> None:
-        """Release all memory that the gang holds. Its processes must be known to be gone."""
-        assert gang_id in self._held, f"gang {gang_id} holds nothing"
-        self.version += 1
-        _, devices = self._held.pop(gang_id)
-        accounts = [self._accounts[device_id] for device_id in devices]
-        for account in accounts:
-            account.held_mib -= account.gangs.pop(gang_id)
+    def release(self, *gang_ids: str) -> None:
+        """Release all memory that the gangs hold. Their processes must be known to be gone."""
+        accounts: list[_Account] = []
+        for gang_id in gang_ids:
+            assert gang_id in self._held, f"gang {gang_id} holds nothing"
+            self.version += 1
+            for device_id in self._held.pop(gang_id)[1]:
+                account = self._accounts[device_id]
+                account.held_mib -= account.gangs.pop(gang_id)
+                accounts.append(account)
         self._enter(accounts)
 
     def keep(self, devices: Iterable[str]) -> None:
@@ -209,12 +266,21 @@ class Ledger:
 
     def _enter(self, accounts: Iterable[_Account]) -> None:
         """Bring the indexes up to date for these devices; those that have vanished are in none."""
-        usable = [(one, one.position) for one in accounts if one.device is not None and one.position is not None]
-        most = self.max_gangs_per_device
-        self._open.set((n, self._offered_mib(one) if len(one.gangs) < most else ABSENT) for one, n in usable)
-        if self._idle is not self._open:
-            self._idle.set((n, ABSENT if one.gangs else self._offered_mib(one)) for one, n in usable)
-
-    def _offered_mib(self, account: _Account) -> int:
-        assert account.device is not None
-        return ABSENT if account.device.id in self._kept else account.free_mib
+        opened: list[tuple[int, int]] = []
+        idle: list[tuple[int, int]] = []
+        most, kept = self.max_gangs_per_device, self._kept
+        for account in accounts:
+            device, position = account.device, account.position
+            if device is None or position is None:
+                continue
+            num_gangs = len(account.gangs)
+            free_mib = device.capacity_mib - account.held_mib
+            if num_gangs >= most or device.id in kept:
+                free_mib = ABSENT
+            elif free_mib < 0:
+                free_mib = 0
+            opened.append((position, free_mib))
+            idle.append((position, ABSENT if num_gangs else free_mib))
+        self._open.set(opened)
+        if self._idle_index is not None:
+            self._idle_index.set(idle)

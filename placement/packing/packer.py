@@ -29,7 +29,7 @@ from placement.packing.allotment import Allotment, allot, no_choice
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision
 from placement.packing.reasons import Rule
-from placement.packing.round import Round, fewest_ends, soonest
+from placement.packing.round import Round, soonest
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, in_turn
 
 NOT_KNOWN: Mapping[str, float] = MappingProxyType({})
@@ -68,7 +68,7 @@ def _reservation(
     if one.kept_for is not None:
         return inf, ()
     if queued.passed_over >= PASSES_BEFORE_RESERVATION:
-        return inf, fewest_ends(one.ledger, shape.num_ranks, shape.mib_per_rank)
+        return inf, one.ledger.fewest_ends(shape.num_ranks, shape.mib_per_rank)
     if shape.num_ranks > 1 and shape.seconds is not None:
         return soonest(one.ledger, shape.num_ranks, shape.mib_per_rank, seconds_left)
     return inf, ()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import lru_cache
 
 from placement.model import Queued
 from placement.packing.ledger import Ledger
@@ -41,12 +43,19 @@ def why_waiting(
     reason is written to the database.
     """
     waits: dict[str, Wait] = {}
+    free_mibs = ledger.free_mibs() if waiting else []
+    free_in_all, num_devices = sum(free_mibs), len(ledger.devices)
     words: dict[tuple[int, int], Wait] = {}
     for queued in waiting:
         shape = min(queued.shapes, key=lambda shape: shape.num_ranks * shape.mib_per_rank)
         demand = shape.num_ranks, shape.mib_per_rank
         if demand not in words:
-            words[demand] = _why_not(ledger, *demand)
+            num_free = len(free_mibs) - bisect_left(free_mibs, shape.mib_per_rank)
+            if num_free >= shape.num_ranks:
+                blocked = Blocked.RESERVED
+            else:
+                blocked = Blocked.FRAGMENTED if free_in_all >= shape.num_ranks * shape.mib_per_rank else Blocked.BUSY
+            words[demand] = _why_not(*demand, num_devices, ledger.num_offering(shape.mib_per_rank), blocked)
         wait = words[demand]
         if queued is kept_for:
             times = f"passed over {queued.passed_over} times, so " if queued.passed_over else ""
@@ -56,24 +65,18 @@ def why_waiting(
     return waits
 
 
-def _why_not(ledger: Ledger, num_ranks: int, mib: int) -> Wait:
-    num_devices = len(ledger.devices)
+@lru_cache(maxsize=2**14)
+def _why_not(num_ranks: int, mib: int, num_devices: int, num_large: int, blocked: Blocked) -> Wait:
+    """Thousands may wait, and are told in every round. ``num_large`` of the devices offer ``mib`` when they are free."""
     if not num_devices:
         return Wait(Blocked.NO_DEVICES, "the cluster has no devices now")
     demand = f"needs {mib} MiB on {_count(num_ranks, 'device')} at once"
-    num_large = ledger.num_offering(mib)
     if num_large < num_ranks:
         few, verb = f"only {num_large}" if num_large else "none", "offers" if num_large < 2 else "offer"
         reason = f"{demand}, but {few} of {_count(num_devices, 'device')} in the cluster {verb} that much"
         return Wait(Blocked.TOO_LARGE, reason)
     busy = "waits until other gangs leave that much free, or end where the limit of gangs is reached"
-    return Wait(_blocked(ledger, num_ranks, mib), f"{demand}; {busy}")
-
-
-def _blocked(ledger: Ledger, num_ranks: int, mib: int) -> Blocked:
-    if ledger.num_with(mib) >= num_ranks:
-        return Blocked.RESERVED
-    return Blocked.FRAGMENTED if ledger.free_in_all() >= num_ranks * mib else Blocked.BUSY
+    return Wait(blocked, f"{demand}; {busy}")
 
 
 def _count(number: int, noun: str) -> str:

@@ -54,6 +54,7 @@ class Progress:
         self._left: dict[str, float] = {}  # seconds alone that are left at ``_since``
         self._since: dict[str, float] = {}
         self._slow: dict[str, float] = {}
+        self._end_of: dict[str, float] = {}  # as long as no other begins or ends
         self._ends: list[tuple[float, int, str]] = []  # outdated entries stay until they come up
         self._valid: dict[str, int] = {}
         self._count = 0
@@ -81,7 +82,7 @@ class Progress:
         """Remove a gang, and return the seconds that it would still need alone."""
         self._settle(gang)
         left = self._left.pop(gang)
-        for known in (self._since, self._slow, self._valid):
+        for known in (self._since, self._slow, self._valid, self._end_of):
             known.pop(gang)
         ranks = self._ranks.pop(gang)
         for domain, number in ranks.items():
@@ -98,6 +99,10 @@ class Progress:
     def seconds_until(self, gang: str, left: float) -> float:
         """Seconds from now until the gang needs only ``left`` seconds alone, if no other begins or ends."""
         return max(0.0, self.left(gang) - left) * self._slow[gang]
+
+    def end_of(self, gang: str) -> float:
+        """When the gang ends, if no other begins or ends."""
+        return self._end_of[gang]
 
     @property
     def next_end(self) -> float:
@@ -132,4 +137,5 @@ class Progress:
             self._slow[gang] = slow
             self._count += 1
             self._valid[gang] = self._count
-            heapq.heappush(self._ends, (self.now + self._left[gang] * slow, self._count, gang))
+            self._end_of[gang] = end = self.now + self._left[gang] * slow
+            heapq.heappush(self._ends, (end, self._count, gang))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from placement.model import Cluster, Gang, Queued, Shape
 from placement.packing.ledger import Ledger
@@ -150,12 +150,7 @@ class _SecondsLeft(Mapping[str, float]):
         self._progress = progress
 
     def __getitem__(self, gang: str) -> float:
-        if gang not in self._progress:
-            raise KeyError(gang)
-        return self._progress.seconds_until(gang, 0.0)
-
-    def get(self, gang: str, default: Any = None) -> Any:
-        return self._progress.seconds_until(gang, 0.0) if gang in self._progress else default
+        return max(0.0, self._progress.end_of(gang) - self._progress.now)
 
     def __contains__(self, gang: object) -> bool:
         return gang in self._progress
