@@ -119,7 +119,7 @@ class Ledger:
         return {self.devices[position].id for position in self._open.devices_with(mib)}
 
     def free_mibs(self) -> list[int]:
-        """Free MiB of each device on which a gang may start, also of those that are kept for one; in ascending order."""
+        """Free MiB of each device where a gang may start, also of those kept for one; in ascending order."""
         kept = (self.free_mib(device) for device in self._kept if self.is_open(device))
         return sorted([*self._open.free_mibs(), *kept])
 

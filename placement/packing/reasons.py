@@ -67,7 +67,7 @@ def why_waiting(
 
 @lru_cache(maxsize=2**14)
 def _why_not(num_ranks: int, mib: int, num_devices: int, num_large: int, blocked: Blocked) -> Wait:
-    """Thousands may wait, and are told in every round. ``num_large`` of the devices offer ``mib`` when they are free."""
+    """``num_large`` devices offer ``mib`` when they are free. Kept, as thousands may wait in every round."""
     if not num_devices:
         return Wait(Blocked.NO_DEVICES, "the cluster has no devices now")
     demand = f"needs {mib} MiB on {_count(num_ranks, 'device')} at once"
