@@ -12,7 +12,6 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from benchmarks.static_baseline import study
 from estimators.model import MIB
 from scamp_service.model import Trial
 from scamp_service.processes.controller_process import run_study
@@ -20,6 +19,10 @@ from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from scamp_service.store.summary import all_trials
 from scamp_service.store.tallies import prediction_errors_pct
+from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
+
+DEMO = Path(__file__).resolve().parent.parent / "examples" / "digits.yaml"
 
 
 def main() -> None:
@@ -35,6 +38,16 @@ def main() -> None:
     else:
         trials = run(*((8, 12) if options.quick else (24, 12)))
     report([trial for trial in trials if trial.measured_bytes])
+
+
+def study(trials: int, steps: int) -> StudySpec:
+    """The demo study with random search, and with this many trials and steps."""
+    demo = parse_study(DEMO.read_text()).to_json()
+    demo["search"]["sampler"] = "random"
+    demo["start_with"] = demo["start_with"][: trials // 2]
+    demo["stopping"]["min_steps"] = None
+    demo["budget"] |= {"trials": trials, "steps": steps, "report_every": max(1, steps // 3)}
+    return StudySpec.model_validate(demo)
 
 
 def run(num_trials: int, steps: int) -> list[Trial]:

@@ -117,7 +117,8 @@ class Controller:
     def _decisions(self) -> list[e.Effect]:
         self.is_idle = False
         try:
-            snapshot = self.find()
+            with self._store.reading():
+                snapshot = self.find()
             found = decide(snapshot)
         except (Deposed, Unavailable):
             raise

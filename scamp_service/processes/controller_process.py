@@ -51,6 +51,8 @@ from scamp_service.temporary import remove_forgotten
 CONNECT_SECONDS = 10.0
 CLUSTER_SECONDS = 1.0
 """How often the state of the cluster is written, for the API to read."""
+MOST_CYCLES = 4
+"""Cycles at once: to end an attempt, to give its devices to the next trial, and to find that nothing else follows."""
 START_TRIES = 3
 """Times that a run tries to start its Ray."""
 END_SECONDS = 8.0
@@ -284,9 +286,7 @@ class _Leader:
 
     def tick(self) -> None:
         try:
-            self._controller.tick()
-            if self._controller.has_changed:
-                self._news.tell()
+            self._run_cycles()
             self._sweeper.tick()
             self._measure()
         except Deposed:
@@ -296,6 +296,14 @@ class _Leader:
             raise
         finally:
             self._record()
+
+    def _run_cycles(self) -> None:
+        """Run cycles until nothing follows from the last one, so that devices do not wait for the next tick."""
+        for _ in range(MOST_CYCLES):
+            self._controller.tick()
+            if not self._controller.has_changed:
+                return
+        self._news.tell()
 
     def _measure(self) -> None:
         """Let the CPU be measured while nothing runs on it, if virtual devices are parts of it."""

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-SHORTEST_PAUSE_SECONDS = 0.02
+SHORTEST_PAUSE_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 0.1
 """Pauses between two cycles: with news, and without any. Some things, such as silence, are found only by looking."""
 

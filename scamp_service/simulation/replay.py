@@ -58,7 +58,8 @@ class Options:
 
     Without ``early_stopping`` every trial trains to its end. ``epoch_steps`` are the optimizer steps of an epoch, for
     studies that count in epochs. A gang trains ``start_seconds`` after its launch. ``policy`` is the name of the policy
-    that packs trials onto devices.
+    that packs trials onto devices. ``measured`` has seconds of a step of a gang alone on its devices, by the number of
+    its trial and its plan in words; all other steps take as long as is predicted.
     """
 
     cache_dir: Path
@@ -68,6 +69,7 @@ class Options:
     start_seconds: float = 1.0
     max_gangs_per_device: int = 4
     policy: str = "pack"
+    measured: Mapping[tuple[int, str], float] = field(default_factory=dict)
 
 
 def simulate(studies: Sequence[Submitted], named: NamedCluster, options: Options) -> Simulated:
@@ -249,6 +251,8 @@ class _Replay:
 
     def step_seconds(self, order: Order) -> float:
         """Seconds of a step, or of an epoch, of an order alone on its devices."""
+        if (measured := self.options.measured.get((order.number, str(order.plan)))) is not None:
+            return measured
         attempt = self.store.attempts(order.trial_id)[order.attempt - 1]
         if attempt.predicted_step_seconds is None:
             raise InvalidInput("the seconds of a step cannot be predicted on these devices")

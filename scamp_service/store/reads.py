@@ -9,6 +9,7 @@ import json
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -38,6 +39,10 @@ class Reads:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def reading(self) -> AbstractContextManager[None]:
+        """A block whose reads, in this thread, share one connection; see ``Database.reading``."""
+        return self._database.reading()
 
     # --- studies -----------------------------------------------------------------------------------------------
 

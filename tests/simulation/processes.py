@@ -28,7 +28,7 @@ class UnreliableProxy:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._target, name)
-        if not callable(attribute):
+        if not callable(attribute) or name == "reading":  # it asks nothing
             return attribute
 
         def call(*args: Any, **kwargs: Any) -> Any:

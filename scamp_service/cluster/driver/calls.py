@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+import queue
+from functools import partial
 from typing import Any
 
 from scamp_service.cluster.driver.states.events import Call
 
 
 class Calls:
-    """Calls to ranks and to the sink by the reference to the answer. Not thread-safe: its owner holds a lock."""
+    """Calls to ranks and to the sink by the reference to the answer.
+
+    Not thread-safe, except for ``answered``: its owner holds a lock.
+    """
 
     def __init__(self) -> None:
         self._pending: dict[Any, tuple[Call, str] | None] = {}
+        self._answered: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def expect(self, ref: Any, call: Call, rank: str) -> None:
         """Await the answer to a call to the rank with this name."""
-        self._pending[ref] = (call, rank)
+        self._await(ref, (call, rank))
 
     def expect_sink(self, ref: Any) -> None:
         """Await an answer of the sink."""
-        self._pending[ref] = None
+        self._await(ref, None)
 
-    def refs(self) -> list[Any]:
-        """References to all answers that have not been taken."""
-        return list(self._pending)
+    def answered(self, seconds: float) -> list[Any]:
+        """References to the answers, or errors, that have come since the last call; waits so long for the first one.
+
+        ``ray.wait`` would not see the answer to a call that is sent while it waits.
+        """
+        found = []
+        try:
+            found.append(self._answered.get(timeout=seconds))
+            while True:
+                found.append(self._answered.get_nowait())
+        except queue.Empty:
+            return found
+
+    def _await(self, ref: Any, whose: tuple[Call, str] | None) -> None:
+        self._pending[ref] = whose
+        ref.future().add_done_callback(partial(_put, self._answered, ref))
 
     def take(self, ref: Any) -> tuple[Call, str] | None:
         """The call and the name of the rank, or None for the sink; the answer is awaited no more."""
@@ -32,3 +51,7 @@ class Calls:
     def awaits_sink(self) -> bool:
         """Whether the sink has not answered yet."""
         return None in self._pending.values()
+
+
+def _put(answered: queue.SimpleQueue[Any], ref: Any, future: Any) -> None:
+    answered.put(ref)

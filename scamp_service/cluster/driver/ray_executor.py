@@ -40,6 +40,7 @@ SHARE = 0.01  # share of a bundle that one rank takes: at most 100 ranks on a de
 EXPECTED_TERMINATION = 1  # Ray's reason for the death of a node: it was stopped by SIGTERM
 STOP_ALL_SECONDS = 5.0
 PAUSE_SECONDS = 5.0  # between two looks: this process was frozen meanwhile, so no silence counts
+TURN_SECONDS = 0.05  # between two looks at what is due, without any answer
 REFRESH_SECONDS = 1.0
 MAX_ATTEMPTS = 200
 
@@ -210,11 +211,7 @@ class RayExecutor:
                 self._closed.wait(0.5)
 
     def _turn(self) -> None:
-        with self._lock:
-            refs = self._calls.refs()
-        ready, _ = ray.wait(refs, num_returns=1, timeout=0.05, fetch_local=False) if refs else ([], [])
-        if not refs:
-            self._closed.wait(0.05)
+        ready = self._calls.answered(TURN_SECONDS)
         with self._lock:
             for ref in ready:
                 if called := self._calls.take(ref):

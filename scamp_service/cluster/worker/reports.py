@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 ROWS_PER_FLUSH = 64
+MOST_ROWS_PER_FLUSH = 1024
+"""Rows that are sent at once when more are waiting, because the sink is slower than the ranks."""
 FLUSH_SECONDS = 0.1
 MAX_WAITING_ROWS = 4096  # beyond this, training waits for the sink
 MAX_WAITING_CHARACTERS = 2**18  # of log lines, which are charged to the memory budget of a trial on CPUs
@@ -49,9 +51,10 @@ class Delivery(StrEnum):
 class Reports:
     """Queue from the training of one rank to the sink; implements ``workloads.training.runtime.Reporter``.
 
-    Rows are sent in order, once there are ``ROWS_PER_FLUSH`` or every ``FLUSH_SECONDS``, and again until they are
-    acknowledged. A refusal means that the attempt is stale; rows that cannot be sent are lost, for which
-    ``why_lost`` gives the reason. After either, ``should_stop`` is True and nothing more is sent.
+    Rows are sent in order, once there are ``ROWS_PER_FLUSH`` or every ``FLUSH_SECONDS``, with those that have come
+    meanwhile, and again until they are acknowledged. A refusal means that the attempt is stale; rows that cannot be
+    sent are lost, for which ``why_lost`` gives the reason. After either, ``should_stop`` is True and nothing more is
+    sent.
     """
 
     def __init__(self, order: Order, rank: int, sink: SinkClient, give_up: Any) -> None:
@@ -220,8 +223,8 @@ class Reports:
         return self._closed or len(self._metrics) + len(self._logs) >= ROWS_PER_FLUSH
 
     def _take(self) -> Report | None:
-        metrics = self._metrics[:ROWS_PER_FLUSH]
-        logs = self._logs[: ROWS_PER_FLUSH - len(metrics)]
+        metrics = self._metrics[:MOST_ROWS_PER_FLUSH]
+        logs = self._logs[: MOST_ROWS_PER_FLUSH - len(metrics)]
         if not (metrics or logs or self._news):
             return None
         del self._metrics[: len(metrics)], self._logs[: len(logs)]

@@ -8,8 +8,11 @@ own file. Not here: proposing values (``search``), sizing (``sizing``) and apply
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
 
-from estimators.learning import learn
+from estimators.learning import Learned, Run, learn
+from estimators.model import Layout
 from scamp_service.control.decide.effects import Effect, MoveTrial
 from scamp_service.control.decide.fence import fence_unknown_gangs
 from scamp_service.control.decide.finish import finish_studies
@@ -26,8 +29,8 @@ from scamp_service.lifecycle import TrialState
 
 def decide(snapshot: Snapshot) -> list[Effect]:
     """The effects of one cycle, to be applied in this order."""
-    kinds = {device.kind for device in snapshot.cluster.devices}
-    learned: Corrections = {family: learn(runs, kinds) for family, runs in snapshot.past.items()}
+    kinds = frozenset(device.kind for device in snapshot.cluster.devices)
+    learned: Corrections = {family: _learned(tuple(runs), kinds) for family, runs in snapshot.past.items()}
     effects: list[Effect] = []
     effects += fence_unknown_gangs(snapshot)  # 1. gangs that the database does not know
     effects += follow_attempts(snapshot)  # 2. outcomes, losses, rungs, teardown
@@ -43,3 +46,9 @@ def decide(snapshot: Snapshot) -> list[Effect]:
     effects += propose(snapshot, Counter(one.trial.study_id for one in continuing))  # 7. new candidates
     effects += finish_studies(snapshot)  # 8. studies that have ended
     return effects
+
+
+@lru_cache(maxsize=64)
+def _learned(runs: tuple[Run, ...], kinds: frozenset[str]) -> Mapping[Layout, Learned]:
+    """Most cycles have the runs of the cycle before."""
+    return learn(runs, kinds)

@@ -444,3 +444,15 @@ def test_a_store_outlives_the_loss_of_its_connections(postgres_server: Any) -> N
     assert (True,) in lost
     assert store.create_study(SPEC, now=2.0).id == 2
     store.close()
+
+
+def test_reads_in_a_block_share_a_connection_and_see_what_is_written_meanwhile(tmp_path: Path) -> None:
+    store = Store(url_of(tmp_path))
+    taken: list[Any] = []
+    sa.event.listen(store._database.engine, "checkout", lambda *given: taken.append(given))
+    with store.reading():
+        assert store.studies() == []
+        study = store.create_study(SPEC, now=1.0)
+        assert [one.id for one in store.studies()] == [study.id]
+    store.close()
+    assert len(taken) <= 2, "one to read, and at most one to write"

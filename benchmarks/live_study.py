@@ -1,0 +1,28 @@
+"""Measures live studies on virtual devices: against a static policy and Ray Tune, launches, and durable metrics.
+
+Prints every case, and last the figures as one line of JSON. Other work on the machine falsifies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+
+from benchmarks.living import launch_part, metrics_part, study_part
+from benchmarks.running.runner import run_parts
+
+COMMAND = "python -m benchmarks.live_study --results FILE --write PAGE"
+PARTS: Mapping[str, ModuleType] = {
+    "study": study_part,
+    "launch": launch_part,
+    "metrics": metrics_part,
+}
+
+
+def main() -> None:
+    """Run the chosen cases."""
+    run_parts(__doc__, "Live studies", COMMAND, PARTS, 600)
+
+
+if __name__ == "__main__":
+    main()

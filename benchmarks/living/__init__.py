@@ -1,0 +1,1 @@
+"""Studies on virtual devices: in a served ScaMP, and with Ray Tune."""

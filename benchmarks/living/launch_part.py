@@ -1,0 +1,135 @@
+"""How fast trials of one step in a user's file follow each other: launches, turnaround of devices, and Ray Tune."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median, quantiles
+from typing import Any
+
+from benchmarks.living.alone import Training
+from benchmarks.living.drawn import NUM_DEVICES
+from benchmarks.living.service import Ran, serving
+from benchmarks.living.study_part import in_process
+from benchmarks.running.results import Finding
+from scamp_service.model import Attempt
+
+TITLE = "Trials of one step"
+HEADER = ("launch ms", "p95 ms", "turnaround ms", "p95 ms", "trials/s", "growth", "trials", "case")
+WORKLOAD = "tiny.py:Tiny"
+ABOUT = f"""\
+Trials that train a linear regression of a user's file for one step, on {NUM_DEVICES} virtual devices with one gang
+each, in a service that has started; the first trials on each device do not count. *Launch*: from the decision of the
+controller until all ranks begin to train, the median. *Turnaround*: from the last metric of a trial until the next
+one trains on the same device, with its checkpoint, its outcome, the decision and the launch. Ray Tune trains the
+same step in function trainables with one CPU each, on as many slots as there are devices."""
+WARM_UP = 2
+"""Trials on each device that do not count."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Trials of so many ranks; in Ray Tune of one rank."""
+
+    system: str
+    num_ranks: int
+    num_trials: int
+
+    def __str__(self) -> str:
+        return f"{self.system}, {'1 rank' if self.num_ranks == 1 else f'gangs of {self.num_ranks}'}"
+
+
+def cases(quick: bool, seed: int) -> Sequence[Case]:
+    """Single ranks and gangs of four in ScaMP, and single ranks in Ray Tune."""
+    single, gangs, tune = (40, 0, 4) if quick else (400, 60, 60)
+    every = [Case("ScaMP", 1, single), Case("ScaMP", NUM_DEVICES, gangs), Case("Ray Tune", 1, tune)]
+    return [case for case in every if case.num_trials]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Milliseconds of each launch and turnaround, and trials per second."""
+
+    system: str
+    num_ranks: int
+    num_trials: int
+    per_second: float
+    growth_pct: float = 0.0
+    launches: list[float] = field(default_factory=list)
+    turnarounds: list[float] = field(default_factory=list)
+
+    def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
+        cells = []
+        for times in (self.launches, self.turnarounds):
+            cells += [f"{median(times):.1f}", f"{quantiles(times, n=20)[-1]:.1f}"] if times else ["–", "–"]
+        return [*cells, f"{self.per_second:.2f}", f"{self.growth_pct:.1f} %", f"{self.num_trials}"]
+
+
+def measure(case: Case, seconds: float) -> Result:
+    """Run the trials of one case."""
+    if case.system == "Ray Tune":
+        found = json.loads(in_process("with_tune", [_training(n) for n in range(case.num_trials)], seconds))
+        return Result(case.system, case.num_ranks, case.num_trials, case.num_trials / found["seconds"])
+    policy = "pack" if case.num_ranks == 1 else f"static-{case.num_ranks}"
+    with serving(policy=policy, virtual_devices=NUM_DEVICES, max_gangs_per_device=1) as served:
+        ran = served.run(_spec(case.num_trials), seconds)
+    ran.values()  # all have completed
+    return _timed(case, ran)
+
+
+def _timed(case: Case, ran: Ran) -> Result:
+    warm: list[Attempt] = []
+    turnarounds: list[float] = []
+    for device in sorted({one for attempt in ran.attempts for one in attempt.devices}):
+        mine = sorted((one for one in ran.attempts if device in one.devices), key=lambda one: one.started_at or 0.0)
+        warm += [one for one in mine[WARM_UP:] if one.devices[0] == device]
+        pairs = list(pairwise(mine))[WARM_UP:]
+        turnarounds += [1000 * ((after.started_at or 0.0) - ran.reported[before.trial_id]) for before, after in pairs]
+    if any(len(one.devices) != case.num_ranks for one in warm):
+        raise RuntimeError(f"gangs do not have {case.num_ranks} ranks: {[len(one.devices) for one in warm]}")
+    launches = [1000 * ((one.started_at or 0.0) - one.created_at) for one in warm]
+    seconds = max(one.ended_at or 0.0 for one in warm) - min(one.created_at for one in warm)
+    return Result(
+        case.system, case.num_ranks, case.num_trials, len(warm) / seconds, 100 * ran.growth, launches, turnarounds
+    )
+
+
+def _spec(num_trials: int) -> Mapping[str, Any]:
+    return {
+        "name": "trials of one step",
+        "workload": WORKLOAD,
+        "objective": {"metric": "loss", "direction": "minimize"},
+        "space": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}},
+        "search": {"sampler": "random"},
+        "stopping": {"rule": "none"},
+        "budget": {"trials": num_trials, "steps": 1},
+    }
+
+
+def _training(number: int) -> Training:
+    return Training({"lr": 1e-3}, {"micro_batch": 8}, number, 1, 1, WORKLOAD)
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    """Medians of launches and turnarounds, and trials per second against Ray Tune."""
+    found, rates = dict[str, float](), dict[str, float]()
+    for one in results:
+        if one.num_ranks == 1:
+            rates[one.system] = one.per_second
+        if one.launches:
+            found[f"launch_{one.num_ranks}_ms"] = median(one.launches)
+        if one.launches and one.num_ranks == 1:
+            found["turnaround_ms"] = median(one.turnarounds)
+            found["trials_per_second"] = one.per_second
+            found["own_code_growth_pct"] = one.growth_pct
+    if len(rates) == 2:
+        found["trials_per_second_ratio"] = rates["ScaMP"] / rates["Ray Tune"]
+    return found
+
+
+def notes(found: Sequence[Finding]) -> list[str]:
+    """Why cases failed."""
+    return [f"  {one.case}: {one.failure}" for one in found if one.failure]

@@ -1,0 +1,187 @@
+"""The same study in ScaMP under a static and under the default policy, and with Ray Tune; and simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+
+from benchmarks.living.alone import FOLDER, Cost, Training
+from benchmarks.living.drawn import DEVICE_MIB, NUM_DEVICES, WORKLOAD, Drawn, draw
+from benchmarks.living.service import Ran, serving
+from benchmarks.running.process import last_line
+from benchmarks.running.results import Finding
+from estimators.model import Plan
+from scamp_service.settings import Settings
+from scamp_service.simulation.replay import Options, Submitted, simulate
+from scamp_service.sizing.cluster_file import cluster_named
+from scamp_service.study.parse import parse_study
+from scamp_service.study.user_code import bundle_code
+
+TITLE = "A study on virtual devices"
+HEADER = (
+    "static s", "Tune s", "ScaMP s", "bound s", "/ static", "/ Tune", "/ bound", "simulated s", "differs", "study",
+)  # fmt: skip
+TOLERANCE = 0.02
+"""Largest difference of final losses between systems, as a share: their plans add the same numbers in another order."""
+ABOUT = f"""\
+The same trainings of GPTs of different sizes, in a user's file, on {NUM_DEVICES} virtual devices of {DEVICE_MIB}
+MiB. All candidates are known from the start; their sizes, batches and learning rates are drawn. *Static* is ScaMP
+with the policy `static-{NUM_DEVICES}`: each trial has {NUM_DEVICES} devices for itself, which the largest needs,
+first come first served. *Tune* is a `Tuner` of Ray Tune with as many devices for each trial, which trains by the
+code of our ranks. *ScaMP* is a service with default settings. Seconds are those from the submission of the study to
+its end, in a service that has started, and those of `Tuner.fit` in a Ray that has started. *Bound* is the processor
+time of the same trainings, one after another on one rank without limits of memory, divided by the number of cores.
+The final losses of all are equal to {TOLERANCE:.0%}. *Simulated* is the study in virtual time under the default
+policy. Its gangs take the processor time that their trainings took alone, and start as soon as those of the live
+study did (the median)."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A drawn study."""
+
+    seed: int
+    num_trials: int
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.num_trials} trials of {self.steps} steps, seed {self.seed}"
+
+
+def cases(quick: bool, seed: int) -> Sequence[Case]:
+    """Studies of 24 trials; a small one if ``quick``."""
+    return [Case(seed, 5, 4)] if quick else [Case(one, 24, 40) for one in (seed, seed + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Seconds of the study in each system, and what the live ones used."""
+
+    static_seconds: float
+    tune_seconds: float
+    scamp_seconds: float
+    bound_seconds: float
+    simulated_seconds: float
+    start_seconds: float
+    processor: Mapping[str, float] = field(default_factory=dict)
+    static_processor: Mapping[str, float] = field(default_factory=dict)
+    ranks: list[int] = field(default_factory=list)
+
+    @property
+    def simulated_pct(self) -> float:
+        """By how many percent the simulated makespan differs from the live one."""
+        return 100 * abs(self.simulated_seconds / self.scamp_seconds - 1)
+
+    def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
+        seconds = (self.static_seconds, self.tune_seconds, self.scamp_seconds, self.bound_seconds)
+        ratios = [self.scamp_seconds / other for other in (self.static_seconds, self.tune_seconds, self.bound_seconds)]
+        simulated = [f"{self.simulated_seconds:.1f}", f"{self.simulated_pct:.1f} %"]
+        return [*(f"{one:.1f}" for one in seconds), *(f"{one:.2f}" for one in ratios), *simulated]
+
+
+def measure(case: Case, seconds: float) -> Result:
+    """Run the study in each system. Raises ``RuntimeError`` if their final losses differ."""
+    study = draw(case.seed, case.num_trials, case.steps)
+    static = run(study, f"static-{NUM_DEVICES}", seconds)
+    tune = json.loads(in_process("with_tune", [_training(study, n, _wide(study, n)) for n in _numbers(study)], seconds))
+    scamp = run(study, "pack", seconds)
+    single = [_training(study, n, Plan(study.batch(n))) for n in _numbers(study)]
+    gangs = [_training(study, n, scamp.plan_of(n)) for n in _numbers(study)]
+    costs = [Cost(**one) for one in json.loads(in_process("alone", [*single, *gangs], seconds))]
+    alone, own = costs[: len(single)], costs[len(single) :]
+    found = {"static": static.values(), "Ray Tune": dict(enumerate(tune["losses"])), "ScaMP": scamp.values()}
+    _expect_equal({n: one.loss for n, one in enumerate(alone)}, found)
+    starts = median(one.started_at - one.created_at for one in scamp.attempts if one.started_at)
+    measured = {
+        (n, str(scamp.plan_of(n))): max(one.rank_seconds) / study.steps
+        for n, one in zip(_numbers(study), own, strict=True)
+    }
+    return Result(
+        static.seconds,
+        tune["seconds"],
+        scamp.seconds,
+        sum(one.rank_seconds[0] for one in alone) / len(os.sched_getaffinity(0)),
+        simulated_seconds(study, measured, starts),
+        starts,
+        scamp.processor,
+        static.processor,
+        [len(one.devices) for one in scamp.attempts],
+    )
+
+
+def run(study: Drawn, policy: str, seconds: float) -> Ran:
+    """The study in a service of its own with this policy."""
+    with serving(policy=policy, virtual_devices=NUM_DEVICES, device_mib=DEVICE_MIB) as served:
+        return served.run(study.spec(), seconds)
+
+
+def simulated_seconds(study: Drawn, measured: Mapping[tuple[int, str], float], start_seconds: float) -> float:
+    """The makespan of the study in virtual time, with these seconds of a step."""
+    settings = Settings(virtual_devices=NUM_DEVICES, device_mib=DEVICE_MIB)
+    code = bundle_code(FOLDER / "study.yaml", WORKLOAD)
+    submitted = Submitted(parse_study(study.spec()), code)
+    with tempfile.TemporaryDirectory(prefix="scamp-live-") as folder:
+        settings = settings.model_copy(update={"data_dir": Path(folder)})
+        named = cluster_named(f"1x{NUM_DEVICES}xvirtual", settings)
+        options = Options(Path(folder, "profiles"), start_seconds=start_seconds, measured=measured)
+        found = simulate([submitted], named, options)
+    if found.why_unfinished or found.reasons:
+        raise RuntimeError(f"the simulation: {found.why_unfinished or found.reasons[0]}")
+    return found.makespan
+
+
+def in_process(module: str, trainings: Sequence[Training], seconds: float) -> str:
+    """The last line that this module of ours prints for the trainings, in a process of its own."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump([asdict(one) for one in trainings], file)
+        file.flush()
+        last = str(NUM_DEVICES) if module == "with_tune" else f"{seconds}"
+        return last_line("-m", f"benchmarks.living.{module}", file.name, last, seconds=2 * seconds)
+
+
+def _numbers(study: Drawn) -> range:
+    return range(len(study.candidates))
+
+
+def _training(study: Drawn, number: int, plan: Plan) -> Training:
+    every = study.spec()["budget"]["report_every"]
+    fields = {one.name: getattr(plan, one.name) for one in dataclasses.fields(plan) if one.init}
+    return Training(study.candidates[number], fields, study.seed + number, study.steps, every)
+
+
+def _wide(study: Drawn, number: int) -> Plan:
+    return Plan(study.batch(number) // NUM_DEVICES, dp_shard=NUM_DEVICES)
+
+
+def _expect_equal(expected: Mapping[int, float], found: Mapping[str, Mapping[int, float]]) -> None:
+    for system, losses in found.items():
+        for number, loss in losses.items():
+            if abs(loss / expected[number] - 1) > TOLERANCE:
+                raise RuntimeError(f"{system}: trial {number} ends with a loss of {loss}, and alone {expected[number]}")
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    """The mean ratios over all studies, and the worst difference of a simulation."""
+    return {
+        "live_static_ratio": fmean(one.scamp_seconds / one.static_seconds for one in results),
+        "live_tune_ratio": fmean(one.scamp_seconds / one.tune_seconds for one in results),
+        "live_bound_ratio": fmean(one.scamp_seconds / one.bound_seconds for one in results),
+        "sim_live_pct": max(one.simulated_pct for one in results),
+    }
+
+
+def notes(found: Sequence[Finding]) -> list[str]:
+    """Where processor time went, in each system."""
+    lines = []
+    for one in (one for one in found if not one.failure):
+        for name in ("processor", "static_processor"):
+            used = ", ".join(f"{kind} {seconds:.1f} s" for kind, seconds in one.values[name].items())
+            lines.append(f"  {one.case}, {'ScaMP' if name == 'processor' else 'static'}: {used}")
+    return lines
