@@ -4,13 +4,15 @@ A failure shows a lower bound and not the need: a request fails as soon as the b
 grew is never asked for. It does not show either what grew. So several corrections are tried in order, until a plan fits
 with one of them:
 
-1. after the second failure, ``ROOM`` times what is known, divided as plans divide the model states. A need that has
-   outgrown two reservations is larger than it seems, and plans over more ranks divide it. What the devices of such a
-   plan have left, up to the most room, is reserved as well;
+1. after the third failure, ``ROOM`` times what is known, divided as plans divide the model states. A need that has
+   outgrown a whole device is larger than it seems, and plans over more ranks divide it;
 2. what is known, and a quarter of the traced peak, on every rank, however the plan divides the model: after one failure
    this covers any cause, and with fewer samples at a time it fits on the same device;
 3. the same, divided like states;
 4. what is known alone, on every rank, then for each sample of a micro-batch, then divided like states.
+
+After the second failure a rank reserves its whole device, so that no other gang is on it: how much more it needs is
+still not known, and a guess in MiB would take devices that it may not need.
 
 With the last one a plan holds just what an attempt was seen to need, divided as the plan divides it. If nothing fits
 with it, nothing will.
@@ -23,9 +25,11 @@ from collections.abc import Callable, Sequence
 from estimators.learning import Run
 from estimators.memory import NO_EXTRA, Extra
 
-ROOM = (16, 8, 4, 2)
-"""How many times what is known to be missing a plan has room for, after two failures. Known is little more than what
-was reserved: a trial that grows from 60 to 160 MiB shows 10 MiB at first, and then 30."""
+ROOM = (4, 2)
+"""How many times what is known to be missing a plan has room for, after three failures. Known is little more than what
+was reserved, which was a whole device the last time."""
+WHOLE_DEVICE = 2**60
+"""Bytes that no device offers: as much is reserved as it does offer."""
 
 
 def corrections(failed: Sequence[Run]) -> list[Extra]:
@@ -51,10 +55,11 @@ def corrections(failed: Sequence[Run]) -> list[Extra]:
     asked, asked_states = most(asked_of), most(at_most(asked_of))
     known, known_states = most(missing), most(at_most(missing))
     held = most(whole(lambda run: run.traced_bytes + run.asked_bytes))
-    room = ROOM if len(failed) > 1 else ()
-    all_room = max(held, most(whole(lambda run: run.traced_bytes + ROOM[0] * missing(run))))
+    if len(failed) > 1:
+        held = WHOLE_DEVICE
+    room = ROOM if len(failed) > 2 else ()
     return [
-        *(Extra(state_bytes=max(times * known_states, asked_states), held_bytes=all_room) for times in room),
+        *(Extra(state_bytes=max(times * known_states, asked_states), held_bytes=held) for times in room),
         Extra(rank_bytes=asked, held_bytes=held),
         Extra(state_bytes=asked_states, held_bytes=held),
         Extra(rank_bytes=known, held_bytes=held),

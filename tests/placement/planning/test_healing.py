@@ -15,7 +15,7 @@ from estimators.model import MIB, Layout, Plan
 from placement.model import VIRTUAL_KIND, Cluster, Device
 from placement.option import NoPlan
 from placement.planning.answers import ChosenPlan
-from placement.planning.healing import corrections
+from placement.planning.healing import WHOLE_DEVICE, corrections
 from placement.planning.learned import choose_learned
 from tests.placement.planning.test_planner import Model
 
@@ -74,20 +74,52 @@ def heal(model: Model, hidden: Hidden, devices: Cluster, batch: int = 16, most: 
     [
         (states(30), 96, 4),
         (states(110), 200, 4),  # unfreezing: one rank needs 163 MiB
-        (states(240), 96, 4),
-        (states(110), 96, 2),
-        (states(500), 200, 4),
-        (states(300), 96, 4),  # the only plan that fits leaves 5 MiB of its devices
         (activations(3), 96, 4),
         (activations(6), 200, 4),
         (everywhere(20), 96, 4),
         (everywhere(45), 96, 1),
     ],
 )
-def test_a_trial_that_grows_after_the_traced_step_fits_after_two_failures(hidden: Hidden, mib: int, count: int) -> None:
+def test_a_trial_that_fits_on_a_device_fits_after_two_failures_and_takes_no_other(
+    hidden: Hidden, mib: int, count: int
+) -> None:
     healed = heal(Model(state=20, sample=1.5), hidden, cluster(count, mib))
     assert healed.plan is not None, healed.reason
+    assert healed.plan.world_size == 1
     assert len(healed.failed) <= 2, [(str(plan), run.reserved_bytes // MIB) for plan, run in healed.failed]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "mib", "count"),
+    [
+        (states(240), 96, 4),
+        (states(110), 96, 2),
+        (states(500), 200, 4),
+        (states(300), 96, 4),  # the only plan that fits leaves 5 MiB of its devices
+    ],
+)
+def test_a_trial_that_outgrows_a_device_is_divided_after_three_failures(hidden: Hidden, mib: int, count: int) -> None:
+    healed = heal(Model(state=20, sample=1.5), hidden, cluster(count, mib))
+    assert healed.plan is not None, healed.reason
+    assert len(healed.failed) <= 3, [(str(plan), run.reserved_bytes // MIB) for plan, run in healed.failed]
+
+
+def test_a_trial_that_needs_sixteen_devices_heals_within_the_failures_that_a_study_allows() -> None:
+    healed = heal(Model(state=20, sample=1.5), states(1000), cluster(16, 96))
+    assert healed.plan is not None and healed.plan.world_size == 16, healed.reason
+    assert len(healed.failed) <= 5, "the default of budget.max_oom"
+
+
+@given(st.integers(5, 60), st.integers(1, 40), st.sampled_from([96, 160, 200]), st.sampled_from([2, 4, 8]))
+@settings(max_examples=60, deadline=None)
+def test_what_one_device_can_hold_takes_one(model_mib: int, more: int, mib: int, count: int) -> None:
+    """A trial of the demo that needed 47 MiB took four devices of 96 after its second failure."""
+    model = Model(state=model_mib / 2, sample=model_mib / 32)
+    if model_mib + more + VIRTUAL_MARGIN.bytes_for((model_mib + more) * MIB, 1) / MIB > mib:
+        return
+    healed = heal(model, everywhere(more), cluster(count, mib))
+    assert healed.plan is not None and healed.plan.world_size == 1, healed.reason
+    assert len(healed.failed) <= 2
 
 
 def test_a_prediction_that_is_a_fifth_too_low_heals_in_one_attempt() -> None:
@@ -136,12 +168,13 @@ def test_what_was_held_is_the_least_that_the_next_plan_holds_divided_as_it_divid
     assert least.wanted_bytes(Layout(dp_shard=4)) == (56 + 10) * MIB // 2
 
 
-def test_after_two_failures_there_is_room_for_many_times_of_what_is_known() -> None:
-    once = failure(Plan(8), 40, 48, 49)
-    twice = corrections([once, failure(Plan(8), 40, 68, 70)])
-    assert not any(extra.bytes_for(Layout(dp_shard=4)) > 24 * MIB for extra in corrections([once]))
-    assert [extra.state_bytes // MIB for extra in twice[:4]] == [480, 240, 120, 60]
-    assert twice[4:][0] == Extra(rank_bytes=40 * MIB, held_bytes=80 * MIB)
+def test_after_two_failures_the_device_is_its_own_and_after_three_a_plan_has_room_for_more() -> None:
+    first, second, third = (failure(Plan(8), 40, mib, mib + 2) for mib in (48, 68, 98))
+    once, twice, thrice = corrections([first]), corrections([first, second]), corrections([first, second, third])
+    assert not any(extra.bytes_for(Layout(dp_shard=4)) > 24 * MIB for extra in once)
+    assert twice[0] == Extra(rank_bytes=40 * MIB, held_bytes=WHOLE_DEVICE)
+    assert [extra.state_bytes // MIB for extra in thrice[:2]] == [240, 120]
+    assert thrice[2] == Extra(rank_bytes=70 * MIB, held_bytes=WHOLE_DEVICE)
 
 
 def test_a_retry_reserves_what_was_held_and_more_where_the_device_has_the_room() -> None:
