@@ -26,7 +26,7 @@ from benchmarks.curves.forks import CRASHED, HANGS, in_forks
 from benchmarks.curves.running import BATCH, Idiom, trace_layout, train_rank
 from benchmarks.running.results import setting
 from estimators.axes import Spread
-from estimators.constraints import Constraints
+from estimators.constraints import PlanConstraints
 from estimators.model import Divisions, Layout, Plan
 from placement.planning.ways import list_ways
 from workloads.protocol import BATCHES, Workload
@@ -283,7 +283,7 @@ def _run(curves: Curves, seed: int, words: str, is_quick: bool) -> Iterator[tupl
     if "refused" in plain:
         yield Plan(BATCH), Outcome("refused", plain["refused"])
         return
-    divisions = Divisions(**{**plain["divisions"], "constraints": Constraints()})
+    divisions = Divisions(**{**plain["divisions"], "constraints": PlanConstraints()})
     text = f"{curves.idiom} {seed}"
     every = [plan for plan in plans(divisions, text) if words in str(plan)]
     for plan in random.Random(text).sample(every, 1) if is_quick else every:

@@ -56,7 +56,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Constraints:
+class PlanConstraints:
     """All limits of a model; a plan must be within each. With ``adasum`` its replicas must combine updates so."""
 
     limits: tuple[Limit, ...] = ()
@@ -100,7 +100,7 @@ class Constraints:
         return f"the model asks for {_listed(asked)}" if asked else ""
 
 
-UNCONSTRAINED = Constraints()
+UNCONSTRAINED = PlanConstraints()
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from estimators.axes import Spread
-from estimators.learning import Run
+from estimators.learning import PastAttempt
 
 LEAST_TRIALS = 3
 """Least number of trials whose median is trusted, as in ``learning.LEAST_FOR_BIAS``."""
@@ -58,7 +58,7 @@ def way_kind(way: Spread) -> str:
 
 
 def learn_slow_downs(
-    past: Iterable[Run], device_kind: str, sharing: Callable[[int], float] = lambda num_ranks: 1.0
+    past: Iterable[PastAttempt], device_kind: str, sharing: Callable[[int], float] = lambda num_ranks: 1.0
 ) -> dict[str, SlowDown]:
     """The factor of each kind of way that at least ``LEAST_TRIALS`` trials were timed in, on this device kind alone.
 

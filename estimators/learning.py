@@ -67,7 +67,7 @@ WINDOW_TRIALS = 100
 reservation is tried again; otherwise nothing would ever show that a raised reservation is no longer needed."""
 
 
-class Phase(StrEnum):
+class AttemptPhase(StrEnum):
     """The activity of an attempt when it runs out of memory."""
 
     START = "its start"
@@ -86,7 +86,7 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PastAttempt:
     """One attempt of an earlier trial, in bytes of one rank. ``layout`` is that of rank 0.
 
     ``extra_bytes`` were reserved beyond the traced peak and the margin. ``measured_bytes`` is the peak of tensors in
@@ -158,20 +158,20 @@ class Learned:
         return f"{self.extra_bytes / MIB:.1f} MiB learned from {trials}{failed}{halved}{where}"
 
 
-def learn(past: Iterable[Run], device_kinds: Collection[str]) -> dict[Layout, Learned]:
+def learn(past: Iterable[PastAttempt], device_kinds: Collection[str]) -> dict[Layout, Learned]:
     """Bytes to add under each layout that was run, for a candidate that may run on any of these device kinds.
 
     The kind that needs most decides. A gang over several kinds is evidence for each of them. The order of ``past`` does
     not matter. Layouts without evidence are left out.
     """
-    runs: dict[Layout, list[Run]] = {}
+    runs: dict[Layout, list[PastAttempt]] = {}
     for run in past:
         runs.setdefault(run.layout, []).append(run)
     found = {layout: _most(layout, own, device_kinds) for layout, own in runs.items()}
     return {layout: learned for layout, learned in found.items() if learned.num_trials}
 
 
-def evaluation_need(runs: Iterable[Run]) -> EvaluationExtra:
+def evaluation_need(runs: Iterable[PastAttempt]) -> EvaluationExtra:
     """Bytes that evaluations need beyond their trace, by the runs of a family in which one ran out of memory.
 
     It is taken to grow with the micro-batch of the evaluation, so that the next plan has a smaller one. If a smaller
@@ -200,13 +200,13 @@ def upper_bound(residuals: Iterable[int]) -> int:
     return ordered[min(rank, len(ordered)) - 1] if ordered else 0
 
 
-def _most(layout: Layout, runs: Sequence[Run], device_kinds: Collection[str]) -> Learned:
+def _most(layout: Layout, runs: Sequence[PastAttempt], device_kinds: Collection[str]) -> Learned:
     of_kinds = (_learn(layout, [run for run in runs if kind in run.device_kinds]) for kind in sorted(device_kinds))
     return max(of_kinds, key=lambda learned: (learned.extra_bytes, learned.num_trials), default=Learned(layout))
 
 
-def _learn(layout: Layout, runs: Sequence[Run]) -> Learned:
-    trials: dict[int, list[Run]] = {}
+def _learn(layout: Layout, runs: Sequence[PastAttempt]) -> Learned:
+    trials: dict[int, list[PastAttempt]] = {}
     for run in runs:
         trials.setdefault(run.trial_id, []).append(run)
     excesses = {trial: _tensor_excess(own) for trial, own in trials.items() if any(map(_is_exact, own))}
@@ -228,17 +228,17 @@ def _learn(layout: Layout, runs: Sequence[Run]) -> Learned:
     )
 
 
-def _is_exact(run: Run) -> bool:
+def _is_exact(run: PastAttempt) -> bool:
     failed = (Ending.OUT_OF_MEMORY, Ending.EVALUATION_OUT_OF_MEMORY)
     return run.measured_bytes > 0 and run.ending not in failed  # which have a lower bound
 
 
-def _tensor_excess(runs: Sequence[Run]) -> int:
+def _tensor_excess(runs: Sequence[PastAttempt]) -> int:
     excess = max(run.measured_bytes - run.traced_bytes for run in runs if _is_exact(run))
     return excess if excess > NOISE_BYTES else 0
 
 
-def _trial_need(runs: Sequence[Run], measured_excess: int) -> int:
+def _trial_need(runs: Sequence[PastAttempt], measured_excess: int) -> int:
     """The largest need that any out-of-memory attempt of a trial shows; 0 if none ran out of memory.
 
     ``measured_excess`` are the bytes of tensors beyond the trace that its other attempts measured.
@@ -247,7 +247,7 @@ def _trial_need(runs: Sequence[Run], measured_excess: int) -> int:
     return max((measured_excess if _explains(measured_excess, run) else run.asked_bytes for run in failed), default=0)
 
 
-def _explains(measured_excess: int, failed: Run) -> bool:
+def _explains(measured_excess: int, failed: PastAttempt) -> bool:
     """Whether that many bytes of tensors beyond the trace are more than was reserved for them, and with the margin as
     much as was held when the attempt failed."""
     margin_bytes = failed.reserved_bytes - failed.traced_bytes - failed.extra_bytes
@@ -255,7 +255,7 @@ def _explains(measured_excess: int, failed: Run) -> bool:
     return measured_excess > failed.extra_bytes and measured_excess + margin_bytes >= held_excess
 
 
-def _enough(runs: Sequence[Run]) -> int:
+def _enough(runs: Sequence[PastAttempt]) -> int:
     """The least ``extra_bytes`` that a trial finished with; -1 if it did not finish, or was only evaluated."""
     finished = (run for run in runs if run.ending is Ending.FINISHED and run.measured_bytes)
     return min((run.extra_bytes for run in finished), default=-1)

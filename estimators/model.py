@@ -12,7 +12,7 @@ from math import prod
 from typing import Any, Protocol
 
 from estimators.axes import AXES, SHARES, Spread, axis_values, check, numbers_in_words
-from estimators.constraints import UNCONSTRAINED, Constraints
+from estimators.constraints import UNCONSTRAINED, PlanConstraints
 from estimators.pipelining.schedules import WHOLE, holders_of, made, stages_of
 
 MIB = 2**20
@@ -273,7 +273,7 @@ class Divisions:
     in_parts: bool = False
     most_stages: int = 1
     most_slabs: int = 1
-    constraints: Constraints = UNCONSTRAINED
+    constraints: PlanConstraints = UNCONSTRAINED
 
 
 INDIVISIBLE = Divisions()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from estimators.pipelining.passes import Schedule
+from estimators.pipelining.passes import PipelineSchedule
 from placement.pipelining.cuts import Cut, is_even
 from placement.pipelining.simulator import Simulation
 
@@ -18,7 +18,7 @@ from placement.pipelining.simulator import Simulation
 class Pipeline:
     """A schedule with a cut, and its simulated step. ``cut`` has the number of blocks of each stage."""
 
-    schedule: Schedule
+    schedule: PipelineSchedule
     cut: Cut
     simulation: Simulation
 

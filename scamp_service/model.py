@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from estimators.learning import Phase
+from estimators.learning import AttemptPhase
 from estimators.model import MIB, Plan, Prediction
 from placement.model import Offer, Shape
 from placement.option import Option
@@ -225,7 +225,7 @@ class Attempt:
     detail: str = ""  # explains the outcome
     predicted_communication_share: float | None = None  # by the plan (see ``Sized``)
     measured_communication_share: float | None = None  # share of a step in which the rank that waits least waits
-    phase: str = ""  # of the attempt when it ran out of memory (``learning.Phase``)
+    phase: str = ""  # of the attempt when it ran out of memory (``learning.AttemptPhase``)
     checkpoint_step: int = -1  # step of the last committed checkpoint; -1: none
     started_at: float | None = None
     ended_at: float | None = None
@@ -243,7 +243,7 @@ class Attempt:
     @property
     def expected_bytes(self) -> int:
         """Predicted peak to compare with the measured one: that of an evaluation if one ran out of memory."""
-        of_evaluation = self.prediction.evaluation_bytes if self.phase == Phase.EVALUATION else 0
+        of_evaluation = self.prediction.evaluation_bytes if self.phase == AttemptPhase.EVALUATION else 0
         return of_evaluation or self.prediction.expected_bytes
 
     @property

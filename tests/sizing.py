@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from estimators.learning import Ending, Learned, Run
+from estimators.learning import Ending, Learned, PastAttempt
 from estimators.model import Candidate, Layout
 from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
@@ -71,13 +71,13 @@ class Sizing:
         code: str | None = None,
         extra: int = 0,
         learned: Learned | None = None,
-        past: Sequence[Run] = (),
+        past: Sequence[PastAttempt] = (),
         cluster: Cluster = FOUR_DEVICES,
         study: int = 0,
     ) -> int:
         self.num += 1
         sizes = (1, 0, extra + 1, 0)  # of which a quarter is nothing
-        own = [Run(1, Layout(), ("virtual",), *sizes, Ending.OUT_OF_MEMORY)] if extra else []
+        own = [PastAttempt(1, Layout(), ("virtual",), *sizes, Ending.OUT_OF_MEMORY)] if extra else []
         known = {learned.layout: learned} if learned else {}
         demand = Demand(Candidate(workload, code, params), own, known, past, study)
         self.sizer.request(self.num, demand, cluster)

@@ -20,7 +20,7 @@ NAMES: tuple[SetName, ...] = ("train", "eval")
 _CACHED = "_opened_datasets"  # attribute of a workload
 
 
-class Place(NamedTuple):
+class SamplePlace(NamedTuple):
     """A sample's place in the order of an epoch, and ``sample``, its index in the data set."""
 
     epoch: int
@@ -38,7 +38,7 @@ class Source(Protocol):
     def collate(self, samples: list[Any]) -> Any: ...
 
 
-Seed = Callable[[Place], torch.Generator]
+Seed = Callable[[SamplePlace], torch.Generator]
 """Seeds all generators for a sample, and returns one more for ``augment``."""
 
 
@@ -77,7 +77,7 @@ def is_iterable(dataset: Any) -> bool:
 
 def plain_batch(workload: Any, split: SetName, indices: Tensor) -> Any:
     """The samples ``indices`` of a set, put together, as in its first epoch without a shuffle."""
-    places = [Place(0, index, index) for index in indices.tolist()]
+    places = [SamplePlace(0, index, index) for index in indices.tolist()]
     return Reading(workload, split).batch(places, lambda place: torch.Generator().manual_seed(place.sample))
 
 
@@ -89,15 +89,15 @@ class Reading:
         self._dataset = opened_dataset(workload, split)
         self._stream = _Stream(self._dataset, split) if is_iterable(self._dataset) else None
 
-    def batch(self, places: Sequence[Place], seed: Seed) -> Any:
+    def batch(self, places: Sequence[SamplePlace], seed: Seed) -> Any:
         """The batch of the samples at ``places``; those of training are augmented."""
         return self._workload.collate(self.samples(places, seed))
 
-    def samples(self, places: Sequence[Place], seed: Seed) -> list[Any]:
+    def samples(self, places: Sequence[SamplePlace], seed: Seed) -> list[Any]:
         """The samples at ``places``, those of training augmented."""
         return [self._sample(place, seed) for place in places]
 
-    def _sample(self, place: Place, seed: Seed) -> Any:
+    def _sample(self, place: SamplePlace, seed: Seed) -> Any:
         generator = seed(place)
         sample = self._dataset[place.sample] if self._stream is None else self._stream.at(place, seed)
         return self._workload.augment(sample, generator) if self._split == "train" else sample
@@ -109,18 +109,18 @@ class _Stream:
     def __init__(self, dataset: Any, split: SetName) -> None:
         self._dataset, self._split = dataset, split
         self._samples: Iterator[Any] = iter(())
-        self._here: Place | None = None  # that of ``_sample``
+        self._here: SamplePlace | None = None  # that of ``_sample``
         self._sample: Any = None
 
-    def at(self, place: Place, seed: Seed) -> Any:
+    def at(self, place: SamplePlace, seed: Seed) -> Any:
         here = self._here
         if here is not None and (here.epoch, here.position) == (place.epoch, place.position):
             return self._sample
         if here is None or here.epoch != place.epoch or here.position > place.position:
-            seed(Place(place.epoch, -1, -1))
-            self._samples, here = iter(self._dataset), Place(place.epoch, -1, -1)
+            seed(SamplePlace(place.epoch, -1, -1))
+            self._samples, here = iter(self._dataset), SamplePlace(place.epoch, -1, -1)
         for position in range(here.position + 1, place.position + 1):
-            self._here = Place(place.epoch, position, position)
+            self._here = SamplePlace(place.epoch, position, position)
             seed(self._here)
             try:
                 self._sample = next(self._samples)

@@ -25,7 +25,7 @@ from estimators.named_plan import plan_of
 from workloads.loading import load_workload
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.rendezvous import TIMEOUT
-from workloads.training.runtime import Job, train
+from workloads.training.runtime import TrainingJob, train
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{workload} {params}: {plan}", flush=True)
     with tempfile.TemporaryDirectory(prefix="scamp-debug-") as folder:
         shared = Path(_shared(folder, rank, store))
-        job = Job(
+        job = TrainingJob(
             candidate=Candidate(workload, None, params),
             code_dir=code_dir,
             plan=plan,

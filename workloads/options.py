@@ -54,7 +54,7 @@ NAMES = tuple(_RULES)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TrainingOptions:
     """How the weights of a candidate are updated; None: not at all.
 
     Gradients are scaled down to the norm ``clip_norm``. Forward passes run in ``precision``. Evaluations use an average
@@ -74,7 +74,7 @@ class Options:
     base_batch: int | None = None
 
     @classmethod
-    def of(cls, params: Mapping[str, Any]) -> Options:
+    def of(cls, params: Mapping[str, Any]) -> TrainingOptions:
         """The options in a candidate's parameters. Raises ``ValueError`` for values that make no sense."""
         given = {name: params[name] for name in NAMES if params.get(name) is not None}
         for name, value in given.items():

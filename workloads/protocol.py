@@ -22,7 +22,7 @@ from torch.utils.data import default_collate
 from estimators.model import Stage
 from workloads import hints, inheritance
 from workloads.datasets import Count, SetName, plain_batch
-from workloads.trial import Trial
+from workloads.trial import TrialContext
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -47,7 +47,7 @@ class Workload(ABC):
     """
 
     default_batch = 32
-    trial = Trial()
+    trial = TrialContext()
     """The trial that is trained: ``study_id``, ``number``, ``attempt``, ``rank`` and ``world_size``; set before
     ``build_model``. ``trial.is_real`` is False in traces and dry runs."""
     num_workers = 0
@@ -302,7 +302,7 @@ class Spatial:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PipelinePlace:
     """The stages of a pipeline that a rank has, and the process group of all ranks of the pipeline, in their order.
 
     ``num_blocks`` are those of the whole model.
@@ -323,7 +323,7 @@ class Chain(nn.Module, ABC):
     enters: ClassVar[tuple[str, ...]]
     leaves: ClassVar[tuple[str, ...]]
     blocks: nn.ModuleList
-    place: Place | None = None
+    place: PipelinePlace | None = None
     """None: this process has the whole model."""
 
     @abstractmethod

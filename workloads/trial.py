@@ -16,7 +16,7 @@ _PART = re.compile(r"[\w+=@-][\w .+=@-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialContext:
     """Which trial of which study this process trains, and its rank; ``is_real`` is False in a trace or a dry run.
 
     ``folder`` is where the trial keeps files, None where it has no such place. ``steps`` are the optimizer steps of the

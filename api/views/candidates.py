@@ -13,7 +13,7 @@ from api.thinning import merged, spread_evenly
 from api.views.view import LastEvent, View
 from scamp_service.lifecycle import TrialState
 from scamp_service.study.objective import Objective
-from scamp_service.study.spaces.axes import Axis, axes_of, axis_value, fitted, names_in
+from scamp_service.study.spaces.axes import ParameterAxis, axes_of, axis_value, fitted, names_in
 
 MOST_AXES = 12
 """Parameters that an answer has if none is asked for."""
@@ -108,7 +108,7 @@ def _thinned(order: Sequence[int], most: int) -> list[int]:
     return merged(best, (rest[index] for index in spread_evenly(len(rest), most - len(best))))
 
 
-def _axis_view(name: str, known: Axis | None, values: Sequence[Any]) -> AxisView:
+def _axis_view(name: str, known: ParameterAxis | None, values: Sequence[Any]) -> AxisView:
     axis = fitted(known, name, values)
     return AxisView(
         name=name,

@@ -12,7 +12,7 @@ from pydantic import Field
 from api.thinning import improvements, lttb, merged, spread_evenly
 from api.views.view import LastEvent, View
 from scamp_service.lifecycle import Outcome, TrialState
-from scamp_service.store.rows import MeasuredPoint, Point, Score, Standing
+from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 
@@ -73,7 +73,9 @@ class OrderView(View):
     number: Annotated[list[int], Field(description="their numbers in the study")]
 
 
-def history_view(trials: Sequence[Standing], objective: Objective, num_points: int, last_event_id: int) -> HistoryView:
+def history_view(
+    trials: Sequence[HistoryRow], objective: Objective, num_points: int, last_event_id: int
+) -> HistoryView:
     """View of a study's history in at most ``num_points`` points, and those of improvements and running trials.
 
     Half of the points are its outline and three tenths any values, so that both the extremes and the bulk are seen. A
@@ -163,8 +165,8 @@ def _hull(points: Sequence[MeasuredPoint], places: Sequence[tuple[float, float]]
     return [points[order[i]] for i in kept]
 
 
-def _leading(trials: Sequence[Standing], objective: Objective) -> list[int]:
-    def rank(trial: Standing) -> tuple[int, float, int]:
+def _leading(trials: Sequence[HistoryRow], objective: Objective) -> list[int]:
+    def rank(trial: HistoryRow) -> tuple[int, float, int]:
         value = _finite(trial.value)
         if trial.state is TrialState.RUNNING:
             return 0, 0.0, -trial.number

@@ -23,13 +23,13 @@ class NewStudy(View):
     )
 
 
-class Request(BaseModel):
+class RequestBody(BaseModel):
     """The body of a request. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class Limits(Request):
+class Limits(RequestBody):
     """Limits of a study's budget that are raised: those of the whole study, not what is added."""
 
     trials: Annotated[int | None, Field(ge=1, description="number of trials in all")] = None
@@ -37,13 +37,13 @@ class Limits(Request):
     device_hours: Annotated[float | None, Field(gt=0, description="hours × devices")] = None
 
 
-class Clone(Request):
+class Clone(RequestBody):
     """How a clone differs from its original."""
 
     name: Annotated[str | None, Field(description="name of the new study; default: the same")] = None
 
 
-class Enqueued(Request):
+class Enqueued(RequestBody):
     """Candidates to try in a running study."""
 
     candidates: Annotated[

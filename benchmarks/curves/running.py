@@ -17,7 +17,7 @@ from workloads.loading import load_estimable
 from workloads.refusals import WorkloadError, explain
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.checkpoints.name import CheckpointName
-from workloads.training.runtime import Job, NonFiniteLoss, lost_its_peers, train
+from workloads.training.runtime import NonFiniteLoss, TrainingJob, lost_its_peers, train
 
 BATCH = 8
 HALF, WHOLE = 3, 5
@@ -82,7 +82,7 @@ def train_rank(idiom: Idiom, plan: Plan, rank: int, folder: Path) -> dict[str, A
     reports = _Reports()
     try:
         for begin, end in ((0, HALF), (HALF, WHOLE)):
-            job = Job(
+            job = TrainingJob(
                 candidate=Candidate(idiom.workload, None, {}),
                 code_dir=idiom.folder,
                 plan=plan,

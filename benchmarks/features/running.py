@@ -19,7 +19,7 @@ from workloads.refusals import explain
 from workloads.sandbox.recipe import recipe_of
 from workloads.seeds import seed_everything
 from workloads.training.checkpoints.name import CheckpointName
-from workloads.training.runtime import Job, lost_its_peers, train
+from workloads.training.runtime import TrainingJob, lost_its_peers, train
 
 HALF, WHOLE = 3, 6
 """Steps after which training is resumed from a checkpoint, and those of all training."""
@@ -85,7 +85,7 @@ def train_rank(feature: Feature, plan: Plan, rank: int, folder: Path, begin: int
     torch.set_num_threads(1)
     seed_everything(os.getpid())  # as processes do that have had unlike jobs before
     reports = Reports()
-    job = Job(
+    job = TrainingJob(
         candidate=Candidate(feature.workload, None, dict(feature.params)),
         code_dir=feature.folder,
         plan=plan,

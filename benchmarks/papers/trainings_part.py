@@ -20,7 +20,7 @@ from benchmarks.features.papers import FOLDER
 from benchmarks.features.running import Reports
 from estimators.model import Candidate, Plan
 from workloads.refusals import explain
-from workloads.training.runtime import Job, train
+from workloads.training.runtime import TrainingJob, train
 
 TITLE = "Trainings of the papers"
 ABOUT = """\
@@ -116,8 +116,8 @@ def _trained(case: Case) -> dict[str, Any]:
     return {"before": values[0], "after": values[1]}
 
 
-def _job(case: Case, steps: int, folder: Path) -> Job:
-    return Job(
+def _job(case: Case, steps: int, folder: Path) -> TrainingJob:
+    return TrainingJob(
         candidate=Candidate(case.workload, None, dict(case.params)),
         code_dir=FOLDER,
         plan=Plan(case.batch),

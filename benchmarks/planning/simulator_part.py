@@ -16,7 +16,7 @@ from statistics import median
 
 from benchmarks.planning.sleepers import Ranks
 from benchmarks.running.results import Finding
-from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action, Schedule
+from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action, PipelineSchedule
 from estimators.pipelining.schedules import SCHEDULES, holders_of
 from placement.pipelining.simulator import StageCost, simulate
 
@@ -40,11 +40,11 @@ class Case:
     name: str
     is_balanced: bool
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> PipelineSchedule:
         """The order that both the simulator and the ranks get."""
         return {**SCHEDULES, **ORDERS}[self.name](NUM_RANKS, NUM_MICRO_BATCHES)
 
-    def stages(self, schedule: Schedule) -> list[StageCost]:
+    def stages(self, schedule: PipelineSchedule) -> list[StageCost]:
         """Seconds of the passes of each stage. Torch computes no gradient of the pipeline's input."""
         seconds = [PASS_SECONDS * NUM_RANKS / schedule.num_stages] * schedule.num_stages
         if not self.is_balanced:
@@ -64,7 +64,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
     return [Case(name, is_balanced) for name in names for is_balanced in (True, False)]
 
 
-def looped_bfs(num_ranks: int, num_micro_batches: int) -> Schedule:
+def looped_bfs(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """GPipe with two stages of each rank: all micro-batches go through one before the next."""
     stages = [[rank, rank + num_ranks] for rank in range(num_ranks)]
     orders = [
@@ -77,7 +77,7 @@ def looped_bfs(num_ranks: int, num_micro_batches: int) -> Schedule:
     return _schedule("looped bfs", orders, holders_of("interleaved", num_ranks))
 
 
-def eager(num_ranks: int, num_micro_batches: int) -> Schedule:
+def eager(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """1F1B whose ranks begin with nearly twice as many micro-batches, to hide messages."""
     orders = []
     for rank in range(num_ranks):
@@ -90,7 +90,7 @@ def eager(num_ranks: int, num_micro_batches: int) -> Schedule:
     return _schedule("eager 1f1b", orders)
 
 
-def in_halves(num_ranks: int, num_micro_batches: int) -> Schedule:
+def in_halves(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """GPipe for one half of the micro-batches, and then for the other, the last one first in backward passes."""
     halves = [range(num_micro_batches // 2), range(num_micro_batches // 2, num_micro_batches)]
     orders = [
@@ -105,7 +105,7 @@ def in_halves(num_ranks: int, num_micro_batches: int) -> Schedule:
     return _schedule("gpipe in halves", orders)
 
 
-def weights_last(num_ranks: int, num_micro_batches: int) -> Schedule:
+def weights_last(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """1F1B whose gradients of weights are all computed at the end."""
     orders = []
     for rank, order in enumerate(SCHEDULES["1f1b"](num_ranks, num_micro_batches).orders):
@@ -114,7 +114,7 @@ def weights_last(num_ranks: int, num_micro_batches: int) -> Schedule:
     return _schedule("weights last", orders)
 
 
-ORDERS: Mapping[str, Callable[[int, int], Schedule]] = {
+ORDERS: Mapping[str, Callable[[int, int], PipelineSchedule]] = {
     "looped bfs": looped_bfs,
     "eager 1f1b": eager,
     "gpipe in halves": in_halves,
@@ -125,10 +125,10 @@ ORDERS: Mapping[str, Callable[[int, int], Schedule]] = {
 
 def _schedule(
     name: str, orders: Sequence[Sequence[Action]], holders: tuple[tuple[int, ...], ...] | None = None
-) -> Schedule:
+) -> PipelineSchedule:
     row = tuple((rank,) for rank in range(len(orders)))
     num = 1 + max(action.micro_batch for action in orders[0])
-    return Schedule(name, tuple(map(tuple, orders)), holders or row, num)
+    return PipelineSchedule(name, tuple(map(tuple, orders)), holders or row, num)
 
 
 @dataclass(frozen=True, slots=True)

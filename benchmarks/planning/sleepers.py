@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from estimators.pipelining.passes import Schedule
+from estimators.pipelining.passes import PipelineSchedule
 from placement.pipelining.simulator import StageCost
 
 
@@ -37,7 +37,7 @@ class Ranks:
         return float(self._ask({"pings": 400}, seconds)[0])
 
     def step_seconds(
-        self, schedule: Schedule, stages: Sequence[StageCost], num_steps: int, seconds: float
+        self, schedule: PipelineSchedule, stages: Sequence[StageCost], num_steps: int, seconds: float
     ) -> list[float]:
         """Seconds of each step, from when the last rank begins until the last rank ends; one more warms up.
 

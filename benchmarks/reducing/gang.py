@@ -15,7 +15,7 @@ from benchmarks.curves.forks import in_forks
 from benchmarks.features.running import Reports
 from estimators.model import Candidate, Plan
 from workloads.refusals import explain
-from workloads.training.runtime import Job, NonFiniteLoss, train
+from workloads.training.runtime import NonFiniteLoss, TrainingJob, train
 
 
 def trained(
@@ -43,7 +43,7 @@ def _train(
 ) -> dict[str, Any]:
     torch.set_num_threads(1)
     reports = Reports()
-    job = Job(
+    job = TrainingJob(
         candidate=Candidate(f"{file.name}:{name}", None, dict(params)),
         code_dir=file.parent,
         plan=plan,

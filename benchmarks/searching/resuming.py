@@ -65,10 +65,10 @@ def _train(
     from torch.distributed import FileStore
 
     from workloads.training.checkpoints.name import CheckpointName
-    from workloads.training.runtime import Job, train
+    from workloads.training.runtime import TrainingJob, train
 
     reports = _Reports()
-    job = Job(
+    job = TrainingJob(
         candidate=Candidate("warm.py:Warm", None, {"lr": 3e-3}), code_dir=FOLDER, plan=plan, seed=1, steps=STEPS,
         report_every=EVERY, budget_bytes=None, checkpoint_root=root / "checkpoints", trial_id=trial,
         resume=CheckpointName(*before) if before else None, metrics=["nll"], until=until,

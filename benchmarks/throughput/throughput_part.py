@@ -22,7 +22,7 @@ from benchmarks.features.running import Reports
 from benchmarks.throughput.by_hand import train_by_hand
 from estimators.model import Candidate, Plan
 from workloads.loading import load_workload
-from workloads.training.runtime import MEASURED_STEP, Job, train
+from workloads.training.runtime import MEASURED_STEP, TrainingJob, train
 
 WORKLOADS = Path(__file__).parent / "workloads"
 STEPS = 16
@@ -151,7 +151,7 @@ class _Times(Reports):
 
 def _by_scamp(case: Case, plan: Plan, rank: int, folder: Path) -> dict[str, Any]:
     reports = _Times()
-    job = Job(
+    job = TrainingJob(
         candidate=Candidate(f"words.py:{case.workload}", None, dict(VARIANTS[case.variant])),
         code_dir=WORKLOADS,
         plan=plan,

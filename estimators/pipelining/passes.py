@@ -51,7 +51,7 @@ class Action(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class ActionGraph:
     """The dependencies of a schedule. Its actions are numbered rank by rank, in the order in which they run.
 
     ``bounds`` has the number of each rank's first action, and the number of all actions at the end. The other lists
@@ -70,7 +70,7 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class PipelineSchedule:
     """The actions of each rank in their order. ``holders`` are the ranks of each stage: one, or several that share it.
 
     Stages are numbered in the direction of the forward pass. Each holder of a shared stage runs all of its passes on
@@ -83,7 +83,7 @@ class Schedule:
     holders: tuple[tuple[int, ...], ...]
     num_micro_batches: int
     num_forwards: int = 1
-    graph: Graph = field(init=False, repr=False, compare=False)
+    graph: ActionGraph = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         numbers = _Numbers.of(self)
@@ -115,7 +115,7 @@ class Schedule:
         return most
 
 
-def starts(schedule: Schedule, durations: Mapping[Pass, float] | None = None) -> list[float]:
+def starts(schedule: PipelineSchedule, durations: Mapping[Pass, float] | None = None) -> list[float]:
     """When each action of the graph starts if passes take ``durations`` (default: 1) and messages no time.
 
     Raises ``ValueError`` for a deadlock.
@@ -152,7 +152,7 @@ def starts(schedule: Schedule, durations: Mapping[Pass, float] | None = None) ->
     return begun
 
 
-def _deadlock(schedule: Schedule, stuck: Sequence[int], at: Sequence[int], ended: Sequence[float]) -> str:
+def _deadlock(schedule: PipelineSchedule, stuck: Sequence[int], at: Sequence[int], ended: Sequence[float]) -> str:
     graph, said = schedule.graph, []
     for rank in stuck:
         action, place = graph.actions[at[rank]], at[rank] - graph.bounds[rank]
@@ -179,7 +179,7 @@ class _Numbers(NamedTuple):
     keys: Sequence[int]
 
     @classmethod
-    def of(cls, schedule: Schedule) -> _Numbers:
+    def of(cls, schedule: PipelineSchedule) -> _Numbers:
         """Raises ``ValueError`` unless each rank runs each pass of each of its stages once."""
         slots = _slots(schedule)
         turns, num = schedule.num_forwards, schedule.num_micro_batches
@@ -202,7 +202,7 @@ class _Numbers(NamedTuple):
         return cls(slots, num_kinds, found, keys)
 
 
-def _are_complete(schedule: Schedule, found: Sequence[int], num_kinds: int) -> bool:
+def _are_complete(schedule: PipelineSchedule, found: Sequence[int], num_kinds: int) -> bool:
     """Whether nothing is missing: gradients of weights are computed by themselves where those of inputs are."""
     actions = list(chain(*schedule.orders))
     for place in range(num_kinds - 1):
@@ -212,7 +212,7 @@ def _are_complete(schedule: Schedule, found: Sequence[int], num_kinds: int) -> b
     return all((actions[back].kind == BACKWARD_INPUT) == (weight >= 0) for back, weight in pairs)
 
 
-def _explain(schedule: Schedule) -> NoReturn:
+def _explain(schedule: PipelineSchedule) -> NoReturn:
     """Raise a ``ValueError`` that says which pass is wrong or missing."""
     name, held = schedule.name, _slots(schedule)
     for rank, order in enumerate(schedule.orders):
@@ -232,7 +232,9 @@ def _explain(schedule: Schedule) -> NoReturn:
     raise AssertionError(f"{name}: nothing is wrong")
 
 
-def _explain_passes(schedule: Schedule, rank: int, stage: int, number: int, counts: Mapping[Action, int]) -> None:
+def _explain_passes(
+    schedule: PipelineSchedule, rank: int, stage: int, number: int, counts: Mapping[Action, int]
+) -> None:
     for turn in range(schedule.num_forwards):
         if (action := Action(stage, number, FORWARD, turn)) not in counts:
             raise ValueError(f"{schedule.name}: rank {rank} never runs {action}")
@@ -245,7 +247,7 @@ def _explain_passes(schedule: Schedule, rank: int, stage: int, number: int, coun
         raise ValueError(f"{schedule.name}: rank {rank} never runs {missing}")
 
 
-def _slots(schedule: Schedule) -> list[dict[int, int]]:
+def _slots(schedule: PipelineSchedule) -> list[dict[int, int]]:
     """The stages of each rank, each with its number among all stages of all ranks."""
     held: list[dict[int, int]] = [{} for _ in schedule.orders]
     num = 0
@@ -260,7 +262,7 @@ def _slots(schedule: Schedule) -> list[dict[int, int]]:
     return held
 
 
-def _check_shared_stages(schedule: Schedule) -> None:
+def _check_shared_stages(schedule: PipelineSchedule) -> None:
     """Ranks that share stages communicate in every pass of them, so all must run these passes in the same order."""
     shared = {stage for stage, ranks in enumerate(schedule.holders) if len(ranks) > 1}
     for ranks in {schedule.holders[stage] for stage in shared}:
@@ -276,7 +278,7 @@ def _check_shared_stages(schedule: Schedule) -> None:
             )
 
 
-def _graph(schedule: Schedule, numbers: _Numbers) -> Graph:
+def _graph(schedule: PipelineSchedule, numbers: _Numbers) -> ActionGraph:
     ranks = [rank for rank, order in enumerate(schedule.orders) for _ in order]
     actions = list(chain(*schedule.orders))
     needs = _needs(schedule, numbers, actions)
@@ -294,10 +296,10 @@ def _graph(schedule: Schedule, numbers: _Numbers) -> Graph:
                 others[needed] = (*wanted, (rank, (number,)))
     held = [key // numbers.num_kinds for key in numbers.keys]
     bounds = [0, *accumulate(map(len, schedule.orders))]
-    return Graph(bounds, ranks, actions, held, needs, here, others)
+    return ActionGraph(bounds, ranks, actions, held, needs, here, others)
 
 
-def _needs(schedule: Schedule, numbers: _Numbers, actions: Sequence[Action]) -> list[Sequence[int]]:
+def _needs(schedule: PipelineSchedule, numbers: _Numbers, actions: Sequence[Action]) -> list[Sequence[int]]:
     """The actions whose results each action needs."""
     found, num_kinds = numbers.found, numbers.num_kinds
     last, last_turn, per_slot = (

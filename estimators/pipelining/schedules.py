@@ -1,6 +1,6 @@
 """Makes the schedules of pipelines that have names, for any number of ranks and micro-batches.
 
-``passes.Schedule`` takes any other order. How long a schedule takes is in ``simulator``.
+``passes.PipelineSchedule`` takes any other order. How long a schedule takes is in ``simulator``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from estimators.pipelining.passes import (
     FORWARD,
     Action,
     Pass,
-    Schedule,
+    PipelineSchedule,
     starts,
 )
 
 
-def gpipe(num_ranks: int, num_micro_batches: int) -> Schedule:
+def gpipe(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """All forward passes, then all backward passes (Huang et al., "GPipe", 2019)."""
     orders = []
     for rank in _ranks(num_ranks, num_micro_batches):
@@ -32,7 +32,7 @@ def gpipe(num_ranks: int, num_micro_batches: int) -> Schedule:
     return _schedule("gpipe", orders, num_micro_batches)
 
 
-def one_f_one_b(num_ranks: int, num_micro_batches: int) -> Schedule:
+def one_f_one_b(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """Each stage alternates between forward and backward, and holds as many micro-batches as stages are left.
 
     Source: Narayanan et al., "PipeDream", SOSP 2019; with a flush at the end of the step, as in Megatron-LM.
@@ -48,7 +48,7 @@ def one_f_one_b(num_ranks: int, num_micro_batches: int) -> Schedule:
     return _schedule("1f1b", orders, num_micro_batches)
 
 
-def interleaved(num_ranks: int, num_micro_batches: int, num_chunks: int = 2) -> Schedule:
+def interleaved(num_ranks: int, num_micro_batches: int, num_chunks: int = 2) -> PipelineSchedule:
     """1F1B where each rank holds ``num_chunks`` stages, so that filling the pipeline takes a part of the time.
 
     Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", SC 2021. Raises
@@ -79,7 +79,7 @@ def interleaved(num_ranks: int, num_micro_batches: int, num_chunks: int = 2) -> 
     return _schedule("interleaved", orders, num_micro_batches, num_chunks)
 
 
-def zero_bubble(num_ranks: int, num_micro_batches: int) -> Schedule:
+def zero_bubble(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """ZB-H1: 1F1B whose backward passes run in parts; gradients of weights fill bubbles, with the memory of 1F1B.
 
     Source: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024. Rank r delays the weights of r micro-batches, so
@@ -100,7 +100,7 @@ def zero_bubble(num_ranks: int, num_micro_batches: int) -> Schedule:
     return _schedule("zb-h1", orders, num_micro_batches)
 
 
-def zbv(num_ranks: int, num_micro_batches: int) -> Schedule:
+def zbv(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """ZB-V: each rank holds two stages in the shape of a V, and backward passes run in parts.
 
     Source: Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024. Its phases assume at least
@@ -125,7 +125,7 @@ def zbv(num_ranks: int, num_micro_batches: int) -> Schedule:
     return _schedule("zbv", orders, num_micro_batches)
 
 
-def dual_pipe_v(num_ranks: int, num_micro_batches: int) -> Schedule:
+def dual_pipe_v(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """DualPipeV: stages in the shape of a V; forward passes of one half alternate with backward passes of the other.
 
     Source: Qi et al., "DualPipe could be better without the Dual" (2025), a half of DeepSeek-V3's DualPipe. Raises
@@ -161,7 +161,7 @@ def dual_pipe_v(num_ranks: int, num_micro_batches: int) -> Schedule:
     return _schedule("dualpipev", orders, num_micro_batches)
 
 
-def interlaced(num_ranks: int, num_micro_batches: int) -> Schedule:
+def interlaced(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """1F1B with a first and a last stage that all ranks share, such as a huge embedding and the layer that undoes it.
 
     The shared stages run between the steps of 1F1B, when the other stages are about to need them. Source: Lin et al.,
@@ -182,10 +182,10 @@ def interlaced(num_ranks: int, num_micro_batches: int) -> Schedule:
         own = [(begun[one], 2, Action(one.stage + 1, one.micro_batch, one.kind)) for one in order]
         timed = sorted([*shared, *own], key=lambda item: item[:2])  # stable: shared stages in one order on all ranks
         orders.append(tuple(action for *_, action in timed))
-    return Schedule("interlaced", tuple(orders), holders_of("interlaced", num_ranks), num_micro_batches)
+    return PipelineSchedule("interlaced", tuple(orders), holders_of("interlaced", num_ranks), num_micro_batches)
 
 
-def three_f_one_b(num_ranks: int, num_micro_batches: int) -> Schedule:
+def three_f_one_b(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """Three forward passes for each backward pass, for models that feed their output back (AlphaFold's recycling).
 
     Activations of the third forward pass alone are kept, and of as many micro-batches as in 1F1B. Source: Lin et al.,
@@ -194,10 +194,10 @@ def three_f_one_b(num_ranks: int, num_micro_batches: int) -> Schedule:
     """
     _ranks(num_ranks, num_micro_batches)
     orders = _Recycling(num_ranks, num_micro_batches, 3).orders()
-    return Schedule("3f1b", orders, holders_of("3f1b", num_ranks), num_micro_batches, num_forwards=3)
+    return PipelineSchedule("3f1b", orders, holders_of("3f1b", num_ranks), num_micro_batches, num_forwards=3)
 
 
-SCHEDULES: Mapping[str, Callable[[int, int], Schedule]] = {
+SCHEDULES: Mapping[str, Callable[[int, int], PipelineSchedule]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
@@ -217,7 +217,7 @@ IN_PARTS = frozenset({"zb-h1", "zbv", "dualpipev"})
 
 
 @lru_cache(maxsize=256)
-def made(name: str, num_ranks: int, num_micro_batches: int) -> Schedule:
+def made(name: str, num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """The schedule of this name, kept. Raises ``ValueError`` if it does not take so many micro-batches."""
     return SCHEDULES[name](num_ranks, num_micro_batches)
 
@@ -270,9 +270,9 @@ class _Order:
             self.add(stage, BACKWARD_WEIGHT)
 
 
-def _schedule(name: str, orders: Sequence[_Order], num_micro_batches: int, num_chunks: int = 2) -> Schedule:
+def _schedule(name: str, orders: Sequence[_Order], num_micro_batches: int, num_chunks: int = 2) -> PipelineSchedule:
     kept = (tuple(one for one in order.actions if one.micro_batch < num_micro_batches) for order in orders)
-    return Schedule(name, tuple(kept), holders_of(name, len(orders), num_chunks), num_micro_batches)
+    return PipelineSchedule(name, tuple(kept), holders_of(name, len(orders), num_chunks), num_micro_batches)
 
 
 def _ranks(num_ranks: int, num_micro_batches: int) -> range:

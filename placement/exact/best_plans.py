@@ -20,7 +20,7 @@ from placement.exact.candidate_ways import CandidateWays, StageUnits, slowest_li
 from placement.exact.search import Found, find
 from placement.exact.ways import Devices, Way
 from placement.model import Cluster
-from placement.option import Known, Option
+from placement.option import Evidence, Option
 from placement.pipelining.cuts import is_even
 from placement.pipelining.shared_cores import seconds_on
 from placement.pipelining.simulator import MessageSeconds, Simulation, simulate
@@ -155,7 +155,7 @@ class _Made:
             plan,
             Prediction(fullest.peak_bytes, margin_bytes=margin_bytes),
             fullest.offered_mib,
-            Known.UNITS,
+            Evidence.UNITS,
             refinement=Refinement(self._untrained(plan, stages), stages=stages),
         )
         return self._piped(unpriced, units) if len(units) > 1 else self._alone(unpriced, units[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimators.constraints import Constraints
+from estimators.constraints import PlanConstraints
 from placement.planning.question import divisors
 
 MOST_FOR_A_STAGE = 8
@@ -13,7 +13,7 @@ MOST_PASSES = 4096
 """Most micro-batches × stages: plans are simulated, and a simulation of so many passes takes up to a second."""
 
 
-def numbers(samples: int, num_stages: int, constraints: Constraints, *, by_flops: bool) -> list[int]:
+def numbers(samples: int, num_stages: int, constraints: PlanConstraints, *, by_flops: bool) -> list[int]:
     """Numbers of micro-batches to try for a pipeline, the largest first: at least one for each stage.
 
     They divide ``samples``. ``by_flops``: FLOPs stand for time.

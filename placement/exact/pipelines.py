@@ -23,12 +23,12 @@ from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.memory import Margin
 from estimators.model import Layout, Plan, Prediction
 from estimators.peaks.units import Unit
-from estimators.pipelining.passes import Schedule
+from estimators.pipelining.passes import PipelineSchedule
 from estimators.pipelining.schedules import SCHEDULES
 from estimators.profile import ModelProfile
 from estimators.work import Work
 from placement.exact.micro_batches import MOST_PASSES, numbers
-from placement.option import Known, Option
+from placement.option import Evidence, Option
 from placement.pipelining.bounds import least_bytes, least_seconds
 from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, is_even, smallest_cut
 from placement.pipelining.shared_cores import seconds_on
@@ -244,11 +244,11 @@ class _Shape:
         return cls(candidate, num_ranks, num, offered_mib, transient_bytes, candidate.parts(micro_batch))
 
     @cached_property
-    def schedules(self) -> dict[str, Schedule | None]:
+    def schedules(self) -> dict[str, PipelineSchedule | None]:
         """The schedules made so far; None for one that does not take this number of micro-batches."""
         return {}
 
-    def schedule(self, name: str) -> Schedule | None:
+    def schedule(self, name: str) -> PipelineSchedule | None:
         """The schedule of this name, made once."""
         if name not in self.schedules:
             try:
@@ -327,7 +327,7 @@ class _Draft:
             Plan(micro_batch, shape.num_micro_batches, pp=shape.num_ranks, schedule=trained, cut=self._trained_cut),
             self._prediction(max(simulation.peak_bytes)),
             shape.offered_mib,
-            Known.UNITS,
+            Evidence.UNITS,
             simulation.makespan_seconds,
             communication_share=simulation.communication_share,
             bubble_share=simulation.bubble_share,

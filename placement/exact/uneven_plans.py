@@ -20,7 +20,7 @@ from estimators.work import Collectives
 from placement.exact.candidate_ways import slowest_links
 from placement.exact.shares import Member, Shares, best_shares
 from placement.model import Cluster
-from placement.option import Known, NoPlan, Option
+from placement.option import Evidence, NoPlan, Option
 from placement.planning.question import Question, divisors
 from placement.pricing.unit_costs import ModelCosts, merged
 from placement.refinement import Refinement, UnevenShares
@@ -91,7 +91,7 @@ class _Search:
             Plan(max(shares.samples), num, **way.values),
             prediction,
             offered_mib,
-            Known.UNITS,
+            Evidence.UNITS,
             seconds,
             communication_share=1 - computing / seconds if seconds else 0.0,
             bubble_share=0.0,

@@ -15,7 +15,7 @@ from placement.model import Queued
 from placement.packing.allotment import possible_shapes
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision
-from placement.packing.reasons import Rule
+from placement.packing.reasons import DeviceRule
 from placement.packing.round import Round
 
 
@@ -24,7 +24,7 @@ def elastic(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, 
 
     Where fragmentation leaves no room for a shape, the trial gets a narrower one.
     """
-    with Round(ledger, Rule.IDLE) as one:
+    with Round(ledger, DeviceRule.IDLE) as one:
         num_idle = ledger.num_idle()
         able = [queued for queued in queue if possible_shapes(queued, ledger)]
         chosen = divide([_throughputs(queued, ledger) for queued in able[:num_idle]], num_idle)

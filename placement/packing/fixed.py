@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from placement.model import Queued
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision, Policy
-from placement.packing.reasons import Rule
+from placement.packing.reasons import DeviceRule
 from placement.packing.round import Round
 
 
@@ -26,14 +26,14 @@ def static(num_ranks: int) -> Policy:
         return next(wider, len(queued.shapes) - 1)
 
     def decide(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
-        return _first_come(queue, Round(ledger, Rule.IDLE), choice, is_blocking=True)
+        return _first_come(queue, Round(ledger, DeviceRule.IDLE), choice, is_blocking=True)
 
     return decide
 
 
 def min_degree(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
     """Every trial gets the fewest devices that it can use, the oldest first; those that fit pass those that do not."""
-    return _first_come(queue, Round(ledger, Rule.FULLEST), lambda queued: 0, is_blocking=False)
+    return _first_come(queue, Round(ledger, DeviceRule.FULLEST), lambda queued: 0, is_blocking=False)
 
 
 def _first_come(queue: Sequence[Queued], one: Round, choice: Callable[[Queued], int], *, is_blocking: bool) -> Decision:

@@ -28,7 +28,7 @@ from placement.model import Queued
 from placement.packing.allotment import Allotment, allot, no_choice
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision
-from placement.packing.reasons import Rule
+from placement.packing.reasons import DeviceRule
 from placement.packing.round import Round, soonest
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, in_turn
 
@@ -38,10 +38,10 @@ NOT_KNOWN: Mapping[str, float] = MappingProxyType({})
 def pack(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float] = NOT_KNOWN) -> Decision:
     """Place every gang that fits, unless it fits only on kept devices. ``ledger`` is not changed."""
     allotment = allot(queue, ledger, seconds_left) if any(len(one.shapes) > 1 for one in queue) else no_choice(queue)
-    decision = _pack(queue, allotment, Round(ledger, Rule.FULLEST), seconds_left)
+    decision = _pack(queue, allotment, Round(ledger, DeviceRule.FULLEST), seconds_left)
     if decision.waits or not decision.placements or ledger.max_gangs_per_device == 1:
         return decision
-    spread = _pack(queue, allotment, Round(ledger, Rule.FEWEST_GANGS), seconds_left)
+    spread = _pack(queue, allotment, Round(ledger, DeviceRule.FEWEST_GANGS), seconds_left)
     return decision if spread.waits else spread
 
 

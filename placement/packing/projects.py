@@ -61,7 +61,7 @@ class Claim:
 
 
 @dataclass(slots=True)
-class Held:
+class Usage:
     """All that runs now: devices and trials by project, and trials by study."""
 
     devices: Counter[str] = field(default_factory=Counter)
@@ -70,14 +70,14 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class StartOrder:
     """Ids of the trials that may start, in the order to place them, and why the others may not."""
 
     order: Sequence[int]
     over_quota: Mapping[int, str]
 
 
-def admit(claims: Sequence[Claim], held: Held, projects: Mapping[str, Project]) -> Admission:
+def admit(claims: Sequence[Claim], held: Usage, projects: Mapping[str, Project]) -> StartOrder:
     """The order of the ``claims``, which come by age. A project that is not in ``projects`` has no quota, and weight 1.
 
     All claims that are admitted keep to the quotas together, each with its ``num_ranks``.
@@ -104,14 +104,14 @@ def admit(claims: Sequence[Claim], held: Held, projects: Mapping[str, Project]) 
         devices[claim.project] += claim.num_ranks
         trials[claim.project] += 1
         order.append(claim.id)
-    return Admission(order, over_quota)
+    return StartOrder(order, over_quota)
 
 
 def _words(claim: Claim, why: str) -> str:
     return f"{OVER_QUOTA} {claim.project!r}: {why}"
 
 
-def _in_order(claims: Sequence[Claim], held: Held, projects: Mapping[str, Project]) -> Iterator[Claim]:
+def _in_order(claims: Sequence[Claim], held: Usage, projects: Mapping[str, Project]) -> Iterator[Claim]:
     """All claims, by priority and fairness, whatever the quotas."""
     devices = Counter(held.devices)
     highest = max((claim.priority for claim in claims), default=0)

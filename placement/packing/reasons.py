@@ -12,7 +12,7 @@ from placement.packing.ledger import Ledger
 from placement.packing.policy import Blocked, Wait
 
 
-class Rule(StrEnum):
+class DeviceRule(StrEnum):
     """How devices are chosen for a gang, in words."""
 
     FULLEST = "the fullest devices with enough room"
@@ -20,7 +20,7 @@ class Rule(StrEnum):
     IDLE = "devices without other gangs"
 
 
-def why_here(ledger: Ledger, devices: Sequence[str], rule: Rule) -> str:
+def why_here(ledger: Ledger, devices: Sequence[str], rule: DeviceRule) -> str:
     """The reason for a gang's devices. The gang must already be on them."""
     chosen = [ledger.device(device_id) for device_id in devices]
     nodes = {device.node for device in chosen}

@@ -14,15 +14,19 @@ from typing import Self
 from placement.model import Placement, Queued
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision
-from placement.packing.reasons import Rule, why_here, why_waiting
+from placement.packing.reasons import DeviceRule, why_here, why_waiting
 
-_FINDERS = {Rule.FULLEST: Ledger.find, Rule.FEWEST_GANGS: Ledger.find_least_shared, Rule.IDLE: Ledger.find_idle}
+_FINDERS = {
+    DeviceRule.FULLEST: Ledger.find,
+    DeviceRule.FEWEST_GANGS: Ledger.find_least_shared,
+    DeviceRule.IDLE: Ledger.find_idle,
+}
 
 
 class Round:
     """A context manager: when it is left, the ledger is as it was before."""
 
-    def __init__(self, ledger: Ledger, rule: Rule) -> None:
+    def __init__(self, ledger: Ledger, rule: DeviceRule) -> None:
         self.ledger, self._rule, self._find = ledger, rule, _FINDERS[rule]
         self._placements: list[Placement] = []
         self.waiting: list[Queued] = []

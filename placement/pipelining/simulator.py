@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from heapq import heappop, heappush
 
-from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, FORWARD, Action, Pass, Schedule
+from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, FORWARD, Action, Pass, PipelineSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Simulation:
     but has not arrived. ``memory`` has for each rank the bytes that it holds from a time on.
     """
 
-    schedule: Schedule
+    schedule: PipelineSchedule
     started: Sequence[float]
     ended: Sequence[float]
     updated: Sequence[float]
@@ -134,7 +134,7 @@ class Simulation:
 
 
 def simulate(
-    schedule: Schedule, stages: Sequence[StageCost], message_seconds: MessageSeconds = lambda *_: 0.0
+    schedule: PipelineSchedule, stages: Sequence[StageCost], message_seconds: MessageSeconds = lambda *_: 0.0
 ) -> Simulation:
     """Simulate one step. Raises ``ValueError`` unless there is a cost for each stage of the schedule."""
     if len(stages) != schedule.num_stages:
@@ -148,7 +148,9 @@ class _Run:
     Everything about an action is looked up by its number in the graph: simulations of many ranks have ten thousands.
     """
 
-    def __init__(self, schedule: Schedule, stages: Sequence[StageCost], message_seconds: MessageSeconds) -> None:
+    def __init__(
+        self, schedule: PipelineSchedule, stages: Sequence[StageCost], message_seconds: MessageSeconds
+    ) -> None:
         self._schedule, self._stages, self._graph = schedule, stages, schedule.graph
         self._message_seconds = cache(message_seconds)
         actions, num = self._graph.actions, len(self._graph.actions)

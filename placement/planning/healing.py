@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from estimators.learning import Run
+from estimators.learning import PastAttempt
 from estimators.memory import NO_EXTRA, Extra
 
 ROOM = (4, 2)
@@ -32,24 +32,24 @@ WHOLE_DEVICE = 2**60
 """Bytes that no device offers: as much is reserved as it does offer."""
 
 
-def corrections(failed: Sequence[Run]) -> list[Extra]:
+def corrections(failed: Sequence[PastAttempt]) -> list[Extra]:
     """Corrections to add, the most first, for a trial whose runs ``failed`` all ran out of memory; no run: nothing."""
     if not failed:
         return [NO_EXTRA]
 
-    def most(of_run: Callable[[Run], int]) -> int:
+    def most(of_run: Callable[[PastAttempt], int]) -> int:
         return max(map(of_run, failed))
 
-    def missing(run: Run) -> int:
+    def missing(run: PastAttempt) -> int:
         return run.held_bytes - run.traced_bytes
 
-    def whole(of_run: Callable[[Run], int]) -> Callable[[Run], int]:
+    def whole(of_run: Callable[[PastAttempt], int]) -> Callable[[PastAttempt], int]:
         return lambda run: of_run(run) * run.layout.parameter_shards
 
-    def at_most(of_run: Callable[[Run], int]) -> Callable[[Run], int]:
+    def at_most(of_run: Callable[[PastAttempt], int]) -> Callable[[PastAttempt], int]:
         return lambda run: of_run(run) * run.layout.optimizer_shards  # ZeRO-1 may miss optimizer states, its share
 
-    def asked_of(run: Run) -> int:
+    def asked_of(run: PastAttempt) -> int:
         return run.asked_bytes
 
     asked, asked_states = most(asked_of), most(at_most(asked_of))

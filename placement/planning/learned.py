@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from estimators.learning import Learned, Run
+from estimators.learning import Learned, PastAttempt
 from estimators.memory import NO_EXTRA, Extra
 from estimators.model import MIB, Layout, Plan, Prediction
 from placement.option import NoPlan
@@ -17,7 +17,9 @@ from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.healing import corrections
 
 
-def choose_learned(ask: Callable[[Extra], Answer], own: Sequence[Run], learned: Mapping[Layout, Learned]) -> Answer:
+def choose_learned(
+    ask: Callable[[Extra], Answer], own: Sequence[PastAttempt], learned: Mapping[Layout, Learned]
+) -> Answer:
     """The planner's answer with what was learned; ``ask`` is the planner for one candidate and one cluster.
 
     ``own`` are the candidate's runs that ran out of memory: the first of their ``corrections`` with which a plan fits
@@ -57,7 +59,7 @@ def _biased(plan: Plan, prediction: Prediction, learned: Mapping[Layout, Learned
     return replace(prediction, bias_bytes=min(known.bias_bytes, prediction.extra_bytes) if known else 0)
 
 
-def _words(chosen: ChosenPlan, own: Sequence[Run], learned: Mapping[Layout, Learned], extra: Extra) -> str:
+def _words(chosen: ChosenPlan, own: Sequence[PastAttempt], learned: Mapping[Layout, Learned], extra: Extra) -> str:
     """Says what was added, with the corrections of layouts with at most as many ranks, which the planner examined."""
     own_bytes = replace(extra, under={}).bytes_for(chosen.plan.layout, chosen.plan.micro_batch)
     larger = [str(known) for known in learned.values() if known.extra_bytes > own_bytes]
@@ -72,6 +74,6 @@ def _words(chosen: ChosenPlan, own: Sequence[Run], learned: Mapping[Layout, Lear
     return f"; with {' and '.join(words)}" if words else ""
 
 
-def _beyond(extra_bytes: int, own: Sequence[Run]) -> str:
+def _beyond(extra_bytes: int, own: Sequence[PastAttempt]) -> str:
     layouts = dict.fromkeys(str(run.layout) for run in own)
     return f"{extra_bytes / MIB:.1f} MiB beyond the trace, as it ran out of memory with layout {', '.join(layouts)}"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from estimators.constraints import Constraints
+from estimators.constraints import PlanConstraints
 from estimators.devices.kind import DeviceKind
 from estimators.learned_seconds import SlowDowns
 from estimators.memory import GPU_MARGIN, NO_EXTRA, VIRTUAL_MARGIN, Extra, Margin
@@ -51,7 +51,7 @@ class Question:
         object.__setattr__(self, "margin", margin_for(self.cluster))
 
     @property
-    def constraints(self) -> Constraints:
+    def constraints(self) -> PlanConstraints:
         """Limits that the model's hints set on its plans."""
         return self.profile.divisions.constraints
 

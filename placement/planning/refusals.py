@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from estimators.model import Layout
-from placement.option import Known, NoPlan, Option
+from placement.option import Evidence, NoPlan, Option
 from placement.planning.question import Question
 from placement.planning.rows import Row
 from placement.pricing.categories import bytes_by_category, categories_in_words
@@ -30,7 +30,7 @@ def nothing_allowed(question: Question, rows: Sequence[Row]) -> str:
 
 def nothing_fits(refused: Sequence[Option], question: Question) -> NoPlan:
     """The refusal of the option that comes closest to fitting, with what its bytes are for."""
-    best = min(refused, key=lambda option: (option.known is Known.STATES, option.lacking_mib))
+    best = min(refused, key=lambda option: (option.known is Evidence.STATES, option.lacking_mib))
     reason = f"needs {best.about}{best.prediction.reserved_mib} MiB per device on its best plan ({best.words})"
     reason += f"{best.learned}{best.evaluation}, {best.lacking_mib} more than the {best.offered_mib} offered"
     if best.evaluation:
@@ -47,7 +47,7 @@ def _categories(option: Option, question: Question) -> dict[str, int]:
     """Bytes that a rank needs by category, also of states alone, which are divided evenly; empty if not known."""
     prediction = option.prediction
     whole_bytes = question.profile.curves[Layout()].parts(1).get("parameters")
-    if option.known is not Known.STATES or whole_bytes is None:
+    if option.known is not Evidence.STATES or whole_bytes is None:
         return bytes_by_category(prediction)
     states = prediction.peak_bytes - prediction.extra_bytes
     parameters = states * whole_bytes // question.profile.state_bytes

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from estimators.axes import Spread
 from estimators.model import Layout, Prediction
-from placement.option import Known, Option
+from placement.option import Evidence, Option
 from placement.planning.answers import Untraced
 from placement.planning.question import Question, divisors
 from placement.planning.traced_options import TracedOptions, layouts_of, num_shares, plan_of
@@ -203,7 +203,7 @@ class Row:
         margin_bytes = self._question.margin.bytes_for(peak_bytes + extra_bytes, self.num_ranks)
         prediction = Prediction(peak_bytes, extra_bytes=extra_bytes, margin_bytes=margin_bytes)
         plan = plan_of(size, self._num(size), self.way)
-        return self._priced(Option(plan, prediction, self.offered_mib, Known.UNITS))
+        return self._priced(Option(plan, prediction, self.offered_mib, Evidence.UNITS))
 
     def _priced(self, option: Option) -> Option:
         waiting, seconds = self.factor * self.price.communication_seconds, self.seconds

@@ -13,7 +13,7 @@ from math import prod
 from estimators.axes import SHARES, Spread
 from estimators.memory import NO_EXTRA, largest_micro_batch, predict, predict_states, with_evaluation_batch
 from estimators.model import Layout, Plan
-from placement.option import Known, Option
+from placement.option import Evidence, Option
 from placement.planning.answers import Untraced
 from placement.planning.question import Question, degrees, divisors
 
@@ -40,7 +40,7 @@ class TracedOptions:
         extra_bytes = min(map(self._extra.bytes_for, (*layouts_of(way), *layouts_of(replace(way, recompute=True)))))
         # Nothing is divided over more ranks than optimizer states, so this is a lower bound.
         least = predict_states(self._profile, way.optimizer_shards, way.world_size, extra_bytes, self._margin)
-        option = Option(plan_of(1, way.pp, way), least, offered_mib, Known.STATES)
+        option = Option(plan_of(1, way.pp, way), least, offered_mib, Evidence.STATES)
         return None if option.fits else option
 
     def best(self, way: Spread, offered_mib: int) -> Option | Untraced:
@@ -55,7 +55,7 @@ class TracedOptions:
         # micro-batch of the same size. If not even one sample fits, a trace with accumulation changes the result only
         # where less was learned for it.
         if largest == 0 and (share == 1 or self._extra.bytes_for(parts) >= self._extra.bytes_for(whole)):
-            return self.option(way, 1, 1, offered_mib, known=Known.AT_LEAST if share > 1 else Known.TRACED)
+            return self.option(way, 1, 1, offered_mib, known=Evidence.AT_LEAST if share > 1 else Evidence.TRACED)
         if parts not in self._profile.curves:
             return Untraced(parts)
         largest = self._largest(parts, offered_mib)
@@ -75,7 +75,13 @@ class TracedOptions:
         return option
 
     def option(
-        self, way: Spread, micro_batch: int, num_micro_batches: int, offered_mib: int, *, known: Known = Known.TRACED
+        self,
+        way: Spread,
+        micro_batch: int,
+        num_micro_batches: int,
+        offered_mib: int,
+        *,
+        known: Evidence = Evidence.TRACED,
     ) -> Option:
         """The option with this micro-batch, whose layouts have been traced."""
         plan = plan_of(micro_batch, num_micro_batches, way)

@@ -82,7 +82,7 @@ def simulate(
     """
     from scamp_service.cli.tables.simulation import as_table, footnotes
     from scamp_service.simulation.gantt import write_gantt
-    from scamp_service.simulation.replay import Options, Submitted
+    from scamp_service.simulation.replay import ReplayOptions, Submitted
     from scamp_service.simulation.replay import simulate as simulated
     from scamp_service.simulation.traces import Replayed
     from scamp_service.sizing.cluster_file import cluster_named, read_cluster
@@ -107,7 +107,7 @@ def simulate(
         spec = parse_study(read_study(file))
         code = code_of(file, spec, working_dir)
         submitted.append(Submitted(with_space(spec, code), code))
-    options = Options(
+    options = ReplayOptions(
         settings.data_dir / "profiles",
         seed,
         early_stopping,

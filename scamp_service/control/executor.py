@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from estimators.learning import Learned, Run
+from estimators.learning import Learned, PastAttempt
 from estimators.model import NO_EVALUATION_EXTRA, Candidate, EvaluationExtra, Layout, Plan
 from placement.model import Cluster, Offer
 from scamp_service.model import Sized
@@ -124,9 +124,9 @@ class Demand:
     """
 
     candidate: Candidate
-    own: Sequence[Run] = ()
+    own: Sequence[PastAttempt] = ()
     learned: Mapping[Layout, Learned] = field(default_factory=dict)
-    past: Sequence[Run] = ()
+    past: Sequence[PastAttempt] = ()
     study_id: int = 0
     trace_seconds: int = TRACE_SECONDS
     evaluation: EvaluationExtra = NO_EVALUATION_EXTRA

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
-from estimators.learning import WINDOW_TRIALS, Run
+from estimators.learning import WINDOW_TRIALS, PastAttempt
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.lifecycle import LIVE_TRIALS, Origin, TrialState
 from scamp_service.model import Attempt, Trial
@@ -33,7 +33,7 @@ class Projection:
         self._changed: dict[int, dict[int, Trial]] = {}  # study → trials that changed since they were taken
         self._rungs: dict[int, dict[int, Rung]] = {}
         self._unread: dict[int, set[int]] = {}  # study → trials whose values at rungs may have changed
-        self._runs: dict[str, Sequence[Run]] = {}
+        self._runs: dict[str, Sequence[PastAttempt]] = {}
         self._scores: dict[int, tuple[Objectives, dict[int, tuple[TrialState, Values]]]] = {}
 
     def follow(self, attempts: Iterable[Attempt]) -> Collection[Trial]:
@@ -104,7 +104,7 @@ class Projection:
             self._scores[study_id] = objectives, {one.number: (one.state, values) for one, values in known if values}
         return self._scores[study_id][1]
 
-    def family_runs(self, families: Iterable[str]) -> dict[str, Sequence[Run]]:
+    def family_runs(self, families: Iterable[str]) -> dict[str, Sequence[PastAttempt]]:
         """Family → runs of its newest trials."""
         families = sorted(families)
         for family in families:

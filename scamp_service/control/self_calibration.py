@@ -30,7 +30,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CalibrationState:
     """The state of a service and of its measurement.
 
     ``idle_seconds`` count from when the last study ended; they are 0 while one is live. ``is_quiet`` says whether
@@ -45,7 +45,7 @@ class Seen:
     since_failure_seconds: float
 
 
-def next_act(seen: Seen) -> Act:
+def next_act(seen: CalibrationState) -> Act:
     """Decides what to do about the measurement."""
     if seen.running_seconds is not None:
         if not seen.idle_seconds:

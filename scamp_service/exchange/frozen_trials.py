@@ -20,7 +20,7 @@ from optuna.trial import TrialState as OptunaState
 from scamp_service.exchange.optuna_space import OptunaSpace
 from scamp_service.lifecycle import TrialState
 from scamp_service.store.store import Store
-from scamp_service.store.writes.external import Seen
+from scamp_service.store.writes.external import OptunaTrialRow
 from scamp_service.study.objectives import Objectives
 
 TO_OPTUNA: Mapping[TrialState, OptunaState] = {
@@ -49,7 +49,7 @@ class Freezer:
     def __init__(self, store: Store, space: OptunaSpace, objectives: Objectives) -> None:
         self._store, self._space, self._objectives = store, space, objectives
 
-    def frozen(self, seen: Sequence[Seen]) -> list[FrozenTrial]:
+    def frozen(self, seen: Sequence[OptunaTrialRow]) -> list[FrozenTrial]:
         """Frozen trials, in the same order. Reads what belongs to them: reports and attributes."""
         external = [one.id for one in seen if one.searched is not None]
         reports, attributes = self._store.reports(external), self._store.trial_attributes(external)
@@ -66,7 +66,7 @@ class Freezer:
                 found.append(self._own(one, values.get(one.id), reported))
         return found
 
-    def plain(self, seen: Sequence[Seen]) -> list[FrozenTrial]:
+    def plain(self, seen: Sequence[OptunaTrialRow]) -> list[FrozenTrial]:
         """Frozen trials without reports and attributes, in the same order."""
         values = self._values(seen)
         return [
@@ -74,7 +74,7 @@ class Freezer:
             for one in seen
         ]
 
-    def _values(self, seen: Sequence[Seen]) -> dict[int, list[float]]:
+    def _values(self, seen: Sequence[OptunaTrialRow]) -> dict[int, list[float]]:
         """Trial of ScaMP's own → its values, for those that have all."""
         own = [one for one in seen if one.searched is None]
         if not self._objectives.is_several:
@@ -82,7 +82,7 @@ class Freezer:
         known = [(one.id, self._objectives.values_of(one)) for one in self._store.scores(trial_ids=[o.id for o in own])]
         return {trial_id: list(values) for trial_id, values in known if values is not None}
 
-    def _own(self, one: Seen, known_values: list[float] | None, reported: dict[int, float]) -> FrozenTrial:
+    def _own(self, one: OptunaTrialRow, known_values: list[float] | None, reported: dict[int, float]) -> FrozenTrial:
         state, values = TO_OPTUNA[one.state], None
         if state in (OptunaState.COMPLETE, OptunaState.PRUNED):
             values = known_values
@@ -108,7 +108,9 @@ class Freezer:
         )
 
 
-def _external(one: Seen, reported: dict[int, float], user: dict[str, Any], system: dict[str, Any]) -> FrozenTrial:
+def _external(
+    one: OptunaTrialRow, reported: dict[int, float], user: dict[str, Any], system: dict[str, Any]
+) -> FrozenTrial:
     params, distributions = dict[str, Any](), dict[str, BaseDistribution]()
     for name, (number, text) in (one.searched or {}).items():
         distributions[name] = _distribution(text)
@@ -118,7 +120,7 @@ def _external(one: Seen, reported: dict[int, float], user: dict[str, Any], syste
 
 
 def _frozen(
-    one: Seen,
+    one: OptunaTrialRow,
     state: OptunaState,
     values: list[float] | None,
     params: dict[str, Any],

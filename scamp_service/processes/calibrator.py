@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from scamp_service.control.self_calibration import LONGEST_SECONDS, Act, Seen, next_act
+from scamp_service.control.self_calibration import LONGEST_SECONDS, Act, CalibrationState, next_act
 from scamp_service.errors import InvalidInput
 from scamp_service.processes.supervise import die_with_parent
 from scamp_service.sizing.calibration import Measurement, calibrated, lock_machine, quick_measurement
@@ -79,8 +79,8 @@ class Calibrator:
             self._lock.close()
         self._measurement = self._lock = None
 
-    def _seen(self, now: float) -> Seen:
-        return Seen(
+    def _seen(self, now: float) -> CalibrationState:
+        return CalibrationState(
             is_known=self._is_known,
             idle_seconds=0.0 if self._idle_since is None else now - self._idle_since,
             is_quiet=self._measurement is not None or is_quiet(),

@@ -15,7 +15,7 @@ from scamp_service.search.draws import drawn
 from scamp_service.search.proposer import SearchEnded
 from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
-from scamp_service.study.spaces.constraints import Constraints
+from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
 
@@ -33,7 +33,7 @@ class Constrained:
     """Finds candidates that satisfy the constraints of a study."""
 
     def __init__(self, spec: StudySpec) -> None:
-        self._fixed, self._constraints = spec.fixed, Constraints(spec.constraints)
+        self._fixed, self._constraints = spec.fixed, ParameterConstraints(spec.constraints)
         self._space, self._seed = Space(spec.space), spec.search.seed
 
     def holds(self, params: Params) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from scamp_service.lifecycle import LIVE_TRIALS, Origin, TrialState
 from scamp_service.study.objectives import Objectives, Values
-from scamp_service.study.predicted import NO_BOUNDS, Predicted
+from scamp_service.study.predicted import NO_BOUNDS, PredictedBounds
 
 MOST_SHOWN = 1024
 """A sampler sees at most about this many earlier trials. The time of TPE grows with each, and beyond that it finds
@@ -88,7 +88,7 @@ class History:
     ones and the newest live ones are always shown. The choice depends on the trials alone, not on their order.
     """
 
-    def __init__(self, objectives: Objectives, predicted: Predicted = NO_BOUNDS) -> None:
+    def __init__(self, objectives: Objectives, predicted: PredictedBounds = NO_BOUNDS) -> None:
         self._objectives, self._predicted = objectives, predicted
         self._completed: dict[int, Observation] = {}
         self._active: dict[int, Active] = {}
@@ -154,7 +154,7 @@ class History:
         return (0.0, *key) if trial.pruned_at is None else (1.0, -trial.pruned_at, *key)
 
 
-def completed(past: Past, objectives: Objectives, predicted: Predicted = NO_BOUNDS) -> Observation | None:
+def completed(past: Past, objectives: Objectives, predicted: PredictedBounds = NO_BOUNDS) -> Observation | None:
     """The trial that has ended or is paused, as samplers see it; None for one that they do not see.
 
     Where all objectives are predicted, a trial has its final values before it is launched.

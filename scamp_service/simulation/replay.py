@@ -53,7 +53,7 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReplayOptions:
     """How to simulate. ``cache_dir`` keeps traces for the next time.
 
     Without ``early_stopping`` every trial trains to its end. ``epoch_steps`` are the optimizer steps of an epoch, for
@@ -72,14 +72,14 @@ class Options:
     measured: Mapping[tuple[int, str], float] = field(default_factory=dict)
 
 
-def simulate(studies: Sequence[Submitted], named: NamedCluster, options: Options) -> Simulated:
+def simulate(studies: Sequence[Submitted], named: NamedCluster, options: ReplayOptions) -> Simulated:
     """Replay the studies on a cluster, to their ends. Raises ``InvalidInput`` for a study that cannot be simulated."""
     with _replay(studies, named, options) as replay:
         return replay.run()
 
 
 @contextmanager
-def _replay(studies: Sequence[Submitted], named: NamedCluster, options: Options) -> Iterator[_Replay]:
+def _replay(studies: Sequence[Submitted], named: NamedCluster, options: ReplayOptions) -> Iterator[_Replay]:
     with ExitStack() as stack:
         store = Store("sqlite://")
         stack.callback(store.close)
@@ -136,7 +136,7 @@ class _Sizer:
 class _Replay:
     studies: Sequence[Submitted]
     named: NamedCluster
-    options: Options
+    options: ReplayOptions
     store: Store
     sizer: _Sizer
     proposer: ThreadProposer

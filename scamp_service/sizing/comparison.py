@@ -17,7 +17,7 @@ from placement.exact.best_plans import ExactSearch
 from placement.exact.pipelines import list_pipelines, order
 from placement.exact.uneven_plans import best_uneven
 from placement.model import Cluster
-from placement.option import Known, Option
+from placement.option import Evidence, Option
 from placement.planning.question import Question
 from placement.planning.step_seconds import comparable_step
 from scamp_service.errors import InvalidInput
@@ -154,7 +154,7 @@ def _traced_search(
 def _traced(estimator: Estimator, params: Mapping[str, Any], option: Option) -> Option:
     """The option with the memory of its traces. Raises ``InvalidInput`` if it cannot be traced."""
     largest = max(estimator.predict(params, option.plan), key=lambda stage: stage.reserved_mib)
-    return replace(option, prediction=largest, known=Known.TRACED)
+    return replace(option, prediction=largest, known=Evidence.TRACED)
 
 
 def _untrained(option: Option) -> Option:

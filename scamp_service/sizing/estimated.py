@@ -13,7 +13,7 @@ from estimators.peaks.envelope import PeakTable
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.units import Unit
 from estimators.profile import ModelProfile
-from placement.option import Known, NoPlan, Option
+from placement.option import Evidence, NoPlan, Option
 from placement.planning.answers import ChosenPlan
 from placement.planning.step_seconds import PredictedStep, predicted_step
 from scamp_service.model import Json
@@ -89,7 +89,7 @@ class Estimate:
 
     def smallest_capacity_bytes(self, option: Option) -> int | None:
         """Bytes of the smallest device that a rank of this plan runs on, without a margin; None without a replay."""
-        if option.known is Known.STATES or not isinstance(self.profile.curves[option.plan.layout], ReservedCurve):
+        if option.known is Evidence.STATES or not isinstance(self.profile.curves[option.plan.layout], ReservedCurve):
             return None
         return option.prediction.needed_bytes + self.outside_bytes(option)
 

@@ -18,7 +18,7 @@ from scamp_service.model import Json
 from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
 from scamp_service.sizing.user_workload import IMPORT_SECONDS, ask_workload, cannot_be_used
 from scamp_service.study.one_shot import SUPERNET
-from scamp_service.study.spaces.constraints import Constraints
+from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import Slot, completed, nested, slots_of
 from scamp_service.study.spaces.space import ends
 from scamp_service.study.spec import StudySpec
@@ -108,7 +108,7 @@ def candidates_to_try(spec: StudySpec) -> list[Params]:
 
     Those that break a constraint are left out, unless all do.
     """
-    slots, names, constraints = slots_of(spec.space), list(spec.space), Constraints(spec.constraints)
+    slots, names, constraints = slots_of(spec.space), list(spec.space), ParameterConstraints(spec.constraints)
 
     def candidate(number: int) -> Params:
         def value_of(slot: Slot) -> Any:

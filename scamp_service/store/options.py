@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimators.model import MIB, Plan, Prediction
-from placement.option import Known, Option
+from placement.option import Evidence, Option
 
 _STATES_ALONE = ", states alone"
 
@@ -36,12 +36,12 @@ def option_of(data: Mapping[str, Any]) -> Option:
     """
     is_traced, at_least = data["traced"], data["at_least"]
     if data["plan_text"].endswith(_STATES_ALONE):
-        known = Known.STATES
+        known = Evidence.STATES
     else:
-        known = (Known.AT_LEAST if at_least else Known.TRACED) if is_traced else Known.UNITS
+        known = (Evidence.AT_LEAST if at_least else Evidence.TRACED) if is_traced else Evidence.UNITS
     reserved_bytes = data["reserved_mib"] * MIB
     # States alone are a lower bound, unless something was learned of the family; how much is not stored.
-    learned_bytes = 1 if known is Known.STATES and not at_least else 0
+    learned_bytes = 1 if known is Evidence.STATES and not at_least else 0
     return Option(
         Plan.from_json(data["plan"]),
         Prediction(reserved_bytes - learned_bytes, extra_bytes=learned_bytes),

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import bindparam, func, select
 
-from estimators.learning import Phase
+from estimators.learning import AttemptPhase
 from estimators.model import MIB
 from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Event, LogLine, Metric, Study
@@ -143,7 +143,7 @@ MEASURED_POINTS = (
         _attempts.c.trial_id,
         _attempts.c.outcome,
         sa.case(  # as ``Attempt.expected_bytes``
-            (_attempts.c.phase == Phase.EVALUATION, _attempts.c.evaluation_bytes),
+            (_attempts.c.phase == AttemptPhase.EVALUATION, _attempts.c.evaluation_bytes),
             else_=_attempts.c.predicted_bytes - _attempts.c.extra_bytes + _attempts.c.bias_bytes,
         ),
         _attempts.c.measured_bytes,

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from estimators.learning import Ending, Phase, Run
+from estimators.learning import AttemptPhase, Ending, PastAttempt
 from placement.model import Offer
 from placement.option import Option
 from scamp_service.errors import InvalidInput, NotFound
@@ -23,8 +23,8 @@ from scamp_service.model import Attempt, Event, Json, Lease, LogLine, Metric, Re
 from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
 from scamp_service.store.options import option_of
-from scamp_service.store.rows import MeasuredPoint, Point, Score, Standing, attempt_of, trial_of
-from scamp_service.store.table.choice import Choice, objective_quantities
+from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score, attempt_of, trial_of
+from scamp_service.store.table.choice import TrialFilter, objective_quantities
 from scamp_service.store.table.order import VALUES, SortOrder, order_of, sorted_numbers
 from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds, states_of
 from scamp_service.study.objective import Objective
@@ -144,7 +144,7 @@ class Reads:
     ) -> list[Sequence[Any]]:
         """(number, *columns) of the study's trials, by number, chosen as by ``ordered_trials``."""
         spec = self.study(study_id).spec if where.strip() else {}
-        choice = Choice(where, objective_quantities(Objectives.of_spec(spec))) if spec else None
+        choice = TrialFilter(where, objective_quantities(Objectives.of_spec(spec))) if spec else None
         read = tuple(dict.fromkeys((*names, *(choice.columns if choice else ()))))
         given: dict[str, Any] = {} if states is None else {"states": list(states)}
         rows = list(self._rows(sql.ordering(read, states is not None), study_id=study_id, **given))
@@ -168,9 +168,9 @@ class Reads:
             raise InvalidInput(f"there is no objective {by[:100]!r}; the study has {len(objectives.each)}")
         return SortOrder(Score._fields, lambda *columns: objectives.each_of(Score(*columns))[place])
 
-    def history(self, study_id: int) -> list[Standing]:
+    def history(self, study_id: int) -> list[HistoryRow]:
         """Every trial of the study that has begun or ended, by number, in a few columns."""
-        return [Standing(*row) for row in self._rows(sql.HISTORY, study_id=study_id)]
+        return [HistoryRow(*row) for row in self._rows(sql.HISTORY, study_id=study_id)]
 
     def scores(self, study_id: int = 0, trial_ids: Collection[int] | None = None) -> list[Score]:
         """Every trial of the study that has a plan or a value, by number, in the columns of its objectives.
@@ -265,7 +265,7 @@ class Reads:
         """``devices``, ``created_at`` and ``ended_at`` of the study's attempts that have not ended."""
         return self._rows(sql.HOLDS, study_id=study_id)
 
-    def family_runs(self, family: str, num_trials: int) -> list[Run]:
+    def family_runs(self, family: str, num_trials: int) -> list[PastAttempt]:
         """Attempts of a family that say something about its memory or its speed, by trial and attempt.
 
         They come from the newest ``num_trials`` trials of the family that have begun, over all studies.
@@ -273,9 +273,9 @@ class Reads:
         rows = self._rows(sql.FAMILY_RUNS, family=family, num_trials=num_trials)
         return [_run(row) for row in rows]
 
-    def trial_runs(self, trial_ids: Sequence[int]) -> dict[int, list[Run]]:
+    def trial_runs(self, trial_ids: Sequence[int]) -> dict[int, list[PastAttempt]]:
         """Attempts that say something about the memory of each of these trials, by attempt."""
-        found: dict[int, list[Run]] = {trial_id: [] for trial_id in trial_ids}
+        found: dict[int, list[PastAttempt]] = {trial_id: [] for trial_id in trial_ids}
         for row in self._by_ids(sql.TRIAL_RUNS, trial_ids):
             found[row[0]].append(_run(row))
         return found
@@ -440,14 +440,14 @@ def _parts(values: Sequence[int]) -> Iterator[list[int]]:
         yield list(values[start : start + 1000])
 
 
-def _run(row: Sequence[Any]) -> Run:
+def _run(row: Sequence[Any]) -> PastAttempt:
     """The run in a row of ``queries.FAMILY_RUNS`` or ``queries.TRIAL_RUNS``."""
     trial_id, plan, kinds, traced, extra, reserved, measured, outcome, study_id, *others = row
     predicted_seconds, factor, measured_seconds, evaluation_bytes, phase = others
     ending = _ENDINGS.get(outcome, Ending.OTHER)
-    if ending is Ending.OUT_OF_MEMORY and phase == Phase.EVALUATION:
+    if ending is Ending.OUT_OF_MEMORY and phase == AttemptPhase.EVALUATION:
         ending = Ending.EVALUATION_OUT_OF_MEMORY
-    return Run(
+    return PastAttempt(
         trial_id, plan.layout, kinds, traced, extra, reserved, measured, ending, study_id, predicted_seconds, factor,
         measured_seconds, plan.micro_batch, evaluation_bytes, plan.evaluation_micro_batch,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from scamp_service.model import Attempt, Sized, Trial
 from scamp_service.store import schema
 
 
-class Standing(NamedTuple):
+class HistoryRow(NamedTuple):
     """A trial in the columns that its study's history needs. ``value`` is NaN if it diverged."""
 
     id: int

@@ -198,7 +198,7 @@ def least_excess_pct(failed: Attempt) -> float:
     return 100.0 * (failed.least_bytes - failed.expected_bytes) / failed.expected_bytes
 
 
-class Predicted(Protocol):
+class HasPrediction(Protocol):
     """The prediction and the measured peak of a ``Trial`` or an ``Attempt``."""
 
     @property
@@ -207,7 +207,7 @@ class Predicted(Protocol):
     def measured_bytes(self) -> int: ...
 
 
-def prediction_errors_pct(measured: Iterable[Predicted]) -> list[float]:
+def prediction_errors_pct(measured: Iterable[HasPrediction]) -> list[float]:
     """Signed error in percent of each prediction that has a measured peak: see ``Prediction.error_pct``."""
     return [
         item.prediction.error_pct(item.measured_bytes)

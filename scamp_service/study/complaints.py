@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from scamp_service.study.objective import Objective
-from scamp_service.study.predicted import Bound, Predicted
+from scamp_service.study.predicted import Bound, PredictedBounds
 from scamp_service.study.sampler_options import SAMPLER_OPTIONS, FileOptions
 from scamp_service.study.spaces.space import MODELS
 from scamp_service.study.spec import Budget, Earlier, SearchOptions, StudySpec
@@ -19,7 +19,7 @@ from scamp_service.study.stopping import RULE_OPTIONS
 _PARTS: dict[str, type[BaseModel]] = {
     "objective": Objective,
     "objectives": Objective,
-    "predicted": Predicted,
+    "predicted": PredictedBounds,
     "search": SearchOptions,
     "budget": Budget,
 }
@@ -71,7 +71,7 @@ def _place(loc: tuple[int | str, ...]) -> tuple[list[int | str], type[BaseModel]
         case ("stopping", *_):
             path = [part for n, part in enumerate(loc) if n not in (1, 3 if loc[1:2] == ("several",) else 2)]
             return path, next((RULE_OPTIONS[str(part)] for part in loc[2:4] if part in RULE_OPTIONS), StudySpec)
-        case ("predicted", quantity, *_) if quantity in Predicted.model_fields:
+        case ("predicted", quantity, *_) if quantity in PredictedBounds.model_fields:
             return list(loc), Bound
         case (part, *_):
             return list(loc), _PARTS.get(str(part), StudySpec)

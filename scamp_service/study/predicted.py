@@ -27,7 +27,7 @@ class Bound(Strict):
         return self
 
 
-class Predicted(Strict):
+class PredictedBounds(Strict):
     """Bounds by predicted quantity, of the plan that was chosen for a candidate.
 
     ``peak_mib`` is the peak of one rank, ``reserved_mib`` what a device must offer for it; ``step_seconds`` are those
@@ -66,5 +66,5 @@ class Predicted(Strict):
                     yield f"predicted.{name}.{kind}", sign * (value - limit) / (abs(limit) or 1.0), words
 
 
-NO_BOUNDS = Predicted()
+NO_BOUNDS = PredictedBounds()
 _MOST = {"max": "most", "min": "least"}

@@ -21,9 +21,9 @@ from placement.packing.projects import DEFAULT_PROJECT
 from scamp_service.study.objective import PREDICTED, Objective
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.one_shot import SUPERNET, OneShot
-from scamp_service.study.predicted import Predicted
+from scamp_service.study.predicted import PredictedBounds
 from scamp_service.study.sampler_options import EvolutionOptions, Populated, Sampler, TpeOptions
-from scamp_service.study.spaces.constraints import Constraints
+from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.points import Points
 from scamp_service.study.spaces.slots import Slot, completed, flat, nested, slots_of
 from scamp_service.study.spaces.space import Dimension, Range, Repeat, ends
@@ -198,7 +198,7 @@ class StudySpec(Strict):
     space: Annotated[dict[Name, Dimension], Field(max_length=100), at_most(100)]
     fixed: Annotated[dict[Name, Value], at_most(100)] = Field(default={}, max_length=100)
     constraints: Annotated[list[Constraint], at_most(20)] = Field(default=[], max_length=20)
-    predicted: Predicted = Predicted()
+    predicted: PredictedBounds = PredictedBounds()
     start_with: Annotated[list[Start], at_most(1000)] = Field(default=[], max_length=1000)
     project: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.-]+$")] = DEFAULT_PROJECT
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
@@ -268,7 +268,7 @@ class StudySpec(Strict):
         if both:
             yield f"{_listed(both)}: in both space and fixed; keep one"
         try:
-            slots, constraints = slots_of(self.space), Constraints(self.constraints)
+            slots, constraints = slots_of(self.space), ParameterConstraints(self.constraints)
         except ValueError as error:
             yield str(error)
             return
@@ -317,10 +317,10 @@ class StudySpec(Strict):
         if every.is_several:
             yield from self._several_complaints()
         for one in every.each:
-            if one.metric.startswith(PREDICTED) and one.predicted not in Predicted.model_fields:
-                close = get_close_matches(one.predicted, list(Predicted.model_fields), 1, 0.5)
+            if one.metric.startswith(PREDICTED) and one.predicted not in PredictedBounds.model_fields:
+                close = get_close_matches(one.predicted, list(PredictedBounds.model_fields), 1, 0.5)
                 hint = f"; did you mean {PREDICTED}{close[0]}?" if close else ""
-                known = ", ".join(Predicted.model_fields)
+                known = ", ".join(PredictedBounds.model_fields)
                 yield f"objective {one.metric!r}: nothing like that is predicted, only {known}{hint}"
 
     def _several_complaints(self) -> Iterator[str]:
@@ -356,7 +356,7 @@ class StudySpec(Strict):
             if metric not in names:
                 yield f"budget.target: {metric} is no objective of this study; they are {_listed(list(names))}"
 
-    def _constraint_complaints(self, slots: tuple[Slot, ...], constraints: Constraints) -> Iterator[str]:
+    def _constraint_complaints(self, slots: tuple[Slot, ...], constraints: ParameterConstraints) -> Iterator[str]:
         known = {*self.space, *self.fixed}
         for name in sorted(constraints.names - known):
             close = get_close_matches(name, known, 1, 0.5)
@@ -372,7 +372,7 @@ class StudySpec(Strict):
                 yield str(error)
 
     def _start_complaints(
-        self, where: str, start: Mapping[str, Any], slots: tuple[Slot, ...], constraints: Constraints
+        self, where: str, start: Mapping[str, Any], slots: tuple[Slot, ...], constraints: ParameterConstraints
     ) -> Iterator[str]:
         unknown = sorted(set(start) - set(self.space) - set(self.fixed))
         if unknown:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from estimators.axes import Spread
-from estimators.constraints import UNCONSTRAINED, Constraints, Limit, Name
+from estimators.constraints import UNCONSTRAINED, Limit, Name, PlanConstraints
 
 FOUR_PARTS = Limit("tp", 4, 4, "split", "blocks")
 SOME_SHARES = Limit("shares", 2, None, "replica", "the model")
 
 
-def limited(name: Name, least: int, most: int | None) -> Constraints:
-    return Constraints((Limit(name, least, most, "hint", "here"),))
+def limited(name: Name, least: int, most: int | None) -> PlanConstraints:
+    return PlanConstraints((Limit(name, least, most, "hint", "here"),))
 
 
 def test_without_limits_every_way_is_allowed_and_nothing_is_said() -> None:
@@ -53,20 +53,20 @@ def test_micro_batches_are_limited_without_limiting_ways() -> None:
 
 
 def test_the_fewest_ranks_are_the_product_of_what_each_limit_needs() -> None:
-    assert Constraints((FOUR_PARTS, SOME_SHARES)).least_ranks == 8
+    assert PlanConstraints((FOUR_PARTS, SOME_SHARES)).least_ranks == 8
 
 
 def test_the_words_name_every_hint_and_its_place() -> None:
     limits = (FOUR_PARTS, SOME_SHARES, Limit("pp", 2, 2, "pipeline", "the model"))
     pipeline = (limits[2], Limit("micro_batches", 3, 3, "pipeline", "the model"))
-    assert Constraints(limits[:1]).words == (
+    assert PlanConstraints(limits[:1]).words == (
         "the model asks for tensor parallelism of degree 4 (hint split at blocks)"
     )  # fmt: skip
-    assert Constraints((SOME_SHARES, *pipeline)).words == (
+    assert PlanConstraints((SOME_SHARES, *pipeline)).words == (
         "the model asks for data parallelism (hint replica at the model) "
         "and a pipeline of 2 stages and 3 micro-batches (hint pipeline at the model)"
     )
     none = tuple(Limit(name, 1, 1, "default", "the model") for name in ("shares", "pp"))
-    assert Constraints(none).words == (
+    assert PlanConstraints(none).words == (
         "the model asks for no data parallelism and no pipeline (hint default at the model)"
     )  # fmt: skip

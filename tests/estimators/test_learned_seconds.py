@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from estimators.axes import Spread
 from estimators.learned_seconds import LEAST_TRIALS, SlowDown, factor_for, learn_slow_downs, way_kind
-from estimators.learning import Ending, Run
+from estimators.learning import Ending, PastAttempt
 from estimators.model import Layout
 
 PAIR, HALVES, FOUR = Layout(dp_shard=2), Layout(tp=2), Layout(dp_shard=4)
 
 
-def run(trial: int, ratio: float, layout: Layout = PAIR, **changes: object) -> Run:
+def run(trial: int, ratio: float, layout: Layout = PAIR, **changes: object) -> PastAttempt:
     """One that was predicted to take 2 seconds, and took ``ratio`` times as many."""
-    usual = Run(trial, layout, ("virtual",), 0, 0, 0, 9, Ending.FINISHED)
+    usual = PastAttempt(trial, layout, ("virtual",), 0, 0, 0, 9, Ending.FINISHED)
     known = replace(usual, predicted_step_seconds=2.0, measured_step_seconds=2.0 * ratio)
     return replace(known, **changes)  # type: ignore[arg-type]
 
 
-def factor(past: list[Run], kind: str = "FSDP") -> float | None:
+def factor(past: list[PastAttempt], kind: str = "FSDP") -> float | None:
     found = learn_slow_downs(past, "virtual").get(kind)
     return found.factor if found else None
 
@@ -79,7 +79,7 @@ def test_learning_from_its_own_corrections_converges_to_the_true_factor(
     true: float, noise: list[float], wild: list[float]
 ) -> None:
     """Each trial is predicted with what was learned from the ones before it; a few ran beside something wild."""
-    past: list[Run] = []
+    past: list[PastAttempt] = []
     for number, off in enumerate(noise):
         known = factor(past) or 1.0
         past.append(run(number, 1.0, predicted_step_seconds=2.0 * known, step_factor=known,

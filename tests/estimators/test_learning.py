@@ -14,7 +14,7 @@ from estimators.learning import (
     PATIENCE_TRIALS,
     Ending,
     Learned,
-    Run,
+    PastAttempt,
     evaluation_need,
     upper_bound,
 )
@@ -25,28 +25,28 @@ SINGLE, PAIR = Layout(), Layout(dp_shard=2)
 NOTHING = Learned()
 
 
-def learn(past: Iterable[Run], device_kinds: Collection[str]) -> Learned:
+def learn(past: Iterable[PastAttempt], device_kinds: Collection[str]) -> Learned:
     """The bytes learned for one layout from its runs."""
     found = learning.learn(past, device_kinds)
     assert set(found) <= {SINGLE}
     return found.get(SINGLE, NOTHING)
 
 
-def run(trial: int, ending: Ending = Ending.FINISHED, **changes: object) -> Run:
+def run(trial: int, ending: Ending = Ending.FINISHED, **changes: object) -> PastAttempt:
     """A run with 20 MiB traced and measured, and a margin of 6 MiB."""
-    usual = Run(trial, SINGLE, ("virtual",), 20 * MIB, 0, 26 * MIB, 20 * MIB, ending)
+    usual = PastAttempt(trial, SINGLE, ("virtual",), 20 * MIB, 0, 26 * MIB, 20 * MIB, ending)
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
-def failed(trial: int, need_mib: int = 24) -> Run:
+def failed(trial: int, need_mib: int = 24) -> PastAttempt:
     """A run from which ``need_mib`` are learned: a quarter of the trace is added to the lower bound."""
     return run(trial, Ending.OUT_OF_MEMORY, measured_bytes=(20 + need_mib - 5) * MIB)
 
 
 # --- the three attempts of one trial of examples/digits.yaml with spike_mib 24, spike_step 6, as ranks of Ray ran them
-FIRST = Run(5, SINGLE, ("virtual",), 22996868, 0, 28 * MIB, 29483008, Ending.OUT_OF_MEMORY)
-SECOND = Run(5, SINGLE, ("virtual",), 22996868, 12235357, 40 * MIB, 42090496, Ending.OUT_OF_MEMORY)
-THIRD = Run(5, SINGLE, ("virtual",), 22996868, 24842845, 53 * MIB, 22997380, Ending.OTHER)
+FIRST = PastAttempt(5, SINGLE, ("virtual",), 22996868, 0, 28 * MIB, 29483008, Ending.OUT_OF_MEMORY)
+SECOND = PastAttempt(5, SINGLE, ("virtual",), 22996868, 12235357, 40 * MIB, 42090496, Ending.OUT_OF_MEMORY)
+THIRD = PastAttempt(5, SINGLE, ("virtual",), 22996868, 24842845, 53 * MIB, 22997380, Ending.OTHER)
 
 
 def test_a_measured_failure_teaches_its_family_what_its_own_next_attempt_gets() -> None:
@@ -78,7 +78,7 @@ def test_tensors_that_the_trace_missed_are_added_whatever_came_of_the_trial() ->
 
 # --- another trial of that kind: healed, it went on from a checkpoint, so that the step it measured was the spiking one
 def test_one_measured_exception_is_reserved_for_and_not_predicted() -> None:
-    rare = Run(2, SINGLE, ("virtual",), 9961472, 18979225, 34 * MIB, 35127808, Ending.FINISHED)
+    rare = PastAttempt(2, SINGLE, ("virtual",), 9961472, 18979225, 34 * MIB, 35127808, Ending.FINISHED)
     usual = [run(number, extra_bytes=rare.measured_bytes - rare.traced_bytes) for number in (3, 4, 5)]
     for count in range(4):
         learned = learn([rare, *usual[:count]], KIND)
@@ -115,7 +115,7 @@ def test_one_failure_teaches_at_once_and_many_that_finish_take_it_for_an_acciden
     assert learn([*past, failed(99)], KIND).extra_bytes == 24 * MIB, "2 of 20 are too many"
 
 
-def finished(count: int, extra_mib: int, first: int = 100) -> list[Run]:
+def finished(count: int, extra_mib: int, first: int = 100) -> list[PastAttempt]:
     return [run(number, extra_bytes=extra_mib * MIB) for number in range(first, first + count)]
 
 
@@ -207,7 +207,7 @@ def test_the_bound_covers_nine_of_ten_whatever_the_distribution() -> None:
 
 MIBS = st.integers(0, 60)
 RUNS = st.builds(
-    lambda trial, ending, traced, extra, measured: Run(
+    lambda trial, ending, traced, extra, measured: PastAttempt(
         trial, SINGLE, ("virtual",), traced * MIB, extra * MIB, (traced + extra + 5) * MIB, measured * MIB, ending
     ),
     st.integers(0, 12),
@@ -219,7 +219,7 @@ RUNS = st.builds(
 PASTS = st.lists(RUNS, max_size=40)
 
 
-def needs(past: list[Run]) -> list[int]:
+def needs(past: list[PastAttempt]) -> list[int]:
     """Bytes that each trial needed beyond its trace, beside its margin of 5 MiB, exactly or at least."""
     seen: dict[int, int] = {}
     for one in past:
@@ -230,7 +230,7 @@ def needs(past: list[Run]) -> list[int]:
 
 
 @given(PASTS)
-def test_few_trials_are_covered_all_and_many_but_for_a_tenth(past: list[Run]) -> None:
+def test_few_trials_are_covered_all_and_many_but_for_a_tenth(past: list[PastAttempt]) -> None:
     learned = learn(past, KIND)
     beyond = [need for need in needs(past) if need > max(learned.extra_bytes, NOISE_BYTES)]
     assert len(beyond) <= (learned.num_trials + 1) // 10 * 2, "each of the two bounds may leave a tenth out"
@@ -239,35 +239,35 @@ def test_few_trials_are_covered_all_and_many_but_for_a_tenth(past: list[Run]) ->
 
 
 @given(PASTS, st.randoms(use_true_random=False))
-def test_the_order_of_the_past_does_not_matter(past: list[Run], rng: random.Random) -> None:
+def test_the_order_of_the_past_does_not_matter(past: list[PastAttempt], rng: random.Random) -> None:
     shuffled = list(past)
     rng.shuffle(shuffled)
     assert learn(shuffled, KIND) == learn(past, KIND)
 
 
 @given(PASTS)
-def test_nothing_is_ever_taken_off_the_margin(past: list[Run]) -> None:
+def test_nothing_is_ever_taken_off_the_margin(past: list[PastAttempt]) -> None:
     learned = learn(past, KIND)
     assert 0 <= learned.bias_bytes <= learned.extra_bytes
 
 
 @given(PASTS, MIBS)
-def test_failures_that_ask_for_more_never_lower_the_bound(past: list[Run], more: int) -> None:
+def test_failures_that_ask_for_more_never_lower_the_bound(past: list[PastAttempt], more: int) -> None:
     known = max((need_of(one) for one in past if one.ending is Ending.OUT_OF_MEMORY), default=0) // MIB + 1
     assert learn([*past, failed(99, known + more)], KIND).extra_bytes >= learn(past, KIND).extra_bytes
 
 
 @given(RUNS)
-def test_the_next_attempt_gets_more_than_the_one_that_failed(one: Run) -> None:
+def test_the_next_attempt_gets_more_than_the_one_that_failed(one: PastAttempt) -> None:
     assert one.traced_bytes + need_of(one) >= one.reserved_bytes
     assert learn([replace(one, ending=Ending.OUT_OF_MEMORY)], KIND).extra_bytes == need_of(one)
 
 
-def need_of(one: Run) -> int:
+def need_of(one: PastAttempt) -> int:
     return one.asked_bytes
 
 
-def evaluating(trial: int, batch: int, held_mib: int) -> Run:
+def evaluating(trial: int, batch: int, held_mib: int) -> PastAttempt:
     """An evaluation of 20 MiB that ran out of memory."""
     ending = Ending.EVALUATION_OUT_OF_MEMORY
     known = {"measured_bytes": held_mib * MIB, "evaluation_bytes": 20 * MIB, "evaluation_batch": batch}

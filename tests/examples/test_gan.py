@@ -12,7 +12,7 @@ from scamp_service.study.parse import parse_study
 from tests.workloads.one_rank import Collected
 from workloads.loading import load_workload
 from workloads.sandbox.recipe import recipe_of
-from workloads.training.runtime import Job, train
+from workloads.training.runtime import TrainingJob, train
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SPEC = parse_study((EXAMPLES / "gan.yaml").read_text())
@@ -21,7 +21,7 @@ SPEC = parse_study((EXAMPLES / "gan.yaml").read_text())
 def test_it_learns_to_draw_digits_in_the_memory_that_is_predicted(tmp_path: Path) -> None:
     params = {**SPEC.fixed, "width": 64, "lr": 2e-3}
     reporter = Collected(None)
-    job = Job(
+    job = TrainingJob(
         Candidate(SPEC.workload, None, params), EXAMPLES, Plan(64), 0, 150, 50, None, tmp_path, 1, None, ["fooled"]
     )
     assert train(job, 0, 1, None, reporter) == "done"

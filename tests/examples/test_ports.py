@@ -13,7 +13,7 @@ from scamp_service.study.parse import parse_study
 from tests.workloads.one_rank import Collected
 from workloads.loading import load_workload
 from workloads.sandbox.dry_run import try_candidates
-from workloads.training.runtime import Job, train
+from workloads.training.runtime import TrainingJob, train
 
 
 @pytest.mark.parametrize("name", sorted(folder.name for folder in PORTS.iterdir()))
@@ -23,7 +23,7 @@ def test_a_port_is_accepted_and_trains(name: str, tmp_path: Path) -> None:
     (tried,) = try_candidates(load_workload(spec.workload, PORTS / name), [params], [spec.objective.metric])
     assert spec.objective.metric in tried["metrics"] and {*spec.space} <= {*tried["read"]}
     reporter = Collected(None)
-    job = Job(
+    job = TrainingJob(
         Candidate(spec.workload, None, params),
         PORTS / name,
         Plan(8),

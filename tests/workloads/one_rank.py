@@ -13,7 +13,7 @@ from torch.distributed import FileStore
 
 from estimators.model import Candidate, Plan
 from workloads.training.checkpoints.name import CheckpointName, Donor
-from workloads.training.runtime import Job, train
+from workloads.training.runtime import TrainingJob, train
 
 TRIAL = 1
 
@@ -55,7 +55,7 @@ class Collected:
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
     rank, plan = order["rank"], Plan.from_json(order["plan"])
-    job = Job(
+    job = TrainingJob(
         candidate=Candidate(order["workload"], None, order["params"]),
         code_dir=Path(order["code_dir"]) if order["code_dir"] else None,
         plan=plan,

@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
-from workloads.options import Options
+from workloads.options import TrainingOptions
 
 
 def test_options_are_read_from_the_parameters_of_a_candidate() -> None:
-    assert Options.of({"width": 8}) == Options()
-    assert Options.of({"clip_norm": 1, "precision": "bf16", "ema_decay": 0.9}) == Options(1, "bf16", 0.9)
-    assert Options.of({"swa_start": 0, "clip_norm": None}) == Options(swa_start=0)
+    assert TrainingOptions.of({"width": 8}) == TrainingOptions()
+    assert TrainingOptions.of({"clip_norm": 1, "precision": "bf16", "ema_decay": 0.9}) == TrainingOptions(
+        1, "bf16", 0.9
+    )
+    assert TrainingOptions.of({"swa_start": 0, "clip_norm": None}) == TrainingOptions(swa_start=0)
 
 
 @pytest.mark.parametrize(
@@ -32,4 +34,4 @@ def test_options_are_read_from_the_parameters_of_a_candidate() -> None:
 )
 def test_values_that_make_no_sense_are_refused_in_words(params: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Options.of(params)
+        TrainingOptions.of(params)

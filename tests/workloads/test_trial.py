@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from workloads.models.vit_digits import VitDigits
-from workloads.trial import Trial, kept_files
+from workloads.trial import TrialContext, kept_files
 
 
 def names(folder: Path) -> list[str]:
@@ -18,7 +18,7 @@ def test_files_are_kept_by_name_and_the_newest_content_counts(tmp_path: Path) ->
     picture = tmp_path / "picture.png"
     picture.write_bytes(b"png")
     workload = VitDigits({})
-    workload.trial = Trial(1, 2, 1, 0, 1, tmp_path / "kept")
+    workload.trial = TrialContext(1, 2, 1, 0, 1, tmp_path / "kept")
     workload.artifact("plots/first picture.png", picture)
     workload.artifact("notes.txt", b"old")
     workload.artifact("notes.txt", b"new")
@@ -29,25 +29,25 @@ def test_files_are_kept_by_name_and_the_newest_content_counts(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../other", "a/../b", ".hidden", "a\nb", "a" * 300])
 def test_other_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the name of a file"):
-        Trial(folder=tmp_path).keep(name, b"")
+        TrialContext(folder=tmp_path).keep(name, b"")
 
 
 @pytest.mark.parametrize("name", ["plots", "plots/first/more"])
 def test_a_name_is_a_file_or_a_folder(tmp_path: Path, name: str) -> None:
-    trial = Trial(folder=tmp_path)
+    trial = TrialContext(folder=tmp_path)
     trial.keep("plots/first", b"")
     with pytest.raises(ValueError, match="rename it"):
         trial.keep(name, b"")
 
 
 def test_a_missing_file_is_named_on_every_rank_and_in_a_dry_run(tmp_path: Path) -> None:
-    for trial in (Trial(), Trial(rank=1, folder=tmp_path)):
+    for trial in (TrialContext(), TrialContext(rank=1, folder=tmp_path)):
         with pytest.raises(ValueError, match=r"no file 'model\.pt' to keep as 'm'"):
             trial.keep("m", "model.pt")
 
 
 def test_only_rank_0_of_a_real_trial_keeps_files(tmp_path: Path) -> None:
-    Trial().keep("a", b"")
-    Trial(rank=1, world_size=2, folder=tmp_path).keep("a", b"")
+    TrialContext().keep("a", b"")
+    TrialContext(rank=1, world_size=2, folder=tmp_path).keep("a", b"")
     assert names(tmp_path) == []
-    assert Trial(folder=tmp_path).is_real and not Trial().is_real
+    assert TrialContext(folder=tmp_path).is_real and not TrialContext().is_real

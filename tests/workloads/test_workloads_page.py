@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from estimators.axes import Spread
 from estimators.model import Plan
-from scamp_service.study.predicted import Predicted
+from scamp_service.study.predicted import PredictedBounds
 from scamp_service.study.spec import StudySpec
 from workloads.loading import load_workload
 from workloads.parallel.divisions import divisions_of
@@ -23,7 +23,9 @@ PAGES = Path(__file__).parents[2] / "docs"
 def options(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel) and inner is not Predicted:  # it has its own page
+        if (
+            isinstance(inner, type) and issubclass(inner, BaseModel) and inner is not PredictedBounds
+        ):  # it has its own page
             yield from options(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"

@@ -52,7 +52,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class LightningSchedule:
     """A scheduler as ``configure_optimizers`` returns it: stepped after each ``frequency`` steps or epochs.
 
     One that waits for a metric is stepped after each evaluation, with the metric ``monitor``.
@@ -98,7 +98,9 @@ class Configured:
         if len(optimizers) != 1:
             raise WorkloadError(f"{name} has {len(optimizers)} optimizers: write a Workload with phases() instead")
         self.optimizer: Optimizer = optimizers[0]
-        self.schedules = [Schedule(**one) if isinstance(one, Mapping) else Schedule(one) for one in schedules]
+        self.schedules = [
+            LightningSchedule(**one) if isinstance(one, Mapping) else LightningSchedule(one) for one in schedules
+        ]
         self._network = network
         self._new = deepcopy(self.schedules, self._shared(self.optimizer))
         self._options = [_options(group) for group in self.optimizer.param_groups]

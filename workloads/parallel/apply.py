@@ -26,7 +26,7 @@ from workloads.parallel.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
-from workloads.protocol import Batch, Chain, Place
+from workloads.protocol import Batch, Chain, PipelinePlace
 from workloads.refusals import WorkloadError
 
 _WHOLE = (Adafactor, Rprop)
@@ -49,7 +49,7 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
     if mesh is not None:
         expect_own_tensors(model)
     if mesh is not None and layout.pp > 1:
-        blocks = cut(model, Place(layout.stages, mesh.get_group("pp")))
+        blocks = cut(model, PipelinePlace(layout.stages, mesh.get_group("pp")))
     if mesh is not None and layout.tp > 1:
         split_layers(blocks, mesh["tp"], sequence=layout.sequence_parallel)
     if mesh is not None and layout.spatial > 1:

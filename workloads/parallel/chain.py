@@ -9,10 +9,10 @@ from dataclasses import replace
 from torch import nn
 
 from estimators.model import Stage
-from workloads.protocol import Chain, Place
+from workloads.protocol import Chain, PipelinePlace
 
 
-def cut(model: nn.Module, place: Place) -> list[nn.Module]:
+def cut(model: nn.Module, place: PipelinePlace) -> list[nn.Module]:
     """Remove all stages of ``model`` but those of ``place``, and return their blocks; parameters keep their names.
 
     Raises ``ValueError`` for a model that cannot be cut into these stages.

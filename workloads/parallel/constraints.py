@@ -12,7 +12,7 @@ from itertools import product
 
 from torch import nn
 
-from estimators.constraints import REDUCE, Constraints, Limit, Name
+from estimators.constraints import REDUCE, Limit, Name, PlanConstraints
 from estimators.model import Divisions, blocks_of_stage
 from workloads.hints import Contradiction, Hint, hints_of
 from workloads.parallel.chain import shares_its_parts
@@ -21,7 +21,7 @@ from workloads.protocol import Chain, Split
 _AXES: dict[str, Name] = {"replica": "shares", "split": "tp", "pipeline": "pp", "stage": "pp"}
 
 
-def constraints_of(model: nn.Module, blocks: Sequence[nn.Module], divisions: Divisions) -> Constraints:
+def constraints_of(model: nn.Module, blocks: Sequence[nn.Module], divisions: Divisions) -> PlanConstraints:
     """The constraints that the hints in ``model`` set on its plans.
 
     ``blocks`` are those of the model, which can be divided by ``divisions``. Raises ``Contradiction`` for hints that
@@ -30,13 +30,13 @@ def constraints_of(model: nn.Module, blocks: Sequence[nn.Module], divisions: Div
     names = {id(module): name or "the model" for name, module in model.named_modules()}
     found = [_Placed(hint, module, names[id(module)]) for module in model.modules() for hint in hints_of(module)]
     if not found:
-        return Constraints()
+        return PlanConstraints()
     hinted = _Hinted(model, blocks, names, found)
     hinted.check()
-    return Constraints(tuple(hinted.limits(divisions)))
+    return PlanConstraints(tuple(hinted.limits(divisions)))
 
 
-def adasum_alone(hinted: Constraints, num_replicas: int) -> Constraints:
+def adasum_alone(hinted: PlanConstraints, num_replicas: int) -> PlanConstraints:
     """``hinted``, the constraints of a model, where the updates of so many replicas are combined by Adasum."""
     degrees: tuple[tuple[Name, int], ...] = (("shares", num_replicas), ("tp", 1), ("pp", 1), ("spatial", 1))
     limits = (Limit(name, degree, degree, REDUCE, "adasum") for name, degree in degrees)

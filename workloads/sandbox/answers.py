@@ -18,7 +18,7 @@ from workloads.archive import unpack_code
 from workloads.hints import Contradiction
 from workloads.imports import check_imports
 from workloads.loading import load_estimable, load_workload
-from workloads.options import Options
+from workloads.options import TrainingOptions
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult, explain, without_folder
 from workloads.sandbox.dry_run import MetricFailed, mentioned, try_candidates
@@ -157,7 +157,7 @@ def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, 
     """The workload with these parameters, and its batch. Raises ``_RefusedParams``."""
     try:
         workload = make(dict(params))
-        Options.of(params)
+        TrainingOptions.of(params)
     except ValueError as error:
         raise _RefusedParams(
             str(error) or "the workload's constructor refuses these parameters with a ValueError that gives no reason"

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import Store
 from torch.distributed.device_mesh import DeviceMesh
 
-from estimators.learning import Phase
+from estimators.learning import AttemptPhase
 from estimators.model import Candidate, Plan
 from workloads.imports import import_early
 from workloads.loading import load_workload
@@ -41,7 +41,7 @@ from workloads.training.checkpoints.intact import newest_intact
 from workloads.training.checkpoints.name import CheckpointName, Donor, trial_folder
 from workloads.training.data.expect import expect_data, expect_order
 from workloads.training.data.feed import Feed, Repeated, feeding
-from workloads.training.data.order import Order
+from workloads.training.data.order import SampleOrder
 from workloads.training.data.outputs import Collected, expect_summary, has_summary, summary
 from workloads.training.digests import expect_agreement
 from workloads.training.faults import StorageFault
@@ -53,7 +53,7 @@ from workloads.training.step import evaluate, to_device, train_step
 from workloads.training.updates.update import expect_reduction, make_optimizer, scaled_from, updates_of
 from workloads.training.waiting import Waiting
 from workloads.training.warm_up import warm_up
-from workloads.trial import ARTIFACTS, Trial
+from workloads.trial import ARTIFACTS, TrialContext
 
 CHECKPOINT_SHARE = 0.1  # the largest share of the time since the last checkpoint that the next one may take
 MEASURED_STEP = 2  # after the start, as optimizer states and lazily created buffers exist by then
@@ -62,7 +62,7 @@ TIMED_STEPS = 1000  # the most steps whose median is the time of a step: the new
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrainingJob:
     """The orders for all ranks of an attempt. ``resume`` None: do not resume; ``budget_bytes`` None: no limit.
 
     Training ends after step ``until`` of ``steps``, or after the last one if that is None. ``resume`` is the checkpoint
@@ -109,7 +109,7 @@ class Job:
         """Whether an evaluation follows when ``step`` steps are done."""
         return step % self.report_every == 0 or step == self.last_step
 
-    def in_optimizer_steps(self, epoch_length: int, batch: int) -> Job:
+    def in_optimizer_steps(self, epoch_length: int, batch: int) -> TrainingJob:
         """The job with its limits in optimizer steps; an epoch has as many as it takes to see all its samples.
 
         ``batch`` is the number of samples of a step, with AdaScale those of the base batch.
@@ -178,7 +178,7 @@ def lost_its_peers(error: BaseException) -> bool:
 
 
 def train(
-    job: Job, rank: int, world_size: int, rendezvous: Store | None, reporter: Reporter
+    job: TrainingJob, rank: int, world_size: int, rendezvous: Store | None, reporter: Reporter
 ) -> Literal["done", "stopped"]:
     """Train until ``job.last_step`` ("done"), or until a rank's reporter says to stop ("stopped").
 
@@ -193,13 +193,13 @@ def train(
         seed_everything(DATA_SEED)  # for what the user's modules and the constructor draw
         workload = load_workload(job.candidate.workload, job.code_dir)(job.candidate.params)
         kept = trial_folder(job.checkpoint_root, job.trial_id) / ARTIFACTS
-        workload.trial = Trial(job.study_id, job.number, job.attempt, rank, world_size, kept)
+        workload.trial = TrialContext(job.study_id, job.number, job.attempt, rank, world_size, kept)
         expect_data(workload)
         expect_order(workload, job.plan.batch)
         expect_summary(workload, job.plan)
         expect_reduction(workload, job.plan.layout)
         base_batch = scaled_from(workload)  # None: every step counts as one
-        job = job.in_optimizer_steps(Order(workload, job.seed).epoch_length, base_batch or job.plan.batch)
+        job = job.in_optimizer_steps(SampleOrder(workload, job.seed).epoch_length, base_batch or job.plan.batch)
         job = _from_an_intact_checkpoint(job, rank)
         begun, first = _begun(job) if base_batch else (job.begin, 0)
         steps = range(begun, begun + job.last_step - job.begin)  # the most that there may be
@@ -223,7 +223,7 @@ def train(
     raise overrun
 
 
-def _from_an_intact_checkpoint(job: Job, rank: int) -> Job:
+def _from_an_intact_checkpoint(job: TrainingJob, rank: int) -> TrainingJob:
     """The job, resuming from an older checkpoint of its trial if the wanted one is damaged."""
     if job.resume is None or job.resume.trial_id != job.trial_id:
         return job
@@ -243,7 +243,7 @@ def _is_raised_by_others(error: BaseException) -> bool:
     return "raise" in (frame.line or "") and not any(Path(frame.filename).is_relative_to(folder) for folder in own)
 
 
-def _begun(job: Job) -> tuple[int, int]:
+def _begun(job: TrainingJob) -> tuple[int, int]:
     """Optimizer steps that were made before, and the position in the order of samples at which step 0 would begin."""
     if job.resume is None or (begun := checkpoint.begun(job.checkpoint_root, job.resume)) is None:
         return job.begin, 0
@@ -252,7 +252,7 @@ def _begun(job: Job) -> tuple[int, int]:
 
 
 def _train(
-    job: Job,
+    job: TrainingJob,
     workload: Workload,
     device: torch.device,
     mesh: DeviceMesh | None,
@@ -282,14 +282,14 @@ def _train(
         return run.train()
 
 
-def _first_weights(job: Job, workload: Workload) -> Callable[[nn.Module], None] | None:
+def _first_weights(job: TrainingJob, workload: Workload) -> Callable[[nn.Module], None] | None:
     """The function that fills a new model with other weights than those that it draws; None: there is none."""
     if job.resume is not None:
         return None
     return workload.load_weights if job.donor is None else _inheriting(job, workload, job.donor)
 
 
-def _inheriting(job: Job, workload: Workload, donor: Donor) -> Callable[[nn.Module], None]:
+def _inheriting(job: TrainingJob, workload: Workload, donor: Donor) -> Callable[[nn.Module], None]:
     """Fills the candidate's whole model with weights of the donor's, as the workload says."""
     if type(workload).inherit is Workload.inherit:
         raise WorkloadError(
@@ -307,7 +307,7 @@ def _inheriting(job: Job, workload: Workload, donor: Donor) -> Callable[[nn.Modu
 
 @dataclass(slots=True)
 class _Run:
-    job: Job
+    job: TrainingJob
     workload: Workload
     device: torch.device
     mesh: DeviceMesh | None
@@ -344,7 +344,7 @@ class _Run:
         while done < job.last_step:
             self.present_step = done
             began = time.perf_counter()
-            with self.held.during(Phase.STEP):
+            with self.held.during(AttemptPhase.STEP):
                 with self.waiting.step() if self._measures_waiting(step, measured_step) else nullcontext():
                     own_loss = self._step(step, done, measured=step == measured_step)
                 loss, stop = self._agree(own_loss)  # waits for all ranks
@@ -505,7 +505,7 @@ class _Run:
     def _report(self, step: int, train_loss: float | None = None, *, keeps: bool = True) -> None:
         """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""
         collected = Collected(self.workload) if has_summary(self.workload) else None
-        with self.held.during(Phase.EVALUATION):
+        with self.held.during(AttemptPhase.EVALUATION):
             with self.held.settling():
                 values = self._evaluate(collected)
             if collected is not None:
@@ -553,7 +553,7 @@ class _Run:
 
     def _checkpoint(self, step: int) -> None:
         began = time.monotonic()
-        with self.held.during(Phase.CHECKPOINT), self.held.uncounted():
+        with self.held.during(AttemptPhase.CHECKPOINT), self.held.uncounted():
             needed, name = (
                 {*self.reporter.needed_checkpoints()},
                 CheckpointName(self.job.trial_id, step // self.job.each),

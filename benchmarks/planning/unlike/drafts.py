@@ -33,7 +33,7 @@ from benchmarks.planning.unlike.grid import (
     tensor_of,
 )
 from estimators.devices.communication import Group, collective_seconds
-from estimators.pipelining.passes import BACKWARD, FORWARD, Action, Schedule
+from estimators.pipelining.passes import BACKWARD, FORWARD, Action, PipelineSchedule
 from estimators.pipelining.schedules import SCHEDULES, holders_of, one_f_one_b
 from placement.exact.ways import Amounts
 from placement.pipelining.simulator import Simulation, StageCost, simulate
@@ -283,7 +283,7 @@ def best_of(drafts: Sequence[tuple[float, str, Draft]], most: int, below_seconds
 
 
 @lru_cache(maxsize=256)
-def schedule_of(name: str, num_ranks: int, num_micro_batches: int, num_forwards: int) -> Schedule | None:
+def schedule_of(name: str, num_ranks: int, num_micro_batches: int, num_forwards: int) -> PipelineSchedule | None:
     """The schedule of this name; None if it does not exist for these numbers."""
     if num_forwards > 1:
         made = SCHEDULES["3f1b"] if name == "3f1b" else turns_in_order
@@ -294,7 +294,7 @@ def schedule_of(name: str, num_ranks: int, num_micro_batches: int, num_forwards:
         return None
 
 
-def turns_in_order(num_ranks: int, num_micro_batches: int, num_forwards: int = 3) -> Schedule:
+def turns_in_order(num_ranks: int, num_micro_batches: int, num_forwards: int = 3) -> PipelineSchedule:
     """1F1B by hand for a model that feeds its output back: all micro-batches take each turn but the last, then 1F1B."""
     last = num_forwards - 1
     orders = []
@@ -302,4 +302,6 @@ def turns_in_order(num_ranks: int, num_micro_batches: int, num_forwards: int = 3
         ahead = [Action(rank, number, FORWARD, turn) for turn in range(last) for number in range(num_micro_batches)]
         inside = [one if one.kind == BACKWARD else one._replace(turn=last) for one in order]
         orders.append((*ahead, *inside))
-    return Schedule("turns, then 1f1b", tuple(orders), holders_of("1f1b", num_ranks), num_micro_batches, num_forwards)
+    return PipelineSchedule(
+        "turns, then 1f1b", tuple(orders), holders_of("1f1b", num_ranks), num_micro_batches, num_forwards
+    )

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownValue:
     """Knowledge of a storage: its ``twin``, or that all its elements have the value of a ``twin`` of one element.
 
     ``because`` are the assumptions that this rests on.
@@ -45,14 +45,14 @@ class KnownTensors:
     """Values of fake tensors. It is false while nothing is known."""
 
     def __init__(self) -> None:
-        self._by_address: dict[int, Known] = {}
+        self._by_address: dict[int, KnownValue] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_address)
 
-    def given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Known] | None:
+    def given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[KnownValue] | None:
         """The known values of each tensor among the arguments; None if something is not."""
-        found: list[Known] = []
+        found: list[KnownValue] = []
         for leaf in tree_leaves((args, kwargs)) if kwargs else _leaves(args):
             if isinstance(leaf, Tensor):
                 known = self.of(leaf)
@@ -61,10 +61,10 @@ class KnownTensors:
                 found.append(known)
         return found
 
-    def of(self, leaf: Any) -> Known | None:
+    def of(self, leaf: Any) -> KnownValue | None:
         """The knowledge of a tensor's memory, if any; a real tensor is known."""
         if type(leaf) is Tensor:  # a real one, such as data that the workload holds
-            return Known(_nowhere, leaf, False, frozenset())
+            return KnownValue(_nowhere, leaf, False, frozenset())
         if type(leaf) is not FakeTensor or leaf.layout is not torch.strided or not self._by_address:
             return None
         storage = leaf.untyped_storage()
@@ -87,7 +87,7 @@ class KnownTensors:
         storage = fake.untyped_storage()
         address = storage._cdata
         reference = weakref.ref(storage, lambda gone: self._forget(address, gone))
-        self._by_address[address] = Known(reference, real, is_uniform, because)
+        self._by_address[address] = KnownValue(reference, real, is_uniform, because)
 
     def write(self, leaf: FakeTensor, because: frozenset[str]) -> None:
         """Note that the twin of a tensor has new values, which rest on these assumptions."""

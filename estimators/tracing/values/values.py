@@ -25,7 +25,7 @@ from estimators.tracing.values.effects import (
     keeps_zeros,
     written,
 )
-from estimators.tracing.values.known import Known, KnownTensors, bytes_of
+from estimators.tracing.values.known import KnownTensors, KnownValue, bytes_of
 
 _MOST_BYTES = 2**24  # of a twin: computing larger ones would take longer than the trace
 _MOST_BATCH_BYTES = 2**24
@@ -193,7 +193,7 @@ class Values:
         self._known.know(indices, chosen, frozenset([EVEN]))
 
     def _follow_uniform(
-        self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: FakeTensor, given: Sequence[Known]
+        self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: FakeTensor, given: Sequence[KnownValue]
     ) -> None:
         with torch._C._DisableTorchDispatch():
             is_zero = keeps_zeros(operation) and not any(known.twin.any() for known in given)
@@ -224,6 +224,6 @@ class Values:
             return operation(*tree_map(real, args), **tree_map(real, kwargs))
 
 
-def _because(given: Sequence[Known]) -> frozenset[str]:
+def _because(given: Sequence[KnownValue]) -> frozenset[str]:
     """The assumptions that all of these rest on."""
     return frozenset().union(*(known.because for known in given))

@@ -25,7 +25,7 @@ from scamp_service.cluster.driver.rank_processes import (
 from scamp_service.cluster.driver.states import events, instructions
 from scamp_service.cluster.driver.states.events import Answer, Call, Event, Node
 from scamp_service.cluster.driver.states.instructions import Instruction
-from scamp_service.cluster.driver.states.rank_record import Phase
+from scamp_service.cluster.driver.states.rank_record import RankPhase
 from scamp_service.cluster.driver.states.rank_states import RankStates
 from scamp_service.errors import Deposed
 from scamp_service.host import Process
@@ -67,7 +67,7 @@ class RankActors:
 
     def look(self, nodes: tuple[Node, ...]) -> None:
         """See which processes of ending ranks are gone. ``nodes`` are those whose devices can be used."""
-        ending = [rank for rank in self._states.ranks.values() if rank.phase is Phase.ENDING and rank.is_here]
+        ending = [rank for rank in self._states.ranks.values() if rank.phase is RankPhase.ENDING and rank.is_here]
         gone = frozenset(rank.name for rank in ending if rank.status and rank.status.process.is_gone)
         self.handle(events.Looked(nodes, gone))
 

@@ -13,7 +13,7 @@ from estimators.model import MIB
 from scamp_service.cluster.sink import SinkClient
 from scamp_service.cluster.worker.answers import Ended
 from scamp_service.cluster.worker.folders import Folders
-from scamp_service.cluster.worker.reports import Delivery, LineWriter, Reports
+from scamp_service.cluster.worker.reports import Delivery, LineWriter, ReportQueue
 from scamp_service.files import code_zip
 from scamp_service.lifecycle import Outcome
 from scamp_service.study.objective import measured
@@ -36,7 +36,7 @@ class Training:
     """
 
     train: Callable[..., str]
-    reports: Reports
+    reports: ReportQueue
     rendezvous: tuple[str, int] | None
     served: Any
     sink: SinkClient
@@ -93,10 +93,10 @@ class Training:
             return Outcome.ERROR, _describe(error, self._code_dir), True, ""
 
     def _run_workload(self) -> str:
-        from workloads.training.runtime import Job
+        from workloads.training.runtime import TrainingJob
 
         order, rank, world = self.reports.order, self.reports.rank, self.reports.order.plan.world_size
-        job = Job(
+        job = TrainingJob(
             candidate=order.candidate,
             code_dir=self._unpack(order.candidate.code) if order.candidate.code else None,
             plan=order.plan,

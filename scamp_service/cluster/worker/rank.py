@@ -18,7 +18,7 @@ from scamp_service.cluster.sink import LeaseWatch, Silence, SinkClient, is_waiti
 from scamp_service.cluster.worker.answers import Ended, RankStatus
 from scamp_service.cluster.worker.attempt import Training
 from scamp_service.cluster.worker.folders import Folders
-from scamp_service.cluster.worker.reports import LineWriter, Reports
+from scamp_service.cluster.worker.reports import LineWriter, ReportQueue
 from scamp_service.cluster.worker.whereabouts import whereabouts
 from scamp_service.control.executor import Order
 from scamp_service.errors import Deposed
@@ -70,7 +70,7 @@ class Rank:
         close_environment(pass_environment)
         self._lease_seconds, self._max_attempts = lease_seconds, max_attempts
         self._changed = threading.Condition()
-        self._current: Reports | None = None
+        self._current: ReportQueue | None = None
         self._thread: threading.Thread | None = None
         self._ended: dict[str, Ended] = {}
         self._stopped: set[str] = set()
@@ -125,7 +125,7 @@ class Rank:
                 assert self._reusable, "this rank is about to end"
                 assert self._code in (None, order.candidate.code), "this rank has run another archive of user code"
                 self._code = order.candidate.code
-                self._current = Reports(order, rank, self._sink, self._silence.is_too_long)
+                self._current = ReportQueue(order, rank, self._sink, self._silence.is_too_long)
                 if order.key in self._stopped:
                     self._current.stop()
                 self._thread = threading.Thread(target=self._attempt, args=(self._current, rendezvous), daemon=True)
@@ -147,7 +147,7 @@ class Rank:
             if self._current is not None and self._current.order.key == key:
                 self._current.stop()
 
-    def _attempt(self, reports: Reports, rendezvous: tuple[str, int] | None) -> None:
+    def _attempt(self, reports: ReportQueue, rendezvous: tuple[str, int] | None) -> None:
         ended = Ended(None, "the rank itself failed", False)
         try:
             ended = self._training(reports, rendezvous).run()
@@ -161,7 +161,7 @@ class Rank:
             if not ended.reusable:
                 threading.Timer(LAST_WORDS_SECONDS, os._exit, [0]).start()
 
-    def _training(self, reports: Reports, rendezvous: tuple[str, int] | None) -> Training:
+    def _training(self, reports: ReportQueue, rendezvous: tuple[str, int] | None) -> Training:
         served = self._server[1] if self._server is not None and self._server[0] == reports.order.key else None
         return Training(
             self._train,

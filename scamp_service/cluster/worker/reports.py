@@ -48,7 +48,7 @@ class Delivery(StrEnum):
     LOST = "LOST"
 
 
-class Reports:
+class ReportQueue:
     """Queue from the training of one rank to the sink; implements ``workloads.training.runtime.Reporter``.
 
     Rows are sent in order, once there are ``ROWS_PER_FLUSH`` or every ``FLUSH_SECONDS``, with those that have come
@@ -259,7 +259,7 @@ class LineWriter(io.TextIOBase):
     encoding = "utf-8"
     errors = "replace"
 
-    def __init__(self, reports: Reports | None = None) -> None:
+    def __init__(self, reports: ReportQueue | None = None) -> None:
         self._reports = reports
         self._rest = ""
         self._lock = threading.Lock()
@@ -274,7 +274,7 @@ class LineWriter(io.TextIOBase):
         return cast(BinaryIO, self.buffer)
 
     @contextmanager
-    def writing_to(self, reports: Reports) -> Iterator[None]:
+    def writing_to(self, reports: ReportQueue) -> Iterator[None]:
         """Send what is written in the meantime to these reports."""
         self._reports = reports
         try:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import assert_never
 
-from estimators.learning import Phase
+from estimators.learning import AttemptPhase
 from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
 from scamp_service.control.decide.ending import ended_with
@@ -165,7 +165,7 @@ def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
     was reserved, and above what the rank held plus its failed request.
     """
     num_oom = trial.num_oom + 1
-    if attempt.phase == Phase.EVALUATION and num_oom <= study.max_oom:
+    if attempt.phase == AttemptPhase.EVALUATION and num_oom <= study.max_oom:
         reason = (
             f"an evaluation of {attempt.plan.evaluation_micro_batch} samples at a time ran out of memory with "
             f"{attempt.mib_per_rank} MiB per rank; it will evaluate fewer at a time, or reserve more"

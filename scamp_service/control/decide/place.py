@@ -10,7 +10,7 @@ from estimators.learning import Learned
 from estimators.model import MIB
 from placement.model import Cluster, Gang, Offer, Placement, Queued, Shape
 from placement.packing.ledger import Ledger
-from placement.packing.projects import NO_QUOTA, Admission, Claim, Held, admit
+from placement.packing.projects import NO_QUOTA, Claim, StartOrder, Usage, admit
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
 from scamp_service.control.decide.ending import ended_with
@@ -143,7 +143,7 @@ def missing_devices(offer: Offer, num_ranks: int, mib: int) -> str:
     return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such {devices}"
 
 
-def admitted(s: Snapshot, queued: Iterable[Trial]) -> Admission:
+def admitted(s: Snapshot, queued: Iterable[Trial]) -> StartOrder:
     """Queued trials, which come by age, in the order to place them, and those that a quota keeps waiting.
 
     No study gets more than its ``max_concurrent``: the others of it are in neither.
@@ -166,8 +166,8 @@ def admitted(s: Snapshot, queued: Iterable[Trial]) -> Admission:
     return admit(claims, held, s.projects)
 
 
-def _held(s: Snapshot) -> Held:
-    held, study_of = Held(), {trial.id: s.studies[trial.study_id] for trial in s.trials}
+def _held(s: Snapshot) -> Usage:
+    held, study_of = Usage(), {trial.id: s.studies[trial.study_id] for trial in s.trials}
     for attempt in s.attempts:
         if (study := study_of.get(attempt.trial_id)) is not None:
             held.devices[study.project] += len(attempt.devices)

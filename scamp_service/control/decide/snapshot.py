@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from estimators.learning import Learned, Run
+from estimators.learning import Learned, PastAttempt
 from estimators.model import Candidate, Layout, Plan
 from placement.model import Cluster
 from placement.packing.packer import pack
@@ -14,14 +14,14 @@ from placement.packing.policy import Policy
 from placement.packing.projects import DEFAULT_PROJECT, Project
 from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.families import family
-from scamp_service.control.stopping.rule import Rule
+from scamp_service.control.stopping.rule import StoppingRule
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.lifecycle import Origin, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
 from scamp_service.search.proposer import Asked
 from scamp_service.study.objectives import Objectives, Values
 from scamp_service.study.one_shot import OneShot, Part, is_supernet
-from scamp_service.study.predicted import NO_BOUNDS, Predicted
+from scamp_service.study.predicted import NO_BOUNDS, PredictedBounds
 from scamp_service.study.spec import TRACE_SECONDS
 from scamp_service.study.values import Params
 from workloads.training.checkpoints.name import CheckpointName, Donor
@@ -43,7 +43,7 @@ class StudyRules:
     max_trials: int
     steps: int
     report_every: int
-    stopping: Rule
+    stopping: StoppingRule
     max_concurrent: int | None
     max_lost: int
     max_oom: int
@@ -59,7 +59,7 @@ class StudyRules:
     )
     one_shot: OneShot | None = None
     inherits: bool = False  # whether its candidates may begin with weights of earlier ones
-    predicted: Predicted = NO_BOUNDS  # bounds on what is predicted of a trial that has not trained yet
+    predicted: PredictedBounds = NO_BOUNDS  # bounds on what is predicted of a trial that has not trained yet
     launches_front: bool = False  # only trials on the Pareto front are launched, once every candidate is predicted
     plan: Plan | None = None  # of all its candidates, if the study gives one
     exhausted: bool = False  # the sampler has nothing more to propose
@@ -126,8 +126,8 @@ class Snapshot:
     # → number → values of the trials on the Pareto front
     checkpoints: Mapping[int, CheckpointName] = field(default_factory=dict)  # trial → the one to resume from
     donors: Mapping[int, Donor] = field(default_factory=dict)  # trial → with whose weights it begins as a new model
-    past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials
-    failures: Mapping[int, Sequence[Run]] = field(default_factory=dict)  # waiting trial → its own runs
+    past: Mapping[str, Sequence[PastAttempt]] = field(default_factory=dict)  # family → runs of its newest trials
+    failures: Mapping[int, Sequence[PastAttempt]] = field(default_factory=dict)  # waiting trial → its own runs
     refusals: Mapping[Refusals, float] = field(default_factory=dict)  # INFEASIBLE trials; seconds since this was found
     refused: Sequence[Trial] = ()  # some of them, for which the cluster now offers more than when this was found
     absent: Mapping[str, float] = field(default_factory=dict)  # attempt without gang → for how many seconds

@@ -14,12 +14,12 @@ from scamp_service.control.stopping.at_reports import Patience, Percentile, Thre
 from scamp_service.control.stopping.hyperband import Hyperband
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.control.stopping.population import Population
-from scamp_service.control.stopping.rule import Rule
+from scamp_service.control.stopping.rule import StoppingRule
 from scamp_service.control.stopping.several import Several
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving
 from scamp_service.study.spec import StudySpec
 
-RULES: Mapping[str, Callable[[Any, StudySpec], Rule]] = {
+RULES: Mapping[str, Callable[[Any, StudySpec], StoppingRule]] = {
     "asha": SuccessiveHalving.of_options,
     "hyperband": Hyperband.of_options,
     "median": Percentile.of_options,
@@ -31,7 +31,7 @@ RULES: Mapping[str, Callable[[Any, StudySpec], Rule]] = {
 }
 
 
-def rule_of(spec: StudySpec) -> Rule:
+def rule_of(spec: StudySpec) -> StoppingRule:
     """The stopping rule of a study."""
     rules = [RULES[options.rule](options, spec) for options in spec.stopping_rules]
     return rules[0] if len(rules) == 1 else Several(tuple(rules))

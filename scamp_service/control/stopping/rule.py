@@ -59,7 +59,7 @@ Verdict = Continue | Pause | Complete | Exploit | Stop
 """Code that carries out verdicts handles every member, so mypy names the places that a new kind of verdict needs."""
 
 
-class Rule(Protocol):
+class StoppingRule(Protocol):
     """Judges the trials of one study. Two rules made from the same spec are equal."""
 
     @property
@@ -81,13 +81,13 @@ class Rule(Protocol):
         ...
 
 
-def due_rungs(rule: Rule, trial: Trial) -> Sequence[int]:
+def due_rungs(rule: StoppingRule, trial: Trial) -> Sequence[int]:
     """Rungs that the trial has reached and at which it was not judged yet, ascending."""
     rungs = rule.rungs
     return rungs[bisect_right(rungs, trial.judged_step) : bisect_right(rungs, trial.step)]
 
 
-def next_pause(rule: Rule, trial: Trial) -> int | None:
+def next_pause(rule: StoppingRule, trial: Trial) -> int | None:
     """Step at which the trial's next attempt is to pause it; None if it trains to the end."""
     pauses = rule.pauses_at(trial.number)
     place = bisect_right(pauses, trial.judged_step)

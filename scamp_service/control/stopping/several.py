@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Rule, Stop, Verdict
+from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, StoppingRule, Verdict
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.model import Trial
 
@@ -14,7 +14,7 @@ from scamp_service.model import Trial
 class Several:
     """A trial ends when one of its ``rules`` ends it, and continues when none of them ends or pauses it."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[StoppingRule, ...]
 
     @property
     def rungs(self) -> tuple[int, ...]:

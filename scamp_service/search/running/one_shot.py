@@ -18,7 +18,7 @@ from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
 
 
-class Candidates(Protocol):
+class InnerSearch(Protocol):
     """Proposes candidates, as ``proposals.Search`` does."""
 
     @property
@@ -46,7 +46,7 @@ class _Beside:
 class OneShotSearch:
     """Proposes the trials of one study. The sampler behind it sees only the candidates that are scored."""
 
-    def __init__(self, spec: StudySpec, options: OneShot, search: Candidates) -> None:
+    def __init__(self, spec: StudySpec, options: OneShot, search: InnerSearch) -> None:
         self._spec, self._options, self._search = spec, options, search
         self._supernet: Past | None = None
         self._scored: dict[int, Past] = {}

@@ -21,7 +21,7 @@ from typing import Any
 from scamp_service.search.earlier import to_json
 from scamp_service.search.history import Observation, Past
 from scamp_service.search.proposer import SearchEnded
-from scamp_service.study.spaces.constraints import Constraints
+from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import is_candidate, slots_of
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
@@ -64,7 +64,7 @@ class RemoteSearch:
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._spec, self._limit_seconds, self._memory_bytes = spec, limit_seconds, memory_bytes
-        self._slots, self._constraints = slots_of(spec.space), Constraints(spec.constraints)
+        self._slots, self._constraints = slots_of(spec.space), ParameterConstraints(spec.constraints)
         self._lock, self._is_closed = threading.Lock(), False
         self._folder, self._unread = make_folder(), b""
         self._child, self._lent = start_for_user(COMMAND)

@@ -95,7 +95,7 @@ def _of_values(place: int) -> Quantity:
     return Quantity(("values",), lambda values: _finite(values[place]) if values else None)
 
 
-class Choice:
+class TrialFilter:
     """A compiled expression. Raises ``InvalidInput`` if it is none.
 
     ``metrics`` are further properties of a trial: see ``objective_quantities``.

@@ -64,7 +64,7 @@ class Changes:
     attributes: dict[tuple[bool, str], Any] = field(default_factory=dict)
 
 
-class Seen(NamedTuple):
+class OptunaTrialRow(NamedTuple):
     """A trial of any origin in the columns that Optuna needs.
 
     ``searched`` is None unless it is external, and ``params`` is None if it is.
@@ -89,7 +89,7 @@ class Seen(NamedTuple):
 
 _JSON = (_T.c.params, _X.c.searched, _X.c["values"])
 _SEEN = select(
-    *(_T.c[name] for name in Seen._fields[:-3]), *(sa.type_coerce(column, sa.Text) for column in _JSON)
+    *(_T.c[name] for name in OptunaTrialRow._fields[:-3]), *(sa.type_coerce(column, sa.Text) for column in _JSON)
 ).outerjoin(_X, _X.c.trial_id == _T.c.id)
 _NEWER = _SEEN.where(_T.c.study_id == bindparam("study_id"), _T.c.id > bindparam("after")).order_by(_T.c.id)
 _CHOSEN = _SEEN.where(_T.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_T.c.id)
@@ -286,7 +286,7 @@ class ExternalTrials(Transactions):
 
     # --- reads -------------------------------------------------------------------------------------------------
 
-    def seen_trials(self, study_id: int, *, after: int = 0, trial_ids: Sequence[int] = ()) -> list[Seen]:
+    def seen_trials(self, study_id: int, *, after: int = 0, trial_ids: Sequence[int] = ()) -> list[OptunaTrialRow]:
         """The study's trials with id > ``after``, and those with ``trial_ids``, each group by id."""
         rows = list(self._by_ids(_CHOSEN, trial_ids)) if trial_ids else []
         rows += self._rows(_NEWER, study_id=study_id, after=after)
@@ -294,7 +294,7 @@ class ExternalTrials(Transactions):
         known = json.loads(
             f"[{','.join(text or 'null' for three in texts for text in three)}]"
         )  # faster than each alone
-        return [Seen(*row[:-3], *known[3 * place : 3 * place + 3]) for place, row in enumerate(rows)]
+        return [OptunaTrialRow(*row[:-3], *known[3 * place : 3 * place + 3]) for place, row in enumerate(rows)]
 
     def reports(self, trial_ids: Sequence[int]) -> dict[int, dict[int, float]]:
         """External trial → step → objective."""

@@ -33,7 +33,7 @@ MISSING: Final = _Missing.MISSING
 
 
 @dataclass(frozen=True)  # without slots, which a cached property cannot have
-class Axis:
+class ParameterAxis:
     """One parameter. ``choices`` are the values in their order; None: numbers from ``low`` to ``high``."""
 
     name: str
@@ -95,7 +95,7 @@ def leaves_in(params: Mapping[str, Any]) -> Iterable[str]:
     return (name for name in names_in(params) if not is_blocks(value_at(params, name)))
 
 
-def axes_of(space: Mapping[str, Any]) -> dict[str, Axis]:
+def axes_of(space: Mapping[str, Any]) -> dict[str, ParameterAxis]:
     """Axes of the space of a stored study, from its JSON; empty for a study without one."""
     try:
         slots = slots_of(_SPACE.validate_python(space))
@@ -105,30 +105,30 @@ def axes_of(space: Mapping[str, Any]) -> dict[str, Axis]:
     for slot in slots:
         one = slot.dimension
         if isinstance(one, Range):
-            found[slot.name] = Axis(slot.name, None, float(one.low), float(one.high), one.log)
+            found[slot.name] = ParameterAxis(slot.name, None, float(one.low), float(one.high), one.log)
         else:
-            found[slot.name] = Axis(slot.name, tuple(one.value(index) for index in range(one.num_values)))
+            found[slot.name] = ParameterAxis(slot.name, tuple(one.value(index) for index in range(one.num_values)))
     return found
 
 
-def fitted(axis: Axis | None, name: str, values: Sequence[Any]) -> Axis:
+def fitted(axis: ParameterAxis | None, name: str, values: Sequence[Any]) -> ParameterAxis:
     """The axis with room for all values that trials have; ``axis`` is that of the space, None without one."""
     known = [value for value in values if value is not MISSING]
     if axis is None:
         return _of_values(name, known)
     if axis.choices is not None:
-        return Axis(name, _different((*axis.choices, *known)))
+        return ParameterAxis(name, _different((*axis.choices, *known)))
     numbers = [float(value) for value in known if is_number(value) and math.isfinite(value)]
     low, high = min(numbers, default=axis.low), max(numbers, default=axis.high)
     low, high = min(low, axis.low), max(high, axis.high)
-    return Axis(name, None, low, high, axis.log and low > 0)
+    return ParameterAxis(name, None, low, high, axis.log and low > 0)
 
 
-def _of_values(name: str, known: Sequence[Any]) -> Axis:
+def _of_values(name: str, known: Sequence[Any]) -> ParameterAxis:
     if not known or not all(is_number(value) and math.isfinite(value) for value in known):
-        return Axis(name, _different(known))
+        return ParameterAxis(name, _different(known))
     low, high = float(min(known)), float(max(known))
-    return Axis(name, None, low, high, low > 0 and high >= LOG_FROM * low)
+    return ParameterAxis(name, None, low, high, low > 0 and high >= LOG_FROM * low)
 
 
 def _different(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from scamp_service.study.spaces.expression import Expression
 
 
-class Constraints:
+class ParameterConstraints:
     """The constraints of a study, compiled. Raises ``ValueError`` for one that is not an expression."""
 
     def __init__(self, sources: Sequence[str]) -> None:

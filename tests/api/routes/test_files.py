@@ -14,7 +14,7 @@ from torch import nn
 from tests.services.serving import SECRET, InProcess, fill
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.name import CheckpointName
-from workloads.trial import ARTIFACTS, Trial
+from workloads.trial import ARTIFACTS, TrialContext
 
 
 def test_kept_files_are_listed_and_downloaded(api: InProcess) -> None:
@@ -22,7 +22,7 @@ def test_kept_files_are_listed_and_downloaded(api: InProcess) -> None:
     trial = api.store.trials(study.id)[0]
     path = f"/v1/studies/{study.id}/trials/0/files"
     assert api.get(path).json() == {"items": [], "next": None}
-    kept = Trial(folder=api.app.state.settings.checkpoints / str(trial.id) / ARTIFACTS)
+    kept = TrialContext(folder=api.app.state.settings.checkpoints / str(trial.id) / ARTIFACTS)
     kept.keep("plots/a b.html", b"<script>")
     [listed] = api.get(path).json()["items"]
     assert (listed["name"], listed["num_bytes"]) == ("plots/a b.html", 8)
@@ -35,7 +35,7 @@ def test_kept_files_are_listed_and_downloaded(api: InProcess) -> None:
 def test_other_names_are_not_found(api: InProcess, name: str) -> None:
     study = fill(api.store)
     trial = api.store.trials(study.id)[0]
-    Trial(folder=api.app.state.settings.checkpoints / str(trial.id) / ARTIFACTS).keep("plots/a", b"")
+    TrialContext(folder=api.app.state.settings.checkpoints / str(trial.id) / ARTIFACTS).keep("plots/a", b"")
     assert api.get(f"/v1/studies/{study.id}/trials/0/files/{name}").status_code == 404
 
 

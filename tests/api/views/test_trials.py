@@ -21,7 +21,7 @@ from api.views.trials import (
     trial_view,
 )
 from api.views.view import View
-from estimators.learning import Phase
+from estimators.learning import AttemptPhase
 from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
@@ -90,7 +90,7 @@ def test_a_detailed_trial_has_its_attempts_and_the_compared_plans_in_their_order
 def test_an_out_of_memory_is_a_lower_bound_and_one_of_an_evaluation_has_the_peak_of_evaluations() -> None:
     done = attempt(outcome=Outcome.DONE, measured_bytes=19 * MIB)
     evaluated = replace(
-        attempt(attempt=2, outcome=Outcome.OUT_OF_MEMORY, measured_bytes=31 * MIB, phase=Phase.EVALUATION),
+        attempt(attempt=2, outcome=Outcome.OUT_OF_MEMORY, measured_bytes=31 * MIB, phase=AttemptPhase.EVALUATION),
         prediction=replace(done.prediction, evaluation_bytes=30 * MIB),
     )
     shown = peaks_view(5, TrialState.FAILED, [done, evaluated, replace(evaluated, measured_bytes=0)])

@@ -15,7 +15,7 @@ from estimators.pipelining.passes import (
     FORWARD,
     Action,
     Pass,
-    Schedule,
+    PipelineSchedule,
     starts,
 )
 from estimators.pipelining.schedules import SCHEDULES, one_f_one_b
@@ -26,9 +26,9 @@ F0, B0 = Action(0, 0), Action(0, 0, BACKWARD)
 F1, B1 = Action(1, 0), Action(1, 0, BACKWARD)
 
 
-def made(*orders: list[Action], num_micro_batches: int = 1, num_forwards: int = 1) -> Schedule:
+def made(*orders: list[Action], num_micro_batches: int = 1, num_forwards: int = 1) -> PipelineSchedule:
     holders = tuple((rank,) for rank in range(len(orders)))
-    return Schedule("mine", tuple(map(tuple, orders)), holders, num_micro_batches, num_forwards)
+    return PipelineSchedule("mine", tuple(map(tuple, orders)), holders, num_micro_batches, num_forwards)
 
 
 def test_any_order_that_can_run_is_a_schedule() -> None:
@@ -47,7 +47,7 @@ def test_activations_are_held_until_the_gradients_of_the_weights_are_there() -> 
 
 
 def test_a_stage_after_a_shared_one_needs_all_parts_and_all_parts_need_its_gradients() -> None:
-    schedule = Schedule("mine", ((F0, B0), (F0, B0), (F1, B1)), ((0, 1), (2,)), 1)
+    schedule = PipelineSchedule("mine", ((F0, B0), (F0, B0), (F1, B1)), ((0, 1), (2,)), 1)
     graph = schedule.graph
     assert list(graph.needs) == [(), (0, 5), (), (2, 5), (0, 2), (4,)]
     assert list(graph.wanted_here) == [(1,), (), (3,), (), (5,), ()]
@@ -93,7 +93,7 @@ def test_an_order_with_a_pass_too_many_too_few_or_of_another_kind_is_refused(
     ]
     order[place : place + 1] = data.draw(st.sampled_from(changed))
     with pytest.raises(ValueError, match=name):
-        Schedule(name, tuple(map(tuple, orders)), schedule.holders, 2 * num_ranks, schedule.num_forwards)
+        PipelineSchedule(name, tuple(map(tuple, orders)), schedule.holders, 2 * num_ranks, schedule.num_forwards)
 
 
 def test_ranks_that_wait_for_each_other_are_a_deadlock() -> None:
@@ -111,11 +111,11 @@ def test_ranks_that_wait_for_each_other_are_a_deadlock() -> None:
 def test_ranks_run_the_passes_of_a_stage_that_they_share_in_one_order() -> None:
     up = [Action(0, 0), Action(0, 1)]
     down = [Action(0, 0, BACKWARD), Action(0, 1, BACKWARD)]
-    Schedule("mine", (tuple(up + down), tuple(up + down)), ((0, 1),), 2)
+    PipelineSchedule("mine", (tuple(up + down), tuple(up + down)), ((0, 1),), 2)
     with pytest.raises(ValueError, match="ranks 0 and 1 share stages but run their passes in different orders"):
-        Schedule("mine", (tuple(up + down), tuple(up[::-1] + down)), ((0, 1),), 2)
+        PipelineSchedule("mine", (tuple(up + down), tuple(up[::-1] + down)), ((0, 1),), 2)
     with pytest.raises(ValueError, match="stage 0 needs different ranks of 0 to 1, got "):
-        Schedule("mine", (tuple(up + down), ()), ((0, 5),), 2)
+        PipelineSchedule("mine", (tuple(up + down), ()), ((0, 5),), 2)
 
 
 @given(st.integers(2, 5), st.integers(2, 8), st.randoms(use_true_random=False))
@@ -127,7 +127,7 @@ def test_a_shuffled_order_runs_or_is_refused(num_ranks: int, num_micro_batches: 
     one, other = chance.randrange(len(order)), chance.randrange(len(order))
     order[one], order[other] = order[other], order[one]
     try:
-        shuffled = Schedule("shuffled", tuple(map(tuple, orders)), schedule.holders, num_micro_batches)
+        shuffled = PipelineSchedule("shuffled", tuple(map(tuple, orders)), schedule.holders, num_micro_batches)
     except ValueError:
         return
     simulated = simulate(shuffled, [EQUAL] * num_ranks)

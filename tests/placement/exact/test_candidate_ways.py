@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimators.constraints import Constraints, Limit
+from estimators.constraints import Limit, PlanConstraints
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.model import Divisions, Layout
@@ -123,11 +123,11 @@ def test_degrees_divide_what_the_model_says_and_the_batch() -> None:
 
 def test_only_ways_and_micro_batches_that_the_hints_allow_are_searched() -> None:
     limits = Limit("pp", 2, 4, "pipeline", "the model"), Limit("micro_batches", 8, 8, "pipeline", "the model")
-    found = ways(8, divisions=replace(gpt().divisions, constraints=Constraints(limits)))
+    found = ways(8, divisions=replace(gpt().divisions, constraints=PlanConstraints(limits)))
     assert {way.num_stages for way in found} == {2, 4}
     assert {32 // way.samples for way in found} == {8}
     split = (Limit("tp", 2, 2, "split", "blocks"), Limit("shares", 1, 1, "default", "the model"))
-    found = ways(8, divisions=replace(gpt().divisions, constraints=Constraints(split)))
+    found = ways(8, divisions=replace(gpt().divisions, constraints=PlanConstraints(split)))
     assert {(way.num_stages, way.spread.short) for way in found} == {(4, "TP ×2"), (4, "TP+SP ×2")}
 
 

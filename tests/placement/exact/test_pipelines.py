@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.constraints import Constraints, Limit, Name
+from estimators.constraints import Limit, Name, PlanConstraints
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Rate
 from estimators.model import MIB, Divisions, Layout, Plan
@@ -283,7 +283,7 @@ def test_where_no_pipeline_is_possible_there_is_none(made: ModelProfile, count: 
 
 def hinted(*limits: tuple[Name, int, int | None]) -> ModelProfile:
     found = tuple(Limit(name, least, most, "hint", "here") for name, least, most in limits)
-    return replace(EVEN, divisions=Divisions(constraints=Constraints(found)))
+    return replace(EVEN, divisions=Divisions(constraints=PlanConstraints(found)))
 
 
 def test_hints_limit_the_stages_and_the_micro_batches() -> None:

@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from estimators.constraints import Constraints, Limit
+from estimators.constraints import Limit, PlanConstraints
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind
 from placement.exact.best_plans import ExactSearch
@@ -73,7 +73,7 @@ def test_there_is_none_if_hints_ask_for_something_else() -> None:
     devices, kinds = cluster(fast=(2, 30_000), slow=(2, 30_000)), {"fast": slower(1.0), "slow": slower(1.66)}
     for limit, is_allowed in ((Limit("tp", 2, None, "split", ""), False), (Limit("tp", 1, 1, "default", ""), True)):
         profile = gpt()
-        asked = replace(profile, divisions=replace(profile.divisions, constraints=Constraints((limit,))))
+        asked = replace(profile, divisions=replace(profile.divisions, constraints=PlanConstraints((limit,))))
         assert (best_uneven(Question(asked, 64, devices), kinds) is not None) == is_allowed
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from placement.model import Cluster, Device, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
-from placement.packing.projects import NO_QUOTA, OVER_QUOTA, Claim, Held, Project, admit
+from placement.packing.projects import NO_QUOTA, OVER_QUOTA, Claim, Project, Usage, admit
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 
-NOTHING = Held()
+NOTHING = Usage()
 
 
 def claims(*given: tuple[int, int, str]) -> list[Claim]:
@@ -24,30 +24,30 @@ def claims(*given: tuple[int, int, str]) -> list[Claim]:
 def test_inside_a_project_studies_take_turns_and_the_one_with_the_fewest_running_is_first() -> None:
     asked = claims((1, 1, "a"), (1, 1, "a"), (1, 1, "a"), (2, 1, "a"), (2, 1, "a"))
     assert admit(asked, NOTHING, {}).order == [0, 3, 1, 4, 2]
-    assert admit(asked, Held(of_study=Counter({1: 1})), {}).order == [3, 0, 4, 1, 2]
+    assert admit(asked, Usage(of_study=Counter({1: 1})), {}).order == [3, 0, 4, 1, 2]
 
 
 def test_projects_share_devices_by_weight() -> None:
     asked = claims(*[(1, 1, "a")] * 6, *[(2, 1, "b")] * 6)
     order = admit(asked, NOTHING, {"b": Project(weight=2.0)}).order
     assert Counter(number >= 6 for number in order[:6]) == {True: 4, False: 2}
-    busy = Held(devices=Counter({"b": 4}))
+    busy = Usage(devices=Counter({"b": 4}))
     assert [number < 6 for number in admit(asked, busy, {}).order[:4]] == [True] * 4
 
 
 def test_a_higher_priority_comes_first() -> None:
     asked = [Claim(0, 1, 1), Claim(1, 2, 1, "b", priority=5), Claim(2, 2, 1, "b")]
-    assert admit(asked, Held(devices=Counter({"b": 9})), {}).order == [1, 0, 2]
+    assert admit(asked, Usage(devices=Counter({"b": 9})), {}).order == [1, 0, 2]
 
 
 def test_a_quota_keeps_trials_waiting_with_the_reason_and_those_behind_do_not_pass() -> None:
     asked = claims((1, 1, "a"), (1, 8, "a"), (1, 3, "a"), (1, 1, "a"), (2, 4, "b"))
     quotas = {"a": Project(devices=4)}
-    found = admit(asked, Held(devices=Counter({"a": 1})), quotas)
+    found = admit(asked, Usage(devices=Counter({"a": 1})), quotas)
     assert found.order == [4, 0]  # b holds less
     assert found.over_quota[1] == f"{OVER_QUOTA} 'a': it needs 8 devices, and may never use more than 4"
     assert found.over_quota[2] == found.over_quota[3] == f"{OVER_QUOTA} 'a': 4 devices at once"
-    limited = admit(asked, Held(trials=Counter({"b": 2})), {"b": Project(trials=2)})
+    limited = admit(asked, Usage(trials=Counter({"b": 2})), {"b": Project(trials=2)})
     assert limited.over_quota == {4: f"{OVER_QUOTA} 'b': 2 trials at once"}
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.pipelining.passes import Schedule
+from estimators.pipelining.passes import PipelineSchedule
 from estimators.pipelining.schedules import SCHEDULES
 from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, smallest_cut
 from placement.pipelining.simulator import StageCost, simulate
@@ -52,7 +52,7 @@ def largest_bytes(pieces: Sequence[Piece], cut: Cut, demand: CutTarget) -> int:
 
 
 @cache
-def schedule_of(demand: CutTarget) -> Schedule:
+def schedule_of(demand: CutTarget) -> PipelineSchedule:
     return SCHEDULES[demand.schedule](demand.num_stages, demand.num_micro_batches)
 
 

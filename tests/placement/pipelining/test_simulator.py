@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.pipelining.passes import Schedule, starts
+from estimators.pipelining.passes import PipelineSchedule, starts
 from estimators.pipelining.schedules import SCHEDULES, gpipe, interlaced, one_f_one_b, zero_bubble
 from placement.pipelining.simulator import MessageSeconds, StageCost, simulate
 
@@ -26,7 +26,7 @@ COSTS = st.builds(
 
 
 @st.composite
-def pipelines(draw: st.DrawFn) -> tuple[Schedule, list[StageCost], MessageSeconds]:
+def pipelines(draw: st.DrawFn) -> tuple[PipelineSchedule, list[StageCost], MessageSeconds]:
     num_ranks = draw(st.integers(1, 4))
     schedule = SCHEDULES[draw(st.sampled_from(sorted(SCHEDULES)))](num_ranks, 2 * num_ranks * draw(st.integers(1, 2)))
     latency, per_byte = draw(EIGHTHS), draw(EIGHTHS)
@@ -34,13 +34,13 @@ def pipelines(draw: st.DrawFn) -> tuple[Schedule, list[StageCost], MessageSecond
     return schedule, costs, lambda sender, receiver, num_bytes: latency + per_byte * num_bytes
 
 
-def work_of(schedule: Schedule, costs: Sequence[StageCost], rank: int) -> float:
+def work_of(schedule: PipelineSchedule, costs: Sequence[StageCost], rank: int) -> float:
     passes = sum(costs[action.stage].seconds(action.kind) for action in schedule.orders[rank])
     held = [stage for stage, holders in enumerate(schedule.holders) if rank in holders]
     return passes + sum(costs[stage].update_seconds for stage in held)
 
 
-def critical_path(schedule: Schedule, costs: Sequence[StageCost], message_seconds: MessageSeconds) -> float:
+def critical_path(schedule: PipelineSchedule, costs: Sequence[StageCost], message_seconds: MessageSeconds) -> float:
     """Longest chain of passes and messages, each of which needs the one before it."""
     graph, begun, ended = schedule.graph, starts(schedule), {-1: 0.0}
     for number in sorted(range(len(begun)), key=lambda one: begun[one]):
@@ -59,7 +59,7 @@ def critical_path(schedule: Schedule, costs: Sequence[StageCost], message_second
 
 @given(pipelines())
 def test_a_step_takes_at_least_the_critical_path_and_the_work_of_the_busiest_rank(
-    pipeline: tuple[Schedule, list[StageCost], MessageSeconds],
+    pipeline: tuple[PipelineSchedule, list[StageCost], MessageSeconds],
 ) -> None:
     schedule, costs, _ = pipeline
     simulated = simulate(*pipeline)
@@ -69,7 +69,7 @@ def test_a_step_takes_at_least_the_critical_path_and_the_work_of_the_busiest_ran
 
 @given(pipelines(), st.sampled_from([0.25, 3.0]))
 def test_scaling_all_costs_scales_the_step_and_nothing_else(
-    pipeline: tuple[Schedule, list[StageCost], MessageSeconds], factor: float
+    pipeline: tuple[PipelineSchedule, list[StageCost], MessageSeconds], factor: float
 ) -> None:
     schedule, costs, message_seconds = pipeline
     scaled = [
@@ -91,7 +91,7 @@ def test_scaling_all_costs_scales_the_step_and_nothing_else(
 
 @given(pipelines())
 def test_simulations_are_deterministic_and_their_shares_add_up(
-    pipeline: tuple[Schedule, list[StageCost], MessageSeconds],
+    pipeline: tuple[PipelineSchedule, list[StageCost], MessageSeconds],
 ) -> None:
     schedule, costs, _ = pipeline
     once, again = simulate(*pipeline), simulate(*pipeline)
@@ -104,7 +104,7 @@ def test_simulations_are_deterministic_and_their_shares_add_up(
 
 @given(pipelines())
 def test_streams_do_one_thing_at_a_time_and_give_all_memory_back(
-    pipeline: tuple[Schedule, list[StageCost], MessageSeconds],
+    pipeline: tuple[PipelineSchedule, list[StageCost], MessageSeconds],
 ) -> None:
     schedule, costs, _ = pipeline
     simulated = simulate(*pipeline)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.learning import Ending, Run
+from estimators.learning import Ending, PastAttempt
 from estimators.memory import VIRTUAL_MARGIN, Extra
 from estimators.model import MIB, Layout, Plan
 from placement.model import VIRTUAL_KIND, Cluster, Device
@@ -41,7 +41,7 @@ def everywhere(mib: float) -> Hidden:
 @dataclass
 class Healed:
     plan: Plan | None
-    failed: list[tuple[Plan, Run]]
+    failed: list[tuple[Plan, PastAttempt]]
     reason: str
 
 
@@ -51,7 +51,7 @@ def cluster(count: int, mib: int) -> Cluster:
 
 def heal(model: Model, hidden: Hidden, devices: Cluster, batch: int = 16, most: int = 40) -> Healed:
     """Run a trial until a plan is enough, or there is none. A rank fails with the first MiB that it lacks."""
-    failed: list[tuple[Plan, Run]] = []
+    failed: list[tuple[Plan, PastAttempt]] = []
     while len(failed) < most:
         answer = choose_learned(lambda extra: model.choose(batch, devices, extra), [run for _, run in failed], {})
         if isinstance(answer, NoPlan):
@@ -61,7 +61,7 @@ def heal(model: Model, hidden: Hidden, devices: Cluster, batch: int = 16, most: 
         reserved_bytes = prediction.reserved_mib * MIB
         if prediction.traced_bytes + hidden(plan) * MIB <= reserved_bytes:
             return Healed(plan, failed, answer.reason)
-        run = Run(
+        run = PastAttempt(
             1, plan.layout, (VIRTUAL_KIND,), prediction.traced_bytes, prediction.extra_bytes, reserved_bytes,
             reserved_bytes + MIB, Ending.OUT_OF_MEMORY, micro_batch=plan.micro_batch,
         )  # fmt: skip
@@ -143,7 +143,7 @@ def test_no_plan_is_offered_again_with_what_was_not_enough(
         return max(states(state)(plan), everywhere(rank / 4)(plan), activations(sample)(plan))
 
     healed = heal(Model(state=model_mib, sample=1), hidden, cluster(count, mib))
-    before: dict[Layout, Run] = {}
+    before: dict[Layout, PastAttempt] = {}
     for _, run in healed.failed:
         last = before.get(run.layout)
         is_full = run.reserved_bytes == mib * MIB
@@ -155,9 +155,9 @@ def test_no_plan_is_offered_again_with_what_was_not_enough(
         assert "this is learned" in healed.reason
 
 
-def failure(plan: Plan, traced: int, reserved: int, measured: int) -> Run:
+def failure(plan: Plan, traced: int, reserved: int, measured: int) -> PastAttempt:
     sizes = (traced * MIB, 0, reserved * MIB, measured * MIB)
-    return Run(1, plan.layout, ("virtual",), *sizes, Ending.OUT_OF_MEMORY, micro_batch=plan.micro_batch)
+    return PastAttempt(1, plan.layout, ("virtual",), *sizes, Ending.OUT_OF_MEMORY, micro_batch=plan.micro_batch)
 
 
 def test_what_was_held_is_the_least_that_the_next_plan_holds_divided_as_it_divides() -> None:
@@ -190,7 +190,9 @@ def test_a_retry_reserves_what_was_held_and_more_where_the_device_has_the_room()
 
 def test_what_zero1_lacks_may_be_its_share_of_the_optimizer_states() -> None:
     layout = Plan(1, dp_replicate=4, zero1=True).layout
-    run = Run(1, layout, (VIRTUAL_KIND,), 90 * MIB, 0, 100 * MIB, 101 * MIB, Ending.OUT_OF_MEMORY, micro_batch=1)
+    run = PastAttempt(
+        1, layout, (VIRTUAL_KIND,), 90 * MIB, 0, 100 * MIB, 101 * MIB, Ending.OUT_OF_MEMORY, micro_batch=1
+    )
     by_states = [one.state_bytes for one in corrections([run]) if one.state_bytes]
     assert by_states[0] == 4 * run.asked_bytes, "four ranks each lack as much, if it is optimizer states"
     assert by_states[-1] == run.held_bytes - run.traced_bytes, "and no more than this in all, if it is gradients"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from estimators.learning import Ending, Learned, Run
+from estimators.learning import Ending, Learned, PastAttempt
 from estimators.memory import Extra
 from estimators.model import MIB, Layout, Plan, Prediction
 from placement.option import NoPlan
@@ -35,10 +35,10 @@ def choose(
     return choose_learned(ask, runs, family)
 
 
-def failure(plan: Plan, missing_mib: int) -> Run:
+def failure(plan: Plan, missing_mib: int) -> PastAttempt:
     """A run that ran out of memory with so many MiB missing; its trace is so small that a quarter of it is nothing."""
     held_bytes = missing_mib * MIB + 3
-    return Run(1, plan.layout, (), 3, 0, held_bytes, 0, Ending.OUT_OF_MEMORY, micro_batch=plan.micro_batch)
+    return PastAttempt(1, plan.layout, (), 3, 0, held_bytes, 0, Ending.OUT_OF_MEMORY, micro_batch=plan.micro_batch)
 
 
 def chosen(answer: Answer) -> tuple[Plan, int, str]:

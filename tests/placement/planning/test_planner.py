@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.axes import Spread
-from estimators.constraints import Constraints, Limit, Name
+from estimators.constraints import Limit, Name, PlanConstraints
 from estimators.devices.assumed import ASSUMED_LINKS
 from estimators.devices.kind import DeviceKind, Figure, Rate
 from estimators.learned_seconds import SlowDown, way_kind
@@ -21,7 +21,7 @@ from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work, WorkCounter
 from placement.model import VIRTUAL_KIND, Cluster, Device
-from placement.option import Known, NoPlan, Option
+from placement.option import Evidence, NoPlan, Option
 from placement.planning.answers import ChosenPlan, Untraced
 from placement.planning.planner import PlanChoice, choose
 from placement.planning.question import Question, degrees, divisors, margin_for
@@ -198,7 +198,9 @@ def test_factors_that_are_equal_for_all_ways_change_no_plan(
         assert slowed == usual
         return
     assert (slowed.plan, slowed.prediction, slowed.reason) == (usual.plan, usual.prediction, usual.reason)
-    examined = ([option for option in chosen.options if option.known is not Known.UNITS] for chosen in (slowed, usual))
+    examined = (
+        [option for option in chosen.options if option.known is not Evidence.UNITS] for chosen in (slowed, usual)
+    )
     for one, other in zip(*examined, strict=True):
         assert one.plan == other.plan and (one.seconds is None) == (other.seconds is None)
         if one.seconds and other.seconds:
@@ -290,7 +292,7 @@ def test_a_layout_that_is_left_out_is_never_asked_for_and_the_answer_names_it() 
     choice, answer = answered(model, left_out)
     assert isinstance(answer, ChosenPlan) and answer.plan != best.plan
     (passed_over, *_) = choice.passed_over(answer, left_out)
-    assert passed_over.known is Known.UNITS and passed_over.plan.values == best.plan.values
+    assert passed_over.known is Evidence.UNITS and passed_over.plan.values == best.plan.values
 
 
 def test_nothing_is_passed_over_if_one_rank_fits() -> None:
@@ -397,7 +399,7 @@ def test_at_least_is_said_of_a_bound_by_the_trace_only_and_about_of_what_was_lea
     assert isinstance(answer, NoPlan)
     assert answer.reason.startswith("needs about " if extra_mib else "needs at least ")
     assert ("MiB of it learned" in answer.reason) is bool(extra_mib)
-    for known in (Known.AT_LEAST, Known.STATES):
+    for known in (Evidence.AT_LEAST, Evidence.STATES):
         prediction = Prediction(200 * MIB, extra_bytes=extra_mib * MIB)
         option = Option(Plan(1), prediction, 100, known)
         assert option.is_bound is not bool(extra_mib)
@@ -531,7 +533,7 @@ def _fitting(model: Model, batch: int, devices: Cluster, extra: Extra) -> Iterat
 
 def hinted(*limits: tuple[Name, int, int | None], divisions: Divisions | None = None) -> Divisions:
     found = tuple(Limit(name, least, most, "split", "blocks") for name, least, most in limits)
-    return replace(divisions or Divisions(most_parts=4, most_stages=4), constraints=Constraints(found))
+    return replace(divisions or Divisions(most_parts=4, most_stages=4), constraints=PlanConstraints(found))
 
 
 def test_a_hint_takes_precedence_over_one_rank_and_the_reason_names_it() -> None:

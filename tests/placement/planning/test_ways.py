@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.axes import Spread
-from estimators.constraints import Constraints, Limit, Name
+from estimators.constraints import Limit, Name, PlanConstraints
 from estimators.model import INDIVISIBLE, Divisions
 from placement.planning.ways import list_ways
 
@@ -21,7 +21,7 @@ COPIES = {"FSDP ×4", "ZeRO-2 ×4", "DP ×2 · FSDP ×2", "DP ×2 · ZeRO-2 ×2"
 
 def limited(*limits: tuple[Name, int, int | None], divisions: Divisions = EVERYTHING) -> Divisions:
     found = tuple(Limit(name, least, most, "hint", "here") for name, least, most in limits)
-    return replace(divisions, constraints=Constraints(found))
+    return replace(divisions, constraints=PlanConstraints(found))
 
 
 def shorts(divisions: Divisions, num_ranks: int) -> set[str]:

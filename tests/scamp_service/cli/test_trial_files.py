@@ -15,7 +15,7 @@ from scamp_service.cli import main
 from tests.services.serving import SECRET, fill, free_port, report, served, settings_in
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.name import CheckpointName
-from workloads.trial import ARTIFACTS, Trial
+from workloads.trial import ARTIFACTS, TrialContext
 
 
 def scamp(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -35,7 +35,7 @@ def test_files_and_weights_are_downloaded(
         monkeypatch.setenv("SCAMP_ADDRESS", address)
         study = fill(store)
         best, running = store.trials(study.id)[:2]
-        Trial(folder=settings.checkpoints / str(best.id) / ARTIFACTS).keep("plots/loss curve.png", b"png")
+        TrialContext(folder=settings.checkpoints / str(best.id) / ARTIFACTS).keep("plots/loss curve.png", b"png")
         report(store, running.id, steps=[10])
         assert store.report(running.id, 1, SECRET, checkpoint_step=10, now=time.time())
         model = nn.Linear(2, 2)

@@ -11,11 +11,11 @@ from scamp_service.control.self_calibration import (
     PAUSE_SECONDS,
     TRIES,
     Act,
-    Seen,
+    CalibrationState,
     next_act,
 )
 
-READY = Seen(
+READY = CalibrationState(
     is_known=False,
     idle_seconds=IDLE_SECONDS,
     is_quiet=True,
@@ -44,5 +44,7 @@ RUNNING = replace(READY, running_seconds=3.0)
         (replace(READY, num_failures=TRIES, since_failure_seconds=10 * PAUSE_SECONDS), Act.WAIT),
     ],
 )
-def test_a_machine_is_measured_once_while_it_is_idle_and_no_study_waits_for_it(seen: Seen, act: Act) -> None:
+def test_a_machine_is_measured_once_while_it_is_idle_and_no_study_waits_for_it(
+    seen: CalibrationState, act: Act
+) -> None:
     assert next_act(seen) is act

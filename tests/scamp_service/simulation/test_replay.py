@@ -11,7 +11,7 @@ from scamp_service.lifecycle import TrialState
 from scamp_service.settings import Settings
 from scamp_service.simulation.gantt import duration, gantt_svg
 from scamp_service.simulation.outcome import Simulated
-from scamp_service.simulation.replay import Options, Submitted, simulate, simulated_spec
+from scamp_service.simulation.replay import ReplayOptions, Submitted, simulate, simulated_spec
 from scamp_service.sizing.cluster_file import cluster_named
 from scamp_service.study.spec import StudySpec
 
@@ -38,7 +38,7 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replay(study: StudySpec, cluster: str, profiles: Path, **options: Any) -> Simulated:
-    found = simulate([Submitted(study)], cluster_named(cluster, Settings()), Options(profiles, **options))
+    found = simulate([Submitted(study)], cluster_named(cluster, Settings()), ReplayOptions(profiles, **options))
     assert not found.why_unfinished
     return found
 

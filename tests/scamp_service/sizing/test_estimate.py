@@ -21,7 +21,7 @@ from estimators.peaks.envelope import Line, PeakTable
 from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work
 from placement.model import Cluster
-from placement.option import Known, NoPlan, Option
+from placement.option import Evidence, NoPlan, Option
 from placement.planning.answers import ChosenPlan
 from scamp_service.cli.tables.estimate import as_table, footnotes, headline
 from scamp_service.cluster.devices.gpu_nodes import GPU_CONTEXT_MIB
@@ -134,7 +134,7 @@ def test_the_largest_micro_batch_is_marked_where_larger_ones_were_not_traced(
 
 def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Estimator) -> None:
     found = estimator.estimate(MEDIUM, devices(1, 14))
-    assert isinstance(found.choice, NoPlan) and found.options[0].known is Known.STATES
+    assert isinstance(found.choice, NoPlan) and found.options[0].known is Evidence.STATES
     assert found.largest_micro_batch(found.options[0]) == 0
     console = Console(file=io.StringIO(), width=80)
     console.print(headline(found), as_table(found))
@@ -478,7 +478,7 @@ def test_large_figures_fit_eighty_columns(scale_mib: int, kind: DeviceKind, monk
             replace(plan, recompute=recompute),
             Prediction(peak, parts=parts),
             2 * scale_mib,
-            Known.AT_LEAST if recompute else Known.TRACED,
+            Evidence.AT_LEAST if recompute else Evidence.TRACED,
         )
         for recompute in (False, True)
     ]

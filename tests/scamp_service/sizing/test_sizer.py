@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from estimators.devices.assumed import ASSUMED_CPU
-from estimators.learning import Ending, Learned, Run
+from estimators.learning import Ending, Learned, PastAttempt
 from estimators.model import Candidate, Layout
 from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
@@ -147,7 +147,7 @@ def test_the_seconds_of_a_step_are_predicted_and_corrected_by_what_the_family_to
     assert isinstance(unknown, Sized) and isinstance(plain, Sized)
     assert unknown.step_seconds is None and "step times" not in unknown.reason
     assert plain.step_seconds is not None and 1e-3 < plain.step_seconds < 1.0 and plain.step_factor == 1.0
-    run = Run(
+    run = PastAttempt(
         0, Layout(), ("virtual",), 1, 0, 2, 1, Ending.FINISHED, 1, plain.step_seconds, 1.0, 1.3 * plain.step_seconds
     )
     slow = timing.size(small, past=[replace(run, trial_id=number) for number in range(3)])

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from estimators.model import MIB, Plan, Prediction
-from placement.option import Known, Option
+from placement.option import Evidence, Option
 from scamp_service.store.options import option_json, option_of
 
 PLANS = [Plan(8, 4), Plan(4, 2, dp_shard=2, recompute=True, evaluation_batch=2), Plan(1, 4, pp=4)]
@@ -19,10 +19,10 @@ PREDICTIONS = [
 ]
 
 
-@pytest.mark.parametrize("known", Known)
-def test_an_option_that_was_read_back_has_the_same_json(known: Known) -> None:
+@pytest.mark.parametrize("known", Evidence)
+def test_an_option_that_was_read_back_has_the_same_json(known: Evidence) -> None:
     for plan, prediction, seconds in product(PLANS, PREDICTIONS, [None, 0.1]):
-        if known is Known.STATES and prediction.reserved_mib <= 100:
+        if known is Evidence.STATES and prediction.reserved_mib <= 100:
             continue  # an option of states alone is always a refusal
         written = option_json(Option(plan, prediction, 100, known, seconds, 0.25, 1.5), PLANS[0])
         read = option_of(json.loads(json.dumps(written)))

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from estimators.learning import Ending, Phase, Run
+from estimators.learning import AttemptPhase, Ending, PastAttempt
 from estimators.model import MIB, Layout
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Metric, Totals
@@ -111,7 +111,9 @@ def test_measured_attempts_come_with_the_number_of_their_trial_some_trials_at_a_
 
 
 def test_a_run_says_whether_it_was_an_evaluation_that_ran_out_of_memory(store: Store) -> None:
-    for trial_id, phase in zip(ids := new_family(store, "aa"), (Phase.STEP, Phase.EVALUATION), strict=True):
+    for trial_id, phase in zip(
+        ids := new_family(store, "aa"), (AttemptPhase.STEP, AttemptPhase.EVALUATION), strict=True
+    ):
         hold(store, trial_id, "a", 1.0)
         assert store.report_outcome(trial_id, 1, "t", Outcome.OUT_OF_MEMORY, "", now=2.0, phase=phase)
     endings = {run.trial_id: run.ending for run in store.family_runs("a", 9)}
@@ -166,7 +168,7 @@ def test_an_attempt_is_told_in_the_words_of_the_estimators(store: Store) -> None
         if outcome:
             assert store.report_outcome(trial_id, 1, "t", outcome, "", now=2.0)
     sizes = {"micro_batch": 8, "evaluation_batch": 8}
-    run = Run(0, Layout(), kinds, 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER, 1, **sizes)
+    run = PastAttempt(0, Layout(), kinds, 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER, 1, **sizes)
     done, failed = (ids[1 + list(Outcome).index(outcome)] for outcome in (Outcome.DONE, Outcome.OUT_OF_MEMORY))
     evidence = [
         replace(run, trial_id=done, ending=Ending.FINISHED),

@@ -10,11 +10,11 @@ from torch.distributed import ProcessGroup
 from estimators.model import Stage
 from workloads.models.stdlib_gpt import CharacterGpt
 from workloads.parallel.chain import cut
-from workloads.protocol import Chain, Place
+from workloads.protocol import Chain, PipelinePlace
 
 
-def place(index: int, count: int) -> Place:
-    return Place((Stage(index, count, 4, "1f1b"),), cast(ProcessGroup, None))
+def place(index: int, count: int) -> PipelinePlace:
+    return PipelinePlace((Stage(index, count, 4, "1f1b"),), cast(ProcessGroup, None))
 
 
 def names(model: nn.Module) -> list[str]:

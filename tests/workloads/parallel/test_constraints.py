@@ -11,7 +11,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-from estimators.constraints import UNCONSTRAINED, Constraints
+from estimators.constraints import UNCONSTRAINED, PlanConstraints
 from estimators.model import INDIVISIBLE, Divisions
 from workloads.hints import Contradiction
 from workloads.models.stdlib_gpt import CharacterGpt
@@ -24,7 +24,7 @@ def gpt(depth: int = 4) -> CharacterGpt:
     return CharacterGpt(depth, width=16, heads=4, context=8, dropout=0.0)
 
 
-def constraints(model: CharacterGpt) -> Constraints:
+def constraints(model: CharacterGpt) -> PlanConstraints:
     return divisions_of(model, list(model.blocks), torch.zeros(1, 9)).constraints
 
 

@@ -11,7 +11,7 @@ import torch
 from estimators.model import Candidate, Plan
 from tests.workloads.one_rank import Collected
 from workloads.training.checkpoints.name import CheckpointName, written_checkpoints
-from workloads.training.runtime import Job, train
+from workloads.training.runtime import TrainingJob, train
 
 # fp32 sums in another order, over a few steps of AdamW; a wrong scale or sample shows up at 1e-2.
 TOLERANCE = 1e-5
@@ -190,7 +190,7 @@ def test_epochs_are_the_unit_of_reports_and_checkpoints_also_after_a_resume(
         reporter = Collected(None)
         start = CheckpointName(1, resume) if resume else None
         saved = tmp_path / f"{in_epochs}"
-        job = Job(
+        job = TrainingJob(
             Candidate("tied.py:Tied", None, {}), tmp_path, Plan(16), 0, steps, 1 if in_epochs else 4, None, saved, 1,
             start, ["loss"], until=until, in_epochs=in_epochs,
         )  # fmt: skip
@@ -265,7 +265,7 @@ def test_a_step_is_timed_without_the_first_ones_evaluations_and_checkpoints(
     (tmp_path / "slow.py").write_text(SLOW)
     monkeypatch.setattr(time, "perf_counter", Clock())
     reporter = Collected(None)
-    job = Job(
+    job = TrainingJob(
         Candidate("slow.py:Slow", None, {}), tmp_path, Plan(8), 0, 12, 4, None, tmp_path / "saved", 1, None, ["loss"]
     )
     assert train(job, 0, 1, None, reporter) == "done"
@@ -280,7 +280,7 @@ def test_unused_memory_goes_back_to_the_device_however_training_ends(
     (tmp_path / "slow.py").write_text(SLOW)
     monkeypatch.setattr(time, "perf_counter", Clock())
     monkeypatch.setattr("workloads.training.memory.budget.give_back", given_back.append)
-    job = Job(Candidate(workload, None, {}), tmp_path, Plan(8), 0, 1, 1, None, tmp_path, 1, None, ["loss"])
+    job = TrainingJob(Candidate(workload, None, {}), tmp_path, Plan(8), 0, 1, 1, None, tmp_path, 1, None, ["loss"])
     with suppress(Exception):
         train(job, 0, 1, None, Collected(None))
     assert len(given_back) == 1
@@ -322,7 +322,7 @@ def test_the_checkpoint_of_the_best_report_is_kept_also_over_a_resume(tied: dict
     def trained(until: int, resume: int, best: tuple[float, int] | None) -> Collected:
         reporter = Collected(None)
         start = CheckpointName(1, resume) if resume else None
-        job = Job(
+        job = TrainingJob(
             Candidate("tied.py:Tied", None, {}), tmp_path, Plan(16), 0, 20, 2, None, tmp_path / "saved", 1, start,
             ["loss"], until=until, best_of="maximize", best=best,
         )  # fmt: skip

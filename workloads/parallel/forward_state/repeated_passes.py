@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from workloads.parallel.forward_state.snapshot import Snapshot
+from workloads.parallel.forward_state.snapshot import ModuleSnapshot
 from workloads.parallel.forward_state.state import ForwardState
 
 
@@ -22,7 +22,7 @@ class RepeatedPasses:
 
     def __init__(self, state: ForwardState, module: nn.Module) -> None:
         self._state, self._module = state, module
-        self._before: Snapshot | None = None
+        self._before: ModuleSnapshot | None = None
         self._parameters: list[dict[str, nn.Parameter | None]] = []
 
     def context(self, inner: AbstractContextManager[Any]) -> AbstractContextManager[None]:

@@ -20,7 +20,7 @@ Place = tuple[nn.Module, str]
 
 
 @dataclass(slots=True)
-class Snapshot:
+class ModuleSnapshot:
     """The state of some modules: attributes and buffers as objects, and copies of the tensors that change in place."""
 
     objects: Sequence[tuple[nn.Module, dict[str, Any], dict[str, Tensor | None]]]

@@ -32,7 +32,14 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from estimators.axes import MESH, SHARES
 from estimators.model import Layout
-from workloads.parallel.forward_state.snapshot import NAME, Place, Snapshot, attributes_of, may_be_state, tensor_at
+from workloads.parallel.forward_state.snapshot import (
+    NAME,
+    ModuleSnapshot,
+    Place,
+    attributes_of,
+    may_be_state,
+    tensor_at,
+)
 from workloads.parallel.forward_state.watch import Watch, WatchCalls
 from workloads.refusals import WorkloadError
 
@@ -80,7 +87,7 @@ class ForwardState:
     attributes: dict[Place, None] = field(default_factory=dict)
     num_copied: int = 0
     is_known: bool = False
-    _begin: Snapshot | None = None
+    _begin: ModuleSnapshot | None = None
     _sums: dict[Place, Tensor] = field(default_factory=dict)
     _num_passes: int = 0
     _results: dict[int, weakref.ref[Tensor]] = field(default_factory=dict)  # of earlier passes, in attributes
@@ -180,7 +187,7 @@ class ForwardState:
         """The values of the ``attributes`` by their qualified names; checkpoints hold them."""
         return {self._name((module, name)): module.__dict__[name] for module, name in self.attributes}
 
-    def snapshot(self, module: nn.Module | None = None) -> Snapshot:
+    def snapshot(self, module: nn.Module | None = None) -> ModuleSnapshot:
         """The state now: of the whole model, or during a pass of one module with its submodules.
 
         The latter includes what earlier calls of the same pass have left for later ones, with its graph.
@@ -191,7 +198,7 @@ class ForwardState:
             place: tensor_at(place).data.clone() for place in self.changed if inside is None or place[0] in inside
         }
         is_state = may_be_state if module is None else self._is_of_pass
-        return Snapshot(
+        return ModuleSnapshot(
             [(each, attributes_of(each, is_state), dict(each._buffers)) for each in modules], values, is_state
         )
 
@@ -212,7 +219,7 @@ class ForwardState:
             self.num_copied += keeps and place not in self.changed
             self.changed[place] = None
 
-    def _learn(self, watch: Watch, before: Snapshot, *, is_divided: bool) -> None:
+    def _learn(self, watch: Watch, before: ModuleSnapshot, *, is_divided: bool) -> None:
         if watch.whole_parameters and self.layout.fsdp_mesh:
             raise WorkloadError(
                 f"the forward pass changes the parameter {self._name(next(iter(watch.whole_parameters)))}, and FSDP "

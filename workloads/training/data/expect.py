@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import torch
 
-from workloads.datasets import NAMES, Place, SetName, is_iterable, opened_dataset
+from workloads.datasets import NAMES, SamplePlace, SetName, is_iterable, opened_dataset
 from workloads.protocol import BATCHES, Workload, defines
 from workloads.refusals import WorkloadError, WrongResult, expect_counts, kinds_of
-from workloads.training.data.order import Order, lengths_of
-from workloads.training.data.reader import Reader, Request
+from workloads.training.data.order import SampleOrder, lengths_of
+from workloads.training.data.reader import Reader, ReadRequest
 
 _OF_DATASETS = ("collate", "augment")
 
@@ -26,12 +26,12 @@ def expect_data(workload: Workload) -> None:
     for name in NAMES:
         lengths_of(workload, name)
     if defines(workload, "order"):
-        Order(workload, 0).epoch(0)
+        SampleOrder(workload, 0).epoch(0)
 
 
 def expect_order(workload: Workload, batch: int) -> None:
     """Check that an epoch has the samples of one step, ``batch``: otherwise a step would train on samples twice."""
-    if defines(workload, "order") and (length := Order(workload, 0).epoch_length) < batch:
+    if defines(workload, "order") and (length := SampleOrder(workload, 0).epoch_length) < batch:
         raise WrongResult(
             workload.order,
             f"returns {length} indices, but a step has {batch} samples",
@@ -46,7 +46,7 @@ def expect_samples(workload: Workload) -> None:
     reader = Reader(workload, 0)
     for name in NAMES:
         num = workload.num_train if name == "train" else workload.num_eval
-        reader.read(Request(name, [Place(0, index, index) for index in range(min(2, num))], 0))
+        reader.read(ReadRequest(name, [SamplePlace(0, index, index) for index in range(min(2, num))], 0))
 
 
 def _expect_one_way(workload: Workload) -> None:

@@ -23,11 +23,11 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from estimators.model import Plan
-from workloads.datasets import NAMES, Place, SetName
+from workloads.datasets import NAMES, SamplePlace, SetName
 from workloads.protocol import Batch, Workload, defines
 from workloads.seeds import drawn_from, seed_everything
-from workloads.training.data.order import Order
-from workloads.training.data.reader import Failure, Reader, Request, begin_worker
+from workloads.training.data.order import SampleOrder
+from workloads.training.data.reader import Failure, Reader, ReadRequest, begin_worker
 from workloads.training.faults import HostFault
 from workloads.training.memory.process_memory import host_copy
 from workloads.training.samples import evaluation_slices, rank_slices
@@ -121,7 +121,7 @@ class IndexFeed:
 
     def __init__(self, workload: Workload, plan: Plan, rank: int, seed: int, first: int = 0) -> None:
         self._workload, self._plan, self._rank, self._seed = workload, plan, rank, seed
-        self._order = Order(workload, seed, first)
+        self._order = SampleOrder(workload, seed, first)
         self._draws_samples = False  # whether ``train_batch`` draws random numbers
 
     @property
@@ -182,7 +182,7 @@ class DatasetFeed:
         first: int = 0,
     ) -> None:
         self._workload, self._plan, self._rank, self._seed = workload, plan, rank, seed
-        self._order, self._reader = Order(workload, seed, first), Reader(workload, seed)
+        self._order, self._reader = SampleOrder(workload, seed, first), Reader(workload, seed)
         self._steps, self._is_evaluated = steps, is_evaluated
         self._workers: Any = None  # torch's iterator, which yields the batches of ``_requests``
         self._num_left = 0  # batches of an earlier step that nobody has taken
@@ -211,7 +211,7 @@ class DatasetFeed:
     def open(self) -> None:
         if self._workers is None:
             for split in NAMES:
-                self._reader.read(Request(split, [Place(0, 0, 0)], 0))
+                self._reader.read(ReadRequest(split, [SamplePlace(0, 0, 0)], 0))
 
     def step(self, step: int) -> Iterator[Batch]:
         requests = self._of_step(step)
@@ -230,7 +230,7 @@ class DatasetFeed:
             self._workers._shutdown_workers()
             self._workers = None
 
-    def _batches(self, requests: list[Request]) -> Iterator[Batch]:
+    def _batches(self, requests: list[ReadRequest]) -> Iterator[Batch]:
         while self._num_left:
             self._num_left -= 1
             self._wait_for_data()
@@ -271,7 +271,7 @@ class DatasetFeed:
             f"data worker {number} of {len(workers)} on rank {self._rank} {how} while it read samples; {why}"
         )
 
-    def _requests(self) -> Iterator[Request]:
+    def _requests(self) -> Iterator[ReadRequest]:
         """All that the training will ask for; a training without steps is evaluated once."""
         if not self._steps and self._is_evaluated:
             yield from self._of_evaluation(0)
@@ -280,18 +280,18 @@ class DatasetFeed:
             if self._is_evaluated and self._is_evaluated(step + 1):
                 yield from self._of_evaluation(step)
 
-    def _of_step(self, step: int) -> list[Request]:
+    def _of_step(self, step: int) -> list[ReadRequest]:
         places = self._order.places(step, self._plan.batch)
         return [_request("train", part, step) for part in rank_slices(places, self._plan, self._rank)]
 
-    def _of_evaluation(self, step: int) -> list[Request]:
+    def _of_evaluation(self, step: int) -> list[ReadRequest]:
         num = self._workload.num_eval
         parts = (part.clamp(max=num - 1) for part in evaluation_slices(num, self._plan, self._rank))
         return [_request("eval", torch.stack([torch.zeros_like(part), part, part], 1), step) for part in parts]
 
 
-def _request(split: SetName, places: Tensor, step: int) -> Request:
-    return Request(split, [Place(*place) for place in places.tolist()], step)
+def _request(split: SetName, places: Tensor, step: int) -> ReadRequest:
+    return ReadRequest(split, [SamplePlace(*place) for place in places.tolist()], step)
 
 
 def _unchanged(batch: Batch) -> Batch:

@@ -24,7 +24,7 @@ def longest_first(workload: Workload, split: SetName) -> Tensor | None:
     if lengths is None:
         return None
     is_ordered = split == "train" and defines(workload, "order")
-    given = Order(workload, 0).epoch(0) if is_ordered else torch.arange(num)
+    given = SampleOrder(workload, 0).epoch(0) if is_ordered else torch.arange(num)
     given = torch.tensor(sorted(set(given.tolist())))
     return given[lengths[given].argsort(descending=True, stable=True)]
 
@@ -45,7 +45,7 @@ def lengths_of(workload: Workload, split: SetName) -> Tensor | None:
     return lengths
 
 
-class Order:
+class SampleOrder:
     """The samples of each optimizer step. Epochs follow each other without a gap."""
 
     def __init__(self, workload: Workload, seed: int, first: int = 0) -> None:

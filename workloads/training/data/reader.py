@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from workloads.datasets import Place, Reading, SetName, opened_dataset
+from workloads.datasets import Reading, SamplePlace, SetName, opened_dataset
 from workloads.protocol import Batch, Workload, defines
 from workloads.refusals import WrongResult, frames_of, kinds_of, raised_in
 from workloads.seeds import drawn_from, kept_generators, seed_host
@@ -24,11 +24,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReadRequest:
     """A micro-batch to read: places in the order of training, or of the held-out samples. ``step`` is for messages."""
 
     split: SetName
-    places: list[Place]
+    places: list[SamplePlace]
     step: int
 
 
@@ -58,12 +58,12 @@ class Reader:
             self._readings[split] = Reading(self._workload, split)
         return self._readings[split]
 
-    def read(self, request: Request) -> Batch:
+    def read(self, request: ReadRequest) -> Batch:
         """The batch that ``request`` asks for. Raises ``WrongResult`` if it depends on how a step is divided."""
         workload, split = self._workload, request.split
         dataset = opened_dataset(workload, split)
 
-        def seed(place: Place) -> torch.Generator:
+        def seed(place: SamplePlace) -> torch.Generator:
             epoch = place.epoch if split == "train" else _OF_EVALUATION
             number = hash((self._seed, epoch, place.position))
             seed_host(number, workload, dataset)
@@ -84,7 +84,7 @@ class Reader:
             raise WrongResult(method, f"gives a batch that is {kinds_of(batch)}", "make batches of tensors")
         return batch
 
-    def __getitem__(self, request: Request) -> Batch | Failure:
+    def __getitem__(self, request: ReadRequest) -> Batch | Failure:
         """The batch, or how reading it failed; called in a worker."""
         try:
             batch = self.read(request)

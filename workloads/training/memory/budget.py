@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from estimators.learning import Phase
+from estimators.learning import AttemptPhase
 from estimators.model import MIB
 from workloads.training.faults import HostFault
 from workloads.training.memory.process_memory import (
     THREAD_STACK_BYTES,
-    Held,
+    HeldMemory,
     data_bytes,
     give_back_free_memory,
     held,
@@ -50,7 +50,7 @@ class OutOfMemory(Exception):
         measured_bytes: int,
         budget_bytes: int | None,
         num_threads: int = 0,
-        phase: Phase | None = None,
+        phase: AttemptPhase | None = None,
     ) -> None:
         self.requested_bytes, self.measured_bytes, self.budget_bytes = requested_bytes, measured_bytes, budget_bytes
         self.num_threads, self.phase = num_threads, phase
@@ -58,7 +58,7 @@ class OutOfMemory(Exception):
         during = f" during {phase}" if phase else ""
         super().__init__(f"this rank {self._need()}{during}{request}{self._threads()}")
 
-    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[int, int, int | None, int, Phase | None]]:
+    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[int, int, int | None, int, AttemptPhase | None]]:
         known = (self.requested_bytes, self.measured_bytes, self.budget_bytes, self.num_threads, self.phase)
         return OutOfMemory, known
 
@@ -90,14 +90,14 @@ class EnforcedBudget:
     """
 
     device: torch.device
-    baseline: Held
+    baseline: HeldMemory
     budget_bytes: int | None
     kept_bytes: int = 0
-    phase: Phase = Phase.START
-    _settled: set[Phase] = field(default_factory=set)
+    phase: AttemptPhase = AttemptPhase.START
+    _settled: set[AttemptPhase] = field(default_factory=set)
 
     @contextmanager
-    def during(self, phase: Phase) -> Iterator[None]:
+    def during(self, phase: AttemptPhase) -> Iterator[None]:
         """Say what the attempt does meanwhile; after an error it stays said."""
         before, self.phase = self.phase, phase
         yield
@@ -176,13 +176,13 @@ class EnforcedBudget:
         return data_bytes() - self.baseline.data_bytes - self.kept_bytes
 
 
-def baseline(device: torch.device) -> Held:
+def baseline(device: torch.device) -> HeldMemory:
     """The memory of this process without a candidate; take it after the warm-up, when all threads run."""
-    return Held(torch.cuda.memory_allocated(device)) if device.type == "cuda" else held()
+    return HeldMemory(torch.cuda.memory_allocated(device)) if device.type == "cuda" else held()
 
 
 @contextmanager
-def enforce(device: torch.device, baseline: Held, budget_bytes: int | None) -> Iterator[EnforcedBudget]:
+def enforce(device: torch.device, baseline: HeldMemory, budget_bytes: int | None) -> Iterator[EnforcedBudget]:
     """Limit this process to ``budget_bytes`` over ``baseline``; raises ``OutOfMemory`` for any failure at the limit.
 
     Raises ``HostFault`` if this host does not let the process have as much.

@@ -30,7 +30,7 @@ MMAP_THRESHOLD_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMemory:
     """Memory of this process. ``data_bytes`` is its private writable memory, which includes the other two.
 
     ``tensor_bytes`` is in tensors. ``free_bytes`` is in gaps in malloc's heap, which malloc can fill but not give back.
@@ -42,7 +42,7 @@ class Held:
     free_bytes: int = 0
     num_threads: int = 0
 
-    def kept_since(self, before: Held) -> int:
+    def kept_since(self, before: HeldMemory) -> int:
         """Bytes added since ``before``, without tensors and without gaps that freed tensors have left.
 
         Negative if tensors have filled gaps that existed before: the process did not grow by them, but they are used.
@@ -50,19 +50,21 @@ class Held:
         tensors, gaps = self.tensor_bytes - before.tensor_bytes, self.free_bytes - before.free_bytes
         return max(self.data_bytes - before.data_bytes - tensors - max(0, gaps), min(0, gaps))
 
-    def grown(self, before: Held, after: Held) -> Held:
+    def grown(self, before: HeldMemory, after: HeldMemory) -> HeldMemory:
         """This plus the growth from ``before`` to ``after`` without tensors; gaps count only as part of that growth."""
         tensors = after.tensor_bytes - before.tensor_bytes
         growth = max(0, after.data_bytes - before.data_bytes - tensors)
         gaps = min(growth, max(0, after.free_bytes - before.free_bytes))
         num_threads = max(0, after.num_threads - before.num_threads)
-        return Held(self.data_bytes + growth, self.tensor_bytes, self.free_bytes + gaps, self.num_threads + num_threads)
+        return HeldMemory(
+            self.data_bytes + growth, self.tensor_bytes, self.free_bytes + gaps, self.num_threads + num_threads
+        )
 
 
-def held() -> Held:
+def held() -> HeldMemory:
     """The memory of this process after it has given back all that it can."""
     give_back_free_memory()
-    return Held(data_bytes(), _tensor_bytes(), _free_heap_bytes(), num_threads())
+    return HeldMemory(data_bytes(), _tensor_bytes(), _free_heap_bytes(), num_threads())
 
 
 def data_bytes() -> int:

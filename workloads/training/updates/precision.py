@@ -7,15 +7,15 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import nn
 
-from workloads.options import Options
+from workloads.options import TrainingOptions
 from workloads.protocol import Workload
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def options_of(workload: Workload) -> Options:
+def options_of(workload: Workload) -> TrainingOptions:
     """The options of the candidate; those of a workload that keeps no parameters are the defaults."""
-    return Options.of(getattr(workload, "params", None) or {})
+    return TrainingOptions.of(getattr(workload, "params", None) or {})
 
 
 def autocast(workload: Workload, model: nn.Module) -> AbstractContextManager[object]:

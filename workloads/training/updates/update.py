@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from estimators.axes import SHARES
 from estimators.model import Layout
-from workloads.options import Options
+from workloads.options import TrainingOptions
 from workloads.parallel.apply import spread_optimizer
 from workloads.protocol import Phase, Workload
 from workloads.refusals import WorkloadError, expect_optimizer
@@ -46,7 +46,7 @@ class Updates:
     optimizer, and ``losses`` are those of the present step, by the names of the phases that have had a turn.
     """
 
-    options: Options
+    options: TrainingOptions
     stages: dist.ProcessGroup | None = None
     replicas: dist.ProcessGroup | None = None
     averages: Averages | None = None
@@ -208,7 +208,7 @@ def expect_reduction(workload: Workload, layout: Layout) -> None:
 def updates_of(model: nn.Module) -> Updates:
     """The updates that ``make_optimizer`` has made for ``model`` besides the optimizer."""
     known = model.__dict__.get(_NAME)
-    return known if isinstance(known, Updates) else Updates(Options())
+    return known if isinstance(known, Updates) else Updates(TrainingOptions())
 
 
 def averages_of(model: nn.Module) -> dict[Tensor, Tensor]:
@@ -232,7 +232,7 @@ def kept_of(model: nn.Module) -> dict[Tensor, list[Tensor]]:
     return kept
 
 
-def _new_updates(options: Options, layout: Layout, mesh: DeviceMesh | None) -> Updates:
+def _new_updates(options: TrainingOptions, layout: Layout, mesh: DeviceMesh | None) -> Updates:
     shares = layout.spatial * prod(getattr(layout, axis) for axis in SHARES)
     averages = None
     if options.ema_decay is not None or options.swa_start is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from scamp_service.cluster.driver.states.rank_record import Phase, RankRecord
+from scamp_service.cluster.driver.states.rank_record import RankPhase, RankRecord
 
 SPARE_RANKS = 2
 SPARE_SECONDS = 20.0
@@ -16,8 +16,8 @@ def suitable(idle: Iterable[RankRecord], code: str | None) -> list[RankRecord]:
     A rank that has run an archive may run that one again, and nothing else. It is the best one, as it has imported what
     the archive needs; of the others, those that are ready.
     """
-    may = [rank for rank in idle if rank.code in (None, code) and rank.phase in (Phase.STARTING, Phase.READY)]
-    return sorted(may, key=lambda rank: (rank.code != code, rank.phase is not Phase.READY))
+    may = [rank for rank in idle if rank.code in (None, code) and rank.phase in (RankPhase.STARTING, RankPhase.READY)]
+    return sorted(may, key=lambda rank: (rank.code != code, rank.phase is not RankPhase.READY))
 
 
 def superfluous(idle: Sequence[RankRecord], now: float) -> list[RankRecord]:
@@ -27,4 +27,4 @@ def superfluous(idle: Sequence[RankRecord], now: float) -> list[RankRecord]:
     """
     clean = [rank for rank in idle if rank.code is None]
     used = [rank for rank in idle if rank.code is not None]
-    return [r for r in (*clean[SPARE_RANKS:], *used) if r.phase is Phase.READY and now - r.since > SPARE_SECONDS]
+    return [r for r in (*clean[SPARE_RANKS:], *used) if r.phase is RankPhase.READY and now - r.since > SPARE_SECONDS]

@@ -11,7 +11,7 @@ GONE_SECONDS = 15.0  # after Ray reports the death of a process on another host,
 ORPHANED_SECONDS = 15.0  # on a host that is cut off, in addition to the silence after which a rank ends itself
 
 
-class Phase(StrEnum):
+class RankPhase(StrEnum):
     """Life of a rank process, as the executor sees it: FOUND or STARTING, then READY, then ENDING, then forgotten."""
 
     FOUND = "FOUND"  # left by an earlier controller; what it does is not known yet
@@ -31,7 +31,7 @@ class RankRecord:
 
     name: str
     device: str
-    phase: Phase
+    phase: RankPhase
     since: float  # idle since; ENDING: since it was killed or found dead
     progressed: float
     heard: float  # time of the last answer, or of the creation of this object
@@ -54,7 +54,7 @@ class RankRecord:
     @property
     def is_done(self) -> bool:
         """Whether it was told to end and Ray calls it dead: calls to it are in vain, but its process may still live."""
-        return self.phase is Phase.ENDING and self.dead
+        return self.phase is RankPhase.ENDING and self.dead
 
     def hear(self, status: RankStatus, *, is_here: bool, now: float) -> None:
         """Note how it is. Only another attempt, or a new sign of training, is progress."""

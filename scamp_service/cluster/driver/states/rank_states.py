@@ -20,7 +20,7 @@ from scamp_service.cluster.driver.states.events import Answer, Call, Event, Laun
 from scamp_service.cluster.driver.states.gang_states import GangStates
 from scamp_service.cluster.driver.states.idle_ranks import suitable, superfluous
 from scamp_service.cluster.driver.states.instructions import Instruction
-from scamp_service.cluster.driver.states.rank_record import Phase, RankRecord, has_ended
+from scamp_service.cluster.driver.states.rank_record import RankPhase, RankRecord, has_ended
 from scamp_service.cluster.driver.states.rank_table import RankTable
 from scamp_service.cluster.driver.states.start_failures import StartFailures
 from scamp_service.cluster.worker.answers import Ended, RankStatus
@@ -67,7 +67,7 @@ class RankStates:
                 for rank in self.ranks.values():
                     self._end(rank)
             case events.RankFound(name, device):
-                self._add(name, device, Phase.FOUND)
+                self._add(name, device, RankPhase.FOUND)
             case events.Looked(nodes, gone):
                 self._look(nodes, gone)
             case events.ProbeDue():
@@ -130,7 +130,7 @@ class RankStates:
         for rank in members:
             if self._gangs.is_broken(key):  # the remaining ranks hang in a collective
                 self._end(rank)
-            elif rank.phase is not Phase.ENDING:
+            elif rank.phase is not RankPhase.ENDING:
                 self._do(instructions.StopAttempt(rank.name, key))
 
     # --- starts and spare ranks ---------------------------------------------------------------------------------------
@@ -139,18 +139,18 @@ class RankStates:
         """Start a rank on a device, for no attempt yet."""
         name = f"rank/{device}/{self._new_id()}"
         self._do(instructions.StartRank(name, device))
-        return self._add(name, device, Phase.STARTING)
+        return self._add(name, device, RankPhase.STARTING)
 
     def _start_instead(self, device: str) -> RankRecord:
         """Start a rank, in place of an idle one that has run other user code if the device has no room for both."""
-        others = [rank for rank in self.ranks.idle(device) if rank.code is not None and rank.phase is Phase.READY]
+        others = [rank for rank in self.ranks.idle(device) if rank.code is not None and rank.phase is RankPhase.READY]
         if others and len(self.ranks.on(device)) >= self._max_per_device:
             self._end(others[0])
         return self._start(device)
 
-    def _add(self, name: str, device: str, phase: Phase) -> RankRecord:
+    def _add(self, name: str, device: str, phase: RankPhase) -> RankRecord:
         """List a rank, and ask it how it is. A rank that was found may be doing anything until it answers."""
-        now, is_known = self._now, phase is not Phase.FOUND
+        now, is_known = self._now, phase is not RankPhase.FOUND
         rank = RankRecord(name, device, phase, since=now, progressed=now, heard=now, is_known=is_known)
         self.ranks[name] = rank
         self._ask(rank)
@@ -183,7 +183,7 @@ class RankStates:
         self._end_silent()
         for key in self._gangs.overdue(self._now):
             for rank in self.ranks.members(key):
-                if rank.phase is not Phase.ENDING:
+                if rank.phase is not RankPhase.ENDING:
                     self._end(rank)
         for node in nodes:
             self._keep_warm(node)
@@ -191,9 +191,9 @@ class RankStates:
     def _end_silent(self) -> None:
         """End the ranks that have not answered for too long, and break their gangs."""
         for rank in self.ranks.values():
-            is_starting = rank.phase is Phase.STARTING
+            is_starting = rank.phase is RankPhase.STARTING
             seconds = patience.STARTING_RANK_SECONDS if is_starting else patience.RANK_SECONDS
-            if rank.asked is None or self._now - rank.asked < seconds or rank.phase is Phase.ENDING:
+            if rank.asked is None or self._now - rank.asked < seconds or rank.phase is RankPhase.ENDING:
                 continue
             why = silence(seconds, is_starting=is_starting)
             log.warning("the rank %s %s; ending it", rank.name, why)
@@ -206,7 +206,7 @@ class RankStates:
 
     def _forget_gone(self, gone: frozenset[str]) -> None:
         """Forget the ranks whose processes are known to be gone."""
-        for rank in [rank for rank in self.ranks.values() if rank.phase is Phase.ENDING]:
+        for rank in [rank for rank in self.ranks.values() if rank.phase is RankPhase.ENDING]:
             rank.is_gone |= rank.name in gone
             may_trust_ray = rank.node in self._drained or (rank.node in self._alive and rank.status is None)
             if has_ended(rank, may_trust_ray, self._lease_seconds, self._now):
@@ -217,7 +217,7 @@ class RankStates:
     def _probe(self) -> None:
         """Ask the ranks how they are; end those again that are to end, as the message may have been lost."""
         for rank in self.ranks.values():
-            if rank.phase is Phase.ENDING:
+            if rank.phase is RankPhase.ENDING:
                 self._end(rank)
             elif rank.answered is None or self._now - rank.answered > PROBE_SECONDS:
                 self._ask(rank)
@@ -232,8 +232,8 @@ class RankStates:
         """Kill the process; the rank stays listed until it is gone."""
         if not self._may_act:
             return
-        if rank.phase is not Phase.ENDING:
-            rank.phase, rank.since = Phase.ENDING, self._now
+        if rank.phase is not RankPhase.ENDING:
+            rank.phase, rank.since = RankPhase.ENDING, self._now
         self._do(instructions.KillActor(rank.name))
         if rank.status is not None:
             self._kill_process(rank, rank.status)
@@ -265,7 +265,7 @@ class RankStates:
                 rank.asked = None
                 self._hear_status(rank, status, is_here)
             case events.AttemptEnded(_, ended):
-                if rank.phase is not Phase.ENDING:
+                if rank.phase is not RankPhase.ENDING:
                     self._attempt_ended(rank, ended)
             case events.HoldEnded():
                 self._hold(rank)
@@ -302,9 +302,9 @@ class RankStates:
 
     def _died(self, rank: RankRecord, call: Call, error: str) -> None:
         why = cause_of_death(error, rank.status.process.pid if rank.status else None)
-        if rank.phase is Phase.STARTING:
+        if rank.phase is RankPhase.STARTING:
             self._failures.failed(rank.device, why, self._now)
-        if rank.phase is not Phase.ENDING:  # Ray calls one that we have killed dead before it is
+        if rank.phase is not RankPhase.ENDING:  # Ray calls one that we have killed dead before it is
             self._gangs.broke(rank.key, f"a rank on {rank.device} died: {why}")
             rank.is_known = True  # whatever it ran, it runs no more
         self._end(rank)
@@ -314,17 +314,17 @@ class RankStates:
     def _hear_status(self, rank: RankRecord, status: RankStatus, is_here: bool) -> None:
         first = rank.answered is None
         rank.hear(status, is_here=is_here, now=self._now)
-        if rank.phase is Phase.FOUND:
+        if rank.phase is RankPhase.FOUND:
             self._take_over(rank, status)
-        elif rank.phase is Phase.STARTING:
-            rank.phase = Phase.READY
+        elif rank.phase is RankPhase.STARTING:
+            rank.phase = RankPhase.READY
             self._failures.started(rank.device)
-        if first and rank.phase is not Phase.ENDING:
+        if first and rank.phase is not RankPhase.ENDING:
             self._hold(rank)
 
     def _take_over(self, rank: RankRecord, status: RankStatus) -> None:
         """Take over a rank of an earlier controller. One of another version may finish its attempt."""
-        rank.phase, rank.is_known, rank.key, rank.code = Phase.READY, True, status.key, status.code
+        rank.phase, rank.is_known, rank.key, rank.code = RankPhase.READY, True, status.key, status.code
         if status.key:
             self._gangs.found(status.key, status.world)
             self._do(instructions.JoinAttempt(rank.name, status.key))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scamp_service.cluster.driver.states.events import Node
-from scamp_service.cluster.driver.states.rank_record import Phase, RankRecord
+from scamp_service.cluster.driver.states.rank_record import RankPhase, RankRecord
 
 
 class RankTable(dict[str, RankRecord]):
@@ -19,7 +19,7 @@ class RankTable(dict[str, RankRecord]):
 
     def on(self, device: str) -> list[RankRecord]:
         """Ranks of the device, except those that end."""
-        return [rank for rank in self.values() if rank.device == device and rank.phase is not Phase.ENDING]
+        return [rank for rank in self.values() if rank.device == device and rank.phase is not RankPhase.ENDING]
 
     def idle(self, device: str) -> list[RankRecord]:
         """Ranks of the device that work for no attempt, except those that end."""
@@ -29,6 +29,6 @@ class RankTable(dict[str, RankRecord]):
         """Whether the node has a core for another start: each takes one, and half of those in use are left for
         training."""
         ranks = [rank for rank in self.values() if rank.device in node.devices]
-        starting = sum(rank.phase is Phase.STARTING for rank in ranks)
-        training = sum(bool(rank.key) and rank.phase is not Phase.STARTING for rank in ranks)
+        starting = sum(rank.phase is RankPhase.STARTING for rank in ranks)
+        training = sum(bool(rank.key) and rank.phase is not RankPhase.STARTING for rank in ranks)
         return starting < max(1, node.num_cpus // 2, node.num_cpus - training)

@@ -24,7 +24,7 @@ from scamp_service.cluster.devices.gpus import is_rank
 from scamp_service.cluster.devices.pools import Offers
 from scamp_service.cluster.driver.ray_executor import RayExecutor
 from scamp_service.cluster.driver.states import idle_ranks
-from scamp_service.cluster.driver.states.rank_record import Phase
+from scamp_service.cluster.driver.states.rank_record import RankPhase
 from scamp_service.cluster.local.connection import namespace_of
 from scamp_service.cluster.local.local_ray import LocalRay
 from scamp_service.cluster.sink import NAME as SINK
@@ -257,8 +257,8 @@ def test_no_more_ranks_start_at_once_than_cores_are_idle_or_half_of_all(world: W
     def all_launched() -> bool:
         for order in orders:
             world.executor.launch(order)
-            starting = sum(rank.phase is Phase.STARTING for rank in list(known.values()))
-            training = sum(rank.phase is Phase.READY and bool(rank.key) for rank in list(known.values()))
+            starting = sum(rank.phase is RankPhase.STARTING for rank in list(known.values()))
+            training = sum(rank.phase is RankPhase.READY and bool(rank.key) for rank in list(known.values()))
             seen.append((starting, training))
         return not any(world.gone(order) for order in orders)
 
@@ -567,9 +567,9 @@ def test_a_process_that_is_connected_takes_the_time_that_it_needs_to_end(world: 
 def test_to_leave_is_not_to_wait_for_a_rank_that_has_only_begun_to_start(world: World) -> None:
     executor, device = world.executor, world.devices()[:1]
     ranks = executor._states.ranks
-    world.until(lambda: any(rank.phase is Phase.READY for rank in list(ranks.values())), "a rank")
+    world.until(lambda: any(rank.phase is RankPhase.READY for rank in list(ranks.values())), "a rank")
     with executor._lock:  # so that no rank answers meanwhile
-        while not any(rank.phase is Phase.STARTING for rank in ranks.values()):
+        while not any(rank.phase is RankPhase.STARTING for rank in ranks.values()):
             executor.launch(world.order(device, steps=LONG))
     pids = [rank.status.process.pid for rank in ranks.values() if rank.status]
     began, patience = time.monotonic(), 60.0

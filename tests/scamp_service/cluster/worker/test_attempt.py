@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from estimators.learning import Phase
+from estimators.learning import AttemptPhase
 from estimators.model import Candidate, Plan
 from scamp_service.cluster.worker import attempt, reports
 from scamp_service.cluster.worker.answers import Ended
 from scamp_service.cluster.worker.attempt import Training
 from scamp_service.cluster.worker.folders import Folders
-from scamp_service.cluster.worker.reports import LineWriter, Reports
+from scamp_service.cluster.worker.reports import LineWriter, ReportQueue
 from scamp_service.control.executor import Order
 from scamp_service.host import kernel
 from scamp_service.lifecycle import Outcome
@@ -54,7 +54,7 @@ def end(
     output: LineWriter | None = None,
     is_last: bool = False,
 ) -> Ended:
-    channel = Reports(order, rank, sink, lambda: False)  # type: ignore[arg-type]
+    channel = ReportQueue(order, rank, sink, lambda: False)  # type: ignore[arg-type]
     folders = Folders(kernel(), Path("/nowhere"), Path("/nowhere"))
     given: Any = (None, object(), sink, lambda: False, folders, cleaner or FakeCleaner(), output or LineWriter())
     return Training(train, channel, *given, is_last=is_last).run()
@@ -118,9 +118,9 @@ def test_a_library_that_keeps_the_stream_of_an_earlier_attempt_prints_to_the_pre
 
 def test_any_rank_reports_that_it_ran_out_of_memory_and_how_much_it_needed() -> None:
     sink = FakeSink()
-    ended = end(fail(OutOfMemory(5, 77, 60, phase=Phase.EVALUATION)), sink, rank=1)
+    ended = end(fail(OutOfMemory(5, 77, 60, phase=AttemptPhase.EVALUATION)), sink, rank=1)
     assert (ended.outcome, ended.reusable) == (Outcome.OUT_OF_MEMORY, False) and ended.detail.startswith("rank 1: ")
-    assert sink.outcomes == [(Outcome.OUT_OF_MEMORY, ended.detail)] and sink.phases == [Phase.EVALUATION]
+    assert sink.outcomes == [(Outcome.OUT_OF_MEMORY, ended.detail)] and sink.phases == [AttemptPhase.EVALUATION]
     assert sink.accepted[-1].measured_bytes == 77
 
 

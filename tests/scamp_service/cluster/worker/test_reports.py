@@ -14,14 +14,14 @@ import pytest
 
 from scamp_service.cluster.sink import Report
 from scamp_service.cluster.worker import reports as module
-from scamp_service.cluster.worker.reports import MAX_LINE, ROWS_PER_FLUSH, Delivery, LineWriter, Reports
+from scamp_service.cluster.worker.reports import MAX_LINE, ROWS_PER_FLUSH, Delivery, LineWriter, ReportQueue
 from scamp_service.errors import Unavailable
 from tests.ranks import ORDER, FakeSink
 from workloads.training.checkpoints.name import CheckpointName
 
 
-def reports(sink: FakeSink, rank: int = 0) -> Reports:
-    return Reports(ORDER, rank, sink, lambda: False)  # type: ignore[arg-type]
+def reports(sink: FakeSink, rank: int = 0) -> ReportQueue:
+    return ReportQueue(ORDER, rank, sink, lambda: False)  # type: ignore[arg-type]
 
 
 def test_rows_leave_in_order_in_groups_and_all_before_the_end() -> None:
@@ -171,7 +171,7 @@ def test_rows_that_can_never_be_stored_are_lost_and_stop_the_training(impatient:
 
 def test_the_sender_gives_up_on_a_database_that_stays_away(impatient: None) -> None:
     sink = FakeSink(failing(Unavailable("gone"), float("inf")))
-    channel = Reports(ORDER, 0, sink, lambda: True)  # type: ignore[arg-type]
+    channel = ReportQueue(ORDER, 0, sink, lambda: True)  # type: ignore[arg-type]
     channel.metrics(1, {"accuracy": 0.1})
     assert channel.close() is Delivery.LOST and channel.why_lost == "Unavailable: gone"
 
@@ -186,7 +186,7 @@ def test_the_checkpoints_to_keep_are_the_acknowledged_one_and_the_one_on_its_way
         begun.set()
         return answered.wait(10)
 
-    channel = Reports(replace(ORDER, resume=at(5)), 0, FakeSink(flush), lambda: False)  # type: ignore[arg-type]
+    channel = ReportQueue(replace(ORDER, resume=at(5)), 0, FakeSink(flush), lambda: False)  # type: ignore[arg-type]
     assert channel.needed_checkpoints() == {at(5)}
     channel.checkpoint(10)
     assert begun.wait(10)

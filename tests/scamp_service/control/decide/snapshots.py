@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from estimators.learning import Ending, Run
+from estimators.learning import Ending, PastAttempt
 from estimators.model import MIB, Layout
 from placement.model import Cluster, Device
 from scamp_service.control.decide import decide
@@ -20,7 +20,7 @@ from scamp_service.study.objectives import Objectives
 
 CLUSTER = Cluster(tuple(Device(f"n/{i}", "n", i, "virtual", 96) for i in range(4)))
 ALIVE = GangStatus(GangState.ALIVE)
-FAILED = Run(1, Layout(), ("virtual",), 20 * MIB, 0, 24 * MIB, 30 * MIB, Ending.OUT_OF_MEMORY, study_id=7)
+FAILED = PastAttempt(1, Layout(), ("virtual",), 20 * MIB, 0, 24 * MIB, 30 * MIB, Ending.OUT_OF_MEMORY, study_id=7)
 
 
 def study(**changes: Any) -> StudyRules:

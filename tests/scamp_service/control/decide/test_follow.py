@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from estimators.learning import Ending, Phase
+from estimators.learning import AttemptPhase, Ending
 from estimators.model import MIB, EvaluationExtra, Plan
 from placement.model import Cluster, Device
 from scamp_service.control.decide import effects as d
@@ -48,7 +48,7 @@ def test_what_was_reserved_is_not_enough_even_when_nothing_was_measured() -> Non
 
 def test_an_evaluation_that_ran_out_of_memory_changes_evaluations_alone() -> None:
     plan = Plan(4, evaluation_batch=2)
-    oom = attempt(outcome=Outcome.OUT_OF_MEMORY, phase=Phase.EVALUATION, plan=plan)
+    oom = attempt(outcome=Outcome.OUT_OF_MEMORY, phase=AttemptPhase.EVALUATION, plan=plan)
     move = only_move(effects(trials=[trial(plan=plan)], attempts=[oom]))
     assert move.to is TrialState.WAITING and move.changes["num_oom"] == 1
     heavy = replace(oom.prediction, evaluation_bytes=70 * MIB)

@@ -14,7 +14,7 @@ from scamp_service.lifecycle import Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Refusals, Trial
 from scamp_service.search.proposer import Asked, Proposal
 from scamp_service.study.one_shot import OneShot
-from scamp_service.study.predicted import Predicted
+from scamp_service.study.predicted import PredictedBounds
 from tests.quick_store import empty_store
 from tests.scamp_service.control.decide.snapshots import ALIVE, effects, only_move, study
 from tests.simulation.simulation import OneShotSimulation
@@ -68,7 +68,7 @@ def test_nothing_is_proposed_that_depends_on_trials_that_have_not_ended(num_tria
 
 def test_bounds_on_what_is_predicted_hold_for_candidates_and_not_for_the_supernet() -> None:
     waiting = {"state": TrialState.WAITING, "attempt": 0, "value": None, "step": 0}
-    studies, found = rules(predicted=Predicted.model_validate({"peak_mib": {"max": 1}})), sized()
+    studies, found = rules(predicted=PredictedBounds.model_validate({"peak_mib": {"max": 1}})), sized()
     moves = [
         only_move(effects(trials=[replace(one, **waiting)], studies=studies, sized={1: found})).to  # type: ignore[arg-type]
         for one in (SUPERNET, SCORED)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from estimators.learning import Learned, Run
+from estimators.learning import Learned, PastAttempt
 from estimators.model import MIB, Layout, Plan
 from placement.model import Cluster, Offer
 from scamp_service.control.decide import effects as d
@@ -15,7 +15,7 @@ from scamp_service.lifecycle import NO_PLAN_YET, TrialState
 from scamp_service.model import Trial
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
-from scamp_service.study.predicted import Bound, Predicted
+from scamp_service.study.predicted import Bound, PredictedBounds
 from tests.scamp_service.control.decide.snapshots import FAILED, effects, only_move, study
 from tests.values import sized, trial
 
@@ -27,7 +27,7 @@ def test_a_trial_that_ran_out_of_memory_is_sized_with_what_its_own_runs_show() -
     assert isinstance(size, d.Size) and size.demand.own == (FAILED,) and not size.demand.learned
 
 
-def learning(*past: Run, **row: Any) -> tuple[list[d.Effect], str]:
+def learning(*past: PastAttempt, **row: Any) -> tuple[list[d.Effect], str]:
     """The decision about one trial whose family has this past, and the family."""
     candidate = trial(id=9, attempt=0, **row)
     family = study().family(candidate)
@@ -86,7 +86,7 @@ def test_a_sized_candidate_is_queued_and_one_without_a_plan_is_infeasible() -> N
 
 
 def test_a_candidate_that_breaks_a_bound_on_what_is_predicted_is_not_trained() -> None:
-    bounded = {1: study(predicted=Predicted(reserved_mib=Bound(max=4)))}
+    bounded = {1: study(predicted=PredictedBounds(reserved_mib=Bound(max=4)))}
     waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
     move = only_move(effects(trials=[waiting], sized={1: sized(Plan(4), 5, MIB)}, studies=bounded))
     assert move.to is TrialState.INFEASIBLE and move.sized is not None

@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scamp_service.control.stopping import RULES, rule_of
-from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Rule, Stop, Verdict, due_rungs
+from scamp_service.control.stopping.rule import (
+    Complete,
+    Continue,
+    Exploit,
+    Pause,
+    Stop,
+    StoppingRule,
+    Verdict,
+    due_rungs,
+)
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.study.objective import Objective
 from scamp_service.study.parse import parse_study
@@ -49,12 +58,12 @@ def spec_of(options: Any, direction: str = "maximize", *, steps: int = 100, repo
     return parse_study(study(objective=objective, budget=budget, stopping=options))
 
 
-def reported(rule: Rule, objective: Objective, values: Iterable[tuple[int, float]]) -> dict[int, Rung]:
+def reported(rule: StoppingRule, objective: Objective, values: Iterable[tuple[int, float]]) -> dict[int, Rung]:
     """Each trial has reported its value at every rung."""
     return {rung: rung_of(objective, dict(values)) for rung in rule.rungs}
 
 
-def verdicts(rule: Rule, number: int, known: Mapping[int, Rung]) -> list[Verdict]:
+def verdicts(rule: StoppingRule, number: int, known: Mapping[int, Rung]) -> list[Verdict]:
     """Verdicts on a trial that has just reached each rung."""
     reached = [(trial(number=number, step=rung), rung) for rung in rule.rungs]
     return [rule.judge(*one, known, is_last=is_last) for one in reached for is_last in (False, True)]

@@ -18,7 +18,7 @@ from scamp_service.search.proposals import Search
 from scamp_service.search.proposer import Proposal, SearchEnded
 from scamp_service.search.running.remote_search import RemoteSearch, SamplerFailed
 from scamp_service.search.running.threads import ThreadProposer
-from scamp_service.study.spaces.constraints import Constraints
+from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spec import StudySpec
 from tests.scamp_service.search.studies import CONDITIONAL, GRID, Trial, course, study
 
@@ -135,7 +135,7 @@ def test_answers_are_not_trusted_and_an_impossible_constraint_is_the_reason_here
     spec = study(GRID, "random", constraints=["b > 5"], fixed={"batch": 8})
     with remote(spec) as search:
         good = {"a": "x", "b": 5, "c": 0.1, "batch": 8}
-        search._constraints = Constraints(["b > 1"])
+        search._constraints = ParameterConstraints(["b > 1"])
         assert search._checked([{**good, "batch": 8}], 1) == [good]
         for wrong in ({**good, "a": "z"}, {**good, "b": 1}, {**good, "more": 1}, {"a": "x"}, None, [good]):
             with pytest.raises(SamplerFailed, match="no candidate of the space"):

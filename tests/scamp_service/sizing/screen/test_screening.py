@@ -13,7 +13,7 @@ from rich.console import Console
 from estimators.model import Layout, Plan
 from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work
-from placement.option import Known, NoPlan, Option
+from placement.option import Evidence, NoPlan, Option
 from placement.planning.answers import ChosenPlan
 from scamp_service.cli.tables.screen import as_table, footnotes
 from scamp_service.sizing.candidates import candidates_of
@@ -125,7 +125,7 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
 
 def test_a_candidate_with_untried_plans_says_so(screening: Screening) -> None:
     one = next(one for one in screening.candidates if isinstance(one.choice, ChosenPlan))
-    pipeline = Option(Plan(1, 2, pp=2), one.choice.prediction, 100, Known.UNITS)  # type: ignore[union-attr]
+    pipeline = Option(Plan(1, 2, pp=2), one.choice.prediction, 100, Evidence.UNITS)  # type: ignore[union-attr]
     unsure = replace(one, untried=(pipeline,))
     assert not one.may_be_cheaper and unsure.may_be_cheaper
     assert unsure.to_json()["untried"] == [pipeline.plan.to_json()] and unsure.to_json()["known_by"] == "formulas"

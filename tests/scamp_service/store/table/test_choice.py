@@ -9,7 +9,7 @@ import pytest
 
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import Origin, TrialState
-from scamp_service.store.table.choice import QUANTITIES, Choice
+from scamp_service.store.table.choice import QUANTITIES, TrialFilter
 
 TRIALS: Sequence[Mapping[str, Any]] = (
     {"number": 0, "state": TrialState.COMPLETED, "value": 0.9, "params": {"lr": 5e-4, "depth": 2, "momentum": 0.9}},
@@ -25,7 +25,7 @@ TRIALS: Sequence[Mapping[str, Any]] = (
 
 
 def chosen(source: str, trials: Sequence[Mapping[str, Any]] = TRIALS) -> list[int]:
-    choice = Choice(source)
+    choice = TrialFilter(source)
     kept = choice.kept([[trial.get(name) for name in choice.columns] for trial in trials], ["lr", "depth", "warmup"])
     return [trial["number"] for trial, is_kept in zip(trials, kept, strict=True) if is_kept]
 

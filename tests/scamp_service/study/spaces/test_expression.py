@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scamp_service.study.spaces.constraints import Constraints
+from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.expression import Expression
 
 PARAMS: dict[str, Any] = {
@@ -75,6 +75,6 @@ def test_deep_nesting_neither_crashes_nor_takes_long(source: str) -> None:
 
 
 def test_a_constraint_that_names_an_absent_parameter_holds() -> None:
-    constraints = Constraints(["momentum < 0.5", "width > 100"])
+    constraints = ParameterConstraints(["momentum < 0.5", "width > 100"])
     assert [one.source for one in constraints.broken(PARAMS)] == ["width > 100"]
     assert [one.source for one in constraints.broken({"momentum": 0.9})] == ["momentum < 0.5"]

@@ -10,7 +10,7 @@ import torch
 
 from workloads.protocol import Workload
 from workloads.refusals import WrongResult
-from workloads.training.data.order import Order, longest_first
+from workloads.training.data.order import SampleOrder, longest_first
 from workloads.training.samples import batch_indices
 
 
@@ -26,12 +26,12 @@ class Shuffled(Ordered):
     order = Workload.order
 
 
-def ordered(order: Callable[[int, torch.Generator], Any], seed: int = 0) -> Order:
-    return Order(Ordered({"order": order}), seed)
+def ordered(order: Callable[[int, torch.Generator], Any], seed: int = 0) -> SampleOrder:
+    return SampleOrder(Ordered({"order": order}), seed)
 
 
 def test_without_an_order_each_epoch_is_the_known_shuffle() -> None:
-    order = Order(Shuffled({}), 3)
+    order = SampleOrder(Shuffled({}), 3)
     for step in range(4):
         places = order.places(step, 4)
         assert torch.equal(places[:, 2], batch_indices(10, 4, step, 3))

@@ -14,7 +14,7 @@ import torch
 from estimators.model import MIB, Plan
 from scamp_service.settings import ROOT
 from workloads.training.memory.budget import ALLOWANCE_BYTES, EnforcedBudget, OutOfMemory, classify
-from workloads.training.memory.process_memory import Held, data_bytes
+from workloads.training.memory.process_memory import HeldMemory, data_bytes
 
 MODEL = {"depth": 3, "width": 96}
 FAULT = "vit_digits_with_fault"
@@ -76,7 +76,7 @@ def test_sharding_and_recompute_lower_the_measured_peak(ranks: Any, peak: int) -
 
 
 def at(used_bytes: int, budget_bytes: int | None) -> EnforcedBudget:
-    return EnforcedBudget(torch.device("cpu"), Held(data_bytes() - used_bytes), budget_bytes)
+    return EnforcedBudget(torch.device("cpu"), HeldMemory(data_bytes() - used_bytes), budget_bytes)
 
 
 def test_a_failure_far_from_the_limit_is_not_an_overrun() -> None:

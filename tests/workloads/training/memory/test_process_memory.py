@@ -7,27 +7,27 @@ import pytest
 import torch
 
 from estimators.model import MIB
-from workloads.training.memory.process_memory import Held, held, high_water, host_copy
+from workloads.training.memory.process_memory import HeldMemory, held, high_water, host_copy
 
 
 def test_what_is_kept_is_neither_tensors_nor_gaps_where_tensors_were() -> None:
-    before = Held(100, tensor_bytes=10, free_bytes=5)
-    assert Held(170, 40, 15).kept_since(before) == 170 - 100 - 30 - 10
-    assert Held(170, 40, 1).kept_since(before) == 170 - 100 - 30, "a gap that was filled is not a debt"
-    assert Held(110, 60, 5).kept_since(before) == 0, "tensors that took nothing, such as those of a mapped file"
+    before = HeldMemory(100, tensor_bytes=10, free_bytes=5)
+    assert HeldMemory(170, 40, 15).kept_since(before) == 170 - 100 - 30 - 10
+    assert HeldMemory(170, 40, 1).kept_since(before) == 170 - 100 - 30, "a gap that was filled is not a debt"
+    assert HeldMemory(110, 60, 5).kept_since(before) == 0, "tensors that took nothing, such as those of a mapped file"
 
 
 def test_tensors_in_gaps_that_were_there_lower_what_is_kept_by_no_more_than_the_gaps() -> None:
-    before = Held(100, tensor_bytes=10, free_bytes=5)
-    assert Held(140, 51, 2).kept_since(before) == 40 - 41
-    assert Held(110, 60, 2).kept_since(before) == -3
+    before = HeldMemory(100, tensor_bytes=10, free_bytes=5)
+    assert HeldMemory(140, 51, 2).kept_since(before) == 40 - 41
+    assert HeldMemory(110, 60, 2).kept_since(before) == -3
 
 
 def test_work_that_is_not_the_candidates_adds_what_it_left_but_for_tensors() -> None:
-    baseline, before = Held(100, 10, 5), Held(150, 40, 20)
-    assert baseline.grown(before, Held(250, 60, 50)) == Held(180, 10, 35)
-    assert baseline.grown(before, Held(150, 10, 50)) == Held(130, 10, 35)
-    assert baseline.grown(before, Held(140, 40, 60)) == baseline
+    baseline, before = HeldMemory(100, 10, 5), HeldMemory(150, 40, 20)
+    assert baseline.grown(before, HeldMemory(250, 60, 50)) == HeldMemory(180, 10, 35)
+    assert baseline.grown(before, HeldMemory(150, 10, 50)) == HeldMemory(130, 10, 35)
+    assert baseline.grown(before, HeldMemory(140, 40, 60)) == baseline
 
 
 def test_a_shared_storage_counts_once() -> None:

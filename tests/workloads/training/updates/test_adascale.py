@@ -20,7 +20,7 @@ from workloads.parallel import zero1
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.name import CheckpointName
-from workloads.training.data.order import Order
+from workloads.training.data.order import SampleOrder
 from workloads.training.updates.adascale import AdaScale, gain_of
 
 SIZES = {"depth": 2, "width": 32, "heads": 2, "length": 8}
@@ -103,7 +103,7 @@ def test_a_batch_that_grows_at_a_resume_continues_with_the_next_samples(tmp_path
     resumed = curve(ranks, ONE, checkpoint_root=str(tmp_path), resume_step=5)
     assert [step for step, _ in resumed] == [10, 15]
     workload = load_workload(USER["workload"], Path(USER["code_dir"]))(PARAMS)
-    following = Order(workload, 0, 20 - 5 * 16).places(5, 16)[:, 1]
+    following = SampleOrder(workload, 0, 20 - 5 * 16).places(5, 16)[:, 1]
     assert following.tolist() == list(range(20, 36))
 
 

@@ -15,7 +15,7 @@ from estimators.model import Candidate, Layout, Plan
 from tests.workloads.one_rank import Collected
 from workloads.loading import load_workload
 from workloads.seeds import seed_everything
-from workloads.training.runtime import Job, train
+from workloads.training.runtime import TrainingJob, train
 from workloads.training.samples import batch_indices
 from workloads.training.step import evaluate
 from workloads.training.updates.update import make_optimizer, updates_of
@@ -27,7 +27,9 @@ BASE: dict[str, Any] = {"optimizer": "SGD", "lr": 0.5}
 
 def trained(params: dict[str, Any], folder: Path) -> dict[str, float]:
     reporter = Collected(None)
-    job = Job(Candidate(NAME, None, params), FOLDER, Plan(BATCH), 0, STEPS, STEPS, None, folder, 1, None, ["loss"])
+    job = TrainingJob(
+        Candidate(NAME, None, params), FOLDER, Plan(BATCH), 0, STEPS, STEPS, None, folder, 1, None, ["loss"]
+    )
     assert train(job, 0, 1, None, reporter) == "done"
     return dict(reporter.reports[-1][1])
 

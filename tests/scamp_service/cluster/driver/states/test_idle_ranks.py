@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from scamp_service.cluster.driver.states.idle_ranks import SPARE_RANKS, SPARE_SECONDS, suitable, superfluous
-from scamp_service.cluster.driver.states.rank_record import Phase, RankRecord
+from scamp_service.cluster.driver.states.rank_record import RankPhase, RankRecord
 
 NOW = 1000.0
 LONG_AGO = NOW - SPARE_SECONDS - 1
 
 
-def rank(name: str, code: str | None = None, phase: Phase = Phase.READY, since: float = NOW) -> RankRecord:
+def rank(name: str, code: str | None = None, phase: RankPhase = RankPhase.READY, since: float = NOW) -> RankRecord:
     return RankRecord(name, "a", phase, since=since, progressed=since, heard=since, code=code)
 
 
 def test_an_attempt_takes_a_rank_of_its_own_archive_or_a_clean_one_and_never_that_of_another_archive() -> None:
-    starting, clean = rank("starting", phase=Phase.STARTING), rank("clean")
-    mine, theirs, ending = rank("mine", "mine"), rank("theirs", "theirs"), rank("ending", phase=Phase.ENDING)
-    idle = [starting, ending, theirs, clean, mine, rank("found", phase=Phase.FOUND)]
+    starting, clean = rank("starting", phase=RankPhase.STARTING), rank("clean")
+    mine, theirs, ending = rank("mine", "mine"), rank("theirs", "theirs"), rank("ending", phase=RankPhase.ENDING)
+    idle = [starting, ending, theirs, clean, mine, rank("found", phase=RankPhase.FOUND)]
     assert suitable(idle, "mine") == [mine, clean, starting]
     assert suitable(idle, None) == [clean, starting]
     assert suitable([theirs], "mine") == suitable([theirs], None) == []

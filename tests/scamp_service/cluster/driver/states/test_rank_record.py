@@ -7,7 +7,7 @@ from typing import Any
 from scamp_service.cluster.driver.states.rank_record import (
     GONE_SECONDS,
     ORPHANED_SECONDS,
-    Phase,
+    RankPhase,
     RankRecord,
     has_ended,
 )
@@ -21,7 +21,7 @@ def remote(**known: Any) -> RankRecord:
     """A rank on another host that was found dead at second 100 and last answered at second 90."""
     status = RankStatus(Process("another kernel", 1, "1"), "1/1", 0, 4, True)
     given: dict[str, Any] = {"status": status, "since": 100.0, "progressed": 90.0, "heard": 90.0, "dead": True}
-    return RankRecord("rank/n/0", "n/0", Phase.ENDING, **given | known)
+    return RankRecord("rank/n/0", "n/0", RankPhase.ENDING, **given | known)
 
 
 def ended(rank: RankRecord, now: float, *, may_trust_ray: bool) -> bool:

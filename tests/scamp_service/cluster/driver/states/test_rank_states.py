@@ -46,7 +46,7 @@ from scamp_service.cluster.driver.states.instructions import (
     StartRank,
     StopAttempt,
 )
-from scamp_service.cluster.driver.states.rank_record import Phase
+from scamp_service.cluster.driver.states.rank_record import RankPhase
 from scamp_service.cluster.driver.states.rank_states import PROBE_SECONDS, PUT_OFF_SECONDS, RankStates
 from scamp_service.cluster.driver.states.start_failures import CLOSED_AFTER
 from scamp_service.cluster.worker.answers import Ended, RankStatus
@@ -439,7 +439,7 @@ def test_nothing_starts_or_ends_while_another_controller_may_lead(driven: Driven
         assert driven.on(event) == []
     assert driven.launch(order("b/0", trial=2)) == []
     assert driven.look(after=1000.0, nodes=[HERE, AWAY]) == []
-    assert {rank.phase for rank in driven.states.ranks.values()} == {Phase.READY}
+    assert {rank.phase for rank in driven.states.ranks.values()} == {RankPhase.READY}
 
 
 def test_a_late_answer_of_a_rank_that_is_forgotten_has_no_effect(driven: Driven) -> None:

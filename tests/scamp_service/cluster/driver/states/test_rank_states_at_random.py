@@ -12,7 +12,7 @@ import pytest
 from scamp_service.cluster.driver.states import events, instructions
 from scamp_service.cluster.driver.states.events import Call, Event, Node
 from scamp_service.cluster.driver.states.instructions import Instruction
-from scamp_service.cluster.driver.states.rank_record import Phase
+from scamp_service.cluster.driver.states.rank_record import RankPhase
 from scamp_service.cluster.driver.states.rank_states import RankStates
 from scamp_service.cluster.worker.answers import Ended, RankStatus
 from scamp_service.control.executor import Order
@@ -85,7 +85,7 @@ class SimulatedCluster:
                 for name in instruction.names:
                     assert name in self.actors
                     record = self.states.ranks[name]
-                    assert not (record.phase is Phase.ENDING and self.ranks[name].is_told), "a call to a dead rank"
+                    assert not (record.phase is RankPhase.ENDING and self.ranks[name].is_told), "a call to a dead rank"
 
     def carry_out(self, instruction: Instruction, name: str) -> None:
         if isinstance(instruction, instructions.StartRank):
@@ -167,7 +167,7 @@ class SimulatedCluster:
         self.send(events.LaunchOrdered(order, tuple(NODE_OF[device] for device in devices)))
 
     def look(self) -> None:
-        ending = [rank for rank in self.states.ranks.values() if rank.phase is Phase.ENDING and rank.is_here]
+        ending = [rank for rank in self.states.ranks.values() if rank.phase is RankPhase.ENDING and rank.is_here]
         self.send(events.Looked(NODES, frozenset(r.name for r in ending if not self.ranks[r.name].is_alive)))
 
     def answer(self) -> None:
@@ -228,7 +228,7 @@ def test_whatever_fails_no_dead_rank_is_called_no_gang_is_lost_and_every_device_
     cluster.settle()
     states = cluster.states
     assert not states.gangs(cluster.now) and not states.closed()
-    assert {rank.phase for rank in states.ranks.values()} == {Phase.READY}
+    assert {rank.phase for rank in states.ranks.values()} == {RankPhase.READY}
     for device in NODE_OF:
         assert [rank.code for rank in states.ranks.idle(device)][:1] == [None] and len(states.ranks.on(device)) <= 2
     assert {name for name, rank in cluster.ranks.items() if rank.is_alive} == cluster.actors == states.ranks.keys()
