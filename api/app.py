@@ -60,7 +60,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(login_router(settings))
     app.include_router(dashboard.router)
     app.openapi = cache(partial(describe, app, COOKIE, needs_token=bool(settings.api_token)))  # type: ignore[method-assign]
-    problems.install(app, dashboard.missing_page)
+    problems.install_problem_handlers(app, dashboard.missing_page)
     # The middleware added last runs first.
     app.add_middleware(Head)
     app.add_middleware(problems.Unexpected)

@@ -13,7 +13,7 @@ from estimators.devices.kind import DeviceKind
 from placement.model import Cluster
 from scamp_service.settings import Settings
 from scamp_service.simulation.forecast import Forecast, Load, forecast, load_of, recorded_cluster
-from scamp_service.sizing.calibration import kind_of
+from scamp_service.sizing.calibration import device_kind_of
 from scamp_service.sizing.cluster_file import cluster_named
 from scamp_service.store.store import Store
 
@@ -62,7 +62,7 @@ class Forecasts:
         return added, self._forecast(now.load, cluster, more.kinds)
 
     def _forecast(self, load: Load, cluster: Cluster, kinds: Mapping[str, DeviceKind] = NO_KINDS) -> Forecast:
-        own = kind_of(self.settings.data_dir, cluster) if cluster.devices else None
+        own = device_kind_of(self.settings.data_dir, cluster) if cluster.devices else None
         known = {cluster.devices[0].kind: own, **kinds} if own else kinds
         cores = own.cores.value if own and own.cores else math.inf
         most = self.settings.max_gangs_per_device

@@ -37,7 +37,7 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, 
     return Response(json.dumps(body), status, dict(headers or {}), MEDIA_TYPE)
 
 
-def install(app: FastAPI, missing_page: Callable[[Request, str], Response]) -> None:
+def install_problem_handlers(app: FastAPI, missing_page: Callable[[Request, str], Response]) -> None:
     """Make the app answer every ``ScampError``, invalid parameter and ``HTTPException`` with a problem.
 
     A browser that asks for a page which does not exist gets ``missing_page`` with the detail of the problem.

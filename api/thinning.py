@@ -64,7 +64,7 @@ def improvements(values: Sequence[float | None], objective: Objective) -> list[i
     return found
 
 
-def merged(*chosen: Iterable[int]) -> list[int]:
+def merged_points(*chosen: Iterable[int]) -> list[int]:
     """Ascending indices that are in any of ``chosen``."""
     return sorted({int(index) for indices in chosen for index in indices})
 

@@ -21,7 +21,7 @@ from workloads.loading import load_workload
 from workloads.parallel.apply import spread_optimizer
 from workloads.training.building import build_model
 from workloads.training.gang import process_group
-from workloads.training.rendezvous import connect, listen
+from workloads.training.rendezvous import connect_to_store, listen
 from workloads.training.samples import batch_indices, rank_slices
 from workloads.training.step import train_step
 
@@ -47,7 +47,7 @@ def train_rank(rank, plan, config, store):
 @ray.remote
 def other_rank(rank, plan, config, address):
     """A rank beside rank 0, in a process of its own."""
-    train_rank(rank, plan, config, connect(address, plan.world_size))
+    train_rank(rank, plan, config, connect_to_store(address, plan.world_size))
 
 
 def make_trainable(resources):

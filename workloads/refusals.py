@@ -165,7 +165,7 @@ def explain(error: BaseException, folder: Path | None, *, in_training: bool = Fa
     """
     if isinstance(error, WorkloadError | ArchiveError | Contradiction):  # these are in the user's words
         return without_folder(str(error), folder)
-    lines, causes = places(_frames(error), folder), _CAUSES if in_training else _PREDICTING + _CAUSES
+    lines, causes = deepest_lines(_frames(error), folder), _CAUSES if in_training else _PREDICTING + _CAUSES
     what, advice = _meaning(error, lines[-1] if lines else "", causes, folder)
     return "\n".join([*lines, what, *([f"→ {advice}"] if advice else [])])
 
@@ -177,7 +177,7 @@ def without_folder(text: str, folder: Path | None) -> str:
     return text
 
 
-def places(frames: Iterable[tuple[str, int]], folder: Path | None) -> list[str]:
+def deepest_lines(frames: Iterable[tuple[str, int]], folder: Path | None) -> list[str]:
     """The deepest line of the user's files, and the deepest line of a library that it called; no line if there is none.
 
     ``frames`` are files and line numbers, the deepest last.

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from api.thinning import merged, spread_evenly
+from api.thinning import merged_points, spread_evenly
 from api.views.view import LastEvent, View
 from scamp_service.lifecycle import TrialState
 from scamp_service.study.objective import Objective
-from scamp_service.study.spaces.axes import ParameterAxis, axes_of, axis_value, fitted, names_in
+from scamp_service.study.spaces.axes import ParameterAxis, axes_of, axis_value, fitted_axis, names_in
 
 MOST_AXES = 12
 """Parameters that an answer has if none is asked for."""
@@ -105,11 +105,11 @@ def _thinned(order: Sequence[int], most: int) -> list[int]:
     if len(order) <= most:
         return sorted(order)
     best, rest = order[: most // 10], sorted(order[most // 10 :])
-    return merged(best, (rest[index] for index in spread_evenly(len(rest), most - len(best))))
+    return merged_points(best, (rest[index] for index in spread_evenly(len(rest), most - len(best))))
 
 
 def _axis_view(name: str, known: ParameterAxis | None, values: Sequence[Any]) -> AxisView:
-    axis = fitted(known, name, values)
+    axis = fitted_axis(known, name, values)
     return AxisView(
         name=name,
         choices=None if axis.choices is None else list(axis.choices),

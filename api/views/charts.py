@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from api.thinning import improvements, lttb, merged, spread_evenly
+from api.thinning import improvements, lttb, merged_points, spread_evenly
 from api.views.view import LastEvent, View
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score
@@ -90,7 +90,7 @@ def history_view(
     bulk = spread_evenly(len(valued), num_points * 3 // 10)
     marks = spread_evenly(len(rest), num_points // 5)
     running = [i for i, trial in enumerate(trials) if trial.state is TrialState.RUNNING]
-    chosen = merged((valued[i] for i in merged(line, bulk)), (rest[i] for i in marks), better, running)
+    chosen = merged_points((valued[i] for i in merged_points(line, bulk)), (rest[i] for i in marks), better, running)
     return HistoryView(
         num_trials=len(trials),
         number=[trials[i].number for i in chosen],
@@ -109,7 +109,7 @@ def front_view(scores: Sequence[Score], objectives: Objectives, num_points: int,
     members = {one.number for one in objectives.front_of(scores)}
     running = [i for i, (one, _) in enumerate(known) if one.state is TrialState.RUNNING]
     kept = [i for i, (one, _) in enumerate(known) if one.number in members]
-    chosen = [known[i] for i in merged(spread_evenly(len(known), num_points), running, kept)]
+    chosen = [known[i] for i in merged_points(spread_evenly(len(known), num_points), running, kept)]
     return FrontView(
         metrics=list(objectives.names),
         directions=[one.direction for one in objectives.each],

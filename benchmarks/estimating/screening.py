@@ -24,7 +24,7 @@ from placement.model import Cluster
 from placement.option import NoPlan
 from placement.planning.answers import ChosenPlan
 from scamp_service.client import bundle_code
-from scamp_service.sizing.estimate import Estimator, devices
+from scamp_service.sizing.estimate import Estimator, equal_devices
 from scamp_service.sizing.screen.screened import Screened, Screening
 from scamp_service.sizing.screen.screening import screen
 from scamp_service.sizing.tracing.trace_pool import TracePool
@@ -124,7 +124,7 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 def measure(case: Space, seconds: float) -> Result:
     """The result of one case, on all cores; nothing stops it, so ``seconds`` is ignored."""
-    cluster, drawn = devices(case.count, case.mib), list(_drawn(case))
+    cluster, drawn = equal_devices(case.count, case.mib), list(_drawn(case))
     with tempfile.TemporaryDirectory() as folder:
 
         def screened() -> tuple[list[Screening], float, float]:

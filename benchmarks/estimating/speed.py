@@ -30,7 +30,7 @@ from scamp_service.sizing.tracing.trace_process import TraceProcess
 from scamp_service.sizing.tracing.traces import Tracer
 from workloads.loading import load_workload
 from workloads.sandbox.recipe import recipe_of
-from workloads.sandbox.server import warm_up
+from workloads.sandbox.server import warm_up_tracing
 
 GPT_1P3B = {"depth": 24, "width": 2048, "heads": 16, "context": 1024, "batch": 8}
 GPT_7B = {"depth": 32, "width": 4096, "heads": 32, "context": 2048, "batch": 8}
@@ -119,7 +119,7 @@ def _trace_new(figure: str) -> list[float]:
     def traced() -> None:
         trace(recipe_of(load_workload("stdlib_gpt", None)(case.params)), case.layout, case.params["batch"])
 
-    warm_up()
+    warm_up_tracing()
     return [_in_fork(traced) for _ in range(NUM_NEW)]
 
 

@@ -39,7 +39,7 @@ from estimators.pipelining.schedules import SCHEDULES
 from estimators.tracing.tracer import trace
 from estimators.work import StepWork
 from placement.pipelining.shared_cores import seconds_on
-from placement.pipelining.simulator import StageCost, simulate
+from placement.pipelining.simulator import StageCost, simulate_step
 from scamp_service.sizing.calibration import DEVICE_KIND
 from workloads.function import FunctionWorkload
 from workloads.loading import BUILT_INS, load_workload
@@ -309,7 +309,7 @@ def _pipeline(plan: Plan, stages: Sequence[StepWork], case: Gang, kind: DeviceKi
         forward, half = time.seconds * FORWARD_SHARE, time.seconds * (1 - FORWARD_SHARE) / 2
         costs.append(StageCost(forward, half, half, 0, output_bytes, 0, update.seconds))
     schedule = SCHEDULES[plan.schedule](plan.pp, plan.num_micro_batches)
-    simulation = simulate(schedule, costs, lambda *message: message_seconds(message[2], *message[:2], links))
+    simulation = simulate_step(schedule, costs, lambda *message: message_seconds(message[2], *message[:2], links))
     return seconds_on(simulation, kind), simulation.bubble_share + simulation.communication_share
 
 

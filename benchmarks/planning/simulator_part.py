@@ -18,7 +18,7 @@ from benchmarks.planning.sleepers import Ranks
 from benchmarks.running.results import Finding
 from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action, PipelineSchedule
 from estimators.pipelining.schedules import SCHEDULES, holders_of
-from placement.pipelining.simulator import StageCost, simulate
+from placement.pipelining.simulator import StageCost, simulate_step
 
 NUM_RANKS, NUM_MICRO_BATCHES, NUM_STEPS = 4, 8, 3
 PASS_SECONDS = 0.08  # of each pass of all stages of a rank: torch adds some tenths of a millisecond
@@ -181,7 +181,7 @@ def measure(case: Case, seconds: float) -> Result:
     except (RuntimeError, TimeoutError):
         _ranks.cache_clear()  # they have ended: others run the next case
         raise
-    simulation = simulate(schedule, stages, lambda *_: latency_seconds)
+    simulation = simulate_step(schedule, stages, lambda *_: latency_seconds)
     return Result(simulation.makespan_seconds, real, simulation.bubble_share, latency_seconds)
 
 

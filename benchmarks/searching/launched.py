@@ -98,7 +98,7 @@ def launched(num_seeds: int) -> Mapping[str, Any]:
 
 def traced() -> Iterator[Quantities]:
     """Predicted quantities of each network, from a trace of it."""
-    from scamp_service.sizing.estimate import Estimator, devices
+    from scamp_service.sizing.estimate import Estimator, equal_devices
     from scamp_service.study.user_code import bundle_code
 
     names = ("width", "depth", "dropout")
@@ -106,7 +106,7 @@ def traced() -> Iterator[Quantities]:
     with tempfile.TemporaryDirectory() as cache_dir, Estimator(WORKLOAD, code, Path(cache_dir)) as estimator:
         for point in itertools.product(*(SPACE[name]["ordinal"] for name in names[:2]), (0.0, 0.2)):
             known = dict(zip(names, point, strict=True))
-            found = estimator.estimate({"lr": 1e-3, "batch": BATCH, **known}, devices(1, 96))
+            found = estimator.estimate({"lr": 1e-3, "batch": BATCH, **known}, equal_devices(1, 96))
             yield {
                 **known,
                 "peak_mib": round(found.choice.prediction.expected_bytes / MIB, 4),  # type: ignore[union-attr]

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from estimators.peaks.envelope import EventLog, Line, highest, live_bytes
+from estimators.peaks.envelope import EventLog, Line, constant_peak, live_bytes
 from estimators.work import Operation, Work
 
 TRACED_BLOCKS = 4
@@ -76,7 +76,7 @@ class Passes:
     @property
     def peak(self) -> Line:
         """Peak bytes of the passes, with their categories."""
-        return highest(self.events, self.categories)
+        return constant_peak(self.events, self.categories)
 
     def held(self, category: str) -> list[int]:
         """Bytes of each buffer of this category that is alive before the passes."""

@@ -1,8 +1,8 @@
 """Peak memory as a function of the micro-batch, from event logs of a few traced ones: exact, in closed form.
 
 With a fixed sequence of operations the size of every allocation is affine in the micro-batch B. So the bytes alive
-after event t are a_t + b_t·B, and the peak is the upper hull of a few lines. ``fit`` refuses logs for which this is not
-true; a ``PeakTable`` of directly traced micro-batches is used for them instead. Nothing is traced here.
+after event t are a_t + b_t·B, and the peak is the upper hull of a few lines. ``fit_envelope`` refuses logs for which
+this is not true; a ``PeakTable`` of directly traced micro-batches is used for them instead. Nothing is traced here.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class PeakTable:
         return any(size == micro_batch + 1 for size, _ in self.points)
 
 
-def highest(log: EventLog, categories: Sequence[str] = ()) -> Line:
+def constant_peak(log: EventLog, categories: Sequence[str] = ()) -> Line:
     """Peak bytes of a log as a line without a slope. ``categories`` has the category of each buffer, by its number."""
     live = live_bytes(log)
     if not len(live):
@@ -161,7 +161,9 @@ def highest(log: EventLog, categories: Sequence[str] = ()) -> Line:
     return Line(0, int(live[event]), tuple((name, 0, size) for name, size in sorted(parts.items())))
 
 
-def fit(logs: Mapping[int, EventLog], floor: Line, one_sample: Line, categories: Sequence[str] = ()) -> Envelope | None:
+def fit_envelope(
+    logs: Mapping[int, EventLog], floor: Line, one_sample: Line, categories: Sequence[str] = ()
+) -> Envelope | None:
     """The envelope of logs traced at micro-batches of 2 and more; None if they are not affine.
 
     Each log begins with the buffers that are alive before. ``floor`` is a peak outside of the logs that is the same for

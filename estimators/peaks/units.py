@@ -91,10 +91,10 @@ def units_of(
         outlines = [Outline("model", sum(outline.num_params for outline in outlines))]
         few, many = ([_cost_of_all(seen)] for seen in (low, high))
     both = zip(outlines, few, many, strict=True)
-    return merged(unit_of(outline, less, more, low.samples, high.samples) for outline, less, more in both)
+    return merged_units(unit_of(outline, less, more, low.samples, high.samples) for outline, less, more in both)
 
 
-def merged(units: Iterable[Unit]) -> tuple[Unit, ...]:
+def merged_units(units: Iterable[Unit]) -> tuple[Unit, ...]:
     """The units, with equal neighbours as one ``Unit``, whose name is that of the first."""
     found: list[Unit] = []
     for unit in units:

@@ -1,9 +1,9 @@
 """Predicts the memory of all architectures of one blueprint from a few examples: exactly, in microseconds.
 
 The candidates of one study run the same operations on different sizes. So their logs agree event by event, and each
-size follows from those of the architecture by a formula (``scaling.formula``). ``fit`` finds the formulas, or says why
-it cannot; ``Blueprint.costs`` then gives the lines of any candidate between the smallest and the largest examples. A
-few blocks are enough for any depth (``estimators.peaks.depth``). Nothing is traced here.
+size follows from those of the architecture by a formula (``scaling.formula``). ``fit_blueprint`` finds the formulas, or
+says why it cannot; ``Blueprint.costs`` then gives the lines of any candidate between the smallest and the largest
+examples. A few blocks are enough for any depth (``estimators.peaks.depth``). Nothing is traced here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from estimators.scaling.model_formulas import ModelFormulas, fit_model
 from estimators.scaling.moments import (
     LEAST_DEPTH,
     Moments,
-    highest,
     joined,
     moments_of,
     of_update,
     of_whole,
-    states_of,
+    optimizer_states,
+    undominated,
 )
 from estimators.work import Work
 
@@ -209,7 +209,7 @@ class Blueprint:
         return parts
 
 
-def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
+def fit_blueprint(points: Points, examples: Sequence[Example]) -> Blueprint:
     """The blueprint of the examples at ``points``; each point is an architecture with its ranks and its micro-batch.
 
     Raises ``NoBlueprint`` if the events do not align, or if a size follows no formula.
@@ -235,7 +235,7 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
     num_updates = len(examples[0].updates)
     updates, updates_of_more = others[:num_updates], others[num_updates : 2 * num_updates]
     num = len(classes)
-    states = states_of(updates[-1], updates_of_more[-1], num)
+    states = optimizer_states(updates[-1], updates_of_more[-1], num)
     moments_in = of_whole if is_whole else moments_of
     during, after = moments_in(passes, num)
     single, after_single = moments_in(others[-1], num) if has_single else (None, after)
@@ -245,9 +245,9 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
     return Blueprint(
         sizes=sizes,
         depth=depth,
-        passes=highest(during.plus(states)),
-        single=highest(single.plus(states)) if single is not None else None,
-        updates=highest(joined(pairs).plus(left)),
+        passes=undominated(during.plus(states)),
+        single=undominated(single.plus(states)) if single is not None else None,
+        updates=undominated(joined(pairs).plus(left)),
         ends=(after.plus(states), after_single.plus(states)),
         lowest={name: int(points[name].min()) for name in bounded},
         highest={name: int(points[name].max()) for name in bounded},

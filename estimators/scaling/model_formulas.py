@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from estimators.model import Divisions
 from estimators.peaks.depth import TRACED_BLOCKS, Passes, Segment, homes_of, segments_of
-from estimators.peaks.units import Cost, Outline, Unit, merged, places_of, run_in_order, unit_of, work_of_passes
+from estimators.peaks.units import Cost, Outline, Unit, merged_units, places_of, run_in_order, unit_of, work_of_passes
 from estimators.scaling.example import Example, ModelFacts, NoBlueprint
 from estimators.scaling.formula import SAMPLES, Factor, Formula, Points, Solver, Whole
 from estimators.work import AMOUNTS, MAPPED_BYTES, OP_KINDS, Operation, StepWork, Work
@@ -122,7 +122,7 @@ class ModelFormulas:
             counts[2:4] = [int(depth) - 2, 0]
         outlines = self._outlines(values, int(depth))
         pairs = zip(outlines, self._costs(low, place), self._costs(high, place), counts, strict=True)
-        units = merged(
+        units = merged_units(
             replace(unit_of(outline, few, many, _LOW, int(largest)), count=count)
             for outline, few, many, count in pairs
             if count

@@ -108,7 +108,7 @@ def of_whole(passes: Passes, num: int) -> tuple[Moments, Moments]:
     return everything, Moments(everything.base[-1:], everything.per_block[-1:], (False,))
 
 
-def states_of(few: Passes, more: Passes, num: int) -> Moments:
+def optimizer_states(few: Passes, more: Passes, num: int) -> Moments:
     """The optimizer's states as one moment, from updates of ``TRACED_BLOCKS`` blocks and of one more."""
 
     def row(update: Passes) -> Rows:
@@ -139,7 +139,7 @@ def joined(moments: Sequence[Moments]) -> Moments:
     )
 
 
-def highest(moments: Moments) -> Moments:
+def undominated(moments: Moments) -> Moments:
     """The moments without those that never need more than another one, whatever the sizes and the depth.
 
     Moments of inner blocks are compared only with each other. An architecture without inner blocks does not have them,

@@ -66,7 +66,7 @@ _OF_NAMESPACE = {"c10d": _FILLS, "_c10d_functional": _RETURNS, "_dtensor": _RETU
 
 
 @cache
-def kind_of(operation: Any) -> str | None:
+def op_kind_of(operation: Any) -> str | None:
     """One of ``OP_KINDS``; None for collectives (``collective_of``) and for operations that move no data: views, and
     memory that is only allocated."""
     name = operation._overloadpacket.__name__

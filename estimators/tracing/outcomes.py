@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from estimators.tracing.kernels import PRODUCTS
-from estimators.tracing.operations import kind_of, operation_of
+from estimators.tracing.operations import op_kind_of, operation_of
 from estimators.tracing.workspace import Workspace, workspace_of
 from estimators.work import Operation, amounts
 
@@ -124,7 +124,7 @@ class Outcomes:
         device: torch.device | None = None,
     ) -> OperationOutcome:
         """The outcome of an operation that returned ``out``, cached if possible. Meta tensors stand for ``device``."""
-        kind = kind_of(operation)
+        kind = op_kind_of(operation)
         work = operation_of(operation, args, kwargs, out, kind) if kind is not None else None
         done = amounts(work) if work is not None else ()
         workspace = workspace_of(operation, args, kwargs, out)

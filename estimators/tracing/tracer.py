@@ -17,7 +17,7 @@ import torch
 
 from estimators.model import MIB, Divisions, Layout
 from estimators.peaks.depth import Passes, segments_of, stretch
-from estimators.peaks.envelope import Envelope, EventLog, Line, PeakTable, fit
+from estimators.peaks.envelope import Envelope, EventLog, Line, PeakTable, fit_envelope
 from estimators.peaks.step_log import StepLog, log_of
 from estimators.peaks.units import Outline, TracedPasses, Unit, run_in_order, units_of
 from estimators.scaling.example import Example, ModelFacts
@@ -275,7 +275,7 @@ def _curve(steps: _Steps) -> Envelope | None:
         one_sample = max(single.peak, floor.plus("gradients", kept))
     else:
         one_sample = max(of_two.peak, floor)
-    curve = fit({size: one.events for size, one in steps.passes.items()}, floor, one_sample, of_two.categories)
+    curve = fit_envelope({size: one.events for size, one in steps.passes.items()}, floor, one_sample, of_two.categories)
     return curve if curve is not None and steps.first_peak.fixed_bytes <= curve.peak_bytes(2) else None
 
 
@@ -294,7 +294,7 @@ def _evaluation_curve(
     floor = max(seen.first.peak, seen.passes[2].peak)  # the first may also compute what it keeps
     one_sample = max(seen.passes.get(1, seen.passes[2]).peak, floor if seen.kept_bytes else Line(0, 0))
     logs = {size: one.events for size, one in seen.passes.items() if size > 1}
-    curve = fit(logs, floor, one_sample, seen.passes[2].categories)
+    curve = fit_envelope(logs, floor, one_sample, seen.passes[2].categories)
     if curve is not None:
         return curve
     sizes = sorted({1 << power for power in range(1, batch.bit_length())} | {max(batch, 2)})

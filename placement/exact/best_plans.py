@@ -23,7 +23,7 @@ from placement.model import Cluster
 from placement.option import Evidence, Option
 from placement.pipelining.cuts import is_even
 from placement.pipelining.shared_cores import seconds_on
-from placement.pipelining.simulator import MessageSeconds, Simulation, simulate
+from placement.pipelining.simulator import MessageSeconds, Simulation, simulate_step
 from placement.planning.question import Question
 from placement.refinement import Pipeline, PlanStage, Refinement, fullest_of
 
@@ -248,7 +248,7 @@ class _Made:
     def _simulation(self, units: Sequence[StageUnits]) -> Simulation:
         costs = self.ways.stage_costs(self.way, units)
         schedule = SCHEDULES["1f1b"](len(units), self.found.num_micro_batches)
-        return simulate(schedule, costs, self._message_seconds([one.kind for one in units]))
+        return simulate_step(schedule, costs, self._message_seconds([one.kind for one in units]))
 
     def _message_seconds(self, on: Sequence[int]) -> MessageSeconds:
         """Seconds of a message between ranks of two stages, which are on these kinds of devices.

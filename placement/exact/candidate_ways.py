@@ -34,7 +34,7 @@ from placement.pricing.unit_costs import (
     UnitCosts,
     broadcasts,
     gathered_bytes,
-    merged,
+    merged_communication,
 )
 
 MOST_SIZES = 4
@@ -256,7 +256,9 @@ class _OnKind:
         all_again = self._sum(again)
         if self._links is None or not any(hidden.values()):
             return _Exposed(0.0, 0.0, 0.0, hidden, again, 0.0, all_again)
-        everything = merged((one, count * num) for some, count in zip(both, self._counts, strict=True) for one in some)
+        everything = merged_communication(
+            (one, count * num) for some, count in zip(both, self._counts, strict=True) for one in some
+        )
         computing = self._sum({unit: unit.seconds(shape.whole, shape.micro_batch) for unit in units})
         update = self.model.update_seconds / shape.whole.optimizer_shards
         waits = [

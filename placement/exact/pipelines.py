@@ -32,7 +32,7 @@ from placement.option import Evidence, Option
 from placement.pipelining.bounds import least_bytes, least_seconds
 from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, is_even, smallest_cut
 from placement.pipelining.shared_cores import seconds_on
-from placement.pipelining.simulator import StageCost, simulate
+from placement.pipelining.simulator import StageCost, simulate_step
 from placement.planning.question import Question, degrees
 from placement.refinement import Pipeline, Refinement
 
@@ -320,7 +320,7 @@ class _Draft:
         shape = self.shape
         if (schedule := shape.schedule(self.name)) is None:
             return None
-        simulation = simulate(schedule, self.stages, shape.candidate.message_seconds)
+        simulation = simulate_step(schedule, self.stages, shape.candidate.message_seconds)
         trained = self.name if self.name in TRAINED else "1f1b"
         micro_batch = shape.candidate.batch // shape.num_micro_batches
         return Option(

@@ -22,7 +22,7 @@ from placement.exact.shares import Member, Shares, best_shares
 from placement.model import Cluster
 from placement.option import Evidence, NoPlan, Option
 from placement.planning.question import Question, divisors
-from placement.pricing.unit_costs import ModelCosts, merged
+from placement.pricing.unit_costs import ModelCosts, merged_communication
 from placement.refinement import Refinement, UnevenShares
 
 MOST_ROUNDS = 4
@@ -127,7 +127,7 @@ class _Search:
     def _collectives(self, way: Spread, num: int) -> list[Collectives]:
         units = next(iter(self.models.values())).units
         found = [unit.traffic(way, 0, int(unit is units[0])) for unit in units]  # no sizes depend on samples
-        return merged(one for traffic in found for one in traffic.of_step(num, way.recompute))
+        return merged_communication(one for traffic in found for one in traffic.of_step(num, way.recompute))
 
     def _by_kind(self, shares: Shares) -> dict[str, tuple[int, ...]]:
         samples: dict[str, tuple[int, ...]] = {}

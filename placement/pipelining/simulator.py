@@ -133,7 +133,7 @@ class Simulation:
         return seconds / whole if whole else 0.0
 
 
-def simulate(
+def simulate_step(
     schedule: PipelineSchedule, stages: Sequence[StageCost], message_seconds: MessageSeconds = lambda *_: 0.0
 ) -> Simulation:
     """Simulate one step. Raises ``ValueError`` unless there is a cost for each stage of the schedule."""

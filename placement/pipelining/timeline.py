@@ -22,7 +22,7 @@ from estimators.model import Plan
 from estimators.pipelining.passes import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action
 from estimators.pipelining.schedules import SCHEDULES, stages_of
 from placement.pipelining.shared_cores import shared_clock
-from placement.pipelining.simulator import Interval, Simulation, StageCost, simulate
+from placement.pipelining.simulator import Interval, Simulation, StageCost, simulate_step
 
 INSTANT = 1e-9
 """Share of a step within which two times are the same: sums of the same numbers differ by rounding."""
@@ -167,7 +167,7 @@ class PipelineStep:
     def _simulation(self) -> Simulation:
         plan = self.plan
         schedule = SCHEDULES[plan.schedule](plan.pp, plan.num_micro_batches)
-        return simulate(schedule, [stage.cost for stage in self.stages])
+        return simulate_step(schedule, [stage.cost for stage in self.stages])
 
     @cached_property
     def _clock(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

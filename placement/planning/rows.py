@@ -17,7 +17,7 @@ from estimators.model import Layout, Prediction
 from placement.option import Evidence, Option
 from placement.planning.answers import Untraced
 from placement.planning.question import Question, divisors
-from placement.planning.traced_options import TracedOptions, layouts_of, num_shares, plan_of
+from placement.planning.traced_options import TracedOptions, layouts_of, num_shares, cached_plan
 from placement.pricing.pricer import Price
 
 TOLERANCE = 1.3
@@ -167,7 +167,7 @@ class Row:
         """The layouts that may have to be traced, with the first micro-batch."""
         if self.way.pp == 1:
             return layouts_of(self.way)
-        return plan_of(self.tried[0], self._num(self.tried[0]), self.way).layouts
+        return cached_plan(self.tried[0], self._num(self.tried[0]), self.way).layouts
 
     def is_among(self, *layouts: Container[Layout]) -> bool:
         """Whether one of the containers has one of its layouts."""
@@ -202,7 +202,7 @@ class Row:
         extra_bytes = self._extra_bytes(size)
         margin_bytes = self._question.margin.bytes_for(peak_bytes + extra_bytes, self.num_ranks)
         prediction = Prediction(peak_bytes, extra_bytes=extra_bytes, margin_bytes=margin_bytes)
-        plan = plan_of(size, self._num(size), self.way)
+        plan = cached_plan(size, self._num(size), self.way)
         return self._priced(Option(plan, prediction, self.offered_mib, Evidence.UNITS))
 
     def _priced(self, option: Option) -> Option:

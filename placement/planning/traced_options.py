@@ -40,7 +40,7 @@ class TracedOptions:
         extra_bytes = min(map(self._extra.bytes_for, (*layouts_of(way), *layouts_of(replace(way, recompute=True)))))
         # Nothing is divided over more ranks than optimizer states, so this is a lower bound.
         least = predict_states(self._profile, way.optimizer_shards, way.world_size, extra_bytes, self._margin)
-        option = Option(plan_of(1, way.pp, way), least, offered_mib, Evidence.STATES)
+        option = Option(cached_plan(1, way.pp, way), least, offered_mib, Evidence.STATES)
         return None if option.fits else option
 
     def best(self, way: Spread, offered_mib: int) -> Option | Untraced:
@@ -66,7 +66,7 @@ class TracedOptions:
         """The first of these micro-batches with which all stages fit, else the last one."""
         assert sizes, "a pipeline has at least one size to try"
         for size in sizes:
-            plan = plan_of(size, self._batch // num_shares(way) // size, way)
+            plan = cached_plan(size, self._batch // num_shares(way) // size, way)
             if missing := [layout for layout in plan.layouts if layout not in self._profile.curves]:
                 return Untraced(missing[0])
             option = self.option(way, plan.micro_batch, plan.num_micro_batches, offered_mib)
@@ -84,7 +84,7 @@ class TracedOptions:
         known: Evidence = Evidence.TRACED,
     ) -> Option:
         """The option with this micro-batch, whose layouts have been traced."""
-        plan = plan_of(micro_batch, num_micro_batches, way)
+        plan = cached_plan(micro_batch, num_micro_batches, way)
         extra_bytes, evaluation = self._extra.bytes_for(plan.layout, micro_batch), self._extra.evaluation
         plan = with_evaluation_batch(self._profile, plan, extra_bytes, evaluation)
         prediction = predict(self._profile, plan, extra_bytes, self._margin, evaluation)
@@ -129,7 +129,7 @@ def num_shares(way: Spread) -> int:
 
 
 @lru_cache(maxsize=4096)
-def plan_of(micro_batch: int, num_micro_batches: int, way: Spread) -> Plan:
+def cached_plan(micro_batch: int, num_micro_batches: int, way: Spread) -> Plan:
     """A cached plan: a screening builds the same few hundred tens of thousands of times."""
     return Plan(micro_batch, num_micro_batches, **way.values)
 
@@ -138,5 +138,5 @@ def plan_of(micro_batch: int, num_micro_batches: int, way: Spread) -> Plan:
 def layouts_of(way: Spread) -> tuple[Layout, Layout]:
     """The layouts without and with accumulation: the same objects that plans have, which a dictionary finds fastest."""
     if way.pp > 1:
-        return plan_of(1, way.num_stages, way).layout, plan_of(1, way.num_stages, way).layout
-    return plan_of(1, 1, way).layout, plan_of(1, 2, way).layout
+        return cached_plan(1, way.num_stages, way).layout, cached_plan(1, way.num_stages, way).layout
+    return cached_plan(1, 1, way).layout, cached_plan(1, 2, way).layout

@@ -26,7 +26,7 @@ from placement.pricing.unit_costs import (
     ModelCosts,
     UnitCosts,
     broadcasts,
-    merged,
+    merged_communication,
     waited,
 )
 
@@ -72,7 +72,7 @@ class Pricer:
         if peak_bytes is None:
             peak_bytes = self.peak_bytes(way, micro_batch, num_micro_batches)
         computing = self._compute_seconds(way, micro_batch, num_micro_batches)
-        collectives = merged(self._collectives(way, micro_batch, num_micro_batches))
+        collectives = merged_communication(self._collectives(way, micro_batch, num_micro_batches))
         time = gang_time(self._kind, self._links, way, computing, collectives, num_micro_batches)
         return Price(time.seconds, time.exposed_seconds, round(peak_bytes))
 

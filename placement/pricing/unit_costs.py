@@ -306,7 +306,7 @@ def broadcasts(way: Spread, units: Mapping[UnitCosts, int]) -> Iterator[Collecti
         yield waited("broadcast", "dp_replicate", way.dp_replicate, everything / way.dp_replicate)
 
 
-def merged(collectives: Iterable[tuple[Collectives, float]]) -> list[Collectives]:
+def merged_communication(collectives: Iterable[tuple[Collectives, float]]) -> list[Collectives]:
     """One entry for each kind, dimension and whether they overlap, as in a trace; each comes with how often it runs."""
     sums: dict[tuple[str, str, bool], tuple[float, float]] = {}
     for one, factor in collectives:

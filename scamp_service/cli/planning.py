@@ -66,7 +66,7 @@ def plan(
     from scamp_service.cli.first_answer import answer_first, say
     from scamp_service.cli.plan_json import comparison_json
     from scamp_service.cli.tables.estimate import headline
-    from scamp_service.cli.tables.plan import as_table, footnotes, picture, reason, shortage
+    from scamp_service.cli.tables.plan import as_table, footnotes, picture, reason, shortage_lines
     from scamp_service.sizing.cluster_file import read_cluster
     from scamp_service.sizing.comparison import compare
     from scamp_service.sizing.estimate import Estimator, target
@@ -93,7 +93,7 @@ def plan(
         return
     out.print(headline(found.estimate), style="bold", soft_wrap=True)
     out.print(as_table(found), "")
-    for lines in (shortage(found), reason(found), picture(found)):
+    for lines in (shortage_lines(found), reason(found), picture(found)):
         if text := list(lines):
             out.print(*text, "", sep="\n", soft_wrap=True, markup=False)
     for line in footnotes(found):

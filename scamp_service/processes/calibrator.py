@@ -16,7 +16,7 @@ from pathlib import Path
 
 from scamp_service.control.self_calibration import LONGEST_SECONDS, Act, CalibrationState, next_act
 from scamp_service.errors import InvalidInput
-from scamp_service.processes.supervise import die_with_parent
+from scamp_service.processes.supervise import end_with_parent
 from scamp_service.sizing.calibration import Measurement, calibrated, lock_machine, quick_measurement
 
 log = logging.getLogger("scamp.calibration")
@@ -126,5 +126,5 @@ def is_quiet() -> bool:
 
 
 def _in_the_background() -> None:
-    die_with_parent()
+    end_with_parent()
     os.nice(LOWEST_PRIORITY)

@@ -39,10 +39,10 @@ from scamp_service.processes.supervise import lock_data_dir, ray_address_file, t
 from scamp_service.processes.sweeper import Remover, Sweeper
 from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.settings import Settings
-from scamp_service.sizing.calibration import kind_of, speed_words
+from scamp_service.sizing.calibration import device_kind_of, speed_words
 from scamp_service.sizing.proxies import ProxyValues
 from scamp_service.sizing.sizer import Planner, ProcessSizer
-from scamp_service.store.database import expect_shared
+from scamp_service.store.database import expect_shared_database
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
@@ -100,7 +100,7 @@ def run_study(
     cannot be reached or the local one dies.
     """
     check_account(settings)
-    expect_shared(settings.url)
+    expect_shared_database(settings.url)
     _expect_listener(settings.ray_address)
     with ExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))
@@ -209,7 +209,7 @@ def controlling(
             store,
             settings.data_dir / "profiles",
             planner=planner,
-            kind_of=partial(kind_of, settings.data_dir),
+            kind_of=partial(device_kind_of, settings.data_dir),
             has_news=news.tell,
         )
         stack.callback(sizer.close)
@@ -320,7 +320,7 @@ class _Leader:
         cluster = self._executor.cluster()
         if not cluster.devices:
             return ""
-        if words := speed_words(kind_of(self._data_dir, cluster)):
+        if words := speed_words(device_kind_of(self._data_dir, cluster)):
             return words
         if self._calibrator is None or cluster.has_gpus:
             return "not known; “scamp calibrate” on such a machine measures it"

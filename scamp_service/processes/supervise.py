@@ -30,7 +30,7 @@ from scamp_service.files import keep_private, trouble_with
 from scamp_service.processes.addresses import LOOPBACK, running_server, take_port, url_of, write_server_file
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
-from scamp_service.store.database import expect_shared
+from scamp_service.store.database import expect_shared_database
 from scamp_service.temporary import remove_forgotten
 
 log = logging.getLogger("scamp.serve")
@@ -76,7 +76,7 @@ class Service:
                 "or listen on 127.0.0.1"
             )
         check_account(settings)
-        expect_shared(settings.url)
+        expect_shared_database(settings.url)
         self._lock = lock_data_dir(settings.data_dir)
         keep_private(settings)
         remove_forgotten()
@@ -198,7 +198,7 @@ class Service:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
+                preexec_fn=end_with_parent,
             )
 
     def _end(self, name: str, seconds: float = STOP_SECONDS) -> None:
@@ -316,7 +316,7 @@ def ray_address_file(data_dir: Path) -> Path:
     return data_dir / "ray-address"
 
 
-def die_with_parent() -> None:
+def end_with_parent() -> None:
     """Ask Linux to end this child when its parent dies, for any reason.
 
     Linux looks at the thread that started the child, not at the process: see ``PR_SET_PDEATHSIG`` in prctl(2).

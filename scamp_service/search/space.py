@@ -16,7 +16,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from scamp_service.search.draws import drawn
 from scamp_service.study.spaces.points import Points
-from scamp_service.study.spaces.slots import Slot, completed, flat, nested, slots_of
+from scamp_service.study.spaces.slots import Slot, existing_values, flat, nested, slots_of
 from scamp_service.study.spaces.space import Categorical, Dimension, Ordinal, Range
 from scamp_service.study.values import Params
 
@@ -51,7 +51,7 @@ class Space:
             value = axis.decode(suggest(slot.name, axis.distribution))
             return known.get(slot.name, value)
 
-        return self.nested(completed(self._slots, value_of))
+        return self.nested(existing_values(self._slots, value_of))
 
     @property
     def slots(self) -> Sequence[Slot]:

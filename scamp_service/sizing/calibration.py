@@ -182,7 +182,7 @@ def calibrated(data_dir: Path, name: str = CPU) -> DeviceKind | None:
         return None
 
 
-def kind_of(data_dir: Path, cluster: Cluster) -> DeviceKind | None:
+def device_kind_of(data_dir: Path, cluster: Cluster) -> DeviceKind | None:
     """Device kind of a cluster's first device, as measured or as the catalogue has it; None if neither knows it."""
     if not cluster.has_gpus:
         return calibrated(data_dir)

@@ -72,7 +72,9 @@ def target(
     if device is None:
         unnamed = any_size and "device_mib" not in settings.model_fields_set
         default_mib = ANY_MIB if unnamed else settings.device_mib
-        cluster = devices(settings.virtual_devices if count is None else count, default_mib if mib is None else mib)
+        cluster = equal_devices(
+            settings.virtual_devices if count is None else count, default_mib if mib is None else mib
+        )
         return cluster, calibrated(settings.data_dir)
     if device.strip().lower() == CPU:
         raise InvalidInput(f"{device!r} is not a GPU: leave --device out for virtual devices")
@@ -85,7 +87,7 @@ def target(
     offered_mib = usable_mib(int(kind.memory.total.value) // MIB, settings.max_gangs_per_device)
     if mib is not None and mib > offered_mib:
         raise InvalidInput(f"a device of kind {kind.name} offers at most {offered_mib} MiB, not {mib}")
-    return devices(1 if count is None else count, mib or offered_mib, kind.name), kind
+    return equal_devices(1 if count is None else count, mib or offered_mib, kind.name), kind
 
 
 class Estimator:
@@ -248,7 +250,7 @@ def _with_choice(options: Sequence[Option], choice: ChosenPlan | NoPlan, cluster
     return [*options, Option(choice.plan, choice.prediction, offered_mib)]
 
 
-def devices(count: int, mib: int, kind: str = VIRTUAL_KIND) -> Cluster:
+def equal_devices(count: int, mib: int, kind: str = VIRTUAL_KIND) -> Cluster:
     """Cluster of ``count`` equal devices on one node. Raises ``InvalidInput``."""
     if count < 1 or mib < 1:
         raise InvalidInput(f"there must be at least one device of at least 1 MiB, got {count} of {mib} MiB")

@@ -19,7 +19,7 @@ from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
 from scamp_service.sizing.user_workload import IMPORT_SECONDS, ask_workload, cannot_be_used
 from scamp_service.study.one_shot import SUPERNET
 from scamp_service.study.spaces.constraints import ParameterConstraints
-from scamp_service.study.spaces.slots import Slot, completed, nested, slots_of
+from scamp_service.study.spaces.slots import Slot, existing_values, nested, slots_of
 from scamp_service.study.spaces.space import ends
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import check_code
@@ -115,7 +115,7 @@ def candidates_to_try(spec: StudySpec) -> list[Params]:
             values = ends(slot.dimension)
             return values[number % len(values)]
 
-        return {**spec.fixed, **nested(slots, completed(slots, value_of), names)}
+        return {**spec.fixed, **nested(slots, existing_values(slots, value_of), names)}
 
     supernet = [{**spec.fixed, SUPERNET: True}] if spec.search.one_shot is not None else []
     found = [candidate(number) for number in range(min(MOST_CANDIDATES, _num_values(spec)))]

@@ -299,7 +299,7 @@ def _parse(url: str) -> sa.URL:
     return parsed
 
 
-def expect_shared(url: str) -> None:
+def expect_shared_database(url: str) -> None:
     """Raise ``InvalidInput`` unless processes with any working directory can share the database of this URL."""
     parsed = _parse(url)
     file = _file(parsed)

@@ -26,7 +26,7 @@ from scamp_service.store.options import option_of
 from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score, attempt_of, trial_of
 from scamp_service.store.table.choice import TrialFilter, objective_quantities
 from scamp_service.store.table.order import VALUES, SortOrder, order_of, sorted_numbers
-from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds, states_of
+from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds, num_trials_by_state
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 from workloads.training.checkpoints.name import CheckpointName
@@ -64,7 +64,7 @@ class Reads:
 
     def trial_counts(self, study_id: int) -> dict[TrialState, int]:
         """Number of trials by state; absent states are left out."""
-        return states_of(self.tallies(study_id))
+        return num_trials_by_state(self.tallies(study_id))
 
     def tallies(self, study_id: int) -> dict[str, float]:
         """The numbers that are kept about the study's trials: see ``tallies.Counted``. Zeros may be left out."""

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from scamp_service.store import queries as sql
 from scamp_service.store import schema
 from scamp_service.store.rows import attempt_of, select_trials, trial_of
-from scamp_service.store.tallies import count, measure
+from scamp_service.store.tallies import measure_trial, tally_study
 
 
 def recount(connection: sa.Connection) -> None:
@@ -18,10 +18,10 @@ def recount(connection: sa.Connection) -> None:
     for study_id in connection.execute(sa.select(schema.studies.c.id)).scalars().all():
         rows = connection.execute(select_trials().where(schema.trials.c.study_id == study_id)).all()
         attempts = [attempt_of(row) for row in connection.execute(sql.STUDY_ATTEMPTS, {"study_id": study_id}).all()]
-        counted = count(map(trial_of, rows), attempts)
+        counted = tally_study(map(trial_of, rows), attempts)
         tallies = [{"study_id": study_id, "name": name, "num": num} for name, num in counted.tallies.items()]
         measured = [
-            {"trial_id": trial_id, "study_id": study_id, **asdict(measure(own))}
+            {"trial_id": trial_id, "study_id": study_id, **asdict(measure_trial(own))}
             for trial_id, own in groupby(attempts, key=lambda attempt: attempt.trial_id)
         ]
         for table, values in ((schema.tallies, tallies), (schema.measured, measured)):

@@ -1,7 +1,8 @@
 """The numbers that the store keeps about each study, so that nobody has to read all its trials to know them.
 
-Every transaction that changes a trial or an attempt also changes them. ``count`` computes the same numbers from all the
-rows: for databases of older versions, and to prove that the kept ones are right. Pure; ``store`` writes the numbers.
+Every transaction that changes a trial or an attempt also changes them. ``tally_study`` computes the same numbers from
+all the rows: for databases of older versions, and to prove that the kept ones are right. Pure; ``store`` writes the
+numbers.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Counted:
     @property
     def states(self) -> dict[TrialState, int]:
         """Number of trials by state; absent states are left out."""
-        return states_of(self.tallies)
+        return num_trials_by_state(self.tallies)
 
     @property
     def families(self) -> list[str]:
@@ -99,7 +100,7 @@ class Counts(Protocol):
     def origin(self) -> Origin: ...
 
 
-def states_of(tallies: Mapping[str, float]) -> dict[TrialState, int]:
+def num_trials_by_state(tallies: Mapping[str, float]) -> dict[TrialState, int]:
     """Number of trials by state; absent states are left out."""
     own = own_states(tallies)
     both = {state: own.get(state, 0) + int(tallies.get(EXTERNAL + state, 0)) for state in TrialState}
@@ -139,7 +140,7 @@ def device_seconds(attempt: Any, now: float) -> float:
     return float(len(attempt.devices) * (ended - attempt.created_at))
 
 
-def measure(attempts: Iterable[Attempt]) -> Measurements:
+def measure_trial(attempts: Iterable[Attempt]) -> Measurements:
     """Collects the measurements of one trial. ``attempts`` are its attempts by number."""
     peak = step = None
     excesses: list[float] = []
@@ -153,7 +154,7 @@ def measure(attempts: Iterable[Attempt]) -> Measurements:
     return Measurements(peak, step, len(excesses), max(excesses, default=None))
 
 
-def count(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted:
+def tally_study(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted:
     """The numbers of one study, from all its trials and attempts, which are by trial and attempt."""
     by_trial: dict[int, list[Attempt]] = {}
     for attempt in attempts:
@@ -165,7 +166,7 @@ def count(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted:
     tallies += Counter(f"{RANKS}{own[-1].plan.world_size}" for own in by_trial.values())
     ended = sum(device_seconds(attempt, 0.0) for attempt in every if attempt.ended_at is not None)
     kept = {**tallies, DEVICE_SECONDS: ended, COLOCATED: float(most_at_once(every, math.inf))}
-    measured = [measure(own) for own in by_trial.values()]
+    measured = [measure_trial(own) for own in by_trial.values()]
     return Counted(
         {name: num for name, num in kept.items() if num},
         spread(one.peak_error_pct for one in measured),

@@ -25,7 +25,7 @@ from scamp_service.study.predicted import PredictedBounds
 from scamp_service.study.sampler_options import EvolutionOptions, Populated, Sampler, TpeOptions
 from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.points import Points
-from scamp_service.study.spaces.slots import Slot, completed, flat, nested, slots_of
+from scamp_service.study.spaces.slots import Slot, existing_values, flat, nested, slots_of
 from scamp_service.study.spaces.space import Dimension, Range, Repeat, ends
 from scamp_service.study.starts import start_complaints
 from scamp_service.study.stopping import (
@@ -365,7 +365,7 @@ class StudySpec(Strict):
         if not constraints:
             return
         for end in (0, -1):  # two candidates, to see that the expressions suit the types of the parameters
-            values = completed(slots, lambda slot, end=end: ends(slot.dimension)[end])  # type: ignore[misc]
+            values = existing_values(slots, lambda slot, end=end: ends(slot.dimension)[end])  # type: ignore[misc]
             try:
                 constraints.check({**self.fixed, **nested(slots, values, list(self.space))})
             except ValueError as error:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.thinning import improvements, lttb, merged, spread_evenly
+from api.thinning import improvements, lttb, merged_points, spread_evenly
 from scamp_service.study.objective import Objective
 
 VALUES = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=300)
@@ -71,4 +71,4 @@ def test_improvements_are_better_than_all_before(values: list[float | None], max
 
 
 def test_merged_indices_ascend_and_occur_once() -> None:
-    assert merged([3, 1], np.array([1, 2])) == [1, 2, 3]
+    assert merged_points([3, 1], np.array([1, 2])) == [1, 2, 3]

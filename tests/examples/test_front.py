@@ -12,7 +12,7 @@ from estimators.model import MIB
 from placement.planning.answers import ChosenPlan
 from scamp_service.lifecycle import TrialState
 from scamp_service.search.proposals import Search
-from scamp_service.sizing.estimate import Estimator, devices
+from scamp_service.sizing.estimate import Estimator, equal_devices
 from scamp_service.study.parse import parse_study
 from scamp_service.study.user_code import bundle_code
 from scamp_service.study.values import Params
@@ -43,7 +43,7 @@ def test_the_example_finds_a_front_of_accuracy_and_predicted_memory(tmp_path: Pa
     with Estimator(SPEC.workload, bundle_code(STUDY, SPEC.workload), tmp_path) as estimator:
         for number in range(NUM_TRIALS):
             (params,) = search.propose(trials, number, 1)
-            plan = estimator.plan(params, devices(4, 96))
+            plan = estimator.plan(params, equal_devices(4, 96))
             assert isinstance(plan, ChosenPlan)
             trial = Trial(number, params, quantities={"peak_mib": plan.prediction.expected_bytes / MIB})
             if SPEC.predicted.why_not(trial.quantities):

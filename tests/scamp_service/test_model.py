@@ -31,9 +31,9 @@ def test_a_peak_is_compared_with_what_ran_out_of_memory() -> None:
     known = replace(attempt(extra_bytes=5 * MIB, bias_bytes=2 * MIB).prediction, evaluation_bytes=30 * MIB)
     begun = attempt(prediction=known)
     of_step = (20 - 5 + 2) * MIB
-    assert [replace(begun, phase=phase).expected_bytes for phase in ("", AttemptPhase.STEP, AttemptPhase.EVALUATION)] == [
-        of_step, of_step, 30 * MIB
-    ]  # fmt: skip
+    phases = "", AttemptPhase.STEP, AttemptPhase.EVALUATION
+    expected = [replace(begun, phase=phase).expected_bytes for phase in phases]
+    assert expected == [of_step, of_step, 30 * MIB]
     unknown = replace(begun, prediction=replace(known, evaluation_bytes=0), phase=AttemptPhase.EVALUATION)
     assert unknown.expected_bytes == of_step, "an evaluation's peak that is not known"
 

@@ -9,7 +9,7 @@ import pytest
 from placement.packing.projects import Project
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
-from scamp_service.store.database import expect_shared
+from scamp_service.store.database import expect_shared_database
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_folders_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///scamp.db", "mysql://a:secret@h/b", "no"])
 def test_a_database_that_processes_cannot_share_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="write sqlite:///") as wrong:
-        expect_shared(url)
+        expect_shared_database(url)
     assert "secret" not in str(wrong.value)
 
 
 @pytest.mark.parametrize("url", ["sqlite:////data/scamp.db", "postgresql://host/scamp"])
 def test_a_database_that_processes_can_share_is_accepted(url: str) -> None:
-    expect_shared(url)
+    expect_shared_database(url)
 
 
 def test_projects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,7 +261,7 @@ def _warm_up(folder: Path) -> None:
     if os.fork() == 0:
         fork.die_with_parent()
         listeners["plain"].close()
-        server.warm_up()
+        server.warm_up_tracing()
         _serve("traced", listeners["traced"])
     listeners["traced"].close()
     _serve("plain", listeners["plain"])

@@ -16,13 +16,13 @@ from workloads import refusals
 from workloads.refusals import (
     WorkloadError,
     WrongResult,
+    deepest_lines,
     expect,
     expect_counts,
     expect_loss,
     expect_model,
     expect_no_scaler,
     explain,
-    places,
 )
 
 
@@ -111,8 +111,8 @@ def test_a_library_that_the_users_line_called_is_named_too(tmp_path: Path, monke
 
 def test_lines_of_scamp_torch_and_python_are_never_shown(tmp_path: Path) -> None:
     ours = [(str(Path(refusals.__file__)), 1), (torch.__file__, 1), (pytest.__file__, 2), ("<string>", 1)]
-    assert places(ours[:2] + ours[3:], tmp_path) == []
-    assert places([(str(tmp_path / "net.py"), 7), *ours[:2]], tmp_path) == ["net.py, line 7"]
+    assert deepest_lines(ours[:2] + ours[3:], tmp_path) == []
+    assert deepest_lines([(str(tmp_path / "net.py"), 7), *ours[:2]], tmp_path) == ["net.py, line 7"]
 
 
 def test_files_of_the_user_are_named_without_the_folder_that_scamp_has_made(tmp_path: Path) -> None:

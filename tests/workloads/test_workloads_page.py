@@ -23,9 +23,8 @@ PAGES = Path(__file__).parents[2] / "docs"
 def options(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         inner = field.annotation
-        if (
-            isinstance(inner, type) and issubclass(inner, BaseModel) and inner is not PredictedBounds
-        ):  # it has its own page
+        is_part = isinstance(inner, type) and issubclass(inner, BaseModel)
+        if is_part and inner is not PredictedBounds:  # which has its own page
             yield from options(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"

@@ -96,11 +96,11 @@ def measure_host(source: str, rounds: int, sizes: Sequence[int] = SIZES) -> OnHo
     Three ``rounds`` of all sizes take about 20 seconds, one of ``QUICK_SIZES`` 4.
     """
     cores = num_cores()
-    measured = measure(max(2, min(MOST_RANKS, 2 * cores)), rounds, sizes)
-    return fitted(measured, cores, f"{source}, rounds {measured.apart:.0%} apart" if rounds > 1 else source)
+    measured = measure_links(max(2, min(MOST_RANKS, 2 * cores)), rounds, sizes)
+    return fitted_links(measured, cores, f"{source}, rounds {measured.apart:.0%} apart" if rounds > 1 else source)
 
 
-def measure(num_ranks: int, rounds: int, sizes: Sequence[int] = SIZES) -> LinkMeasurement:
+def measure_links(num_ranks: int, rounds: int, sizes: Sequence[int] = SIZES) -> LinkMeasurement:
     """The measurement of ``num_ranks`` ranks. Raises ``RuntimeError`` if one fails, or takes too long.
 
     Ranks are forked, which saves each the seconds to import torch. So nothing may have used torch's threads before.
@@ -148,7 +148,7 @@ def _run_fork(sender: Connection, store: str, rank: int, num_ranks: int, rounds:
         sender.send(measured)
 
 
-def fitted(measured: LinkMeasurement, num_cores: int, source: str) -> OnHost:
+def fitted_links(measured: LinkMeasurement, num_cores: int, source: str) -> OnHost:
     """The figures fitted to the samples; relative errors count, so small messages fit as well as large ones.
 
     Ranks that share cores slow each other while they communicate too, so samples of more ranks than cores count

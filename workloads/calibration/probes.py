@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from estimators.tracing.operations import kind_of, operation_of
+from estimators.tracing.operations import op_kind_of, operation_of
 from estimators.work import Work, WorkCounter, amounts
 from workloads.models.transformer import Block
 
@@ -168,7 +168,7 @@ class _Timed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.samples: list[tuple[str, Sample]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kind, named = kind_of(func), kwargs or {}
+        kind, named = op_kind_of(func), kwargs or {}
         if kind is None:
             return func(*args, **named)
         seconds, out = self._clock.sample(lambda: func(*args, **named))

@@ -151,7 +151,7 @@ def _computing(model: Chain, precision: Context) -> Iterator[None]:
         model.forward = forward  # type: ignore[method-assign]
 
 
-def evaluate(workload: Workload, model: Chain, batch: Batch, precision: Context = nullcontext) -> Any:
+def evaluate_pipeline(workload: Workload, model: Chain, batch: Batch, precision: Context = nullcontext) -> Any:
     """The result of the workload's ``evaluate`` on the last stage; an empty dictionary on others.
 
     It must call the model exactly once.

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from workloads.refusals import Stopped, places
+from workloads.refusals import Stopped, deepest_lines
 from workloads.sandbox.answers import MEMORY_BYTES, answer, error_answer
 from workloads.sandbox.libraries import imported_since
 
@@ -55,7 +55,7 @@ def in_fork(request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]]) -
         return result
     if ended is not None and ended.si_code == os.CLD_KILLED and ended.si_status == signal.SIGKILL:
         return error_answer("host", "the process that traces the model was killed by SIGKILL")  # as by the OOM killer
-    where = places(_stack(output), Path(request["code_dir"]) if request["code_dir"] else None)
+    where = deepest_lines(_stack(output), Path(request["code_dir"]) if request["code_dir"] else None)
     return error_answer("workload", "\n".join([*where, *_reason(ended, request["seconds"])]))
 
 

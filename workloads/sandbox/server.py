@@ -39,7 +39,7 @@ def _serve() -> None:
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    warm_up()
+    warm_up_tracing()
     _write(answers, {"ready": True})
     for line in requests:
         request = json.loads(line)
@@ -58,7 +58,7 @@ def _write(stream: IO[bytes], message: Mapping[str, Any]) -> None:
     stream.flush()
 
 
-def warm_up() -> None:
+def warm_up_tracing() -> None:
     """Trace a small model, so that torch's lazy imports are done before any fork."""
     torch.set_num_threads(1)
     trace(recipe_of(_WarmUp({})), Layout(), 4)

@@ -20,6 +20,6 @@ def listen(host: str, world_size: int) -> tuple[TCPStore, tuple[str, int]]:
     return store, (host, port)
 
 
-def connect(address: tuple[str, int], world_size: int) -> TCPStore:
+def connect_to_store(address: tuple[str, int], world_size: int) -> TCPStore:
     """The gang's store, for the other ranks. Raises ``torch.distributed.DistError`` if no store listens there."""
     return TCPStore(*address, world_size, False, timeout=TIMEOUT)

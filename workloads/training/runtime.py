@@ -36,7 +36,7 @@ from workloads.refusals import WorkloadError
 from workloads.seeds import DATA_SEED, seed_everything
 from workloads.training.building import build_model
 from workloads.training.checkpoints import checkpoint
-from workloads.training.checkpoints.folders import expect_shared
+from workloads.training.checkpoints.folders import expect_shared_folder
 from workloads.training.checkpoints.intact import newest_intact
 from workloads.training.checkpoints.name import CheckpointName, Donor, trial_folder
 from workloads.training.data.expect import expect_data, expect_order
@@ -264,7 +264,7 @@ def _train(
     warm_up(device, mesh)
     feed.open()
     if mesh is not None:
-        expect_shared(trial_folder(job.checkpoint_root, job.trial_id))
+        expect_shared_folder(trial_folder(job.checkpoint_root, job.trial_id))
     if job.code_dir is not None:
         import_early(type(workload))
     baseline = budget.baseline(device)

@@ -125,7 +125,7 @@ def _evaluated(workload: Workload, model: nn.Module, batch: Batch) -> Any:
         if isinstance(model, Chain) and model.place is not None:
             from workloads.parallel import pipeline
 
-            evaluated = pipeline.evaluate(workload, model, batch, partial(autocast, workload, model))
+            evaluated = pipeline.evaluate_pipeline(workload, model, batch, partial(autocast, workload, model))
         else:
             with autocast(workload, model):
                 evaluated = workload.evaluate(model, batch)

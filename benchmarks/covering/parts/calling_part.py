@@ -14,7 +14,7 @@ from placement.model import Cluster
 from placement.option import NoPlan, Option
 from placement.planning.answers import ChosenPlan
 from scamp_service.sizing.candidates import candidates_of
-from scamp_service.sizing.estimate import Estimator, devices
+from scamp_service.sizing.estimate import Estimator, equal_devices
 from scamp_service.sizing.estimated import ANY_MIB
 
 FOLDER = Path(__file__).parents[2] / "curves" / "calling"
@@ -91,13 +91,13 @@ def measure(case: Called, seconds: float) -> Result:
     refused = worse = 0
     with tempfile.TemporaryDirectory() as cache:
         with Estimator(wanted.workload, wanted.code, Path(cache)) as estimator:
-            everything = estimator.estimate(params, devices(NUM_DEVICES, ANY_MIB))
+            everything = estimator.estimate(params, equal_devices(NUM_DEVICES, ANY_MIB))
             needs = [option.prediction.reserved_mib for option in everything.options]
             least, alone = min(needs), needs[0]
             sizes = [round(least + share * (alone - least)) for share in SHARES]
             sizes += [round(least * share) for share in TOO_SMALL]
             for mib in sorted(set(sizes)):
-                answers, rows = _asked(estimator, params, devices(NUM_DEVICES, mib))
+                answers, rows = _asked(estimator, params, equal_devices(NUM_DEVICES, mib))
                 fits = any(row.fits for row in rows)
                 for answer in answers:
                     if isinstance(answer, ChosenPlan):

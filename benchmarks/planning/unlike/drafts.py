@@ -36,7 +36,7 @@ from estimators.devices.communication import Group, collective_seconds
 from estimators.pipelining.passes import BACKWARD, FORWARD, Action, PipelineSchedule
 from estimators.pipelining.schedules import SCHEDULES, holders_of, one_f_one_b
 from placement.exact.ways import Amounts
-from placement.pipelining.simulator import Simulation, StageCost, simulate
+from placement.pipelining.simulator import Simulation, StageCost, simulate_step
 
 CAPACITY_BYTES = capacity_bytes(KIND)
 
@@ -118,7 +118,7 @@ class Draft:
         schedule = schedule_of(self.schedule, self.num_ranks, self.num_micro_batches, self.model.num_forwards)
         if schedule is None:
             return None
-        simulation = simulate(schedule, list(self._stages()), self._message_seconds)
+        simulation = simulate_step(schedule, list(self._stages()), self._message_seconds)
         ends = np.cumsum(self.cut)
         working = [max(self.rows.working[end - num : end]) for num, end in zip(self.cut, ends, strict=True)]
         peaks = [

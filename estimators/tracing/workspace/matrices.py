@@ -42,7 +42,7 @@ def scratch_bytes(first: Tensor, second: Tensor, dtype: torch.dtype) -> int:
     is_known = first.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     if is_known and onednn.is_available() and rows * columns * depth > _FEWEST_PRODUCTS:
         try:
-            return onednn.product(first, second, dtype)
+            return onednn.product_scratch_bytes(first, second, dtype)
         except onednn.NoKernel:
             return 0
     is_turned = first.stride(0) == 1 and second.stride(0) != 1

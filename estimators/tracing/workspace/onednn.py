@@ -195,7 +195,7 @@ def lstm(of: str, num_steps: int, batch: int, num_inputs: int, num_hidden: int, 
         return Lstm(kept_bytes, copied_bytes, scratch_bytes, "ref" in query.name(primitive))
 
 
-def product(first: Tensor, second: Tensor, dtype: torch.dtype) -> int:
+def product_scratch_bytes(first: Tensor, second: Tensor, dtype: torch.dtype) -> int:
     """Bytes of scratch memory for the product of two matrices with a result of ``dtype``. Raises ``NoKernel``."""
     made = torch.empty(first.shape[0], second.shape[1], dtype=dtype, device="meta")
     with _Query() as query:

@@ -81,7 +81,7 @@ def reason(comparison: Comparison) -> Iterator[str]:
         yield from wrap(f"- {line}", 79, subsequent_indent="  ")
 
 
-def shortage(comparison: Comparison) -> Iterator[str]:
+def shortage_lines(comparison: Comparison) -> Iterator[str]:
     """Yield lines on how much memory is missing, by category, if no plan fits; none if one does."""
     missing = comparison.shortage
     if missing is None:

@@ -137,9 +137,9 @@ class Training:
         if rank == 0:
             assert self.served is not None
             return self.served
-        from workloads.training.rendezvous import connect
+        from workloads.training.rendezvous import connect_to_store
 
-        return connect(self.rendezvous, world)
+        return connect_to_store(self.rendezvous, world)
 
 
 def _describe(error: BaseException, code_dir: Path | None) -> str:

@@ -21,7 +21,7 @@ from scamp_service.control.decide.place import place_queued
 from scamp_service.control.decide.preempt import preempt
 from scamp_service.control.decide.promote import promote
 from scamp_service.control.decide.propose import propose
-from scamp_service.control.decide.replan import widen
+from scamp_service.control.decide.replan import widen_running
 from scamp_service.control.decide.size import size_waiting
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.lifecycle import TrialState
@@ -39,7 +39,7 @@ def decide(snapshot: Snapshot) -> list[Effect]:
     effects += placed  # 4. gangs onto devices
     if all(isinstance(effect, MoveTrial) and effect.to is TrialState.QUEUED for effect in placed):
         effects += preempt(snapshot)  # 4. where nothing else changes, running trials of lower priority make room
-    effects += widen(snapshot)  # 5. running trials onto idle devices
+    effects += widen_running(snapshot)  # 5. running trials onto idle devices
     promoted = list(promote(snapshot))
     effects += promoted  # 6. paused trials that continue or end
     continuing = [one for one in promoted if isinstance(one, MoveTrial) and one.to is TrialState.QUEUED]

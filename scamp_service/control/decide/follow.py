@@ -13,7 +13,7 @@ from scamp_service.control.decide.ending import ended_with
 from scamp_service.control.decide.faults import run_later
 from scamp_service.control.decide.orders import order_for
 from scamp_service.control.decide.promote import NOT_COMPARED
-from scamp_service.control.decide.replan import devices, narrower
+from scamp_service.control.decide.replan import devices_in_words, narrower
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.decide.watch import why_stalled
 from scamp_service.control.executor import GangState
@@ -55,7 +55,9 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
     match attempt.outcome:
         case Outcome.ERROR | Outcome.LOST | Outcome.STALLED if before := narrower(s, study, trial, attempt):
             why = _cause(attempt) or "its ranks disappeared"
-            reason = f"continues on {devices(before.plan)} as before: on {devices(attempt.plan)}: {why}"
+            reason = (
+                f"continues on {devices_in_words(before.plan)} as before: on {devices_in_words(attempt.plan)}: {why}"
+            )
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": trial.num_lost + 1}, before)
         case Outcome.DONE:
             yield _done(study, trial)

@@ -30,7 +30,7 @@ WORTH_RESTARTS = 3.0
 """It must also save so many times what the restart costs."""
 
 
-def widen(s: Snapshot) -> Iterator[Effect]:
+def widen_running(s: Snapshot) -> Iterator[Effect]:
     """Stop the running trial that gains from idle devices, to continue on more of them."""
     taken = {device for attempt in s.attempts for device in attempt.devices}
     idle = [device.id for device in s.cluster.devices if device.id not in taken | s.closed]
@@ -43,7 +43,7 @@ def widen(s: Snapshot) -> Iterator[Effect]:
     for trial, attempt in sorted(running, key=lambda pair: -_seconds_left(s, *pair)):
         if (choice := _best(s, trial, attempt, idle)) is not None:
             saved = _saved_seconds(s, trial, attempt, choice)
-            more = f"{devices(choice.plan)} instead of {attempt.plan.world_size}"
+            more = f"{devices_in_words(choice.plan)} instead of {attempt.plan.world_size}"
             why = f"{len(idle)} of the devices were idle, and on {more} it ends about {saved / 60:.0f} min earlier"
             yield MoveTrial(trial, TrialState.RUNNING, {"reason": why}, _only(trial, choice))
             yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
@@ -139,6 +139,6 @@ def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, choice: Choice) 
     return left - (left + again) * ratio - _restart_seconds(attempt)
 
 
-def devices(plan: Plan) -> str:
+def devices_in_words(plan: Plan) -> str:
     """How many devices the plan takes, in words."""
     return "1 device" if plan.world_size == 1 else f"{plan.world_size} devices"

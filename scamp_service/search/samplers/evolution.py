@@ -12,8 +12,7 @@ from scamp_service.search.moves import moved
 from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
 from scamp_service.study.sampler_options import EvolutionOptions
-from scamp_service.study.spaces.slots import Slot
-from scamp_service.study.spaces.slots import completed as completed_slots
+from scamp_service.study.spaces.slots import Slot, existing_values
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
 
@@ -79,7 +78,7 @@ class Evolution:
                 return parent[slot.name]
             return moved(slot.dimension, parent[slot.name], source)
 
-        return completed_slots(self._space.slots, value_of)
+        return existing_values(self._space.slots, value_of)
 
     def _best(self, trials: Sequence[Observation]) -> Observation:
         """The best trial: those that were stopped early follow the others, the latest before, then the rest.

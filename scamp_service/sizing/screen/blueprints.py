@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from estimators.model import Candidate, Layout
-from estimators.scaling.blueprint import Blueprint, fit
+from estimators.scaling.blueprint import Blueprint, fit_blueprint
 from estimators.scaling.example import Example, NoBlueprint
 from estimators.scaling.formula import PARTS, RANKS, SAMPLES, NotWhole, Points, Whole
 from estimators.scaling.model_formulas import PredictedModel
@@ -140,7 +140,7 @@ class BlueprintFinder:
             pairs = [pair for answer in answers for pair in answer.result()["examples"]]
             self.num_examples += len(pairs)
             both = [[_EXAMPLE.validate_python(pair[number]) for pair in pairs] for number in range(2)]
-            return {bool(number): fit(task.columns(points), some) for number, some in enumerate(both)}
+            return {bool(number): fit_blueprint(task.columns(points), some) for number, some in enumerate(both)}
         except NoBlueprint as why:
             return why
         except TraceFailed as failed:

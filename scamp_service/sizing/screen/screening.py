@@ -33,7 +33,7 @@ from scamp_service.sizing.screen.joint_search import JointSearch
 from scamp_service.sizing.screen.screened import Screened, Screening
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
-from scamp_service.sizing.tracing.traces import Tracer, source_hash
+from scamp_service.sizing.tracing.traces import Tracer, tracing_version
 from scamp_service.sizing.tracing.under_way import UnderWay
 from scamp_service.study.spec import TRACE_SECONDS
 from scamp_service.study.user_code import check_code
@@ -70,7 +70,7 @@ def screen(
         one_workload=pool is None,
     )
     sha256 = hashlib.sha256(code).hexdigest() if code else None
-    sources = source_hash("placement", "scamp_service/sizing")
+    sources = tracing_version("placement", "scamp_service/sizing")
     asked = [[dict(params) for params in candidates], repr(cluster), repr(kind), sources]
     file = tracer.cache.file_of("screening", workload, sha256, *asked)
     with contextlib.suppress(OSError, ValueError):

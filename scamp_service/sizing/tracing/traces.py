@@ -57,7 +57,7 @@ class TraceCache:
         self._folder, self._on_cuda, self._clock = folder, on_cuda, clock
         self._known: OrderedDict[str, tuple[Trace, float]] = OrderedDict()  # with the time of the file's renewal
         self._lock = threading.Lock()
-        self._sources = source_hash("estimators", "workloads")
+        self._sources = tracing_version("estimators", "workloads")
 
     def key(self, candidate: Candidate, layout: Layout) -> str:
         """Hash of everything that determines the trace of a candidate under a layout."""
@@ -190,7 +190,7 @@ class Tracer:
             return process.ask(asked, len(points) * (seconds or self._seconds))
 
 
-def source_hash(*packages: str) -> str:
+def tracing_version(*packages: str) -> str:
     """Hash of torch, Python and the sources of these packages: for traces, whatever they depend on except the user's
     files."""
     digest = hashlib.sha256(f"{version('torch')} {sys.version}".encode())

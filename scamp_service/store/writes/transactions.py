@@ -20,7 +20,7 @@ from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
 from scamp_service.store.reads import Reads
 from scamp_service.store.rows import attempt_of
-from scamp_service.store.tallies import COLOCATED, RANKS, difference, measure, trial_tallies
+from scamp_service.store.tallies import COLOCATED, RANKS, difference, measure_trial, trial_tallies
 
 
 class Transactions(Reads):
@@ -64,7 +64,7 @@ class Transactions(Reads):
         """Keep what the attempts of a trial measured, after one of them has changed."""
         rows = connection.execute(queries.TRIAL_ATTEMPTS, {"trial_id": trial_id}).all()
         study_id = connection.execute(sql.STUDY_OF_TRIAL, {"id": trial_id}).scalar_one()
-        row = {"trial_id": trial_id, "study_id": study_id, **asdict(measure(map(attempt_of, rows)))}
+        row = {"trial_id": trial_id, "study_id": study_id, **asdict(measure_trial(map(attempt_of, rows)))}
         connection.execute(self._replace(schema.measured, "trial_id"), row)
 
     def _insert_new(self, table: sa.Table, *unique: str, returns: str = "") -> Any:

@@ -111,7 +111,7 @@ def axes_of(space: Mapping[str, Any]) -> dict[str, ParameterAxis]:
     return found
 
 
-def fitted(axis: ParameterAxis | None, name: str, values: Sequence[Any]) -> ParameterAxis:
+def fitted_axis(axis: ParameterAxis | None, name: str, values: Sequence[Any]) -> ParameterAxis:
     """The axis with room for all values that trials have; ``axis`` is that of the space, None without one."""
     known = [value for value in values if value is not MISSING]
     if axis is None:

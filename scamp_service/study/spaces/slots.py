@@ -99,7 +99,7 @@ def is_candidate(slots: Sequence[Slot], params: Mapping[str, Any]) -> bool:
     )
 
 
-def completed(slots: Sequence[Slot], value_of: Callable[[Slot], Any]) -> Params:
+def existing_values(slots: Sequence[Slot], value_of: Callable[[Slot], Any]) -> Params:
     """Flat parameters of a candidate: the values of those slots that exist with the values before them."""
     values = Params()
     for slot in slots:

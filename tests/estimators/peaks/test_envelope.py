@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from estimators.peaks.envelope import Envelope, Line, PeakTable, aligned, fit, highest
+from estimators.peaks.envelope import Envelope, Line, PeakTable, aligned, constant_peak, fit_envelope
 
 Log = list[tuple[int, int]]
 CURVE: TypeAdapter[Any] = TypeAdapter(Envelope | PeakTable)
@@ -48,7 +48,7 @@ def brute_force_peak(log: Log) -> int:
 
 def fitted(make_log: Callable[[int], Log], *, high: int = 64, floor: int = 0) -> Envelope | None:
     logs = {size: make_log(size) for size in (2, 3, high)}
-    return fit(logs, Line(0, floor), max(highest(make_log(1)), Line(0, floor)))
+    return fit_envelope(logs, Line(0, floor), max(constant_peak(make_log(1)), Line(0, floor)))
 
 
 @given(PROGRAMS, st.integers(0, 10**6))
@@ -115,7 +115,7 @@ def test_the_parts_of_a_peak_are_what_is_alive_at_one_moment_by_category(program
 
     logs = {size: log_of(program, size) for size in (2, 3, 64)}
     categories = [category(buffer) for buffer in range(1 + max(buffer for buffer, _ in logs[2]))]
-    curve = fit(logs, Line(0, 5, (("b", 0, 5),)), highest(log_of(program, 1), categories), categories)
+    curve = fit_envelope(logs, Line(0, 5, (("b", 0, 5),)), constant_peak(log_of(program, 1), categories), categories)
     assert curve is not None
     for micro_batch in (1, 2, 17, 64):
         parts = curve.parts(micro_batch)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from estimators.model import MIB
 from estimators.peaks.allocator import smallest_capacity
 from estimators.peaks.depth import Passes
-from estimators.peaks.envelope import Line, fit, highest, live_bytes
+from estimators.peaks.envelope import Line, constant_peak, fit_envelope, live_bytes
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.step_log import StepLog, log_of
 from estimators.work import Work
@@ -41,7 +41,7 @@ def log_with(streams: Mapping[int, int]) -> StepLog:
 
 
 LOG = log_with({})
-CURVE = fit({size: passes(size).events for size in (2, 3, 16)}, Line(0, 0), passes(1).peak, CATEGORIES)
+CURVE = fit_envelope({size: passes(size).events for size in (2, 3, 16)}, Line(0, 0), passes(1).peak, CATEGORIES)
 
 
 def test_a_run_makes_the_states_after_the_first_passes_and_keeps_them() -> None:
@@ -67,7 +67,7 @@ def test_one_sample_that_does_the_same_on_other_streams_has_a_log_of_its_own() -
 @given(st.integers(1, 300))
 def test_of_every_micro_batch_a_run_holds_what_the_curve_says(micro_batch: int) -> None:
     assert CURVE is not None
-    assert highest(LOG.run(micro_batch)).fixed_bytes == CURVE.peak_bytes(micro_batch)
+    assert constant_peak(LOG.run(micro_batch)).fixed_bytes == CURVE.peak_bytes(micro_batch)
 
 
 def test_one_sample_has_a_log_of_its_own_where_it_does_not_follow_the_lines() -> None:

@@ -19,7 +19,7 @@ from estimators.pipelining.passes import (
     starts,
 )
 from estimators.pipelining.schedules import SCHEDULES, one_f_one_b
-from placement.pipelining.simulator import StageCost, simulate
+from placement.pipelining.simulator import StageCost, simulate_step
 
 EQUAL = StageCost(1.0, 1.0, 1.0)
 F0, B0 = Action(0, 0), Action(0, 0, BACKWARD)
@@ -130,5 +130,5 @@ def test_a_shuffled_order_runs_or_is_refused(num_ranks: int, num_micro_batches: 
         shuffled = PipelineSchedule("shuffled", tuple(map(tuple, orders)), schedule.holders, num_micro_batches)
     except ValueError:
         return
-    simulated = simulate(shuffled, [EQUAL] * num_ranks)
+    simulated = simulate_step(shuffled, [EQUAL] * num_ranks)
     assert len(simulated.computing) == sum(map(len, orders))

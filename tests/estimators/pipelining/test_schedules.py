@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action
 from estimators.pipelining.schedules import SCHEDULES, dual_pipe_v, interleaved, one_f_one_b, zbv
-from placement.pipelining.simulator import StageCost, simulate
+from placement.pipelining.simulator import StageCost, simulate_step
 
 EQUAL = StageCost(1.0, 1.0, 1.0)
 
@@ -42,7 +42,7 @@ def in_flight(name: str, num_ranks: int, num_micro_batches: int) -> list[int]:
     """Most stages' activations at once, by rank."""
     schedule = SCHEDULES[name](num_ranks, num_micro_batches)
     kept = StageCost(1.0, 1.0, 1.0, kept_bytes=1)
-    return list(simulate(schedule, [kept] * schedule.num_stages).peak_bytes)
+    return list(simulate_step(schedule, [kept] * schedule.num_stages).peak_bytes)
 
 
 def test_schedules_hold_as_many_micro_batches_as_their_papers_say() -> None:
@@ -55,7 +55,7 @@ def test_schedules_hold_as_many_micro_batches_as_their_papers_say() -> None:
 
 def makespan(name: str, num_ranks: int, num_micro_batches: int, cost: StageCost = EQUAL) -> float:
     schedule = SCHEDULES[name](num_ranks, num_micro_batches)
-    return simulate(schedule, [cost] * schedule.num_stages).makespan_seconds
+    return simulate_step(schedule, [cost] * schedule.num_stages).makespan_seconds
 
 
 def test_schedules_have_the_bubbles_that_their_papers_say() -> None:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from estimators.model import Layout
-from estimators.scaling.blueprint import Blueprint, fit
+from estimators.scaling.blueprint import Blueprint, fit_blueprint
 from estimators.scaling.example import Example, NoBlueprint
 from estimators.scaling.formula import RANKS, SAMPLES, Points
 from estimators.tracing.session import Recipe
@@ -125,7 +125,7 @@ def told(blueprint: Blueprint, layout: Layout, point: Point) -> int:
     ids=["single", "foreach", "recompute-accumulate-sgd", "fsdp-recompute-accumulate"],
 )
 def test_the_peak_of_a_candidate_that_was_never_traced_is_that_of_its_trace(layout: Layout, optimizer: Any) -> None:
-    blueprint = fit(columns(EXAMPLES, layout), seen(layout, optimizer=optimizer))
+    blueprint = fit_blueprint(columns(EXAMPLES, layout), seen(layout, optimizer=optimizer))
     assert BLUEPRINT.validate_json(BLUEPRINT.dump_json(blueprint)) == blueprint
     for width, inner, depth, size, ranks in [
         (8, 100, 2, 1, 8),
@@ -141,7 +141,7 @@ def test_the_peak_of_a_candidate_that_was_never_traced_is_that_of_its_trace(layo
 
 
 def test_the_largest_batch_is_the_largest_whose_peak_is_within_the_capacity() -> None:
-    blueprint = fit(columns(EXAMPLES, Layout()), seen(Layout()))
+    blueprint = fit_blueprint(columns(EXAMPLES, Layout()), seen(Layout()))
     curve = blueprint.costs(columns([EXAMPLES[1]], Layout())).curve(0)
     for size in (1, 2, 3, 17):
         assert curve.largest_batch(curve.peak_bytes(size)) == size
@@ -149,7 +149,7 @@ def test_the_largest_batch_is_the_largest_whose_peak_is_within_the_capacity() ->
 
 
 def test_candidates_beyond_the_examples_are_not_covered() -> None:
-    blueprint = fit(columns(EXAMPLES, Layout()), seen(Layout()))
+    blueprint = fit_blueprint(columns(EXAMPLES, Layout()), seen(Layout()))
     inside = {"width": 50, "inner": 50, "depth": 40, SAMPLES: 1000, RANKS: 1}
     points = columns([inside, {**inside, "width": 97}, {**inside, "inner": 6}], Layout())
     assert blueprint.covers(points).tolist() == [True, False, False]
@@ -160,7 +160,7 @@ def test_shards_that_are_rounded_up_as_in_no_example_are_not_told_of() -> None:
     layout = Layout(dp_shard=2)
     even = [{**point, "inner": 8 * (1 + point["inner"] % 17)} for point in EXAMPLES]
     pairs = [examples(recipe(point, Net, sgd), of(point, layout), point[SAMPLES]) for point in even]
-    blueprint = fit(columns(even, layout), [whole for whole, _ in pairs])
+    blueprint = fit_blueprint(columns(even, layout), [whole for whole, _ in pairs])
     point = {"width": 33, "inner": 64, "depth": 3, SAMPLES: 4, RANKS: 8}
     points = columns([point, {**point, "inner": 66}, {**point, "inner": 66, RANKS: 2}], layout)
     assert blueprint.predicts(points).tolist() == [True, False, True]
@@ -168,7 +168,7 @@ def test_shards_that_are_rounded_up_as_in_no_example_are_not_told_of() -> None:
 
 def test_models_that_run_different_operations_are_no_blueprint() -> None:
     with pytest.raises(NoBlueprint, match="same operations"):
-        fit(columns(EXAMPLES, Layout()), seen(Layout(), Lopsided))
+        fit_blueprint(columns(EXAMPLES, Layout()), seen(Layout(), Lopsided))
 
 
 def test_a_size_that_follows_from_no_parameter_is_found_out() -> None:
@@ -176,4 +176,4 @@ def test_a_size_that_follows_from_no_parameter_is_found_out() -> None:
         examples(recipe(p, Net, sgd, extra=number % 2), Layout(), p[SAMPLES])[0] for number, p in enumerate(EXAMPLES)
     ]
     with pytest.raises(NoBlueprint, match="does not follow from the parameters"):
-        fit(columns(EXAMPLES, Layout()), odd)
+        fit_blueprint(columns(EXAMPLES, Layout()), odd)

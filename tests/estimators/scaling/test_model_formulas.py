@@ -12,7 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from estimators.model import Layout
-from estimators.scaling.blueprint import Blueprint, fit
+from estimators.scaling.blueprint import Blueprint, fit_blueprint
 from estimators.scaling.example import Example
 from estimators.scaling.formula import SAMPLES, Points
 from estimators.tracing.tracer import examples, trace
@@ -41,7 +41,7 @@ def columns(points: list[dict[str, int]]) -> Points:
 @cache
 def blueprint() -> Blueprint:
     seen = [examples(recipe(point), Layout(), point[SAMPLES])[0] for point in EXAMPLES]
-    return fit(columns(EXAMPLES), [EXAMPLE.validate_json(json.dumps(asdict(one))) for one in seen])
+    return fit_blueprint(columns(EXAMPLES), [EXAMPLE.validate_json(json.dumps(asdict(one))) for one in seen])
 
 
 @pytest.mark.parametrize(("depth", "width", "heads", "batch"), [(9, 160, 8, 24), (2, 40, 4, 7), (3, 384, 4, 3)])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from estimators.model import CATEGORIES, MIB, Layout
-from estimators.peaks.envelope import Envelope, PeakTable, highest
+from estimators.peaks.envelope import Envelope, PeakTable, constant_peak
 from estimators.tracing import session
 from estimators.tracing.tracer import trace
 from tests.traced import WIDTH, Deep, Mlp, make_batch, recipe
@@ -228,7 +228,7 @@ def test_the_log_of_a_run_reaches_the_peak_of_every_micro_batch(build: Callable[
     traced = trace(replace(recipe(build), on_cuda=True), layout, 64)  # a log has no workspaces of a CPU's kernels
     assert traced.log is not None
     for micro_batch in (1, 2, 7, 200):
-        reached = highest(traced.log.run(micro_batch)).fixed_bytes
+        reached = constant_peak(traced.log.run(micro_batch)).fixed_bytes
         assert reached == pytest.approx(traced.curve.peak_bytes(micro_batch), abs=TOLERANCE_BYTES)
 
 

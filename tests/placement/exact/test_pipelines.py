@@ -22,7 +22,7 @@ from placement.exact import pipelines
 from placement.exact.pipelines import list_pipelines, order
 from placement.model import Cluster, Device
 from placement.option import Option
-from placement.pipelining.simulator import simulate
+from placement.pipelining.simulator import simulate_step
 from placement.planning import question as planning
 from placement.refinement import Pipeline
 
@@ -195,7 +195,7 @@ def test_few_pipelines_of_many_ranks_are_simulated() -> None:
     question = Question([(3, 1, 1 / 3)] * 34, 16, 32, 2**30)
     counted = []
     for ask in (question.ask, lambda: simulating_everything(question)):
-        with mock.patch.object(pipelines, "simulate", side_effect=simulate) as simulations:
+        with mock.patch.object(pipelines, "simulate_step", side_effect=simulate_step) as simulations:
             best = ask()[0]
         counted.append((simulations.call_count, best))
     (few, best), (every, same) = counted

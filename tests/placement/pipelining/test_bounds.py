@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from estimators.pipelining.schedules import IN_PARTS, SCHEDULES, holders_of
 from placement.pipelining.bounds import least_bytes, least_seconds
-from placement.pipelining.simulator import StageCost, simulate
+from placement.pipelining.simulator import StageCost, simulate_step
 
 BOUNDED = sorted(SCHEDULES.keys() - {"3f1b"})  # which trains differently, and is no alternative
 SECONDS = st.floats(0.0, 9.0)
@@ -34,7 +34,7 @@ def test_no_simulation_takes_less_time_or_memory_than_its_bounds(
     def message_seconds(sender: int, receiver: int, num_bytes: int) -> float:
         return latency + per_byte * num_bytes * abs(sender - receiver)
 
-    simulated = simulate(schedule, costs, message_seconds)
+    simulated = simulate_step(schedule, costs, message_seconds)
     least = least_seconds(name, costs, num_ranks, schedule.num_micro_batches, message_seconds)
     assert least <= simulated.makespan_seconds * (1 + 1e-12)
     assert least_bytes(name, costs, num_ranks, schedule.num_micro_batches) <= max(simulated.peak_bytes)
@@ -47,7 +47,7 @@ def test_equal_stages_take_no_more_than_the_bounds(name: str, num_ranks: int, ro
     num = 2 * num_ranks * rounds
     cost = StageCost(1.0, 1.0, 1.0, kept_bytes=1, state_bytes=1)
     costs = [cost] * len(holders_of(name, num_ranks))
-    simulated = simulate(SCHEDULES[name](num_ranks, num), costs)
+    simulated = simulate_step(SCHEDULES[name](num_ranks, num), costs)
     assert least_seconds(name, costs, num_ranks, num) == simulated.makespan_seconds
     assert least_bytes(name, costs, num_ranks, num) == max(simulated.peak_bytes)
 
@@ -56,7 +56,7 @@ def test_equal_stages_take_no_more_than_the_bounds(name: str, num_ranks: int, ro
 def test_a_step_of_gpipe_without_messages_and_updates_takes_its_formula(costs: list[StageCost], num: int) -> None:
     """Σf + (m − 1) · max f for forward passes, and the same for backward passes."""
     plain = [StageCost(one.forward_seconds, one.input_seconds, one.weight_seconds) for one in costs]
-    simulated = simulate(SCHEDULES["gpipe"](len(plain), num), plain)
+    simulated = simulate_step(SCHEDULES["gpipe"](len(plain), num), plain)
     assert least_seconds("gpipe", plain, len(plain), num) == pytest.approx(simulated.makespan_seconds)
 
 

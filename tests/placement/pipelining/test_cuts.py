@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from estimators.pipelining.passes import PipelineSchedule
 from estimators.pipelining.schedules import SCHEDULES
 from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, smallest_cut
-from placement.pipelining.simulator import StageCost, simulate
+from placement.pipelining.simulator import StageCost, simulate_step
 
 SECONDS = st.integers(0, 20).map(float)
 PIECES = st.builds(Piece, SECONDS, SECONDS, st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
@@ -59,7 +59,7 @@ def schedule_of(demand: CutTarget) -> PipelineSchedule:
 def simulated(pieces: Sequence[Piece], cut: Cut, demand: CutTarget) -> float:
     """Seconds of the step."""
     seconds = [sum(piece.forward_seconds for piece in stage) for stage in stages(pieces, cut)]
-    return simulate(schedule_of(demand), [StageCost(one, one, one) for one in seconds]).makespan_seconds
+    return simulate_step(schedule_of(demand), [StageCost(one, one, one) for one in seconds]).makespan_seconds
 
 
 def formula(pieces: Sequence[Piece], cut: Cut, demand: CutTarget) -> float:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from estimators.devices.kind import DeviceKind, Figure
 from estimators.pipelining.schedules import SCHEDULES
 from placement.pipelining.shared_cores import seconds_on
-from placement.pipelining.simulator import Simulation, StageCost, simulate
+from placement.pipelining.simulator import Simulation, StageCost, simulate_step
 
 
 def host(cores: float) -> DeviceKind:
@@ -16,7 +16,7 @@ def host(cores: float) -> DeviceKind:
 
 def simulated(num_ranks: int, num: int, message: float = 0.0) -> Simulation:
     cost = StageCost(1.0, 1.0, 1.0, update_seconds=0.5)
-    return simulate(SCHEDULES["gpipe"](num_ranks, num), [cost] * num_ranks, lambda *_: message)
+    return simulate_step(SCHEDULES["gpipe"](num_ranks, num), [cost] * num_ranks, lambda *_: message)
 
 
 def test_ranks_with_a_core_each_take_as_long_as_simulated() -> None:

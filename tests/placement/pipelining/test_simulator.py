@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from estimators.pipelining.passes import PipelineSchedule, starts
 from estimators.pipelining.schedules import SCHEDULES, gpipe, interlaced, one_f_one_b, zero_bubble
-from placement.pipelining.simulator import MessageSeconds, StageCost, simulate
+from placement.pipelining.simulator import MessageSeconds, StageCost, simulate_step
 
 EIGHTHS = st.integers(0, 40).map(lambda number: number / 8)  # sums of which are exact
 COSTS = st.builds(
@@ -62,7 +62,7 @@ def test_a_step_takes_at_least_the_critical_path_and_the_work_of_the_busiest_ran
     pipeline: tuple[PipelineSchedule, list[StageCost], MessageSeconds],
 ) -> None:
     schedule, costs, _ = pipeline
-    simulated = simulate(*pipeline)
+    simulated = simulate_step(*pipeline)
     busiest = max(work_of(schedule, costs, rank) for rank in range(schedule.num_ranks))
     assert simulated.makespan_seconds >= max(busiest, critical_path(*pipeline)) - 1e-9
 
@@ -82,8 +82,8 @@ def test_scaling_all_costs_scales_the_step_and_nothing_else(
         )
         for cost in costs
     ]
-    once = simulate(*pipeline)
-    slower = simulate(schedule, scaled, lambda *message: factor * message_seconds(*message))
+    once = simulate_step(*pipeline)
+    slower = simulate_step(schedule, scaled, lambda *message: factor * message_seconds(*message))
     assert slower.makespan_seconds == factor * once.makespan_seconds
     assert slower.bubble_share == pytest.approx(once.bubble_share)
     assert slower.peak_bytes == once.peak_bytes
@@ -94,7 +94,7 @@ def test_simulations_are_deterministic_and_their_shares_add_up(
     pipeline: tuple[PipelineSchedule, list[StageCost], MessageSeconds],
 ) -> None:
     schedule, costs, _ = pipeline
-    once, again = simulate(*pipeline), simulate(*pipeline)
+    once, again = simulate_step(*pipeline), simulate_step(*pipeline)
     assert once == again
     whole = once.makespan_seconds * schedule.num_ranks
     work = sum(work_of(schedule, costs, rank) for rank in range(schedule.num_ranks))
@@ -107,7 +107,7 @@ def test_streams_do_one_thing_at_a_time_and_give_all_memory_back(
     pipeline: tuple[PipelineSchedule, list[StageCost], MessageSeconds],
 ) -> None:
     schedule, costs, _ = pipeline
-    simulated = simulate(*pipeline)
+    simulated = simulate_step(*pipeline)
     for rank in range(schedule.num_ranks):
         computing = [one for one in simulated.computing if one.rank == rank]
         messages = [one for one in simulated.messages if rank in (one.rank, one.receiver)]
@@ -124,20 +124,20 @@ def test_equal_stages_have_the_known_bubble(
 ) -> None:
     cost = StageCost(forward + 1, backward, 1.0)
     for make in (gpipe, one_f_one_b):
-        simulated = simulate(make(num_ranks, num_micro_batches), [cost] * num_ranks)
+        simulated = simulate_step(make(num_ranks, num_micro_batches), [cost] * num_ranks)
         known = (num_ranks - 1) / (num_micro_batches + num_ranks - 1)
         assert simulated.bubble_share == pytest.approx(known, abs=1e-12)
         assert simulated.communication_share == 0
 
 
 def test_a_bubble_of_zb_h1_lacks_the_time_of_the_weights() -> None:
-    simulated = simulate(zero_bubble(4, 8), [StageCost(1.0, 1.0, 1.0)] * 4)
+    simulated = simulate_step(zero_bubble(4, 8), [StageCost(1.0, 1.0, 1.0)] * 4)
     assert simulated.makespan_seconds == 8 * 3 + 3 * (1 + 1 - 1)
 
 
 def test_a_result_on_its_way_is_communication_and_one_not_computed_is_a_bubble() -> None:
     cost = StageCost(1.0, 0.5, 0.5, output_bytes=4)
-    simulated = simulate(one_f_one_b(2, 1), [cost] * 2, lambda sender, receiver, num_bytes: num_bytes / 2)
+    simulated = simulate_step(one_f_one_b(2, 1), [cost] * 2, lambda sender, receiver, num_bytes: num_bytes / 2)
     assert simulated.makespan_seconds == 1 + 2 + 1 + 1 + 2 + 1
     assert [(one.rank, one.start_seconds, one.end_seconds) for one in simulated.late] == [(1, 1.0, 3.0), (0, 5.0, 7.0)]
     assert (simulated.communication_share, simulated.bubble_share) == (4 / 16, 8 / 16)
@@ -149,30 +149,30 @@ def test_a_result_on_its_way_is_communication_and_one_not_computed_is_a_bubble()
 
 def test_messages_hide_behind_computation_that_does_not_need_them() -> None:
     cost = StageCost(1.0, 1.0, 1.0, output_bytes=1)
-    free = simulate(gpipe(2, 16), [cost] * 2)
-    sent = simulate(gpipe(2, 16), [cost] * 2, lambda *_: 0.25)
+    free = simulate_step(gpipe(2, 16), [cost] * 2)
+    sent = simulate_step(gpipe(2, 16), [cost] * 2, lambda *_: 0.25)
     assert sent.makespan_seconds - free.makespan_seconds == 2 * 0.25  # only the first forward, the last backward
 
 
 def test_memory_is_that_of_the_micro_batches_in_flight_with_their_inputs() -> None:
     cost = StageCost(1.0, 1.0, 1.0, kept_bytes=100, output_bytes=7, state_bytes=1000)
-    simulated = simulate(one_f_one_b(3, 6), [cost] * 3)
+    simulated = simulate_step(one_f_one_b(3, 6), [cost] * 3)
     assert simulated.peak_bytes == (1000 + 3 * 100, 1000 + 2 * 107 + 7, 1000 + 107 + 7)
 
 
 def test_shared_stages_are_held_by_all_ranks() -> None:
     schedule = interlaced(2, 4)
     shared, own = StageCost(0.5, 0.5, 0.0, state_bytes=10), StageCost(1.0, 1.0, 1.0, state_bytes=1)
-    simulated = simulate(schedule, [shared, own, own, shared])
+    simulated = simulate_step(schedule, [shared, own, own, shared])
     assert [held[0][1] for held in simulated.memory] == [21, 21]
     assert simulated.makespan_seconds >= 4 * (3 + 2 * 1)
 
 
 def test_a_stage_without_a_cost_is_an_error() -> None:
     with pytest.raises(ValueError, match="1f1b has 3 stages, got costs of 2"):
-        simulate(one_f_one_b(3, 3), [StageCost(1.0, 1.0, 1.0)] * 2)
+        simulate_step(one_f_one_b(3, 3), [StageCost(1.0, 1.0, 1.0)] * 2)
 
 
 def test_many_micro_batches_fill_many_ranks() -> None:
-    simulated = simulate(SCHEDULES["zbv"](16, 128), [StageCost(1.0, 1.0, 1.0)] * 32)
+    simulated = simulate_step(SCHEDULES["zbv"](16, 128), [StageCost(1.0, 1.0, 1.0)] * 32)
     assert simulated.bubble_share < 0.1

@@ -13,7 +13,7 @@ from estimators.devices.kind import DeviceKind, Figure, Link, Links, Rate
 from estimators.learned_seconds import SlowDown
 from estimators.memory import predict_stages
 from estimators.model import Layout, Plan
-from estimators.peaks.envelope import Line, PeakTable, highest
+from estimators.peaks.envelope import Line, PeakTable, constant_peak
 from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import Collectives, StepWork, Work, WorkCounter
@@ -212,7 +212,7 @@ def with_peaks(known: ModelProfile, plan: Plan) -> ModelProfile:
     names = ("parameters", "optimizer", "activations", "scratch")
     curves = {}
     for layout, kept in zip(plan.layouts, (21, 10), strict=True):
-        curves[layout] = PeakTable(((1, highest(list(enumerate((30, 70, kept, 5))), names)),))
+        curves[layout] = PeakTable(((1, constant_peak(list(enumerate((30, 70, kept, 5))), names)),))
     nothing = PassWork(Work(), Work())
     sizes = (("before", 1, 1), ("block", 4, 4), ("after", 0, 1))
     units = tuple(Unit(name, 1, 1, nothing, nothing, Line(kept, 0), Line(0, 0), num) for name, kept, num in sizes)

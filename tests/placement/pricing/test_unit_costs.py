@@ -7,7 +7,7 @@ import pytest
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
 from estimators.work import Collectives
-from placement.pricing.unit_costs import KEPT_SHARE, ModelCosts, merged
+from placement.pricing.unit_costs import KEPT_SHARE, ModelCosts, merged_communication
 from tests.placement.exact.test_candidate_ways import MIB, gpt
 
 MODEL = ModelCosts(gpt(), gpu("V100-32"))
@@ -37,7 +37,7 @@ def test_fsdp_gathers_a_block_for_either_pass_and_the_rest_once_together() -> No
     assert [one.kind for one in block.forward] == ["all_gather"]
     assert [one.kind for one in block.backward] == ["all_gather", "reduce_scatter"]
     assert [one.kind for one in first.backward] == ["reduce_scatter"] and not block.update
-    total = merged((one, 1) for each in (first, last) for one in each.forward)
+    total = merged_communication((one, 1) for each in (first, last) for one in each.forward)
     assert [(one.num, one.num_bytes) for one in total] == [(1, 2 * 8 * MIB * 4)]
 
 
@@ -52,7 +52,7 @@ def test_tensor_parallel_ranks_communicate_in_every_pass_and_more_with_recompute
 def test_merged_collectives_keep_their_number_and_bytes() -> None:
     one = Collectives("all_gather", "dp", True, 2, 10)
     other = replace(one, overlaps=False)
-    assert merged([(one, 1), (other, 1), (one, 1)]) == [replace(one, num=4, num_bytes=20), other]
+    assert merged_communication([(one, 1), (other, 1), (one, 1)]) == [replace(one, num=4, num_bytes=20), other]
 
 
 def test_replicas_share_optimizer_states_only_with_zero1() -> None:

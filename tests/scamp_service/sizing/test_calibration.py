@@ -21,7 +21,7 @@ from scamp_service.sizing.calibration import (
     calibrate_cpu_quickly,
     calibrate_gpu,
     calibrated,
-    kind_of,
+    device_kind_of,
     one_of_each,
     speed_words,
 )
@@ -145,13 +145,15 @@ def test_a_measured_kind_comes_before_the_catalogue_and_virtual_devices_are_the_
     tmp_path: Path, script: Callable[[str], None]
 ) -> None:
     clusters = {name: Cluster((Device("n/0", "n", 0, name, 96),)) for name in ("H100", "odd", VIRTUAL_KIND)}
-    assert kind_of(tmp_path, clusters["H100"]) == catalogue.gpu("H100")
-    assert kind_of(tmp_path, clusters["odd"]) is kind_of(tmp_path, clusters[VIRTUAL_KIND]) is None
+    assert device_kind_of(tmp_path, clusters["H100"]) == catalogue.gpu("H100")
+    assert device_kind_of(tmp_path, clusters["odd"]) is device_kind_of(tmp_path, clusters[VIRTUAL_KIND]) is None
     script(PRINTS)
     calibrate_cpu(tmp_path, 1)
-    assert kind_of(tmp_path, clusters[VIRTUAL_KIND]) == KIND and kind_of(tmp_path, clusters["H100"]) != KIND
+    assert (
+        device_kind_of(tmp_path, clusters[VIRTUAL_KIND]) == KIND and device_kind_of(tmp_path, clusters["H100"]) != KIND
+    )
     calibrate_gpu(tmp_path, gpu(0, "NVIDIA H100 80GB HBM3"))
-    assert kind_of(tmp_path, clusters["H100"]) == KIND
+    assert device_kind_of(tmp_path, clusters["H100"]) == KIND
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from placement.option import Option
 from placement.planning.step_seconds import comparable_step, predicted_step_seconds
 from placement.pricing.unit_costs import ModelCosts
 from scamp_service.cli.plan_json import comparison_json
-from scamp_service.cli.tables.plan import footnotes, picture, reason, shortage
+from scamp_service.cli.tables.plan import footnotes, picture, reason, shortage_lines
 from scamp_service.sizing.comparison import Comparison, compare
-from scamp_service.sizing.estimate import Estimator, devices
+from scamp_service.sizing.estimate import Estimator, equal_devices
 from scamp_service.sizing.tracing.trace_pool import TracePool
 
 SMALL = {"depth": 4, "width": 64, "heads": 4, "batch": 4}
@@ -60,8 +60,8 @@ def pool(warm_traces: None) -> Iterator[TracePool]:
 def compared(folder: Path, pool: TracePool, kind: DeviceKind | None, mib: int = 1000) -> Comparison:
     estimator = Estimator("vit_digits", None, folder, kind, pool=pool)
     name = kind.name if kind and kind.memory else "virtual"
-    found = compare(estimator, SMALL, devices(2, mib, name))
-    assert list(found.estimate.options) == list(estimator.estimate(SMALL, devices(2, mib, name)).options)
+    found = compare(estimator, SMALL, equal_devices(2, mib, name))
+    assert list(found.estimate.options) == list(estimator.estimate(SMALL, equal_devices(2, mib, name)).options)
     return found
 
 
@@ -154,7 +154,7 @@ def test_plans_of_the_search_stand_beside_the_others_once_and_the_best_that_rank
     assert (found.shortage is None) and comparison_json(found)["reason"][-1].startswith(
         ("computation", "communication", "bub")
     )
-    assert "fastest plan of the search: " in "\n".join(reason(found)) and list(shortage(found)) == []
+    assert "fastest plan of the search: " in "\n".join(reason(found)) and list(shortage_lines(found)) == []
 
 
 class Tracing(Estimator):
@@ -167,7 +167,7 @@ class Tracing(Estimator):
 def test_where_a_trace_shows_that_a_plan_of_the_search_does_not_fit_the_next_one_is_traced(
     folder: Path, pool: TracePool
 ) -> None:
-    found = compare(Tracing("vit_digits", None, folder, pool=pool), {**SMALL, "batch": 1}, devices(4, 1000))
+    found = compare(Tracing("vit_digits", None, folder, pool=pool), {**SMALL, "batch": 1}, equal_devices(4, 1000))
     new = [one for one in searched_of(found) if one.trained is not None]
     assert {one.plan.world_size for one in new} == {2, 4}
     assert all(one.is_traced and not one.fits for one in new)
@@ -190,7 +190,7 @@ def test_memory_added_up_from_units_is_near_that_of_traces(
     model = {"depth": 6, "width": 128, "heads": 4, "batch": 4}
     estimator = Estimator("vit_digits", None, folder, pool=pool)
     traced = max(stage.peak_bytes for stage in estimator.predict(model, plan))
-    costs = ModelCosts(estimator.estimate(model, devices(1, 1000)).profile, FLOP_COUNTER)
+    costs = ModelCosts(estimator.estimate(model, equal_devices(1, 1000)).profile, FLOP_COUNTER)
     added = costs.stage_bytes(Spread(**plan.values), costs.counted, plan.micro_batch, 1)
     assert low < added / traced < high
 
@@ -203,7 +203,7 @@ def test_if_nothing_fits_the_closest_plan_and_its_categories_are_named(folder: P
     assert total == pytest.approx(missing.needed_mib * MIB, abs=2 * MIB)
     assert {"parameters", "gradients and optimizer", "activations", "transient", "margin"} == set(missing.num_bytes)
     assert found.searched == [] and found.best_of_search is None and list(reason(found)) == []
-    lines = list(shortage(found))
+    lines = list(shortage_lines(found))
     assert lines[0].startswith("no plan fits. The closest one, ") and max(map(len, lines)) <= 79
     assert comparison_json(found)["shortage"]["needed_mib"] == missing.needed_mib
 
@@ -229,7 +229,7 @@ def test_a_model_that_cannot_be_cut_says_why_and_its_pipelines_are_only_planned(
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("nets.py", NOT_A_CHAIN)
     with Estimator("nets.py:make", packed.getvalue(), folder, pool=pool) as estimator:
-        found = compare(estimator, {}, devices(2, 1000))
+        found = compare(estimator, {}, equal_devices(2, 1000))
     assert "Net does not say where a pipeline may cut it" in found.refusal
     pipelines = pipelines_of(found)
     assert pipelines and {one.trained for one in pipelines} == {None}
@@ -253,8 +253,8 @@ def test_all_alternatives_obey_the_hints_which_a_footnote_names(folder: Path, po
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("hinted.py", HINTED)
     with Estimator("hinted.py:Hinted", packed.getvalue(), folder, pool=pool) as estimator:
-        found = compare(estimator, {"batch": 8}, devices(2, 1000))
-        none = compare(estimator, {"batch": 8}, devices(1, 1000))
+        found = compare(estimator, {"batch": 8}, equal_devices(2, 1000))
+        none = compare(estimator, {"batch": 8}, equal_devices(1, 1000))
     assert {one.plan.world_size for one in found.options} == {2}
     assert {one.plan.num_micro_batches for one in found.options} == {4}
     assert any("a pipeline of 2 stages and 4 micro-batches (hint pipeline at the model)" in w for w in footnotes(found))
@@ -273,7 +273,7 @@ def test_a_chosen_pipeline_takes_as_long_as_a_study_predicts_and_is_drawn(
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("hinted.py", HINTED)
     with Estimator("hinted.py:Hinted", packed.getvalue(), folder, kind, pool=pool) as estimator:
-        found = compare(estimator, {"batch": 8}, devices(2, 1000))
+        found = compare(estimator, {"batch": 8}, equal_devices(2, 1000))
     (chosen,), (known,) = of_estimate(found), found.estimate.options
     assert chosen.trained is not None and chosen.plan.pp == 2
     step, time = comparable_step(found.estimate.profile, chosen.plan, kind), found.estimate.step_time(known)

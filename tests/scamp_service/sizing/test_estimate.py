@@ -29,7 +29,7 @@ from scamp_service.control.executor import Unsized
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Sized
 from scamp_service.settings import Settings
-from scamp_service.sizing.estimate import Estimator, devices, estimate, target
+from scamp_service.sizing.estimate import Estimator, equal_devices, estimate, target
 from scamp_service.sizing.estimated import UNVERIFIED, Estimate
 from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.sizing.tracing.trace_pool import TracePool
@@ -61,7 +61,7 @@ def plans(estimate: Estimate) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "kind"), [(devices(2, 20), None), (devices(2, 600, "L4"), "L4")], ids=["virtual", "gpu"]
+    ("cluster", "kind"), [(equal_devices(2, 20), None), (equal_devices(2, 600, "L4"), "L4")], ids=["virtual", "gpu"]
 )
 def test_all_plans_are_compared_and_a_study_takes_and_reserves_what_the_estimate_says(
     cluster: Cluster, kind: str | None, folder: Path, pool: TracePool
@@ -86,11 +86,11 @@ def test_a_study_traces_wider_plans_with_their_seconds_beside_the_plan_of_an_est
     folder: Path, pool: TracePool
 ) -> None:
     estimator = Estimator("vit_digits", None, folder, LINKED, pool=pool)
-    found = estimator.estimate(MEDIUM, devices(2, 96))
+    found = estimator.estimate(MEDIUM, equal_devices(2, 96))
     assert isinstance(found.choice, ChosenPlan) and found.choice.wider == ()
     sizer = ProcessSizer(MemoryBlobs(), folder, kind_of=lambda cluster: LINKED)
     try:
-        sized = Sizing(sizer).size(MEDIUM, cluster=devices(2, 96))
+        sized = Sizing(sizer).size(MEDIUM, cluster=equal_devices(2, 96))
     finally:
         sizer.close()
     assert isinstance(sized, Sized) and (sized.plan, sized.reason) == (found.choice.plan, found.reason)
@@ -103,15 +103,15 @@ def test_a_study_traces_wider_plans_with_their_seconds_beside_the_plan_of_an_est
 def test_the_parts_of_each_plan_add_up_and_the_largest_micro_batch_is_where_it_stops_to_fit(
     estimator: Estimator,
 ) -> None:
-    data = estimator.estimate(MEDIUM, devices(2, 96)).to_json()
+    data = estimator.estimate(MEDIUM, equal_devices(2, 96)).to_json()
     for option in data["options"]:
         assert sum(option["parts"].values()) == option["peak_bytes"]
         assert option["parts"].keys() <= set(CATEGORIES)
         assert option["fits"] and option["largest_micro_batch"] >= 32 // option["plan"]["dp_shard"]
     single, recompute = data["options"][:2]
     assert recompute["parts"]["activations"] < single["parts"]["activations"] / 2
-    tight = estimator.estimate({**MEDIUM, "batch": single["largest_micro_batch"]}, devices(1, 96))
-    loose = estimator.estimate({**MEDIUM, "batch": single["largest_micro_batch"] + 1}, devices(1, 96))
+    tight = estimator.estimate({**MEDIUM, "batch": single["largest_micro_batch"]}, equal_devices(1, 96))
+    loose = estimator.estimate({**MEDIUM, "batch": single["largest_micro_batch"] + 1}, equal_devices(1, 96))
     assert tight.options[0].plan.num_micro_batches == 1 < loose.options[0].plan.num_micro_batches
 
 
@@ -133,7 +133,7 @@ def test_the_largest_micro_batch_is_marked_where_larger_ones_were_not_traced(
 
 
 def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Estimator) -> None:
-    found = estimator.estimate(MEDIUM, devices(1, 14))
+    found = estimator.estimate(MEDIUM, equal_devices(1, 14))
     assert isinstance(found.choice, NoPlan) and found.options[0].known is Evidence.STATES
     assert found.largest_micro_batch(found.options[0]) == 0
     console = Console(file=io.StringIO(), width=80)
@@ -145,15 +145,15 @@ def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Esti
 def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alone(
     estimator: Estimator, folder: Path, pool: TracePool
 ) -> None:
-    assert {option["step_seconds"] for option in estimator.estimate(MEDIUM, devices(2, 96)).to_json()["options"]} == {
-        None
-    }
+    assert {
+        option["step_seconds"] for option in estimator.estimate(MEDIUM, equal_devices(2, 96)).to_json()["options"]
+    } == {None}
     slow = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
-    found = Estimator("vit_digits", None, folder, slow, pool=pool).estimate(MEDIUM, devices(2, 96))
+    found = Estimator("vit_digits", None, folder, slow, pool=pool).estimate(MEDIUM, equal_devices(2, 96))
     plain, recompute, *gangs = (data["step_seconds"] for data in found.to_json()["options"])
     assert plain is not None and recompute is not None and recompute > plain and gangs == [None, None]
     linked = replace(slow, links=gpu("H100").links)
-    joined = Estimator("vit_digits", None, folder, linked, pool=pool).estimate(MEDIUM, devices(2, 96)).to_json()
+    joined = Estimator("vit_digits", None, folder, linked, pool=pool).estimate(MEDIUM, equal_devices(2, 96)).to_json()
     assert [data["step_seconds"] for data in joined["options"][:2]] == [plain, recompute]
     assert all(data["communication_share"] > 0 for data in joined["options"][2:])
     assert "inside_bytes_per_second" in joined["device"]["figures"]
@@ -173,9 +173,9 @@ def shown(found: Estimate) -> str:
 def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
     estimator: Estimator, folder: Path, pool: TracePool, expandable: bool
 ) -> None:
-    tensors = estimator.estimate(MEDIUM, devices(2, 96)).to_json()
+    tensors = estimator.estimate(MEDIUM, equal_devices(2, 96)).to_json()
     on_gpu = Estimator("vit_digits", None, folder, gpu("H100"), expandable, pool)
-    found = on_gpu.estimate(MEDIUM, devices(2, 1100, "H100"))
+    found = on_gpu.estimate(MEDIUM, equal_devices(2, 1100, "H100"))
     data = found.to_json()
     assert data["device"]["name"] == "H100" and all(one["unverified"] == list(UNVERIFIED) for one in data["options"])
     assert tensors["device"] is None
@@ -230,10 +230,10 @@ def test_every_kind_of_gpu_offers_the_memory_that_it_has(kind: str) -> None:
 
 def test_a_plan_that_fits_a_gpu_by_its_tensors_alone_is_refused(folder: Path, pool: TracePool) -> None:
     on_gpu = Estimator("vit_digits", None, folder, gpu("T4"), pool=pool)
-    room = on_gpu.estimate(MEDIUM, devices(1, 1000, "T4")).options[0].prediction.reserved_mib
-    assert on_gpu.estimate(MEDIUM, devices(1, room, "T4")).options[0].fits
-    tight = on_gpu.estimate(MEDIUM, devices(1, room - 1, "T4"))
-    none = on_gpu.estimate(MEDIUM, devices(1, 6, "T4"))
+    room = on_gpu.estimate(MEDIUM, equal_devices(1, 1000, "T4")).options[0].prediction.reserved_mib
+    assert on_gpu.estimate(MEDIUM, equal_devices(1, room, "T4")).options[0].fits
+    tight = on_gpu.estimate(MEDIUM, equal_devices(1, room - 1, "T4"))
+    none = on_gpu.estimate(MEDIUM, equal_devices(1, 6, "T4"))
     assert tight.options[0].plan.num_micro_batches > 1
     assert isinstance(none.choice, NoPlan) and none.smallest_capacity_bytes(none.options[0]) is None
     assert "≥" in shown(none) and "states" in shown(none)
@@ -261,11 +261,11 @@ def test_a_users_file_is_estimated_and_its_refusals_are_told(folder: Path, pool:
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("mine.py", USER)
     estimator = Estimator("mine.py:Mine", packed.getvalue(), folder, pool=pool)
-    assert estimator.estimate({"width": 8}, devices(1, 96)).batch == 6
+    assert estimator.estimate({"width": 8}, equal_devices(1, 96)).batch == 6
     with pytest.raises(InvalidInput, match=r"mine.py:Mine with width=7: width must be even"):
-        estimator.estimate({"width": 7}, devices(1, 96))
+        estimator.estimate({"width": 7}, equal_devices(1, 96))
     with pytest.raises(InvalidInput, match=r"no such model"):
-        estimator.estimate({"broken": True}, devices(1, 96))
+        estimator.estimate({"broken": True}, equal_devices(1, 96))
 
 
 HINTED = """
@@ -287,7 +287,7 @@ def test_a_study_and_an_estimate_obey_the_hints_of_a_model_and_name_them(folder:
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("hinted.py", HINTED)
     estimator = Estimator("hinted.py:Hinted", packed.getvalue(), folder, pool=pool)
-    found = estimator.estimate({"degree": 2, "batch": 4}, devices(2, 96))
+    found = estimator.estimate({"degree": 2, "batch": 4}, equal_devices(2, 96))
     asked = "the model asks for tensor parallelism of degree 2 (hint split at blocks)"
     assert isinstance(found.choice, ChosenPlan) and found.choice.plan.tp == found.choice.plan.world_size == 2
     assert found.reason.endswith(f"; {asked}") and [one.plan for one in found.options] == [found.choice.plan]
@@ -295,9 +295,9 @@ def test_a_study_and_an_estimate_obey_the_hints_of_a_model_and_name_them(folder:
     sizer = ProcessSizer(blobs, folder)
     try:
         sizing, files = Sizing(sizer), {"workload": "hinted.py:Hinted", "code": blobs.put(packed.getvalue())}
-        sized = sizing.size({"degree": 2, "batch": 4}, cluster=devices(2, 96), **files)
-        alone = sizing.size({"degree": 2, "batch": 4}, cluster=devices(1, 96), **files)
-        contradiction = sizing.size({"degree": 2, "default": "split"}, cluster=devices(2, 96), **files)
+        sized = sizing.size({"degree": 2, "batch": 4}, cluster=equal_devices(2, 96), **files)
+        alone = sizing.size({"degree": 2, "batch": 4}, cluster=equal_devices(1, 96), **files)
+        contradiction = sizing.size({"degree": 2, "default": "split"}, cluster=equal_devices(2, 96), **files)
     finally:
         sizer.close()
     assert isinstance(sized, Sized) and (sized.plan, sized.reason) == (found.choice.plan, found.reason)
@@ -312,10 +312,10 @@ def test_an_estimate_without_a_plan_that_hints_allow_says_why(folder: Path, pool
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("hinted.py", HINTED)
     estimator = Estimator("hinted.py:Hinted", packed.getvalue(), folder, pool=pool)
-    found = estimator.estimate({"degree": 2, "batch": 4}, devices(1, 96))
+    found = estimator.estimate({"degree": 2, "batch": 4}, equal_devices(1, 96))
     assert not found.options and "this takes 2 devices, and there are 1" in found.reason and shown(found)
     with pytest.raises(InvalidInput, match=r"split\(degree=8\) at blocks: 8 ranks cannot divide blocks.0 evenly"):
-        estimator.estimate({"degree": 8}, devices(1, 96))
+        estimator.estimate({"degree": 8}, equal_devices(1, 96))
 
 
 FUNCTIONS = """
@@ -371,11 +371,11 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
         return Estimator(f"nets.py:{name}", packed.getvalue(), folder, kind, pool=pool)
 
     def state_bytes(estimator: Estimator, **params: Any) -> int:
-        return estimator.estimate(params, devices(1, 96)).profile.state_bytes
+        return estimator.estimate(params, equal_devices(1, 96)).profile.state_bytes
 
     def refuses(estimator: Estimator, complaint: str, **params: Any) -> None:
         with pytest.raises(InvalidInput, match=complaint):
-            estimator.estimate(params, devices(1, 96))
+            estimator.estimate(params, equal_devices(1, 96))
 
     num_params = 3 * (32 * 32 + 32)
     few = 64  # AdamW's counts of steps, the loss
@@ -384,14 +384,14 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
     refuses(own, r"own\(width: int\) cannot be called with these parameters: missing a required argument: 'width'")
     refuses(own, "unexpected keyword argument 'depht'", width=8, depht=3)
     peaks = [
-        one.estimate({"width": 32, "batch": 2}, devices(1, 1024)).options[0].prediction.parts["scratch"]
+        one.estimate({"width": 32, "batch": 2}, equal_devices(1, 1024)).options[0].prediction.parts["scratch"]
         for one in (own, function("own", gpu("H100")))
     ]
     assert peaks[1] >= 4 * num_params > peaks[0], "on a GPU AdamW updates all parameters at once"
     assert state_bytes(given, width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
     assert state_bytes(given, width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
     refuses(function("bare"), r"returns a tensor of shape \[\d+, 8\], which is not a loss", width=8)
-    mixed = function("mixed").estimate({"width": 32, "batch": 4}, devices(4, 96))
+    mixed = function("mixed").estimate({"width": 32, "batch": 4}, equal_devices(4, 96))
     assert [option.plan.world_size for option in mixed.options] == [1, 1] and isinstance(mixed.choice, ChosenPlan)
     assert "FSDP expects uniform original parameter dtype" in mixed.refused
     endless = Estimator("nets.py:endless", packed.getvalue(), folder, pool=pool, seconds=3)
@@ -435,7 +435,7 @@ def test_without_a_size_of_the_devices_all_peaks_are_shown_and_how_large_devices
     monkeypatch.delenv("SCAMP_DEVICE_MIB", raising=False)
     cluster, _ = target(Settings(), None, 2, None, any_size=True)
     found = estimator.estimate(MEDIUM, cluster)
-    known = estimator.estimate(MEDIUM, devices(2, 10_000))
+    known = estimator.estimate(MEDIUM, equal_devices(2, 10_000))
     assert [option.prediction for option in found.options] == [option.prediction for option in known.options]
     least = min(found.options, key=lambda option: option.prediction.reserved_mib)
     assert f"needs a device of {found.options[0].prediction.reserved_mib} MiB" in found.reason

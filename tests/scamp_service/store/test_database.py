@@ -26,7 +26,7 @@ from scamp_service.errors import InvalidInput, Unavailable
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.store import database, schema
 from scamp_service.store.store import Store
-from scamp_service.store.tallies import count
+from scamp_service.store.tallies import tally_study
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = {"name": "digits"}
@@ -99,7 +99,7 @@ def test_a_study_of_the_first_schema_is_kept_and_its_predictions_are_split(share
     assert [attempt.prediction.traced_bytes for attempt in (first, second, healing)] == [100, 100, 100]
     assert (first.device_kinds, store.trial(1).family, store.families(1)) == ((), "", [])
     assert store.trial_counts(1) == {TrialState.RUNNING: 1, TrialState.WAITING: 1}
-    assert store.counted(1) == count(store.trials(1), store.study_attempts(1))
+    assert store.counted(1) == tally_study(store.trials(1), store.study_attempts(1))
     assert store.counted(1).num_oom == 2
     store.close()
 

@@ -13,7 +13,7 @@ from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Study
 from scamp_service.store.store import Store
 from scamp_service.store.summary import Summary, learned_json, learned_of, summarize
-from scamp_service.store.tallies import count, most_at_once, prediction_errors_pct
+from scamp_service.store.tallies import most_at_once, prediction_errors_pct, tally_study
 from tests.values import attempt, new_attempt, trial
 
 STUDY = Study(1, "s", StudyState.COMPLETED, {"objective": {"direction": "maximize"}}, None, "", 0.0, 9.0)
@@ -33,7 +33,7 @@ HONEST = attempt(trial_id=1, predicted_bytes=67442480, measured_bytes=67442992, 
 
 def summary_of(*attempts: Attempt) -> Summary:
     rows = [trial(id=id, state=TrialState.COMPLETED) for id in sorted({one.trial_id for one in attempts})]
-    return summarize(STUDY, count(rows, attempts), None, [], now=9.0)
+    return summarize(STUDY, tally_study(rows, attempts), None, [], now=9.0)
 
 
 def test_an_out_of_memory_is_no_measured_error_and_is_told_by_itself() -> None:
@@ -90,7 +90,7 @@ def test_a_trial_is_healed_once_it_has_ended_well_after_an_out_of_memory() -> No
         assert trial(state=state, num_oom=1).is_healed == (state in ended_well)
         assert not trial(state=state).is_healed
     rows = [trial(state=state, num_oom=2) for state in TrialState]
-    assert summarize(STUDY, count(rows, []), None, [], now=9.0).healed == 2
+    assert summarize(STUDY, tally_study(rows, []), None, [], now=9.0).healed == 2
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_state_of_a_completed_study_says_when_no_trial_completed(
     state: StudyState, counts: dict[TrialState, int], words: str
 ) -> None:
     rows = [trial(state=each) for each, count in counts.items() for _ in range(count)]
-    summary = summarize(replace(STUDY, state=state), count(rows, []), None, [], now=9.0)
+    summary = summarize(replace(STUDY, state=state), tally_study(rows, []), None, [], now=9.0)
     assert (summary.state, summary.state_text) == (state, words)
     assert summary.no_success == words.endswith("no trial succeeded")
 
@@ -115,8 +115,8 @@ def test_the_state_of_a_completed_study_says_when_no_trial_completed(
 def test_a_trial_is_spared_when_it_ran_with_what_was_learned_and_did_not_run_out_of_memory() -> None:
     learned = {"predicted_bytes": 40 * MIB, "extra_bytes": 20 * MIB, "reserved_mib": 46}
     rows = [trial(**learned), trial(**learned, num_oom=1), trial(**learned, attempt=0), trial()]
-    assert [summarize(STUDY, count([row], []), None, [], now=9.0).spared for row in rows] == [1, 0, 0, 0]
-    summary = summarize(STUDY, count(rows, []), None, [], now=9.0)
+    assert [summarize(STUDY, tally_study([row], []), None, [], now=9.0).spared for row in rows] == [1, 0, 0, 0]
+    summary = summarize(STUDY, tally_study(rows, []), None, [], now=9.0)
     assert summary.spared == 1
     words = "1 trial ran with memory learned from earlier trials and did not run out of memory"
     assert words in closing_line(summary.to_json())

@@ -16,7 +16,7 @@ from scamp_service.lifecycle import OPEN_ATTEMPTS, TRIAL_MOVES, AttemptState, Ou
 from scamp_service.model import Attempt, Trial
 from scamp_service.store.store import Store
 from scamp_service.store.summary import all_trials, study_summary
-from scamp_service.store.tallies import Counted, ErrorSummary, count, device_seconds, spread
+from scamp_service.store.tallies import Counted, ErrorSummary, device_seconds, spread, tally_study
 from tests.values import attempt, new_attempt, sized, trial
 
 SPEC = {"name": "s", "objective": {"metric": "m", "direction": "maximize"}}
@@ -93,7 +93,7 @@ def test_the_kept_numbers_are_those_that_counting_gives(store: Store, walk: list
     course = Walk(store)
     for step in walk:
         course.step(*step)
-    counted = count(all_trials(store, course.study), store.study_attempts(course.study))
+    counted = tally_study(all_trials(store, course.study), store.study_attempts(course.study))
     assert close(store.counted(course.study), counted)
     summary = study_summary(store, course.study, now=500.0)
     assert summary.trials == {state.value: num for state, num in counted.states.items()}
@@ -130,7 +130,7 @@ def test_threads_that_move_trials_of_one_study_at_once_do_not_lose_a_count(share
 
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(live, store.trials(study)))
-    assert close(store.counted(study), count(store.trials(study), store.study_attempts(study)))
+    assert close(store.counted(study), tally_study(store.trials(study), store.study_attempts(study)))
     store.close()
 
 
@@ -151,5 +151,7 @@ def test_the_median_is_the_mean_of_the_two_in_the_middle(store: Store, num: int)
 def test_an_attempt_that_later_runs_out_of_memory_takes_back_its_measurement() -> None:
     exact = attempt(predicted_bytes=20 * MIB, measured_bytes=10 * MIB)
     failed = replace(exact, outcome=Outcome.OUT_OF_MEMORY, measured_bytes=30 * MIB)
-    assert count([trial()], [exact]).peak_error_pct == ErrorSummary(100.0, 100.0)
-    assert count([trial()], [failed]) == replace(count([trial()], [failed]), peak_error_pct=ErrorSummary(), num_oom=1)
+    assert tally_study([trial()], [exact]).peak_error_pct == ErrorSummary(100.0, 100.0)
+    assert tally_study([trial()], [failed]) == replace(
+        tally_study([trial()], [failed]), peak_error_pct=ErrorSummary(), num_oom=1
+    )

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from estimators.devices.communication import Group, collective_seconds, ring
 from estimators.devices.kind import DeviceKind
 from workloads.calibration import links
-from workloads.calibration.links import SIZES, LinkMeasurement, Timed, fitted
+from workloads.calibration.links import SIZES, LinkMeasurement, Timed, fitted_links
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "message")
 START, HOP, SPEED = 2e-4, 5e-5, 1e9
@@ -33,7 +33,7 @@ def samples(num_cores: float, noise: float = 0.0) -> Iterator[Timed]:
 
 
 def test_latency_and_speed_are_found_again_in_the_seconds_that_they_made() -> None:
-    host = fitted(LinkMeasurement(list(samples(2)), 1.0, 0.0, 3e-5, 0.0), 2, "made up")
+    host = fitted_links(LinkMeasurement(list(samples(2)), 1.0, 0.0, 3e-5, 0.0), 2, "made up")
     assert host.cores.value == 2 and host.sharded_seconds == 3e-5 and not host.links.overlap
     assert host.links.paces.keys() == set(KINDS)
     for kind, pace in host.links.paces.items():
@@ -46,7 +46,7 @@ def test_latency_and_speed_are_found_again_in_the_seconds_that_they_made() -> No
 
 
 def test_noise_does_not_make_the_fit_too_low() -> None:
-    host = fitted(LinkMeasurement(list(samples(2, noise=0.3)), 1.0, 0.0, 0.0, 0.0), 2, "made up")
+    host = fitted_links(LinkMeasurement(list(samples(2, noise=0.3)), 1.0, 0.0, 0.0, 0.0), 2, "made up")
     for kind in KINDS:
         small, large = (
             collective_seconds(kind, size, Group(4), host.links)
@@ -58,20 +58,21 @@ def test_noise_does_not_make_the_fit_too_low() -> None:
 
 def test_messages_whose_bytes_cost_nothing_by_chance_are_no_faster_than_memory() -> None:
     chance = [replace(sample, seconds=START) for sample in samples(2)]
-    paces = fitted(LinkMeasurement(chance, 1.0, 0.0, 0.0, 0.0), 2, "made up").links.paces
+    paces = fitted_links(LinkMeasurement(chance, 1.0, 0.0, 0.0, 0.0), 2, "made up").links.paces
     assert {pace.bytes_per_second.value for pace in paces.values()} == {100e9}
 
 
 def test_ranks_that_slow_each_other_on_all_cores_count_as_fewer_cores() -> None:
-    host = fitted(LinkMeasurement(list(samples(1.6)), 1.25, 0.0, 0.0, 0.0), 2, "made up")
+    host = fitted_links(LinkMeasurement(list(samples(1.6)), 1.25, 0.0, 0.0, 0.0), 2, "made up")
     assert host.cores.value == 1.6 and "1.25 times" in host.cores.source
     assert host.links.paces["all_reduce"].bytes_per_second.value == pytest.approx(SPEED)
-    assert fitted(LinkMeasurement(list(samples(2)), 0.9, 0.0, 0.0, 0.0), 2, "made up").cores.value == 2
+    assert fitted_links(LinkMeasurement(list(samples(2)), 0.9, 0.0, 0.0, 0.0), 2, "made up").cores.value == 2
 
 
 def test_the_time_of_fsdp2_in_python_belongs_to_its_collectives_alone() -> None:
     plain, slower = (
-        fitted(LinkMeasurement(list(samples(2)), 1.0, unit, 0.0, 0.0), 2, "made up").links.paces for unit in (0.0, 1e-3)
+        fitted_links(LinkMeasurement(list(samples(2)), 1.0, unit, 0.0, 0.0), 2, "made up").links.paces
+        for unit in (0.0, 1e-3)
     )
     for kind in KINDS:
         more = slower[kind].start_seconds.value - plain[kind].start_seconds.value
@@ -79,7 +80,7 @@ def test_the_time_of_fsdp2_in_python_belongs_to_its_collectives_alone() -> None:
 
 
 def test_measured_links_are_read_again_as_they_were_written() -> None:
-    host = fitted(LinkMeasurement(list(samples(2)), 1.0, 0.0, 0.0, 0.0), 2, "made up")
+    host = fitted_links(LinkMeasurement(list(samples(2)), 1.0, 0.0, 0.0, 0.0), 2, "made up")
     kind = DeviceKind("a CPU", {}, "made up", links=host.links, cores=host.cores)
     assert TypeAdapter(DeviceKind).validate_json(json.dumps(asdict(kind))) == kind
 
@@ -94,5 +95,5 @@ def test_a_rank_that_fails_is_an_error_and_no_measurement(
 
     monkeypatch.setattr(links, "run_rank", run_rank)
     with pytest.raises(RuntimeError, match="a rank failed while it measured its links"):
-        links.measure(2, 1)
+        links.measure_links(2, 1)
     assert "no network" in capfd.readouterr().err

@@ -15,7 +15,7 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def count(mine: bool) -> int:
+def count_ranks(mine: bool) -> int:
     """Number of ranks for which ``mine`` is True."""
     total = torch.tensor(int(mine))
     dist.all_reduce(total)

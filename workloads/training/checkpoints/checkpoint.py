@@ -103,7 +103,7 @@ def begun(root: Path, checkpoint: CheckpointName) -> tuple[int, int] | None:
         return None
 
 
-def weights(folder: Path) -> dict[str, Tensor]:
+def load_weights(folder: Path) -> dict[str, Tensor]:
     """The whole model's state dictionary in the checkpoint at ``folder``, whichever plan wrote it; in host memory.
 
     Raises ``StorageFault`` when it cannot be read.
@@ -124,11 +124,11 @@ def weights(folder: Path) -> dict[str, Tensor]:
 
 
 def write_weights(folder: Path, target: Path) -> tuple[int, int]:
-    """Write ``weights`` of the checkpoint at ``folder`` to ``target``, for ``torch.load``.
+    """Write the weights of the checkpoint at ``folder`` to ``target``, for ``torch.load``.
 
     Returns the number of tensors, and their bytes.
     """
-    found = weights(folder)
+    found = load_weights(folder)
     torch.save(found, target)
     return len(found), sum(tensor.nbytes for tensor in found.values())
 

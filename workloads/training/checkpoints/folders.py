@@ -15,13 +15,13 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint.metadata import Metadata
 
-from workloads.training.checkpoints.agreed import barrier, count, from_rank_0, rank
+from workloads.training.checkpoints.agreed import barrier, count_ranks, from_rank_0, rank
 from workloads.training.faults import StorageFault, storage_error
 
 SEEN_SECONDS = 5.0  # how long a network file system may hide a new file from other hosts
 
 
-def expect_shared(directory: Path) -> None:
+def expect_shared_folder(directory: Path) -> None:
     """Raise ``StorageFault`` on every rank of a gang unless all of them see the same ``directory``.
 
     Otherwise each host would keep the shards of its own ranks, and no checkpoint would ever be whole. Rank 0 writes a
@@ -35,7 +35,7 @@ def expect_shared(directory: Path) -> None:
                 forgotten.unlink()
             marker.touch()
         barrier()
-        num_blind = count(not _appears(marker))
+        num_blind = count_ranks(not _appears(marker))
         if rank() == 0:
             marker.unlink(missing_ok=True)
     if num_blind:

@@ -11,7 +11,7 @@ def cause_of_death(error: str, pid: int | None) -> str:
     return f"its process was killed (is the host short of memory?), crashed in native code, or called os._exit{where}"
 
 
-def silence(seconds: float, *, is_starting: bool) -> str:
+def silence_reason(seconds: float, *, is_starting: bool) -> str:
     """Says that a rank has not answered for ``seconds``, and what the reason may be."""
     why = f"has not answered for {seconds:.0f} s"
     return why if is_starting else f"{why}: it was frozen, or its code held Python's lock in one long call"

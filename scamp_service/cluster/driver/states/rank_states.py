@@ -15,7 +15,7 @@ from typing import assert_never
 
 from scamp_service import patience
 from scamp_service.cluster.driver.states import events, instructions
-from scamp_service.cluster.driver.states.causes import cause_of_death, first_line, silence
+from scamp_service.cluster.driver.states.causes import cause_of_death, first_line, silence_reason
 from scamp_service.cluster.driver.states.events import Answer, Call, Event, LaunchOrdered, Node
 from scamp_service.cluster.driver.states.gang_states import GangStates
 from scamp_service.cluster.driver.states.idle_ranks import suitable, superfluous
@@ -195,7 +195,7 @@ class RankStates:
             seconds = patience.STARTING_RANK_SECONDS if is_starting else patience.RANK_SECONDS
             if rank.asked is None or self._now - rank.asked < seconds or rank.phase is RankPhase.ENDING:
                 continue
-            why = silence(seconds, is_starting=is_starting)
+            why = silence_reason(seconds, is_starting=is_starting)
             log.warning("the rank %s %s; ending it", rank.name, why)
             if is_starting:
                 self._failures.failed(rank.device, f"it {why}", self._now)

@@ -4,7 +4,7 @@ import pytest
 
 from estimators.model import MIB
 from estimators.pipelining.schedules import SCHEDULES
-from placement.pipelining.simulator import StageCost, simulate
+from placement.pipelining.simulator import StageCost, simulate_step
 from placement.refinement import Pipeline
 from scamp_service.cli.tables.pipeline_drawing import draw, legend
 
@@ -14,7 +14,7 @@ def pipeline(
 ) -> Pipeline:
     schedule = SCHEDULES[name](num_ranks, num)
     cost = StageCost(1.0, 1.0, 1.0, 10 * MIB, MIB, 5 * MIB, update_seconds)
-    simulation = simulate(schedule, [cost] * schedule.num_stages, lambda *_: message_seconds)
+    simulation = simulate_step(schedule, [cost] * schedule.num_stages, lambda *_: message_seconds)
     return Pipeline(schedule, (1,) * schedule.num_stages, simulation)
 
 

@@ -113,7 +113,7 @@ def made(*, says: int) -> Any:
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Files of the blueprints that were kept."""
     files: list[Path] = []
-    monkeypatch.setattr(blueprints, "fit", lambda points, some: made(says=1000))
+    monkeypatch.setattr(blueprints, "fit_blueprint", lambda points, some: made(says=1000))
     monkeypatch.setattr(blueprints, "_EXAMPLE", SimpleNamespace(validate_python=lambda value: value))
     monkeypatch.setattr(blueprints, "_BLUEPRINT", SimpleNamespace(dump_json=lambda one: b"", validate_json=_damaged))
     monkeypatch.setattr(blueprints, "write_atomically", lambda file, data: files.append(file))

@@ -18,13 +18,13 @@ from estimators.work import StepWork, Work
 from placement.planning.planner import PlanChoice
 from placement.planning.question import Question
 from scamp_service.model import Json
-from scamp_service.sizing.estimate import OneBlob, devices
+from scamp_service.sizing.estimate import OneBlob, equal_devices
 from scamp_service.sizing.screen.groups import FormulaGroup, Task
 from scamp_service.sizing.screen.joint_search import Formulas, JointSearch, LeftOut, Open
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.traces import Tracer
 
-CLUSTER = devices(4, 100)
+CLUSTER = equal_devices(4, 100)
 PROFILE = ModelProfile("s", 1, 4, {}, {Layout(): StepWork(Work(), Work(), Work())})
 
 

@@ -17,7 +17,7 @@ from placement.option import Evidence, NoPlan, Option
 from placement.planning.answers import ChosenPlan
 from scamp_service.cli.tables.screen import as_table, footnotes
 from scamp_service.sizing.candidates import candidates_of
-from scamp_service.sizing.estimate import Estimator, OneBlob, devices
+from scamp_service.sizing.estimate import Estimator, OneBlob, equal_devices
 from scamp_service.sizing.screen.blueprints import BlueprintFinder
 from scamp_service.sizing.screen.groups import grouped
 from scamp_service.sizing.screen.joint_search import NO_FORMULA
@@ -38,7 +38,7 @@ space:
 fixed: {heads: 4, batch: 16, context: 64}
 budget: {trials: 4, steps: 4, report_every: 2}
 """
-CLUSTER = devices(1, 100)
+CLUSTER = equal_devices(1, 100)
 PROFILE = ModelProfile("s", 1, 4, {}, {Layout(): StepWork(Work(), Work(), Work())})
 
 pytestmark = pytest.mark.usefixtures("warm_traces")

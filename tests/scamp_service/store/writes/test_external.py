@@ -10,7 +10,7 @@ import pytest
 from scamp_service.errors import Conflict, NotFound
 from scamp_service.lifecycle import Origin, StudyState, TrialState
 from scamp_service.store.store import Store
-from scamp_service.store.tallies import count, own_states
+from scamp_service.store.tallies import own_states, tally_study
 from scamp_service.store.writes.external import Changes, NewTrial
 
 SPEC = {"name": "digits", "objective": {"metric": "loss", "direction": "minimize"}}
@@ -40,7 +40,7 @@ def test_a_trial_of_another_program_is_counted_apart_and_not_followed(store: Sto
     assert own_states(store.tallies(study)) == {TrialState.WAITING: 1}
     assert [trial.number for trial in store.live_trials()] == [0]
     store.move_external_trial(running, TrialState.COMPLETED, [0.5], now=2.0)
-    assert store.counted(study) == count(store.trials(study), [])
+    assert store.counted(study) == tally_study(store.trials(study), [])
     best = store.trial(running)
     assert (best.value, best.finished_at, store.trial(failed).finished_at) == (0.5, 2.0, 1.0)
 

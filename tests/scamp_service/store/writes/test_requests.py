@@ -7,7 +7,7 @@ import pytest
 from scamp_service.errors import Conflict, InvalidInput, NotFound
 from scamp_service.lifecycle import Origin, StudyState, TrialState
 from scamp_service.store.store import Store
-from scamp_service.store.tallies import count
+from scamp_service.store.tallies import tally_study
 from scamp_service.store.writes.external import NewTrial
 from scamp_service.study.parse import parse_study
 
@@ -31,7 +31,7 @@ def test_candidates_are_enqueued_once_beside_those_of_the_sampler(store: Store) 
     store.create_trials(study, [(1, {})], now=3.0)
     origins = [Origin.SEARCH, *[Origin.ENQUEUED] * 3, Origin.SEARCH]
     assert [(one.number, one.origin) for one in store.trials(study)] == list(enumerate(origins))
-    assert store.counted(study) == count(store.trials(study), [])
+    assert store.counted(study) == tally_study(store.trials(study), [])
     assert len(store.live_trials()) == 5 and store.study_attributes(study, is_system=False) == {}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scamp_service.study.spaces.axes import MISSING, axes_of, axis_value, fitted, leaves_in, names_in, value_at
+from scamp_service.study.spaces.axes import MISSING, axes_of, axis_value, fitted_axis, leaves_in, names_in, value_at
 
 SPACE = {
     "lr": {"low": 1e-4, "high": 0.1, "log": True},
@@ -50,9 +50,15 @@ def test_axes_follow_the_space_and_missing_values_have_no_place() -> None:
 
 
 def test_an_axis_grows_with_values_that_the_space_does_not_have() -> None:
-    assert fitted(axes_of(SPACE)["norm"], "norm", ["batch", MISSING]).choices == (None, "layer", True, 1.5, "batch")
-    assert fitted(axes_of(SPACE)["lr"], "lr", [0.5]).high == 0.5
-    of_others = fitted(None, "lr", [1e-5, 0.1])
+    assert fitted_axis(axes_of(SPACE)["norm"], "norm", ["batch", MISSING]).choices == (
+        None,
+        "layer",
+        True,
+        1.5,
+        "batch",
+    )
+    assert fitted_axis(axes_of(SPACE)["lr"], "lr", [0.5]).high == 0.5
+    of_others = fitted_axis(None, "lr", [1e-5, 0.1])
     assert (of_others.log, of_others.low, of_others.choices) == (True, 1e-5, None)
-    assert fitted(None, "x", ["a", MISSING, 1, "a"]).choices == ("a", 1)
-    assert fitted(None, "x", [MISSING]).choices == ()
+    assert fitted_axis(None, "x", ["a", MISSING, 1, "a"]).choices == ("a", 1)
+    assert fitted_axis(None, "x", [MISSING]).choices == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from scamp_service.study.spaces.points import Points
-from scamp_service.study.spaces.slots import Slot, completed, slots_of
+from scamp_service.study.spaces.slots import Slot, existing_values, slots_of
 from scamp_service.study.values import Params
 from tests.scamp_service.search.studies import CONDITIONAL, study
 
@@ -48,4 +48,4 @@ def test_what_is_not_on_the_grid_has_no_number() -> None:
 def test_counting_stops_above_the_most() -> None:
     huge = {"a": {"low": 0, "high": 2**50}, "b": {"choice": [1], "when": {"a": 3}}}
     assert Points(slots_of(study(huge, "random").space), 1000).count > 1000
-    assert completed(SLOTS, lambda slot: slot.dimension.value(0)) == Points(SLOTS).point(0)
+    assert existing_values(SLOTS, lambda slot: slot.dimension.value(0)) == Points(SLOTS).point(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from scamp_service.study.spaces.slots import Slot, completed, flat, nested, slots_of
+from scamp_service.study.spaces.slots import Slot, existing_values, flat, nested, slots_of
 from tests.scamp_service.search.studies import CONDITIONAL, study
 
 SLOTS = slots_of(study(CONDITIONAL, "random").space)
@@ -18,7 +18,7 @@ def candidate(seed: int) -> dict[str, Any]:
         count = slot.dimension.num_values
         return slot.dimension.value(source.randrange(count)) if count else slot.dimension.low  # type: ignore[union-attr]
 
-    return completed(SLOTS, value_of)
+    return existing_values(SLOTS, value_of)
 
 
 def test_flat_names_lead_to_nested_values_and_back() -> None:

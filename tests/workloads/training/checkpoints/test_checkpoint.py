@@ -187,7 +187,7 @@ def test_a_flipped_bit_is_found_and_an_older_checkpoint_is_used(tmp_path: Path) 
     with pytest.raises(StorageFault, match="another checksum"):
         checkpoint.load(tmp_path, at(30), model, optimizer)
     with pytest.raises(StorageFault, match="another checksum"):
-        checkpoint.weights(tmp_path / "7" / "step-30")
+        checkpoint.load_weights(tmp_path / "7" / "step-30")
     checkpoint.save(tmp_path, at(30), model, optimizer, needed=[at(10)])  # after a resume from an older one
     assert newest_intact(tmp_path, at(30)) == (at(30), "")
     flip(tmp_path / "7" / "step-10" / "scalars.json", 3)
@@ -242,7 +242,7 @@ class Tied(nn.Module):
 def test_weights_are_the_state_dictionary_of_the_model(tmp_path: Path) -> None:
     model = Tied()
     folder = checkpoint.save(tmp_path, at(1), model, torch.optim.SGD(model.parameters()))
-    found = checkpoint.weights(folder)
+    found = checkpoint.load_weights(folder)
     assert found.keys() == model.state_dict().keys()
     Tied().load_state_dict(found)
     assert all(value.equal(found[name]) for name, value in model.state_dict().items())
