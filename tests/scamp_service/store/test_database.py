@@ -277,7 +277,7 @@ def test_a_table_of_another_program_with_a_name_of_ours_is_said_so(
 _OPEN = """
 import sys
 from scamp_service.store.store import Store
-from scamp_service.store.tallies import count
+from scamp_service.store.tallies import tally_study
 import alembic.command
 print("ready", flush=True); sys.stdin.readline()
 store = Store(sys.argv[1])
