@@ -61,7 +61,7 @@ class StepLog:
 
 
 def log_of(passes: Mapping[int, Passes], single: Passes, update: EventLog) -> StepLog:
-    """The step log of passes of several micro-batches, which ``envelope.fit_envelope`` found to be affine, and of one sample.
+    """The step log of passes of several micro-batches, which ``fit_envelope`` found to be affine, and of one sample.
 
     ``update`` are the events of the buffers that the optimizer makes, numbered from 0.
     """

@@ -17,7 +17,7 @@ from estimators.model import Layout, Prediction
 from placement.option import Evidence, Option
 from placement.planning.answers import Untraced
 from placement.planning.question import Question, divisors
-from placement.planning.traced_options import TracedOptions, layouts_of, num_shares, cached_plan
+from placement.planning.traced_options import TracedOptions, cached_plan, layouts_of, num_shares
 from placement.pricing.pricer import Price
 
 TOLERANCE = 1.3
