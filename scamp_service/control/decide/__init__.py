@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 
-from estimators.learning import Learned, Run, learn
+from estimators.learning import Learned, PastAttempt, learn
 from estimators.model import Layout
 from scamp_service.control.decide.effects import Effect, MoveTrial
 from scamp_service.control.decide.fence import fence_unknown_gangs
@@ -49,6 +49,6 @@ def decide(snapshot: Snapshot) -> list[Effect]:
 
 
 @lru_cache(maxsize=64)
-def _learned(runs: tuple[Run, ...], kinds: frozenset[str]) -> Mapping[Layout, Learned]:
+def _learned(runs: tuple[PastAttempt, ...], kinds: frozenset[str]) -> Mapping[Layout, Learned]:
     """Most cycles have the runs of the cycle before."""
     return learn(runs, kinds)
