@@ -13,7 +13,7 @@ from api import dashboard, problems
 from api.admission import Admission
 from api.auth import COOKIE, Guard, check_settings, login_router
 from api.forecasts import Forecasts
-from api.head import Head
+from api.head_requests import Head
 from api.importance_cache import ImportanceCache
 from api.metrics import CONTENT_TYPE_LATEST, Measure, Metrics
 from api.openapi import describe

@@ -44,7 +44,7 @@ from scamp_service.exchange.export import csv_lines
 from scamp_service.model import Attempt
 from scamp_service.store.store import Store
 from scamp_service.study.objectives import Objectives
-from scamp_service.study.spaces.axes import axes_of, leaves_in
+from scamp_service.study.spaces.parameter_axes import axes_of, leaves_in
 
 router = APIRouter(prefix="/v1", tags=["trials"])
 

@@ -13,7 +13,7 @@ from api.thinning import merged_points, spread_evenly
 from api.views.view import LastEvent, View
 from scamp_service.lifecycle import TrialState
 from scamp_service.study.objective import Objective
-from scamp_service.study.spaces.axes import ParameterAxis, axes_of, axis_value, fitted_axis, names_in
+from scamp_service.study.spaces.parameter_axes import ParameterAxis, axes_of, axis_value, fitted_axis, names_in
 
 MOST_AXES = 12
 """Parameters that an answer has if none is asked for."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from api.views.view import View
 from scamp_service.lifecycle import Origin, TrialState
 from scamp_service.study.objective import Objective
-from scamp_service.study.spaces.axes import MISSING, leaves_in, value_at
+from scamp_service.study.spaces.parameter_axes import MISSING, leaves_in, value_at
 
 MOST_CHANGES = 20
 """Changed parameters that are named for one trial."""

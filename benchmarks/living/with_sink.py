@@ -19,7 +19,7 @@ import ray
 
 from estimators.model import Candidate, Plan, Prediction
 from scamp_service.cluster.sink import Report, SinkClient, ensure_sink
-from scamp_service.cluster.worker.reports import Delivery, Reports
+from scamp_service.cluster.worker.report_queue import Delivery, Reports
 from scamp_service.control.executor import Order
 from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import Attempt

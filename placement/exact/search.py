@@ -17,7 +17,7 @@ from math import ceil
 
 from estimators.axes import Spread
 from estimators.model import MIB
-from placement.exact.programs import SAME
+from placement.exact.dynamic_programs import SAME
 from placement.exact.stages import CutStage, Optimum, Recomputes, best_stages, fastest
 from placement.exact.ways import Devices, Order, StagedWay, Way, list_staged_ways
 from placement.option import NoPlan

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from placement.exact.programs import SAME, Program, Table
+from placement.exact.dynamic_programs import SAME, Program, Table
 from placement.exact.recompute import Recompute
 from placement.exact.ways import Amounts, Costs, Devices, StagedWay
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from estimators.devices.kind import FLOP_COUNTER
 from estimators.model import Plan
-from placement.exact.answers import Shortage, added, by_time, shortage, with_known_memory
 from placement.exact.best_plans import ExactSearch
 from placement.exact.pipelines import list_pipelines, order
+from placement.exact.ranked_options import Shortage, added, by_time, shortage, with_known_memory
 from placement.exact.uneven_plans import best_uneven
 from placement.model import Cluster
 from placement.option import Evidence, Option

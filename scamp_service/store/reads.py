@@ -24,8 +24,8 @@ from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
 from scamp_service.store.options import option_of
 from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score, attempt_of, trial_of
-from scamp_service.store.table.choice import TrialFilter, objective_quantities
 from scamp_service.store.table.order import VALUES, SortOrder, order_of, sorted_numbers
+from scamp_service.store.table.trial_filter import TrialFilter, objective_quantities
 from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds, num_trials_by_state
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives

@@ -8,7 +8,7 @@ from benchmarks.features.drawn import drawn
 from benchmarks.features.feature import BATCH, Feature
 from benchmarks.features.table import FEATURES
 from workloads.loading import load_workload
-from workloads.training.data.expect import expect_data, expect_order
+from workloads.training.data.data_checks import expect_data, expect_order
 
 DRAWN = list(drawn(0, 30))
 

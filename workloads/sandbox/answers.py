@@ -24,7 +24,7 @@ from workloads.refusals import WorkloadError, WrongResult, explain, without_fold
 from workloads.sandbox.dry_run import MetricFailed, mentioned, try_candidates
 from workloads.sandbox.proxies import proxy
 from workloads.sandbox.recipe import recipe_of
-from workloads.training.data.expect import expect_data, expect_order
+from workloads.training.data.data_checks import expect_data, expect_order
 from workloads.training.faults import host_fault
 from workloads.training.updates.update import scaled_from
 

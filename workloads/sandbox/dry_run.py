@@ -26,7 +26,7 @@ from estimators.tracing.session import NoInit
 from workloads.options import NAMES as OPTIONS
 from workloads.protocol import Phase, Workload
 from workloads.refusals import WorkloadError, WrongResult, missing_counts
-from workloads.training.data.expect import expect_data, expect_samples
+from workloads.training.data.data_checks import expect_data, expect_samples
 from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import common_names
 from workloads.training.outline import outline_of

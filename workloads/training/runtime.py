@@ -39,7 +39,7 @@ from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.folders import expect_shared_folder
 from workloads.training.checkpoints.intact import newest_intact
 from workloads.training.checkpoints.name import CheckpointName, Donor, trial_folder
-from workloads.training.data.expect import expect_data, expect_order
+from workloads.training.data.data_checks import expect_data, expect_order
 from workloads.training.data.feed import Feed, Repeated, feeding
 from workloads.training.data.order import SampleOrder
 from workloads.training.data.outputs import Collected, expect_summary, has_summary, summary

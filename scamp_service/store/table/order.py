@@ -10,7 +10,7 @@ from typing import Any
 
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import TrialState
-from scamp_service.study.spaces.axes import MISSING, value_at
+from scamp_service.study.spaces.parameter_axes import MISSING, value_at
 
 Key = Callable[..., Any]
 

@@ -13,11 +13,11 @@ import pytest
 
 from estimators.learning import AttemptPhase
 from estimators.model import Candidate, Plan
-from scamp_service.cluster.worker import attempt, reports
+from scamp_service.cluster.worker import attempt, report_queue
 from scamp_service.cluster.worker.answers import Ended
 from scamp_service.cluster.worker.attempt import Training
 from scamp_service.cluster.worker.folders import Folders
-from scamp_service.cluster.worker.reports import LineWriter, ReportQueue
+from scamp_service.cluster.worker.report_queue import LineWriter, ReportQueue
 from scamp_service.control.executor import Order
 from scamp_service.host import kernel
 from scamp_service.lifecycle import Outcome
@@ -155,7 +155,7 @@ def test_a_rank_whose_rows_were_lost_never_reports_that_it_is_done(monkeypatch: 
     def flush(_: Any) -> bool:
         raise KeyError("no such column")
 
-    monkeypatch.setattr(reports, "MAX_REFLUSHES", 0)
+    monkeypatch.setattr(report_queue, "MAX_REFLUSHES", 0)
     for verdict in ("done", "stopped"):
         sink = FakeSink(flush)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from estimators.model import MIB, Plan, Prediction
-from placement.exact.answers import added, by_time, shortage, with_known_memory
+from placement.exact.ranked_options import added, by_time, shortage, with_known_memory
 from placement.option import Evidence, Option
 from placement.refinement import NO_REFINEMENT, Refinement
 from tests.placement.exact.test_best_plans import piped, searched

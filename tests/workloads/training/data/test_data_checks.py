@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from workloads.loading import load_workload
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult, explain
-from workloads.training.data.expect import expect_data, expect_order, expect_samples
+from workloads.training.data.data_checks import expect_data, expect_order, expect_samples
 
 DATA = torch.arange(6.0)[:, None]
 

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from scamp_service.study.spaces.axes import MISSING, axes_of, axis_value, fitted_axis, leaves_in, names_in, value_at
+from scamp_service.study.spaces.parameter_axes import (
+    MISSING,
+    axes_of,
+    axis_value,
+    fitted_axis,
+    leaves_in,
+    names_in,
+    value_at,
+)
 
 SPACE = {
     "lr": {"low": 1e-4, "high": 0.1, "log": True},

@@ -9,7 +9,7 @@ import pytest
 
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import Origin, TrialState
-from scamp_service.store.table.choice import QUANTITIES, TrialFilter
+from scamp_service.store.table.trial_filter import QUANTITIES, TrialFilter
 
 TRIALS: Sequence[Mapping[str, Any]] = (
     {"number": 0, "state": TrialState.COMPLETED, "value": 0.9, "params": {"lr": 5e-4, "depth": 2, "momentum": 0.9}},
