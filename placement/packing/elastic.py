@@ -2,21 +2,40 @@
 
 The scaled throughput of a trial on some ranks is the seconds of its narrowest shape divided by those of this one. The
 largest sum is found by the dynamic program of Saxena, Jayaram, Basu, Sabharwal and Verma, "Effective elastic scaling of
-deep learning workloads", MASCOTS 2020, section IV. Unlike theirs, running gangs keep their devices here: who gives a
-running trial more is ``scamp_service.control.decide.replan``.
+deep learning workloads", MASCOTS 2020, section IV.
+
+As a policy it decides about queued trials only, and running gangs keep their devices: a service gives a running trial
+more when nothing waits any longer (``scamp_service.control.decide.replan``). ``redivide`` is the whole of theirs, where
+running jobs become wider and narrower at any time; ``placement.simulation.schedule`` can simulate it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 
-from placement.model import Queued
+from placement.model import Queued, Shape
 from placement.packing.allotment import possible_shapes
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision
 from placement.packing.reasons import DeviceRule
 from placement.packing.round import Round
+
+WORTH_SHARE, WORTH_RESTARTS = 0.1, 3.0
+"""A running job becomes wider if that saves this share of what is left, and so many times what its restart costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A job among those that devices are divided between; ``choice`` is the shape in which it runs, None if it waits.
+
+    Its shapes have known seconds, of which the part ``left`` (above 0, at most 1) is still to do.
+    """
+
+    queued: Queued
+    choice: int | None = None
+    left: float = 1.0
 
 
 def elastic(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
@@ -37,6 +56,45 @@ def elastic(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, 
             if any(one.start(queued, choice) for choice in range(len(queued.shapes))):
                 one.waiting.remove(queued)
         return one.decision()
+
+
+def redivide(jobs: Sequence[Share], num_devices: int, restart_seconds: float) -> list[int | None]:
+    """The shape of each job on so many equal devices, by the largest scaled throughput of all; None: it waits.
+
+    As many jobs as possible run, the first ones of the list: put running ones first, and the others in the order of
+    their arrival. Running jobs become narrower so that others start, and wider if that is worth a restart.
+    """
+    options = [_values(job.queued.shapes, num_devices) for job in jobs]
+    able = [n for n, choices in enumerate(options) if choices]
+    while True:
+        chosen = dict(zip(able, divide([options[n] for n in able], num_devices), strict=True))
+        starts = any(jobs[n].choice is None and choice is not None for n, choice in chosen.items())
+        kept = [
+            n
+            for n, choice in chosen.items()
+            if len(options[n]) > 1 and not _is_worth(jobs[n], choice, restart_seconds, others_start=starts)
+        ]
+        if not kept:
+            return [chosen.get(n) for n in range(len(jobs))]
+        for n in kept:
+            now = jobs[n].choice
+            assert now is not None
+            options[n] = {now: options[n][now]}
+
+
+def _is_worth(job: Share, choice: int | None, restart_seconds: float, *, others_start: bool) -> bool:
+    """Whether a job may change to this shape, or need not change at all."""
+    if job.choice is None or choice is None or choice == job.choice:
+        return True
+    now, then = (job.left * (job.queued.shapes[one].seconds or 0.0) for one in (job.choice, choice))
+    if then >= now:
+        return others_start
+    return now - then - restart_seconds >= max(WORTH_SHARE * now, WORTH_RESTARTS * restart_seconds)
+
+
+def _values(shapes: Sequence[Shape], num_devices: int) -> dict[int, tuple[int, float]]:
+    able = [(n, one.num_ranks, one.seconds or 0.0) for n, one in enumerate(shapes) if one.num_ranks <= num_devices]
+    return {n: (ranks, able[0][2] / seconds if seconds else 1.0) for n, ranks, seconds in able}
 
 
 def divide(options: Sequence[Mapping[int, tuple[int, float]]], num_devices: int) -> list[int | None]:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from placement.model import Cluster, Gang, Queued, Shape
+from placement.packing.elastic import Share, redivide
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Blocked, Policy, Wait
 from placement.simulation.progress import Domains, Progress, domains_of
@@ -48,7 +49,11 @@ class Running:
 
 
 class Run(NamedTuple):
-    """A job that has run. ``arrived`` is when it came, ``start`` when it began."""
+    """A job that has run. ``arrived`` is when it came, ``start`` when it began.
+
+    ``devices`` are those at its end. A job that has changed its shape has ``num_restarts``, the last one at
+    ``changed``, and ``held_seconds`` (devices × seconds) of the shapes before.
+    """
 
     id: str
     study: int
@@ -57,6 +62,15 @@ class Run(NamedTuple):
     start: float
     end: float
     communication_share: float
+    num_restarts: int = 0
+    held_seconds: float = 0.0
+    changed: float | None = None
+
+    @property
+    def device_seconds(self) -> float:
+        """Devices × seconds that it has held."""
+        since = self.start if self.changed is None else self.changed
+        return self.held_seconds + len(self.devices) * (self.end - since)
 
 
 @dataclass(slots=True)
@@ -81,7 +95,7 @@ class Schedule:
     @property
     def device_seconds(self) -> float:
         """Devices × seconds that jobs have held."""
-        return sum(len(run.devices) * (run.end - run.start) for run in self.runs)
+        return sum(run.device_seconds for run in self.runs)
 
     @property
     def utilisation(self) -> float:
@@ -107,7 +121,7 @@ class Schedule:
     @property
     def communication_share(self) -> float:
         """Share (0 to 1) of the device-seconds in which ranks wait for communication."""
-        held = [(len(run.devices) * (run.end - run.start), run.communication_share) for run in self.runs]
+        held = [(run.device_seconds, run.communication_share) for run in self.runs]
         whole = sum(seconds for seconds, _ in held)
         return sum(seconds * share for seconds, share in held) / whole if whole else 0.0
 
@@ -123,12 +137,15 @@ def schedule(
     round_seconds: float = 0.0,
     most_nominated: int = 1000,
     most_running: Mapping[int, int] = NO_LIMITS,
+    restart_seconds: float | None = None,
 ) -> Schedule:
     """Run all jobs to their ends under ``policy``.
 
     The policy decides when a job arrives or ends, but at most once in ``round_seconds``, among about
     ``most_nominated`` jobs of the queue. ``domains`` say which devices share what; by default, jobs on one GPU take
-    turns. ``most_running`` limits the jobs of a study that run at once.
+    turns. ``most_running`` limits the jobs of a study that run at once. With ``restart_seconds``, devices are divided
+    anew each time among running and waiting jobs (``placement.packing.elastic.redivide``) instead of the policy's
+    decision: a running job that changes its shape then needs so many seconds more. Each device has one job at a time.
     """
     return _Simulation(
         jobs,
@@ -140,6 +157,7 @@ def schedule(
         round_seconds,
         most_nominated,
         most_running,
+        restart_seconds,
     ).run()
 
 
@@ -174,7 +192,12 @@ class _Simulation:
         round_seconds: float,
         most_nominated: int,
         most_running: Mapping[int, int],
+        restart_seconds: float | None,
     ) -> None:
+        if restart_seconds is not None and (max_gangs != 1 or running):
+            raise ValueError("jobs are divided anew on devices of their own, from an empty cluster")
+        self._restart_seconds = restart_seconds
+        self._shapes: dict[str, tuple[Queued, int]] = {}  # of running jobs, where they may change
         self._policy, self._round_seconds, self._most_nominated = policy, round_seconds, most_nominated
         self._arrivals = sorted(range(len(jobs)), key=lambda n: (jobs[n].at, n), reverse=True)
         self._jobs = jobs
@@ -224,6 +247,9 @@ class _Simulation:
     def _decide(self, now: float) -> None:
         """Let the policy decide until it starts nothing more among the jobs that are nominated."""
         self._waits = {}
+        if self._restart_seconds is not None:
+            self._redivide(now, self._restart_seconds)
+            return
         while nominated := self._queues.nominated(self._most_nominated):
             decision = self._policy(nominated, self._ledger, self._left)
             self._found.num_rounds += 1
@@ -245,6 +271,53 @@ class _Simulation:
             if not started or len(nominated) == len(self._queues) + len(started):
                 return
 
+    def _redivide(self, now: float, restart_seconds: float) -> None:
+        """Give all jobs the shapes of ``redivide``. Those that become narrower leave their devices first."""
+        nominated = self._queues.nominated(self._most_nominated)
+        jobs = [Share(queued, choice, self._part_left(job)) for job, (queued, choice) in self._shapes.items()]
+        jobs += [Share(queued) for queued in nominated]
+        chosen = redivide(jobs, len(self._ledger.devices), restart_seconds)
+        self._found.num_rounds += 1
+        changed = [(job, choice) for job, choice in zip(jobs, chosen, strict=True) if choice not in (None, job.choice)]
+        left = {}
+        for job, _ in changed:
+            if job.choice is not None:
+                left[job.queued.id] = job.left
+                self._progress.stop(job.queued.id)
+                self._ledger.release(job.queued.id)
+        for job, choice in sorted(changed, key=lambda one: -one[0].queued.shapes[one[1] or 0].num_ranks):
+            assert choice is not None
+            self._start(job.queued, choice, now, left.get(job.queued.id), restart_seconds)
+
+    def _part_left(self, job: str) -> float:
+        queued, choice = self._shapes[job]
+        seconds = queued.shapes[choice].seconds
+        return min(1.0, self._progress.left(job) / seconds) if seconds else 0.0
+
+    def _start(self, queued: Queued, choice: int, now: float, left: float | None, restart_seconds: float) -> None:
+        """Start a waiting job, or with a part ``left`` continue one in another shape."""
+        shape, gang = queued.shapes[choice], queued.gang(choice)
+        devices = self._ledger.find_idle(shape.num_ranks, shape.mib_per_rank)
+        assert devices is not None and shape.seconds is not None, "all devices are equal, and enough are free"
+        self._ledger.place(gang, devices)
+        seconds = shape.seconds if left is None else left * shape.seconds + restart_seconds
+        self._progress.start(gang.id, devices, seconds)
+        self._shapes[gang.id] = queued, choice
+        share = shape.communication_share or 0.0
+        if left is None:
+            self._queues.started(queued)
+            arrived = self._arrived.pop(gang.id)
+            self._open[gang.id] = Run(gang.id, queued.study, devices, arrived, now, math.nan, share)
+            return
+        run = self._open[gang.id]
+        self._open[gang.id] = run._replace(
+            devices=devices,
+            communication_share=share,
+            num_restarts=run.num_restarts + 1,
+            held_seconds=run._replace(end=now).device_seconds,
+            changed=now,
+        )
+
     def _advance(self, until: float) -> None:
         """Let jobs end until then. What they leave free is not used before."""
         progress = self._progress
@@ -254,6 +327,7 @@ class _Simulation:
                 progress.stop(job)
                 self._ledger.release(job)
                 self._queues.ended(job)
+                self._shapes.pop(job, None)
                 self._found.runs.append(self._open.pop(job)._replace(end=progress.now))
         progress.now = until
 
