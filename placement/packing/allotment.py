@@ -75,7 +75,7 @@ def _efficient(shapes: Sequence[Shape], able: Sequence[int]) -> Sequence[int]:
     return found[::-1]
 
 
-def least_target(timed: Sequence[Sequence[Shape]], num_devices: int, busy: float = 0.0) -> float:
+def least_target(timed: Sequence[Sequence[Shape]], num_devices: float, busy: float = 0.0) -> float:
     """The least time by which all trials fit by their device-seconds, beside ``busy`` ones. Seconds must be known."""
     slowest, area = 0.0, busy
     changes: list[tuple[float, float]] = []  # below these seconds a trial takes so many more device-seconds

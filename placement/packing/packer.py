@@ -9,6 +9,7 @@ Pure and deterministic. Its rules:
 - Best fit: the fullest devices that still fit, so that as many gangs as possible start.
 - Spread: if every gang of the queue can start, each gets the devices with the fewest gangs instead. Gangs on one device
   slow each other, and a device that nobody waits for is idle.
+- Kinds: of several kinds of GPUs, the fastest is packed first, and no gang spans two that differ in speed (``kinds``).
 - Reservation: devices are kept for the first gang of several ranks that does not fit now, where the ends of running
   gangs are predicted; others start there only if they end before (EASY backfilling, Lifka, "The ANL/IBM SP scheduling
   system", JSSPP 1995).
@@ -24,10 +25,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from types import MappingProxyType
 
-from placement.model import Queued
-from placement.packing.allotment import Allotment, allot, no_choice
+from placement.model import Placement, Queued
+from placement.packing.allotment import Allotment, allot, no_choice, possible_shapes
+from placement.packing.kinds import allotted, groups_of, on_kind, part, speeds_in, suits, target_of
 from placement.packing.ledger import Ledger
-from placement.packing.policy import Decision
+from placement.packing.policy import Decision, Wait
 from placement.packing.reasons import DeviceRule
 from placement.packing.round import Round, soonest
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, in_turn
@@ -36,13 +38,58 @@ NOT_KNOWN: Mapping[str, float] = MappingProxyType({})
 
 
 def pack(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float] = NOT_KNOWN) -> Decision:
-    """Place every gang that fits, unless it fits only on kept devices. ``ledger`` is not changed."""
+    """Place every gang that fits, unless it fits only on kept devices. ``ledger`` is not changed.
+
+    On a cluster of several kinds of GPUs, gangs may also wait for a faster one (``kinds``).
+    """
+    if speeds := speeds_in(ledger):
+        return _pack_kinds(queue, ledger, seconds_left, speeds)
+    return _pack_all(queue, ledger, seconds_left)
+
+
+def _pack_all(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
     allotment = allot(queue, ledger, seconds_left) if any(len(one.shapes) > 1 for one in queue) else no_choice(queue)
     decision = _pack(queue, allotment, Round(ledger, DeviceRule.FULLEST), seconds_left)
     if decision.waits or not decision.placements or ledger.max_gangs_per_device == 1:
         return decision
     spread = _pack(queue, allotment, Round(ledger, DeviceRule.FEWEST_GANGS), seconds_left)
     return decision if spread.waits else spread
+
+
+def _pack_kinds(
+    queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float], speeds: Mapping[str, float]
+) -> Decision:
+    """Pack each kind by itself, first with one gang on each device. Gangs that no kind alone holds come last."""
+    target = target_of(queue, ledger, seconds_left, speeds)
+    parts = [(speed, kinds, part(ledger, kinds, ledger.max_gangs_per_device)) for speed, kinds in groups_of(speeds)]
+    alone = {one.id for one in queue if any(possible_shapes(one, devices) for _, _, devices in parts)}
+    others = [one for one in queue if one.id not in alone]
+    if any(one.passed_over >= PASSES_BEFORE_RESERVATION for one in others):
+        return _pack_all(queue, ledger, seconds_left)
+    waiting, placements, waits = [one for one in queue if one.id in alone], list[Placement](), dict[str, Wait]()
+    try:
+        for limit in sorted({1, ledger.max_gangs_per_device}):
+            able_before: set[str] = set()  # on a faster kind
+            for speed, kinds, _ in parts:
+                devices = part(ledger, kinds, limit)
+                there = [on_kind(one, speed) for one in waiting]
+                able = [one for one in there if possible_shapes(one, devices)]
+                # Gangs that would start anyway, by sharing a faster device, are as fast on one of half its speed.
+                is_as_fast = ledger.max_gangs_per_device > 1 and speed >= 0.5
+                wanted = [one for one in able if is_as_fast or one.id not in able_before or suits(one, devices, target)]
+                decision = _pack(wanted, allotted(wanted, devices, target), Round(devices, DeviceRule.FULLEST), seconds_left)
+                for placement in decision.placements:
+                    ledger.place(placement.gang, placement.devices)
+                    placements.append(placement)
+                waits = {**decision.waits, **waits}
+                able_before |= {one.id for one in able}
+                waiting = [one for one in waiting if not ledger.holds(one.id)]
+        last = _pack_all(others, ledger, seconds_left) if others else Decision()
+    finally:
+        for placement in placements:
+            ledger.release(placement.gang.id)
+    waits = {one.id: waits[one.id] for one in waiting}
+    return Decision((*placements, *last.placements), {**waits, **last.waits})
 
 
 def _pack(queue: Sequence[Queued], allotment: Allotment, one: Round, seconds_left: Mapping[str, float]) -> Decision:

@@ -1,0 +1,98 @@
+"""The kinds of GPUs of a cluster in the policy ``pack``: which trials the slower ones get, and no gang of two kinds.
+
+Gangs run at the pace of their slowest rank, so one that spans two kinds wastes the faster. So each kind is packed by
+itself, the fastest first and with the longest trials. A slower kind gets those that still end by the common target
+time there (``allotment``), which counts a device by its speed. Others wait for a faster kind, but not if no faster one
+could ever hold them, nor if they were passed over too often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import inf
+
+from estimators.devices.catalogue import KINDS
+from placement.model import Cluster, Device, Gang, Queued
+from placement.packing.allotment import Allotment, least_target, narrowest_by, possible_shapes
+from placement.packing.ledger import Ledger
+from placement.packing.turns import PASSES_BEFORE_RESERVATION
+
+
+@lru_cache(maxsize=64)
+def speeds_of(kinds: frozenset[str]) -> Mapping[str, float]:
+    """Speed of each kind relative to the fastest, by the matrix products of the catalogue.
+
+    A kind that is not in it counts as fast as the fastest.
+    """
+    known = {kind.name: 1 / kind.rates["matmul"].per_flop for kind in KINDS if kind.name in kinds}
+    fastest = max(known.values(), default=1.0)
+    return {name: known.get(name, fastest) / fastest for name in kinds}
+
+
+def speeds_in(ledger: Ledger) -> Mapping[str, float]:
+    """Speeds of the cluster's kinds; empty if all are equally fast."""
+    speeds = speeds_of(frozenset(device.kind for device in ledger.devices))
+    return speeds if len(set(speeds.values())) > 1 else {}
+
+
+def groups_of(speeds: Mapping[str, float]) -> list[tuple[float, list[str]]]:
+    """Speeds with the kinds that have them, the fastest first."""
+    return [(speed, [kind for kind in speeds if speeds[kind] == speed]) for speed in sorted({*speeds.values()})[::-1]]
+
+
+def part(ledger: Ledger, kinds: Sequence[str], max_gangs_per_device: int) -> Ledger:
+    """The devices of these kinds with what is on them, and another limit of gangs on each."""
+    devices: Sequence[Device] = [device for device in ledger.devices if device.kind in kinds]
+    here = {device.id for device in devices}
+    found = Ledger(Cluster(tuple(devices)), max_gangs_per_device)
+    for gang in ledger.gangs:
+        held = [device for device in ledger.devices_of(gang.id) if device in here]
+        if held:
+            found.restore(Gang(gang.id, len(held), gang.mib_per_rank), held)
+    return found
+
+
+def on_kind(queued: Queued, speed: float) -> Queued:
+    """The trial as it would be on devices of this speed."""
+    if speed == 1.0:
+        return queued
+    slower = (replace(one, seconds=None if one.seconds is None else one.seconds / speed) for one in queued.shapes)
+    return replace(queued, shapes=tuple(slower))
+
+
+def target_of(
+    queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float], speeds: Mapping[str, float]
+) -> float:
+    """The least time by which all trials fit by their device-seconds, where a slow device counts as a part of one."""
+    kind_of = {device.id: device.kind for device in ledger.devices}
+    whole = sum(speeds[device.kind] for device in ledger.devices)
+    busy = sum(
+        seconds_left.get(gang.id, 0.0) * speeds[kind_of[device]]
+        for gang in ledger.gangs
+        for device in ledger.devices_of(gang.id)
+        if device in kind_of
+    )
+    timed = [
+        [queued.shapes[n] for n in possible_shapes(queued, ledger)]
+        for queued in queue
+        if all(shape.seconds is not None for shape in queued.shapes)
+    ]
+    return least_target([shapes for shapes in timed if shapes], whole, busy)
+
+
+def allotted(queue: Sequence[Queued], ledger: Ledger, target: float) -> Allotment:
+    """The narrowest shapes by which trials end by the target on the devices of this ledger."""
+    wanted = {one.id: narrowest_by(target, one.shapes, possible_shapes(one, ledger)) for one in queue}
+    return Allotment(wanted, target)
+
+
+def suits(queued: Queued, ledger: Ledger, target: float) -> bool:
+    """Whether a trial may start on these slower devices: in time, or because it was passed over too often."""
+    able = possible_shapes(queued, ledger)
+    if not able or queued.passed_over >= PASSES_BEFORE_RESERVATION:
+        return bool(able)
+    return min(inf if (known := queued.shapes[n].seconds) is None else known for n in able) <= target or any(
+        queued.shapes[n].seconds is None for n in able
+    )
