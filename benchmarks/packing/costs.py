@@ -114,7 +114,8 @@ def kind(*, is_split: bool = False) -> DeviceKind:
 
 def candidates() -> Iterator[Mapping[str, Any]]:
     """Parameters of all candidates, each different, in the order in which they are drawn."""
-    source, found = random.Random(SEED), set()
+    source = random.Random(SEED)
+    found: set[tuple[int, ...]] = set()
     while len(found) < NUM_CANDIDATES:
         depth, width, context, batch = map(source.choice, (DEPTHS, WIDTHS, CONTEXTS, BATCHES))
         drawn = depth, width, context, batch

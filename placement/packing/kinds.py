@@ -33,7 +33,7 @@ def speeds_of(kinds: frozenset[str]) -> Mapping[str, float]:
 
 def speeds_in(ledger: Ledger) -> Mapping[str, float]:
     """Speeds of the cluster's kinds; empty if all are equally fast."""
-    speeds = speeds_of(frozenset(device.kind for device in ledger.devices))
+    speeds = speeds_of(ledger.kinds)
     return speeds if len(set(speeds.values())) > 1 else {}
 
 

@@ -47,6 +47,8 @@ class Ledger:
         """The devices that can be used now, in the cluster's order."""
         self.capacities = sorted(device.capacity_mib for device in cluster.devices)
         """MiB of each device, in ascending order."""
+        self.kinds = frozenset(device.kind for device in cluster.devices)
+        """The kinds of the devices that can be used now."""
         self._accounts = {device.id: _Account(device, n) for n, device in enumerate(cluster.devices)}
         self._held: dict[str, tuple[Gang, tuple[str, ...]]] = {}  # gang id → gang and the devices of its ranks
         self._kept: set[str] = set()  # devices that are kept for a gang

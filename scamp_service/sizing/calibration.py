@@ -183,13 +183,14 @@ def calibrated(data_dir: Path, name: str = CPU) -> DeviceKind | None:
 
 
 def device_kind_of(data_dir: Path, cluster: Cluster) -> DeviceKind | None:
-    """Device kind of a cluster's first device, as measured or as the catalogue has it; None if neither knows it."""
+    """Fastest device kind of a cluster, as measured or as the catalogue has it; None if neither knows any."""
     if not cluster.has_gpus:
         return calibrated(data_dir)
-    name = cluster.devices[0].kind
-    with contextlib.suppress(ValueError):
-        return calibrated(data_dir, name) or catalogue.gpu(name)
-    return None
+    known = []
+    for name in dict.fromkeys(device.kind for device in cluster.devices):
+        with contextlib.suppress(ValueError):
+            known.append(calibrated(data_dir, name) or catalogue.gpu(name))
+    return min(known, key=lambda kind: kind.rates["matmul"].per_flop, default=None)
 
 
 def speed_words(kind: DeviceKind | None) -> str:

@@ -1,0 +1,220 @@
+"""Runs one policy on one workload in Sia's own simulator, a checkout of which the user names. Nothing of it is copied.
+
+``PYTHONPATH=. PYTHON -m benchmarks.packing.sia_driver CHECKOUT POLICY WORKLOAD.csv`` prints one line of JSON.
+``PYTHON`` is one that has what the simulator needs (``sia_part``). Our policy sees what theirs see: goodputs that are
+fitted while a job runs, and not how long it will take.
+"""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from placement.model import Queued, Shape
+from placement.packing.elastic import Share, redivide
+
+RESTART_SECONDS = {"cifar10": 30, "deepspeech2": 25, "imagenet": 250, "bert": 120, "yolov3": 45}
+"""Seconds that a restart takes on a real cluster: those that Sia's policy has (``get_restart_penalty``)."""
+LEAST_AGE = 60.0
+"""Nobody knows how long a job still takes: it counts as long as its age (Pollux's way), and at least so long."""
+
+
+def main() -> None:
+    """Run and print mean completion and makespan in hours."""
+    folder, name, workload = sys.argv[1:4]
+    sys.path.insert(0, str(Path(folder)))
+    path = Path(workload).resolve()
+    os.chdir(folder)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        jobs = _run(name, str(path))
+    done = [job.completion_time - job.submission_time for job in jobs]
+    first = min(job.submission_time for job in jobs)
+    found = {
+        "policy": name,
+        "num_jobs": len(jobs),
+        "completion_hours": sum(done) / len(done) / 3600,
+        "makespan_hours": (max(job.completion_time for job in jobs) - first) / 3600,
+        "restarts": sum(job.num_restarts or 0 for job in jobs) / len(jobs),
+    }
+    print(json.dumps(found))
+
+
+def _run(name: str, workload: str):
+    """The jobs after the last has ended, with the options of the artifact's ``run_experiment.sh``."""
+    import pandas
+    import simulator_config as config
+
+    jobs = pandas.read_csv(workload)
+    per_node = {kind: config.cluster_ngpus_per_node[kind] for kind in config.cluster_nnodes}
+    if name == "pollux":
+        from cluster_unaware import ClusterUnaware
+        from pollux_unaware import PolluxPolicyUnaware
+
+        most = min(per_node[kind] * min(config.cluster_nnodes[kind], config.cluster_max_physical_nnodes[kind])
+                   for kind in per_node)  # fmt: skip
+        cluster = ClusterUnaware(
+            jobs,
+            PolluxPolicyUnaware(-1),
+            config.cluster_nnodes,
+            config.cluster_ngpus_per_node,
+            max_num_replicas=most,
+            max_physical_nodes=config.cluster_max_physical_nnodes,
+        )
+        interval = 60
+    else:
+        from cluster import Cluster
+
+        policy, interval = _policy(name)
+        policy.populate_valid_configs(config.cluster_nnodes, per_node, config.cluster_max_physical_nnodes)
+        cluster = Cluster(
+            jobs, policy, config.cluster_nnodes, per_node, max_physical_nodes=config.cluster_max_physical_nnodes
+        )
+        if name in ("gavel", "fifo"):
+            cluster.disable_bsz_tuning()
+    while not cluster.all_complete():
+        cluster.step(interval)
+    return cluster.jobs
+
+
+def _policy(name: str):
+    """The policy and the seconds between its decisions."""
+    options = {"p_fairness": -0.5, "restart_penalty": 30, "lambda_a": 0.01, "lambda_n": 1.1}
+    if name == "gavel":
+        from gavel import GavelPolicy
+
+        return GavelPolicy(360, policy="max_sum_throughput_perf"), 360
+    if name == "fifo":
+        from gavel import GavelPolicy
+
+        return GavelPolicy(360, policy="fifo_perf"), 360
+    if name == "sia":
+        from sia import SiaPolicy
+
+        return SiaPolicy(**options, project_throughputs=True, share_max_replicas=True), 60
+    assert name == "ours", f"unknown policy {name}"
+    return _ours(options), 60
+
+
+def _ours(options):
+    """Our elastic policy in the form of theirs: each kind of GPU is divided by ``redivide``."""
+    import numpy
+    from sia import SiaPolicy
+
+    class Ours(SiaPolicy):
+        """Jobs have a home kind; they move to a faster one whose devices are left over, if that is worth a restart."""
+
+        def optimize(self, jobs, nodes, base_allocations):
+            goodputs = {name: self._goodputs(job) for name, job in jobs.items()}
+            now = {name: base_allocations.get(name, (None, ())) for name in jobs}
+            homes = self._homes(jobs, goodputs, now)
+            found = dict.fromkeys(jobs, (None, ()))
+            spare = {}
+            shares = {}
+            for kind in self.cluster_ordering:
+                names = sorted(
+                    (one for one in jobs if homes[one] == kind),
+                    key=lambda one: (now[one][0] != kind, jobs[one].creation_timestamp, one),
+                )
+                shares[kind] = self._divided(kind, names, jobs, goodputs, now)
+                spare[kind] = self.cluster_total_gpus[kind] - sum(shares[kind].values())
+            self._move(jobs, goodputs, shares, spare)
+            for kind, some in shares.items():
+                left = numpy.asarray([one.resources["nvidia.com/gpu"] for one in nodes[kind].values()], dtype="uint32")
+                asked = {one: (-(-gpus // self.cluster_ngpus_per_node[kind]), gpus) for one, gpus in some.items()}
+                same = {one: now[one] for one in some}
+                for one, placed in self.alloc_to_placement(kind, asked, same, left).items():
+                    found[one] = (kind, placed)
+            # A job on as many GPUs of a kind as before keeps its nodes: the simulator charges every other change.
+            for one, (kind, placed) in found.items():
+                if kind == now[one][0] and len(placed) == len(now[one][1]):
+                    found[one] = now[one]
+            return found
+
+        def _goodputs(self, job):
+            """Kind → GPUs → goodput; what is not fitted yet is known for one GPU alone."""
+            known = {}
+            most = max(1, *job.max_replicas.values())
+            for kind in self.cluster_ordering:
+                num_nodes, num_gpus = self.configs[kind]
+                able = num_gpus <= most
+                if any(one is not None for one in job.speedup_fn.values()):
+                    values = numpy.atleast_1d(self._compute_goodputs_v2(job, kind, num_nodes[able], num_gpus[able]))
+                    some = {int(gpus): float(v) for gpus, v in zip(num_gpus[able], values, strict=True) if v > 1e-6}
+                else:
+                    some = {1: float(job.cluster_throughputs[kind])}
+                known[kind] = some or {1: 1e-6}
+            return known
+
+        def _homes(self, jobs, goodputs, now):
+            """Jobs stay where they run. New ones go where the GPUs per job are the most, by what each gains there."""
+            homes = {one: now[one][0] for one in jobs if now[one][0] is not None}
+            for one in sorted(jobs, key=lambda one: (jobs[one].creation_timestamp, one)):
+                if one in homes:
+                    continue
+
+                def worth(kind, one=one):
+                    others = sum(home == kind for home in homes.values())
+                    room = self.cluster_total_gpus[kind] / (others + 1)
+                    fitting = [g for gpus, g in goodputs[one][kind].items() if gpus <= max(1, room)]
+                    return max(fitting) * min(1.0, room)
+
+                homes[one] = max(self.cluster_ordering, key=worth)
+            return homes
+
+        def _divided(self, kind, names, jobs, goodputs, now):
+            shares = []
+            for one in names:
+                sizes = sorted(goodputs[one][kind])
+                held = len(now[one][1]) if now[one][0] == kind else 0
+                if jobs[one].scaling_underway and held in sizes:
+                    sizes = [held]
+                base = goodputs[one][kind].get(held) or min(goodputs[one][kind].values())
+                age = max(LEAST_AGE, jobs[one].age)
+                shapes = tuple(Shape(n, 1, age * base / goodputs[one][kind][n]) for n in sizes)
+                shares.append(Share(Queued(one, shapes), sizes.index(held) if held in sizes else None))
+            restart = sum(map(_restart_of, names)) / max(1, len(names))
+            chosen = redivide(shares, self.cluster_total_gpus[kind], restart)
+            return {
+                one: share.queued.shapes[choice].num_ranks
+                for one, share, choice in zip(names, shares, chosen, strict=True)
+                if choice is not None
+            }
+
+        def _move(self, jobs, goodputs, shares, spare):
+            """Let one job for each kind move to GPUs that are left over there."""
+            for kind in self.cluster_ordering:
+                best, most = None, 0.0
+                for home, some in shares.items():
+                    for one, gpus in some.items():
+                        if home == kind or jobs[one].scaling_underway:
+                            continue
+                        able = [(g, n) for n, g in goodputs[one][kind].items() if n <= spare[kind]]
+                        goodput, wanted = max(able, default=(0.0, 0))
+                        age, old = max(LEAST_AGE, jobs[one].age), goodputs[one][home].get(gpus, 0.0)
+                        saved = age * (1 - old / goodput) - _restart_of(one) if goodput else 0.0
+                        if saved > max(most, 0.1 * age, 3 * _restart_of(one)):
+                            best, most = (home, one, wanted), saved
+                waiting = [one for one in jobs if not any(one in some for some in shares.values())]
+                if waiting and spare[kind] > 0:
+                    shares[kind][waiting[0]] = 1
+                    spare[kind] -= 1
+                elif best is not None:
+                    home, one, wanted = best
+                    spare[home] += shares[home].pop(one)
+                    shares[kind][one] = wanted
+                    spare[kind] -= wanted
+
+    return Ours(**options, project_throughputs=True, share_max_replicas=True)
+
+
+def _restart_of(name: str) -> float:
+    return float(RESTART_SECONDS.get(name.split("-")[0], 30))
+
+
+if __name__ == "__main__":
+    main()
