@@ -77,7 +77,9 @@ def _pack_kinds(
                 # Gangs that would start anyway, by sharing a faster device, are as fast on one of half its speed.
                 is_as_fast = ledger.max_gangs_per_device > 1 and speed >= 0.5
                 wanted = [one for one in able if is_as_fast or one.id not in able_before or suits(one, devices, target)]
-                decision = _pack(wanted, allotted(wanted, devices, target), Round(devices, DeviceRule.FULLEST), seconds_left)
+                decision = _pack(
+                    wanted, allotted(wanted, devices, target), Round(devices, DeviceRule.FULLEST), seconds_left
+                )
                 for placement in decision.placements:
                     ledger.place(placement.gang, placement.devices)
                     placements.append(placement)
