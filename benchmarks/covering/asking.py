@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import resource
+import signal
 import tempfile
 import time
 import traceback
@@ -123,6 +124,7 @@ def _in_fork(work: Callable[[], str]) -> str:
     if child == 0:
         try:
             resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+            signal.alarm(4 * SECONDS)  # MemTracker may wait for a lock of autograd's that it holds itself
             silent = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silent, 1)
             os.dup2(silent, 2)

@@ -1,4 +1,5 @@
-"""Counts the bytes of autograd's graph that are no tensor's data: nodes, and the objects of the tensors that they keep.
+"""Counts the bytes of autograd's graph that are no tensor's data: nodes, and the objects of the tensors that they keep;
+and those of modules and their parameters.
 
 They lie in host memory, some 500 to 2,000 bytes for each differentiable operation. A model of many small operations
 takes more memory for them than for its tensors. Sizes were measured with torch 2.13 and CPython 3.11.
@@ -15,7 +16,7 @@ from types import FrameType
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import BackwardCFunction
 
@@ -31,6 +32,7 @@ _WRAPPER_BYTES = 100  # Python's object of a tensor: those that an operation mak
 _VIEW_BYTES = 130  # of a tensor that is a view, which also keeps its base
 _SCALAR_BYTES = 340  # a number that an operation turned into a tensor, and its data
 _HOOKED_BYTES = 600  # the place of a saved tensor that hooks have taken, as recompute does
+_MODULE_BYTES, _PARAMETER_BYTES = 2200, 560  # a module's dictionaries; a parameter, its storage and its place
 _NUM_CALLERS = 8  # Python frames that tell one call from another
 _OUTSIDE = -1  # the place of a saved tensor that is neither input nor output
 _DETACH = torch.ops.aten.detach.default
@@ -92,6 +94,18 @@ class _Calls:
     def end(self, out: Any) -> None:
         """Note what the operation has made."""
         self.made.update(map(id, _tensors(out)))
+
+
+def module_bytes(model: nn.Module, blocks: Sequence[nn.Module]) -> Counter[int]:
+    """Bytes of the objects of modules and parameters: of each block, and (at -1) of what belongs to no block."""
+    found = Counter({number: _module_bytes(block) for number, block in enumerate(blocks)})
+    found[-1] = _module_bytes(model) - found.total()
+    return found
+
+
+def _module_bytes(module: nn.Module) -> int:
+    num_parameters = sum(parameter is not None for one in module.modules() for parameter in one._parameters.values())
+    return _MODULE_BYTES * len(list(module.modules())) + _PARAMETER_BYTES * num_parameters
 
 
 class Graph:
@@ -188,7 +202,10 @@ class Graph:
         first = out[0] if isinstance(out, (list, tuple)) and out else out
         if kind is not None and kind.saves_first and type(first) is FakeTensor:
             self._saved.add(first.untyped_storage()._cdata)
-        if kind is None and isinstance(first, Tensor) and _hooks(True) is None:
+        # A view that changes in place takes its node again from its base, by operations under a lock of its own: to ask
+        # for that node there would wait for ever.
+        is_changed_view = isinstance(first, Tensor) and first._is_view() and any(one is first for one in given)
+        if kind is None and isinstance(first, Tensor) and _hooks(True) is None and not is_changed_view:
             self._settle()
             self._made = _Made(key, weakref.ref(first), given, self._calls.made, number, block)
         else:

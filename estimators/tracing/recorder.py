@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import dropwhile, zip_longest
 from typing import Any
@@ -94,6 +95,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._fake = fake
         self._outcomes = Outcomes(fake)
         self._graph = Graph() if workspaces else None  # host memory, which is not a GPU's
+        self._held_objects = Counter[int]()
         self.values = Values(is_even=even)
         self._paused = 0
         self._forward: Work | None = None  # the work done when the first backward pass began
@@ -104,8 +106,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._buffers: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._patches = contextlib.ExitStack()
 
-    def begin(self) -> int:
-        """Begin a new log with all buffers that are alive, numbered anew; returns their bytes."""
+    def begin(self, held_objects: Mapping[int, int] | None = None) -> int:
+        """Begin a new log with all buffers that are alive, numbered anew; returns their bytes.
+
+        ``held_objects`` are bytes of objects that stay alive, by block (None: those of the last log).
+        """
+        if held_objects is not None:
+            self._held_objects = Counter(held_objects)
         self._done.clear()
         if self._graph is not None:
             self._graph.begin()
@@ -147,8 +154,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         marks, operations = tuple(self.marks), tuple(self._operations)
         return Passes(
             events, categories, self.work, marks=marks, streams=streams, forward=forward, operations=operations,
-            objects=dict(self._graph.most) if self._graph is not None else {},
+            objects=self._objects(),
         )  # fmt: skip
+
+    def _objects(self) -> Mapping[int, int]:
+        return {} if self._graph is None else self._held_objects + Counter(self._graph.most)
 
     def forward(self, step: Callable[[], object]) -> Passes:
         """The log of ``step`` up to its first backward pass, where it is aborted. Raises ValueError without one."""

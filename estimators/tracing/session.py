@@ -32,6 +32,7 @@ from estimators.tracing.block_watch import ENTERING, BlockWatch
 from estimators.tracing.blocks import are_equal, container_of, lengthen, shorten
 from estimators.tracing.cuda import as_on_cuda
 from estimators.tracing.fake_gang import fake_mesh, groups_of
+from estimators.tracing.graph import module_bytes
 from estimators.tracing.recorder import Batch, Recorder
 from estimators.tracing.stand_ins import stand_ins
 from estimators.work import Work
@@ -404,7 +405,7 @@ class Session:
         gc.freeze()
         self._recorder.hold(list(self._model.parameters()), "parameters")
         self._recorder.hold(list(self._model.buffers()), "buffers")
-        self._recorder.begin()
+        self._recorder.begin(module_bytes(self._model, self._blocks))
         return len(self._recorder.log)
 
     def _begin_step(self) -> None:
