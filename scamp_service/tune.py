@@ -22,7 +22,7 @@ from scamp_service.settings import Settings
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.estimate import Estimator, target
 from scamp_service.sizing.estimated import listed
-from scamp_service.study.spec import TRACE_SECONDS
+from scamp_service.study.budget import TRACE_SECONDS
 
 CPU_RANK = {"CPU": 1.0}
 PROCESS_MIB = 512

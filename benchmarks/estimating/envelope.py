@@ -28,7 +28,7 @@ from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, 
 from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, layout_kind_of
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.traces import Tracer
-from scamp_service.study.spec import TRACE_SECONDS
+from scamp_service.study.budget import TRACE_SECONDS
 from workloads.loading import load_workload
 from workloads.sandbox.recipe import recipe_of
 

@@ -26,7 +26,7 @@ from scamp_service.cli.terminal import (
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.tracing.under_way import UnderWay
-from scamp_service.study.spec import TRACE_SECONDS
+from scamp_service.study.budget import TRACE_SECONDS
 
 app = typer.Typer()
 

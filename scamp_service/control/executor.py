@@ -15,7 +15,7 @@ from estimators.learning import Learned, PastAttempt
 from estimators.model import NO_EVALUATION_EXTRA, Candidate, EvaluationExtra, Layout, Plan
 from placement.model import Cluster, Offer
 from scamp_service.model import Sized
-from scamp_service.study.spec import TRACE_SECONDS
+from scamp_service.study.budget import TRACE_SECONDS
 from workloads.training.checkpoints.name import CheckpointName, Donor
 
 

@@ -23,7 +23,7 @@ from placement.simulation.schedule import Job, Running, Schedule, schedule
 from scamp_service.lifecycle import LIVE_STUDIES, StudyState, TrialState
 from scamp_service.model import Attempt, Json, Study, Trial
 from scamp_service.store.store import Store
-from scamp_service.study.spec import Budget
+from scamp_service.study.budget import Budget
 
 MOST_JOBS = 2000
 """Waiting trials and trials to come that are simulated; a forecast with more says so."""

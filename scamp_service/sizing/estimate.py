@@ -38,7 +38,7 @@ from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.traces import Tracer
 from scamp_service.sizing.tracing.under_way import UnderWay
-from scamp_service.study.spec import TRACE_SECONDS
+from scamp_service.study.budget import TRACE_SECONDS
 from scamp_service.study.user_code import check_code
 
 

@@ -31,7 +31,7 @@ from scamp_service.model import Choice, Json, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
 from scamp_service.sizing.tracing.trace_process import Interrupted, TraceFailed, TraceProcess
 from scamp_service.sizing.tracing.traces import Blobs, Tracer
-from scamp_service.study.spec import TRACE_SECONDS
+from scamp_service.study.budget import TRACE_SECONDS
 
 log = logging.getLogger("scamp.sizing")
 

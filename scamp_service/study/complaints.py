@@ -9,11 +9,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from scamp_service.study.budget import Budget
 from scamp_service.study.objective import Objective
 from scamp_service.study.predicted import Bound, PredictedBounds
 from scamp_service.study.sampler_options import SAMPLER_OPTIONS, FileOptions
+from scamp_service.study.search_options import Earlier, SearchOptions
 from scamp_service.study.spaces.space import MODELS
-from scamp_service.study.spec import Budget, Earlier, SearchOptions, StudySpec
+from scamp_service.study.spec import StudySpec
 from scamp_service.study.stopping import RULE_OPTIONS
 
 _PARTS: dict[str, type[BaseModel]] = {

@@ -19,8 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from scamp_service.study.named_options import OneOf, by_name
-from scamp_service.study.values import Integer, Number, Strict, Value, at_most
+from scamp_service.study.values import Integer, Number, OneOf, Strict, Value, at_most, by_name
 
 _Count = Annotated[Integer, Field(ge=0, le=100_000)]
 _Positive = Annotated[Integer, Field(ge=1, le=100_000)]

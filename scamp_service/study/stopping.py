@@ -8,9 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from scamp_service.study.named_options import OneOf, by_name
 from scamp_service.study.spaces.space import Categorical, Dimension, Ordinal, Range
-from scamp_service.study.values import Integer, Name, Number, Strict, at_most
+from scamp_service.study.values import Integer, Name, Number, OneOf, Strict, at_most, by_name
 
 MOST_RULES = 10
 MAX_JUDGED = 1000

@@ -1,14 +1,16 @@
-"""Types of the values in a study, checked as they are read: numbers, texts, parameter names and titles."""
+"""Types of the values in a study, checked as they are read: numbers, texts, names, and options of several classes."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Hashable
-from typing import Annotated, Any
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 LARGEST_INT = 2**53
 """Larger integers are not exact as floats, which samplers and JSON readers use."""
@@ -148,3 +150,35 @@ Number = Annotated[int | float, BeforeValidator(number_of)]
 Integer = Annotated[int, BeforeValidator(_integer)]
 Name = Annotated[str, AfterValidator(_name)]
 Title = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_printable)]
+
+
+def listed(names: list[str], most: int = 10) -> str:
+    """The first ``most`` names, because a study may be wrong about a hundred thousand of them."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(name[:100] for name in names[:most]) + more
+
+
+def by_name(union: Any, field: str) -> dict[str, Any]:
+    """The classes of ``union`` by the name that each has as the literal type of its ``field``."""
+    return {get_args(options.model_fields[field].annotation)[0]: options for options in get_args(union)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # hashable, as annotations have to be
+class OneOf:
+    """Annotation that reads a value as the class that ``choices`` has for ``name_of`` the value.
+
+    A value without such a name is refused with ``message``, as an error of the type ``kind``.
+    """
+
+    choices: Mapping[str, type[BaseModel]]
+    name_of: Callable[[Any], str | None]
+    kind: str
+    message: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.tagged_union_schema(
+            {name: handler.generate_schema(options) for name, options in self.choices.items()},
+            discriminator=self.name_of,
+            custom_error_type=self.kind,
+            custom_error_message=self.message,
+        )

@@ -19,10 +19,10 @@ from scamp_service.control.stopping.rung import Rung
 from scamp_service.lifecycle import Origin, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
 from scamp_service.search.proposer import Asked
+from scamp_service.study.budget import TRACE_SECONDS
 from scamp_service.study.objectives import Objectives, Values
 from scamp_service.study.one_shot import OneShot, Part, is_supernet
 from scamp_service.study.predicted import NO_BOUNDS, PredictedBounds
-from scamp_service.study.spec import TRACE_SECONDS
 from scamp_service.study.values import Params
 from workloads.training.checkpoints.name import CheckpointName, Donor
 

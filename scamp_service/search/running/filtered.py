@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from scamp_service.search.history import Past
 from scamp_service.search.proposals import Search
 from scamp_service.search.running.remote_search import RemoteSearch
-from scamp_service.study.spec import Filter
+from scamp_service.study.search_options import Filter
 from scamp_service.study.values import Params
 
 Score = Callable[[Sequence[Params]], Sequence[float | None]]

@@ -18,6 +18,7 @@ from scamp_service.search.samplers.optuna_study import OptunaStudy, in_order, op
 from scamp_service.search.samplers.replayed_study import ReplayedStudy
 from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
+from scamp_service.study.budget import MAX_TRIALS
 from scamp_service.study.sampler_options import (
     BruteForceOptions,
     CmaEsOptions,
@@ -29,7 +30,7 @@ from scamp_service.study.sampler_options import (
 )
 from scamp_service.study.spaces.points import Points
 from scamp_service.study.spaces.slots import slots_of
-from scamp_service.study.spec import MAX_TRIALS, StudySpec
+from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
 
 

@@ -1,0 +1,85 @@
+"""Rules for the parameters of candidates: those that are fixed, given to try first, constrained, or read by ScaMP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from scamp_service.study.rules.fields import Fields
+from scamp_service.study.rules.starts import start_complaints
+from scamp_service.study.spaces.constraints import ParameterConstraints
+from scamp_service.study.spaces.slots import Slot, existing_values, flat, nested
+from scamp_service.study.spaces.space import Repeat, ends
+from scamp_service.study.values import listed
+from workloads.options import BOTH_AVERAGES, wrong_value
+from workloads.options import NAMES as OPTIONS
+
+
+def constraint_complaints(study: Fields, slots: tuple[Slot, ...], constraints: ParameterConstraints) -> Iterator[str]:
+    """Mistakes in the constraints: unknown parameters, and expressions that do not suit the types of the known ones."""
+    known = {*study.space, *study.fixed}
+    for name in sorted(constraints.names - known):
+        close = get_close_matches(name, known, 1, 0.5)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        yield f"constraints name {name!r}, which neither space nor fixed defines{hint}"
+    if not constraints:
+        return
+    for end in (0, -1):  # two candidates, to see that the expressions suit the types of the parameters
+        values = existing_values(slots, lambda slot, end=end: ends(slot.dimension)[end])  # type: ignore[misc]
+        try:
+            constraints.check({**study.fixed, **nested(slots, values, list(study.space))})
+        except ValueError as error:
+            yield str(error)
+
+
+def given_start_complaints(
+    study: Fields, where: str, start: Mapping[str, Any], slots: tuple[Slot, ...], constraints: ParameterConstraints
+) -> Iterator[str]:
+    """Mistakes in the candidate of ``start_with`` at ``where``."""
+    unknown = sorted(set(start) - set(study.space) - set(study.fixed))
+    if unknown:
+        yield f"{where} has {listed(unknown)}, which neither space nor fixed defines"
+    wrong = list(start_complaints(where, start, study.space, slots))
+    yield from wrong
+    if not wrong and not unknown:
+        given = flat(slots, start)
+        complete = {name for name in start if _is_complete(name, slots, given)}
+        values = {name: value for name, value in {**study.fixed, **start}.items() if name in {*complete, *study.fixed}}
+        if broken := constraints.broken(values):
+            yield f"{where} does not satisfy the constraint {broken[0].source!r}"
+
+
+def _is_complete(name: str, slots: tuple[Slot, ...], given: Mapping[str, Any]) -> bool:
+    """Whether a start gives every value of this parameter, which may be a list of blocks."""
+    own = (slot for slot in slots if slot.path[0] == name)
+    return all(slot.name in given for slot in own if slot.exists(given))
+
+
+def batch_complaints(study: Fields) -> Iterator[str]:
+    """Check ``batch``, the number of samples of a step."""
+    for value in _values_of(study, "batch"):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            yield f"batch is the number of samples per optimizer step, an integer of at least 1; got {value!r}"
+
+
+def option_complaints(study: Fields) -> Iterator[str]:
+    """Check the other parameters that ScaMP itself reads."""
+    for name in OPTIONS:
+        yield from filter(None, (wrong_value(name, value) for value in _values_of(study, name)))
+    for start in _values_of(study, "swa_start"):
+        if start is not None and study.budget.epochs is None and start >= study.budget.steps:
+            yield f"swa_start ({start}) must be less than budget.steps ({study.budget.steps}): it averages nothing"
+    if {"ema_decay", "swa_start"} <= study.fixed.keys():
+        yield BOTH_AVERAGES
+
+
+def _values_of(study: Fields, name: str) -> list[Any]:
+    """Values that candidates have of a parameter: those that the study names, and the ends of a range."""
+    values: list[Any] = [candidate[name] for candidate in (study.fixed, *study.start_with) if name in candidate]
+    dimension = study.space.get(name)
+    if isinstance(dimension, Repeat):
+        values.append([])
+    elif dimension is not None:
+        values += ends(dimension)
+    return values

@@ -1,0 +1,43 @@
+"""The fields of a study that its rules read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from scamp_service.study.budget import Budget
+from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
+from scamp_service.study.search_options import SearchOptions
+from scamp_service.study.stopping import RuleOptions
+
+
+class Fields(Protocol):
+    """A ``StudySpec`` as its rules see it."""
+
+    @property
+    def workload(self) -> str: ...
+    @property
+    def objective(self) -> Objective: ...
+    @property
+    def objectives(self) -> Sequence[Objective]: ...
+    @property
+    def every_objective(self) -> Objectives: ...
+    @property
+    def space(self) -> Mapping[str, Any]: ...
+    @property
+    def fixed(self) -> Mapping[str, Any]: ...
+    @property
+    def constraints(self) -> Sequence[str]: ...
+    @property
+    def start_with(self) -> Sequence[Mapping[str, Any]]: ...
+    @property
+    def search(self) -> SearchOptions: ...
+    @property
+    def stopping_rules(self) -> Sequence[RuleOptions]: ...
+    @property
+    def budget(self) -> Budget: ...
+    @property
+    def targets(self) -> Mapping[str, float]: ...
+    @property
+    def report_every(self) -> int: ...
