@@ -93,7 +93,8 @@ class Spread:
     of each group hold 1/dp_shard of parameters, gradients and optimizer states (FSDP2). A block's parameters are
     gathered for its forward pass and, if ``reshard``, again for its backward pass; otherwise they stay gathered. With
     ``zero1`` the replicas are whole, and each alone holds the optimizer states of a part of the parameters (ZeRO-1).
-    With ``adasum`` they are whole, each makes an update from its own gradients, and the updates are combined.
+    With ``adasum`` they are whole, each makes an update from its own gradients, and the updates are combined. With
+    ``tables`` each has some columns of every embedding table that the model names, and the rest is whole.
     ``tp`` ranks with the same samples split the layers (tensor parallel), and if ``sequence_parallel`` they also divide
     along the sequence whatever lies between these layers. ``pp`` stages of a pipeline each hold a share of the blocks,
     and take the micro-batches in the order of ``schedule``. Heads and hidden units of a block are computed in
@@ -117,7 +118,7 @@ class Spread:
     )
     dp_replicate: int = _row(
         1,
-        "{dp_replicate} replicas{zero1}{adasum}",
+        "{dp_replicate} replicas{zero1}{adasum}{tables}",
         label="replicate{dp_replicate}",
         short="DP",
         dimension=Dimension(1, "replicate", splits_batch=True, copies=True),
@@ -161,6 +162,15 @@ class Spread:
         needs="dp_replicate",
         excludes=("dp_shard", "tp", "pp", "zero1"),
         refusal="Adasum combines the updates of whole replicas: adasum needs dp_replicate > 1 alone, without zero1",
+    )
+    tables: bool = _row(
+        False,
+        " that divide embedding tables",
+        label="tables",
+        short="DP+tables",
+        needs="dp_replicate",
+        excludes=("dp_shard", "tp", "pp", "zero1", "adasum"),
+        refusal="embedding tables are divided between replicas of the rest: tables needs dp_replicate > 1 alone",
     )
     pp: int = _row(
         1,
@@ -244,6 +254,11 @@ class Spread:
     def optimizer_shards(self) -> int:
         """Number of ranks that share one copy of the optimizer states: with ZeRO-1 the replicas do as well."""
         return self.parameter_shards * (self.dp_replicate if self.zero1 else 1)
+
+    @property
+    def most_shards(self) -> int:
+        """Largest number of ranks that share one copy of any state."""
+        return self.optimizer_shards * (self.dp_replicate if self.tables else 1)
 
     @property
     def mesh(self) -> dict[str, int]:

@@ -1,10 +1,10 @@
 """Everything that a user's file imports from ScaMP: ``Workload``, and what a model can say about how to divide it.
 
-A ``Workload`` is the model, data, loss and evaluation of one candidate. With ``Chain``, ``Split`` and ``Spatial`` its
-model supports more plans, with ``hints`` it asks for some of them, and with ``inheritance`` it begins with the weights
-of another candidate (see ``docs/workloads.md``). A workload never spreads its model itself: ``workloads.parallel``
-divides the model, and ``workloads.training`` makes micro-batches, checkpoints and reports. ``workloads.loading`` loads
-user files, in trace and rank processes only.
+A ``Workload`` is the model, data, loss and evaluation of one candidate. With ``Chain``, ``Split``, ``Spatial`` and
+``Tables`` its model supports more plans, with ``hints`` it asks for some of them, and with ``inheritance`` it begins
+with the weights of another candidate (see ``docs/workloads.md``). A workload never spreads its model itself:
+``workloads.parallel`` divides the model, and ``workloads.training`` makes micro-batches, checkpoints and reports.
+``workloads.loading`` loads user files, in trace and rank processes only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.optim.lr_scheduler import LRScheduler
 
-__all__ = ["Batch", "Chain", "Parts", "Phase", "Spatial", "Split", "Workload", "hints", "inheritance"]
+__all__ = ["Batch", "Chain", "Parts", "Phase", "Spatial", "Split", "Tables", "Workload", "hints", "inheritance"]
 
 Batch = Any  # a pytree of tensors whose first dimension is the sample
 Outputs = Any  # a pytree of tensors whose first dimension is the sample
@@ -299,6 +299,18 @@ class Spatial:
 
     dims: tuple[int | None, ...]
     multiple_of: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Embedding tables that data-parallel ranks may divide. A model has it as its attribute ``divided_tables``.
+
+    ``names`` are those of embeddings, or of modules that contain them. Each rank then has some columns of every table,
+    and the rest of the model. The number of ranks must divide the columns. In every pass all ranks must look up the
+    same tables equally often.
+    """
+
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,16 +45,24 @@ DEGREES = (
     Plan(1, 4, pp=2, dp_replicate=2, schedule="gpipe"),
     Plan(2, 4, pp=2, tp=2),
 )
+TABLES = (
+    Plan(4, dp_replicate=2, tables=True),
+    Plan(2, dp_replicate=4, tables=True),
+    Plan(1, 4, dp_replicate=2, tables=True, recompute=True),
+    Plan(2, 2, dp_shard=2),
+)
 _GROUPS = {"cuts": CUTS, "recompute": RECOMPUTED, "orders": ORDERS, "degrees": DEGREES}
 
 
 def every_kind() -> tuple[Feature, ...]:
-    """Each group of plans for two models: one of equal blocks, one of unlike ones."""
-    return tuple(
+    """Each group of plans for two models: one of equal blocks, one of unlike ones; and divided tables."""
+    kinds = (
         Feature(f"{name}: {model}", f"plans.py:{model}", plans, {"lr": 3e-3})
         for name, plans in _GROUPS.items()
         for model in ("Stack", "Tokens")
     )
+    tables = Feature("tables: Ranking", "tables.py:Clicks", TABLES, {"lr": 3e-3, "clip_norm": 1.0}, gradients=True)
+    return (*kinds, tables)
 
 
 def drawn_models(seed: int) -> tuple[Feature, ...]:

@@ -17,11 +17,15 @@ from estimators.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A unit before it is traced. Its layers can be divided over at most ``most_parts`` ranks (1: they cannot)."""
+    """A unit before it is traced. Its layers can be divided over at most ``most_parts`` ranks (1: they cannot).
+
+    ``num_table_params`` of its parameters are in embedding tables that ranks may divide.
+    """
 
     name: str
     num_params: int
     most_parts: int = 1
+    num_table_params: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Unit:
     """The cost of one of ``count`` equal units in a row, on a single rank. ``name`` is that of the first.
 
     ``activations`` are the bytes that the forward pass keeps for the backward pass. ``output`` is the bytes passed to
-    the next unit (0 for the last).
+    the next unit (0 for the last). ``num_table_params`` of the parameters are in tables that ranks may divide.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Unit:
     activations: Line
     output: Line
     count: int = 1
+    num_table_params: int = 0
 
     @property
     def fixed(self) -> Work:
@@ -88,7 +93,8 @@ def units_of(
     num_blocks = len(outlines) - 2
     few, many = (_costs(seen, num_blocks, equal_blocks) or _costs_of_passes(seen, num_blocks) for seen in (low, high))
     if few is None or many is None:
-        outlines = [Outline("model", sum(outline.num_params for outline in outlines))]
+        in_tables = sum(outline.num_table_params for outline in outlines)
+        outlines = [Outline("model", sum(outline.num_params for outline in outlines), num_table_params=in_tables)]
         few, many = ([_cost_of_all(seen)] for seen in (low, high))
     both = zip(outlines, few, many, strict=True)
     return merged_units(unit_of(outline, less, more, low.samples, high.samples) for outline, less, more in both)
@@ -188,7 +194,8 @@ def unit_of(outline: Outline, less: Cost, more: Cost, low: int, high: int) -> Un
     """The unit, from its costs at micro-batches of ``low`` and ``high`` samples."""
     forward, backward = (_pass_work(few, many, low, high) for few, many in zip(less[:2], more[:2], strict=True))
     activations, output = (_line(few, many, low, high) for few, many in zip(less[2:], more[2:], strict=True))
-    return Unit(outline.name, outline.num_params, outline.most_parts, forward, backward, activations, output)
+    sizes = outline.name, outline.num_params, outline.most_parts
+    return Unit(*sizes, forward, backward, activations, output, num_table_params=outline.num_table_params)
 
 
 def _pass_work(few: Work, many: Work, low: int, high: int) -> PassWork:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -58,12 +58,12 @@ class Recipe:
     others do not know. None: there is no evaluation. ``make_evaluation_batch`` is for it what ``make_batch`` is for
     steps. ``unfreezes`` is the assumption that all parameters of the optimizer train, if a later step may unfreeze some
     of them; empty if not. ``kept`` returns what is kept for each parameter between steps besides the states of the
-    optimizer, from the first update on. ``most_parts`` returns the number of parts that the
-    layers of a block can be divided into, and ``divisions`` how the model with its blocks can be divided. ``rank_part``
-    returns the part of a batch that a rank has. ``on_cuda`` asks for the behaviour on CUDA (see
-    ``estimators.tracing.cuda``). ``num_copied`` returns how many tensors a step copies because forward passes change
-    them; a pass that finds another one takes other memory than those after it. A step that ``has_phases`` takes its
-    micro-batches several times, with an update after each; only the last one is that of the optimizer.
+    optimizer, from the first update on. ``most_parts`` returns the number of parts that the layers of a block can be
+    divided into, ``tables`` the embedding tables that ranks may divide, and ``divisions`` how the model with its blocks
+    can be divided. ``rank_part`` returns the part of a batch that a rank has. ``on_cuda`` asks for the behaviour on
+    CUDA (see ``estimators.tracing.cuda``). ``num_copied`` returns how many tensors a step copies because forward passes
+    change them; a pass that finds another one takes other memory than those after it. A step that ``has_phases`` takes
+    its micro-batches several times, with an update after each; only the last one is that of the optimizer.
     """
 
     build_model: Callable[[], nn.Module]
@@ -78,6 +78,7 @@ class Recipe:
     make_evaluation_batch: Callable[[int], Batch] = lambda size: None
     kept: Callable[[nn.Module], Mapping[Tensor, Sequence[Tensor]]] = lambda model: {}
     most_parts: Callable[[nn.Module], int] = lambda block: 1
+    tables: Callable[[nn.Module], Collection[nn.Parameter]] = lambda model: ()
     divisions: Callable[[nn.Module, Sequence[nn.Module]], Divisions] = lambda model, blocks: INDIVISIBLE
     rank_part: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
     on_cuda: bool = False
@@ -92,6 +93,7 @@ def num_passes(layout: Layout) -> int:
     return _NUM_ACCUMULATED if layout.accumulate else 1
 
 
+_DIVIDED = MESH["tp"].name, MESH["dp_replicate"].name  # dimensions whose ranks divide layers, or tables
 _NOTHING = Passes((), (), Work())
 
 
@@ -177,7 +179,7 @@ class Session:
             self.num_params = sum(parameter.numel() for parameter in self._model.parameters())
             self.num_blocks = len(self._blocks)
             self.divisions = self._divisions() if self._wanted == Layout() else INDIVISIBLE
-            self.outlines = _outlines(self._model, self._blocks, self._recipe.most_parts)
+            self.outlines = _outlines(self._model, self._blocks, self._recipe)
             self._optimizer = self._new_optimizer()
             self._modes = modes.pop_all()
         return self
@@ -212,7 +214,7 @@ class Session:
     def shapes(self) -> tuple[tuple[tuple[int, ...], int | None], ...]:
         """The shape of each parameter, with the number of its block (None outside of the blocks).
 
-        Layers that tensor-parallel ranks divide have the shape of a rank's part; shards of FSDP are not counted.
+        Layers and tables that ranks divide have the shape of a rank's part; shards of FSDP are not counted.
         """
         blocks = {parameter: number for number, block in enumerate(self._blocks) for parameter in block.parameters()}
         return tuple((_shape_of(parameter), blocks.get(parameter)) for parameter in self._model.parameters())
@@ -444,27 +446,36 @@ def _shape_of(parameter: Tensor) -> tuple[int, ...]:
     if isinstance(parameter, DTensor):
         mesh = parameter.device_mesh
         for name, placement, num_ranks in zip(mesh.mesh_dim_names or (), parameter.placements, mesh.shape, strict=True):
-            if name == MESH["tp"].name and placement.is_shard():
+            if name in _DIVIDED and placement.is_shard():
                 sizes[cast(Shard, placement).dim] //= num_ranks
     return tuple(sizes)
 
 
-def _outlines(model: nn.Module, blocks: Sequence[nn.Module], most_parts: Callable[[nn.Module], int]) -> list[Outline]:
+def _outlines(model: nn.Module, blocks: Sequence[nn.Module], recipe: Recipe) -> list[Outline]:
     """Outlines of the part before the blocks, of each block, and of the part after; by the order of the parameters."""
     owners = {parameter: number for number, block in enumerate(blocks) for parameter in block.parameters()}
     ends: list[dict[str, int]] = [{}, {}]  # parameters before and after, by the model's attribute that they are in
-    reached = False
+    tables, in_tables, reached = set(recipe.tables(model)), [0, 0], False
     for name, parameter in model.named_parameters():
         if parameter in owners:
             reached = True
         else:
             attribute = name.partition(".")[0]
             ends[reached][attribute] = ends[reached].get(attribute, 0) + parameter.numel()
+            in_tables[reached] += parameter.numel() if parameter in tables else 0
     names = {block: name for name, block in model.named_modules()}
-    before, after = (Outline(", ".join(end) or "nothing", sum(end.values())) for end in ends)
-    sizes = (sum(parameter.numel() for parameter in block.parameters()) for block in blocks)
-    middle = [Outline(names[block], size, most_parts(block)) for block, size in zip(blocks, sizes, strict=True)]
-    return [before, *middle, after]
+    before, after = (
+        Outline(", ".join(end) or "nothing", sum(end.values()), num_table_params=num)
+        for end, num in zip(ends, in_tables, strict=True)
+    )
+    return [before, *(_outline(block, names[block], tables, recipe) for block in blocks), after]
+
+
+def _outline(block: nn.Module, name: str, tables: Set[nn.Parameter], recipe: Recipe) -> Outline:
+    parameters = set(block.parameters())
+    num_params = sum(parameter.numel() for parameter in parameters)
+    num_in_tables = sum(parameter.numel() for parameter in parameters & tables)
+    return Outline(name, num_params, recipe.most_parts(block), num_in_tables)
 
 
 def _random_state() -> object:

@@ -81,6 +81,8 @@ def _kind(layout: Layout) -> str:
         return "ZeRO-1"
     if layout.adasum:
         return "Adasum"
+    if layout.tables:
+        return "divided tables"
     if layout.dp_replicate > 1:
         return "replicas"
     return "co-shard" if layout.co_shard > 1 else "recompute" if layout.recompute else "plans of one rank"

@@ -30,7 +30,7 @@ class TracedOptions:
         """Whether evenly divided model states leave anything of a device; kept for ways that divide them equally."""
         if self._extra is not NO_EXTRA:
             return self.states_alone(way, offered_mib) is None
-        key = way.optimizer_shards, num_ranks, offered_mib
+        key = way.most_shards, num_ranks, offered_mib
         if key not in self._states_known:
             self._states_known[key] = self.states_alone(way, offered_mib) is None
         return self._states_known[key]
@@ -38,8 +38,8 @@ class TracedOptions:
     def states_alone(self, way: Spread, offered_mib: int) -> Option | None:
         """The refusal of a way whose model states alone are too large, divided evenly; None if they are not."""
         extra_bytes = min(map(self._extra.bytes_for, (*layouts_of(way), *layouts_of(replace(way, recompute=True)))))
-        # Nothing is divided over more ranks than optimizer states, so this is a lower bound.
-        least = predict_states(self._profile, way.optimizer_shards, way.world_size, extra_bytes, self._margin)
+        # Nothing is divided over more ranks, so this is a lower bound.
+        least = predict_states(self._profile, way.most_shards, way.world_size, extra_bytes, self._margin)
         option = Option(cached_plan(1, way.pp, way), least, offered_mib, Evidence.STATES)
         return None if option.fits else option
 

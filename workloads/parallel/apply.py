@@ -1,4 +1,4 @@
-"""Applies a layout to a model and to its optimizer: pipeline stage, tensor and spatial parallelism, recompute, FSDP2.
+"""Applies a layout to a model and to its optimizer: pipeline stage, divided layers, tables and space, recompute, FSDP2.
 
 The tracer calls it just as the ranks do. It holds no state and starts nothing: the caller owns the process group and
 the mesh, which may be real or fake.
@@ -25,6 +25,7 @@ from workloads.parallel.forward_state.state import attach_state
 from workloads.parallel.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
+from workloads.parallel.tables import divide_tables
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
 from workloads.protocol import Batch, Chain, PipelinePlace
 from workloads.refusals import WorkloadError
@@ -54,6 +55,7 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
         split_layers(blocks, mesh["tp"], sequence=layout.sequence_parallel)
     if mesh is not None and layout.spatial > 1:
         split_space(model, mesh["spatial"])
+    tables = divide_tables(model, mesh["replicate"]) if mesh is not None and layout.tables else set()
     state = attach_state(model, layout, mesh)
     if layout.pp > 1:
         model.forward = state.as_micro_batch(model.forward)
@@ -70,8 +72,12 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
                 parameter.data = parameter.data.contiguous()
         shards = mesh[layout.fsdp_mesh]
         for module in (*_with_own_parameters(model, blocks), model):
+            if module is not model and tables.issuperset(module.parameters()):
+                continue
             # By default all modules except the outermost free their gathered parameters after a forward pass.
-            fully_shard(module, mesh=shards, reshard_after_forward=None if layout.reshard else False)
+            fully_shard(
+                module, mesh=shards, reshard_after_forward=None if layout.reshard else False, ignored_params=tables
+            )
             keep_containers(module)
     if mesh is not None and layout.sequence_parallel:
         for part in _parts(model, blocks, layout):

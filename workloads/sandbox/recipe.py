@@ -17,6 +17,7 @@ from workloads.parallel.apply import apply_plan, rank_part
 from workloads.parallel.constraints import adasum_alone
 from workloads.parallel.divisions import divisions_of
 from workloads.parallel.forward_state.state import forward_state
+from workloads.parallel.tables import tables_of
 from workloads.protocol import Batch, Split, Workload, defines
 from workloads.refusals import expect_counts, expect_model, expect_no_scaler
 from workloads.sandbox.unfreezing import unfreezes
@@ -50,6 +51,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         make_evaluation=None if isinstance(workload, FunctionWorkload) else lambda: _evaluation_of(copy(workload)),
         make_evaluation_batch=_batches(workload, "eval"),
         most_parts=_most_parts,
+        tables=lambda model: {table.weight for table in tables_of(model).values()},
         divisions=lambda model, blocks: _divisions_of(workload, model, blocks),
         rank_part=rank_part,
         kept=kept_of,

@@ -28,7 +28,7 @@ _CALLS: tuple[tuple[Any, str], ...] = (
     (dist.Work, "wait"),
     (functional, "wait_tensor"),
     *((dist, name) for name in ("all_reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor")),
-    *((dist, name) for name in ("all_to_all_single", "batch_isend_irecv")),
+    *((dist, name) for name in ("all_gather_single", "all_to_all_single", "batch_isend_irecv")),
 )
 
 

@@ -1,0 +1,59 @@
+"""A ranking model whose embedding tables ranks may divide, as in DLRM."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from workloads.protocol import Tables, Workload
+
+SIZES = (300, 40, 7)
+
+
+class Ranking(nn.Module):
+    divided_tables = Tables(("tables", "words"))
+
+    def __init__(self, width):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(size, width, padding_idx=0 if size < 10 else None) for size in SIZES)
+        self.words = nn.Embedding(200, 2 * width)
+        self.bottom = nn.Sequential(nn.Linear(5, 24), nn.ReLU(), nn.Linear(24, width))
+        self.top = nn.Sequential(nn.Linear((2 + len(SIZES)) * width, 32), nn.Tanh(), nn.Linear(32, 1))
+        self.mixed = nn.Linear(2 * width, width)
+
+    def forward(self, numbers, categories, text):
+        vectors = [self.bottom(numbers), *(table(categories[:, i]) for i, table in enumerate(self.tables))]
+        return self.top(torch.cat([*vectors, self.mixed(self.words(text).mean(1))], 1))
+
+
+class Clicks(Workload):
+    num_train, num_eval = 50, 21
+
+    def __init__(self, params):
+        super().__init__(params)
+        draws = torch.Generator().manual_seed(0)
+        self.numbers = torch.randn(71, 5, generator=draws)
+        self.categories = torch.stack([torch.randint(size, (71,), generator=draws) for size in SIZES], 1)
+        self.text = torch.randint(200, (71, 6), generator=draws)
+        self.clicks = (self.numbers.sum(1) + self.categories[:, 2] > 3).float()
+
+    def build_model(self):
+        return Ranking(self.params.get("width", 16))
+
+    def train_batch(self, indices):
+        return tuple(each[indices] for each in (self.numbers, self.categories, self.text, self.clicks))
+
+    def eval_batch(self, indices):
+        return self.train_batch(50 + indices)
+
+    def loss(self, model, batch):
+        return functional.binary_cross_entropy_with_logits(model(*batch[:3]).squeeze(1), batch[3])
+
+    def evaluate(self, model, batch):
+        logits = model(*batch[:3]).squeeze(1)
+        return {"loss": functional.binary_cross_entropy_with_logits(logits, batch[3], reduction="none")}
+
+    def blocks(self, model):
+        return list(model.tables)
+
+    def optimizer(self, model):
+        return torch.optim.AdamW(model.parameters(), lr=self.params.get("lr", 3e-3))

@@ -1,0 +1,114 @@
+"""Divided embedding tables against whole ones, their traced memory, and models that cannot divide theirs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from benchmarks.curves.forks import in_forks
+from benchmarks.features.feature import WORKLOADS
+from estimators.axes import Spread
+from estimators.model import INDIVISIBLE, Divisions, Layout, Plan
+from estimators.tracing.tracer import trace_peak
+from placement.planning.ways import list_ways
+from workloads.loading import load_workload
+from workloads.parallel.tables import divide_tables, most_ranks, tables_of
+from workloads.protocol import Tables
+from workloads.refusals import WorkloadError
+from workloads.sandbox.recipe import recipe_of
+
+
+class Model(nn.Module):
+    divided_tables = Tables(("tables",))
+
+    def __init__(self, *tables: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.tables = nn.ModuleList(tables or [nn.Embedding(9, 4, padding_idx=2)])
+        self.head = nn.Linear(4, 1)
+
+
+INDICES = torch.tensor([[0, 2], [8, 1], [3, 3], [5, 0], [2, 7]])
+WEIGHTS = torch.arange(40.0).view(5, 2, 4)
+
+
+def on_rank(rank: int, folder: Path) -> dict[str, Any]:
+    """The first rank has three samples, the second one two; each loss is a sum, so that gradients differ by 1/2."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
+    model = Model()
+    divide_tables(model, init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)))
+    own = slice(0, 3) if rank == 0 else slice(3, 5)
+    vectors = model.tables[0](INDICES[own])
+    (vectors * WEIGHTS[own]).sum().backward()
+    gradient = model.tables[0].weight.grad
+    assert isinstance(gradient, DTensor) and gradient.to_local().shape == (9, 2)
+    found = {"vectors": vectors.tolist(), "gradient": gradient.full_tensor().tolist()}
+    dist.destroy_process_group()
+    return found
+
+
+def test_ranks_with_unequal_numbers_of_samples_look_up_and_train_what_one_process_does(tmp_path: Path) -> None:
+    answers = in_forks([partial(on_rank, rank, tmp_path) for rank in range(2)], 60)
+    whole = Model().tables[0]
+    assert isinstance(whole, nn.Embedding)
+    vectors = whole(INDICES)
+    (vectors * WEIGHTS).sum().backward()
+    assert whole.weight.grad is not None
+    assert answers[0]["vectors"] + answers[1]["vectors"] == vectors.tolist()
+    for answer in answers:
+        assert torch.tensor(answer["gradient"]).allclose(whole.weight.grad / 2)
+
+
+def test_each_rank_holds_its_columns_and_the_whole_rest() -> None:
+    recipe = recipe_of(load_workload("tables.py:Clicks", WORKLOADS)({"width": 64}))
+    plain = trace_peak(recipe, Layout(), 2).parts_at(2)
+    held = trace_peak(recipe, Plan(2, dp_replicate=4, tables=True).layout, 2).parts_at(2)
+    tables = 4 * (347 * 64 + 200 * 128)
+    assert held["parameters"] == plain["parameters"] - tables * 3 // 4
+    assert held["optimizer"] - plain["optimizer"] == pytest.approx(-2 * tables * 3 / 4, rel=1e-3)
+
+
+def test_ranks_divide_the_columns_of_all_tables() -> None:
+    assert most_ranks(Model(nn.Embedding(5, 12), nn.Embedding(7, 8))) == 4
+    assert most_ranks(nn.Embedding(5, 12)) == 1, "the model says nothing"
+    ways = set(list_ways(Divisions(most_tables=4), 4))
+    assert ways - set(list_ways(INDIVISIBLE, 4)) == {
+        Spread(dp_replicate=4, tables=True, recompute=again, selective=selective)
+        for again, selective in [(False, False), (True, False), (True, True)]
+    }
+    assert not any(way.tables for way in list_ways(Divisions(most_tables=4), 8))
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        (nn.Embedding(4, 4, sparse=True), "gradients are sparse"),
+        (nn.Embedding(4, 4, max_norm=1.0), "max_norm needs whole rows"),
+        (nn.Embedding(4, 4, scale_grad_by_freq=True), "scale_grad_by_freq counts"),
+        (nn.Linear(4, 4), "there is no nn.Embedding in it"),
+    ],
+)
+def test_tables_that_cannot_be_divided_are_refused_with_the_reason(table: nn.Module, why: str) -> None:
+    with pytest.raises(WorkloadError, match=why):
+        tables_of(Model(table))
+
+
+def test_shared_weights_and_unknown_names_are_refused() -> None:
+    tied = Model()
+    assert isinstance(tied.tables[0], nn.Embedding)
+    tied.head.weight = tied.tables[0].weight
+    with pytest.raises(WorkloadError, match=r"tables\.0 cannot be .* as another module has the same"):
+        tables_of(tied)
+    unknown = Model()
+    unknown.divided_tables = Tables(("table",))
+    with pytest.raises(WorkloadError, match="names 'table', but the model has no such module"):
+        tables_of(unknown)

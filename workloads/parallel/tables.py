@@ -1,0 +1,144 @@
+"""Embedding tables of which every data-parallel rank has some columns, while the rest of the model is whole (DLRM).
+
+A rank looks up its columns for the samples of all ranks. An all-to-all then sends each rank all columns of its own
+samples, and the gradients go the same way back. So a table takes 1/n of its memory on each of n ranks, its gradient is
+never added up over ranks, and all ranks do the same work, however unevenly indices are spread.
+
+Every rank must look up each table equally often.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from math import gcd
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.nn import functional
+
+from workloads.protocol import Tables
+from workloads.refusals import WorkloadError
+
+
+def tables_of(model: nn.Module) -> dict[str, nn.Embedding]:
+    """The embeddings that ``model`` lets ranks divide, by name; empty if it says nothing.
+
+    Raises ``WorkloadError`` for names without embeddings, and for embeddings that cannot be divided.
+    """
+    asked = getattr(model, "divided_tables", None)
+    if not isinstance(asked, Tables):
+        return {}
+    found: dict[str, nn.Embedding] = {}
+    for name in asked.names:
+        try:
+            part = model.get_submodule(name)
+        except AttributeError:
+            raise WorkloadError(f"divided_tables names {name!r}, but the model has no such module") from None
+        inside = {
+            f"{name}.{own}" if own else name: one for own, one in part.named_modules() if isinstance(one, nn.Embedding)
+        }
+        if not inside:
+            raise WorkloadError(f"divided_tables names {name!r}, but there is no nn.Embedding in it")
+        found |= inside
+    holders = Counter(id(one) for module in model.modules() for one in module._parameters.values() if one is not None)
+    for name, table in found.items():
+        if why := _refusal(table, holders[id(table.weight)] > 1):
+            raise WorkloadError(f"{name} cannot be divided between ranks, {why}: take it out of divided_tables")
+    return found
+
+
+def most_ranks(model: nn.Module) -> int:
+    """The number that the ranks which divide the tables of ``model`` must divide; 1 if it says nothing."""
+    return gcd(*(table.embedding_dim for table in tables_of(model).values())) or 1
+
+
+def divide_tables(model: nn.Module, mesh: DeviceMesh) -> set[nn.Parameter]:
+    """Divide the tables of ``model`` over the ranks of the one-dimensional ``mesh``, in place.
+
+    Returns their parameters. Raises ``ValueError`` for a model without such tables, or with columns that cannot be
+    divided evenly.
+    """
+    tables, num_ranks = tables_of(model), mesh.size()
+    if not tables:
+        raise ValueError(
+            f"{type(model).__name__} does not say which embedding tables are divided: give it an attribute "
+            "`divided_tables`, a workloads.protocol.Tables, or use plans with tables=false"
+        )
+    for name, table in tables.items():
+        if table.embedding_dim % num_ranks:
+            raise ValueError(
+                f"the {table.embedding_dim} columns of {name} cannot be divided evenly over {num_ranks} ranks: choose "
+                "a number of ranks that divides them"
+            )
+        weight = table.weight
+        columns = distribute_tensor(weight.detach(), mesh, [Shard(1)], src_data_rank=None)
+        table.weight = nn.Parameter(columns, requires_grad=weight.requires_grad)
+        table.forward = _lookup(table, mesh.get_group())  # type: ignore[method-assign]
+    return {table.weight for table in tables.values()}
+
+
+def _refusal(table: nn.Embedding, is_shared: bool) -> str:
+    """Why a table cannot be divided; empty if it can."""
+    if is_shared:
+        return "as another module has the same weight"
+    if table.sparse:
+        return "as its gradients are sparse (sparse=True)"
+    if table.max_norm is not None:
+        return "as max_norm needs whole rows"
+    return "as scale_grad_by_freq counts the samples of one rank" if table.scale_grad_by_freq else ""
+
+
+def _lookup(table: nn.Embedding, group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
+    """The table's forward pass: indices of this rank's samples → their whole vectors."""
+
+    def forward(indices: Tensor) -> Tensor:
+        own = indices.reshape(-1).contiguous()
+        most = _largest(own.numel(), group, indices)
+        padded = functional.pad(own, (0, most - own.numel())) if most > own.numel() else own
+        every = own.new_empty(group.size() * most)
+        dist.all_gather_single(every, padded, group)
+        weight: Any = table.weight
+        columns = functional.embedding(every.view(-1, most), weight.to_local(), table.padding_idx)
+        parts: Tensor = _ToSamples.apply(columns, group)  # type: ignore[no-untyped-call]
+        return parts[:, : own.numel()].movedim(0, 1).reshape(*indices.shape, -1)
+
+    return forward
+
+
+def _largest(num: int, group: dist.ProcessGroup, like: Tensor) -> int:
+    """The largest of the numbers of all ranks, which differ at the end of an evaluation; in a trace there is one."""
+    if isinstance(like, FakeTensor):
+        return num
+    most = torch.tensor(num, device=like.device)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
+    return int(most)
+
+
+class _ToSamples(torch.autograd.Function):
+    """Columns of this rank for the samples of all ranks → columns of all ranks for the samples of this one.
+
+    Both have the rank as their first dimension. A loss is a mean over the samples of a rank, and that of a step a mean
+    over ranks, so each rank's gradient counts for 1/n.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, columns: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _exchanged(columns, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _exchanged(gradients[0], ctx.group).div_(ctx.group.size()), None
+
+
+def _exchanged(parts: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The parts that all ranks have for this one, in the order of the ranks."""
+    received = torch.empty_like(parts, memory_format=torch.contiguous_format)
+    dist.all_to_all_single(received, parts.contiguous(), group=group)
+    return received
