@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workloads.protocol import Workload
+from workloads.protocol import Tables, Workload
 
 NUM_DENSE = 8
 TABLES = (500, 300, 200, 100, 50, 20)
@@ -69,12 +69,14 @@ class Clicks(Workload):
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, self.params.get("lr", 5e-3), max(steps, 2))
 
     def blocks(self, model):
-        """The tables, which FSDP shards one by one."""
+        """The tables, which FSDP shards one by one where ranks do not divide them."""
         return list(model.tables)
 
 
 class Dlrm(nn.Module):
     """Numbers [n, 8] and categories [n, 6] → logits of a click [n]."""
+
+    divided_tables = Tables(("tables",))
 
     def __init__(self, width, bottom, top):
         super().__init__()
