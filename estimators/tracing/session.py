@@ -78,7 +78,7 @@ class Recipe:
     make_evaluation_batch: Callable[[int], Batch] = lambda size: None
     kept: Callable[[nn.Module], Mapping[Tensor, Sequence[Tensor]]] = lambda model: {}
     most_parts: Callable[[nn.Module], int] = lambda block: 1
-    tables: Callable[[nn.Module], Collection[nn.Parameter]] = lambda model: ()
+    tables: Callable[[nn.Module], Collection[Tensor]] = lambda model: ()
     divisions: Callable[[nn.Module, Sequence[nn.Module]], Divisions] = lambda model, blocks: INDIVISIBLE
     rank_part: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
     on_cuda: bool = False
@@ -471,7 +471,7 @@ def _outlines(model: nn.Module, blocks: Sequence[nn.Module], recipe: Recipe) -> 
     return [before, *(_outline(block, names[block], tables, recipe) for block in blocks), after]
 
 
-def _outline(block: nn.Module, name: str, tables: Set[nn.Parameter], recipe: Recipe) -> Outline:
+def _outline(block: nn.Module, name: str, tables: Set[Tensor], recipe: Recipe) -> Outline:
     parameters = set(block.parameters())
     num_params = sum(parameter.numel() for parameter in parameters)
     num_in_tables = sum(parameter.numel() for parameter in parameters & tables)

@@ -70,6 +70,7 @@ def divide_tables(model: nn.Module, mesh: DeviceMesh) -> set[nn.Parameter]:
             f"{type(model).__name__} does not say which embedding tables are divided: give it an attribute "
             "`divided_tables`, a workloads.protocol.Tables, or use plans with tables=false"
         )
+    divided: set[nn.Parameter] = set()
     for name, table in tables.items():
         if table.embedding_dim % num_ranks:
             raise ValueError(
@@ -78,9 +79,10 @@ def divide_tables(model: nn.Module, mesh: DeviceMesh) -> set[nn.Parameter]:
             )
         weight = table.weight
         columns = distribute_tensor(weight.detach(), mesh, [Shard(1)], src_data_rank=None)
-        table.weight = nn.Parameter(columns, requires_grad=weight.requires_grad)
-        table.forward = _lookup(table, mesh.get_group())  # type: ignore[method-assign]
-    return {table.weight for table in tables.values()}
+        table.weight = parameter = nn.Parameter(columns, requires_grad=weight.requires_grad)
+        table.forward = _lookup(table, mesh.get_group())  # type: ignore[method-assign, assignment]
+        divided.add(parameter)
+    return divided
 
 
 def _refusal(table: nn.Embedding, is_shared: bool) -> str:
