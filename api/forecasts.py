@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from estimators.devices.kind import DeviceKind
 from placement.model import Cluster
+from placement.packing.policies import policy_named
 from scamp_service.settings import Settings
 from scamp_service.simulation.forecast import Forecast, Load, forecast, load_of, recorded_cluster
 from scamp_service.sizing.calibration import device_kind_of
@@ -66,4 +67,5 @@ class Forecasts:
         known = {cluster.devices[0].kind: own, **kinds} if own else kinds
         cores = own.cores.value if own and own.cores else math.inf
         most = self.settings.max_gangs_per_device
-        return forecast(load, cluster, kinds=known, max_gangs_per_device=most, cores=cores)
+        policy = policy_named(self.settings.policy)
+        return forecast(load, cluster, kinds=known, policy=policy, max_gangs_per_device=most, cores=cores)

@@ -91,7 +91,8 @@ class Round:
 
     def decision(self) -> Decision:
         """The gangs that start, and why the others wait."""
-        return Decision(tuple(self._placements), why_waiting(self.waiting, self.ledger, self.kept, self.kept_for))
+        waits = why_waiting(self.waiting, self.ledger, self.kept, self.kept_for)
+        return Decision(tuple(self._placements), waits, self.kept)
 
 
 def soonest(

@@ -50,7 +50,7 @@ def simulate(
         str,
         typer.Option(
             help="packs trials onto devices: pack, elastic, min-degree or static-N; several joined with commas are "
-            "compared; default: that of the settings",
+            "compared; default: that of each study, or of the settings",
             metavar="POLICY",
         ),
     ] = "",
@@ -105,6 +105,8 @@ def simulate(
     submitted = []
     for file in studies or ():
         spec = parse_study(read_study(file))
+        if policy:
+            spec = spec.model_copy(update={"policy": None})
         code = code_of(file, spec, working_dir)
         submitted.append(Submitted(with_space(spec, code), code))
     options = ReplayOptions(

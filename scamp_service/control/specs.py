@@ -63,6 +63,7 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         max_concurrent=budget.max_concurrent,
         project=spec.project,
         priority=spec.priority,
+        policy=spec.policy,
         max_lost=budget.max_lost,
         max_oom=budget.max_oom,
         stall_seconds=budget.stall_seconds,

@@ -15,6 +15,7 @@ from typing import Any
 
 from estimators.devices.kind import DeviceKind
 from placement.model import Cluster, Device, Shape
+from placement.packing.by_study import by_study
 from placement.packing.packer import pack
 from placement.packing.policy import Blocked, Policy, Wait
 from placement.packing.projects import OVER_QUOTA
@@ -36,7 +37,8 @@ class Load:
     """The work that a forecast simulates, as the database knows it.
 
     ``waits`` are waiting trials that the policy does not decide about, with what they wait for. ``num_unknown`` trials
-    are left out, as nobody knows how long they take, and ``num_more`` because there are too many.
+    are left out, as nobody knows how long they take, and ``num_more`` because there are too many. ``policies`` are
+    those that studies name, by id.
     """
 
     running: tuple[Running, ...]
@@ -45,6 +47,7 @@ class Load:
     waits: Mapping[int, str]
     num_unknown: int = 0
     num_more: int = 0
+    policies: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,9 @@ def recorded_cluster(store: Store) -> Cluster:
 
 def load_of(store: Store, *, now: float) -> Load:
     """The work of the live studies: open attempts, waiting trials, and trials that are not proposed yet."""
-    rules = {study.id: _budget(study) for study in _live_studies(store)}
+    live = list(_live_studies(store))
+    rules = {study.id: _budget(study) for study in live}
+    policies = {study.id: named for study in live if (named := study.spec.get("policy"))}
     trials = [trial for trial in store.live_trials() if trial.study_id in rules]
     attempts = {attempt.trial_id: attempt for attempt in store.open_attempts()}
     running, unknown, waits = [], 0, dict[int, str]()
@@ -121,7 +126,8 @@ def load_of(store: Store, *, now: float) -> Load:
             Job(f"{study_id} to come {n}", (shapes[n % len(shapes)],), 0.0, study_id) for n in range(yet) if shapes
         ]
     most_running = {study_id: one.max_concurrent for study_id, one in rules.items() if one.max_concurrent is not None}
-    return Load(tuple(running), tuple(jobs[:MOST_JOBS]), most_running, waits, unknown, max(0, len(jobs) - MOST_JOBS))
+    num_more = max(0, len(jobs) - MOST_JOBS)
+    return Load(tuple(running), tuple(jobs[:MOST_JOBS]), most_running, waits, unknown, num_more, policies)
 
 
 def forecast(
@@ -133,7 +139,10 @@ def forecast(
     max_gangs_per_device: int = 4,
     cores: float = math.inf,
 ) -> Forecast:
-    """Simulate the load on a cluster. ``kinds`` say how fast devices are that the load was not planned for."""
+    """Simulate the load on a cluster. ``kinds`` say how fast devices are that the load was not planned for.
+
+    ``policy`` places the trials of studies that name none.
+    """
     speeds, base = _speeds(cluster, kinds or {})
     running = [one for one in load.running if set(one.devices) <= {device.id for device in cluster.devices}]
     jobs = [_scaled(job, base) for job in load.jobs]
@@ -143,7 +152,7 @@ def forecast(
     found = schedule(
         jobs,
         cluster,
-        policy,
+        by_study(load.policies, policy),
         running=running,
         max_gangs_per_device=max_gangs_per_device,
         domains=domains_of(cluster, cores, speeds),

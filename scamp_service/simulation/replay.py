@@ -16,6 +16,7 @@ from pathlib import Path
 
 from estimators.devices.kind import DeviceKind
 from placement.model import Cluster, Queued, Shape
+from placement.packing.by_study import by_study
 from placement.packing.policies import policy_named
 from placement.simulation.progress import domains_of
 from scamp_service.control.controller import Controller
@@ -58,8 +59,8 @@ class ReplayOptions:
 
     Without ``early_stopping`` every trial trains to its end. ``epoch_steps`` are the optimizer steps of an epoch, for
     studies that count in epochs. A gang trains ``start_seconds`` after its launch. ``policy`` is the name of the policy
-    that packs trials onto devices. ``measured`` has seconds of a step of a gang alone on its devices, by the number of
-    its trial and its plan in words; all other steps take as long as is predicted.
+    that packs trials of studies that name none onto devices. ``measured`` has seconds of a step of a gang alone on its
+    devices, by the number of its trial and its plan in words; all other steps take as long as is predicted.
     """
 
     cache_dir: Path
@@ -147,6 +148,7 @@ class _Replay:
     def __post_init__(self) -> None:
         self.objectives: dict[int, Objectives] = {}
         self.in_epochs: dict[int, bool] = {}
+        self.policies: dict[int, str] = {}
         self.to_come = sorted(self.studies, key=lambda one: one.at)
         fastest = self.named.fastest
         self.slow = {name: _slow_down(kind, fastest) for name, kind in self.named.kinds.items()}
@@ -206,6 +208,8 @@ class _Replay:
             study = self.store.create_study(spec.to_json(), code=code, now=self.now)
             self.objectives[study.id] = spec.every_objective
             self.in_epochs[study.id] = spec.budget.epochs is not None
+            if spec.policy is not None:
+                self.policies[study.id] = spec.policy
 
     def settle(self) -> None:
         """Let the controller decide until nothing follows any more, and wait for traces and samplers meanwhile."""
@@ -242,7 +246,8 @@ class _Replay:
             for trial in trials
             if trial.state is TrialState.QUEUED and trial.sized is not None
         ]
-        blocked = [wait.blocked.value for wait in self.policy(queue, ledger, {}).waits.values()]
+        policy = by_study(self.policies, self.policy)
+        blocked = [wait.blocked.value for wait in policy(queue, ledger, {}).waits.values()]
         blocked += [WAITS[trial.state] for trial in trials if trial.state in WAITS]
         for one in blocked:
             self.waited[one] = self.waited.get(one, 0.0) + seconds

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from estimators.axes import AXES
 from estimators.model import Plan
+from placement.packing.policies import policy_named
 from placement.packing.projects import DEFAULT_PROJECT
 from scamp_service.study.budget import MAX_OBJECTIVES, MAX_REPORTS, Budget
 from scamp_service.study.objective import PREDICTED, Objective
@@ -56,9 +57,11 @@ class StudySpec(Strict):
     candidates. ``plan`` is the plan of all of them, instead of the one that the planner chooses for each. A candidate
     of ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it
     leaves out. Trials of the highest ``priority`` are placed first; a ``project`` may have a share of the devices
-    and quotas (see ``placement.packing.projects``). ``constraints`` are expressions (see ``spaces.expression``)
-    that every candidate satisfies, and ``predicted`` has bounds on what is predicted of it before it trains. An
-    empty ``space`` is in the user's class, and not known yet (see ``sizing.submission_check.with_space``).
+    and quotas (see ``placement.packing.projects``). ``policy`` names the rule that places its trials (see
+    ``placement.packing.policies``), if not that of the server. ``constraints`` are expressions
+    (see ``spaces.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is predicted of it
+    before it trains. An empty ``space`` is in the user's class, and not known yet (see
+    ``sizing.submission_check.with_space``).
     """
 
     name: Title
@@ -72,6 +75,7 @@ class StudySpec(Strict):
     start_with: Annotated[list[Start], at_most(1000)] = Field(default=[], max_length=1000)
     project: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.-]+$")] = DEFAULT_PROJECT
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    policy: str | None = None
     search: SearchOptions = SearchOptions()
     stopping: Stopping = AshaOptions()
     budget: Budget = Budget()
@@ -107,6 +111,13 @@ class StudySpec(Strict):
             num_proposed = one_shot.candidates if one_shot else self.budget.trials
             self.search = self.search.model_copy(update={"sampler": sampler.settled(num_proposed)})
         return self
+
+    @field_validator("policy")
+    @classmethod
+    def _known_policy(cls, policy: str | None) -> str | None:
+        if policy is not None:
+            policy_named(policy)
+        return policy
 
     @field_validator("plan")
     @classmethod

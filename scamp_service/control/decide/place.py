@@ -9,6 +9,7 @@ from functools import cache, lru_cache, partial
 from estimators.learning import Learned
 from estimators.model import MIB
 from placement.model import Cluster, Gang, Offer, Placement, Queued, Shape
+from placement.packing.by_study import by_study
 from placement.packing.ledger import Ledger
 from placement.packing.projects import NO_QUOTA, Claim, StartOrder, Usage, admit
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
@@ -66,7 +67,8 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     by_gang = {queued.id: trial for queued, trial in zip(queue, fair, strict=True)}
     offered = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(offered, s.attempts, s.max_gangs_per_device)
-    decision = s.policy(queue, ledger, seconds_left(s))
+    policy = by_study({study.id: study.policy for study in s.studies.values() if study.policy}, s.policy)
+    decision = policy(queue, ledger, seconds_left(s))
     for placement in decision.placements:
         ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed
         yield _begin(s, by_gang[placement.gang.id], placement, learned)

@@ -51,6 +51,7 @@ class StudyRules:
     trace_seconds: int = TRACE_SECONDS
     project: str = DEFAULT_PROJECT
     priority: int = 0  # trials of a higher one are placed first
+    policy: str | None = None  # the name of its own; None: that of the server
     unit: str = "step"  # that ``steps`` count, or epoch
     stall_seconds: float | None = None  # without progress; None: learned from the steps of each attempt
     searched: frozenset[str] = frozenset()  # names of the parameters in its search space
