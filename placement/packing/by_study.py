@@ -7,7 +7,6 @@ between policies as they do between studies.
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 
 from placement.model import Placement, Queued
@@ -31,7 +30,8 @@ def by_study(names: Mapping[int, str], default: Policy) -> Policy:
         kept: list[str] = []
         started: dict[str, float] = {}
         for part in parts.values():
-            decision = policies.get(part[0].study, default)(part, ledger, ChainMap(started, seconds_left))
+            left = {**seconds_left, **started} if started else seconds_left
+            decision = policies.get(part[0].study, default)(part, ledger, left)
             by_id = {queued.id: queued for queued in part}
             for placement in decision.placements:
                 ledger.place(placement.gang, placement.devices)
