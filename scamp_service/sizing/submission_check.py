@@ -40,12 +40,14 @@ class DryRun:
 
     ``read`` are the parameters that any of them has read, and ``metrics`` those that any has returned; both are empty
     if none could be tried to its end. ``mentioned`` are names that the user's code contains, so that other candidates
-    may read or return them. ``is_complete``: no other candidate returns other metrics.
+    may read or return them. ``absent`` are parameters under conditions that no candidate had that was tried to its
+    end. ``is_complete``: no other candidate returns other metrics.
     """
 
     read: frozenset[str]
     metrics: tuple[str, ...]
     mentioned: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
     is_complete: bool = True
 
 
@@ -88,7 +90,7 @@ def _try(spec: StudySpec, code: bytes, process: TraceProcess) -> DryRun | None:
         raise cannot_be_used(spec, answer["wrong"])
     if spec.search.inherits and not answer["inherits"]:
         raise _inherits_nothing(spec)
-    return found_in(answer, len(candidates) >= _num_values(spec))
+    return found_in(answer, candidates, len(candidates) >= _num_values(spec))
 
 
 def _inherits_nothing(spec: StudySpec) -> InvalidInput:
@@ -104,33 +106,51 @@ def _num_values(spec: StudySpec) -> int:
 
 
 def candidates_to_try(spec: StudySpec) -> list[Params]:
-    """Candidates that have between them every choice and both ends of every range, at most ``MOST_CANDIDATES``.
+    """Candidates that have between them every parameter, every choice and both ends of every range.
 
-    Those that break a constraint are left out, unless all do.
+    At most ``MOST_CANDIDATES``. Those that break a constraint are left out, unless all do.
     """
     slots, names, constraints = slots_of(spec.space), list(spec.space), ParameterConstraints(spec.constraints)
 
-    def candidate(number: int) -> Params:
+    def candidate(number: int, wanted: Mapping[str, Any]) -> Params:
         def value_of(slot: Slot) -> Any:
             values = ends(slot.dimension)
-            return values[number % len(values)]
+            return wanted.get(slot.name, values[number % len(values)])
 
         return {**spec.fixed, **nested(slots, existing_values(slots, value_of), names)}
 
     supernet = [{**spec.fixed, SUPERNET: True}] if spec.search.one_shot is not None else []
-    found = [candidate(number) for number in range(min(MOST_CANDIDATES, _num_values(spec)))]
+    found = [candidate(number, {}) for number in range(min(MOST_CANDIDATES, _num_values(spec)))]
+    for slot in slots:  # a parameter under several conditions may be in none of these
+        name = slot.path[0]
+        if len(slot.path) == 1 and len(found) < MOST_CANDIDATES and not any(name in params for params in found):
+            found.append(candidate(len(found), _needed(slot, slots)))
     return supernet + ([params for params in found if not constraints.broken(params)] or found)
 
 
-def found_in(answer: Json, have_all_values: bool) -> DryRun:
+def _needed(slot: Slot, slots: Sequence[Slot]) -> Params:
+    """Values of the parameters that ``slot`` depends on, with which it exists unless its conditions exclude each other."""
+    by_name, values, needs = {one.name: one for one in slots}, Params(), list(slot.needs)
+    while needs:
+        need = needs.pop()
+        needs += by_name[need.name].needs
+        allowed = [value for value in ends(by_name[need.name].dimension) if need.holds({need.name: value})]
+        allowed += [value for is_bool, value in need.keys or () if is_bool is False]  # also those inside of a range
+        values.setdefault(need.name, allowed[0] if allowed else None)
+    return values
+
+
+def found_in(answer: Json, candidates: Sequence[Params], have_all_values: bool) -> DryRun:
     """Reads the answer of a dry run. ``have_all_values``: the candidates have every choice between them."""
     tries: Sequence[Mapping[str, Any]] = answer["tries"]
     ended = [one for one in tries if "metrics" in one]
     metrics = dict.fromkeys(name for one in ended for name in one["metrics"])
+    had = {name for params, one in zip(candidates, tries, strict=False) if "metrics" in one for name in params}
     return DryRun(
         frozenset(name for one in ended for name in one["read"]),
         tuple(metrics),
         frozenset(answer["mentioned"]),
+        frozenset(name for params in candidates for name in params) - had,
         have_all_values and answer["all_tried"] and not any("failed" in one for one in tries),
     )
 
@@ -148,7 +168,7 @@ def judge(spec: StudySpec, found: DryRun) -> list[str]:
     for name in dict.fromkeys([*spec.space, *spec.fixed]):
         if name in found.read or name in READ_BY_SCAMP:
             continue
-        if name in found.mentioned:
+        if name in found.mentioned or name in found.absent:
             doubtful.append(name)
         else:
             free = sorted((found.read | READ_BY_SCAMP) - set(spec.space) - set(spec.fixed))

@@ -43,6 +43,7 @@ MOST_REAL_PARAMETERS = 5_000_000
 TRY_SECONDS = 5.0
 """Processor time after which no further candidate is tried."""
 _STEPS = 1000  # passed to ``on_step`` and ``scheduler``
+_OURS = Path(__file__).parents[1]
 _TEXT_SUFFIXES = frozenset({".py", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt"})
 
 
@@ -232,7 +233,8 @@ def _is_small(workload: Workload) -> bool:
 def mentioned(names: Iterable[str], workload: type, folder: Path) -> list[str]:
     """The ``names`` that the user's files or the classes of ``workload`` contain, or may put together.
 
-    Code that has not run may read them.
+    Code that has not run may read them. ScaMP's own classes read a parameter by its name in quotes; other words in them
+    say nothing.
     """
     words: set[str] = set()
     patterns: set[str] = set()
@@ -241,7 +243,8 @@ def mentioned(names: Iterable[str], workload: type, folder: Path) -> list[str]:
     files += [Path(path) for module in modules if (path := getattr(module, "__file__", None))]
     for file in files:
         text = file.read_text(errors="replace")
-        words |= set(re.findall(r"\w+", text))
+        is_ours = file.is_relative_to(_OURS)
+        words |= set(re.findall(r"[\"'](\w+)[\"']" if is_ours else r"\w+", text))
         patterns |= set(_patterns(text)) if file.suffix == ".py" else set()
     return [name for name in names if name in words or any(re.fullmatch(pattern, name) for pattern in patterns)]
 

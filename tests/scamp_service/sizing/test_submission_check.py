@@ -123,6 +123,7 @@ def test_candidates_have_every_choice_and_both_ends_of_every_range_between_them(
     assert len(candidates_to_try(study(kind={"choice": list(range(100))}))) == 12
 
 
+TRIED: list[dict[str, Any]] = [{"lr": 0.1}, {"lr": 1.0}]
 FOUND = DryRun(frozenset({"lr", "width"}), ("accuracy", "loss"))
 
 
@@ -142,14 +143,34 @@ def test_what_the_users_code_mentions_is_only_doubted() -> None:
             judge(study(metric="score"), certain)
 
 
+def test_a_parameter_under_several_conditions_is_in_a_candidate_that_is_tried() -> None:
+    space = {
+        "opt": {"choice": ["sgd", "adam", "adamw"]},
+        "nesterov": {"choice": [True, False], "when": {"opt": "sgd", "lookahead": False}},
+        "lookahead": {"choice": [True, False], "when": {"opt": "sgd"}},
+        "size": {"low": 1, "high": 9},
+        "middle": {"choice": [1], "when": {"size": 5, "opt": "adam"}},
+    }
+    tried = candidates_to_try(study(**space))
+    assert any(one.get("nesterov") is not None and one["lookahead"] is False for one in tried)
+    assert any("middle" in one and one["size"] == 5 for one in tried)
+
+
+def test_a_parameter_that_no_tried_candidate_has_is_only_doubted() -> None:
+    spec = study(kind={"choice": ["a", "b"]}, rate={"choice": [1], "when": {"kind": "b"}})
+    tries = [{"read": ["lr", "kind"], "metrics": ["loss"]}, {"failed": "OSError"}]
+    found = found_in({"tries": tries, "all_tried": True, "mentioned": []}, candidates_to_try(spec), True)
+    assert judge(spec, found) == ["no candidate that was tried has read 'rate': see that other candidates do"]
+
+
 def test_metrics_are_all_known_once_every_value_was_tried() -> None:
     ended = {"read": ["lr"], "metrics": ["loss"]}
     answer: dict[str, Any] = {"tries": [{"refused": "odd"}, ended], "all_tried": True, "mentioned": []}
-    assert found_in(answer, True) == DryRun(frozenset({"lr"}), ("loss",))
-    assert not found_in(answer, False).is_complete
-    assert not found_in({**answer, "all_tried": False}, True).is_complete
-    assert not found_in({**answer, "tries": [ended, {"failed": "OSError"}]}, True).is_complete
-    assert judge(study(metric="los"), found_in({**answer, "tries": [{"refused": "odd"}]}, True)) == []
+    assert found_in(answer, TRIED, True) == DryRun(frozenset({"lr"}), ("loss",))
+    assert not found_in(answer, TRIED, False).is_complete
+    assert not found_in({**answer, "all_tried": False}, TRIED, True).is_complete
+    assert not found_in({**answer, "tries": [ended, {"failed": "OSError"}]}, TRIED, True).is_complete
+    assert judge(study(metric="los"), found_in({**answer, "tries": [{"refused": "odd"}]}, TRIED, True)) == []
 
 
 @pytest.mark.usefixtures("warm_traces")

@@ -140,6 +140,8 @@ def test_a_name_in_the_users_files_or_put_together_there_may_still_be_read(tmp_p
     (tmp_path / "weights.bin").write_text(unknown[0])
     known = ["momentum", "sgd_rate", "beta1", "weight_decay", "gamma_x", "threshold"]
     assert mentioned([*known, *unknown], Line, tmp_path) == known
+    words_of_the_base_class = ["sreyal"[::-1], "sehctab"[::-1]]
+    assert mentioned([*words_of_the_base_class, "weight_decay"], Line, tmp_path) == ["weight_decay"]
 
 
 @pytest.mark.parametrize("name", BUILT_INS)
