@@ -25,6 +25,7 @@ from api.views.studies import (
     study_view,
 )
 from api.views.view import Page
+from scamp_service.errors import Conflict
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Study
 from scamp_service.store.store import Store
@@ -114,6 +115,8 @@ def clone_study(
 ) -> StudyDetail:
     """Submit a study again, with the same spec and files, and a name of its own if one is given."""
     original = store.study(study_id)
+    if "directions" in original.spec:
+        raise Conflict(f"study {study_id} was run by other programs; ScaMP has no workload to run it with")
     spec = parse_study({**original.spec, "name": clone.name or original.name}).to_json()
     key = check_idempotency_key(idempotency_key)
     study = store.create_study(

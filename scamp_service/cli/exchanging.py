@@ -58,6 +58,8 @@ def import_study(
 
     if "://" in source:
         found = list(read_optuna(source, study_name))
+    elif not Path(source).is_dir():
+        raise InvalidInput(f"{source} is neither a folder nor a database's URL, such as sqlite:////home/me/optuna.db")
     elif metric is None:
         raise InvalidInput("name the metric of the experiment with --metric, and with --mode whether more is better")
     else:

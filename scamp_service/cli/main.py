@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -208,6 +208,11 @@ def _warn(warnings: Iterable[str]) -> None:
         err.print(f"scamp: warning: {plain(warning)}", markup=False, soft_wrap=True)
 
 
+def _word_of(summary: Mapping[str, Any]) -> str:
+    """The word before the reason for which a study ended, stops or failed."""
+    return "ended" if summary["state"] == "COMPLETED" else "scamp"
+
+
 def _conclude(
     summary: dict[str, Any], trials: list[dict[str, Any]], spec: StudySpec, as_json: bool, reason: str
 ) -> bool:
@@ -216,8 +221,7 @@ def _conclude(
         out.print(leaderboard(trials, spec.to_json()))
         out.print(closing_line(summary), markup=False, soft_wrap=True)
     if reason:
-        word = "ended" if summary["state"] == "COMPLETED" else "scamp"
-        err.print(f"{word}: {reason}", markup=False, soft_wrap=True)
+        err.print(f"{_word_of(summary)}: {plain(reason)}", markup=False, soft_wrap=True)
     if as_json:
         print(json.dumps(summary))
     return summary["state"] == "COMPLETED" and not summary["no_success"]
@@ -282,6 +286,8 @@ def status(study: StudyId, address: Address = "", token: Token = "", as_json: As
     _warn(view["warnings"])
     out.print(live_view(view["summary"], view["spec"]["objective"]["metric"], client.cluster()))
     out.print(closing_line(view["summary"]), markup=False, soft_wrap=True)
+    if view["reason"]:
+        out.print(f"{_word_of(view['summary'])}: {plain(view['reason'])}", markup=False, soft_wrap=True)
 
 
 @app.command()

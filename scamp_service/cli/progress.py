@@ -102,7 +102,7 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     degrees = ", ".join(f"{count} on {degree}" for degree, count in summary["degrees"].items())
     states = ", ".join(f"{count} {state.lower()}" for state, count in summary["trials"].items())
     words = [summary["state_text"]] if summary["no_success"] else []
-    words += [f"{states} in {summary['wall_seconds']:.0f} s", f"ranks: {degrees or 'none'}"]
+    words += [f"{states or 'no trials'} in {summary['wall_seconds']:.0f} s", f"ranks: {degrees or 'none'}"]
     colocated = _plural(summary["colocated"], "gang")
     words.append(f"up to {colocated} on one device; {summary['healed']} healed after out of memory")
     if summary["spared"]:
@@ -155,7 +155,8 @@ def _best_line(summary: Mapping[str, Any], metric: str) -> str:
         return f"{metric}: none yet"
     bound = summary["regret_bound"]
     left = "" if bound is None else f"; at most {bound:.3g} left to gain"
-    return f"best {metric} {best['value']:.4f} by trial {best['trial']} ({best['plan']}){left}"
+    plan = f" ({best['plan']})" if best["plan"] else ""  # other programs' trials have none
+    return f"best {metric} {best['value']:.4f} by trial {best['trial']}{plan}{left}"
 
 
 def _fill(devices: Sequence[Mapping[str, Any]]) -> Table:
@@ -189,7 +190,7 @@ def _row(
         values = ["" if trial["value"] is None else f"{trial['value']:.4f}"]
     else:
         values = ["" if value is None else f"{value:.5g}" for value in trial["values"]]
-    varied = {name: value for name, value in trial["params"].items() if fixed.get(name) != value}
+    varied = {name: value for name, value in trial["params"].items() if name not in fixed or fixed[name] != value}
     tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())
     if trial["parent_number"] is not None:
         what = "a copy" if trial["origin"] == "BRANCH" else "begins with weights"

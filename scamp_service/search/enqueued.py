@@ -22,6 +22,7 @@ def completed_candidate(spec: Mapping[str, Any], given: Mapping[str, Any], salt:
         study = parse_study({**spec, "start_with": [dict(given)], "search": search})
         return Starts(study)[0]
     except InvalidInput as error:
-        raise InvalidInput(str(error).replace("start_with[0]", "the candidate")) from None
+        wrong = str(error).replace("start_with[0].", "").replace("start_with[0]", "the candidate")
+        raise InvalidInput(wrong.replace("the study is not valid", "the candidate is not valid")) from None
     except NoCandidate as error:
         raise InvalidInput(str(error).replace("start_with[0]", "the candidate")) from None

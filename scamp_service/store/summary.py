@@ -139,6 +139,8 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
     else:
         evaluations = store.metrics(best.id, after=best.best_step - 1, limit=1)
     last = evaluations[0].values if evaluations else {}
+    if best.value is not None:  # other programs' values need not be among their reports
+        last = {**last, study.spec["objective"]["metric"]: best.value}
     return replace(
         summary, best_metrics={name: value if math.isfinite(value) else None for name, value in last.items()}
     )

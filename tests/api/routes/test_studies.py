@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimators.model import Plan
+from scamp_service.exchange.imported import spec_of_others
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Metric
 from scamp_service.study.parse import parse_study
@@ -164,7 +165,7 @@ def test_candidates_are_enqueued_with_the_parameters_that_are_left_out(api: InPr
     assert (first["params"], first["origin"]) == ({"lr": 0.05}, "ENQUEUED")
     assert 0.001 <= second["params"]["lr"] <= 0.1
     wrong = api.post(f"/v1/studies/{study_id}/trials", json={"candidates": [{"lr": 7}]})
-    assert wrong.status_code == 422 and "the candidate.lr: 7 is not between" in wrong.json()["detail"]
+    assert wrong.status_code == 422 and "the candidate is not valid: lr: 7 is not bet" in wrong.json()["detail"]
     assert api.post("/v1/studies/99/trials", json=body).status_code == 404
 
 
@@ -181,3 +182,6 @@ def test_a_study_is_extended_and_cloned(api: InProcess) -> None:
     ]
     assert {one.json()["id"] for one in clones} == {study_id + 1}
     assert clones[0].json()["spec"] == {**extended.json()["spec"], "name": "again"}
+    foreign = api.store.create_external_study("foreign", spec_of_others("foreign", ["minimize"]), now=3.0)
+    refused = api.post(f"/v1/studies/{foreign}:clone", json={})
+    assert refused.status_code == 409 and "was run by other programs" in refused.json()["detail"]

@@ -55,6 +55,12 @@ def test_the_leaderboard_says_why_a_trial_waits_although_it_has_a_value() -> Non
     assert "trained all" not in printed(leaderboard([trial_fields(ended)], FIXED), 300)
 
 
+def test_the_leaderboard_shows_parameters_that_are_null() -> None:
+    one = trial(state=TrialState.COMPLETED, value=0.5, params={"decay": None, "lr": 0.1})
+    assert "decay=null lr=0.1" in printed(leaderboard([trial_fields(one)], FIXED), 200)
+    assert "decay" not in printed(leaderboard([trial_fields(one)], {**FIXED, "fixed": {"decay": None}}), 200)
+
+
 def test_an_objective_that_is_not_finite_comes_after_all_others_with_its_reason() -> None:
     broken = [trial(number=n, state=TrialState.PRUNED, value=value, reason=f"was {value}") for n, value in
               enumerate([math.nan, math.inf])]  # fmt: skip
@@ -90,7 +96,7 @@ def without_success(store: Store) -> int:
     assert store.begin_attempt(new_attempt(row.id, token=SECRET, now=2.0))
     assert store.report_outcome(row.id, 1, SECRET, Outcome.ERROR, "ValueError", now=3.0)
     assert store.move_trial(row.id, TrialState.RUNNING, 1, TrialState.FAILED, now=4.0, reason="ValueError")
-    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=5.0)
+    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=5.0, reason="the target is reached")
     return study.id
 
 
@@ -123,3 +129,4 @@ def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scam
     assert listed[1].split() == [str(running), "Running", *SPEC["name"].split()]
     assert "completed, no trial succeeded" in status
     assert "Completed, no trial succeeded; 1 failed" in status
+    assert status.endswith("ended: the target is reached\n")
