@@ -129,7 +129,7 @@ def candidates_to_try(spec: StudySpec) -> list[Params]:
 
 
 def _needed(slot: Slot, slots: Sequence[Slot]) -> Params:
-    """Values of the parameters that ``slot`` depends on, with which it exists unless its conditions exclude each other."""
+    """Values of the parameters that ``slot`` depends on, with which it exists unless its conditions contradict."""
     by_name, values, needs = {one.name: one for one in slots}, Params(), list(slot.needs)
     while needs:
         need = needs.pop()

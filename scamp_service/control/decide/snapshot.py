@@ -70,9 +70,9 @@ class StudyRules:
 
     @property
     def wants_trials(self) -> bool:
-        """Whether new candidates may be proposed: the study is running, and neither its budget nor its search space is
-        used up."""
-        is_open = self.state is StudyState.RUNNING and not self.used_up
+        """Whether new candidates may be proposed: the study is running and not broken, and neither its budget nor its
+        search space is used up."""
+        is_open = self.state is StudyState.RUNNING and not self.used_up and not self.broken
         return is_open and not self.exhausted and self.num_trials < self.max_trials
 
     def part_of(self, trial: Trial) -> Part:

@@ -96,7 +96,7 @@ def without_success(store: Store) -> int:
     assert store.begin_attempt(new_attempt(row.id, token=SECRET, now=2.0))
     assert store.report_outcome(row.id, 1, SECRET, Outcome.ERROR, "ValueError", now=3.0)
     assert store.move_trial(row.id, TrialState.RUNNING, 1, TrialState.FAILED, now=4.0, reason="ValueError")
-    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=5.0, reason="the target is reached")
+    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=5.0, reason="target reached")
     return study.id
 
 
@@ -129,4 +129,4 @@ def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scam
     assert listed[1].split() == [str(running), "Running", *SPEC["name"].split()]
     assert "completed, no trial succeeded" in status
     assert "Completed, no trial succeeded; 1 failed" in status
-    assert status.endswith("ended: the target is reached\n")
+    assert status.endswith("ended: target reached\n")

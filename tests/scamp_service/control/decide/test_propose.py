@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from scamp_service.control.decide import effects as d
 from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.search.proposer import Asked, Proposal, SearchEnded
 from tests.scamp_service.control.decide.snapshots import effects, study
 from tests.values import trial
 
@@ -23,6 +23,10 @@ def test_proposed_candidates_are_stored_if_they_still_begin_with_the_next_number
     assert effects(trials=[], studies=wanting, asked={1: Asked(0, answer=four)}) == [ask]
     assert effects(trials=[], studies=wanting, asked={1: Asked(0, answer=None)}) == [ask]
     assert effects(trials=[], studies=wanting, asked={1: Asked(4, answer=ValueError("no"))}) == [ask]
+    ended = {1: study(num_trials=4, broken="the searcher cannot be used")}
+    assert effects(
+        trials=[], studies=ended, asked={1: Asked(4, answer=SearchEnded("the searcher cannot be used"))}
+    ) == [d.FinishStudy(1, StudyState.STOPPING, "the searcher cannot be used")]
     stopping = {1: study(num_trials=4, state=StudyState.STOPPING)}
     assert effects(trials=[], studies=stopping, asked={1: Asked(4, answer=four)}) == [
         d.FinishStudy(1, StudyState.STOPPED)
