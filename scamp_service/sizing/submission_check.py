@@ -135,7 +135,8 @@ def _needed(slot: Slot, slots: Sequence[Slot]) -> Params:
         need = needs.pop()
         needs += by_name[need.name].needs
         allowed = [value for value in ends(by_name[need.name].dimension) if need.holds({need.name: value})]
-        allowed += [value for is_bool, value in need.keys or () if is_bool is False]  # also those inside of a range
+        inside = (key for key in need.keys or () if isinstance(key, tuple))  # as ``key_of`` makes them
+        allowed += [value for is_bool, value in inside if is_bool is False]  # also those inside of a range
         values.setdefault(need.name, allowed[0] if allowed else None)
     return values
 
