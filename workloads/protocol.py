@@ -28,7 +28,19 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.optim.lr_scheduler import LRScheduler
 
-__all__ = ["Batch", "Chain", "Parts", "Phase", "Spatial", "Split", "Tables", "Workload", "hints", "inheritance"]
+__all__ = [
+    "Batch",
+    "Chain",
+    "Context",
+    "Parts",
+    "Phase",
+    "Spatial",
+    "Split",
+    "Tables",
+    "Workload",
+    "hints",
+    "inheritance",
+]
 
 Batch = Any  # a pytree of tensors whose first dimension is the sample
 Outputs = Any  # a pytree of tensors whose first dimension is the sample
@@ -299,6 +311,17 @@ class Spatial:
 
     dims: tuple[int | None, ...]
     multiple_of: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Context(Spatial):
+    """How sequences are divided (context parallelism), instead of space. A model has it as its attribute ``spatial``.
+
+    ``dims`` holds the dimension of the sequence for each tensor of a batch, or None. The number of ranks must divide
+    its length. Ranks exchange what ``scaled_dot_product_attention`` needs; it may be causal, but have no mask. All else
+    must treat every position in the same way and independently of the others, except a mean over all of them in the
+    loss. Numbers of positions are a tensor of the batch, because a rank cannot count them.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,13 @@ TABLES = (
     Plan(1, 4, dp_replicate=2, tables=True, recompute=True),
     Plan(2, 2, dp_shard=2),
 )
+CONTEXTS = (
+    Plan(8, spatial=2),
+    Plan(4, 2, spatial=4, recompute=True),
+    Plan(2, 2, spatial=2, dp_shard=2),
+    Plan(8, spatial=2, recompute=True, selective=True),
+    Plan(2, 2, dp_shard=2),
+)
 _GROUPS = {"cuts": CUTS, "recompute": RECOMPUTED, "orders": ORDERS, "degrees": DEGREES}
 
 
@@ -62,7 +69,11 @@ def every_kind() -> tuple[Feature, ...]:
         for model in ("Stack", "Tokens")
     )
     tables = Feature("tables: Ranking", "tables.py:Clicks", TABLES, {"lr": 3e-3, "clip_norm": 1.0}, gradients=True)
-    return (*kinds, tables)
+    contexts = (
+        Feature(f"contexts: {heads} heads", "contexts.py:Text", CONTEXTS, {"lr": 3e-3, "heads": heads}, gradients=True)
+        for heads in (4, 3)
+    )
+    return (*kinds, tables, *contexts)
 
 
 def drawn_models(seed: int) -> tuple[Feature, ...]:

@@ -38,6 +38,10 @@ HALO_SHARE = 0.1
 """Share of a unit's output in the rows that slabs exchange for a convolution."""
 
 
+EXCHANGES = 8
+"""All-to-alls of an attention over divided sequences: queries, keys, values and outputs, in each pass."""
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
     """Predicted cost of a way: seconds of an optimizer step, how many of them ranks wait for communication, and roughly
@@ -122,10 +126,16 @@ class Pricer:
         if way.spatial > 1:
             total, counted = sum(units.values()), units.items()
             row = samples * HALO_SHARE * sum(count * unit.output(1) for unit, count in counted) / total
+            num_attentions = sum(count * unit.num_attentions for unit, count in counted)
             num_convolutions = sum(count * unit.num_convolutions for unit, count in counted)
             num_norms = sum(count * unit.num_norms for unit, count in counted)
             yield waited("message", "spatial", 2 * num * num_convolutions, row), 1
-            yield waited("all_reduce", "spatial", 4 * num * num_norms, 64.0), 1
+            if num_attentions:  # sequences: their normalisations treat single positions
+                each = samples * sum(count * unit.output(1) for unit, count in counted if unit.num_attentions)
+                num_blocks = sum(count for unit, count in counted if unit.num_attentions)
+                yield waited("all_to_all", "spatial", EXCHANGES * num * num_attentions, each / num_blocks), 1
+            else:
+                yield waited("all_reduce", "spatial", 4 * num * num_norms, 64.0), 1
 
     def _peak_bytes(self, way: Spread, micro_batch: int, num: int) -> float:
         return max(

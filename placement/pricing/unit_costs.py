@@ -80,6 +80,7 @@ class UnitCosts:
     sharded_seconds: float
     num_convolutions: float
     num_norms: float
+    num_attentions: float = 0.0
 
     @property
     def num_params(self) -> int:
@@ -292,7 +293,7 @@ def costs_of(unit: Unit, kind: DeviceKind, is_block: bool) -> UnitCosts:
     once = Seconds(kind.seconds(forward.fixed), kind.seconds(forward.per_sample))
     light = Seconds(kind.seconds(_light(forward.fixed)), kind.seconds(_light(forward.per_sample)))
     sharded_seconds = kind.rates["sharded"].per_op if "sharded" in kind.rates else 0.0
-    counts = unit.fixed.of("convolution")[0], unit.fixed.of("normalisation")[0]
+    counts = unit.fixed.of("convolution")[0], unit.fixed.of("normalisation")[0], unit.forward.fixed.of("attention")[0]
     return UnitCosts(unit, is_block, passes, once, light, sharded_seconds, *counts)
 
 

@@ -27,7 +27,7 @@ from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tables import divide_tables
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
-from workloads.protocol import Batch, Chain, PipelinePlace
+from workloads.protocol import Batch, Chain, Context, PipelinePlace
 from workloads.refusals import WorkloadError
 
 _WHOLE = (Adafactor, Rprop)
@@ -53,6 +53,8 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
         blocks = cut(model, PipelinePlace(layout.stages, mesh.get_group("pp")))
     if mesh is not None and layout.tp > 1:
         split_layers(blocks, mesh["tp"], sequence=layout.sequence_parallel)
+    if layout.spatial > 1 and layout.co_shard > 1 and isinstance(getattr(model, "spatial", None), Context):
+        raise ValueError("ranks that divide sequences compute blocks whole: use co_shard=1, or plans with spatial=1")
     if mesh is not None and layout.spatial > 1:
         split_space(model, mesh["spatial"])
     tables = divide_tables(model, mesh["replicate"]) if mesh is not None and layout.tables else set()

@@ -17,7 +17,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from workloads.protocol import Batch, Spatial
+from workloads.parallel.attention import attend_over_slabs
+from workloads.protocol import Batch, Context, Spatial
 
 _CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: functional.conv1d,
@@ -27,7 +28,11 @@ _CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 _GLOBAL_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+_OF_POSITIONS = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
+"""Layers that treat each position of a sequence on its own; their features are the last dimension."""
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_OF_SPACE = (*_CONVOLUTIONS, *_TRANSPOSED, *_POOLS, *_GLOBAL_POOLS, *_BATCH_NORMS, nn.GroupNorm, nn.Upsample)
+"""Layers whose divided dimension is 2."""
 
 
 def slab(model: nn.Module, batch: Batch, index: int, count: int) -> Batch:
@@ -45,6 +50,11 @@ def slab(model: nn.Module, batch: Batch, index: int, count: int) -> Batch:
 def _cut(tensor: Tensor, dim: int | None, spatial: Spatial, index: int, count: int) -> Tensor:
     if dim is None:
         return tensor
+    if isinstance(spatial, Context) and tensor.shape[dim] % count:
+        raise ValueError(
+            f"sequences of {tensor.shape[dim]} positions cannot be divided evenly over {count} ranks: use a number of "
+            "ranks that divides their length, or pad them"
+        )
     if tensor.shape[dim] % (count * spatial.multiple_of):
         raise ValueError(
             f"a dimension of {tensor.shape[dim]} cannot be divided into {count} slabs whose sizes are multiples of "
@@ -58,17 +68,32 @@ def split_space(model: nn.Module, mesh: DeviceMesh) -> None:
 
     Raises ``ValueError`` for a layer that cannot work on slabs.
     """
-    _spatial_of(model)
-    group = mesh.get_group()
+    in_sequence, group = isinstance(_spatial_of(model), Context), mesh.get_group()
     for name, module in model.named_modules():
         try:
-            _split(module, group)
+            if in_sequence and not isinstance(module, _OF_SPACE):
+                _expect_single_positions(module)
+            else:
+                _split(module, group)
         except _CannotSplit as why:
-            raise ValueError(f"{name} ({type(module).__name__}) cannot work on slabs: {why}") from None
+            words = f"{name} ({type(module).__name__})" if name else type(module).__name__
+            raise ValueError(f"{words} cannot work on slabs: {why}") from None
+    if in_sequence:
+        attend_over_slabs(model, group)
 
 
 class _CannotSplit(Exception):
     pass
+
+
+def _expect_single_positions(module: nn.Module) -> None:
+    """Raise ``_CannotSplit`` for a layer that is not known to treat single positions of a sequence."""
+    own = next((name for name, _ in module.named_parameters(recurse=False)), None)
+    if own is not None and not isinstance(module, _OF_POSITIONS):
+        raise _CannotSplit(
+            f"ranks that divide sequences cannot tell how it uses {own}: use linear layers, layer normalisation and "
+            "embeddings, look up positions by numbers that are in the batch, and call scaled_dot_product_attention"
+        )
 
 
 def _spatial_of(model: nn.Module) -> Spatial:

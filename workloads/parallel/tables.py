@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional
 
+from workloads.parallel.exchange import exchanged
 from workloads.protocol import Tables
 from workloads.refusals import WorkloadError
 
@@ -107,7 +108,8 @@ def _lookup(table: nn.Embedding, group: dist.ProcessGroup) -> Callable[[Tensor],
         dist.all_gather_single(every, padded, group)
         weight: Any = table.weight
         columns = functional.embedding(every.view(-1, most), weight.to_local(), table.padding_idx)
-        parts: Tensor = _ToSamples.apply(columns, group)  # type: ignore[no-untyped-call]
+        # A loss is a mean over the samples of a rank, and that of a step a mean over ranks: gradients count for 1/n.
+        parts = exchanged(columns, group, weight=1 / group.size())
         return parts[:, : own.numel()].movedim(0, 1).reshape(*indices.shape, -1)
 
     return forward
@@ -120,27 +122,3 @@ def _largest(num: int, group: dist.ProcessGroup, like: Tensor) -> int:
     most = torch.tensor(num, device=like.device)
     dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
     return int(most)
-
-
-class _ToSamples(torch.autograd.Function):
-    """Columns of this rank for the samples of all ranks → columns of all ranks for the samples of this one.
-
-    Both have the rank as their first dimension. A loss is a mean over the samples of a rank, and that of a step a mean
-    over ranks, so each rank's gradient counts for 1/n.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, columns: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _exchanged(columns, group)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _exchanged(gradients[0], ctx.group).div_(ctx.group.size()), None
-
-
-def _exchanged(parts: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The parts that all ranks have for this one, in the order of the ranks."""
-    received = torch.empty_like(parts, memory_format=torch.contiguous_format)
-    dist.all_to_all_single(received, parts.contiguous(), group=group)
-    return received

@@ -1,0 +1,70 @@
+"""Language models of which ranks may divide the sequences: heads that two and four ranks divide, or an odd number."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from workloads.protocol import Context, Workload
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.size = width // heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.first(x)).unflatten(-1, (3, -1, self.size)).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(-2))
+        return x + self.down(functional.gelu(self.up(self.second(x))))
+
+
+class Model(nn.Module):
+    spatial = Context((1, 1, 1))
+
+    def __init__(self, width, heads, length):
+        super().__init__()
+        self.characters, self.positions = nn.Embedding(16, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(3))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 16)
+
+    def forward(self, characters, positions):
+        x = self.characters(characters) + self.positions(positions)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Text(Workload):
+    num_train, num_eval = 50, 21
+
+    def __init__(self, params):
+        super().__init__(params)
+        self.length = params.get("length", 24)
+        text = torch.randint(4, (71, self.length + 1), generator=torch.Generator().manual_seed(0)).cumsum(1) % 16
+        self.inputs, self.following = text[:, :-1], text[:, 1:]
+
+    def build_model(self):
+        return Model(self.params.get("width", 48), self.params.get("heads", 4), self.length)
+
+    def train_batch(self, indices):
+        positions = torch.arange(self.length).expand(len(indices), -1)
+        return self.inputs[indices], positions, self.following[indices]
+
+    def eval_batch(self, indices):
+        return self.train_batch(50 + indices)
+
+    def loss(self, model, batch):
+        characters, positions, following = batch
+        return functional.cross_entropy(model(characters, positions).transpose(1, 2), following)
+
+    def evaluate(self, model, batch):
+        characters, positions, following = batch
+        losses = functional.cross_entropy(model(characters, positions).transpose(1, 2), following, reduction="none")
+        return {"loss": losses.mean(1)}
+
+    def optimizer(self, model):
+        return torch.optim.AdamW(model.parameters(), lr=self.params.get("lr", 3e-3))
