@@ -23,9 +23,10 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from estimators.model import Candidate, Plan
 from estimators.named_plan import plan_of
 from workloads.loading import load_workload
+from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.rendezvous import TIMEOUT
-from workloads.training.runtime import TrainingJob, train
+from workloads.training.runtime import train
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

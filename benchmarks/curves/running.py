@@ -16,8 +16,10 @@ from workloads.hints import Contradiction
 from workloads.loading import load_estimable
 from workloads.refusals import WorkloadError, explain
 from workloads.sandbox.recipe import recipe_of
+from workloads.training.attempt.job import TrainingJob
+from workloads.training.attempt.loop import NonFiniteLoss
 from workloads.training.checkpoints.name import CheckpointName
-from workloads.training.runtime import NonFiniteLoss, TrainingJob, lost_its_peers, train
+from workloads.training.runtime import lost_its_peers, train
 
 BATCH = 8
 HALF, WHOLE = 3, 5

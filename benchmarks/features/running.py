@@ -18,8 +18,9 @@ from workloads.loading import load_workload
 from workloads.refusals import explain
 from workloads.sandbox.recipe import recipe_of
 from workloads.seeds import seed_everything
+from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.name import CheckpointName
-from workloads.training.runtime import TrainingJob, lost_its_peers, train
+from workloads.training.runtime import lost_its_peers, train
 
 HALF, WHOLE = 3, 6
 """Steps after which training is resumed from a checkpoint, and those of all training."""

@@ -22,7 +22,8 @@ from benchmarks.curves.forks import in_forks
 from benchmarks.features.running import Reports
 from benchmarks.living.drawn import WORKLOAD
 from estimators.model import Candidate, Plan
-from workloads.training.runtime import Job, train
+from workloads.training.attempt.job import TrainingJob
+from workloads.training.runtime import train
 
 FOLDER = Path(__file__).parent / "workloads"
 TRIAL = 1
@@ -43,9 +44,9 @@ class Training:
         """The plan itself."""
         return Plan(**{name: tuple(one) if isinstance(one, list) else one for name, one in self.plan.items()})
 
-    def job(self, folder: Path) -> Job:
+    def job(self, folder: Path) -> TrainingJob:
         """The orders for its ranks; checkpoints go to ``folder``."""
-        return Job(
+        return TrainingJob(
             candidate=Candidate(self.workload, None, dict(self.params)),
             code_dir=FOLDER,
             plan=self.planned(),

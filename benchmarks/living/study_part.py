@@ -18,7 +18,7 @@ from benchmarks.running.process import last_line
 from benchmarks.running.results import Finding
 from estimators.model import Plan
 from scamp_service.settings import Settings
-from scamp_service.simulation.replay import Options, Submitted, simulate
+from scamp_service.simulation.replay import ReplayOptions, Submitted, simulate
 from scamp_service.sizing.cluster_file import cluster_named
 from scamp_service.study.parse import parse_study
 from scamp_service.study.user_code import bundle_code
@@ -130,7 +130,7 @@ def simulated_seconds(study: Drawn, measured: Mapping[tuple[int, str], float], s
     with tempfile.TemporaryDirectory(prefix="scamp-live-") as folder:
         settings = settings.model_copy(update={"data_dir": Path(folder)})
         named = cluster_named(f"1x{NUM_DEVICES}xvirtual", settings)
-        options = Options(Path(folder, "profiles"), start_seconds=start_seconds, measured=measured)
+        options = ReplayOptions(Path(folder, "profiles"), start_seconds=start_seconds, measured=measured)
         found = simulate([submitted], named, options)
     if found.why_unfinished or found.reasons:
         raise RuntimeError(f"the simulation: {found.why_unfinished or found.reasons[0]}")

@@ -19,7 +19,7 @@ import ray
 
 from estimators.model import Candidate, Plan, Prediction
 from scamp_service.cluster.sink import Report, SinkClient, ensure_sink
-from scamp_service.cluster.worker.report_queue import Delivery, Reports
+from scamp_service.cluster.worker.report_queue import Delivery, ReportQueue
 from scamp_service.control.executor import Order
 from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import Attempt
@@ -29,7 +29,7 @@ NAMESPACE = "benchmark"
 TOKEN = "token"
 
 
-class TimedReports(Reports):
+class TimedReports(ReportQueue):
     """Notes how long each row takes until it is acknowledged."""
 
     def __init__(self, order: Order) -> None:

@@ -21,7 +21,7 @@ from ray import tune
 
 from benchmarks.features.running import Reports
 from benchmarks.living.alone import Training
-from workloads.training.rendezvous import connect, listen
+from workloads.training.rendezvous import connect_to_store, listen
 from workloads.training.runtime import train
 
 
@@ -75,7 +75,7 @@ def other_rank(given: Mapping[str, Any], folder: str, rank: int, address: tuple[
     training = Training(**given)
     world_size = training.planned().world_size
     torch.set_num_threads(1)
-    train(training.job(Path(folder)), rank, world_size, connect(address, world_size), Reports())
+    train(training.job(Path(folder)), rank, world_size, connect_to_store(address, world_size), Reports())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from benchmarks.features.papers import FOLDER
 from benchmarks.features.running import Reports
 from estimators.model import Candidate, Plan
 from workloads.refusals import explain
-from workloads.training.runtime import TrainingJob, train
+from workloads.training.attempt.job import TrainingJob
+from workloads.training.runtime import train
 
 TITLE = "Trainings of the papers"
 ABOUT = """\

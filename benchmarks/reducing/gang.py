@@ -15,7 +15,9 @@ from benchmarks.curves.forks import in_forks
 from benchmarks.features.running import Reports
 from estimators.model import Candidate, Plan
 from workloads.refusals import explain
-from workloads.training.runtime import NonFiniteLoss, TrainingJob, train
+from workloads.training.attempt.job import TrainingJob
+from workloads.training.attempt.loop import NonFiniteLoss
+from workloads.training.runtime import train
 
 
 def trained(

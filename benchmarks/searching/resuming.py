@@ -64,8 +64,9 @@ def _train(
 ) -> dict[int, float]:
     from torch.distributed import FileStore
 
+    from workloads.training.attempt.job import TrainingJob
     from workloads.training.checkpoints.name import CheckpointName
-    from workloads.training.runtime import TrainingJob, train
+    from workloads.training.runtime import train
 
     reports = _Reports()
     job = TrainingJob(

@@ -22,7 +22,9 @@ from benchmarks.features.running import Reports
 from benchmarks.throughput.by_hand import train_by_hand
 from estimators.model import Candidate, Plan
 from workloads.loading import load_workload
-from workloads.training.runtime import MEASURED_STEP, TrainingJob, train
+from workloads.training.attempt.job import TrainingJob
+from workloads.training.attempt.loop import MEASURED_STEP
+from workloads.training.runtime import train
 
 WORKLOADS = Path(__file__).parent / "workloads"
 STEPS = 16

@@ -12,7 +12,8 @@ from scamp_service.study.parse import parse_study
 from tests.workloads.one_rank import Collected
 from workloads.loading import load_workload
 from workloads.sandbox.recipe import recipe_of
-from workloads.training.runtime import TrainingJob, train
+from workloads.training.attempt.job import TrainingJob
+from workloads.training.runtime import train
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SPEC = parse_study((EXAMPLES / "gan.yaml").read_text())

@@ -13,7 +13,8 @@ from scamp_service.study.parse import parse_study
 from tests.workloads.one_rank import Collected
 from workloads.loading import load_workload
 from workloads.sandbox.dry_run import try_candidates
-from workloads.training.runtime import TrainingJob, train
+from workloads.training.attempt.job import TrainingJob
+from workloads.training.runtime import train
 
 
 @pytest.mark.parametrize("name", sorted(folder.name for folder in PORTS.iterdir()))

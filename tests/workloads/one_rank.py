@@ -12,8 +12,9 @@ from typing import Any
 from torch.distributed import FileStore
 
 from estimators.model import Candidate, Plan
+from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.name import CheckpointName, Donor
-from workloads.training.runtime import TrainingJob, train
+from workloads.training.runtime import train
 
 TRIAL = 1
 

@@ -71,9 +71,10 @@ class Training:
 
     def _result(self) -> tuple[Outcome | None, str, bool, str]:
         """(outcome, detail, whether any rank reports it, phase of an out-of-memory). Only rank 0 reports success."""
+        from workloads.training.attempt.loop import NonFiniteLoss
         from workloads.training.faults import host_fault
         from workloads.training.memory.budget import OutOfMemory
-        from workloads.training.runtime import NonFiniteLoss, lost_its_peers
+        from workloads.training.runtime import lost_its_peers
 
         reports = self.reports
         try:
@@ -93,7 +94,7 @@ class Training:
             return Outcome.ERROR, _describe(error, self._code_dir), True, ""
 
     def _run_workload(self) -> str:
-        from workloads.training.runtime import TrainingJob
+        from workloads.training.attempt.job import TrainingJob
 
         order, rank, world = self.reports.order, self.reports.rank, self.reports.order.plan.world_size
         job = TrainingJob(

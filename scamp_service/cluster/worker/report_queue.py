@@ -49,7 +49,7 @@ class Delivery(StrEnum):
 
 
 class ReportQueue:
-    """Queue from the training of one rank to the sink; implements ``workloads.training.runtime.Reporter``.
+    """Queue from the training of one rank to the sink; implements ``workloads.training.attempt.reporter.Reporter``.
 
     Rows are sent in order, once there are ``ROWS_PER_FLUSH`` or every ``FLUSH_SECONDS``, with those that have come
     meanwhile, and again until they are acknowledged. A refusal means that the attempt is stale; rows that cannot be

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from estimators.constraints import Constraints, Limit
+from estimators.constraints import Limit, PlanConstraints
 from estimators.devices.kind import DeviceKind, Figure
 from estimators.model import Divisions, Plan
 from estimators.profile import ModelProfile
@@ -55,7 +55,7 @@ def test_refined_plans_fit_by_their_units_and_are_few_and_the_fastest() -> None:
 
 def test_models_that_cannot_be_cut_and_hints_against_stages_leave_nothing_to_refine() -> None:
     whole = replace(gpt(), divisions=Divisions())
-    limits = Constraints((Limit("pp", 1, 1, "default", "the model"),))
+    limits = PlanConstraints((Limit("pp", 1, 1, "default", "the model"),))
     hinted = replace(gpt(), divisions=replace(gpt().divisions, constraints=limits))
     given = replace(question(), plan=Plan(16, 4))
     for asked in (question(whole), question(hinted), given, replace(question(), kind=None)):

@@ -10,8 +10,9 @@ import torch
 
 from estimators.model import Candidate, Plan
 from tests.workloads.one_rank import Collected
+from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.name import CheckpointName, written_checkpoints
-from workloads.training.runtime import TrainingJob, train
+from workloads.training.runtime import train
 
 # fp32 sums in another order, over a few steps of AdamW; a wrong scale or sample shows up at 1e-2.
 TOLERANCE = 1e-5

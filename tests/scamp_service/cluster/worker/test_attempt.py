@@ -22,9 +22,10 @@ from scamp_service.control.executor import Order
 from scamp_service.host import kernel
 from scamp_service.lifecycle import Outcome
 from tests.ranks import ORDER, FakeSink
+from workloads.training.attempt.loop import NonFiniteLoss
 from workloads.training.faults import StorageFault
 from workloads.training.memory.budget import OutOfMemory
-from workloads.training.runtime import NonFiniteLoss, PeerLost
+from workloads.training.runtime import PeerLost
 
 PAIR = replace(ORDER, plan=Plan(1, dp_shard=2))
 

@@ -15,7 +15,8 @@ from estimators.model import Candidate, Layout, Plan
 from tests.workloads.one_rank import Collected
 from workloads.loading import load_workload
 from workloads.seeds import seed_everything
-from workloads.training.runtime import TrainingJob, train
+from workloads.training.attempt.job import TrainingJob
+from workloads.training.runtime import train
 from workloads.training.samples import batch_indices
 from workloads.training.step import evaluate
 from workloads.training.updates.update import make_optimizer, updates_of

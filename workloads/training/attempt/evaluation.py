@@ -1,0 +1,59 @@
+"""Evaluates the model of a gang on all held-out samples: the metrics of the workload, equal on all ranks."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch import Tensor
+
+from estimators.learning import AttemptPhase
+from workloads.protocol import Batch
+from workloads.training.attempt.rank import TrainingRank
+from workloads.training.data.outputs import Collected, has_summary, summary
+from workloads.training.metrics import Sums, common_names
+from workloads.training.step import evaluate
+
+
+def evaluated(rank: TrainingRank) -> dict[str, float]:
+    """The metrics of the held-out samples, and those of the whole set if the workload has a ``summary``."""
+    collected = Collected(rank.workload) if has_summary(rank.workload) else None
+    with rank.held.during(AttemptPhase.EVALUATION):
+        with rank.held.settling():
+            values = _means(rank, collected)
+        if collected is not None:
+            values |= _summary(rank, collected)
+    return values
+
+
+def _means(rank: TrainingRank, collected: Collected | None) -> dict[str, float]:
+    """Metrics averaged over all held-out samples. Padding gives every rank the same number of forward passes."""
+
+    def held_out(given: tuple[Batch, Tensor]) -> tuple[Batch, Tensor]:
+        batch, counted = given
+        return rank.on_device(batch), counted
+
+    num, plan = rank.workload.num_eval, rank.job.plan
+    batches = map(held_out, rank.feed.evaluation())
+    sums = evaluate(rank.workload, rank.model, batches, collected.add if collected else None)
+    names = _names(rank, sums)
+    same = plan.world_size // (plan.num_shares * plan.pp)  # ranks that report the same samples
+    totals = rank.sum(sums.of(names))
+    return {name: float(total) / (same * num) for name, total in zip(names, totals, strict=True)}
+
+
+def _summary(rank: TrainingRank, collected: Collected) -> dict[str, float]:
+    """Metrics of the whole held-out set: rank 0 computes them, outside of its budget, and sends them to all."""
+    with rank.held.uncounted():
+        outputs = collected.gathered(rank.job.plan, rank.number)
+        found = [summary(rank.workload, outputs, rank.job.seed) if rank.is_first else {}]
+        if rank.mesh is not None:
+            dist.broadcast_object_list(found, src=0)
+    return found[0]
+
+
+def _names(rank: TrainingRank, sums: Sums) -> list[str]:
+    """The names of the metrics. Raises ``WorkloadError`` if ranks have different ones."""
+    listed: list[list[str]] = [sums.names]
+    if rank.mesh is not None:
+        listed = [[] for _ in range(rank.job.plan.world_size)]
+        dist.all_gather_object(listed, sums.names)
+    return common_names(listed, may_be_none=has_summary(rank.workload))

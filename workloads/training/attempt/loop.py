@@ -1,0 +1,180 @@
+"""The loop of a training: steps, the evaluations between them, and the end that all ranks agree on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from estimators.learning import AttemptPhase
+from workloads.protocol import Batch
+from workloads.refusals import WorkloadError
+from workloads.training.attempt.evaluation import evaluated
+from workloads.training.attempt.rank import TrainingRank
+from workloads.training.attempt.saving import Saving
+from workloads.training.attempt.timing import Timing
+from workloads.training.data.feed import Repeated
+from workloads.training.digests import expect_agreement
+from workloads.training.memory.peak import measure_peak
+from workloads.training.step import train_step
+from workloads.training.updates.update import updates_of
+
+MEASURED_STEP = 2  # after the start, as optimizer states and lazily created buffers exist by then
+ROUNDING = 1e-6  # of a step: sums of gains that are one step in exact numbers
+
+
+class NonFiniteLoss(Exception):
+    """The training loss became infinite or not a number."""
+
+
+class Loop:
+    """The steps of a rank. ``begun`` counts the optimizer steps that earlier attempts have made."""
+
+    def __init__(self, rank: TrainingRank, begun: int) -> None:
+        self._rank, self._job, self._begun = rank, rank.job, begun
+        self._saving, self._timing = Saving(rank), Timing(rank)
+        self._phase_losses: dict[str, list[float]] = {}  # since the last report
+        self._mean_loss = math.nan  # of the steps since the last report but one
+
+    def train(self) -> Literal["done", "stopped"]:
+        """Train until the last step ("done"), or until a rank's reporter says to stop ("stopped")."""
+        job, rank = self._job, self._rank
+        start = self._saving.resume()
+        expect_agreement(rank.model, rank.mesh, "before they train")
+        measured_step = self._begun + self._measured_step(start)
+        self._timing.measured_step = measured_step
+        losses: list[float] = []
+        if job.last_step == 0:
+            self._report(0)
+        step, done = self._begun, self._done(start)  # optimizer steps, and as how many they count
+        self._report_all(start, done)  # where a trial was paused within them
+        while done < job.last_step:
+            rank.present_step = done
+            began = time.perf_counter()
+            with rank.held.during(AttemptPhase.STEP):
+                with self._timing.step(step):
+                    own_loss = self._step(step, done, measured=step == measured_step)
+                loss, stop = self._agree(own_loss)  # waits for all ranks
+            if step == self._begun:
+                expect_agreement(rank.model, rank.mesh, "after their first step")
+            self._timing.end_step(step, began)
+            if not math.isfinite(loss):
+                raise NonFiniteLoss(f"the training loss became {loss} at step {done + 1}: lower the learning rate")
+            losses.append(loss)
+            before, step, done = done, step + 1, self._end_step(done, sum(losses) / len(losses))
+            if self._report_all(before, done):
+                losses.clear()
+            if stop and done < job.last_step:
+                return "stopped"
+        return "done"
+
+    def _done(self, start: int) -> int:
+        """The number of steps that count as done: ``start``, or more where AdaScale counts them."""
+        scaling = updates_of(self._rank.model).scaling
+        if scaling is None:
+            return start
+        if not scaling.num_steps:  # new, or from a checkpoint that was written without it
+            scaling.progress, scaling.num_steps = float(start), self._begun
+            scaling.num_samples = self._begun * self._job.plan.batch
+        self._mean_loss = scaling.mean_loss
+        return int(scaling.progress + ROUNDING)
+
+    def _measured_step(self, start: int) -> int:
+        """The number of optimizer steps before the measured one; not 0 if there may be more than one."""
+        scaling, most = updates_of(self._rank.model).scaling, self._job.last_step - start - 1
+        fewest = math.ceil((most + 1) / scaling.scale) - 1 if scaling is not None else most
+        return min(MEASURED_STEP, max(fewest, min(most, 1)))
+
+    def _report_all(self, before: int, done: int) -> bool:
+        """Report for all steps that are to be evaluated after ``before`` and up to ``done``; says whether there were.
+
+        They are several where a step counts as more than there are between reports.
+        """
+        due = [one for one in range(before + 1, min(done, self._job.last_step) + 1) if self._job.is_evaluated(one)]
+        for one in due:
+            self._report(one, self._mean_loss, keeps=one == due[-1])
+        return bool(due)
+
+    def _end_step(self, done: int, loss: float) -> int:
+        """The number of steps that count as done after an update, before which ``done`` were.
+
+        ``loss`` is the mean since the last report.
+        """
+        updates, after, self._mean_loss = updates_of(self._rank.model), done + 1, loss
+        if updates.scaling is not None:
+            updates.scaling.end_step(self._job.plan.batch, loss)
+            after = int(updates.scaling.progress + ROUNDING)
+        updates.end_step(min(after, self._job.steps) - min(done, self._job.steps))
+        return after
+
+    def _step(self, step: int, done: int, measured: bool) -> Tensor:
+        updates_of(self._rank.model).step = step
+        self._rank.workload.on_step(done, self._job.steps, self._rank.optimizer)
+        if not measured:
+            with self._rank.held.settling():
+                return self._train_step(self._batches(step))
+        loss = torch.zeros(())
+
+        def run() -> None:
+            nonlocal loss
+            loss = self._train_step(batches)
+
+        with self._rank.held.uncounted():  # the profiler's records are not the candidate's memory
+            # Torch counts batches that workers send, which lie on the host, unless they come and go out of its sight.
+            batches = self._batches(step, ahead=self._rank.feed.is_shared)
+            own_peak = measure_peak(self._rank.device, self._rank.model, self._rank.optimizer, run)
+        limit = self._job.budget_bytes
+        if limit is not None and own_peak > limit:
+            raise self._rank.held.overrun(0, own_peak)
+        peak = self._rank.highest(own_peak)
+        if self._rank.is_first:
+            self._rank.reporter.measured(peak)
+        return loss
+
+    def _train_step(self, batches: Iterable[Batch]) -> Tensor:
+        return train_step(
+            self._rank.workload, self._rank.model, self._rank.optimizer, batches, self._job.plan.num_micro_batches
+        )
+
+    def _batches(self, step: int, *, ahead: bool = False) -> Iterable[Batch]:
+        """This rank's micro-batches of a step, on its device; ``ahead``: all of them are read now."""
+        if updates_of(self._rank.model).phases:
+            return Repeated(self._rank.feed, step, self._rank.on_device, ahead=ahead)
+        read = self._rank.feed.step(step)
+        return self._rank.all_on_device(list(read) if ahead else read)
+
+    def _agree(self, loss: Tensor) -> tuple[float, bool]:
+        """The mean loss over the batch, and whether any rank must stop; equal on all ranks, or some would hang."""
+        plan, phases = self._job.plan, updates_of(self._rank.model).losses
+        mine = torch.tensor([float(self._rank.reporter.should_stop()), float(loss), *map(float, phases.values())])
+        stops, *totals = self._rank.sum(mine.double()).tolist()
+        share = plan.pp / plan.world_size  # in a pipeline only the last stage has a loss
+        for name, total in zip(phases, totals[1:], strict=True):
+            self._phase_losses.setdefault(name, []).append(total * share)
+        return totals[0] * share, stops > 0
+
+    def _report(self, step: int, train_loss: float | None = None, *, keeps: bool = True) -> None:
+        """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""
+        rank, values = self._rank, evaluated(self._rank)
+        if train_loss is not None:
+            values["train_loss"] = train_loss
+        values |= {f"{name}_loss": sum(losses) / len(losses) for name, losses in self._phase_losses.items()}
+        self._phase_losses.clear()
+        missing = next((metric for metric in self._job.metrics if metric not in values), None)
+        if missing is not None:
+            raise WorkloadError(
+                f"the workload reports {', '.join(values)}, but the objective is {missing!r}: set the study's "
+                "objective to one of these, or return that metric from evaluate"
+            )
+        updates_of(rank.model).after_evaluation(rank.workload, values)
+        is_best = self._saving.is_best(step, values)
+        self._timing.report_waiting()
+        if rank.is_first:
+            self._timing.report_seconds()
+            rank.reporter.metrics(step // self._job.each, values)
+        if keeps and step and (is_best or step == self._job.last_step or self._saving.is_due()):
+            self._saving.save(step)

@@ -1,0 +1,72 @@
+"""One rank of a training: everything that its loop and its observers share, and sums over its gang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from workloads.parallel.apply import rank_part
+from workloads.protocol import Batch, Workload
+from workloads.training.attempt.job import TrainingJob
+from workloads.training.attempt.reporter import Reporter
+from workloads.training.data.feed import Feed
+from workloads.training.memory import budget
+from workloads.training.step import to_device
+
+
+@dataclass(slots=True)
+class TrainingRank:
+    """A rank with its model on its device. ``number`` is its rank; ``mesh`` is None without a gang.
+
+    ``present_step`` counts the steps that are done, for ``Reporter.progressed``.
+    """
+
+    job: TrainingJob
+    workload: Workload
+    device: torch.device
+    mesh: DeviceMesh | None
+    number: int
+    reporter: Reporter
+    held: budget.EnforcedBudget
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    feed: Feed
+    present_step: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which reports for all."""
+        return self.number == 0
+
+    def on_device(self, batch: Batch) -> Batch:
+        """This rank's part of a batch, on its device."""
+        self.reporter.progressed(self.present_step)
+        part = rank_part(self.model, batch, self.job.plan, self.number)
+        return to_device(part, self.device, copy=self.feed.is_shared)
+
+    def all_on_device(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        """This rank's parts of these batches, each put on its device when it is needed."""
+        return map(self.on_device, batches)
+
+    def sum(self, mine: Tensor) -> Tensor:
+        """The sum over all ranks, in place."""
+        if self.mesh is not None:
+            dist.all_reduce(mine)
+        return mine
+
+    def any(self, mine: bool) -> bool:
+        """Whether it is true on any rank."""
+        return bool(self.sum(torch.tensor(float(mine))))
+
+    def highest(self, mine: int) -> int:
+        """The highest number of all ranks."""
+        if self.mesh is None:
+            return mine
+        highest = torch.tensor(mine)
+        dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+        return int(highest)
