@@ -27,6 +27,7 @@ class SinkKeeper:
         ``may_act()``; ``now`` is always a monotonic time."""
         self._ensure, self._calls, self._node_id, self._may_act = ensure, calls, node_id, may_act
         self.status: SinkStatus | None = None
+        self._has_answered = False  # the present one
         self._asked = now
         self._actor = ensure()
         self._ask(now)
@@ -35,9 +36,11 @@ class SinkKeeper:
         """Ask how it is, unless a question is on its way; replace it when it has not answered for too long."""
         if not self._calls.awaits_sink():
             self._ask(now)
-        elif now - self._asked > patience.SINK_SECONDS:
+            return
+        seconds = patience.SINK_SECONDS if self._has_answered else patience.STARTING_SINK_SECONDS
+        if now - self._asked > seconds:
             self._asked = now
-            self._replace(f"it has not answered for {patience.SINK_SECONDS:.0f} s")
+            self._replace(f"it has not answered for {seconds:.0f} s")
 
     def excuse(self, seconds: float) -> None:
         """Give it so many more seconds to answer."""
@@ -48,14 +51,14 @@ class SinkKeeper:
         try:
             self.hear(ray.get(ref))
         except ray.exceptions.RayError:
-            self._actor = self._ensure()
+            self._actor, self._has_answered = self._ensure(), False
 
     def hear(self, status: SinkStatus) -> None:
         """Take its answer. Only the sink of an earlier controller is replaced because of its version.
 
         Once the checkout is updated, each new sink differs from this process.
         """
-        is_first, self.status = self.status is None, status
+        is_first, self.status, self._has_answered = self.status is None, status, True
         if is_first and status.version != source_hash():
             self._replace("it is of another version")
 
