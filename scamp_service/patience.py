@@ -6,8 +6,8 @@ STARTING_RANK_SECONDS = 120.0
 """A rank that has never answered."""
 SINK_SECONDS = 20.0
 """A sink that does not answer."""
-STARTING_SINK_SECONDS = 45.0
-"""A sink that has not answered this controller yet. Ranks end after 60 s without a sink, so it must be less."""
+STARTING_SINK_SECONDS = 120.0
+"""A sink that was made in place of one that had ended, and has never answered: to end it would only start another."""
 LOOP_SECONDS = {"api": 10.0, "controller": 12.0}
 """A child of the supervisor whose loop does not turn. Before that, a lease must be able to lapse."""
 STARTING_STARTING_SINK_SECONDS = 60.0

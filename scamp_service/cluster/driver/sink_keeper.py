@@ -27,7 +27,7 @@ class SinkKeeper:
         ``may_act()``; ``now`` is always a monotonic time."""
         self._ensure, self._calls, self._node_id, self._may_act = ensure, calls, node_id, may_act
         self.status: SinkStatus | None = None
-        self._has_answered = False  # the present one
+        self._is_starting = False  # one that was made here, and has not answered yet
         self._asked = now
         self._actor = ensure()
         self._ask(now)
@@ -37,7 +37,7 @@ class SinkKeeper:
         if not self._calls.awaits_sink():
             self._ask(now)
             return
-        seconds = patience.SINK_SECONDS if self._has_answered else patience.STARTING_SINK_SECONDS
+        seconds = patience.STARTING_SINK_SECONDS if self._is_starting else patience.SINK_SECONDS
         if now - self._asked > seconds:
             self._asked = now
             self._replace(f"it has not answered for {seconds:.0f} s")
@@ -51,14 +51,14 @@ class SinkKeeper:
         try:
             self.hear(ray.get(ref))
         except ray.exceptions.RayError:
-            self._actor, self._has_answered = self._ensure(), False
+            self._actor, self._is_starting = self._ensure(), True
 
     def hear(self, status: SinkStatus) -> None:
         """Take its answer. Only the sink of an earlier controller is replaced because of its version.
 
         Once the checkout is updated, each new sink differs from this process.
         """
-        is_first, self.status, self._has_answered = self.status is None, status, True
+        is_first, self.status, self._is_starting = self.status is None, status, False
         if is_first and status.version != source_hash():
             self._replace("it is of another version")
 

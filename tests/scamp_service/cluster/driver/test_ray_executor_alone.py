@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from placement.model import Device
+from scamp_service import patience
 from scamp_service.cluster.driver import rank_actors, sink_keeper
 from scamp_service.cluster.driver import ray_executor as module
 from scamp_service.cluster.driver.ray_executor import RayExecutor
@@ -48,14 +50,18 @@ class FakeRay:
     def kill(self, actor: Any, no_restart: bool = True) -> None:
         self.killed.append(actor)
 
-    def wait(self, refs: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
-        return [], refs
-
     def call(self, name: str) -> object:
         if self.refuses:
             raise RuntimeError("the GCS does not answer")
         self.calls.append(name)
-        return object()
+        return Unanswered()
+
+
+class Unanswered:
+    """Reference to an answer that never comes."""
+
+    def future(self) -> Future[Any]:
+        return Future()
 
 
 class FakeActor:
@@ -176,3 +182,25 @@ def test_only_the_sink_of_an_earlier_controller_is_replaced_for_its_version(
     next_one._sink.hear(sink(source_hash()))
     next_one._sink.hear(sink("a later one"))
     assert len(ray.killed) == 1
+
+
+def test_a_sink_that_starts_in_place_of_another_has_longer_to_answer(
+    ray: FakeRay, begin: Callable[..., RayExecutor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = begin()._sink
+    keeper.check(keeper._asked + patience.SINK_SECONDS + 1)
+    assert len(ray.killed) == 1
+
+    def get(ref: Any) -> None:
+        raise ray.exceptions.RayActorError
+
+    monkeypatch.setattr(ray, "get", get, raising=False)
+    (ref,) = keeper._calls._pending
+    keeper._calls.take(ref)
+    keeper.receive(ref)
+    now = keeper._asked
+    keeper.check(now)
+    keeper.check(now + patience.SINK_SECONDS + 1)
+    assert len(ray.killed) == 1
+    keeper.check(now + patience.STARTING_SINK_SECONDS + 1)
+    assert len(ray.killed) == 2
