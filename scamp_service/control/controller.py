@@ -347,14 +347,12 @@ class Controller:
         """Write one effect to the database, then act on it; a lost race changes nothing."""
         now = self._clock()
         match effect:
-            case e.MoveTrial(trial, to, changes, sized, ends):
+            case e.MoveTrial(trial, to, changes, sized):
                 known = {**changes, **self._value_of_plan(trial, sized)}
                 moved = self._store.move_trial(trial.id, trial.state, trial.attempt, to, now=now, sized=sized, **known)
                 is_asked_again = to is TrialState.WAITING and changes.keys() != {"reason"}
                 if moved and (sized or to is not trial.state or is_asked_again):
                     self._forget_sizing([trial.id])
-                if moved and ends is not None:
-                    self.apply(e.MoveAttempt(ends, AttemptState.ENDED, {"outcome": ends.outcome}))
             case e.Branch(trial, donor, params, step, reason):
                 self._store.branch(trial, donor, params, reason=reason, step=step, now=now)
             case e.MoveAttempt(attempt, to, changes):

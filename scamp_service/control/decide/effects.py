@@ -13,16 +13,12 @@ from scamp_service.study.values import Params
 
 @dataclass(frozen=True, slots=True)
 class MoveTrial:
-    """Change a trial's state and columns, and its plan when there is a new one.
-
-    ``ends`` is its attempt, which ends as well if the trial has moved, in a transaction of its own.
-    """
+    """Change a trial's state and columns, and its plan when there is a new one."""
 
     trial: Trial
     to: TrialState
     changes: Json
     sized: Sized | None = None
-    ends: Attempt | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import assert_never
 
 from estimators.learning import AttemptPhase
@@ -35,21 +34,9 @@ def follow_attempts(s: Snapshot) -> Iterator[Effect]:
     for attempt in s.attempts:
         trial = trials.get(attempt.trial_id)
         if trial and trial.state is TrialState.RUNNING and trial.attempt == attempt.attempt:
-            for effect in _follow_current(s, s.studies[trial.study_id], trial, attempt):
-                yield _with_its_attempt(s, effect, attempt)
+            yield from _follow_current(s, s.studies[trial.study_id], trial, attempt)
         else:
             yield from _tear_down(s, attempt)
-
-
-def _with_its_attempt(s: Snapshot, effect: Effect, attempt: Attempt) -> Effect:
-    """The effect; if it takes a trial away from an attempt whose ranks are gone, it ends the attempt as well.
-
-    The next cycle would end it (``_tear_down``), but its devices need not wait for that.
-    """
-    is_over = attempt.outcome is not None and not s.may_hold_memory(attempt)
-    if isinstance(effect, MoveTrial) and effect.to is not TrialState.RUNNING and is_over:
-        return replace(effect, ends=attempt)
-    return effect
 
 
 def _tear_down(s: Snapshot, attempt: Attempt) -> Iterator[Effect]:

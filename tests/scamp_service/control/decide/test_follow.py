@@ -28,12 +28,6 @@ def test_a_done_attempt_completes_its_trial_and_is_ended_only_when_its_gang_is_g
     assert isinstance(gone, d.MoveAttempt) and gone.to is AttemptState.ENDED and gone.changes["outcome"] is Outcome.DONE
 
 
-def test_an_attempt_whose_ranks_are_gone_ends_with_the_move_of_its_trial() -> None:
-    done = attempt(outcome=Outcome.DONE)
-    assert only_move(effects(trials=[trial(value=0.5)], attempts=[done])).ends == done
-    assert only_move(effects(trials=[trial(value=0.5)], attempts=[done], gangs={"1/1": ALIVE})).ends is None
-
-
 def test_a_trial_that_never_reports_its_objective_fails_with_what_to_do() -> None:
     move = only_move(effects(trials=[trial()], attempts=[attempt(outcome=Outcome.DONE)]))
     assert move.to is TrialState.FAILED and "'accuracy'" in move.changes["reason"]
