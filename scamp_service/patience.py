@@ -10,7 +10,5 @@ STARTING_SINK_SECONDS = 120.0
 """A sink that was made in place of one that had ended, and has never answered: to end it would only start another."""
 LOOP_SECONDS = {"api": 10.0, "controller": 12.0}
 """A child of the supervisor whose loop does not turn. Before that, a lease must be able to lapse."""
-STARTING_STARTING_SINK_SECONDS = 60.0
-"""A sink that has not answered this controller yet. Ranks end after 60 s without a sink, so it must be less."""
-LOOP_SECONDS = 180.0
+STARTING_LOOP_SECONDS = 180.0
 """A child whose loop has not turned once: the controller may wait for Ray."""
