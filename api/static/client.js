@@ -109,7 +109,7 @@ function filterQuery(states, where) {
   return query;
 }
 
-/** Numbers of the trials in an order; `query`: that of `study/table_view.js`. */
+/** Numbers of the trials in an order; `query`: that of `study/table/view.js`. */
 export async function order(studyId, query) {
   return (await request(`/v1/studies/${studyId}/order?${query}`)).number;
 }

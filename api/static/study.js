@@ -17,8 +17,8 @@ import { parallelPanel } from "./study/parameters/parallel.js";
 import { slicePanel } from "./study/parameters/slice.js";
 import { StudyState } from "./study/state.js";
 import { stepsPanel } from "./study/steps.js";
-import { readView } from "./study/table_view.js";
-import { trialsPanel } from "./study/trials.js";
+import { readView } from "./study/table/view.js";
+import { trialsPanel } from "./study/table/trials.js";
 
 /** The panels in the order of the page. */
 const PANELS = [

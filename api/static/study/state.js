@@ -5,7 +5,7 @@ import { asTrial } from "../client.js";
 import { toMib } from "../format.js";
 import { PageState } from "../page_state.js";
 import { TERMINAL, numIn } from "../states.js";
-import { parameterOf, readView, shownByDefault } from "./table_view.js";
+import { parameterOf, readView, shownByDefault } from "./table/view.js";
 
 const MOST_POINTS = 3000; // points of the history; beyond it, it is to be thinned again
 const MOST_ROWS = 3000; // rows that are kept beside the running ones

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { staircase } from "../../../api/static/charts/front.js";
 import { isSeveral, objectiveWords, objectivesOf } from "../../../api/static/objectives.js";
 import { taskWords } from "../../../api/static/study/head.js";
-import { objectiveColumns } from "../../../api/static/study/columns.js";
+import { objectiveColumns } from "../../../api/static/study/table/columns.js";
 
 const ONE = { objective: { metric: "loss", direction: "minimize" }, objectives: [] };
 const TWO = {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { parameterColumn, trialColumns } from "../../../api/static/study/columns.js";
+import { parameterColumn, trialColumns } from "../../../api/static/study/table/columns.js";
 import {
   added,
   defaultColumns,
@@ -11,7 +11,7 @@ import {
   readView,
   valueAt,
   writeView,
-} from "../../../api/static/study/table_view.js";
+} from "../../../api/static/study/table/view.js";
 
 test("a view survives the address, and the default one leaves it empty", () => {
   assert.equal(writeView(readView("")), "");

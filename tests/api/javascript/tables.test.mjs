@@ -3,8 +3,8 @@ import { test } from "node:test";
 import { rowsInView } from "../../../api/static/elements/table.js";
 import { LIVE_STUDY, TERMINAL, TRIAL_STATES, label, numIn, shape } from "../../../api/static/states.js";
 import { progressWords, devicesInUse } from "../../../api/static/studies/list.js";
-import { trialColumns } from "../../../api/static/study/columns.js";
-import { inOrder } from "../../../api/static/study/trials.js";
+import { trialColumns } from "../../../api/static/study/table/columns.js";
+import { inOrder } from "../../../api/static/study/table/order.js";
 import { objectiveFirst } from "../../../api/static/trial/curves.js";
 
 test("only the rows in view and some around them are created", () => {

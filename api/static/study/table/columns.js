@@ -1,10 +1,10 @@
 // The columns of the trial table: what each one shows, and the name of its order in the API.
 
-import { h, setText, setTitle } from "../elements/dom.js";
-import { setState } from "../elements/marks.js";
-import { count, duration, metric, mib, microBatch, paramValue, paramsLine, runSeconds } from "../format.js";
-import { isSeveral, objectivesOf } from "../objectives.js";
-import { parameterKey, valueAt } from "./table_view.js";
+import { h, setText, setTitle } from "../../elements/dom.js";
+import { setState } from "../../elements/marks.js";
+import { count, duration, metric, mib, microBatch, paramValue, paramsLine, runSeconds } from "../../format.js";
+import { isSeveral, objectivesOf } from "../../objectives.js";
+import { parameterKey, valueAt } from "./view.js";
 
 function text(value) {
   return (cell, trial) => setText(cell, value(trial));

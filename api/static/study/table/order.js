@@ -1,0 +1,75 @@
+// @ts-check
+// The order of the rows in the trial table. The server sorts and filters; the order of all numbers is known without it.
+
+/**
+ * What the table is to show. `query` goes to the API; `isKnown`: it is all trials by number; `where`: the user's filter.
+ * @typedef {{query: string, isKnown: boolean, where: string}} Wanted
+ */
+
+/**
+ * The rows of a table: how many, and the number of the trial in each. An array is one.
+ * @typedef {{length: number, at: (index: number) => number | undefined}} Rows
+ */
+
+export class TrialOrder {
+  /**
+   * @param {() => Wanted} wanted
+   * @param {(query: string) => Promise<number[]>} fetchOrder
+   */
+  constructor(wanted, fetchOrder) {
+    this.wanted = wanted;
+    this.fetchOrder = fetchOrder;
+    /** @type {number[] | null} numbers of the trials in the table; null: all of them, by number */
+    this.numbers = null;
+    /** @type {string | null} the newest query */
+    this.asked = null;
+    this.isPending = false;
+  }
+
+  /** Whether the table is to show something that was not asked for yet. */
+  get isOutdated() {
+    return this.wanted().query !== this.asked;
+  }
+
+  /**
+   * Fetch the order, unless it is known. Resolves with what is wrong with the user's filter, "" if nothing is, and null
+   * if a later request has taken the place of this one.
+   * @returns {Promise<string | null>}
+   */
+  async fetch() {
+    const { query, isKnown, where } = this.wanted();
+    this.asked = query;
+    this.isPending = true;
+    try {
+      const found = isKnown ? null : await this.fetchOrder(query);
+      if (this.asked !== query) return null;
+      this.numbers = found;
+      return "";
+    } catch (error) {
+      if (error.status !== 422 || !where) throw error;
+      return this.asked === query ? error.message : null;
+    } finally {
+      if (this.asked === query) this.isPending = false;
+    }
+  }
+
+  /**
+   * The rows to show, of `total` trials.
+   * @param {number} total
+   * @param {boolean} descending
+   * @returns {Rows}
+   */
+  rows(total, descending) {
+    return this.numbers ?? inOrder(total, descending);
+  }
+}
+
+/**
+ * The numbers below `total`, in order, without an array of them.
+ * @param {number} total
+ * @param {boolean} descending
+ * @returns {Rows}
+ */
+export function inOrder(total, descending) {
+  return { length: total, at: (index) => (descending ? total - 1 - index : index) };
+}

@@ -1,0 +1,79 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { TrialOrder } from "../../../api/static/study/table/order.js";
+import { ShownColumns } from "../../../api/static/study/table/shown_columns.js";
+
+const BY_VALUE = { query: "sort=best", isKnown: false, where: "" };
+
+function refusal(status) {
+  return Object.assign(new Error("unknown name"), { status });
+}
+
+test("an answer that comes after a later question is dropped", async () => {
+  const answers = new Map();
+  const wanted = { ...BY_VALUE };
+  const order = new TrialOrder(
+    () => ({ ...wanted }),
+    (query) => new Promise((resolve) => answers.set(query, resolve)),
+  );
+  const first = order.fetch();
+  wanted.query = "sort=lr";
+  assert.ok(order.isOutdated);
+  const second = order.fetch();
+  answers.get("sort=lr")([2, 0, 1]);
+  assert.equal(await second, "");
+  answers.get("sort=best")([0, 1, 2]);
+  assert.equal(await first, null);
+  assert.deepEqual(order.rows(3, false), [2, 0, 1]);
+  assert.ok(!order.isPending && !order.isOutdated);
+});
+
+test("the order of all numbers is known without the server", async () => {
+  const order = new TrialOrder(
+    () => ({ query: "sort=number", isKnown: true, where: "" }),
+    () => assert.fail("it asks the server"),
+  );
+  assert.equal(await order.fetch(), "");
+  assert.deepEqual([0, 1].map(order.rows(2, true).at), [1, 0]);
+});
+
+test("a mistake in the user's filter is told, and any other error is raised", async () => {
+  const wanted = { ...BY_VALUE, where: "lrr < 1" };
+  let status = 422;
+  const order = new TrialOrder(
+    () => wanted,
+    async () => {
+      throw refusal(status);
+    },
+  );
+  assert.equal(await order.fetch(), "unknown name");
+  status = 500;
+  await assert.rejects(order.fetch());
+  assert.ok(!order.isPending);
+});
+
+function stateOf(objectives) {
+  return {
+    studyId: 1,
+    study: { spec: { fixed: {}, space: { lr: { low: 0, high: 1 } }, objective: objectives[0], objectives } },
+    parameterNames: ["lr"],
+    view: { columns: null },
+    direction: () => objectives[0].direction,
+  };
+}
+
+test("several objectives take the place of the value, and a chosen column of none is left out", () => {
+  const [accuracy, loss] = [
+    { metric: "accuracy", direction: "maximize" },
+    { metric: "loss", direction: "minimize" },
+  ];
+  const several = new ShownColumns(stateOf([accuracy, loss]));
+  const keys = several.shown().map(({ key }) => key);
+  assert.ok(keys.includes("values.0") && keys.includes("values.1") && !keys.includes("value"));
+  const one = new ShownColumns(stateOf([accuracy]));
+  one.state.view.columns = ["number", "values.1", "value"];
+  assert.deepEqual(
+    one.shown().map(({ key }) => key),
+    ["number", "value"],
+  );
+});
