@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
+from estimators.devices.assumed import ASSUMED_LINKS
 from estimators.devices.kind import DeviceKind
 from placement.exact.best_plans import ExactSearch
 from placement.exact.pipelines import list_pipelines
@@ -55,11 +56,12 @@ class StudyPlanner:
 def refined_options(question: Question) -> tuple[Option, ...]:
     """The fastest pipelines that ranks train and that fit by their units, for each number of ranks.
 
-    Seconds are those of ranks that have their devices for themselves, as the planner compares them. The speed of the
-    devices must be known.
+    Seconds are those of ranks that have their devices for themselves, over links that are assumed where none are known,
+    as the planner compares them. The speed of the devices must be known.
     """
-    assert question.kind is not None
-    alone = replace(question, kind=replace(question.kind, cores=None))
+    kind = question.kind
+    assert kind is not None
+    alone = replace(question, kind=replace(kind, cores=None, links=kind.links or ASSUMED_LINKS))
     found = {option.plan: option for option in _pipelines(alone) if _may_be_chosen(option, question)}
     fastest = sorted(found.values(), key=lambda option: option.comparable_seconds)
     numbers = [num for num, _ in degrees(question.cluster)]

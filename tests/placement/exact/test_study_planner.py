@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from estimators.constraints import Limit, PlanConstraints
+from estimators.devices.assumed import ASSUMED_LINKS
 from estimators.devices.kind import DeviceKind, Figure
 from estimators.model import Divisions, Plan
 from estimators.profile import ModelProfile
@@ -67,3 +68,9 @@ def test_candidates_of_one_structure_share_the_search() -> None:
     first, again = planner.refined(question()), planner.refined(question())
     assert first.refined is again.refined
     assert planner.refined(question(count=2)).refined is not first.refined
+
+
+def test_links_that_are_not_known_are_assumed_as_for_all_other_ways() -> None:
+    without = replace(question(), kind=replace(V100, links=None))
+    assumed = replace(question(), kind=replace(V100, links=ASSUMED_LINKS))
+    assert StudyPlanner().refined(without).refined == StudyPlanner().refined(assumed).refined
