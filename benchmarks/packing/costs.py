@@ -1,7 +1,8 @@
 """The costs of transformer candidates on V100-16, by our estimators and planner, and studies that are drawn from them.
 
-``python -m benchmarks.packing.costs`` traces the candidates and writes ``costs.json``, which takes an hour; nothing
-else here needs torch. The table is committed, so every run of the benchmark has the same costs.
+``python -m benchmarks.packing.costs`` traces the candidates and writes ``costs.json``; started again, it traces those
+that are missing, a minute or more for each. Nothing else here needs torch. The table is committed, so every run of the
+benchmark has the same costs.
 """
 
 from __future__ import annotations
@@ -62,9 +63,14 @@ class Training:
     static_apart: tuple[float, float]
 
 
-def draw(seed: int, num_trials: int) -> list[Training]:
-    """The trials of a study: candidates of the table, each with its own number of steps."""
-    source, candidates = random.Random(seed), table()
+def draw(seed: int, num_trials: int, *, to_choose: bool = False, among: int | None = None) -> list[Training]:
+    """The trials of a study: candidates of the table (the first ``among``), each with its own number of steps.
+
+    Every third candidate is only in studies on which rules may be chosen (``to_choose``); the others are in those that
+    judge them.
+    """
+    source = random.Random(seed)
+    candidates = [one for place, one in enumerate(table()[:among]) if (place % 3 == 0) == to_choose]
     low, high = map(math.log, STEPS)
     return [_training(source.choice(candidates), round(math.exp(source.uniform(low, high)))) for _ in range(num_trials)]
 
@@ -82,10 +88,10 @@ def _shape(costs: Sequence[float], steps: int) -> Shape:
 
 @cache
 def table() -> Sequence[Mapping[str, Any]]:
-    """The committed candidates: parameters, and costs of a step in each shape as [ranks, MiB, seconds, communication
-    share, seconds apart, communication share apart]."""
+    """The committed candidates that have a plan: parameters, and costs of a step in each shape as [ranks, MiB, seconds,
+    communication share, seconds apart, communication share apart]."""
     found: Sequence[Mapping[str, Any]] = json.loads(TABLE.read_text())
-    return found
+    return [one for one in found if one["options"] and one["static"]]
 
 
 def cluster() -> Cluster:

@@ -89,15 +89,47 @@ def _policy(name: str):
 
         return GavelPolicy(360, policy="max_sum_throughput_perf"), 360
     if name == "fifo":
-        from gavel import GavelPolicy
-
-        return GavelPolicy(360, policy="fifo_perf"), 360
+        return _fifo(options), 60
     if name == "sia":
         from sia import SiaPolicy
 
         return SiaPolicy(**options, project_throughputs=True, share_max_replicas=True), 60
     assert name == "ours", f"unknown policy {name}"
     return _ours(options), 60
+
+
+def _fifo(options):
+    """Every job gets the GPUs that it asks for, on the first kind that has them, in the order of arrival."""
+    import numpy
+    from sia_fix import SiaFixPolicy
+
+    class Fifo(SiaFixPolicy):
+        """None is preempted, and one that must wait blocks all behind it. Batches are those that users asked for."""
+
+        def optimize(self, jobs, nodes, base_allocations):
+            found = {name: base_allocations.get(name, (None, ())) for name in jobs}
+            per_node = {
+                kind: [one.resources["nvidia.com/gpu"] for one in some.values()] for kind, some in nodes.items()
+            }
+            left = {kind: numpy.asarray(some, dtype="uint32") for kind, some in per_node.items()}
+            for kind, placed in found.values():
+                for node in placed:
+                    left[kind][node] -= 1
+            for name in sorted(jobs, key=lambda name: (jobs[name].creation_timestamp, name)):
+                if found[name][1]:
+                    continue
+                wanted = max(jobs[name].max_replicas.values())
+                kind = next((kind for kind, some in left.items() if some.sum() >= wanted), None)
+                if kind is None:
+                    break
+                order = sorted(range(len(left[kind])), key=lambda node: -int(left[kind][node]))
+                placed = [node for node in order for _ in range(int(left[kind][node]))][:wanted]
+                for node in placed:
+                    left[kind][node] -= 1
+                found[name] = kind, placed
+            return found
+
+    return Fifo(**options)
 
 
 def _ours(options):
