@@ -8,8 +8,10 @@ released, even if its device has vanished.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from types import MappingProxyType
 
 from placement.model import Cluster, Device, Gang
@@ -55,6 +57,7 @@ class Ledger:
         nodes: dict[str, int] = {}
         node_of = [nodes.setdefault(device.node, len(nodes)) for device in cluster.devices]
         self._node_of = node_of
+        self._fewest_nodes: dict[tuple[int, int], int] = {}
         self._idle_index: FreeIndex | None = None
         self._open = FreeIndex(node_of)  # devices below their limit of gangs
         self._enter(self._accounts.values())
@@ -111,6 +114,20 @@ class Ledger:
     def num_offering(self, mib: int) -> int:
         """Number of devices in the cluster with such a capacity, whatever is free of it."""
         return len(self.capacities) - bisect_left(self.capacities, mib)
+
+    def fewest_nodes(self, num_ranks: int, mib: int) -> int:
+        """The fewest nodes of the empty cluster that have such devices; 0 if all have too few."""
+        demand = num_ranks, mib
+        if demand not in self._fewest_nodes:
+            sizes = Counter(device.node for device in self.devices if device.capacity_mib >= mib).values()
+            wholes = accumulate(sorted(sizes, reverse=True))
+            found = next((n for n, devices in enumerate(wholes, 1) if devices >= num_ranks), 0)
+            self._fewest_nodes[demand] = found
+        return self._fewest_nodes[demand]
+
+    def num_nodes(self, devices: Iterable[str]) -> int:
+        """Number of nodes of these devices, none of which has vanished."""
+        return len({self.device(device).node for device in devices})
 
     def num_idle(self) -> int:
         """Number of devices without any gang that are kept for none."""

@@ -5,7 +5,8 @@ Pure and deterministic. Its rules:
 - Moldable: each trial wants the fewest ranks with which all trials can end by a common target time (``allotment``).
   Where that shape does not fit now, narrower ones that end as soon are tried.
 - Longest first inside a study (``turns``).
-- A gang gets all its devices or none, on one node if possible.
+- A gang gets all its devices or none. It starts on as few nodes as it needs; on more, where it is slower, only if it
+  would have to wait longer than it takes, or if nobody knows how long.
 - Best fit: the fullest devices that still fit, so that as many gangs as possible start.
 - Spread: if every gang of the queue can start, each gets the devices with the fewest gangs instead. Gangs on one device
   slow each other, and a device that nobody waits for is idle.
@@ -49,10 +50,10 @@ def pack(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, flo
 
 def _pack_all(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
     allotment = allot(queue, ledger, seconds_left) if any(len(one.shapes) > 1 for one in queue) else no_choice(queue)
-    decision = _pack(queue, allotment, Round(ledger, DeviceRule.FULLEST), seconds_left)
+    decision = _pack(queue, allotment, Round(ledger, DeviceRule.FULLEST, is_near=True), seconds_left)
     if decision.waits or not decision.placements or ledger.max_gangs_per_device == 1:
         return decision
-    spread = _pack(queue, allotment, Round(ledger, DeviceRule.FEWEST_GANGS), seconds_left)
+    spread = _pack(queue, allotment, Round(ledger, DeviceRule.FEWEST_GANGS, is_near=True), seconds_left)
     return decision if spread.waits else spread
 
 
@@ -78,7 +79,10 @@ def _pack_kinds(
                 is_as_fast = ledger.max_gangs_per_device > 1 and speed >= 0.5
                 wanted = [one for one in able if is_as_fast or one.id not in able_before or suits(one, devices, target)]
                 decision = _pack(
-                    wanted, allotted(wanted, devices, target), Round(devices, DeviceRule.FULLEST), seconds_left
+                    wanted,
+                    allotted(wanted, devices, target),
+                    Round(devices, DeviceRule.FULLEST, is_near=True),
+                    seconds_left,
                 )
                 for placement in decision.placements:
                     ledger.place(placement.gang, placement.devices)
@@ -98,10 +102,12 @@ def _pack(queue: Sequence[Queued], allotment: Allotment, one: Round, seconds_lef
     with one:
         for queued in in_turn(queue, allotment.wanted):
             wanted = allotment.wanted[queued.id]
-            if one.start(queued, wanted):
+            if one.start(queued, wanted, may_be_far=queued.passed_over >= PASSES_BEFORE_RESERVATION):
                 continue
             start_in, devices = _reservation(queued, wanted, one, seconds_left)
             if any(one.start(queued, choice) for choice in _instead(queued, wanted, allotment.seconds, start_in)):
+                continue
+            if _starts_far(queued, wanted, one, seconds_left):
                 continue
             one.wait(queued)
             if devices:
@@ -121,6 +127,20 @@ def _reservation(
     if shape.num_ranks > 1 and shape.seconds is not None:
         return soonest(one.ledger, shape.num_ranks, shape.mib_per_rank, seconds_left)
     return inf, ()
+
+
+def _starts_far(queued: Queued, wanted: int, one: Round, seconds_left: Mapping[str, float]) -> bool:
+    """Start the gang across more nodes than it needs, if it would wait longer for those than it takes."""
+    if not one.is_far(queued):
+        return False
+    shape = queued.shapes[wanted]
+    if shape.seconds is not None:
+        ranks = shape.num_ranks
+        if ranks not in one.near_in:
+            one.near_in[ranks] = soonest(one.ledger, ranks, shape.mib_per_rank, seconds_left)[0]
+        if one.near_in[ranks] <= shape.seconds:
+            return False
+    return any(one.start(queued, choice, may_be_far=True) for choice in (wanted, *_instead(queued, wanted, inf, inf)))
 
 
 def _instead(queued: Queued, wanted: int, target: float, start_in: float) -> Iterator[int]:

@@ -5,6 +5,7 @@ It also keeps devices for one blocked gang at a time, and says at the end why th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop
 from math import inf
@@ -13,7 +14,7 @@ from typing import Self
 
 from placement.model import Placement, Queued
 from placement.packing.ledger import Ledger
-from placement.packing.policy import Decision
+from placement.packing.policy import Blocked, Decision, Wait
 from placement.packing.reasons import DeviceRule, why_here, why_waiting
 
 _FINDERS = {
@@ -23,10 +24,22 @@ _FINDERS = {
 }
 
 
+TOO_FAR = Wait(
+    Blocked.FRAGMENTED,
+    "enough devices are free, but on more nodes than it needs, where it would be slower: waits until a node is free",
+)
+
+
 class Round:
     """A context manager: when it is left, the ledger is as it was before."""
 
-    def __init__(self, ledger: Ledger, rule: DeviceRule) -> None:
+    def __init__(self, ledger: Ledger, rule: DeviceRule, *, is_near: bool = False) -> None:
+        """With ``is_near``, gangs start on as few nodes as they need, unless ``start`` is told that they may not."""
+        self._is_near = is_near
+        self._far: dict[int, int] = {}  # as _failed, for gangs that would have to span more nodes
+        self._far_ids: set[str] = set()
+        self.near_in: dict[int, float] = {}
+        """Seconds until a gang of so many ranks can start on as few nodes as it needs, of the first that asked."""
         self.ledger, self._rule, self._find = ledger, rule, _FINDERS[rule]
         self._placements: list[Placement] = []
         self.waiting: list[Queued] = []
@@ -47,28 +60,45 @@ class Round:
         self.ledger.give_back(self.kept)
         self.ledger.release(*(placement.gang.id for placement in self._placements))
 
-    def start(self, queued: Queued, choice: int) -> bool:
-        """Place the gang in one of its shapes; False if it does not fit now."""
+    def start(self, queued: Queued, choice: int, *, may_be_far: bool = False) -> bool:
+        """Place the gang in one of its shapes; False if it does not fit now, or only on more nodes than it needs."""
         ledger, shape = self.ledger, queued.shapes[choice]
         assert not ledger.holds(queued.id), f"gang {queued.id} is queued but already holds devices"
         num_ranks, mib = shape.num_ranks, shape.mib_per_rank
+        must_be_near = self._is_near and not may_be_far and num_ranks > 1
         for ranks, least in self._failed.items():
             if num_ranks >= ranks and mib >= least:
-                return self._start_before(queued, choice)
+                return self._start_before(queued, choice, must_be_near=must_be_near)
+        if must_be_near and mib >= self._far.get(num_ranks, mib + 1):
+            self._far_ids.add(queued.id)
+            return self._start_before(queued, choice, must_be_near=must_be_near)
         devices = self._find(ledger, num_ranks, mib)
         if devices is None:
             self._failed[num_ranks] = mib
-            return self._start_before(queued, choice)
+            return self._start_before(queued, choice, must_be_near=must_be_near)
+        if must_be_near and self._is_far(devices, mib):
+            self._far[num_ranks] = mib
+            self._far_ids.add(queued.id)
+            return self._start_before(queued, choice, must_be_near=must_be_near)
         self._place(queued, choice, devices)
         return True
 
-    def _start_before(self, queued: Queued, choice: int) -> bool:
+    def is_far(self, queued: Queued) -> bool:
+        """Whether a shape of this gang did not start although enough devices are free, on more nodes than it needs."""
+        return queued.id in self._far_ids
+
+    def _is_far(self, devices: Sequence[str], mib: int) -> bool:
+        return self.ledger.num_nodes(devices) > self.ledger.fewest_nodes(len(devices), mib)
+
+    def _start_before(self, queued: Queued, choice: int, *, must_be_near: bool) -> bool:
         """Start a gang on kept devices if it ends before these are needed."""
         shape = queued.shapes[choice]
         if not self.kept or shape.seconds is None or shape.seconds > self.kept_in or self.kept_in == inf:
             return False
         self.ledger.give_back(self.kept)
         devices = self._find(self.ledger, shape.num_ranks, shape.mib_per_rank)
+        if devices is not None and must_be_near and self._is_far(devices, shape.mib_per_rank):
+            devices = None
         if devices is not None:
             self._place(queued, choice, devices)
         self.ledger.keep(self.kept)
@@ -98,8 +128,13 @@ class Round:
 def soonest(
     ledger: Ledger, num_ranks: int, mib: int, seconds_left: Mapping[str, float]
 ) -> tuple[float, tuple[str, ...]]:
-    """In how many seconds such a gang could start if no other began, and where; infinite if that is not known."""
+    """In how many seconds such a gang could start if no other began, and where; infinite if that is not known.
+
+    It starts on as few nodes as it needs on the empty cluster.
+    """
+    most = ledger.fewest_nodes(num_ranks, mib)
     able = ledger.with_room(mib)
+    on_nodes = Counter(ledger.device(device).node for device in able)
     free: dict[str, int] = {}
     room: dict[str, int] = {}
     ends = [(seconds_left[gang.id], gang.id, gang.mib_per_rank) for gang in ledger.gangs if gang.id in seconds_left]
@@ -114,9 +149,10 @@ def soonest(
                 room[device] = ledger.max_gangs_per_device - len(ledger.gangs_on(device))
             free[device] += held_mib
             room[device] += 1
-            if free[device] >= mib and room[device] > 0:
+            if free[device] >= mib and room[device] > 0 and device not in able:
                 able.add(device)
-        if len(able) >= num_ranks:
+                on_nodes[ledger.device(device).node] += 1
+        if len(able) >= num_ranks and sum(count for _, count in on_nodes.most_common(most)) >= num_ranks:
             return seconds, _near_each_other(ledger, able, num_ranks)
     return inf, ()
 

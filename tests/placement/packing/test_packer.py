@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from placement.model import Cluster, Device, Gang, Placement, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
+from placement.packing.policy import Blocked
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 
 BUSY = "waits until other gangs leave that much free, or end where the limit of gangs is reached"
@@ -115,6 +116,19 @@ def test_a_gang_wider_than_a_node_spans_as_few_nodes_as_possible() -> None:
     (placement,), _ = decided(queue((4, 50)), ledger)
     assert set(placement.devices) == {"d2", "d3", "d4", "d5"}
     assert "across 2 nodes" in placement.reason
+
+
+def test_a_gang_waits_for_a_node_if_that_is_sooner_than_it_would_end_across_two() -> None:
+    ledger = ledger_with(4, ("d0", 96), ("d2", 96), max_gangs=1, per_node=2)
+    wide = [Queued("wide", (Shape(2, 90, 100.0),))]
+    soon = pack(wide, ledger, {"held0": 30.0, "held1": 60.0})
+    assert not soon.placements and soon.waits["wide"].blocked is Blocked.OWN_RESERVATION
+    for left in ({"held0": 300.0, "held1": 300.0}, {}):
+        assert [one.devices for one in pack(wide, ledger, left).placements] == [("d1", "d3")]
+    late = [replace(wide[0], passed_over=PASSES_BEFORE_RESERVATION)]
+    assert pack(late, ledger, {"held0": 30.0, "held1": 60.0}).placements
+    narrow = [Queued("n", (Shape(1, 90, 120.0), Shape(2, 90, 100.0)))]
+    assert [one.choice for one in pack(narrow, ledger, {"held0": 30.0, "held1": 60.0}).placements] == [0]
 
 
 def test_a_gang_that_does_not_fit_whole_holds_nothing_and_says_what_is_missing() -> None:
