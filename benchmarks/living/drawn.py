@@ -20,6 +20,7 @@ class Drawn:
     candidates: Sequence[Mapping[str, Any]]
     steps: int
     seed: int
+    num_devices: int = NUM_DEVICES
 
     def batch(self, number: int) -> int:
         """Samples of an optimizer step."""
@@ -47,14 +48,21 @@ class Drawn:
 def draw(seed: int, num_trials: int, steps: int) -> Drawn:
     """Candidates of all sizes equally often; one of the largest is among them, at a drawn place."""
     rng = random.Random(seed)
-    found = [
-        {
-            "depth": rng.choice(DEPTHS),
-            "width": rng.choice(WIDTHS),
-            "batch": rng.choice(BATCHES),
-            "lr": round(10 ** rng.uniform(-4, -2), 6),
-        }
-        for _ in range(num_trials)
-    ]
+    found = [_candidate(rng, DEPTHS, WIDTHS) for _ in range(num_trials)]
     found[rng.randrange(num_trials)] |= {"depth": max(DEPTHS), "width": max(WIDTHS)}
     return Drawn(found, steps, seed)
+
+
+def draw_small(seed: int, num_trials: int, steps: int) -> Drawn:
+    """Small candidates for two devices, to check that everything runs."""
+    rng = random.Random(seed)
+    return Drawn([_candidate(rng, DEPTHS[:2], WIDTHS[:2]) for _ in range(num_trials)], steps, seed, 2)
+
+
+def _candidate(rng: random.Random, depths: Sequence[int], widths: Sequence[int]) -> dict[str, Any]:
+    return {
+        "depth": rng.choice(depths),
+        "width": rng.choice(widths),
+        "batch": rng.choice(BATCHES),
+        "lr": round(10 ** rng.uniform(-4, -2), 6),
+    }

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.living.alone import FOLDER, Cost, Training
-from benchmarks.living.drawn import DEVICE_MIB, NUM_DEVICES, WORKLOAD, Drawn, draw
+from benchmarks.living.drawn import DEVICE_MIB, NUM_DEVICES, WORKLOAD, Drawn, draw, draw_small
 from benchmarks.living.service import Ran, serving
 from benchmarks.running.process import last_line
 from benchmarks.running.results import Finding
@@ -49,6 +49,11 @@ class Case:
     seed: int
     num_trials: int
     steps: int
+    is_small: bool = False
+
+    def drawn(self) -> Drawn:
+        """Its candidates."""
+        return (draw_small if self.is_small else draw)(self.seed, self.num_trials, self.steps)
 
     def __str__(self) -> str:
         return f"{self.num_trials} trials of {self.steps} steps, seed {self.seed}"
@@ -56,7 +61,7 @@ class Case:
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
     """Studies of 24 trials; a small one if ``quick``."""
-    return [Case(seed, 5, 4)] if quick else [Case(one, 24, 40) for one in (seed, seed + 1)]
+    return [Case(seed, 4, 4, True)] if quick else [Case(one, 24, 40) for one in (seed, seed + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +93,10 @@ class Result:
 
 def measure(case: Case, seconds: float) -> Result:
     """Run the study in each system. Raises ``RuntimeError`` if their final losses differ."""
-    study = draw(case.seed, case.num_trials, case.steps)
-    static = run(study, f"static-{NUM_DEVICES}", seconds)
-    tune = json.loads(in_process("with_tune", [_training(study, n, _wide(study, n)) for n in _numbers(study)], seconds))
+    study = case.drawn()
+    static = run(study, f"static-{study.num_devices}", seconds)
+    wide = [_training(study, n, _wide(study, n)) for n in _numbers(study)]
+    tune = json.loads(in_process("with_tune", wide, seconds, study.num_devices))
     scamp = run(study, "pack", seconds)
     single = [_training(study, n, Plan(study.batch(n))) for n in _numbers(study)]
     gangs = [_training(study, n, scamp.plan_of(n)) for n in _numbers(study)]
@@ -118,18 +124,18 @@ def measure(case: Case, seconds: float) -> Result:
 
 def run(study: Drawn, policy: str, seconds: float) -> Ran:
     """The study in a service of its own with this policy."""
-    with serving(policy=policy, virtual_devices=NUM_DEVICES, device_mib=DEVICE_MIB) as served:
+    with serving(policy=policy, virtual_devices=study.num_devices, device_mib=DEVICE_MIB) as served:
         return served.run(study.spec(), seconds)
 
 
 def simulated_seconds(study: Drawn, measured: Mapping[tuple[int, str], float], start_seconds: float) -> float:
     """The makespan of the study in virtual time, with these seconds of a step."""
-    settings = Settings(virtual_devices=NUM_DEVICES, device_mib=DEVICE_MIB)
+    settings = Settings(virtual_devices=study.num_devices, device_mib=DEVICE_MIB)
     code = bundle_code(FOLDER / "study.yaml", WORKLOAD)
     submitted = Submitted(parse_study(study.spec()), code)
     with tempfile.TemporaryDirectory(prefix="scamp-live-") as folder:
         settings = settings.model_copy(update={"data_dir": Path(folder)})
-        named = cluster_named(f"1x{NUM_DEVICES}xvirtual", settings)
+        named = cluster_named(f"1x{study.num_devices}xvirtual", settings)
         options = ReplayOptions(Path(folder, "profiles"), start_seconds=start_seconds, measured=measured)
         found = simulate([submitted], named, options)
     if found.why_unfinished or found.reasons:
@@ -137,12 +143,12 @@ def simulated_seconds(study: Drawn, measured: Mapping[tuple[int, str], float], s
     return found.makespan
 
 
-def in_process(module: str, trainings: Sequence[Training], seconds: float) -> str:
+def in_process(module: str, trainings: Sequence[Training], seconds: float, num_devices: int = NUM_DEVICES) -> str:
     """The last line that this module of ours prints for the trainings, in a process of its own."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump([asdict(one) for one in trainings], file)
         file.flush()
-        last = str(NUM_DEVICES) if module == "with_tune" else f"{seconds}"
+        last = str(num_devices) if module == "with_tune" else f"{seconds}"
         return last_line("-m", f"benchmarks.living.{module}", file.name, last, seconds=2 * seconds)
 
 
@@ -157,7 +163,7 @@ def _training(study: Drawn, number: int, plan: Plan) -> Training:
 
 
 def _wide(study: Drawn, number: int) -> Plan:
-    return Plan(study.batch(number) // NUM_DEVICES, dp_shard=NUM_DEVICES)
+    return Plan(study.batch(number) // study.num_devices, dp_shard=study.num_devices)
 
 
 def _expect_equal(expected: Mapping[int, float], found: Mapping[str, Mapping[int, float]]) -> None:
