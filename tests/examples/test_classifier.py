@@ -15,8 +15,8 @@ from scamp_service.study.user_code import bundle_code
 from tests.services.warm import Warm
 from tests.workloads.conftest import Ranks
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-STUDY = EXAMPLES / "classifier.yaml"
+PORT = Path(__file__).parents[2] / "examples" / "ports" / "classifier"
+STUDY = PORT / "study.yaml"
 
 
 @pytest.fixture
@@ -27,15 +27,16 @@ def ranks(tmp_path: Path, warm: Warm) -> Iterator[Ranks]:
 
 
 def test_the_port_learns_the_same_under_every_plan(ranks: Ranks) -> None:
+    fixed = parse_study(STUDY.read_text()).fixed
     own: dict[str, Any] = {
-        "workload": "classifier.py:Classifier",
-        "code_dir": str(EXAMPLES),
-        "params": {"width": 16},
+        "workload": "after.py:Digits",
+        "code_dir": str(PORT),
+        "params": {**fixed, "width": 16, "lr": 1e-2, "depth": 1, "warmup": 4, "dropout": 0.0, "precision": "fp32"},
         "metric": "f1",
     }
     one = ranks.curve(Plan(64), steps=40, report_every=20, **own)
     two = ranks.curve(Plan(16, 2, dp_shard=2), steps=40, report_every=20, **own)
-    assert one[-1][1]["f1"] > 0.5 and one[-1][1]["auc"] > 0.9  # 0.1 and 0.5 by chance
+    assert one[-1][1]["auc"] > 0.6  # 0.5 by chance
     for (_, values), (_, expected) in zip(two, one, strict=True):
         assert values == pytest.approx(expected, abs=1e-5)
 
