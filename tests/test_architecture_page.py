@@ -194,9 +194,12 @@ def glossary() -> list[tuple[str, str]]:
     return [(word, meaning) for word, meaning in rows if word != "word"]
 
 
-def test_the_glossary_is_alphabetical() -> None:
+def test_each_table_of_the_glossary_is_alphabetical_and_no_word_is_in_two() -> None:
     words = [word for word, _ in glossary()]
-    assert words == sorted(words)
+    parts = text_of("docs/glossary.md").split("## ")[1:]
+    tables = [re.findall(r"^\| ([^|]+) \| ", part, re.MULTILINE)[1:] for part in parts]
+    assert all(table == sorted(table) for table in tables)
+    assert sorted(words) == sorted({word for table in tables for word in table})
 
 
 def test_every_class_in_the_glossary_is_in_the_file_that_is_linked_after_it() -> None:

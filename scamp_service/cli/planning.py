@@ -61,7 +61,7 @@ def plan(
     bubble   share of the step in which ranks wait for others to compute
     comm     share of the step in which ranks wait for communication
     MiB      reservation of the rank that needs most; ~ if it was not traced
-    today    whether ranks can train the plan, or it is only planned
+    today    whether ranks can train the plan, it is only planned, or it does not fit
     """
     from scamp_service.cli.first_answer import answer_first, say
     from scamp_service.cli.plan_json import comparison_json

@@ -37,10 +37,17 @@ def as_table(comparison: Comparison) -> Table:
             _bubble(one),
             _communication(comparison, one),
             _mib(one),
-            "trains" if one.trained is not None else f"no: {one.refinement.untrained}",
+            _today(one),
             style=None if one.fits else "dim",
         )
     return table
+
+
+def _today(one: Option) -> str:
+    """Whether ranks can train the plan on these devices, or why not."""
+    if not one.fits:
+        return "does not fit"
+    return "trains" if one.trained is not None else f"no: {one.refinement.untrained}"
 
 
 def _batch(one: Option) -> str:
@@ -131,7 +138,7 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
     yield "        the costs of units (`scamp estimate --units`)"
     yield "today   trains: ranks can run it (--plan of `scamp estimate` has its memory by"
     yield "        stage); no: they cannot run this order of passes (schedule), stages on"
-    yield "        unlike devices, or uneven shares, or it cannot be traced (trace)"
+    yield "        different devices, or uneven shares, or it cannot be traced (trace)"
     if any("selective" in in_full(option) for option in comparison.options):
         yield "selective: recompute of all but products of matrices and attention"
     if kind is not None and any(len(option.refinement.devices) > 1 for option in comparison.searched):
