@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from estimators.devices.assumed import ASSUMED_LINKS
+from estimators.devices.assumed import ASSUMED_CPU, ASSUMED_LINKS
 from estimators.devices.kind import DeviceKind
 from placement.exact.best_plans import ExactSearch
 from placement.exact.pipelines import list_pipelines
@@ -31,7 +31,7 @@ class StudyPlanner:
     """The planner of studies. It keeps what it found for the last structures, batches and devices."""
 
     def __init__(self) -> None:
-        self._kept: dict[_Key, tuple[DeviceKind, tuple[Option, ...]]] = {}
+        self._kept: dict[_Key, tuple[DeviceKind | None, tuple[Option, ...]]] = {}
 
     def __call__(self, question: Question) -> Answer:
         """The answer of ``planning.planner.choose``, to which refined plans are given."""
@@ -39,9 +39,9 @@ class StudyPlanner:
 
     def refined(self, question: Question) -> Question:
         """The question with refined plans to choose from; without any if the study gives the plan, or if the model
-        cannot be cut, or the speed of the devices is not known."""
+        cannot be cut."""
         profile, kind = question.profile, question.kind
-        if kind is None or question.plan is not None or profile.divisions.most_stages == 1 or not profile.units:
+        if question.plan is not None or profile.divisions.most_stages == 1 or not profile.units:
             return question
         sizes = tuple(sorted((device.kind, device.capacity_mib) for device in question.cluster.devices))
         key = profile.structure, profile.divisions, question.batch, sizes
@@ -56,11 +56,10 @@ class StudyPlanner:
 def refined_options(question: Question) -> tuple[Option, ...]:
     """The fastest pipelines that ranks train and that fit by their units, for each number of ranks.
 
-    Seconds are those of ranks that have their devices for themselves, over links that are assumed where none are known,
-    as the planner compares them. The speed of the devices must be known.
+    Seconds are those of ranks that have their devices for themselves, on a CPU or over links that are assumed where
+    nothing is known of them, as the planner compares them.
     """
-    kind = question.kind
-    assert kind is not None
+    kind = question.kind or ASSUMED_CPU
     alone = replace(question, kind=replace(kind, cores=None, links=kind.links or ASSUMED_LINKS))
     found = {option.plan: option for option in _pipelines(alone) if _may_be_chosen(option, question)}
     fastest = sorted(found.values(), key=lambda option: option.comparable_seconds)

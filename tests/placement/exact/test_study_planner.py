@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from estimators.constraints import Limit, PlanConstraints
-from estimators.devices.assumed import ASSUMED_LINKS
+from estimators.devices.assumed import ASSUMED_CPU, ASSUMED_LINKS
 from estimators.devices.kind import DeviceKind, Figure
 from estimators.model import Divisions, Plan
 from estimators.profile import ModelProfile
@@ -59,7 +59,7 @@ def test_models_that_cannot_be_cut_and_hints_against_stages_leave_nothing_to_ref
     limits = PlanConstraints((Limit("pp", 1, 1, "default", "the model"),))
     hinted = replace(gpt(), divisions=replace(gpt().divisions, constraints=limits))
     given = replace(question(), plan=Plan(16, 4))
-    for asked in (question(whole), question(hinted), given, replace(question(), kind=None)):
+    for asked in (question(whole), question(hinted), given):
         assert StudyPlanner().refined(asked).refined == ()
 
 
@@ -74,3 +74,5 @@ def test_links_that_are_not_known_are_assumed_as_for_all_other_ways() -> None:
     without = replace(question(), kind=replace(V100, links=None))
     assumed = replace(question(), kind=replace(V100, links=ASSUMED_LINKS))
     assert StudyPlanner().refined(without).refined == StudyPlanner().refined(assumed).refined
+    slow, cpu = (replace(question(), kind=kind) for kind in (None, ASSUMED_CPU))
+    assert StudyPlanner().refined(slow).refined == StudyPlanner().refined(cpu).refined != ()
