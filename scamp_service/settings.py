@@ -32,10 +32,11 @@ class ProjectSettings(BaseModel):
     weight: float = Field(default=1.0, description="share of the devices, relative to other projects", gt=0)
     devices: int | None = Field(default=None, description="most devices at once", ge=1)
     trials: int | None = Field(default=None, description="most running trials at once", ge=1)
+    mib_hours: float | None = Field(default=None, description="most MiB × hours in all", gt=0)
 
     def to_project(self) -> Project:
         """The project as placement knows it."""
-        return Project(self.weight, self.devices, self.trials)
+        return Project(self.weight, self.devices, self.trials, self.mib_hours)
 
 
 class Settings(BaseSettings):

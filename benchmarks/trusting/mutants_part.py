@@ -156,6 +156,27 @@ MUTANTS = (
         ("tests/placement/packing/test_projects.py",),
     ),
     Case(
+        "projects: the quota of trials is off by one",
+        "placement/packing/projects.py",
+        "trials[claim.project] >= project.trials",
+        "trials[claim.project] > project.trials",
+        ("tests/placement/packing/test_projects.py",),
+    ),
+    Case(
+        "projects: trials age by the wall clock, not by the trials that pass them",
+        f"{CONTROL}/decide/place.py",
+        "passes = min(most, counts.get(gang_id, trial.passed_over))",
+        "passes = min(most, int(s.now - trial.created_at) // 60)",
+        ("tests/scamp_service/control/decide/test_place.py",),
+    ),
+    Case(
+        "projects: trials age in every round, whatever starts",
+        "placement/packing/turns.py",
+        "queued.passed_over + sum(not _goes_first(other, queued) for other in later)",
+        "queued.passed_over + 1",
+        ("tests/placement/packing/test_packer.py",),
+    ),
+    Case(
         "projects: trials of low priority wait forever",
         "placement/packing/projects.py",
         "return highest if claim.passed_over >= PASSES_BEFORE_RESERVATION else claim.priority",

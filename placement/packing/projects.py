@@ -30,18 +30,22 @@ OVER_QUOTA = "waits for the quota of its project"
 class Project:
     """The share of a project, and its quotas. ``devices`` and ``trials`` are those at once; None: no limit.
 
-    A device counts for each of the project's trials on it.
+    A device counts for each of the project's trials on it. ``mib_hours`` are the MiB × hours that its trials may have
+    reserved in all before no other one starts.
     """
 
     weight: float = 1.0
     devices: int | None = None
     trials: int | None = None
+    mib_hours: float | None = None
 
     def __post_init__(self) -> None:
         if not self.weight > 0:
             raise ValueError(f"weight must be above 0, got {self.weight}")
         if any(limit is not None and limit < 1 for limit in (self.devices, self.trials)):
             raise ValueError(f"quotas must be at least 1, got devices {self.devices}, trials {self.trials}")
+        if self.mib_hours is not None and not self.mib_hours > 0:
+            raise ValueError(f"a quota of MiB·hours must be above 0, got {self.mib_hours}")
 
 
 NO_QUOTA = Project()
@@ -62,11 +66,12 @@ class Claim:
 
 @dataclass(slots=True)
 class Usage:
-    """All that runs now: devices and trials by project, and trials by study."""
+    """All that runs now: devices and trials by project, and trials by study; and MiB × hours so far by project."""
 
     devices: Counter[str] = field(default_factory=Counter)
     trials: Counter[str] = field(default_factory=Counter)
     of_study: Counter[int] = field(default_factory=Counter)
+    mib_hours: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,8 @@ def admit(claims: Sequence[Claim], held: Usage, projects: Mapping[str, Project])
                 blocked[claim.project] = f"{project.devices} devices at once"
             elif project.trials is not None and trials[claim.project] >= project.trials:
                 blocked[claim.project] = f"{project.trials} trials at once"
+            elif project.mib_hours is not None and held.mib_hours.get(claim.project, 0.0) >= project.mib_hours:
+                blocked[claim.project] = f"{project.mib_hours:g} MiB·hours in all are used up"
         if claim.project in blocked:
             over_quota[claim.id] = _words(claim, blocked[claim.project])
             continue

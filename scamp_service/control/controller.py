@@ -71,6 +71,7 @@ class Controller:
         self._store, self._executor, self._sizer = store, executor, sizer
         self._max_gangs_per_device, self._policy = max_gangs_per_device, policy
         self._projects = projects
+        self._with_mib_hours = [name for name, project in projects.items() if project.mib_hours is not None]
         self._clock, self._new_token = clock, new_token
         self._projection = Projection(store)
         self._specs = Specs()
@@ -208,6 +209,7 @@ class Controller:
             failures=self._store.trial_runs(failed),
             max_gangs_per_device=self._max_gangs_per_device,
             projects=self._projects,
+            mib_seconds={name: self._store.mib_seconds(name) for name in self._with_mib_hours} if waiting else {},
             policy=self._policy,
         )
 

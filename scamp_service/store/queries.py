@@ -88,6 +88,11 @@ ALL_LIVE_TRIALS = (
 )
 _tallies, _measured = schema.tallies, schema.measured
 TALLIES = select(_tallies.c.name, _tallies.c.num).where(_tallies.c.study_id == bindparam("study_id"))
+PROJECT_TALLY = (
+    select(func.sum(_tallies.c.num))
+    .join(schema.studies, schema.studies.c.id == _tallies.c.study_id)
+    .where(_tallies.c.name == bindparam("name"), schema.studies.c.spec["project"].as_string() == bindparam("project"))
+)
 TRIAL_TOTALS = (
     select(_tallies.c.name, func.sum(_tallies.c.num))
     .where(sa.or_(*(_tallies.c.name == state.value for state in TrialState)))

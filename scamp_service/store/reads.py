@@ -26,7 +26,14 @@ from scamp_service.store.options import option_of
 from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score, attempt_of, trial_of
 from scamp_service.store.table.order import VALUES, SortOrder, order_of, sorted_numbers
 from scamp_service.store.table.trial_filter import TrialFilter, objective_quantities
-from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds, num_trials_by_state
+from scamp_service.store.tallies import (
+    DEVICE_SECONDS,
+    MIB_SECONDS,
+    Counted,
+    ErrorSummary,
+    device_seconds,
+    num_trials_by_state,
+)
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 from workloads.training.checkpoints.name import CheckpointName
@@ -69,6 +76,11 @@ class Reads:
     def tallies(self, study_id: int) -> dict[str, float]:
         """The numbers that are kept about the study's trials: see ``tallies.Counted``. Zeros may be left out."""
         return dict(self._rows(sql.TALLIES, study_id=study_id))
+
+    def mib_seconds(self, project: str) -> float:
+        """MiB × seconds that attempts which have ended had reserved, over all studies of a project."""
+        ((total,),) = self._rows(sql.PROJECT_TALLY, name=MIB_SECONDS, project=project)
+        return float(total or 0.0)
 
     def counted(self, study_id: int) -> Counted:
         """The numbers that are kept about the study, and what its trials measured."""

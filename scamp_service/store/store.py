@@ -42,7 +42,9 @@ from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, sized_colum
 from scamp_service.store.tallies import (
     BESIDE,
     DEVICE_SECONDS,
+    MIB_SECONDS,
     device_seconds,
+    mib_seconds,
 )
 from scamp_service.store.writes.external import ExternalTrials
 from scamp_service.store.writes.external_studies import ExternalStudies
@@ -335,7 +337,8 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
                     self._measure(connection, trial_id)
                 if to not in OPEN_ATTEMPTS:
                     study_id = connection.execute(sql.STUDY_OF_TRIAL, {"id": trial_id}).scalar_one()
-                    self._tally(connection, study_id, {DEVICE_SECONDS: device_seconds(moved, now)})
+                    held = {DEVICE_SECONDS: device_seconds(moved, now), MIB_SECONDS: mib_seconds(moved, now)}
+                    self._tally(connection, study_id, held)
                 self._emit_attempt(connection, trial_id, attempt, moved, now)
         return moved is not None
 

@@ -19,6 +19,7 @@ from scamp_service.lifecycle import ENDED_WELL, Origin, Outcome, TrialState
 from scamp_service.model import Attempt, Trial
 
 DEVICE_SECONDS, COLOCATED, HEALED, SPARED = "device_seconds", "colocated", "healed", "spared"
+MIB_SECONDS = "mib_seconds"
 """Names of tallies. Others are the states of trials, ``external STATE``, ``ranks N`` and ``family F``."""
 RANKS, FAMILY, EXTERNAL = "ranks ", "family ", "external "
 BESIDE = "beside"
@@ -53,7 +54,7 @@ class Counted:
 
     ``tallies`` are by name: trials by state, by the ranks of their last gang and by family; trials that are
     ``Trial.is_healed``, and spared ones; the most gangs at once on one device; seconds × devices of attempts
-    that have ended. The rest sums up what the trials measured.
+    that have ended, and MiB that they had reserved × seconds. The rest sums up what the trials measured.
     """
 
     tallies: Mapping[str, float]
@@ -140,6 +141,11 @@ def device_seconds(attempt: Any, now: float) -> float:
     return float(len(attempt.devices) * (ended - attempt.created_at))
 
 
+def mib_seconds(attempt: Any, now: float) -> float:
+    """Seconds × MiB that an attempt has had reserved on all its devices until it ended, or until ``now``."""
+    return float(attempt.mib_per_rank * device_seconds(attempt, now))
+
+
 def measure_trial(attempts: Iterable[Attempt]) -> Measurements:
     """Collects the measurements of one trial. ``attempts`` are its attempts by number."""
     peak = step = None
@@ -164,8 +170,12 @@ def tally_study(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted
     for trial in trials:
         tallies += trial_tallies(_Columns(trial))
     tallies += Counter(f"{RANKS}{own[-1].plan.world_size}" for own in by_trial.values())
-    ended = sum(device_seconds(attempt, 0.0) for attempt in every if attempt.ended_at is not None)
-    kept = {**tallies, DEVICE_SECONDS: ended, COLOCATED: float(most_at_once(every, math.inf))}
+    ended = [attempt for attempt in every if attempt.ended_at is not None]
+    held = {
+        DEVICE_SECONDS: sum(device_seconds(attempt, 0.0) for attempt in ended),
+        MIB_SECONDS: sum(mib_seconds(attempt, 0.0) for attempt in ended),
+    }
+    kept = {**tallies, **held, COLOCATED: float(most_at_once(every, math.inf))}
     measured = [measure_trial(own) for own in by_trial.values()]
     return Counted(
         {name: num for name, num in kept.items() if num},

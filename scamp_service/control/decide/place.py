@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -170,12 +171,16 @@ def admitted(s: Snapshot, queued: Iterable[Trial]) -> StartOrder:
 
 def _held(s: Snapshot) -> Usage:
     held, study_of = Usage(), {trial.id: s.studies[trial.study_id] for trial in s.trials}
+    mib_seconds: defaultdict[str, float] = defaultdict(float, s.mib_seconds)
     for attempt in s.attempts:
         if (study := study_of.get(attempt.trial_id)) is not None:
             held.devices[study.project] += len(attempt.devices)
+            seconds = max(0.0, s.now - attempt.created_at)
+            mib_seconds[study.project] += len(attempt.devices) * attempt.mib_per_rank * seconds
     for trial in s.in_state(TrialState.RUNNING):
         held.trials[study_of[trial.id].project] += 1
         held.of_study[trial.study_id] += 1
+    held.mib_hours = {project: seconds / 3600 for project, seconds in mib_seconds.items()}
     return held
 
 

@@ -135,6 +135,7 @@ class Snapshot:
     former: Mapping[int, Attempt] = field(default_factory=dict)  # trial that went wrong → what trained last
     max_gangs_per_device: int = 4
     projects: Mapping[str, Project] = field(default_factory=dict)  # with a weight or quotas
+    mib_seconds: Mapping[str, float] = field(default_factory=dict)  # project → MiB × seconds of attempts that ended
     policy: Policy = pack
     _by_state: dict[TrialState, list[Trial]] = field(init=False, repr=False, compare=False)
     _pending: Counter[int] = field(init=False, repr=False, compare=False)

@@ -51,11 +51,21 @@ def test_a_quota_keeps_trials_waiting_with_the_reason_and_those_behind_do_not_pa
     assert limited.over_quota == {4: f"{OVER_QUOTA} 'b': 2 trials at once"}
 
 
+def test_once_the_mib_hours_of_a_project_are_used_up_no_trial_of_it_starts() -> None:
+    asked, quotas = claims((1, 1, "a"), (2, 1, "b")), {"a": Project(mib_hours=500)}
+    assert admit(asked, Usage(mib_hours={"a": 499.9}), quotas).order == [0, 1]
+    found = admit(asked, Usage(mib_hours={"a": 500.0, "b": 900.0}), quotas)
+    assert found.order == [1]
+    assert found.over_quota == {0: f"{OVER_QUOTA} 'a': 500 MiB·hours in all are used up"}
+
+
 def test_a_project_has_a_weight_and_quotas_that_make_sense() -> None:
     with pytest.raises(ValueError, match="above 0"):
         Project(weight=0)
     with pytest.raises(ValueError, match="at least 1"):
         Project(devices=0)
+    with pytest.raises(ValueError, match="above 0"):
+        Project(mib_hours=0)
 
 
 PROJECTS = st.fixed_dictionaries(

@@ -95,6 +95,10 @@ def test_device_seconds_are_held_devices_times_time(store: Store) -> None:
     hold(store, second, "c", 20.0, 21.5)
     hold(store, other, "a", 0.0, 1000.0)
     assert store.device_seconds(1, now=22.0) == 2 * 5.0 + 4 * 2.0 + 1.5
+    mib = store.study_attempts(1)[0].mib_per_rank
+    project = store.study(1).spec["project"]
+    assert mib and store.mib_seconds(project) == mib * (2 * 5.0 + 1.5 + 1000.0), "of all its studies, once they end"
+    assert store.mib_seconds("another") == 0.0
 
 
 def test_measured_attempts_come_with_the_number_of_their_trial_some_trials_at_a_time(store: Store) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from estimators.model import MIB, Plan
 from placement.model import Cluster, Device
@@ -151,3 +152,18 @@ def test_a_quota_of_the_project_keeps_trials_waiting_with_the_reason() -> None:
     moves = {one.trial.id: one for one in found if isinstance(one, d.MoveTrial)}
     assert moves[12].to is TrialState.QUEUED and "'vision': 1 devices at once" in moves[12].changes["reason"]
     assert moves[13].to is TrialState.INFEASIBLE and "may never use more than 1" in moves[13].changes["reason"]
+
+
+def test_what_runs_counts_in_the_mib_hours_of_its_project() -> None:
+    queued = trial(id=12, number=12, state=TrialState.QUEUED, attempt=0)
+    runs = attempt(reserved_mib=90, devices=("d0", "d1"))
+    known: dict[str, Any] = {"attempts": [runs], "gangs": {"1/1": ALIVE}, "now": runs.created_at + 10}
+    left = 100 * 3600 - 2 * 90 * 10
+
+    def begins(mib_seconds: float) -> bool:
+        quotas = {"default": Project(mib_hours=100)}
+        found = effects(trials=[trial(), queued], projects=quotas, mib_seconds={"default": mib_seconds}, **known)
+        return any(isinstance(one, d.Begin) for one in found)
+
+    assert begins(0.0) and begins(left - 1)
+    assert not begins(left)
