@@ -71,7 +71,7 @@ class Controller:
         self._store, self._executor, self._sizer = store, executor, sizer
         self._max_gangs_per_device, self._policy = max_gangs_per_device, policy
         self._projects = projects
-        self._with_mib_hours = [name for name, project in projects.items() if project.mib_hours is not None]
+        self._project_of: dict[int, str] = {}  # study → its project, which never changes
         self._clock, self._new_token = clock, new_token
         self._projection = Projection(store)
         self._specs = Specs()
@@ -209,9 +209,21 @@ class Controller:
             failures=self._store.trial_runs(failed),
             max_gangs_per_device=self._max_gangs_per_device,
             projects=self._projects,
-            mib_seconds={name: self._store.mib_seconds(name) for name in self._with_mib_hours} if waiting else {},
+            mib_seconds=self._mib_seconds() if waiting else {},
             policy=self._policy,
         )
+
+    def _mib_seconds(self) -> dict[str, float]:
+        """MiB × seconds of attempts that have ended by project, if any project has a quota of them."""
+        found: dict[str, float] = {}
+        if all(project.mib_hours is None for project in self._projects.values()):
+            return found
+        for study_id, held in self._store.mib_seconds().items():
+            if study_id not in self._project_of:
+                self._project_of[study_id] = self._store.project(study_id)
+            project = self._project_of[study_id]
+            found[project] = found.get(project, 0.0) + held
+        return found
 
     def _fronts(self, studies: Mapping[int, StudyRules], waiting: Sequence[Trial]) -> dict[int, dict[int, Values]]:
         """Trials on the Pareto fronts of the studies whose objectives are all predicted, if any of their trials waits.

@@ -34,6 +34,7 @@ def _of_study(statement: sa.Select[Any]) -> sa.Select[Any]:
 
 _exists = schema.studies.c.state != StudyState.DELETED
 ONE_STUDY = _select(schema.studies, Study).where(schema.studies.c.id == bindparam("id"), _exists)
+SPEC = select(schema.studies.c.spec).where(schema.studies.c.id == bindparam("id"), _exists)
 STUDY_TOTALS = select(schema.studies.c.state, func.count()).where(_exists).group_by(schema.studies.c.state)
 
 ONE_TRIAL = select_trials().where(_trials.c.id == bindparam("id"))
@@ -88,10 +89,10 @@ ALL_LIVE_TRIALS = (
 )
 _tallies, _measured = schema.tallies, schema.measured
 TALLIES = select(_tallies.c.name, _tallies.c.num).where(_tallies.c.study_id == bindparam("study_id"))
-PROJECT_TALLY = (
-    select(func.sum(_tallies.c.num))
+EVERY_TALLY = (
+    select(_tallies.c.study_id, _tallies.c.num)
     .join(schema.studies, schema.studies.c.id == _tallies.c.study_id)
-    .where(_tallies.c.name == bindparam("name"), schema.studies.c.spec["project"].as_string() == bindparam("project"))
+    .where(_tallies.c.name == bindparam("name"), _exists)
 )
 TRIAL_TOTALS = (
     select(_tallies.c.name, func.sum(_tallies.c.num))

@@ -77,10 +77,13 @@ class Reads:
         """The numbers that are kept about the study's trials: see ``tallies.Counted``. Zeros may be left out."""
         return dict(self._rows(sql.TALLIES, study_id=study_id))
 
-    def mib_seconds(self, project: str) -> float:
-        """MiB × seconds that attempts which have ended had reserved, over all studies of a project."""
-        ((total,),) = self._rows(sql.PROJECT_TALLY, name=MIB_SECONDS, project=project)
-        return float(total or 0.0)
+    def mib_seconds(self) -> dict[int, float]:
+        """MiB × seconds that attempts which have ended had reserved, by study."""
+        return dict(self._rows(sql.EVERY_TALLY, name=MIB_SECONDS))
+
+    def project(self, study_id: int) -> str:
+        """The project of a study; empty if it has none, or does not exist."""
+        return next((row[0].get("project", "") for row in self._rows(sql.SPEC, id=study_id)), "")
 
     def counted(self, study_id: int) -> Counted:
         """The numbers that are kept about the study, and what its trials measured."""
