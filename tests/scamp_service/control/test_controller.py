@@ -205,6 +205,25 @@ def test_a_rank_that_answers_while_the_snapshot_is_read_is_not_taken_for_gone() 
 
 
 @pytest.mark.usefixtures("plain_studies")
+class Urgent(Simulation):
+    """A second study, of another project, has a higher priority than the one that runs."""
+
+    def num_later_studies(self) -> int:
+        return 1
+
+    def spec(self, number: int) -> Json:
+        return {**super().spec(number), "priority": 10 * number, "project": f"project-{number}"}
+
+
+def test_trials_that_are_preempted_under_faults_lose_nothing() -> None:
+    preempted = []
+    for seed in (1, 18, 19):
+        simulation = Urgent(empty_store(), seed)
+        simulation.run()
+        preempted += [one for one in simulation.store.study_attempts(1) if "needs its devices" in one.detail]
+    assert preempted and all(one.outcome is Outcome.STOPPED and one.checkpoint_step >= 0 for one in preempted)
+
+
 def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> None:
     store = empty_store()
     Simulation(store, 3, no_faults()).run()
