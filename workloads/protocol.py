@@ -170,8 +170,8 @@ class Workload(ABC):
         """A new optimizer; by default AdamW with the candidate's ``lr`` (1e-3) and ``weight_decay`` (0.01)."""
         return torch.optim.AdamW(
             model.parameters(),
-            lr=float(self.params.get("lr", 1e-3)),
-            weight_decay=float(self.params.get("weight_decay", 0.01)),
+            lr=_number_in(self.params, "lr", 1e-3),
+            weight_decay=_number_in(self.params, "weight_decay", 0.01),
         )
 
     def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler | Sequence[LRScheduler] | None:
@@ -231,6 +231,14 @@ class Workload(ABC):
         A resumed run does not repeat earlier steps, so compute what depends on the step (``group["lr"]``) from
         ``step`` alone.
         """
+
+
+def _number_in(params: Mapping[str, Any], name: str, default: float) -> float:
+    value = params.get(name, default)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}, but the default optimizer needs a number") from None
 
 
 def _no_loss(self: Workload, model: nn.Module, batch: Batch) -> Tensor:

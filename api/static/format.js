@@ -27,6 +27,11 @@ export function metric(value) {
   return size !== 0 && (size < 1e-3 || size >= 1e4) ? num(value) : value.toFixed(4);
 }
 
+/** A value of the objective `name`: numbers that were counted before a training have no decimals. */
+export function objectiveValue(name, value) {
+  return name.startsWith("predicted.") && Number.isInteger(value) ? num(value) : metric(value);
+}
+
 export function count(value) {
   return grouped.format(value);
 }

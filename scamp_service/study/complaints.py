@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ _PARTS: dict[str, type[BaseModel]] = {
     "budget": Budget,
 }
 
+_TOO_FEW = re.compile(r"^(?:List|Dictionary) should have at least (\d+ items?) after validation, not \d+$")
 _READ = 500
 """Mistakes that are put into words. A body of 1 MiB may have 60,000, whose words would take seconds."""
 
@@ -36,8 +38,8 @@ def complaints(error: ValidationError, most: int = 5) -> str:
     mistakes = list(dict.fromkeys(_complaint(detail) for detail in details[:_READ]))
     others = len(mistakes) - most + max(0, len(details) - _READ)
     more = f"; and {others} more" if others > 0 else ""
-    # The user's values are quoted, and may contain characters that no terminal or response can show.
-    return ("; ".join(mistakes[:most]) + more).encode(errors="backslashreplace").decode()
+    # The user's names and values may contain characters that no terminal or response can show.
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in "; ".join(mistakes[:most]) + more)
 
 
 def _complaint(detail: ErrorDetails) -> str:
@@ -52,6 +54,7 @@ def _complaint(detail: ErrorDetails) -> str:
         message = f"must be a mapping of {', '.join(options.model_fields)}"
     elif kind != "value_error":
         message = message.replace("Input should be ", "must be ").replace("String should", "must")
+        message = _TOO_FEW.sub(r"must have at least \1", message)
     if kind == "rule" and isinstance(detail["input"], Mapping):
         return f"{where}.rule: must be one of {', '.join(RULE_OPTIONS)} (got {quoted(detail['input']['rule'])})"
     shown = (

@@ -2,8 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from torch import nn
 
 from tests.services.processes import ROOT
+from workloads.protocol import Workload
 
 LOADED = """
 import sys
@@ -16,3 +22,9 @@ def test_what_a_users_file_imports_brings_no_mechanism_along() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, timeout=120)
     names = ["datasets", "hints", "inheritance", "protocol", "seeds", "trial"]
     assert (done.stdout.split(), done.stderr) == ([f"workloads.{name}" for name in names], "")
+
+
+def test_the_default_optimizer_names_the_parameter_that_is_no_number() -> None:
+    workload = cast(Workload, SimpleNamespace(params={"weight_decay": None}))
+    with pytest.raises(ValueError, match="weight_decay is None, but the default optimizer needs a number"):
+        Workload.optimizer(workload, nn.Linear(2, 2))

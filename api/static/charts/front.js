@@ -1,7 +1,7 @@
 // Trials by two of several objectives, with the Pareto front.
 
 import { h } from "../elements/dom.js";
-import { metric } from "../format.js";
+import { objectiveValue } from "../format.js";
 import uPlot from "../vendor/uplot/uPlot.esm.js";
 import { clamped, objectiveAxis, objectiveOptions } from "./axes.js";
 import { head } from "./chart.js";
@@ -86,7 +86,9 @@ export class Front extends Points {
   }
 
   describe(trial) {
-    const lines = this.found.metrics.map((name, place) => h("div", {}, `${name} ${metric(trial.values[place])}`));
+    const lines = this.found.metrics.map((name, place) =>
+      h("div", {}, `${name} ${objectiveValue(name, trial.values[place])}`),
+    );
     return [head(trial, trial.isOnFront ? ", on the front" : ""), ...lines];
   }
 }

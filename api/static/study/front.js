@@ -4,7 +4,7 @@ import { Front } from "../charts/front.js";
 import * as api from "../client.js";
 import { aside, card, chartBox, scrolling, tableHead } from "../elements/card.js";
 import { h, keyed, setText } from "../elements/dom.js";
-import { count, metric, paramsLine, plural } from "../format.js";
+import { count, objectiveValue, paramsLine, plural } from "../format.js";
 import { isSeveral } from "../objectives.js";
 
 export function frontPanel({ state, page, open }) {
@@ -76,7 +76,9 @@ export function frontPanel({ state, page, open }) {
           { class: "num" },
           h("a", { href: `/studies/${state.studyId}/trials/${trial.trial}` }, count(trial.trial)),
         ),
-        trial.values.map((value) => h("td", { class: "num value" }, metric(value))),
+        trial.values.map((value, place) =>
+          h("td", { class: "num value" }, objectiveValue(found.metrics[place], value)),
+        ),
         h("td", { class: "wrap" }, paramsLine(trial.params, fixed)),
         h("td", {}, trial.plan || "–"),
       ),

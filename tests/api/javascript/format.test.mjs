@@ -8,6 +8,11 @@ test("a number has four significant digits, and an exponent where it is tiny or 
   assert.deepEqual([null, undefined, "", "NaN"].map(format.num), ["–", "–", "–", "NaN"]);
 });
 
+test("what is counted before a training has no decimals", () => {
+  const shown = [format.objectiveValue("predicted.parameters", 321), format.objectiveValue("accuracy", 1)];
+  assert.deepEqual(shown, ["321", "1.0000"]);
+});
+
 test("metrics line up in a column", () => {
   assert.deepEqual([0.5, 0, 0.00012, 12345, null].map(format.metric), ["0.5000", "0.0000", "1.2e-4", "12,345", "–"]);
 });

@@ -201,6 +201,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"name": "a\nb"}, "name: must be printable text on one line"),
     ({"name": "x" * 101}, "name: "),
     ({"name": 3}, "name: must be a valid string (got 3)"),
+    ({"stopping": []}, "stopping: must have at least 1 item (got [])"),
+    ({"space": {"a\n\x1b[31m": {"choice": [1]}}}, r"space.a\n\x1b[31m: parameter names are identifiers"),
     ({"workload": "../evil.py:X"}, "neither a built-in workload nor FILE.py:Class"),
     ({"workload": "/abs.py:X"}, "neither a built-in workload"),
     ({"workload": "os; rm"}, "neither a built-in workload"),

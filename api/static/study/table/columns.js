@@ -2,7 +2,17 @@
 
 import { h, setText, setTitle } from "../../elements/dom.js";
 import { setState } from "../../elements/marks.js";
-import { count, duration, metric, mib, microBatch, paramValue, paramsLine, runSeconds } from "../../format.js";
+import {
+  count,
+  duration,
+  metric,
+  mib,
+  microBatch,
+  objectiveValue,
+  paramValue,
+  paramsLine,
+  runSeconds,
+} from "../../format.js";
 import { isSeveral, objectivesOf } from "../../objectives.js";
 import { parameterKey, valueAt } from "./view.js";
 
@@ -44,7 +54,7 @@ export function objectiveColumns(spec) {
     width: Math.min(200, Math.max(84, 34 + 7.2 * name.length)),
     numeric: true,
     isLargeFirst: () => direction === "maximize",
-    cell: text((trial) => metric(trial.values?.[place])),
+    cell: text((trial) => objectiveValue(name, trial.values?.[place])),
   }));
 }
 
