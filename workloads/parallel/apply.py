@@ -21,11 +21,11 @@ from workloads.parallel.aliases import expect_own_tensors, parameter_attributes,
 from workloads.parallel.chain import blocks_of, cut
 from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
+from workloads.parallel.exchanging.tables import divide_tables
 from workloads.parallel.forward_state.state import attach_state
 from workloads.parallel.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
-from workloads.parallel.tables import divide_tables
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
 from workloads.protocol import Batch, Chain, Context, PipelinePlace
 from workloads.refusals import WorkloadError

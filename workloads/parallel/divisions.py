@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from estimators.model import Divisions
 from workloads.parallel.chain import shares_its_parts
 from workloads.parallel.constraints import constraints_of
-from workloads.parallel.tables import most_ranks
+from workloads.parallel.exchanging.tables import most_ranks
 from workloads.protocol import Batch, Chain, Spatial, Split
 
 

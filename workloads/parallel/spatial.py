@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from workloads.parallel.attention import attend_over_slabs
+from workloads.parallel.exchanging.attention import attend_over_slabs
 from workloads.protocol import Batch, Context, Spatial
 
 _CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {

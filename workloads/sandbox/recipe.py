@@ -16,8 +16,8 @@ from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan, rank_part
 from workloads.parallel.constraints import adasum_alone
 from workloads.parallel.divisions import divisions_of
+from workloads.parallel.exchanging.tables import tables_of
 from workloads.parallel.forward_state.state import forward_state
-from workloads.parallel.tables import tables_of
 from workloads.protocol import Batch, Split, Workload, defines
 from workloads.refusals import expect_counts, expect_model, expect_no_scaler
 from workloads.sandbox.unfreezing import unfreezes

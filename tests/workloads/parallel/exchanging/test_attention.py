@@ -18,7 +18,7 @@ from benchmarks.features.feature import WORKLOADS
 from estimators.model import Layout, Plan
 from estimators.tracing.tracer import trace_peak
 from workloads.loading import load_workload
-from workloads.parallel.attention import attend_over_slabs
+from workloads.parallel.exchanging.attention import attend_over_slabs
 from workloads.parallel.spatial import slab
 from workloads.protocol import Context
 from workloads.sandbox.recipe import recipe_of

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from workloads.parallel.exchange import exchanged
+from workloads.parallel.exchanging.exchange import exchanged
 
 
 def attend_over_slabs(model: nn.Module, group: dist.ProcessGroup) -> None:

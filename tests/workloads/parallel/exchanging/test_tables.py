@@ -20,7 +20,7 @@ from estimators.model import INDIVISIBLE, Divisions, Layout, Plan
 from estimators.tracing.tracer import trace_peak
 from placement.planning.ways import list_ways
 from workloads.loading import load_workload
-from workloads.parallel.tables import divide_tables, most_ranks, tables_of
+from workloads.parallel.exchanging.tables import divide_tables, most_ranks, tables_of
 from workloads.protocol import Tables
 from workloads.refusals import WorkloadError
 from workloads.sandbox.recipe import recipe_of

@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional
 
-from workloads.parallel.exchange import exchanged
+from workloads.parallel.exchanging.exchange import exchanged
 from workloads.protocol import Tables
 from workloads.refusals import WorkloadError
 

@@ -1,0 +1,1 @@
+"""All-to-alls between ranks: vectors of divided embedding tables, and heads of divided sequences."""
