@@ -1,4 +1,4 @@
-"""Ways to give data: data sets, worker processes, augmentation, orders of an epoch and samples of unlike lengths."""
+"""Ways to give data: data sets, worker processes, augmentation, orders of an epoch and samples of different lengths."""
 
 import random
 
