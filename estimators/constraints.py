@@ -15,6 +15,8 @@ from estimators.axes import SHARES, Spread
 
 Name = Literal["shares", "tp", "pp", "spatial", "micro_batches"]
 
+STAGE = "stage"
+"""The hint that marks the first block of each stage: one stage on each rank, cut evenly."""
 REDUCE = "reduce"
 """Stands for the hint in limits that the candidate sets by its option ``reduce``."""
 
@@ -65,6 +67,8 @@ class PlanConstraints:
     def allow(self, way: Spread) -> bool:
         """Whether ranks may be spread in this way."""
         shares = prod(getattr(way, axis) for axis in SHARES)
+        if any(limit.hint == STAGE for limit in self.limits) and (way.cut or way.num_stages != way.pp):
+            return False  # its stages would begin at other blocks than those that the model marks
         return way.adasum == self.adasum and self.allow_degrees(shares, way.tp, way.pp, way.spatial)
 
     def allow_degrees(self, shares: int, tp: int = 1, pp: int = 1, spatial: int = 1) -> bool:

@@ -41,6 +41,13 @@ def test_replicas_times_shards_are_the_shares_of_the_batch() -> None:
     assert not limited("shares", 2, 2).allow(Spread(dp_replicate=2, dp_shard=2))
 
 
+def test_marked_stages_exclude_cuts_and_orders_whose_stages_begin_elsewhere() -> None:
+    marked = PlanConstraints((Limit("pp", 2, 2, "stage", "blocks.0 and 1 more"),))
+    assert marked.allow(Spread(pp=2)) and marked.allow(Spread(pp=2, schedule="zb-h1"))
+    assert not marked.allow(Spread(pp=2, cut=(1, 3)))
+    assert not marked.allow(Spread(pp=2, schedule="interleaved"))
+
+
 def test_an_upper_limit_of_one_excludes_an_axis() -> None:
     assert limited("tp", 1, 1).allow(Spread(dp_shard=4)) and not limited("tp", 1, 1).allow(Spread(tp=2))
 
