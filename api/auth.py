@@ -154,7 +154,7 @@ class FailedLogins:
         if len(self._failed) >= MOST_CLIENTS:
             self._failed = {name: each for name, each in self._failed.items() if now - each[0] < WINDOW_SECONDS}
         if len(self._failed) >= MOST_CLIENTS:
-            self._failed.clear()  # bounded memory matters more: the token is no word that guessing finds
+            self._failed.clear()  # bounded memory matters more: the token is not a word that guessing finds
         began, number = self._failed.get(client, (now, 0))
         self._failed[client] = (began, number + 1) if now - began < WINDOW_SECONDS else (now, 1)
 

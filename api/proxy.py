@@ -15,7 +15,7 @@ FORWARDED = "scamp.forwarded"
 class TrustedProxies:
     """The addresses whose ``X-Forwarded-*`` headers are believed; those of others are ignored.
 
-    Raises ``Refused`` for text that is no list of addresses or networks.
+    Raises ``Refused`` for text that is not a list of addresses or networks.
     """
 
     def __init__(self, addresses: str) -> None:

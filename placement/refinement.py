@@ -1,7 +1,7 @@
 """Notes of the exact search on an option beside its plan, and why ranks cannot train it, if so.
 
 A plan says how ranks divide the work. A refinement adds the costs of its stages, the kinds of their devices, shares of
-the batch on unlike devices, and the schedule of a pipeline with its simulated step.
+the batch on different devices, and the schedule of a pipeline with its simulated step.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Refinement:
     """The parts of an option that its plan does not say. By default there are none.
 
     If it ``is_trained``, ranks that get the plan train exactly this; otherwise ``untrained`` says what ranks cannot
-    do: its ``schedule``, unlike ``devices`` of its stages, uneven ``shares``, or its ``trace``, which was refused.
+    do: its ``schedule``, different ``devices`` of its stages, uneven ``shares``, or its ``trace``, which was refused.
     ``pipeline`` is the simulated one; None without several stages. A plan that was searched has ``stages`` or
     ``shares``; a pipeline that was only listed has neither.
     """

@@ -38,7 +38,7 @@ def bundle_class(workload: type) -> tuple[str, bytes]:
     """The name by which a study names ``workload``, and the zip that is uploaded with the study.
 
     Its own module is sent too if it is not a notebook or script; other modules must be installed where ScaMP runs.
-    Raises ``InvalidInput`` for what is no class, or cannot be sent.
+    Raises ``InvalidInput`` for what is not a class, or cannot be sent.
     """
     if not isinstance(workload, type) or not workload.__name__.isidentifier() or keyword.iskeyword(workload.__name__):
         raise InvalidInput(f"the workload must be a class, a subclass of workloads.protocol.Workload; got {workload!r}")

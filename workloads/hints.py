@@ -49,7 +49,7 @@ def replica(module: Module, degree: int | None = None) -> Module:
 
     The search decides whether they hold whole models (``dp_replicate``) or shards of one (``dp_shard``). A replica may
     itself be spread over several ranks, by a split or a pipeline inside ``module``. ``degree=1`` excludes data
-    parallelism. Raises ``ValueError`` for a degree that is no power of two.
+    parallelism. Raises ``ValueError`` for a degree that is not a power of two.
     """
     _check_power("degree", degree, 1)
     return _hinted(module, Hint("replica", degree=degree))
@@ -61,7 +61,7 @@ def split(module: Module, dim: Literal[0, 1] | None = None, degree: int | None =
     ``module`` is a block or a part of one, or contains blocks, all of which must have a ``Split``. With ``dim`` it is
     one linear layer whose weight is divided along this dimension: 0, its outputs, if the block's ``Split`` names it in
     ``columns``; 1, its inputs, if it is in ``rows``. ``degree=1`` excludes tensor parallelism. The search decides on
-    sequence parallelism. Raises ``ValueError`` for a degree that is no power of two.
+    sequence parallelism. Raises ``ValueError`` for a degree that is not a power of two.
     """
     _check_power("degree", degree, 1)
     if dim not in (None, 0, 1):

@@ -65,7 +65,7 @@ def duplicated(num_parent: int, num: int) -> Units:
     ever. Raises ``ValueError`` for another number, as the function would change.
     """
     if num % num_parent:
-        raise ValueError(f"{num} units are no multiple of the parent's {num_parent}, so copies would change its means")
+        raise ValueError(f"{num} units are not a multiple of the parent's {num_parent}: copies would change its means")
     parts = torch.rand(num // num_parent, num_parent) + 0.5
     return Units(torch.arange(num) % num_parent, (parts / parts.sum(0)).flatten(), num_parent)
 

@@ -323,7 +323,7 @@ _CAUSES = (
            message=r"mixed torch\.Tensor and DTensor"),
     _Cause("takes gradients of gradients, which selective recompute cannot compute again",
            "use plans without selective recompute", message=r"Trying to backward an extra time"),
-    _Cause("uses a tensor that build_model made and that is no parameter, buffer or attribute of a module: {error}",
+    _Cause("uses a tensor that build_model made and that is not a parameter, buffer or attribute of a module: {error}",
            "register it with register_buffer", message=r"device meta|meta tensor|on the meta device"),
     _Cause("has samples that cannot be stacked: {error}", "define collate, which pads them to one size, or makes "
            "tensors of what is none", message=r"stack expects each tensor|default_collate:"),

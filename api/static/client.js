@@ -37,7 +37,7 @@ async function problem(response) {
     if (typeof body.detail === "string" && body.detail) return body.detail;
     if (typeof body.title === "string" && body.title) return body.title;
   } catch {
-    // The body is no problem document.
+    // The body is not a problem document.
   }
   return `ScaMP answered ${response.status} ${response.statusText}. Check the log of “scamp serve”, then reload this page.`;
 }

@@ -268,7 +268,7 @@ def _operators(file: Path) -> dict[str, Operator]:
             for name, *cells in rows
         }
     except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{file} is no profile of Aceso ({error}): name a complete checkout") from error
+        raise ValueError(f"{file} is not a profile of Aceso ({error}): name a complete checkout") from error
 
 
 _CELLS = (1e-6, 1e-6, *[float(MIB)] * 6)

@@ -41,7 +41,7 @@ class _Numbers(pickle.Unpickler):
             return np._core.multiarray.scalar  # type: ignore[attr-defined]
         if (module, name) == ("numpy", "dtype"):
             return np.dtype
-        raise pickle.UnpicklingError(f"{module}.{name} is no number")
+        raise pickle.UnpicklingError(f"{module}.{name} is not a number")
 
 
 @dataclass(frozen=True)

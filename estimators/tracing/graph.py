@@ -1,5 +1,5 @@
-"""Counts the bytes of autograd's graph that are no tensor's data: nodes, and the objects of the tensors that they keep;
-and those of modules and their parameters.
+"""Counts the bytes of autograd's graph beside the data of tensors: nodes, the objects of tensors that they keep, and
+those of modules and their parameters.
 
 They lie in host memory, some 500 to 2,000 bytes for each differentiable operation. A model of many small operations
 takes more memory for them than for its tensors. Sizes were measured with torch 2.13 and CPython 3.11.

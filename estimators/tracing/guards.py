@@ -9,7 +9,7 @@ from types import FrameType
 
 
 def passing_value(frame: FrameType) -> bool | None:
-    """The truth value with which the check that the frame evaluates now passes; None if it is no check.
+    """The truth value with which the check that the frame evaluates now passes; None if it is not a check.
 
     A check is an ``assert``, or an ``if`` whose body ends with ``raise``. For ``if not x: raise`` the value of ``x`` is
     True.

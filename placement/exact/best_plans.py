@@ -46,7 +46,7 @@ class ExactSearch:
         self._known: dict[int, Sequence[Way]] = {}
 
     def best(self) -> list[Option]:
-        """The fastest plan that fits on each number of devices: powers of two, and the rest on unlike devices."""
+        """The fastest plan that fits on each number of devices: powers of two, and the rest on different devices."""
         found = (self._best_on(most) for most in self._sizes())
         return [one for one in found if one is not None]
 

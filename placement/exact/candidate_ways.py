@@ -42,7 +42,7 @@ MOST_SIZES = 4
 FEW_RANKS = 8
 """Ranks up to which twice as many micro-batches are tried."""
 MOST_ODD_STAGES = 6
-"""Stages on unlike devices up to which numbers that are no powers of two are tried as well."""
+"""Stages on different devices up to which numbers that are not powers of two are tried as well."""
 
 _Row = tuple[float, ...]  # costs of one unit, in the order of the arrays of ``Costs``
 
@@ -301,7 +301,7 @@ class _OnKind:
 
 
 def slowest_links(kinds: Sequence[DeviceKind]) -> Links | None:
-    """Links between devices of unlike kinds, which are on different nodes; None for one kind, or if none are known."""
+    """Links between devices of several kinds, which are on several nodes; None for one kind, or if none are known."""
     known = [kind.links for kind in kinds if kind.links is not None]
     if len(kinds) < 2 or not known:
         return None

@@ -26,7 +26,7 @@ def ways_in_words(option: Option) -> str:
 
 def details(option: Option, *, with_devices: bool) -> Iterator[str]:
     """Yield what else there is to say of a plan that was searched: an uneven cut, recompute of some blocks, samples on
-    unlike devices, and kinds of devices if wanted."""
+    different devices, and kinds of devices if wanted."""
     refinement = option.refinement
     if not refinement.is_searched:
         return

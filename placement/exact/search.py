@@ -5,7 +5,7 @@ memory. They are examined in the order of their bounds, until no bound is below 
 within a limit of time are examined, because few long stages need be considered then; without a plan it is raised.
 
 A plan is exact in the sense of ``stages`` and of the costs given. All ranks of a stage are on one kind of devices, and
-all stages have equally many ranks; ``shares`` divides a batch over unlike devices.
+all stages have equally many ranks; ``shares`` divides a batch over different devices.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Found:
 
     ``spread`` includes the number of stages. ``devices`` are the names of the kinds that the stages are on,
     ``recomputed`` the units of the model that are recomputed, ``peak_bytes`` those of one rank, and ``stage_seconds``
-    the time of one micro-batch. ``is_exact`` is False if too many unlike units could be recomputed to try all choices;
-    the plan is valid, but may not be the fastest.
+    the time of one micro-batch. ``is_exact`` is False if too many different units could be recomputed to try all
+    choices; the plan is valid, but may not be the fastest.
     """
 
     spread: Spread

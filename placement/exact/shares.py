@@ -1,4 +1,4 @@
-"""Divides a batch and shards over data-parallel ranks on unlike devices, so that the slowest rank is fastest.
+"""Divides a batch and shards over data-parallel ranks on different devices, so that the slowest rank is fastest.
 
 A rank takes ``fixed_seconds`` and then the same time for each of its samples. How many samples all ranks can take in a
 given time is known at once, so the shortest time is found by bisection. Memory limits the samples of each rank, and

@@ -33,7 +33,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
 
 def _option_json(comparison: Comparison, option: Option) -> dict[str, Any]:
     pipeline = option.refinement.pipeline
-    words = [ways_in_words(option), *details(option, with_devices=comparison.has_unlike_devices)]
+    words = [ways_in_words(option), *details(option, with_devices=comparison.has_different_devices)]
     return {
         "text": ", ".join(words),
         "searched": _searched_json(option) if option.refinement.is_searched else None,

@@ -4,8 +4,8 @@ A family is a workload with its code and every parameter but the numbers that th
 Those numbers are sizes and rates: the trace follows the sizes, and memory does not depend on the rates. What is left
 chooses code paths (an optimizer by name, a flag, a data set), and what no trace sees comes from code paths: trials that
 differ in them say little of each other. A candidate that overrides a fixed number is of another family for the same
-reason. The layout is no part of it, as a candidate has a family before it has a plan; a family learns for each layout
-by itself.
+reason. The layout is not a part of it, as a candidate has a family before it has a plan; a family learns separately
+for each layout.
 """
 
 from __future__ import annotations

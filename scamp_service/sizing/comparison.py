@@ -45,7 +45,7 @@ class Comparison:
     refusal: str = ""
     searched: Sequence[Option] = ()
     shortage: Shortage | None = None
-    has_unlike_devices: bool = False
+    has_different_devices: bool = False
 
     @property
     def by_flops(self) -> bool:

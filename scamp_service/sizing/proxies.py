@@ -29,7 +29,7 @@ class ProxyValues:
         """The proxy of each candidate. ``code`` is the SHA-256 of the user's files, None for a built-in workload.
 
         It is None where the workload refuses the parameters, fails, is too slow or too large for this host, or where
-        the proxy is no finite number. Raises ``TraceFailed`` for a failure of the host that may pass.
+        the proxy is not a finite number. Raises ``TraceFailed`` for a failure of the host that may pass.
         """
         work = self._pool.submit(
             lambda process: [self._value(process, proxy, workload, code, params, seed) for params in candidates]

@@ -34,7 +34,7 @@ Constraint = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 def plan_from(given: Mapping[str, Any]) -> Plan:
-    """The plan with these fields, as ``scamp plan --json`` prints them. Raises ``ValueError`` if it is none."""
+    """The plan with these fields, as ``scamp plan --json`` prints them. Raises ``ValueError`` if it is not a plan."""
     known = {item.name: item for item in fields(Plan) if item.init}
     if unknown := sorted(given.keys() - known.keys()):
         raise ValueError(f"a plan has no {listed(unknown)}; its fields are {', '.join(known)}")

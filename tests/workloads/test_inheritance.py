@@ -62,7 +62,7 @@ def test_tensors_of_equal_name_and_shape_are_copied_and_the_others_named() -> No
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="12 units are no multiple of the parent's 8"):
+    with pytest.raises(ValueError, match="12 units are not a multiple of the parent's 8"):
         inheritance.duplicated(8, 12)
     with pytest.raises(ValueError, match=r"becomes one of shape \[6, 4\], not \[3, 4\]"):
         inheritance.widen(nn.Linear(4, 3), nn.Linear(4, 6))

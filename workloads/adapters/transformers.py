@@ -31,7 +31,7 @@ class TransformersWorkload(Workload):
     model_class: ClassVar[Any]
     """Such as ``transformers.AutoModelForSequenceClassification``, or a class of one model."""
     pad_values: ClassVar[Mapping[str, int]] = {"labels": IGNORED}
-    """Fills up sequences of unlike length, by the name of the tensor; 0 for all others."""
+    """Fills up sequences of different length, by the name of the tensor; 0 for all others."""
 
     pretrained: ClassVar[str] = ""
     """Optional: a folder with a config and weights, as ``save_pretrained`` writes them; all hosts must see it."""

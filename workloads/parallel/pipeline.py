@@ -117,7 +117,7 @@ class _Part(nn.Module):
 
     def __init__(self, model: Chain, stage: Stage) -> None:
         super().__init__()
-        self.__dict__ |= {"_whole": model, "_stage": stage}  # the model is no submodule, as this has a part of it
+        self.__dict__ |= {"_whole": model, "_stage": stage}  # the model is not a submodule, as this has a part of it
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """The parameters of the stage."""

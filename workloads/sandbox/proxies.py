@@ -34,7 +34,7 @@ _NORMS = frozenset(
 
 
 class _WithoutNorms(TorchFunctionMode):
-    """Leaves normalisations out, also those that are no modules."""
+    """Leaves normalisations out, also those that are not modules."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -44,7 +44,7 @@ def build_model(
         model = _drawn(workload, fill).to(device)
         return apply_plan(model, workload.blocks(model), plan.layout, None)
     drawn = _drawn(workload, fill) if mesh.get_rank() == 0 else None
-    seed_everything(seed)  # for what the model draws that is no tensor
+    seed_everything(seed)  # for what the model draws that is not a tensor
     model = _without_memory(workload, seed)
     _send_attributes(model, drawn)
     sent = dict(_tensors(drawn)) if drawn is not None else {}

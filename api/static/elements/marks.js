@@ -33,7 +33,7 @@ export function setState(parent, state, words = undefined) {
   parent.replaceChildren(stateMark(state, words));
 }
 
-/** Show a study's state in the words of the API. A study that completed without a completed trial is no success. */
+/** Show a study's state in the words of the API. A study that completed without a completed trial is not a success. */
 export function setStudyState(parent, study) {
   setState(parent, study.no_success ? "NO_SUCCESS" : study.state, study.state_text);
 }

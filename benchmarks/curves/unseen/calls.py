@@ -10,7 +10,7 @@ from .base import INPUTS, OUTPUTS, WIDTH, Labels, Mixer, Tower, Vectors
 
 
 class Adapter(nn.Module):
-    """Puts its own ``forward`` in the place of a linear layer's; it is no child of that layer."""
+    """Puts its own ``forward`` in the place of a linear layer's; it is not a child of that layer."""
 
     def __init__(self, linear):
         super().__init__()

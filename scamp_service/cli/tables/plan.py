@@ -20,7 +20,7 @@ MOST_ROWS = 24
 def as_table(comparison: Comparison) -> Table:
     """One row for each of the best options, the best first; those that do not fit come last.
 
-    A plan of the search has further lines for what it recomputes and, on unlike devices, for samples and kinds.
+    A plan of the search has further lines for what it recomputes and, on different devices, for samples and kinds.
     """
     unit = "GFLOP" if comparison.by_flops else "step"
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 2))
@@ -30,7 +30,7 @@ def as_table(comparison: Comparison) -> Table:
     table.add_column("today", no_wrap=True)
     for one in comparison.options[:MOST_ROWS]:
         table.add_row(
-            "\n  ".join([ways_in_words(one), *details(one, with_devices=comparison.has_unlike_devices)]),
+            "\n  ".join([ways_in_words(one), *details(one, with_devices=comparison.has_different_devices)]),
             str(one.plan.world_size),
             _batch(one),
             time_of(comparison, one),

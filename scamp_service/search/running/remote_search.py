@@ -37,7 +37,7 @@ MEMORY_BYTES = 4 * 2**30
 
 
 class SamplerFailed(SearchEnded):
-    """A sampler in a process of its own raised an error, or proposed what is no candidate."""
+    """A sampler in a process of its own raised an error, or proposed what is not a candidate."""
 
 
 class RemoteSearch:
@@ -179,7 +179,7 @@ class RemoteSearch:
             and not self._constraints.broken(params)
         )
         if not is_valid:
-            raise SamplerFailed(f"the sampler proposed what is no candidate of the space: {str(params)[:200]}")
+            raise SamplerFailed(f"the sampler proposed what is not a candidate of the space: {str(params)[:200]}")
         return {**spec.fixed, **params}
 
 

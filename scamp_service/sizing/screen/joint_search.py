@@ -32,7 +32,7 @@ from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.traces import Tracer
 
-NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
+NO_FORMULA = "they have a single block, or shards that are rounded up as in no example"
 LEAST_SHARE = 0.02
 """Formulas for a kind of layouts take a dozen traces, so they are found if this share of a group's members ask."""
 

@@ -96,7 +96,7 @@ def _of_values(place: int) -> Quantity:
 
 
 class TrialFilter:
-    """A compiled expression. Raises ``InvalidInput`` if it is none.
+    """A compiled expression. Raises ``InvalidInput`` if it is not valid.
 
     ``metrics`` are further properties of a trial: see ``objective_quantities``.
     """

@@ -74,4 +74,4 @@ def _target_complaints(study: Fields) -> Iterator[str]:
     names = study.every_objective.names
     for metric in study.targets:
         if metric not in names:
-            yield f"budget.target: {metric} is no objective of this study; they are {listed(list(names))}"
+            yield f"budget.target: {metric} is not an objective of this study; they are {listed(list(names))}"

@@ -20,7 +20,7 @@ class Expression:
     """A compiled expression. Beside CEL's own functions it may call ``min``, ``max``, ``sum`` and ``abs``."""
 
     def __init__(self, source: str) -> None:
-        """Raises ``ValueError``, in one line, if it is no expression or may take long."""
+        """Raises ``ValueError``, in one line, if it is not an expression or may take long."""
         import cel  # here, as it takes 0.3 s, and few studies have expressions
 
         if len(source) > MAX_LENGTH:

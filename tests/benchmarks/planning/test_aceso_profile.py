@@ -117,10 +117,10 @@ def test_an_incomplete_profile_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="other operators"):
         _profile(folder)
     file.write_text("\n".join([*lines[:-1], "gpt-post-process,1.0"]))
-    with pytest.raises(ValueError, match=r"gpt_tiny_mbs4_tp2_algo0\.csv is no profile"):
+    with pytest.raises(ValueError, match=r"gpt_tiny_mbs4_tp2_algo0\.csv is not a profile"):
         _profile(folder)
     file.unlink()
-    with pytest.raises(ValueError, match=r"gpt_tiny_mbs4_tp2_algo0\.csv is no profile"):
+    with pytest.raises(ValueError, match=r"gpt_tiny_mbs4_tp2_algo0\.csv is not a profile"):
         _profile(folder)
 
 

@@ -186,7 +186,7 @@ def test_what_is_made_without_a_type_has_the_default_one_of_its_time() -> None:
     ("operation", "arguments"),
     [
         (aten.unsqueeze_.default, lambda: (torch.empty(3), 0)),  # changes what its argument looks like
-        (aten.add.out, lambda: (torch.empty(3), torch.empty(3))),  # gives what is no positional argument
+        (aten.add.out, lambda: (torch.empty(3), torch.empty(3))),  # gives what is not a positional argument
     ],
 )
 def test_what_cannot_be_told_is_not_remembered(operation: Any, arguments: Any) -> None:

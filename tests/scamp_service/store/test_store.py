@@ -47,7 +47,7 @@ def test_the_same_key_and_body_give_the_first_study(store: Store) -> None:
     first = store.create_study(SPEC, idempotency_key="k", now=1.0)
     again = store.create_study(dict(reversed(SPEC.items())), idempotency_key="k", now=2.0)
     assert again == first and store.studies() == [first]
-    assert len(store.events()) == 1, "a repeated submission is no event"
+    assert len(store.events()) == 1, "a repeated submission is not an event"
 
 
 def test_a_key_used_for_another_body_is_a_conflict_and_changes_nothing(store: Store) -> None:

@@ -40,7 +40,7 @@ def linear() -> nn.Module:
 
 
 class Normalised(nn.Module):
-    """A normalisation that is no module of torch."""
+    """A normalisation that is not a module of torch."""
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.layer_norm(nn.functional.rms_norm(input=x, normalized_shape=(3,)), (3,))

@@ -64,7 +64,7 @@ def attributes_of(module: nn.Module, is_state: Callable[[Any], bool]) -> dict[st
 
 
 def may_be_state(value: Any) -> bool:
-    """Whether a later pass may depend on an attribute: on numbers, text, and tensors that are no results of a pass."""
+    """Whether a later pass may depend on an attribute: on numbers, text, and tensors that are not results of a pass."""
     if isinstance(value, Tensor):
         return not value.requires_grad
     return value is None or isinstance(value, bool | int | float | complex | str)

@@ -133,7 +133,7 @@ def _expect_memory(tree: Any) -> None:
 
 
 class WatchCalls(TorchFunctionMode):
-    """Sees what is no operation: ``tensor.data = …``, and backward passes that make a graph of their own."""
+    """Sees what is not an operation: ``tensor.data = …``, and backward passes that make a graph of their own."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()

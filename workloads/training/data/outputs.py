@@ -56,7 +56,7 @@ class Collected:
         """
         leaves, tree = tree_flatten(outputs)
         if self._tree is not None and tree != self._tree:
-            raise WrongResult(self._evaluate, "returns outputs of unlike structure", "return the same for every batch")
+            raise WrongResult(self._evaluate, "returns outputs of two structures", "return the same for every batch")
         for leaf in leaves:
             if not isinstance(leaf, Tensor) or leaf.ndim == 0 or len(leaf) != len(counted):
                 raise WrongResult(
@@ -109,7 +109,7 @@ def contributors(plan: Plan) -> list[int]:
 def summary(workload: Workload, outputs: Outputs, seed: int) -> dict[str, float]:
     """Metric → its value over ``outputs``, which are those of all held-out samples.
 
-    Raises ``WrongResult`` for results that are no numbers, and whatever the user's code raises.
+    Raises ``WrongResult`` for results that are not numbers, and whatever the user's code raises.
     """
     values: dict[str, float] = {}
     with torch.no_grad(), kept_generators(workload), _alone():

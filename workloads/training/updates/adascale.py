@@ -116,7 +116,7 @@ class AdaScale:
         self.num_samples += batch
 
     def state(self) -> dict[str, float]:
-        """All of it that is no tensor, as JSON holds it."""
+        """All of it that is not a tensor, as JSON holds it."""
         state = {name: getattr(self, name) for name in _STORED}
         return {**state, "variance": self.variance * self.scale}  # that of the base batch
 

@@ -94,7 +94,7 @@ class Updates:
         self.phased = None
 
     def state(self) -> dict[str, Any]:
-        """All of it that a resumed run needs and that is no tensor, as JSON holds it."""
+        """All of it that a resumed run needs and that is not a tensor, as JSON holds it."""
         scale = [self.scale.scale, self.scale.num_good] if self.scale is not None else None
         scaling = self.scaling.state() if self.scaling is not None else None
         schedulers = [schedules.state() for schedules in self.schedules]

@@ -138,7 +138,7 @@ def test_answers_are_not_trusted_and_an_impossible_constraint_is_the_reason_here
         search._constraints = ParameterConstraints(["b > 1"])
         assert search._checked([{**good, "batch": 8}], 1) == [good]
         for wrong in ({**good, "a": "z"}, {**good, "b": 1}, {**good, "more": 1}, {"a": "x"}, None, [good]):
-            with pytest.raises(SamplerFailed, match="no candidate of the space"):
+            with pytest.raises(SamplerFailed, match="not a candidate of the space"):
                 search._checked([wrong], 1)
         for answer in (None, [good, good], {"a": 1}):
             with pytest.raises(SamplerFailed, match="did not answer with candidates"):

@@ -70,7 +70,7 @@ def test_another_process_proposes_the_same_whatever_the_order_of_the_history(nam
         proposed = search.propose(trials, number, 3)
         assert proposed == search.propose([], number, 3), "a proposal that was lost is made again"
         assert proposed == Search(spec).propose(random.Random(number).sample(trials, len(trials)), number, 3)
-        assert proposed == Search(spec).propose(trials[:number], number, 3), "what is asked for is no history"
+        assert proposed == Search(spec).propose(trials[:number], number, 3), "what is asked for is not a history"
 
 
 @every_sampler

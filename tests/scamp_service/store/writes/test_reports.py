@@ -213,7 +213,7 @@ def test_a_trial_that_counts_by_its_best_report_keeps_it_whatever_comes_later_or
         trial = store.trial(trial_id)
         return trial.value, trial.best_step, trial.step
 
-    assert reached((1, 10, float("nan"))) == (None, None, 10), "NaN is no value to count by"
+    assert reached((1, 10, float("nan"))) == (None, None, 10), "NaN is not a value to count by"
     assert reached((2, 20, 0.5), (3, 30, 0.7), (4, 40, 0.6)) == (0.7, 30, 40)
     assert reached((5, 50, float("inf")), (6, 60, 0.7)) == (0.7, 30, 60)
     assert reached((6, 60, 0.7), (7, 70, 0.8)) == (0.8, 70, 70), "a report that is repeated counts once"
