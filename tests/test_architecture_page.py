@@ -24,6 +24,7 @@ ANSWERS = {
     "Where does a new axis of plans (a parallel axis) go?": "workloads/parallel/apply.py:apply_plan",
     "Who writes the ledger?": "scamp_service/control/decide/place.py:ledger_of",
     "What happens after `kill -9` of the controller?": "scamp_service/cluster/driver/ray_executor.py:RayExecutor",
+    "Where does a new option of a training go?": "workloads/options.py:TrainingOptions",
     "Where does a new picture go?": "api/static/study.js:PANELS",
     "What does a study's planner read?": "placement/planning/question.py:Question",
     "Who restarts a rank?": "scamp_service/cluster/driver/states/rank_states.py:RankStates._keep_warm",
