@@ -47,9 +47,9 @@ trial. "Ratio" is pack / static. "Comm" is the share of GPU time in which ranks 
 divides the devices anew at each end of a trial; each change costs a trial {RESTART_SECONDS:.0f} s, and no gang is
 charged for its nodes. The last seeds, with a third of the candidates, were used while rules were written; the others,
 with the rest, judge them. That gangs stay on as few nodes as they need became a rule after seeds 0 to 2 had shown that
-it was missing (ratios of 0.85 to 1.35). Since `pack` is within a few hundredths of the bound, the ratio is that of the candidates:
-with large batches and contexts 8 GPUs are used nearly as well as one. With ten candidates of contexts of 256 tokens and
-batches of 16 and 32, the ratio was 0.49."""
+it was missing (ratios of 0.85 to 1.35). Since `pack` is within a few hundredths of the bound, the ratio is that of the
+candidates: with large batches and contexts 8 GPUs are used nearly as well as one. With ten candidates of contexts of
+256 tokens and batches of 16 and 32, the ratio was 0.49."""
 
 
 @dataclass(frozen=True)
