@@ -14,7 +14,7 @@ import pytest
 
 from scamp_service.cluster.sink import Report
 from scamp_service.cluster.worker import report_queue as module
-from scamp_service.cluster.worker.report_queue import MAX_LINE, ROWS_PER_FLUSH, Delivery, LineWriter, ReportQueue
+from scamp_service.cluster.worker.report_queue import MAX_LINE, MOST_ROWS_PER_FLUSH, Delivery, LineWriter, ReportQueue
 from scamp_service.errors import Unavailable
 from tests.ranks import ORDER, FakeSink
 from workloads.training.checkpoints.name import CheckpointName
@@ -37,7 +37,7 @@ def test_rows_leave_in_order_in_groups_and_all_before_the_end() -> None:
     assert channel.close() is Delivery.STORED
     rows = [row for report in sink.accepted for row in report.metrics]
     assert [row.seq for row in rows] == [row.step for row in rows] == list(range(1, 151))
-    assert all(len(report.metrics) <= ROWS_PER_FLUSH for report in sink.accepted)
+    assert all(len(report.metrics) <= MOST_ROWS_PER_FLUSH for report in sink.accepted)
     assert (sink.accepted[-1].measured_bytes, sink.accepted[-1].checkpoint_step) == (7, 150)
     assert (sink.accepted[-1].step_seconds, sink.accepted[-1].timed_steps) == (0.2, 147)
 
