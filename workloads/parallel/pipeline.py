@@ -79,7 +79,7 @@ def run_passes(
     def loss(output: Tensor, batch: Batch) -> Tensor:
         with precision():
             value = workload.loss(_giving(output), batch)
-        return value if factor == 1 else value.float() * factor
+        return value.clone() if factor == 1 else value.float() * factor  # see ``train_step``
 
     schedule: Any
     if held[0].schedule in _SCHEDULES:

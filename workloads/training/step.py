@@ -34,8 +34,11 @@ def train_step(
     In a pipeline the loss is 0 on every stage except the last.
 
     ``micro_batches`` should make each batch on demand, so that only one is alive at a time; every phase of the step
-    asks for them again. The gradients are those of
-    the mean over micro-batches and over ranks (which FSDP2 averages), however the batch is divided.
+    asks for them again. The gradients are those of the mean over micro-batches and over ranks (which FSDP2 averages),
+    however the batch is divided.
+
+    Each loss is copied, as torch's ``mse_loss``, ``smooth_l1_loss``, ``soft_margin_loss`` and ``binary_cross_entropy``
+    return a number that keeps the memory of all terms alive on a CPU (torch 2.13).
     """
     updates = updates_of(model)
     if updates.phased is None:
@@ -71,7 +74,7 @@ def _updated(
         for batch in micro_batches:
             with state.micro_batch(batch, num):
                 with autocast(workload, model):
-                    loss = expect_loss(loss_of(model, batch), loss_of)
+                    loss = expect_loss(loss_of(model, batch), loss_of).clone()
                 scaled(loss, factor).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
             del batch, loss  # otherwise they are still alive while the next batch is made

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
+
+from workloads.function import FunctionWorkload
+from workloads.training.step import train_step
+
+
+@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "soft_margin_loss", "huber_loss"])
+def test_the_terms_of_a_loss_are_gone_when_its_backward_pass_has_begun(name: str) -> None:
+    gone: list[bool] = []
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        output = model(x)
+        value = getattr(functional, name)(output, torch.ones_like(output))
+        memory = StorageWeakRef(value.untyped_storage())
+        output.register_hook(lambda gradient: gone.append(memory.expired()))
+        return value  # type: ignore[no-any-return]
+
+    def made() -> tuple[Any, ...]:
+        return nn.Linear(4, 1000), lambda num: torch.ones(num, 4), loss
+
+    workload = FunctionWorkload(made, {})
+    model = workload.build_model()
+    batches = (workload.train_batch(torch.arange(2)) for _ in range(2))
+    train_step(workload, model, workload.optimizer(model), batches, 2)
+    assert gone == [True, True]
