@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from estimators.learning import Ending, evaluation_need
 from scamp_service.control.decide.effects import Effect, MoveTrial, Size
@@ -20,9 +21,8 @@ from scamp_service.study.one_shot import Part
 def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     """Act on finished sizings, and start one for every other waiting trial.
 
-    A trial with a plan becomes QUEUED, one that fits nowhere, or breaks a bound
-    of the study on what is predicted, INFEASIBLE, and one whose workload fails FAILED; if the
-    host is to blame, it waits for another try. Trials of stopped studies are cancelled. INFEASIBLE is a verdict on the
+    A trial with a plan becomes QUEUED, one that fits nowhere, or breaks a bound of the study on what is predicted,
+    INFEASIBLE, and one whose workload fails FAILED; if the host is to blame, it waits for another try. Trials of stopped studies are cancelled. INFEASIBLE is a verdict on the
     devices of one cluster: when it offers more, the trial is WAITING again.
     """
     for trial in s.refused:
@@ -40,7 +40,7 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
                 yield MoveTrial(trial, TrialState.FAILED, {"reason": _why_unknown(unknown)}, sized)
             case Sized() as sized:
                 changes: Json = {"family": study.family(trial), "reason": sized.reason}
-                yield MoveTrial(trial, TrialState.QUEUED, changes, sized)
+                yield MoveTrial(trial, TrialState.QUEUED, changes, _within_bounds(study, trial, sized))
             case Unsized(infeasible=True) as unsized:
                 yield _refused(trial, unsized)
             case Unsized(may_pass=True) as unsized:
@@ -56,6 +56,14 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
 def _breaks_bound(study: StudyRules, trial: Trial, sized: Sized) -> str:
     """The bound on what is predicted that the trial breaks; bounds are for candidates, not for a supernet of them."""
     return "" if study.part_of(trial) is Part.SUPERNET else study.predicted.why_not(sized.quantities)
+
+
+def _within_bounds(study: StudyRules, trial: Trial, sized: Sized) -> Sized:
+    """Leaves out the choices of other plans that break a bound of the study, such as that on ranks."""
+    able = (
+        one for one in sized.choices if one.plan == sized.plan or not _breaks_bound(study, trial, sized.taking(one))
+    )
+    return replace(sized, choices=tuple(able))
 
 
 def _why_no_plan_yet(s: Snapshot, trial: Trial) -> str:

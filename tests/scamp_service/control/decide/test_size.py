@@ -96,6 +96,15 @@ def test_a_candidate_that_breaks_a_bound_on_what_is_predicted_is_not_trained() -
     assert again.to is TrialState.QUEUED
 
 
+def test_wider_plans_that_break_a_bound_are_no_choices() -> None:
+    bounded = {1: study(predicted=PredictedBounds(ranks=Bound(max=2)))}
+    own = sized(Plan(4), 5, MIB)
+    choices = [own.own_choice, *(replace(own.own_choice, plan=Plan(4, dp_shard=ranks)) for ranks in (2, 4))]
+    answer = replace(own, choices=tuple(choices))
+    move = only_move(effects(trials=[trial(state=TrialState.WAITING)], sized={1: answer}, studies=bounded))
+    assert move.sized is not None and [one.plan.world_size for one in move.sized.choices] == [1, 2]
+
+
 def test_a_predicted_objective_that_is_not_known_fails_the_trial_with_what_to_do() -> None:
     seconds = Objectives(
         (Objective(metric="predicted.step_seconds", direction="minimize"), Objective(metric="accuracy"))
