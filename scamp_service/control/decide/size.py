@@ -22,8 +22,9 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     """Act on finished sizings, and start one for every other waiting trial.
 
     A trial with a plan becomes QUEUED, one that fits nowhere, or breaks a bound of the study on what is predicted,
-    INFEASIBLE, and one whose workload fails FAILED; if the host is to blame, it waits for another try. Trials of stopped studies are cancelled. INFEASIBLE is a verdict on the
-    devices of one cluster: when it offers more, the trial is WAITING again.
+    INFEASIBLE, and one whose workload fails FAILED; if the host is to blame, it waits for another try. Trials of
+    stopped studies are cancelled. INFEASIBLE is a verdict on the devices of one cluster: when it offers more, the trial
+    is WAITING again.
     """
     for trial in s.refused:
         yield MoveTrial(trial, TrialState.WAITING, {"reason": "will be planned again: the cluster has grown"})
