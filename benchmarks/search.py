@@ -47,7 +47,7 @@ def main() -> None:
         **(hpobench({"tpe": 2}, 15) if quick else hpobench(HPOBENCH_SEEDS)),
         **(nasgraph({"evolution": 2}, 25) if quick else nasgraph(NASGRAPH_SEEDS)),
         **launched(num_seeds=2 if quick else 20),
-        **regrets(num_seeds=2 if quick else 20),
+        **regrets(num_seeds=2 if quick else 40),
         **population(num_seeds=2 if quick else 20),
         **proxy_ranks(num_seeds=1 if quick else 5),
         **one_shot(num_seeds=1 if quick else 4, steps=100 if quick else STEPS),
