@@ -158,7 +158,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )  # fmt: skip
 
     def _objects(self) -> Mapping[int, int]:
-        return {} if self._graph is None else self._held_objects + Counter(self._graph.most)
+        return {} if self._graph is None else dict(self._held_objects + Counter(self._graph.most))
 
     def forward(self, step: Callable[[], object]) -> Passes:
         """The log of ``step`` up to its first backward pass, where it is aborted. Raises ValueError without one."""

@@ -204,7 +204,6 @@ def test_a_rank_that_answers_while_the_snapshot_is_read_is_not_taken_for_gone() 
     assert snapshot.closed >= {device for attempt in held for device in attempt.devices}
 
 
-@pytest.mark.usefixtures("plain_studies")
 class Urgent(Simulation):
     """A second study, of another project, has a higher priority than the one that runs."""
 
@@ -224,6 +223,7 @@ def test_trials_that_are_preempted_under_faults_lose_nothing() -> None:
     assert preempted and all(one.outcome is Outcome.STOPPED and one.checkpoint_step >= 0 for one in preempted)
 
 
+@pytest.mark.usefixtures("plain_studies")
 def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> None:
     store = empty_store()
     Simulation(store, 3, no_faults()).run()
