@@ -117,7 +117,7 @@ class Ledger:
 
     def fewest_nodes(self, num_ranks: int, mib: int) -> int:
         """The fewest nodes of the empty cluster that have such devices; 0 if all have too few."""
-        demand = num_ranks, mib
+        demand = num_ranks, self.num_offering(mib)  # few values, unlike MiB
         if demand not in self._fewest_nodes:
             sizes = Counter(device.node for device in self.devices if device.capacity_mib >= mib).values()
             wholes = accumulate(sorted(sizes, reverse=True))
