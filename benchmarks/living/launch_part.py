@@ -25,6 +25,7 @@ each, in a service that has started; the first trials on each device do not coun
 controller until all ranks begin to train, the median. *Turnaround*: from the last metric of a trial until the next
 one trains on the same device, with its checkpoint, its outcome, the decision and the launch. Ray Tune trains the
 same step in function trainables with one CPU each, on as many slots as there are devices."""
+BATCH = 8  # of the workload
 WARM_UP = 2
 """Trials on each device that do not count."""
 
@@ -73,9 +74,8 @@ def measure(case: Case, seconds: float) -> Result:
     if case.system == "Ray Tune":
         found = json.loads(in_process("with_tune", [_training(n) for n in range(case.num_trials)], seconds))
         return Result(case.system, case.num_ranks, case.num_trials, case.num_trials / found["seconds"])
-    policy = "pack" if case.num_ranks == 1 else f"static-{case.num_ranks}"
-    with serving(policy=policy, virtual_devices=NUM_DEVICES, max_gangs_per_device=1) as served:
-        ran = served.run(_spec(case.num_trials), seconds)
+    with serving(virtual_devices=NUM_DEVICES, max_gangs_per_device=1) as served:
+        ran = served.run(_spec(case.num_trials, case.num_ranks), seconds)
     ran.values()  # all have completed
     return _timed(case, ran)
 
@@ -97,8 +97,10 @@ def _timed(case: Case, ran: Ran) -> Result:
     )
 
 
-def _spec(num_trials: int) -> Mapping[str, Any]:
+def _spec(num_trials: int, num_ranks: int) -> Mapping[str, Any]:
+    gang = {"plan": {"dp_replicate": num_ranks, "micro_batch": BATCH // num_ranks}} if num_ranks > 1 else {}
     return {
+        **gang,
         "name": "trials of one step",
         "workload": WORKLOAD,
         "objective": {"metric": "loss", "direction": "minimize"},
@@ -110,7 +112,7 @@ def _spec(num_trials: int) -> Mapping[str, Any]:
 
 
 def _training(number: int) -> Training:
-    return Training({"lr": 1e-3}, {"micro_batch": 8}, number, 1, 1, WORKLOAD)
+    return Training({"lr": 1e-3}, {"micro_batch": BATCH}, number, 1, 1, WORKLOAD)
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:

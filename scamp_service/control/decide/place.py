@@ -65,9 +65,9 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     trials = {trial.id: trial for trial in queued}
     fair = [trials[trial_id] for trial_id in admission.order]
     queue = [_queued_of(s, trial, learned) for trial in fair]
-    by_gang = {queued.id: trial for queued, trial in zip(queue, fair, strict=True)}
-    offered = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
-    ledger = ledger_of(offered, s.attempts, s.max_gangs_per_device)
+    by_gang = {gang.id: trial for gang, trial in zip(queue, fair, strict=True)}
+    usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
+    ledger = ledger_of(usable, s.attempts, s.max_gangs_per_device)
     policy = by_study({study.id: study.policy for study in s.studies.values() if study.policy}, s.policy)
     decision = policy(queue, ledger, seconds_left(s))
     for placement in decision.placements:
