@@ -26,7 +26,7 @@ from workloads.training.runtime import train
 
 
 class Reported(Reports):
-    """What rank 0 reports, on its way to Tune."""
+    """Passes on to Tune what rank 0 reports."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Report to Tune."""

@@ -105,7 +105,7 @@ class FreeIndex:
         return [device for on_node in by_number for device in on_node][:num_ranks]
 
     def _among_many(self, num_ranks: int, mib: int, able: npt.NDArray[np.int64]) -> list[int]:
-        """The same for many devices that have room: of nodes with equally many, the first ones are taken."""
+        """Finds nodes where many devices have room: of those with equally many, the first ones are taken."""
         numbers = np.bincount(self._nodes[able])
         found: list[int] = []
         while len(found) < num_ranks:
