@@ -1,4 +1,4 @@
-"""The same study in ScaMP under a static and under the default policy, and with Ray Tune; and simulated."""
+"""Runs one study in ScaMP under a static and under the default policy, and with Ray Tune; and simulated."""
 
 from __future__ import annotations
 
