@@ -10,7 +10,7 @@ from typing import Any
 WORKLOAD = "characters.py:Characters"
 DEPTHS, WIDTHS, BATCHES = (2, 3, 4, 6), (64, 128, 192, 256, 320, 384), (16, 32)
 NUM_DEVICES, DEVICE_MIB = 4, 96
-"""Virtual devices, of which the largest candidates (6 blocks of width 384) need all four."""
+"""Virtual devices. The largest candidates (6 blocks of width 384) need all four."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Runs one policy on one workload in Sia's own simulator, a checkout of which the user names. Nothing of it is copied.
+"""Runs one policy on one workload in Sia's own simulator, in a checkout that the user names. Nothing is copied.
 
 ``PYTHONPATH=. PYTHON -m benchmarks.packing.sia_driver CHECKOUT POLICY WORKLOAD.csv`` prints one line of JSON.
 ``PYTHON`` is one that has what the simulator needs (``sia_part``). Our policy sees what theirs see: goodputs that are

@@ -18,7 +18,7 @@ NUM_JOBS = 400
 LOADS = (0.5, 1.0, 2.0)
 MOST_GPUS, MOST_SECONDS = 8, 24 * 3600.0
 RESTART_SECONDS = 30.0
-"""As the simulators of Pollux and Sia have it where nothing was measured."""
+"""The simulators of Pollux and Sia use this value where nothing was measured."""
 ROUND_SECONDS = 60.0
 
 TITLE = "Elastic jobs on a trace like Philly's"

@@ -1,4 +1,4 @@
-"""Language models of which ranks may divide the sequences: heads that two and four ranks divide, or an odd number."""
+"""Language models whose sequences ranks may divide: four heads, or an odd number of them."""
 
 import torch
 from torch import nn

@@ -17,7 +17,7 @@ HEAD_WIDTH = 32
 
 
 def text(length: int, seed: int) -> Tensor:
-    """Characters of which each mostly follows from the two before it."""
+    """Draws characters; most of them follow from the two before them."""
     drawn = torch.Generator().manual_seed(seed)
     follows = torch.randint(VOCABULARY, (VOCABULARY, VOCABULARY, LIKELY), generator=drawn).tolist()
     choices = torch.randint(LIKELY, (length,), generator=drawn).tolist()

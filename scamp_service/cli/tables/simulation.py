@@ -17,13 +17,17 @@ MOST_REASONS = 3
 
 def as_table(found: Sequence[tuple[str, Simulated]]) -> Table:
     """The figures of each simulation under its title."""
-    table = Table(box=None, pad_edge=False, show_header=any(title for title, _ in found))
+    return _side_by_side([(title, dict(_rows(simulated))) for title, simulated in found])
+
+
+def _side_by_side(columns: Sequence[tuple[str, Mapping[str, str]]]) -> Table:
+    """A column of figures under each title, and a row for each name that any of them has."""
+    table = Table(box=None, pad_edge=False, show_header=any(title for title, _ in columns))
     table.add_column("")
-    for title, _ in found:
+    for title, _ in columns:
         table.add_column(plain(title), justify="right")
-    columns = [dict(_rows(one)) for _, one in found]
-    for name in dict.fromkeys(name for column in columns for name in column):
-        table.add_row(name, *(column.get(name, "") for column in columns))
+    for name in dict.fromkeys(name for _, figures in columns for name in figures):
+        table.add_row(name, *(figures.get(name, "") for _, figures in columns))
     return table
 
 
@@ -42,14 +46,7 @@ def _rows(found: Simulated) -> Iterator[tuple[str, str]]:
 
 def schedules_table(found: Sequence[tuple[str, Schedule]]) -> Table:
     """The figures of each replayed trace under its title."""
-    table = Table(box=None, pad_edge=False, show_header=any(title for title, _ in found))
-    table.add_column("")
-    for title, _ in found:
-        table.add_column(plain(title), justify="right")
-    columns = [dict(_schedule_rows(one)) for _, one in found]
-    for name in dict.fromkeys(name for column in columns for name in column):
-        table.add_row(name, *(column.get(name, "") for column in columns))
-    return table
+    return _side_by_side([(title, dict(_schedule_rows(schedule))) for title, schedule in found])
 
 
 def _schedule_rows(found: Schedule) -> Iterator[tuple[str, str]]:
