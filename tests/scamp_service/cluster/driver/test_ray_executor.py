@@ -548,7 +548,8 @@ told = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: told.set())
 connect(sys.argv[1], Path(sys.argv[2]), "a-driver")
 print("connected", flush=True)
-told.wait()
+while not told.wait(0.1):  # without a limit, a signal that comes before the wait begins would not end it
+    pass
 time.sleep(4.0)
 print("ended in order", flush=True)
 """
