@@ -101,11 +101,11 @@ def pareto(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
 
     Without seconds, only the first one of those with the fewest ranks is.
     """
-    found: list[Shape] = []
-    for shape in sorted(shapes, key=lambda one: (one.num_ranks, inf if one.seconds is None else one.seconds)):
-        if not found or (shape.seconds is not None and shape.seconds < (found[-1].seconds or 0.0)):
-            found.append(shape)
-    return tuple(found)
+    front: list[Shape] = []
+    for shape in sorted(shapes, key=lambda each: (each.num_ranks, inf if each.seconds is None else each.seconds)):
+        if not front or (shape.seconds is not None and shape.seconds < (front[-1].seconds or 0.0)):
+            front.append(shape)
+    return tuple(front)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class Option:
     plan: Plan
     prediction: Prediction
     offered_mib: int
-    known: Evidence = Evidence.TRACED
+    evidence: Evidence = Evidence.TRACED
     seconds: float | None = None
     communication_share: float | None = None
     relative_device_seconds: float | None = None
@@ -76,12 +76,12 @@ class Option:
     @property
     def is_traced(self) -> bool:
         """Whether its memory comes from a trace."""
-        return self.known in (Evidence.TRACED, Evidence.AT_LEAST)
+        return self.evidence in (Evidence.TRACED, Evidence.AT_LEAST)
 
     @property
     def is_bound(self) -> bool:
         """Whether the reservation is a lower bound: what was learned from other runs is only an expectation."""
-        return self.known in (Evidence.AT_LEAST, Evidence.STATES) and not self.prediction.extra_bytes
+        return self.evidence in (Evidence.AT_LEAST, Evidence.STATES) and not self.prediction.extra_bytes
 
     @property
     def about(self) -> str:
@@ -101,7 +101,7 @@ class Option:
             return f"{self.plan.ways}, refined"
         if self.fits:
             return str(self.plan)
-        if self.known is Evidence.STATES:
+        if self.evidence is Evidence.STATES:
             return f"{self.plan.ways}, states alone"
         one_by_one = self.plan if self.plan.pp > 1 else replace(self.plan, num_micro_batches=1)
         return str(one_by_one)

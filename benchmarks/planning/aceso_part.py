@@ -16,7 +16,7 @@ from benchmarks.planning.aceso_profile import FOLDER, Assumptions, Machine, Prof
 from benchmarks.planning.aceso_score import Score, config_of, score_of
 from benchmarks.running.results import Finding
 from estimators.model import MIB
-from placement.exact.search import Found, find
+from placement.exact.search import StagedPlan, find
 from placement.exact.ways import Way
 
 OPTIONS = {"aceso": "checkout of github.com/microsoft/SuperScaler, branch Aceso: its profile and its cost model"}
@@ -136,7 +136,9 @@ def measure(case: Case, seconds: float) -> Result:
 _ASSUMED = [Assumptions(is_far, is_safe) for is_far in (False, True) for is_safe in (False, True)]
 
 
-def _scored(case: Case, profile: Profile, ways: Mapping[Assumptions, Sequence[Way]]) -> Iterator[tuple[Found, Score]]:
+def _scored(
+    case: Case, profile: Profile, ways: Mapping[Assumptions, Sequence[Way]]
+) -> Iterator[tuple[StagedPlan, Score]]:
     """Yield plans that fit by Aceso's model, with their scores.
 
     On one node one plan is enough: costs are exact, except that a cut within attention may be charged to the wrong
@@ -154,7 +156,7 @@ def _scored(case: Case, profile: Profile, ways: Mapping[Assumptions, Sequence[Wa
                 break
 
 
-def _score(case: Case, profile: Profile, found: Found) -> Score:
+def _score(case: Case, profile: Profile, found: StagedPlan) -> Score:
     model = {"model_name": "gpt", "model_size": case.size, "num_layers": case.num_layers}
     return score_of(case.checkout, case.profile, config_of(found, profile.units, model, case.batch), case.machine)
 

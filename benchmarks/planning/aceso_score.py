@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.planning.aceso_profile import FOLDER, MICRO_BATCHES, Machine, Unit
 from estimators.model import MIB
-from placement.exact.search import Found
+from placement.exact.search import StagedPlan
 
 _MODEL = "search/aceso_cost_model.py"
 
@@ -53,7 +53,7 @@ def score_of(checkout: Path, profile: str, config: Mapping[str, Any], machine: M
     return Score(seconds, tuple(round(float(row["memory(total)"]) * MIB) for row in rows))
 
 
-def config_of(found: Found, units: Sequence[Unit], model: Mapping[str, Any], batch: int) -> dict[str, Any]:
+def config_of(found: StagedPlan, units: Sequence[Unit], model: Mapping[str, Any], batch: int) -> dict[str, Any]:
     """The plan as a configuration of Aceso: its lists have a list for each stage, with a number for each operator.
 
     ``model`` has the fields that name the model.

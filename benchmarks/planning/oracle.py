@@ -18,7 +18,7 @@ from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from estimators.axes import Spread
-from placement.exact.search import Found
+from placement.exact.search import StagedPlan
 from placement.exact.ways import Costs, Devices, Order, Way
 
 
@@ -140,7 +140,7 @@ def stage_of(costs: Costs, start: int, end: int, held: int, recomputed: set[int]
     return float(num_bytes), float(seconds)
 
 
-def price(question: Question, found: Found) -> tuple[float, list[float]]:
+def price(question: Question, found: StagedPlan) -> tuple[float, list[float]]:
     """Seconds of a plan, and bytes of a rank of each stage. Raises ``AssertionError`` for a plan that is none."""
     stages, num = len(found.cut), found.num_micro_batches
     spread = replace(found.spread, pp=1, schedule="1f1b")

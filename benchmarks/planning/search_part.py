@@ -18,7 +18,7 @@ from benchmarks.planning.oracle import Question, by_programming, by_trying, draw
 from benchmarks.running.results import Finding
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
-from placement.exact.search import Found, search
+from placement.exact.search import StagedPlan, search
 from placement.exact.shares import Member, Shares, best_shares
 from placement.exact.ways import Devices
 
@@ -154,13 +154,13 @@ def _compared(case: Random) -> Result:
         question = draw(seed, num_kinds=1 if case.is_programmed else 1 + seed % 2)
         found = search(question.ways, question.devices, batch=question.batch, order=question.order)
         best = by_programming(question) if case.is_programmed else by_trying(question)
-        if not _agrees(question, found if isinstance(found, Found) else None, best):
+        if not _agrees(question, found if isinstance(found, StagedPlan) else None, best):
             wrong.append(seed)
     text = f"other answers for seeds {wrong}" if wrong else f"{case.num} equal answers"
     return Result(perf_counter() - begun, text, case.num, len(wrong))
 
 
-def _agrees(question: Question, found: Found | None, best: float) -> bool:
+def _agrees(question: Question, found: StagedPlan | None, best: float) -> bool:
     if found is None:
         return best == inf
     seconds, sizes = price(question, found)
@@ -180,7 +180,7 @@ def _searched(case: Large) -> Result:
         answer = search(ways, devices, batch=case.batch)
         times.append(perf_counter() - begun)
     median = sorted(times)[1]
-    if not isinstance(answer, Found):
+    if not isinstance(answer, StagedPlan):
         return Result(median, answer.reason, figure=case.figure, value=median)
     found = (
         f"{answer.spread.short}, micro-batch {answer.num_micro_batches} × {answer.micro_batch}: {answer.seconds:.2f} s"

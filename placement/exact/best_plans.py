@@ -17,7 +17,7 @@ from estimators.memory import Margin
 from estimators.model import Plan, Prediction
 from estimators.pipelining.schedules import SCHEDULES
 from placement.exact.candidate_ways import CandidateWays, StageUnits, slowest_links
-from placement.exact.search import Found, find
+from placement.exact.search import StagedPlan, find
 from placement.exact.ways import Devices, Way
 from placement.model import Cluster
 from placement.option import Evidence, Option
@@ -47,8 +47,8 @@ class ExactSearch:
 
     def best(self) -> list[Option]:
         """The fastest plan that fits on each number of devices: powers of two, and the rest on different devices."""
-        found = (self._best_on(most) for most in self._sizes())
-        return [one for one in found if one is not None]
+        options = (self._best_on(most) for most in self._sizes())
+        return [option for option in options if option is not None]
 
     def smaller(self, option: Option, factor: float) -> Option | None:
         """The fastest plan on as many devices as one that ``best`` found, with ``factor`` times their memory.
@@ -61,7 +61,7 @@ class ExactSearch:
         """The plan that comes closest to fitting, if none fits; None if no way divides the batch."""
         too_little = 1.0
         for factor in _MORE_MEMORY:
-            if (found := self._least(factor)) is not None:
+            if (least := self._least(factor)) is not None:
                 break
             too_little = factor
         else:
@@ -69,15 +69,15 @@ class ExactSearch:
         for _ in range(_NUM_HALVINGS):
             middle = (too_little + factor) / 2
             if (less := self._least(middle)) is not None:
-                found, factor = less, middle
+                least, factor = less, middle
             else:
                 too_little = middle
-        return found
+        return least
 
     def _least(self, factor: float) -> Option | None:
         """The plan that needs least memory, of the fastest ones with ``factor`` times the memory."""
-        found = [one for most in self._sizes() if (one := self._best_on(most, factor)) is not None]
-        return min(found, key=lambda one: one.prediction.reserved_mib / one.offered_mib, default=None)
+        options = [option for most in self._sizes() if (option := self._best_on(most, factor)) is not None]
+        return min(options, key=lambda each: each.prediction.reserved_mib / each.offered_mib, default=None)
 
     def _sizes(self) -> list[int]:
         """Numbers of devices, each twice the one before; the last one is that of all devices if kinds differ."""
@@ -98,15 +98,15 @@ class ExactSearch:
         )
         made = [self._made(alone, ways, most)] if alone else []
         enough_seconds = piped.seconds * _SIMULATION_GAIN if piped else 0.0
-        if piped and not any(one.seconds is not None and one.seconds < enough_seconds for one in made):
+        if piped and not any(option.seconds is not None and option.seconds < enough_seconds for option in made):
             made.append(self._made(piped, ways, most))
-        return min(made, key=lambda one: one.comparable_seconds, default=None)
+        return min(made, key=lambda option: option.comparable_seconds, default=None)
 
-    def _made(self, found: Found, ways: Sequence[Way], most: int) -> Option:
-        key = replace(found.spread, pp=1, schedule="1f1b"), found.micro_batch, len(found.cut)
+    def _made(self, plan: StagedPlan, ways: Sequence[Way], most: int) -> Option:
+        key = replace(plan.spread, pp=1, schedule="1f1b"), plan.micro_batch, len(plan.cut)
         way = next(way for way in ways if (way.spread, way.micro_batch, way.num_stages) == key)
         offered_mib = {offer.name: offer.offered_mib(most) for offer in self._offers}
-        return _Made(found, way, self._ways, self._kinds, offered_mib, self._question).option()
+        return _Made(plan, way, self._ways, self._kinds, offered_mib, self._question).option()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class _Offer:
 class _Made:
     """A plan that was found, and everything that its cost follows from."""
 
-    found: Found
+    staged_plan: StagedPlan
     way: Way
     ways: CandidateWays
     kinds: Sequence[DeviceKind]
@@ -145,12 +145,12 @@ class _Made:
 
     def option(self) -> Option:
         """The option with its cost; a pipeline is simulated."""
-        found = self.found
+        staged_plan = self.staged_plan
         units = [*self._units()]
-        stages = tuple(self._stage(place, one) for place, one in enumerate(units))
+        stages = tuple(self._stage(place, unit) for place, unit in enumerate(units))
         fullest = fullest_of(stages)
-        margin_bytes = self.question.margin.bytes_for(fullest.peak_bytes, found.num_ranks)
-        plan = Plan(found.micro_batch, found.num_micro_batches, **self._spread(stages).values)
+        margin_bytes = self.question.margin.bytes_for(fullest.peak_bytes, staged_plan.num_ranks)
+        plan = Plan(staged_plan.micro_batch, staged_plan.num_micro_batches, **self._spread(stages).values)
         unpriced = Option(
             plan,
             Prediction(fullest.peak_bytes, margin_bytes=margin_bytes),
@@ -163,14 +163,14 @@ class _Made:
     def _alone(self, option: Option, units: StageUnits) -> Option:
         """The option with the seconds of its only stage."""
         computing = self._computing(option) + self.ways.update_seconds(self.way, units.kind)
-        waiting = max(0.0, 1 - computing / self.found.seconds)
-        seconds = self.found.seconds * self.kinds[0].sharing(self.found.num_ranks)
+        waiting = max(0.0, 1 - computing / self.staged_plan.seconds)
+        seconds = self.staged_plan.seconds * self.kinds[0].sharing(self.staged_plan.num_ranks)
         return replace(option, seconds=seconds, communication_share=waiting, bubble_share=0.0)
 
     def _piped(self, option: Option, units: Sequence[StageUnits]) -> Option:
         """The option with the seconds of its simulated pipeline."""
         stages, simulation = option.refinement.stages, self._simulation(units)
-        passes = self.found.num_micro_batches * sum(one.pass_seconds for one in stages) / len(stages)
+        passes = self.staged_plan.num_micro_batches * sum(stage.pass_seconds for stage in stages) / len(stages)
         beside = max(0.0, passes - self._computing(option)) / simulation.makespan_seconds
         pipeline = Pipeline(simulation.schedule, option.refinement.cut, simulation)
         return replace(
@@ -184,24 +184,24 @@ class _Made:
     def _computing(self, option: Option) -> float:
         """Seconds in which a rank of an average stage computes."""
         stages = option.refinement.stages
-        return self.found.num_micro_batches * sum(one.compute_seconds for one in stages) / len(stages)
+        return self.staged_plan.num_micro_batches * sum(stage.compute_seconds for stage in stages) / len(stages)
 
     def _spread(self, stages: Sequence[PlanStage]) -> Spread:
         """The spread with its cut, and with recompute only if any block is recomputed."""
         cut = tuple(end - begin for begin, end in (stage.blocks for stage in stages))
         recomputed = tuple(block for stage in stages for block in stage.recomputed)
         return replace(
-            self.found.spread,
+            self.staged_plan.spread,
             recompute=bool(recomputed),
-            selective=bool(recomputed) and self.found.spread.selective,
+            selective=bool(recomputed) and self.staged_plan.spread.selective,
             recomputed=recomputed if len(recomputed) < sum(cut) else (),
             cut=() if is_even(cut) else cut,
         )
 
     def _units(self) -> Iterator[StageUnits]:
-        recomputed, names = self.found.recomputed, list(self.offered_mib)
-        bounds = pairwise(accumulate(self.found.cut, initial=0))
-        for (start, end), name in zip(bounds, self.found.devices, strict=True):
+        recomputed, names = self.staged_plan.recomputed, list(self.offered_mib)
+        bounds = pairwise(accumulate(self.staged_plan.cut, initial=0))
+        for (start, end), name in zip(bounds, self.staged_plan.devices, strict=True):
             again = frozenset(unit for unit in recomputed if start <= unit < end)
             yield StageUnits(start, end, names.index(name), again)
 
@@ -210,11 +210,11 @@ class _Made:
         again = sorted(units.recomputed)
         first = 1 if self.ways.num_units > 1 else 0  # the part before the blocks is a unit too
         blocks = max(units.start, first) - first, min(units.end, self.ways.num_units - first) - first
-        held = min(self.found.num_micro_batches, len(self.found.cut) - place)
+        held = min(self.staged_plan.num_micro_batches, len(self.staged_plan.cut) - place)
         saved = held * float((costs.kept_bytes - costs.recomputed_kept_bytes)[again].sum())
         extra = float(costs.recompute_seconds[again].sum())
         return PlanStage(
-            self.found.devices[place],
+            self.staged_plan.devices[place],
             self.way.num_ranks,
             (blocks[0], max(blocks)),
             tuple(unit - first for unit in again),
@@ -223,13 +223,13 @@ class _Made:
             extra,
             self._bytes(place, units),
             round(saved - costs.restored_bytes) if again else 0,
-            self.offered_mib[self.found.devices[place]],
+            self.offered_mib[self.staged_plan.devices[place]],
         )
 
     def _bytes(self, place: int, units: StageUnits) -> dict[str, int]:
         """Peak bytes of a rank by category."""
         costs = self.way.costs[units.kind]
-        peak_bytes, states = self.found.peak_bytes[place], int(costs.state_bytes[units.start : units.end].sum())
+        peak_bytes, states = self.staged_plan.peak_bytes[place], int(costs.state_bytes[units.start : units.end].sum())
         parameters = min(states, int(self.ways.parameter_bytes(self.way, units)))
         transient = int(costs.transient_bytes + (costs.restored_bytes if units.recomputed else 0.0))
         return {
@@ -243,12 +243,12 @@ class _Made:
         """Why ranks cannot train these stages; empty if they can."""
         if len({stage.kind for stage in stages}) > 1:
             return "devices"
-        return "trace" if any(one in self.question.profile.refusals for one in plan.layouts) else ""
+        return "trace" if any(layout in self.question.profile.refusals for layout in plan.layouts) else ""
 
     def _simulation(self, units: Sequence[StageUnits]) -> Simulation:
         costs = self.ways.stage_costs(self.way, units)
-        schedule = SCHEDULES["1f1b"](len(units), self.found.num_micro_batches)
-        return simulate_step(schedule, costs, self._message_seconds([one.kind for one in units]))
+        schedule = SCHEDULES["1f1b"](len(units), self.staged_plan.num_micro_batches)
+        return simulate_step(schedule, costs, self._message_seconds([unit.kind for unit in units]))
 
     def _message_seconds(self, on: Sequence[int]) -> MessageSeconds:
         """Seconds of a message between ranks of two stages, which are on these kinds of devices.

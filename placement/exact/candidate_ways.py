@@ -49,11 +49,11 @@ _Row = tuple[float, ...]  # costs of one unit, in the order of the arrays of ``C
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A spread with its micro-batches. ``whole`` is the same without recompute, ``placed`` with stages, by which ranks
-    are numbered."""
+    """A spread with its micro-batches. ``kept_spread`` is the same without recompute, ``placed`` with stages, by which
+    ranks are numbered."""
 
     spread: Spread
-    whole: Spread
+    kept_spread: Spread
     placed: Spread
     micro_batch: int
     num_micro_batches: int
@@ -99,13 +99,13 @@ class CandidateWays:
     def compute_seconds(self, way: Way, stage: StageUnits) -> float:
         """Seconds in which a stage computes for one micro-batch, without collectives and messages."""
         units = self._on[stage.kind].model.units[stage.start : stage.end]
-        whole = replace(way.spread, recompute=False, selective=False)
+        kept_spread = replace(way.spread, recompute=False, selective=False)
         again = [
             unit.again(way.spread, way.micro_batch)
             for number, unit in enumerate(units, stage.start)
             if number in stage.recomputed
         ]
-        return sum(unit.seconds(whole, way.micro_batch) for unit in units) + sum(again)
+        return sum(unit.seconds(kept_spread, way.micro_batch) for unit in units) + sum(again)
 
     def update_seconds(self, way: Way, kind: int) -> float:
         """Seconds of the optimizer on one rank of a single stage, on devices of the kind with this number."""
@@ -191,13 +191,15 @@ class _OnKind:
 
     def costs(self, shape: _Shape) -> Costs:
         """Costs of each unit on one rank."""
-        whole, units = shape.whole, [unit for unit, _ in self._runs]
-        traffic = [unit.traffic(whole, shape.micro_batch, self._num_rest(unit, shape)) for unit in units]
+        spread, units = shape.kept_spread, [unit for unit, _ in self._runs]
+        traffic = [unit.traffic(spread, shape.micro_batch, self._num_rest(unit, shape)) for unit in units]
         exposed = self._exposed(shape, traffic)
-        rows = [self._row(unit, one, shape, exposed) for unit, one in zip(units, traffic, strict=True)]
+        rows = [
+            self._row(unit, unit_traffic, shape, exposed) for unit, unit_traffic in zip(units, traffic, strict=True)
+        ]
         columns = np.repeat(np.array(rows).T, self._counts, axis=1)
-        finals = sum(self._seconds(one, shape) for one in broadcasts(whole, self.model.counted))
-        transient_bytes = gathered_bytes(whole, self.model.counted) + self.model.transient_bytes(shape.micro_batch)
+        finals = sum(self._seconds(broadcast, shape) for broadcast in broadcasts(spread, self.model.counted))
+        transient_bytes = gathered_bytes(spread, self.model.counted) + self.model.transient_bytes(shape.micro_batch)
         return Costs(
             **dict(zip(_ARRAYS, columns, strict=True)),
             transient_bytes=transient_bytes,
@@ -223,19 +225,19 @@ class _OnKind:
         )
 
     def _row(self, unit: UnitCosts, traffic: Traffic, shape: _Shape, exposed: _Exposed) -> _Row:
-        whole, size = shape.whole, shape.micro_batch
-        forward = unit.forward_seconds(whole, size)
-        backward = unit.seconds(whole, size) - forward + exposed.share(unit)
+        spread, size = shape.kept_spread, shape.micro_batch
+        forward = unit.forward_seconds(spread, size)
+        backward = unit.seconds(spread, size) - forward + exposed.share(unit)
         again = inf
         if unit.is_block:
             again = exposed.again[unit] - exposed.saved(unit) + self._waits(traffic.recompute, shape)
-        share = unit.num_params / self._num_params / whole.optimizer_shards
+        share = unit.num_params / self._num_params / spread.optimizer_shards
         sent = unit.output(size)
         return (
             forward + self._waits(traffic.forward, shape),
             backward + self._waits(traffic.backward, shape),
-            unit.held_bytes(whole, self.model.bytes_per_parameter),
-            unit.kept(whole, size),
+            unit.held_bytes(spread, self.model.bytes_per_parameter),
+            unit.kept(spread, size),
             sent,
             max(0.0, again),
             unit.kept(shape.spread, size),
@@ -251,16 +253,22 @@ class _OnKind:
     def _exposed(self, shape: _Shape, traffic: Sequence[Traffic]) -> _Exposed:
         units, num = [unit for unit, _ in self._runs], shape.num_micro_batches
         again = {unit: unit.again(shape.spread, shape.micro_batch) for unit in units}
-        both = [[one for one in (*each.forward, *each.backward) if self._hides(one)] for each in traffic]
-        hidden = {unit: sum(self._seconds(one, shape) for one in some) for unit, some in zip(units, both, strict=True)}
+        both = [
+            [collectives for collectives in (*each.forward, *each.backward) if self._hides(collectives)]
+            for each in traffic
+        ]
+        hidden = {
+            unit: sum(self._seconds(collectives, shape) for collectives in some)
+            for unit, some in zip(units, both, strict=True)
+        }
         all_again = self._sum(again)
         if self._links is None or not any(hidden.values()):
             return _Exposed(0.0, 0.0, 0.0, hidden, again, 0.0, all_again)
         everything = merged_communication(
-            (one, count * num) for some, count in zip(both, self._counts, strict=True) for one in some
+            (collectives, count * num) for some, count in zip(both, self._counts, strict=True) for collectives in some
         )
-        computing = self._sum({unit: unit.seconds(shape.whole, shape.micro_batch) for unit in units})
-        update = self.model.update_seconds / shape.whole.optimizer_shards
+        computing = self._sum({unit: unit.seconds(shape.kept_spread, shape.micro_batch) for unit in units})
+        update = self.model.update_seconds / shape.kept_spread.optimizer_shards
         waits = [
             gang_time(self._kind, self._links, shape.placed, seconds, everything, num).exposed_seconds / num
             for seconds in (inf, num * (computing + all_again) + update, num * computing + update)
@@ -272,24 +280,26 @@ class _OnKind:
         """Sum over all units of the model."""
         return sum(amounts[unit] * count for unit, count in self._runs)
 
-    def _hides(self, one: Collectives) -> bool:
-        return one.overlaps and self._links is not None and self._links.overlap
+    def _hides(self, collectives: Collectives) -> bool:
+        return collectives.overlaps and self._links is not None and self._links.overlap
 
     def _waits(self, collectives: Sequence[Collectives], shape: _Shape) -> float:
         """Seconds of the collectives that ranks wait for."""
-        return sum(self._seconds(one, shape) for one in collectives if not self._hides(one))
+        return sum(self._seconds(each, shape) for each in collectives if not self._hides(each))
 
-    def _seconds(self, one: Collectives, shape: _Shape) -> float:
+    def _seconds(self, collectives: Collectives, shape: _Shape) -> float:
         """Seconds of these collectives; those that are counted at another unit add only their bytes."""
         if self._links is None:
             return 0.0
-        group = group_of(shape.placed, one.dimension)
-        if not one.num:
+        group = group_of(shape.placed, collectives.dimension)
+        if not collectives.num:
             nothing, bytes_alone = (
-                collective_seconds(one.kind, size, group, self._links) for size in (0, one.num_bytes)
+                collective_seconds(collectives.kind, size, group, self._links) for size in (0, collectives.num_bytes)
             )
             return bytes_alone - nothing
-        return one.num * collective_seconds(one.kind, one.num_bytes / one.num, group, self._links)
+        return collectives.num * collective_seconds(
+            collectives.kind, collectives.num_bytes / collectives.num, group, self._links
+        )
 
     def _message_seconds(self, num_bytes: float, shape: _Shape) -> float:
         """Seconds of a message to the next stage, which may be on devices of another kind."""
@@ -302,10 +312,10 @@ class _OnKind:
 
 def slowest_links(kinds: Sequence[DeviceKind]) -> Links | None:
     """Links between devices of several kinds, which are on several nodes; None for one kind, or if none are known."""
-    known = [kind.links for kind in kinds if kind.links is not None]
-    if len(kinds) < 2 or not known:
+    all_links = [kind.links for kind in kinds if kind.links is not None]
+    if len(kinds) < 2 or not all_links:
         return None
-    return min(known, key=lambda links: links.across.bytes_per_second.value)
+    return min(all_links, key=lambda links: links.across.bytes_per_second.value)
 
 
 def _powers(most: int) -> list[int]:

@@ -38,7 +38,7 @@ class Program:
 
     def __init__(self, staged: StagedWay, devices: Sequence[Devices], tables: Sequence[Table]) -> None:
         self._num_stages, self._tables = staged.num_stages, tables
-        self._most = [min(one.count // staged.way.num_ranks, staged.num_stages) for one in devices]
+        self._most = [min(device.count // staged.way.num_ranks, staged.num_stages) for device in devices]
         self._num_rows, self._num_units = tables[0].seconds.shape[1:]
         self._shape = tuple(num + 1 for num in self._most[:-1])
 
@@ -52,8 +52,15 @@ class Program:
 
     def maxima(self, above: float, highest: float) -> Amounts:
         """All values that the maximum can take above one value and up to another, ascending."""
-        found = [table.added_seconds for table in self._tables]
-        values = np.unique(np.concatenate([one[(one > above * SAME) & (one <= highest)] for one in found]))
+        seconds = [table.added_seconds for table in self._tables]
+        values = np.unique(
+            np.concatenate(
+                [
+                    table_seconds[(table_seconds > above * SAME) & (table_seconds <= highest)]
+                    for table_seconds in seconds
+                ]
+            )
+        )
         return values[np.append(values[1:] > values[:-1] * SAME, True)] if len(values) else values
 
     def _within(self, limit_seconds: float) -> list[Amounts]:
@@ -114,31 +121,31 @@ class Program:
     ) -> tuple[npt.NDArray[np.int64], list[Amounts]]:
         """The best stage of each state: the fewest units of those that are equally good, then the first kind."""
         costs = [
-            [table, np.broadcast_to(one.sent_bytes, table.shape), np.square(table)]
-            for table, one in zip(tables, self._tables, strict=True)
+            [table, np.broadcast_to(of_kind.sent_bytes, table.shape), np.square(table)]
+            for table, of_kind in zip(tables, self._tables, strict=True)
         ]
         is_best = np.ones((), dtype=bool)
-        found = []
+        costs_of_parts = []
         for place, level in enumerate(levels):
-            sums = self._side_by_side([one[place] + self._windows(level) for one in costs])
+            sums = self._side_by_side([cost[place] + self._windows(level) for cost in costs])
             if self._shape:
                 sums[num_stages - np.indices(self._shape).sum(axis=0) > self._most[-1]] = np.inf
             sums = np.where(is_best, sums, np.inf)
             least = sums.min(axis=-2)
             is_best = is_best & (sums <= least[..., None, :] * SAME)
-            found.append(self._buffer())
-            found[-1][..., : self._num_units] = least
-        return is_best.argmax(axis=-2), found
+            costs_of_parts.append(self._buffer())
+            costs_of_parts[-1][..., : self._num_units] = least
+        return is_best.argmax(axis=-2), costs_of_parts
 
     def _side_by_side(self, parts: Sequence[Amounts]) -> Amounts:
         """The parts of all kinds of devices, by the state with the new stage; kinds alternate within the rows."""
-        whole = np.full((*self._shape, self._num_rows, len(parts), self._num_units), np.inf)
+        side_by_side = np.full((*self._shape, self._num_rows, len(parts), self._num_units), np.inf)
         for kind, part in enumerate(parts):
             if kind < len(self._shape):
-                _from(whole, kind, 1)[..., kind, :] = _from(part, kind, 0)
+                _from(side_by_side, kind, 1)[..., kind, :] = _from(part, kind, 0)
             else:
-                whole[..., kind, :] = part
-        return whole.reshape(*self._shape, -1, self._num_units)
+                side_by_side[..., kind, :] = part
+        return side_by_side.reshape(*self._shape, -1, self._num_units)
 
     def _path(self, choices: Sequence[npt.NDArray[np.int64]], ends: Sequence[Amounts]) -> list[tuple[int, int]]:
         is_best = np.ones(self._shape, dtype=bool)

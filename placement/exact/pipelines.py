@@ -56,11 +56,11 @@ def list_pipelines(question: Question) -> list[Option]:
     if not question.profile.in_order or sum(unit.count for unit in units) < 4:  # the ends, and two blocks
         return []
     candidate = _Candidate(units, question.profile, question.batch, question.kind or FLOP_COUNTER, question.margin)
-    found: list[Option] = []
+    options: list[Option] = []
     for num_ranks, offered_mib in degrees(question.cluster):
         if num_ranks > 1 and question.constraints.allow(Spread(pp=num_ranks)):
-            found += _of_degree(candidate, num_ranks, offered_mib)
-    return [_on_shared_cores(option, candidate.kind) for option in sorted(found, key=order)]
+            options += _of_degree(candidate, num_ranks, offered_mib)
+    return [_on_shared_cores(option, candidate.kind) for option in sorted(options, key=order)]
 
 
 def _on_shared_cores(option: Option, kind: DeviceKind) -> Option:
@@ -132,7 +132,7 @@ class _Candidate:
 
     def parts(self, micro_batch: int) -> list[_Part]:
         """One part for each unit, or for each of several equal ones."""
-        found: list[_Part] = []
+        parts: list[_Part] = []
         for unit in self.units:
             part = _Part(
                 self._seconds(unit.forward.at(micro_batch)),
@@ -141,8 +141,8 @@ class _Candidate:
                 max(0, unit.activations.at(micro_batch)),
                 max(0, unit.output.at(micro_batch)),
             )
-            found += [part] * unit.count
-        return found
+            parts += [part] * unit.count
+        return parts
 
     def piece(self, part: _Part) -> Piece:
         state_bytes = int(self._share(part) * self.profile.state_bytes)
@@ -262,7 +262,7 @@ class _Shape:
         first, *blocks, last = self.parts
         ends = [first.divided(self.num_ranks), last.divided(self.num_ranks)]
         joined = [first + blocks[0], *blocks[1:-1], blocks[-1] + last]
-        has_huge_ends = first.num_params + last.num_params >= sum(one.num_params for one in blocks) / self.num_ranks
+        has_huge_ends = first.num_params + last.num_params >= sum(block.num_params for block in blocks) / self.num_ranks
         cuts: dict[CutTarget, list[Cut]] = {}
         for name, num_chunks in _CHUNKS.items():
             if len(blocks) < self.num_ranks * num_chunks or (name == "interlaced" and not has_huge_ends):

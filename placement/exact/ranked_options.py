@@ -34,8 +34,8 @@ def by_time(option: Option) -> tuple[bool, float, int, bool]:
 def added(options: Sequence[Option], more: Sequence[Option]) -> list[Option]:
     """The ``options`` and those of ``more`` with other plans; for the same plan only the pipeline to draw is taken."""
     plans = {option.trained for option in options} - {None}
-    drawn = {one.trained: one.refinement.pipeline for one in more if one.trained in plans}
-    return [*(_drawn(one, drawn) for one in options), *(one for one in more if one.trained not in plans)]
+    drawn = {option.trained: option.refinement.pipeline for option in more if option.trained in plans}
+    return [*(_drawn(option, drawn) for option in options), *(option for option in more if option.trained not in plans)]
 
 
 def _drawn(option: Option, drawn: Mapping[Plan | None, Pipeline | None]) -> Option:
@@ -43,12 +43,12 @@ def _drawn(option: Option, drawn: Mapping[Plan | None, Pipeline | None]) -> Opti
     return replace(option, refinement=replace(option.refinement, pipeline=pipeline))
 
 
-def with_known_memory(option: Option, known: Mapping[Plan, Option]) -> Option:
-    """The option with the memory that is ``known`` of its plan, if any."""
-    if option.trained is None or option.trained not in known:
+def with_traced_memory(option: Option, traced: Mapping[Plan, Option]) -> Option:
+    """The option with the memory that its plan needs by its trace, if it was ``traced``."""
+    if option.trained is None or option.trained not in traced:
         return option
-    same = known[option.trained]
-    return replace(option, prediction=same.prediction, known=same.known)
+    same = traced[option.trained]
+    return replace(option, prediction=same.prediction, evidence=same.evidence)
 
 
 def shortage(options: Sequence[Option], closest: Option | None) -> Shortage | None:
@@ -57,12 +57,12 @@ def shortage(options: Sequence[Option], closest: Option | None) -> Shortage | No
     It is the one that lacks least, among the ``options`` that were traced and the ``closest`` one of the search. None
     of them fits.
     """
-    found = [_traced_shortage(option) for option in options if option.is_traced]
+    shortages = [_traced_shortage(option) for option in options if option.is_traced]
     if closest is not None and not closest.fits:
         prediction = closest.prediction
         num_bytes = {**closest.refinement.fullest.bytes_by_category, "margin": prediction.margin_bytes}
-        found.append(Shortage(in_full(closest), prediction.reserved_mib, closest.offered_mib, num_bytes, False))
-    return min(found, key=lambda one: one.needed_mib / one.offered_mib, default=None)
+        shortages.append(Shortage(in_full(closest), prediction.reserved_mib, closest.offered_mib, num_bytes, False))
+    return min(shortages, key=lambda lacking: lacking.needed_mib / lacking.offered_mib, default=None)
 
 
 def _traced_shortage(option: Option) -> Shortage:

@@ -97,10 +97,10 @@ class Recompute:
         counts = (self._before[:, ends] - self._before[:, None, starts]).reshape(len(self._types), -1)
         flat_need = need_bytes.reshape(-1, ends.size)
         flat = seconds.reshape(-1, ends.size)
-        wanted = np.flatnonzero((flat_need > 0).any(axis=0))
-        unique, which = np.unique(counts[:, wanted], axis=1, return_inverse=True)
+        needing = np.flatnonzero((flat_need > 0).any(axis=0))
+        unique, which = np.unique(counts[:, needing], axis=1, return_inverse=True)
         for place, row in enumerate(unique.T):
-            columns = wanted[which.ravel() == place]
+            columns = needing[which.ravel() == place]
             front = self._front(tuple(row.tolist()))
             at = np.searchsorted(front.saved_bytes, flat_need[:, columns])
             flat[:, columns] = np.append(front.seconds, np.inf)[at]

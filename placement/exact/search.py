@@ -31,7 +31,7 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StagedPlan:
     """A plan and its cost. ``cut`` and the other tuples have a value for each stage, the first stage first.
 
     ``spread`` includes the number of stages. ``devices`` are the names of the kinds that the stages are on,
@@ -63,7 +63,9 @@ class Found:
         return max(self.peak_bytes)
 
 
-def search(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b") -> Found | NoPlan:
+def search(
+    ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b"
+) -> StagedPlan | NoPlan:
     """The fastest plan for ``batch`` samples per optimizer step, or why none fits.
 
     Of plans that are equally fast, the one with the fewest ranks is taken, then the fewest stages, then the way that
@@ -73,11 +75,11 @@ def search(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order
     recomputes = Recomputes()
     if not staged_ways:
         return NoPlan(f"no way divides a batch of {batch} on {_offer(devices)}: use another batch, or more devices")
-    found = _plan(_best(staged_ways, devices, recomputes), devices, recomputes)
-    return found or NoPlan(_refusal(staged_ways, devices, recomputes))
+    plan = _plan(_best(staged_ways, devices, recomputes), devices, recomputes)
+    return plan or NoPlan(_refusal(staged_ways, devices, recomputes))
 
 
-def find(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b") -> Found | None:
+def find(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b") -> StagedPlan | None:
     """Finds the plan of ``search``; None, without a reason, if none fits."""
     recomputes = Recomputes()
     return _plan(_best(list_staged_ways(ways, devices, batch, order), devices, recomputes), devices, recomputes)
@@ -85,17 +87,17 @@ def find(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: 
 
 def front(
     ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b", step_bytes: int = _GIB
-) -> list[Found]:
+) -> list[StagedPlan]:
     """The plans that no other one beats in ranks, peak bytes and seconds at once: by ranks, then the fastest first.
 
     For each number of ranks the fastest plan is found, then the fastest one that needs at least ``step_bytes`` less on
     its largest rank, and so on. With a step of one byte these are all.
     """
-    by_ranks = sorted(list_staged_ways(ways, devices, batch, order), key=lambda one: one.num_ranks)
-    recomputes, found = Recomputes(), list[Found]()
-    for _, staged_ways in groupby(by_ranks, key=lambda one: one.num_ranks):
-        found += _descending(list(staged_ways), devices, recomputes, step_bytes, found)
-    return [one for one in found if not any(_is_better(other, one) for other in found)]
+    by_ranks = sorted(list_staged_ways(ways, devices, batch, order), key=lambda staged: staged.num_ranks)
+    recomputes, plans = Recomputes(), list[StagedPlan]()
+    for _, staged_ways in groupby(by_ranks, key=lambda staged: staged.num_ranks):
+        plans += _descending(list(staged_ways), devices, recomputes, step_bytes, plans)
+    return [plan for plan in plans if not any(_is_better(other, plan) for other in plans)]
 
 
 def _descending(
@@ -103,35 +105,35 @@ def _descending(
     devices: Sequence[Devices],
     recomputes: Recomputes,
     step_bytes: int,
-    known: Sequence[Found],
-) -> list[Found]:
+    faster: Sequence[StagedPlan],
+) -> list[StagedPlan]:
     """Plans with ever less memory, all with as many ranks, except where a known one is at least as good."""
-    found: list[Found] = []
+    plans: list[StagedPlan] = []
     limited = list(devices)
     while (plan := _plan(_best(staged_ways, limited, recomputes), limited, recomputes, devices)) is not None:
-        better = [one.largest_bytes for one in known if _is_as_good(one, plan)]
+        better = [rival.largest_bytes for rival in faster if _is_as_good(rival, plan)]
         if not better:
-            found.append(plan)
+            plans.append(plan)
         capacity_bytes = min([plan.largest_bytes, *better]) - step_bytes  # more memory makes no plan faster
-        limited = [replace(one, capacity_bytes=min(one.capacity_bytes, capacity_bytes)) for one in devices]
-    return found
+        limited = [replace(device, capacity_bytes=min(device.capacity_bytes, capacity_bytes)) for device in devices]
+    return plans
 
 
-def _is_as_good(one: Found, other: Found) -> bool:
+def _is_as_good(plan: StagedPlan, other: StagedPlan) -> bool:
     """Whether it needs no more ranks, memory and time."""
-    has_less = one.num_ranks <= other.num_ranks and one.largest_bytes <= other.largest_bytes
-    return has_less and one.seconds <= other.seconds * SAME
+    has_less = plan.num_ranks <= other.num_ranks and plan.largest_bytes <= other.largest_bytes
+    return has_less and plan.seconds <= other.seconds * SAME
 
 
-def _is_better(one: Found, other: Found) -> bool:
-    return _is_as_good(one, other) and not _is_as_good(other, one)
+def _is_better(plan: StagedPlan, other: StagedPlan) -> bool:
+    return _is_as_good(plan, other) and not _is_as_good(other, plan)
 
 
 def _best(
     staged_ways: Sequence[StagedWay], devices: Sequence[Devices], recomputes: Recomputes
 ) -> tuple[StagedWay, Optimum] | None:
     """The fastest staged way; None if none fits."""
-    remaining = sorted(staged_ways, key=lambda one: one.bound_seconds)
+    remaining = sorted(staged_ways, key=lambda staged: staged.bound_seconds)
     limit_seconds = remaining[0].bound_seconds * _FIRST_LIMIT if remaining else 0.0
     for attempt in range(_NUM_LIMITS + 1):
         limit_seconds = float("inf") if attempt == _NUM_LIMITS else limit_seconds
@@ -175,14 +177,14 @@ def _plan(
     devices: Sequence[Devices],
     recomputes: Recomputes,
     offered: Sequence[Devices] | None = None,
-) -> Found | None:
+) -> StagedPlan | None:
     """The plan within the memory of ``devices``; its reason compares it with that of ``offered``."""
     if best is None:
         return None
     staged, optimum = best
     stages = best_stages(staged, devices, recomputes, optimum)
     way = staged.way
-    return Found(
+    return StagedPlan(
         replace(way.spread, pp=staged.num_stages, schedule=staged.order if staged.num_stages > 1 else "1f1b"),
         staged.order,
         way.micro_batch,
@@ -194,7 +196,7 @@ def _plan(
         tuple(stage.seconds for stage in stages),
         tuple(ceil(stage.peak_bytes) for stage in stages),
         _reason(stages, staged, offered or devices),
-        all(one.is_exact for one in recomputes.values()),
+        all(recompute.is_exact for recompute in recomputes.values()),
     )
 
 
@@ -202,7 +204,7 @@ def _seconds(stages: Sequence[CutStage], staged: StagedWay, *, with_recompute: b
     """Seconds of a step of these stages."""
     passes = [stage.seconds - (0.0 if with_recompute else stage.recompute_seconds) for stage in stages]
     more = staged.num_micro_batches - 1
-    return sum(passes) + max(more * one + stage.once_seconds for one, stage in zip(passes, stages, strict=True))
+    return sum(passes) + max(more * seconds + stage.once_seconds for seconds, stage in zip(passes, stages, strict=True))
 
 
 def _reason(stages: Sequence[CutStage], staged: StagedWay, devices: Sequence[Devices]) -> str:
@@ -222,16 +224,16 @@ def _refusal(staged_ways: Sequence[StagedWay], devices: Sequence[Devices], recom
     """How much memory would be enough, in words."""
     offer = _offer(devices)
     for factor in _MORE_MEMORY:
-        larger = [replace(one, capacity_bytes=int(one.capacity_bytes * factor)) for one in devices]
-        found = _plan(_best(staged_ways, larger, recomputes), larger, recomputes)
-        if found is not None:
-            size = _size(found.largest_bytes)
-            return f"no plan fits on {offer}: {found.spread.ways} with recompute would need {size}; use larger devices"
+        larger = [replace(device, capacity_bytes=int(device.capacity_bytes * factor)) for device in devices]
+        plan = _plan(_best(staged_ways, larger, recomputes), larger, recomputes)
+        if plan is not None:
+            size = _size(plan.largest_bytes)
+            return f"no plan fits on {offer}: {plan.spread.ways} with recompute would need {size}; use larger devices"
     return f"no plan fits on {offer}, nor with {_MORE_MEMORY[-1]:g} times their memory: use more devices"
 
 
 def _offer(devices: Sequence[Devices]) -> str:
-    return " and ".join(f"{one.count} × {one.name} ({_size(one.capacity_bytes)})" for one in devices)
+    return " and ".join(f"{device.count} × {device.name} ({_size(device.capacity_bytes)})" for device in devices)
 
 
 def _size(num_bytes: float) -> str:

@@ -123,7 +123,7 @@ def _with_fewest_bytes(most: list[int], members: Sequence[Member], samples: int)
 
 def _room(members: Sequence[Member], taken: Sequence[int]) -> list[int]:
     """Bytes of each rank beside its samples."""
-    return [one.room_bytes - num * one.bytes_per_sample for one, num in zip(members, taken, strict=True)]
+    return [member.room_bytes - num * member.bytes_per_sample for member, num in zip(members, taken, strict=True)]
 
 
 def _free_bytes(members: Sequence[Member], taken: Sequence[int]) -> int:
@@ -147,12 +147,12 @@ def _shards(members: Sequence[Member], taken: Sequence[int], shard_bytes: int) -
     while rest:
         open_ones = [rank for rank, size in enumerate(sizes) if size < room[rank]]
         speed = sum(1 / members[rank].seconds_per_sample for rank in open_ones)
-        given = 0
+        num_given = 0
         for rank in open_ones:
-            wanted = max(1, int(rest / members[rank].seconds_per_sample / speed))
-            more = min(wanted, room[rank] - sizes[rank], rest - given)
-            sizes[rank], given = sizes[rank] + more, given + more
-        rest -= given
+            num_samples = max(1, int(rest / members[rank].seconds_per_sample / speed))
+            more = min(num_samples, room[rank] - sizes[rank], rest - num_given)
+            sizes[rank], num_given = sizes[rank] + more, num_given + more
+        rest -= num_given
     return tuple(sizes)
 
 

@@ -99,8 +99,8 @@ def _smaller_room(
         return room_seconds, np.inf
     program = Program(staged, devices, low)
     least = program.smallest_sum(room_seconds)
-    known = _optimum(Program(staged, devices, high), room_seconds, staged.least_seconds)
-    limit_seconds = min(limit_seconds, known.seconds)
+    optimum = _optimum(Program(staged, devices, high), room_seconds, staged.least_seconds)
+    limit_seconds = min(limit_seconds, optimum.seconds)
     return min(room_seconds, (limit_seconds - least) * SAME), (limit_seconds - program.smallest_maximum()) * SAME
 
 
@@ -115,7 +115,7 @@ def _optimum(program: Program, room_seconds: float, least_seconds: float) -> Opt
     best = Optimum(program.smallest_sum(least), least)
     highest = min(room_seconds, best.seconds - least_seconds)
     for optimum in _better(program, best, highest):
-        best = min(best, optimum, key=lambda one: one.seconds)
+        best = min(best, optimum, key=lambda candidate: candidate.seconds)
     return best
 
 
@@ -179,7 +179,7 @@ def _tables(
     """
     most = staged.way.num_units - staged.num_stages + 1
     pairs = list(zip(staged.way.costs, devices, strict=True))
-    by_memory = min(most, max(_most_by_memory(costs, one.capacity_bytes) for costs, one in pairs))
+    by_memory = min(most, max(_most_by_memory(costs, table_devices.capacity_bytes) for costs, table_devices in pairs))
     if by_memory * staged.num_stages < staged.way.num_units:
         return [], False
     by_time = min(most, max(_most_by_time(costs, staged.num_micro_batches, room_seconds) for costs, _ in pairs))
@@ -187,10 +187,10 @@ def _tables(
     if num * staged.num_stages < staged.way.num_units:
         return [], True
     tables = []
-    for costs, one in pairs:
+    for costs, kind_devices in pairs:
         rows = _Rows(staged, costs, num)
         sum_room = sum_seconds if len(pairs) == 1 else np.inf  # with more kinds, others may be faster
-        tables.append(rows.table(one.capacity_bytes, recomputes[costs], room_seconds, sum_room, bound))
+        tables.append(rows.table(kind_devices.capacity_bytes, recomputes[costs], room_seconds, sum_room, bound))
     return tables, by_time < by_memory or (room_seconds < np.inf and any(recomputes[c].num_types > 1 for c, _ in pairs))
 
 
@@ -269,16 +269,16 @@ class _Rows:
         reachable = self._reachable()
         short = reachable & (need > 0)
         low, high = (np.where(reachable, 0.0, np.inf) for _ in range(2))
-        starts, ends = (np.broadcast_to(one, need.shape)[short] for one in (self._starts, self._ends))
+        starts, ends = (np.broadcast_to(table, need.shape)[short] for table in (self._starts, self._ends))
         low[short], high[short] = recompute.bounds(starts, ends, need[short])
         if bound != "exact":
             return low if bound == "below" else high
         low[self._added(seconds + low) > room_seconds * SAME] = np.inf
         if sum_seconds < np.inf:
             low[_sums_through(seconds + low) > sum_seconds * SAME] = np.inf
-        wanted = np.isfinite(low) & (low < high)
-        exact = recompute.least_seconds(self._starts, self._ends, np.where(wanted, need, 0.0))
-        return np.where(wanted, exact, low)
+        between = np.isfinite(low) & (low < high)
+        exact = recompute.least_seconds(self._starts, self._ends, np.where(between, need, 0.0))
+        return np.where(between, exact, low)
 
     def _reachable(self) -> npt.NDArray[np.bool_]:
         """Whether every other stage still has a unit; the first and the last stage begin and end the model."""

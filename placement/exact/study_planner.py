@@ -61,11 +61,11 @@ def refined_options(question: Question) -> tuple[Option, ...]:
     """
     kind = question.kind or ASSUMED_CPU
     alone = replace(question, kind=replace(kind, cores=None, links=kind.links or ASSUMED_LINKS))
-    found = {option.plan: option for option in _pipelines(alone) if _may_be_chosen(option, question)}
-    fastest = sorted(found.values(), key=lambda option: option.comparable_seconds)
+    options = {option.plan: option for option in _pipelines(alone) if _may_be_chosen(option, question)}
+    fastest = sorted(options.values(), key=lambda option: option.comparable_seconds)
     numbers = [num for num, _ in degrees(question.cluster)]
-    on_each = ((one for one in fastest if one.plan.world_size == num) for num in numbers)
-    return tuple(one for some in on_each for one in islice(some, MOST_REFINED))
+    on_each = ((option for option in fastest if option.plan.world_size == num) for num in numbers)
+    return tuple(option for some in on_each for option in islice(some, MOST_REFINED))
 
 
 def _may_be_chosen(option: Option, question: Question) -> bool:

@@ -41,7 +41,9 @@ def best_uneven(question: Question, kinds: Mapping[str, DeviceKind]) -> Option |
     if len(used) < 2 or not question.constraints.allow_degrees(len(cluster.devices)):
         return None
     search = _Search(question, used, {name: ModelCosts(question.profile, kind) for name, kind in used.items()})
-    return min(search.options(), key=lambda one: (one.comparable_seconds, one.plan.num_micro_batches), default=None)
+    return min(
+        search.options(), key=lambda option: (option.comparable_seconds, option.plan.num_micro_batches), default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,9 @@ class _Search:
     def options(self) -> Iterator[Option]:
         """Yield the best plan of each spread, kind of recompute and number of micro-batches, if it fits."""
         rounds = [size for size in divisors(self.question.batch) if size >= self.num_ranks][:MOST_ROUNDS]
-        for whole in (Spread(dp_replicate=self.num_ranks), Spread(dp_shard=self.num_ranks)):
-            again = replace(whole, recompute=True)
-            for way, samples in product((whole, replace(again, selective=True), again), rounds):
+        for spread in (Spread(dp_replicate=self.num_ranks), Spread(dp_shard=self.num_ranks)):
+            again = replace(spread, recompute=True)
+            for way, samples in product((spread, replace(again, selective=True), again), rounds):
                 if (option := self._option(way, samples)) is not None:
                     yield option
 
@@ -71,8 +73,8 @@ class _Search:
         """The option for so many samples in each micro-batch over all ranks."""
         share = max(1, samples // self.num_ranks)
         sizes = [(device.kind, device.capacity_mib) for device in self.cluster.devices]
-        known = {size: self._member(way, *size, share) for size in dict.fromkeys(sizes)}
-        members = [known[size] for size in sizes]
+        by_size = {size: self._member(way, *size, share) for size in dict.fromkeys(sizes)}
+        members = [by_size[size] for size in sizes]
         model = next(iter(self.models.values()))
         states = sum(unit.held_bytes(way, model.bytes_per_parameter) for unit in model.units)
         shard_bytes = ceil(states * self.num_ranks) if way.dp_shard > 1 else 0
@@ -126,8 +128,10 @@ class _Search:
 
     def _collectives(self, way: Spread, num: int) -> list[Collectives]:
         units = next(iter(self.models.values())).units
-        found = [unit.traffic(way, 0, int(unit is units[0])) for unit in units]  # no sizes depend on samples
-        return merged_communication(one for traffic in found for one in traffic.of_step(num, way.recompute))
+        unit_traffic = [unit.traffic(way, 0, int(unit is units[0])) for unit in units]  # no sizes depend on samples
+        return merged_communication(
+            collectives for traffic in unit_traffic for collectives in traffic.of_step(num, way.recompute)
+        )
 
     def _by_kind(self, shares: Shares) -> dict[str, tuple[int, ...]]:
         samples: dict[str, tuple[int, ...]] = {}
@@ -138,11 +142,11 @@ class _Search:
     def _prediction(self, members: Sequence[Member], shares: Shares) -> tuple[Prediction, int]:
         """(memory of the rank that has least left, MiB of its device)."""
         margin = self.question.margin
-        found = []
+        predictions = []
         for device, member, taken, shard in zip(
             self.cluster.devices, members, shares.samples, shares.shard_bytes, strict=True
         ):
             peak_bytes = member.fixed_bytes + taken * member.bytes_per_sample + shard
             prediction = Prediction(peak_bytes, margin_bytes=margin.bytes_for(peak_bytes, self.num_ranks))
-            found.append((prediction, device.capacity_mib))
-        return max(found, key=lambda pair: pair[0].reserved_mib / pair[1])
+            predictions.append((prediction, device.capacity_mib))
+        return max(predictions, key=lambda pair: pair[0].reserved_mib / pair[1])

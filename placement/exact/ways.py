@@ -158,7 +158,7 @@ def list_staged_ways(ways: Sequence[Way], devices: Sequence[Devices], batch: int
 
     All ranks of a stage are on devices of one kind. 1F1B needs a micro-batch for each stage.
     """
-    found: list[StagedWay] = []
+    staged_ways: list[StagedWay] = []
     for place, way in enumerate(ways):
         if len(way.costs) != len(devices):
             raise ValueError(f"a way has costs on {len(way.costs)} kinds of devices, but there are {len(devices)}")
@@ -167,8 +167,8 @@ def list_staged_ways(ways: Sequence[Way], devices: Sequence[Devices], batch: int
         most = min(most, num) if order == "1f1b" else most
         if num and not rest and most >= (way.num_stages or 1):
             numbers = range(1, most + 1) if way.num_stages is None else [way.num_stages]
-            found += _with_stages(way, numbers, num, order, place)
-    return found
+            staged_ways += _with_stages(way, numbers, num, order, place)
+    return staged_ways
 
 
 def _with_stages(

@@ -20,7 +20,7 @@ from placement.packing.ledger import Ledger
 class Allotment:
     """Position of the wanted shape by gang id, and the seconds by which all trials should have ended."""
 
-    wanted: Mapping[str, int]
+    first_choices: Mapping[str, int]
     seconds: float
 
 
@@ -35,8 +35,8 @@ def allot(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, fl
     ]
     busy = sum(gang.num_ranks * seconds_left.get(gang.id, 0.0) for gang in ledger.gangs)
     target = slack * least_target(timed, len(ledger.devices) or 1, busy)
-    wanted = {queued.id: narrowest_by(target, queued.shapes, possible[queued.id]) for queued in queue}
-    return Allotment(wanted, target)
+    first_choices = {queued.id: narrowest_by(target, queued.shapes, possible[queued.id]) for queued in queue}
+    return Allotment(first_choices, target)
 
 
 def no_choice(queue: Sequence[Queued]) -> Allotment:
@@ -57,22 +57,22 @@ def narrowest_by(target: float, shapes: Sequence[Shape], able: Sequence[int]) ->
     if not able:
         return 0
     able = _efficient(shapes, able)
-    seconds = {n: inf if (known := shapes[n].seconds) is None else known for n in able}
+    seconds = {n: inf if (shape_seconds := shapes[n].seconds) is None else shape_seconds for n in able}
     return next((n for n in able if seconds[n] <= target), min(able, key=seconds.__getitem__))
 
 
 def _efficient(shapes: Sequence[Shape], able: Sequence[int]) -> Sequence[int]:
     """Positions of the shapes without a wider one, which is faster as well, that takes fewer device-seconds."""
-    found: list[int] = []
+    narrowing: list[int] = []
     least = inf
     for n in reversed(able):
         area = shapes[n].device_seconds
         if area is None:
             return able
         if area <= least:
-            found.append(n)
+            narrowing.append(n)
             least = area
-    return found[::-1]
+    return narrowing[::-1]
 
 
 def least_target(timed: Sequence[Sequence[Shape]], num_devices: float, busy: float = 0.0) -> float:
@@ -81,7 +81,7 @@ def least_target(timed: Sequence[Sequence[Shape]], num_devices: float, busy: flo
     changes: list[tuple[float, float]] = []  # below these seconds a trial takes so many more device-seconds
     for offered in timed:
         shapes = [offered[n] for n in _efficient(offered, range(len(offered)))]
-        ends, areas = [one.seconds or 0.0 for one in shapes], [one.device_seconds or 0.0 for one in shapes]
+        ends, areas = [shape.seconds or 0.0 for shape in shapes], [shape.device_seconds or 0.0 for shape in shapes]
         slowest = max(slowest, min(ends))
         area += areas[0]
         changes += [(end, areas[n + 1] - areas[n]) for n, end in enumerate(ends[:-1])]

@@ -43,19 +43,19 @@ def elastic(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, 
 
     Where fragmentation leaves no room for a shape, the trial gets a narrower one.
     """
-    with Round(ledger, DeviceRule.IDLE) as one:
+    with Round(ledger, DeviceRule.IDLE) as packing_round:
         num_idle = ledger.num_idle()
         able = [queued for queued in queue if possible_shapes(queued, ledger)]
         chosen = divide([_throughputs(queued, ledger) for queued in able[:num_idle]], num_idle)
-        wanted = {queued.id: choice for queued, choice in zip(able, chosen, strict=False)}
+        choices = {queued.id: choice for queued, choice in zip(able, chosen, strict=False)}
         for queued in queue:
-            most = wanted.get(queued.id)
-            if not any(one.start(queued, choice) for choice in range(-1 if most is None else most, -1, -1)):
-                one.wait(queued)
-        for queued in [*one.waiting]:
-            if any(one.start(queued, choice) for choice in range(len(queued.shapes))):
-                one.waiting.remove(queued)
-        return one.decision()
+            most = choices.get(queued.id)
+            if not any(packing_round.start(queued, choice) for choice in range(-1 if most is None else most, -1, -1)):
+                packing_round.wait(queued)
+        for queued in [*packing_round.waiting]:
+            if any(packing_round.start(queued, choice) for choice in range(len(queued.shapes))):
+                packing_round.waiting.remove(queued)
+        return packing_round.decision()
 
 
 def redivide(jobs: Sequence[Share], num_devices: int, restart_seconds: float) -> list[int | None]:
@@ -86,14 +86,16 @@ def _is_worth(job: Share, choice: int | None, restart_seconds: float, *, others_
     """Whether a job may change to this shape, or need not change at all."""
     if job.choice is None or choice is None or choice == job.choice:
         return True
-    now, then = (job.left * (job.queued.shapes[one].seconds or 0.0) for one in (job.choice, choice))
+    now, then = (job.left * (job.queued.shapes[n].seconds or 0.0) for n in (job.choice, choice))
     if then >= now:
         return others_start
     return now - then - restart_seconds >= max(WORTH_SHARE * now, WORTH_RESTARTS * restart_seconds)
 
 
 def _values(shapes: Sequence[Shape], num_devices: int) -> dict[int, tuple[int, float]]:
-    able = [(n, one.num_ranks, one.seconds or 0.0) for n, one in enumerate(shapes) if one.num_ranks <= num_devices]
+    able = [
+        (n, shape.num_ranks, shape.seconds or 0.0) for n, shape in enumerate(shapes) if shape.num_ranks <= num_devices
+    ]
     return {n: (ranks, able[0][2] / seconds if seconds else 1.0) for n, ranks, seconds in able}
 
 
@@ -121,13 +123,13 @@ def divide(options: Sequence[Mapping[int, tuple[int, float]]], num_devices: int)
         best = after
         taken.append(row)
     left = num_devices
-    found: list[int | None] = []
+    choices: list[int | None] = []
     for of_trial, row in zip(reversed(options[:num_first]), reversed(taken), strict=True):
         last = row[left]
         assert last is not None, "the narrowest options of all fit together"
-        found.append(last)
+        choices.append(last)
         left -= of_trial[last][0]
-    return [*reversed(found), *[None] * (len(options) - num_first)]
+    return [*reversed(choices), *[None] * (len(options) - num_first)]
 
 
 def _throughputs(queued: Queued, ledger: Ledger) -> dict[int, tuple[int, float]]:
@@ -135,4 +137,4 @@ def _throughputs(queued: Queued, ledger: Ledger) -> dict[int, tuple[int, float]]
     able = possible_shapes(queued, ledger)
     first = queued.shapes[able[0]].seconds
     values = ((n, queued.shapes[n]) for n in able)
-    return {n: (one.num_ranks, first / one.seconds if first and one.seconds else 1.0) for n, one in values}
+    return {n: (shape.num_ranks, first / shape.seconds if first and shape.seconds else 1.0) for n, shape in values}

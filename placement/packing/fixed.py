@@ -36,11 +36,13 @@ def min_degree(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[st
     return _first_come(queue, Round(ledger, DeviceRule.FULLEST), lambda queued: 0, is_blocking=False)
 
 
-def _first_come(queue: Sequence[Queued], one: Round, choice: Callable[[Queued], int], *, is_blocking: bool) -> Decision:
+def _first_come(
+    queue: Sequence[Queued], packing_round: Round, choice: Callable[[Queued], int], *, is_blocking: bool
+) -> Decision:
     is_blocked = False
-    with one:
+    with packing_round:
         for queued in queue:
-            if is_blocked or not one.start(queued, choice(queued)):
-                one.wait(queued)
+            if is_blocked or not packing_round.start(queued, choice(queued)):
+                packing_round.wait(queued)
                 is_blocked = is_blocking
-        return one.decision()
+        return packing_round.decision()

@@ -55,14 +55,14 @@ class FreeIndex:
 
     def free_mibs(self) -> list[int]:
         """Free MiB of all devices in the index."""
-        found: list[int] = self._of_devices[self._of_devices >= 0].tolist()
-        return found
+        mibs: list[int] = self._of_devices[self._of_devices >= 0].tolist()
+        return mibs
 
     def devices_with(self, mib: int) -> list[int]:
         """All devices with so much free, the fullest first."""
         able = np.flatnonzero(self._of_devices >= mib)
-        found: list[int] = able[np.argsort(self._of_devices[able], kind="stable")].tolist()
-        return found
+        positions: list[int] = able[np.argsort(self._of_devices[able], kind="stable")].tolist()
+        return positions
 
     def num_with(self, mib: int) -> int:
         """Number of devices with so much free."""
@@ -107,12 +107,12 @@ class FreeIndex:
     def _among_many(self, num_ranks: int, mib: int, able: npt.NDArray[np.int64]) -> list[int]:
         """Finds nodes where many devices have room: of those with equally many, the first ones are taken."""
         numbers = np.bincount(self._nodes[able])
-        found: list[int] = []
-        while len(found) < num_ranks:
+        positions: list[int] = []
+        while len(positions) < num_ranks:
             node = int(numbers.argmax())
             numbers[node] = 0
-            found += self._able_on(node, mib)
-        return found[:num_ranks]
+            positions += self._able_on(node, mib)
+        return positions[:num_ranks]
 
 
 def _least(free: npt.NDArray[np.int32], mib: int) -> int | None:

@@ -26,9 +26,9 @@ def speeds_of(kinds: frozenset[str]) -> Mapping[str, float]:
 
     A kind that is not in it counts as fast as the fastest.
     """
-    known = {kind.name: 1 / kind.rates["matmul"].per_flop for kind in KINDS if kind.name in kinds}
-    fastest = max(known.values(), default=1.0)
-    return {name: known.get(name, fastest) / fastest for name in kinds}
+    speeds = {kind.name: 1 / kind.rates["matmul"].per_flop for kind in KINDS if kind.name in kinds}
+    fastest = max(speeds.values(), default=1.0)
+    return {name: speeds.get(name, fastest) / fastest for name in kinds}
 
 
 def speeds_in(ledger: Ledger) -> Mapping[str, float]:
@@ -46,19 +46,21 @@ def part(ledger: Ledger, kinds: Sequence[str], max_gangs_per_device: int) -> Led
     """The devices of these kinds with what is on them, and another limit of gangs on each."""
     devices: Sequence[Device] = [device for device in ledger.devices if device.kind in kinds]
     here = {device.id for device in devices}
-    found = Ledger(Cluster(tuple(devices)), max_gangs_per_device)
+    selected = Ledger(Cluster(tuple(devices)), max_gangs_per_device)
     for gang in ledger.gangs:
         held = [device for device in ledger.devices_of(gang.id) if device in here]
         if held:
-            found.restore(Gang(gang.id, len(held), gang.mib_per_rank), held)
-    return found
+            selected.restore(Gang(gang.id, len(held), gang.mib_per_rank), held)
+    return selected
 
 
 def on_kind(queued: Queued, speed: float) -> Queued:
     """The trial as it would be on devices of this speed."""
     if speed == 1.0:
         return queued
-    slower = (replace(one, seconds=None if one.seconds is None else one.seconds / speed) for one in queued.shapes)
+    slower = (
+        replace(shape, seconds=None if shape.seconds is None else shape.seconds / speed) for shape in queued.shapes
+    )
     return replace(queued, shapes=tuple(slower))
 
 
@@ -67,7 +69,7 @@ def target_of(
 ) -> float:
     """The least time by which all trials fit by their device-seconds, where a slow device counts as a part of one."""
     kind_of = {device.id: device.kind for device in ledger.devices}
-    whole = sum(speeds[device.kind] for device in ledger.devices)
+    total_speed = sum(speeds[device.kind] for device in ledger.devices)
     busy = sum(
         seconds_left.get(gang.id, 0.0) * speeds[kind_of[device]]
         for gang in ledger.gangs
@@ -79,13 +81,15 @@ def target_of(
         for queued in queue
         if all(shape.seconds is not None for shape in queued.shapes)
     ]
-    return least_target([shapes for shapes in timed if shapes], whole, busy)
+    return least_target([shapes for shapes in timed if shapes], total_speed, busy)
 
 
 def allotted(queue: Sequence[Queued], ledger: Ledger, target: float) -> Allotment:
     """The narrowest shapes by which trials end by the target on the devices of this ledger."""
-    wanted = {one.id: narrowest_by(target, one.shapes, possible_shapes(one, ledger)) for one in queue}
-    return Allotment(wanted, target)
+    first_choices = {
+        queued.id: narrowest_by(target, queued.shapes, possible_shapes(queued, ledger)) for queued in queue
+    }
+    return Allotment(first_choices, target)
 
 
 def suits(queued: Queued, ledger: Ledger, target: float) -> bool:
@@ -93,6 +97,6 @@ def suits(queued: Queued, ledger: Ledger, target: float) -> bool:
     able = possible_shapes(queued, ledger)
     if not able or queued.passed_over >= PASSES_BEFORE_RESERVATION:
         return bool(able)
-    return min(inf if (known := queued.shapes[n].seconds) is None else known for n in able) <= target or any(
-        queued.shapes[n].seconds is None for n in able
-    )
+    return min(
+        inf if (shape_seconds := queued.shapes[n].seconds) is None else shape_seconds for n in able
+    ) <= target or any(queued.shapes[n].seconds is None for n in able)

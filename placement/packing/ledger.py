@@ -121,8 +121,8 @@ class Ledger:
         if demand not in self._fewest_nodes:
             sizes = Counter(device.node for device in self.devices if device.capacity_mib >= mib).values()
             wholes = accumulate(sorted(sizes, reverse=True))
-            found = next((n for n, devices in enumerate(wholes, 1) if devices >= num_ranks), 0)
-            self._fewest_nodes[demand] = found
+            num_nodes = next((n for n, devices in enumerate(wholes, 1) if devices >= num_ranks), 0)
+            self._fewest_nodes[demand] = num_nodes
         return self._fewest_nodes[demand]
 
     def num_nodes(self, devices: Iterable[str]) -> int:
@@ -159,9 +159,9 @@ class Ledger:
             if device.capacity_mib >= mib and position not in at_once:
                 later.setdefault(self._ends_needed(device, mib), []).append(position)
         by_ends = [sorted(at_once), *(later[ends] for ends in sorted(later))]
-        found = self._named([position for positions in by_ends for position in positions][:num_ranks])
-        assert found is not None
-        return found
+        devices = self._named([position for positions in by_ends for position in positions][:num_ranks])
+        assert devices is not None
+        return devices
 
     def _ends_needed(self, device: Device, mib: int) -> int:
         """The fewest gangs that must end before ``mib`` are free and a gang may start; the largest end first."""
@@ -183,9 +183,9 @@ class Ledger:
 
     def find_least_shared(self, num_ranks: int, mib: int) -> tuple[str, ...] | None:
         """The devices with the fewest gangs that have room, on one node if possible; None if there are too few."""
-        found = self._idle.find(num_ranks, mib)
-        if found is not None and self._on_one_node(found):
-            return self._named(found)
+        positions = self._idle.find(num_ranks, mib)
+        if positions is not None and self._on_one_node(positions):
+            return self._named(positions)
         able = self._open.devices_with(mib)
         if len(able) < num_ranks:
             return None
@@ -197,9 +197,11 @@ class Ledger:
         nodes: dict[str, list[int]] = {}
         for position in able:
             nodes.setdefault(self.devices[position].node, []).append(position)
-        whole = [some[:num_ranks] for some in nodes.values() if len(some) >= num_ranks]
-        if whole:
-            return min(whole, key=lambda some: (sum(map(self._num_gangs, some)), sum(map(self._open.free, some)), some))
+        large_enough = [some[:num_ranks] for some in nodes.values() if len(some) >= num_ranks]
+        if large_enough:
+            return min(
+                large_enough, key=lambda some: (sum(map(self._num_gangs, some)), sum(map(self._open.free, some)), some)
+            )
         by_size = sorted(nodes.values(), key=lambda some: (-len(some), self._open.free(some[0]), some[0]))
         return [position for some in by_size for position in some][:num_ranks]
 

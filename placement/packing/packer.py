@@ -49,7 +49,9 @@ def pack(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, flo
 
 
 def _pack_all(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
-    allotment = allot(queue, ledger, seconds_left) if any(len(one.shapes) > 1 for one in queue) else no_choice(queue)
+    allotment = (
+        allot(queue, ledger, seconds_left) if any(len(queued.shapes) > 1 for queued in queue) else no_choice(queue)
+    )
     decision = _pack(queue, allotment, Round(ledger, DeviceRule.FULLEST, is_near=True), seconds_left)
     if decision.waits or not decision.placements or ledger.max_gangs_per_device == 1:
         return decision
@@ -63,24 +65,32 @@ def _pack_kinds(
     """Pack each kind by itself, first with one gang on each device. Gangs that no kind alone holds come last."""
     target = target_of(queue, ledger, seconds_left, speeds)
     parts = [(speed, kinds, part(ledger, kinds, ledger.max_gangs_per_device)) for speed, kinds in groups_of(speeds)]
-    alone = {one.id for one in queue if any(possible_shapes(one, devices) for _, _, devices in parts)}
-    others = [one for one in queue if one.id not in alone]
-    if any(one.passed_over >= PASSES_BEFORE_RESERVATION for one in others):
+    alone = {queued.id for queued in queue if any(possible_shapes(queued, devices) for _, _, devices in parts)}
+    others = [queued for queued in queue if queued.id not in alone]
+    if any(other.passed_over >= PASSES_BEFORE_RESERVATION for other in others):
         return _pack_all(queue, ledger, seconds_left)
-    waiting, placements, waits = [one for one in queue if one.id in alone], list[Placement](), dict[str, Wait]()
+    waiting, placements, waits = (
+        [queued for queued in queue if queued.id in alone],
+        list[Placement](),
+        dict[str, Wait](),
+    )
     try:
         for limit in sorted({1, ledger.max_gangs_per_device}):
             able_before: set[str] = set()  # on a faster kind
             for speed, kinds, _ in parts:
                 devices = part(ledger, kinds, limit)
-                there = [on_kind(one, speed) for one in waiting]
-                able = [one for one in there if possible_shapes(one, devices)]
+                there = [on_kind(queued, speed) for queued in waiting]
+                able = [queued for queued in there if possible_shapes(queued, devices)]
                 # Gangs that would start anyway, by sharing a faster device, are as fast on one of half its speed.
                 is_as_fast = ledger.max_gangs_per_device > 1 and speed >= 0.5
-                wanted = [one for one in able if is_as_fast or one.id not in able_before or suits(one, devices, target)]
+                candidates = [
+                    queued
+                    for queued in able
+                    if is_as_fast or queued.id not in able_before or suits(queued, devices, target)
+                ]
                 decision = _pack(
-                    wanted,
-                    allotted(wanted, devices, target),
+                    candidates,
+                    allotted(candidates, devices, target),
                     Round(devices, DeviceRule.FULLEST, is_near=True),
                     seconds_left,
                 )
@@ -88,69 +98,77 @@ def _pack_kinds(
                     ledger.place(placement.gang, placement.devices)
                     placements.append(placement)
                 waits = {**decision.waits, **waits}
-                able_before |= {one.id for one in able}
-                waiting = [one for one in waiting if not ledger.holds(one.id)]
+                able_before |= {queued.id for queued in able}
+                waiting = [queued for queued in waiting if not ledger.holds(queued.id)]
         last = _pack_all(others, ledger, seconds_left) if others else Decision()
     finally:
         for placement in placements:
             ledger.release(placement.gang.id)
-    waits = {one.id: waits[one.id] for one in waiting}
+    waits = {queued.id: waits[queued.id] for queued in waiting}
     return Decision((*placements, *last.placements), {**waits, **last.waits})
 
 
-def _pack(queue: Sequence[Queued], allotment: Allotment, one: Round, seconds_left: Mapping[str, float]) -> Decision:
-    with one:
-        for queued in in_turn(queue, allotment.wanted):
-            wanted = allotment.wanted[queued.id]
-            if one.start(queued, wanted, may_be_far=queued.passed_over >= PASSES_BEFORE_RESERVATION):
+def _pack(
+    queue: Sequence[Queued], allotment: Allotment, packing_round: Round, seconds_left: Mapping[str, float]
+) -> Decision:
+    with packing_round:
+        for queued in in_turn(queue, allotment.first_choices):
+            first_choice = allotment.first_choices[queued.id]
+            if packing_round.start(queued, first_choice, may_be_far=queued.passed_over >= PASSES_BEFORE_RESERVATION):
                 continue
-            start_in, devices = _reservation(queued, wanted, one, seconds_left)
-            if any(one.start(queued, choice) for choice in _instead(queued, wanted, allotment.seconds, start_in)):
+            start_in, devices = _reservation(queued, first_choice, packing_round, seconds_left)
+            if any(
+                packing_round.start(queued, choice)
+                for choice in _instead(queued, first_choice, allotment.seconds, start_in)
+            ):
                 continue
-            if _starts_far(queued, wanted, one, seconds_left):
+            if _starts_far(queued, first_choice, packing_round, seconds_left):
                 continue
-            one.wait(queued)
+            packing_round.wait(queued)
             if devices:
-                one.keep(queued, devices, start_in)
-        return one.decision()
+                packing_round.keep(queued, devices, start_in)
+        return packing_round.decision()
 
 
 def _reservation(
-    queued: Queued, wanted: int, one: Round, seconds_left: Mapping[str, float]
+    queued: Queued, first_choice: int, packing_round: Round, seconds_left: Mapping[str, float]
 ) -> tuple[float, Sequence[str]]:
     """In how many seconds the gang could start, and the devices to keep for it: none if others are kept already."""
-    shape = queued.shapes[wanted]
-    if one.kept_for is not None:
+    shape = queued.shapes[first_choice]
+    if packing_round.kept_for is not None:
         return inf, ()
     if queued.passed_over >= PASSES_BEFORE_RESERVATION:
-        return inf, one.ledger.fewest_ends(shape.num_ranks, shape.mib_per_rank)
+        return inf, packing_round.ledger.fewest_ends(shape.num_ranks, shape.mib_per_rank)
     if shape.num_ranks > 1 and shape.seconds is not None:
-        return soonest(one.ledger, shape.num_ranks, shape.mib_per_rank, seconds_left)
+        return soonest(packing_round.ledger, shape.num_ranks, shape.mib_per_rank, seconds_left)
     return inf, ()
 
 
-def _starts_far(queued: Queued, wanted: int, one: Round, seconds_left: Mapping[str, float]) -> bool:
+def _starts_far(queued: Queued, first_choice: int, packing_round: Round, seconds_left: Mapping[str, float]) -> bool:
     """Start the gang across more nodes than it needs, if it would wait longer for those than it takes."""
-    if not one.is_far(queued):
+    if not packing_round.is_far(queued):
         return False
-    shape = queued.shapes[wanted]
+    shape = queued.shapes[first_choice]
     if shape.seconds is not None:
         ranks = shape.num_ranks
-        if ranks not in one.near_in:
-            one.near_in[ranks] = soonest(one.ledger, ranks, shape.mib_per_rank, seconds_left)[0]
-        if one.near_in[ranks] <= shape.seconds:
+        if ranks not in packing_round.near_in:
+            packing_round.near_in[ranks] = soonest(packing_round.ledger, ranks, shape.mib_per_rank, seconds_left)[0]
+        if packing_round.near_in[ranks] <= shape.seconds:
             return False
-    return any(one.start(queued, choice, may_be_far=True) for choice in (wanted, *_instead(queued, wanted, inf, inf)))
+    return any(
+        packing_round.start(queued, choice, may_be_far=True)
+        for choice in (first_choice, *_instead(queued, first_choice, inf, inf))
+    )
 
 
-def _instead(queued: Queued, wanted: int, target: float, start_in: float) -> Iterator[int]:
+def _instead(queued: Queued, first_choice: int, target: float, start_in: float) -> Iterator[int]:
     """Other shapes that may start now: narrower ones, the widest first, then wider ones.
 
     Where the wanted one could start in ``start_in`` seconds, only those that end by then, or by the target.
     """
-    seconds = queued.shapes[wanted].seconds
+    seconds = queued.shapes[first_choice].seconds
     latest = inf if seconds is None else max(target, start_in + seconds)
-    for choice in (*range(wanted - 1, -1, -1), *range(wanted + 1, len(queued.shapes))):
-        own = queued.shapes[choice].seconds
-        if own is None or own <= latest:
+    for choice in (*range(first_choice - 1, -1, -1), *range(first_choice + 1, len(queued.shapes))):
+        seconds_there = queued.shapes[choice].seconds
+        if seconds_there is None or seconds_there <= latest:
             yield choice

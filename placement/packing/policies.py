@@ -18,8 +18,8 @@ NAMES = (*POLICIES, "static-N")
 
 def policy_named(name: str) -> Policy:
     """The policy of this name; ``static-8`` gives every trial 8 devices. Raises ValueError with the known names."""
-    if found := re.fullmatch(r"static-([1-9]\d*)", name):
-        return static(int(found[1]))
+    if match := re.fullmatch(r"static-([1-9]\d*)", name):
+        return static(int(match[1]))
     if name not in POLICIES:
         raise ValueError(f"unknown policy {name!r}: choose one of {', '.join(NAMES)}, such as static-8")
     return POLICIES[name]

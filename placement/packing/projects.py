@@ -96,7 +96,7 @@ def admit(claims: Sequence[Claim], held: Usage, projects: Mapping[str, Project])
         if most is not None and claim.num_ranks > most:
             why = f"it needs {claim.num_ranks} devices, and may never use more than {most}"
             over_quota[claim.id] = _words(claim, why)
-    for claim in _in_order([one for one in claims if one.id not in over_quota], held, projects):
+    for claim in _in_order([each for each in claims if each.id not in over_quota], held, projects):
         project = projects.get(claim.project, NO_QUOTA)
         if claim.project not in blocked:
             if project.devices is not None and devices[claim.project] + claim.num_ranks > project.devices:
@@ -131,7 +131,7 @@ def _in_order(claims: Sequence[Claim], held: Usage, projects: Mapping[str, Proje
         of_project: dict[str, list[Claim]] = {}
         for claim in equal:
             of_project.setdefault(claim.project, []).append(claim)
-        turns = {project: iter(in_turns(own, held.of_study)) for project, own in of_project.items()}
+        turns = {project: iter(in_turns(claims_there, held.of_study)) for project, claims_there in of_project.items()}
 
         def share(project: str) -> tuple[float, str]:
             return devices[project] / projects.get(project, NO_QUOTA).weight, project

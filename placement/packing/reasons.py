@@ -25,7 +25,9 @@ def why_here(ledger: Ledger, devices: Sequence[str], rule: DeviceRule) -> str:
     chosen = [ledger.device(device_id) for device_id in devices]
     nodes = {device.node for device in chosen}
     shared = sum(len(ledger.gangs_on(device_id)) > 1 for device_id in devices)
-    left = ", ".join(f"{one.id} ({ledger.free_mib(one.id)} of {one.capacity_mib} MiB left)" for one in chosen)
+    left = ", ".join(
+        f"{device.id} ({ledger.free_mib(device.id)} of {device.capacity_mib} MiB left)" for device in chosen
+    )
     where = (
         f"on node {nodes.pop()}" if len(nodes) == 1 else f"across {len(nodes)} nodes, because no single node has room"
     )

@@ -17,8 +17,8 @@ drain; without it, small gangs could delay a large one forever. Eight passes are
 default cluster of four devices."""
 
 
-def in_turn(queue: Sequence[Queued], wanted: Mapping[str, int]) -> Sequence[Queued]:
-    """The queue in the order in which its gangs are tried; ``wanted`` are the positions of their shapes."""
+def in_turn(queue: Sequence[Queued], first_choices: Mapping[str, int]) -> Sequence[Queued]:
+    """The queue in the order in which its gangs are tried; ``first_choices`` are the positions of their shapes."""
     if all(queued.shapes[0].seconds is None for queued in queue):
         return starved_first(queue)
     studies: dict[int, list[Queued]] = {}
@@ -26,10 +26,10 @@ def in_turn(queue: Sequence[Queued], wanted: Mapping[str, int]) -> Sequence[Queu
         studies.setdefault(queued.study, []).append(queued)
 
     def longest_first(queued: Queued) -> tuple[float, int]:
-        shape = queued.shapes[wanted[queued.id]]
+        shape = queued.shapes[first_choices[queued.id]]
         return -(shape.seconds or 0.0), -shape.num_ranks
 
-    turns = {study: iter(sorted(own, key=longest_first)) for study, own in studies.items()}
+    turns = {study: iter(sorted(gangs, key=longest_first)) for study, gangs in studies.items()}
     return starved_first([next(turns[queued.study]) for queued in queue])
 
 
@@ -58,5 +58,5 @@ def passed_over(queue: Iterable[Queued], started: Collection[str]) -> dict[str, 
 
 
 def _goes_first(other: Queued, queued: Queued) -> bool:
-    own, its = queued.shapes[0].seconds, other.shapes[0].seconds
-    return other.study == queued.study and own is not None and its is not None and its > own
+    seconds, its = queued.shapes[0].seconds, other.shapes[0].seconds
+    return other.study == queued.study and seconds is not None and its is not None and its > seconds

@@ -36,22 +36,22 @@ def least_seconds(
     back = [stage.input_seconds + (0.0 if name in IN_PARTS else stage.weight_seconds) for stage in stages]
     ahead = [stage.forward_seconds for stage in stages]
     arrives, returns = (
-        list(accumulate((one + hop for one, hop in zip(seconds, hops, strict=True)), initial=0.0))
+        list(accumulate((stage_seconds + hop for stage_seconds, hop in zip(seconds, hops, strict=True)), initial=0.0))
         for seconds in (ahead, back)
     )
     every = _held(holders, num_ranks)
     updates = [sum(stages[stage].update_seconds for stage in held) for held in every]
     last = (stages[0].weight_seconds if name in IN_PARTS else 0.0) + min(updates[rank] for rank in holders[0])
-    found = [arrives[-1] + returns[-1] + last]
+    bounds = [arrives[-1] + returns[-1] + last]
     for held, update in zip(every, updates, strict=True):
         passes = num * sum(ahead[stage] + back[stage] for stage in held)
         weights = num * sum(stages[stage].weight_seconds for stage in held) if name in IN_PARTS else 0.0
-        found.append(arrives[held[0]] + passes + weights + update)
+        bounds.append(arrives[held[0]] + passes + weights + update)
         if held[0]:
-            found.append(arrives[held[0]] + passes + returns[held[0]] + last)
+            bounds.append(arrives[held[0]] + passes + returns[held[0]] + last)
     if name == "gpipe":
-        found.append(arrives[-1] + returns[-1] + (num - 1) * (max(ahead) + max(back)) + last)
-    return max(*found, *_talking(stages, holders, num_ranks, num, message_seconds))
+        bounds.append(arrives[-1] + returns[-1] + (num - 1) * (max(ahead) + max(back)) + last)
+    return max(*bounds, *_talking(stages, holders, num_ranks, num, message_seconds))
 
 
 def least_bytes(name: str, stages: Sequence[StageCost], num_ranks: int, num_micro_batches: int) -> int:
@@ -97,17 +97,17 @@ def _talking(
     message_seconds: MessageSeconds,
 ) -> list[float]:
     """Seconds of all messages of each rank."""
-    found = [0.0] * num_ranks
+    totals = [0.0] * num_ranks
     for stage, (before, behind) in enumerate(pairwise(holders)):
         num_bytes = stages[stage].output_bytes
-        for one in before:
+        for message in before:
             for other in behind:
-                if one != other:
-                    seconds = message_seconds(one, other, num_bytes // len(before))
-                    seconds += message_seconds(other, one, num_bytes // len(behind))
-                    found[one] += num * seconds
-                    found[other] += num * seconds
-    return found
+                if message != other:
+                    seconds = message_seconds(message, other, num_bytes // len(before))
+                    seconds += message_seconds(other, message, num_bytes // len(behind))
+                    totals[message] += num * seconds
+                    totals[other] += num * seconds
+    return totals
 
 
 def _in_flight(name: str, num_ranks: int, num: int) -> list[dict[int, int]]:
@@ -132,5 +132,5 @@ def _rounds(rank: int, num_ranks: int, num: int) -> dict[int, int]:
     """Rounds of one rank of ``schedules.interleaved``, which fills its two stages in turn."""
     size = num // max(1, num // num_ranks)
     first = min(2 * num, size + 2 * (num_ranks - 1 - rank) + 1)
-    whole, rest = divmod(first, 2 * size)
-    return {rank: whole * size + min(rest, size), rank + num_ranks: whole * size + max(0, rest - size)}
+    num_rounds, rest = divmod(first, 2 * size)
+    return {rank: num_rounds * size + min(rest, size), rank + num_ranks: num_rounds * size + max(0, rest - size)}

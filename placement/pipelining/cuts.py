@@ -89,14 +89,14 @@ def best_cut(pieces: Sequence[Piece], demand: CutTarget, capacity_bytes: int | N
     sent = np.array([0, *(piece.output_bytes for piece in pieces[:-1])], dtype=np.float64)
     sent_bytes = np.broadcast_to(sent[:, None], (len(pieces), len(pieces)))
     squares = np.square(_between([piece.forward_seconds + piece.backward_seconds for piece in pieces]))
-    return _smallest_sum([np.where(one <= slowest * _SAME, sent_bytes, np.inf) for one in tables], squares)
+    return _smallest_sum([np.where(table <= slowest * _SAME, sent_bytes, np.inf) for table in tables], squares)
 
 
 def smallest_cut(pieces: Sequence[Piece], demand: CutTarget) -> Cut:
     """The cut whose largest stage holds fewest bytes. Raises ``ValueError`` for fewer pieces than stages."""
     sizes = _stage_bytes(pieces, demand)
     largest = _smallest_maximum(sizes)
-    return _smallest_sum([np.where(one <= largest * _SAME, 0.0, np.inf) for one in sizes], np.square(sizes[-1]))
+    return _smallest_sum([np.where(size <= largest * _SAME, 0.0, np.inf) for size in sizes], np.square(sizes[-1]))
 
 
 # A table has a row for the first piece of a stage and a column for its last piece; impossible stages are infinite.
@@ -123,7 +123,7 @@ def _stage_seconds(pieces: Sequence[Piece], demand: CutTarget) -> list[_Table]:
     later = (total - both[0])[None, :]
     with np.errstate(invalid="ignore"):  # impossible stages
         for ahead in reversed(range(demand.num_stages)):
-            start, end = (np.maximum(0.0, later - ahead * one) for one in (forward, backward))
+            start, end = (np.maximum(0.0, later - ahead * seconds) for seconds in (forward, backward))
             waits = start + end if num > ahead + 1 or not ahead else np.maximum(start, end)
             tables.append(np.where(np.isfinite(both), earlier + num * both + waits, np.inf))
     return tables

@@ -90,23 +90,23 @@ class Simulation:
     def computing(self) -> tuple[Interval, ...]:
         """The passes that each rank computes, in the order of time."""
         graph = self.schedule.graph
-        found = list(map(Interval, graph.ranks, self.started, self.ended, graph.actions))
-        found += [Interval(rank, start, end, None) for rank, start, end in self._updates() if end > start]
-        return tuple(sorted(found, key=_by_time))
+        intervals = list(map(Interval, graph.ranks, self.started, self.ended, graph.actions))
+        intervals += [Interval(rank, start, end, None) for rank, start, end in self._updates() if end > start]
+        return tuple(sorted(intervals, key=_by_time))
 
     @cached_property
     def messages(self) -> tuple[Interval, ...]:
         """The messages that each rank sends, in the order of time."""
         actions = self.schedule.graph.actions
-        found = [Interval(rank, start, end, actions[sent], to) for rank, start, end, sent, to in self.sent]
-        return tuple(sorted(found, key=_by_time))
+        intervals = [Interval(rank, start, end, actions[sent], to) for rank, start, end, sent, to in self.sent]
+        return tuple(sorted(intervals, key=_by_time))
 
     @cached_property
     def late(self) -> tuple[Interval, ...]:
         """When each rank waits for a result that is on its way, before it runs the action; in the order of time."""
         actions = self.schedule.graph.actions
-        found = [Interval(rank, start, end, actions[before]) for rank, start, end, before in self.waited]
-        return tuple(sorted(found, key=_by_time))
+        intervals = [Interval(rank, start, end, actions[before]) for rank, start, end, before in self.waited]
+        return tuple(sorted(intervals, key=_by_time))
 
     @property
     def bubble_share(self) -> float:
@@ -129,8 +129,8 @@ class Simulation:
             yield rank, self.ended[last - 1], end
 
     def _share(self, seconds: float) -> float:
-        whole = self.makespan_seconds * self.num_ranks
-        return seconds / whole if whole else 0.0
+        rank_seconds = self.makespan_seconds * self.num_ranks
+        return seconds / rank_seconds if rank_seconds else 0.0
 
 
 def simulate_step(
@@ -186,11 +186,11 @@ class _Run:
         for rank in range(self._schedule.num_ranks):
             self._compute(rank, 0.0)
         while events:
-            now, _, what = heappop(events)
-            if what < 0:
-                end_message(self._sent[-1 - what], now)
+            now, _, event = heappop(events)
+            if event < 0:
+                end_message(self._sent[-1 - event], now)
             else:
-                end_pass(what, now)
+                end_pass(event, now)
             # What ends at the same time counts first: a stream goes to the message that was ready first.
             if self._pending and (not events or events[0][0] > now):
                 self._send(now)
@@ -221,9 +221,9 @@ class _Run:
     def _end_pass(self, number: int, now: float) -> None:
         graph, rank = self._graph, self._graph.ranks[number]
         self._computes[rank], self._ended[number] = False, now
-        if (given := self._given[number]) is not None:
+        if (freed_bytes := self._given[number]) is not None:
             held = graph.held[number]
-            self._hold(rank, now, given - self._received[held])
+            self._hold(rank, now, freed_bytes - self._received[held])
             self._received[held] = 0
         for wanting in graph.wanted_here[number]:
             self._num_missing[wanting] -= 1
@@ -270,8 +270,8 @@ class _Run:
 
     def _wanting(self, number: int, receiver: int) -> Sequence[int]:
         """The actions of the receiver that need the result of this action."""
-        wanted = self._graph.wanted_by[number]
-        return wanted[0][1] if len(wanted) == 1 else dict(wanted)[receiver]
+        next_actions = self._graph.wanted_by[number]
+        return next_actions[0][1] if len(next_actions) == 1 else dict(next_actions)[receiver]
 
     def _updated(self) -> list[float]:
         """When each rank has updated its parameters."""

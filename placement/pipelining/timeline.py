@@ -107,7 +107,7 @@ class PipelineStep:
         return cls(Plan.from_json(data["plan"]), stages, data["cores"], data["factor"])
 
     def _row(self, place: int) -> StageRow:
-        computing = [one for one in self._simulation.computing if one.rank == place]
+        computing = [interval for interval in self._simulation.computing if interval.rank == place]
         ranks = tuple(rank for rank in range(self.plan.world_size) if self.plan.coordinate(rank, "pp") == place)
         return StageRow(ranks, tuple(map(self._passed, computing)), tuple(self._memory(place, computing)))
 
@@ -232,26 +232,26 @@ class Timeline:
     @property
     def bubble_share(self) -> float:
         """Share (0 to 1) of the time of all ranks in which they wait for other stages."""
-        return max(0.0, 1 - self._share(one.end_seconds - one.start_seconds for one in self._passes()))
+        return max(0.0, 1 - self._share(pass_.end_seconds - pass_.start_seconds for pass_ in self._passes()))
 
     @property
     def communication_share(self) -> float:
         """Share (0 to 1) of the time of all ranks in which they communicate and do not compute."""
-        return self._share(one.end_seconds - one.communicating_from_seconds for one in self._passes())
+        return self._share(pass_.end_seconds - pass_.communicating_from_seconds for pass_ in self._passes())
 
     def waits(self, row: StageRow) -> Iterator[tuple[float, float]]:
         """The (start, end) in seconds of each time in which the ranks of a row wait for other stages."""
-        begins = [*(one.start_seconds for one in row.passes), self.makespan_seconds]
-        ends = [0.0, *(one.end_seconds for one in row.passes)]
+        begins = [*(pass_.start_seconds for pass_ in row.passes), self.makespan_seconds]
+        ends = [0.0, *(pass_.end_seconds for pass_ in row.passes)]
         instant = INSTANT * self.makespan_seconds
         return ((end, begin) for end, begin in zip(ends, begins, strict=True) if begin - end > instant)
 
     def _passes(self) -> Iterator[Passed]:
-        return (one for row in self.rows for one in row.passes)
+        return (pass_ for row in self.rows for pass_ in row.passes)
 
     def _share(self, seconds: Iterable[float]) -> float:
-        whole = self.makespan_seconds * len(self.rows)
-        return sum(seconds) / whole if whole else 0.0
+        rank_seconds = self.makespan_seconds * len(self.rows)
+        return sum(seconds) / rank_seconds if rank_seconds else 0.0
 
 
 def _stage_of(data: Mapping[str, Any]) -> StageStep:

@@ -52,17 +52,17 @@ def corrections(failed: Sequence[PastAttempt]) -> list[Extra]:
     def asked_of(run: PastAttempt) -> int:
         return run.asked_bytes
 
-    asked, asked_states = most(asked_of), most(at_most(asked_of))
-    known, known_states = most(missing), most(at_most(missing))
+    asked_bytes, asked_states = most(asked_of), most(at_most(asked_of))
+    missing_bytes, known_states = most(missing), most(at_most(missing))
     held = most(whole(lambda run: run.traced_bytes + run.asked_bytes))
     if len(failed) > 1:
         held = WHOLE_DEVICE
     room = ROOM if len(failed) > 2 else ()
     return [
         *(Extra(state_bytes=max(times * known_states, asked_states), held_bytes=held) for times in room),
-        Extra(rank_bytes=asked, held_bytes=held),
+        Extra(rank_bytes=asked_bytes, held_bytes=held),
         Extra(state_bytes=asked_states, held_bytes=held),
-        Extra(rank_bytes=known, held_bytes=held),
+        Extra(rank_bytes=missing_bytes, held_bytes=held),
         Extra(sample_bytes=most(lambda run: -(-missing(run) // run.micro_batch)), held_bytes=held),
         Extra(state_bytes=most(whole(missing)), held_bytes=held),
     ]

@@ -18,62 +18,66 @@ from placement.planning.healing import corrections
 
 
 def choose_learned(
-    ask: Callable[[Extra], Answer], own: Sequence[PastAttempt], learned: Mapping[Layout, Learned]
+    ask: Callable[[Extra], Answer], own_attempts: Sequence[PastAttempt], learned: Mapping[Layout, Learned]
 ) -> Answer:
     """The planner's answer with what was learned; ``ask`` is the planner for one candidate and one cluster.
 
-    ``own`` are the candidate's runs that ran out of memory: the first of their ``corrections`` with which a plan fits
-    is added. ``learned`` is what its family needed, which is added under the same layout only. If no plan fits with
-    both, only what the candidate itself needed is added.
+    ``own_attempts`` are the candidate's runs that ran out of memory: the first of their ``corrections`` with which a
+    plan fits is added. ``learned`` is what its family needed, which is added under the same layout only. If no plan
+    fits with both, only what the candidate itself needed is added.
     """
-    under = {layout: known.extra_bytes for layout, known in learned.items() if known.extra_bytes}
-    own_extras = corrections(own)
-    for extra in [*(replace(one, under=under) for one in own_extras if under), *own_extras]:
+    under = {layout: correction.extra_bytes for layout, correction in learned.items() if correction.extra_bytes}
+    own_extras = corrections(own_attempts)
+    for extra in [*(replace(extra_there, under=under) for extra_there in own_extras if under), *own_extras]:
         answer = ask(extra)
         if isinstance(answer, ChosenPlan):
-            return _with_words(answer, _words(answer, own, learned, extra), learned)
+            return _with_words(answer, _words(answer, own_attempts, learned, extra), learned)
         if isinstance(answer, Untraced):
             return answer
     assert isinstance(answer, NoPlan)
-    if not own:
+    if not own_attempts:
         return answer
     traced = ask(NO_EXTRA)
     if not isinstance(traced, ChosenPlan):
         return traced
-    most_bytes = max(run.held_bytes - run.traced_bytes for run in own)
+    most_bytes = max(run.held_bytes - run.traced_bytes for run in own_attempts)
     needs = f"{traced.plan}: one rank needs {traced.prediction.reserved_mib} MiB"
     return NoPlan(
-        f"{answer.reason}; this is learned: {_beyond(most_bytes, own)}, divided as a plan divides the model; by its "
-        f"trace it fits ({needs})"
+        f"{answer.reason}. This counts {_beyond(most_bytes, own_attempts)}; "
+        f"plans divide these bytes as they divide the model. By its trace alone it would fit ({needs})"
     )
 
 
 def _with_words(chosen: ChosenPlan, words: str, learned: Mapping[Layout, Learned]) -> ChosenPlan:
-    wider = tuple(replace(one, prediction=_biased(one.plan, one.prediction, learned)) for one in chosen.wider)
+    wider = tuple(
+        replace(option, prediction=_biased(option.plan, option.prediction, learned)) for option in chosen.wider
+    )
     prediction = _biased(chosen.plan, chosen.prediction, learned)
     return replace(chosen, prediction=prediction, reason=chosen.reason + words, wider=wider)
 
 
 def _biased(plan: Plan, prediction: Prediction, learned: Mapping[Layout, Learned]) -> Prediction:
-    known = learned.get(plan.layout)
-    return replace(prediction, bias_bytes=min(known.bias_bytes, prediction.extra_bytes) if known else 0)
+    correction = learned.get(plan.layout)
+    return replace(prediction, bias_bytes=min(correction.bias_bytes, prediction.extra_bytes) if correction else 0)
 
 
-def _words(chosen: ChosenPlan, own: Sequence[PastAttempt], learned: Mapping[Layout, Learned], extra: Extra) -> str:
+def _words(
+    chosen: ChosenPlan, own_attempts: Sequence[PastAttempt], learned: Mapping[Layout, Learned], extra: Extra
+) -> str:
     """Says what was added, with the corrections of layouts with at most as many ranks, which the planner examined."""
     own_bytes = replace(extra, under={}).bytes_for(chosen.plan.layout, chosen.plan.micro_batch)
-    larger = [str(known) for known in learned.values() if known.extra_bytes > own_bytes]
-    words = [_beyond(chosen.prediction.extra_bytes, own)] if own else []
+    larger = [str(correction) for correction in learned.values() if correction.extra_bytes > own_bytes]
+    words = [_beyond(chosen.prediction.extra_bytes, own_attempts)] if own_attempts else []
     if larger and not extra.under:
         layout = chosen.plan.layout
         dropped = str(learned[layout]) if layout in learned else larger[0]
-        return "".join(f"; with {one}" for one in words) + f"; without {dropped}, with which no plan fits"
+        return "".join(f"; with {word}" for word in words) + f"; without {dropped}, with which no plan fits"
     num_ranks = chosen.plan.world_size
-    near = (known for known in learned.values() if known.layout.world_size <= num_ranks)
-    words += [str(known) for known in near if known.extra_bytes > own_bytes]
+    near = (correction for correction in learned.values() if correction.layout.world_size <= num_ranks)
+    words += [str(correction) for correction in near if correction.extra_bytes > own_bytes]
     return f"; with {' and '.join(words)}" if words else ""
 
 
-def _beyond(extra_bytes: int, own: Sequence[PastAttempt]) -> str:
-    layouts = dict.fromkeys(str(run.layout) for run in own)
+def _beyond(extra_bytes: int, own_attempts: Sequence[PastAttempt]) -> str:
+    layouts = dict.fromkeys(str(run.layout) for run in own_attempts)
     return f"{extra_bytes / MIB:.1f} MiB beyond the trace, as it ran out of memory with layout {', '.join(layouts)}"

@@ -122,12 +122,12 @@ class PlanChoice:
     def compared(self, chosen: ChosenPlan) -> tuple[Option, ...]:
         """The options of ``ChosenPlan.options``. Seconds are None if the speed of the devices is not known."""
         options = (*_too_large(self._rows, chosen), *chosen.options, *_faster(self._rows, chosen))
-        own = next((option.device_seconds for option in options if option.plan == chosen.plan), None)
-        return tuple(self._relative(option, own) for option in options)
+        chosen_seconds = next((option.device_seconds for option in options if option.plan == chosen.plan), None)
+        return tuple(self._relative(option, chosen_seconds) for option in options)
 
-    def _relative(self, option: Option, own: float | None) -> Option:
+    def _relative(self, option: Option, chosen_seconds: float | None) -> Option:
         device_seconds = option.device_seconds
-        relative = device_seconds / own if device_seconds and own else None
+        relative = device_seconds / chosen_seconds if device_seconds and chosen_seconds else None
         return replace(option, seconds=option.seconds if self._kind else None, relative_device_seconds=relative)
 
     def wider(self, chosen: ChosenPlan) -> tuple[Option, ...] | Untraced:
@@ -138,7 +138,7 @@ class PlanChoice:
         """
         if self._kind is None or self._question.widest == 1:
             return ()
-        found: list[Option] = []
+        options: list[Option] = []
         least = self._worth(next(row for row in self._rows if row.way == Spread(**chosen.plan.values)))
         for num_ranks, _ in degrees(self._cluster):
             if not chosen.plan.world_size < num_ranks <= self._question.widest:
@@ -148,9 +148,9 @@ class PlanChoice:
                 return best
             if best is not None:
                 row, option = best
-                found.append(option)
+                options.append(option)
                 least = self._worth(row)
-        return tuple(found)
+        return tuple(options)
 
     def fastest_on(self, num_ranks: int) -> Option | Untraced | None:
         """The option with the fewest seconds on exactly this many ranks; None if none of the ``MOST_TRIED`` fits.
@@ -234,8 +234,8 @@ class PlanChoice:
 
         They are examined where nothing else fits, so that no refusal contradicts the table of an estimate.
         """
-        found = {Spread(), *(row.way for row in self._found)}
-        rows = [row for row in self._rows if row.way not in found and row.way == _listed_way(row.way)]
+        spreads = {Spread(), *(row.way for row in self._found)}
+        rows = [row for row in self._rows if row.way not in spreads and row.way == _listed_way(row.way)]
         for row in sorted(rows, key=lambda row: row.order):
             if not row.is_among(self._profile.refusals, left_out):
                 yield row.best()
@@ -279,9 +279,9 @@ class PlanChoice:
         """Every way that the batch and the model states allow, with its price, and the refined plans."""
         ways = ((way, degree, mib) for degree, mib in degrees(self._cluster) for way in self._ways(degree))
         rows = [row for each in ways if (row := self._row(*each)) is not None]
-        known = {row.way for row in rows}
+        listed = {row.way for row in rows}
         refined = (Row.of_refined(self._traced, option, self._factor(option.plan)) for option in self._question.refined)
-        return [*rows, *(row for row in refined if row.way not in known)]
+        return [*rows, *(row for row in refined if row.way not in listed)]
 
     def _ways(self, degree: int) -> Sequence[Spread]:
         return _ways(self._profile.divisions, degree)

@@ -24,13 +24,13 @@ def nothing_allowed(question: Question, rows: Sequence[Row]) -> str:
     if (why := next(refused, None)) is not None:
         return f"{constraints.words}: this cannot be traced: {why}"
     multiple = constraints.least("shares") * constraints.least("micro_batches")
-    wanted = f"a multiple of {multiple}" if question.batch % multiple else "larger"
-    return f"{constraints.words}: for this the batch must be {wanted}, it is {question.batch}"
+    batch_words = f"a multiple of {multiple}" if question.batch % multiple else "larger"
+    return f"{constraints.words}: for this the batch must be {batch_words}, it is {question.batch}"
 
 
 def nothing_fits(refused: Sequence[Option], question: Question) -> NoPlan:
     """The refusal of the option that comes closest to fitting, with what its bytes are for."""
-    best = min(refused, key=lambda option: (option.known is Evidence.STATES, option.lacking_mib))
+    best = min(refused, key=lambda option: (option.evidence is Evidence.STATES, option.lacking_mib))
     reason = f"needs {best.about}{best.prediction.reserved_mib} MiB per device on its best plan ({best.words})"
     reason += f"{best.learned}{best.evaluation}, {best.lacking_mib} more than the {best.offered_mib} offered"
     if best.evaluation:
@@ -47,7 +47,7 @@ def _categories(option: Option, question: Question) -> dict[str, int]:
     """Bytes that a rank needs by category, also of states alone, which are divided evenly; empty if not known."""
     prediction = option.prediction
     whole_bytes = question.profile.curves[Layout()].parts(1).get("parameters")
-    if option.known is not Evidence.STATES or whole_bytes is None:
+    if option.evidence is not Evidence.STATES or whole_bytes is None:
         return bytes_by_category(prediction)
     states = prediction.peak_bytes - prediction.extra_bytes
     parameters = states * whole_bytes // question.profile.state_bytes

@@ -190,10 +190,10 @@ class Row:
     def best(self) -> Option | Untraced:
         """The option with the largest micro-batch that fits, from traces."""
         if self.way.pp > 1:
-            found = self.traced.best_pipeline(self.way, self.tried, self.offered_mib)
+            pipeline = self.traced.best_pipeline(self.way, self.tried, self.offered_mib)
         else:
-            found = self.traced.best(self.way, self.offered_mib)
-        return found if isinstance(found, Untraced) else self._priced(found)
+            pipeline = self.traced.best(self.way, self.offered_mib)
+        return pipeline if isinstance(pipeline, Untraced) else self._priced(pipeline)
 
     def by_units(self) -> Option:
         """The option as its units price it, with what was learned."""

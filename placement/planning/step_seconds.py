@@ -101,14 +101,14 @@ def with_memory(step: PipelineStep, profile: ModelProfile, extra_bytes: int) -> 
         states = sum(prediction.parts.get(name, 0) for name in _STATES)
         others, held = prediction.peak_bytes - states, stages_of(plan.schedule, plan.pp, rank)
         in_flight = {stage: schedule.in_flight(rank, stage) for stage in held}
-        whole = sum(num * int(all_kept[stage]) for stage, num in in_flight.items())
-        share = min(1.0, others / whole) if whole else 0.0
+        kept_bytes = sum(num * int(all_kept[stage]) for stage, num in in_flight.items())
+        share = min(1.0, others / kept_bytes) if kept_bytes else 0.0
         kept = {stage: int(share * int(all_kept[stage])) for stage in held}
         passing = others - sum(num * kept[stage] for stage, num in in_flight.items())
         for stage in held:  # the states of the rank are those of its first stage
             first = states if stage == held[0] else 0
-            own = stages[stage]
-            stages[stage] = replace(own, state_bytes=first, kept_bytes=kept[stage], passing_bytes=passing)
+            stage_step = stages[stage]
+            stages[stage] = replace(stage_step, state_bytes=first, kept_bytes=kept[stage], passing_bytes=passing)
     return replace(step, stages=tuple(stages))
 
 
@@ -126,27 +126,36 @@ def _stages(ranks: Sequence[StageStep], profile: ModelProfile, plan: Plan, kind:
     seconds = [sum(unit.seconds(plan, plan.micro_batch) for unit in stage) for stage in costs.stages(plan)]
     for stage, (rank,) in enumerate(holders_of(plan.schedule, plan.pp)):
         held = stages_of(plan.schedule, plan.pp, rank)
-        whole = sum(seconds[one] for one in held)
-        share = seconds[stage] / whole if whole else 1 / len(held)
-        own = ranks[rank]
+        held_seconds = sum(seconds[held_stage] for held_stage in held)
+        share = seconds[stage] / held_seconds if held_seconds else 1 / len(held)
+        rank_step = ranks[rank]
         forward, backward = (
-            PassTime(*(share * amount for amount in (one.computing_seconds, one.waiting_seconds, one.sending_seconds)))
-            for one in (own.forward, own.backward)
+            PassTime(
+                *(
+                    share * amount
+                    for amount in (pass_time.computing_seconds, pass_time.waiting_seconds, pass_time.sending_seconds)
+                )
+            )
+            for pass_time in (rank_step.forward, rank_step.backward)
         )
-        yield StageStep(forward, backward, share * own.update_seconds)
+        yield StageStep(forward, backward, share * rank_step.update_seconds)
 
 
 def _rank(work: StepWork, plan: Plan, stage: int, kind: DeviceKind) -> StageStep:
     """The times of the passes of a rank, which is busy in a step as long as its trace says."""
-    num, whole = plan.num_micro_batches, work.step(plan.micro_batch, plan.num_micro_batches)
+    num, step_work = plan.num_micro_batches, work.step(plan.micro_batch, plan.num_micro_batches)
     update_seconds = kind.seconds(work.update)
-    computing = max(0.0, kind.seconds(whole) - update_seconds) / num
-    time = step_time(kind, plan, whole, num)
+    computing = max(0.0, kind.seconds(step_work) - update_seconds) / num
+    time = step_time(kind, plan, step_work, num)
     has_two = plan.num_stages > plan.pp  # then both passes of a rank end with messages
     sends = [has_two or stage < plan.pp - 1, has_two or stage > 0]  # outputs forward, gradients backward
     sending = waiting = 0.0
     if time is not None and kind.links is not None:
-        messages = [one for one in whole.collectives if one.kind == "message" and one.dimension == MESH["pp"].name]
+        messages = [
+            collectives
+            for collectives in step_work.collectives
+            if collectives.kind == "message" and collectives.dimension == MESH["pp"].name
+        ]
         sending = gang_time(kind, kind.links, plan, 0.0, messages, num).exposed_seconds / num
         waiting = time.exposed_seconds / num - sending
     recomputes_all = plan.co_shard > 1 or (plan.recompute and not plan.selective and not plan.recomputed)

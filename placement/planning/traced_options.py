@@ -45,17 +45,17 @@ class TracedOptions:
 
     def best(self, way: Spread, offered_mib: int) -> Option | Untraced:
         """The option with the largest micro-batch that fits, for a way without a pipeline."""
-        share, (whole, parts) = self._batch // num_shares(way), layouts_of(way)
-        if whole not in self._profile.curves:
-            return Untraced(whole)
-        largest = self._largest(whole, offered_mib)
+        share, (first_layout, parts) = self._batch // num_shares(way), layouts_of(way)
+        if first_layout not in self._profile.curves:
+            return Untraced(first_layout)
+        largest = self._largest(first_layout, offered_mib)
         if share <= largest:
             return self.option(way, share, 1, offered_mib)
         # Accumulation keeps gradients during the next forward pass, so by its trace it never needs less than a single
         # micro-batch of the same size. If not even one sample fits, a trace with accumulation changes the result only
         # where less was learned for it.
-        if largest == 0 and (share == 1 or self._extra.bytes_for(parts) >= self._extra.bytes_for(whole)):
-            return self.option(way, 1, 1, offered_mib, known=Evidence.AT_LEAST if share > 1 else Evidence.TRACED)
+        if largest == 0 and (share == 1 or self._extra.bytes_for(parts) >= self._extra.bytes_for(first_layout)):
+            return self.option(way, 1, 1, offered_mib, evidence=Evidence.AT_LEAST if share > 1 else Evidence.TRACED)
         if parts not in self._profile.curves:
             return Untraced(parts)
         largest = self._largest(parts, offered_mib)
@@ -81,7 +81,7 @@ class TracedOptions:
         num_micro_batches: int,
         offered_mib: int,
         *,
-        known: Evidence = Evidence.TRACED,
+        evidence: Evidence = Evidence.TRACED,
     ) -> Option:
         """The option with this micro-batch, whose layouts have been traced."""
         plan = cached_plan(micro_batch, num_micro_batches, way)
@@ -93,7 +93,7 @@ class TracedOptions:
             spare_bytes = min(self._extra.wanted_bytes(plan.layout), most_bytes) - prediction.peak_bytes
             if spare_bytes > 0:
                 prediction = predict(self._profile, plan, extra_bytes + spare_bytes, self._margin, evaluation)
-        return Option(plan, prediction, offered_mib, known)
+        return Option(plan, prediction, offered_mib, evidence)
 
     def _largest(self, layout: Layout, offered_mib: int) -> int:
         return largest_micro_batch(self._profile, layout, offered_mib, self._extra, self._margin)

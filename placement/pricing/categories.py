@@ -21,11 +21,11 @@ def bytes_by_category(prediction: Prediction) -> dict[str, int]:
     """Bytes that a rank reserves, by category; empty for a prediction without the parts of a trace."""
     if not prediction.parts:
         return {}
-    found = dict.fromkeys(("parameters", "gradients and optimizer", "activations", "transient"), 0)
+    totals = dict.fromkeys(("parameters", "gradients and optimizer", "activations", "transient"), 0)
     for part, num_bytes in prediction.parts.items():
         category = _CATEGORIES.get(part, "transient")
-        found[category] = found.get(category, 0) + num_bytes
-    return {**found, "margin": prediction.margin_bytes}
+        totals[category] = totals.get(category, 0) + num_bytes
+    return {**totals, "margin": prediction.margin_bytes}
 
 
 def categories_in_words(num_bytes: Mapping[str, int]) -> str:

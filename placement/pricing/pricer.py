@@ -117,9 +117,9 @@ class Pricer:
         for unit, count in units.items():
             if others := count - (unit is first):
                 traffic = unit.traffic(way, samples, 0).of_step(num, way.recompute)
-                yield from ((one, often * others) for one, often in traffic)
+                yield from ((collectives, often * others) for collectives, often in traffic)
         yield from first.traffic(way, samples, 1).of_step(num, way.recompute)
-        yield from ((one, 1) for one in broadcasts(way, units))
+        yield from ((broadcast, 1) for broadcast in broadcasts(way, units))
         if way.pp > 1:
             messages = 2 * (num + way.pp - 1)
             yield waited("message", "pp", messages, max(unit.output(samples) for unit in units)), 1

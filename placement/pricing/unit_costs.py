@@ -60,8 +60,8 @@ class Traffic:
     def of_step(self, num_micro_batches: int, recomputed: bool) -> Iterator[tuple[Collectives, float]]:
         """Yield the collectives of a whole step, each with how often they run."""
         again = self.recompute if recomputed else ()
-        yield from ((one, num_micro_batches) for one in (*self.forward, *self.backward, *again))
-        yield from ((one, 1) for one in self.update)
+        yield from ((collectives, num_micro_batches) for collectives in (*self.forward, *self.backward, *again))
+        yield from ((collectives, 1) for collectives in self.update)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,15 +115,15 @@ class UnitCosts:
 
     def kept(self, way: Spread, samples: float) -> float:
         """Bytes kept of one micro-batch for its backward pass."""
-        whole = self._activations(way, samples)
+        total = self._activations(way, samples)
         if not self.is_block:
-            return whole
+            return total
         entering = self.output(samples) / (way.tp if way.sequence_parallel else 1)
         if way.co_shard > 1:
-            return min(whole, 2 * entering)
+            return min(total, 2 * entering)
         if way.selective:
-            return max(entering, KEPT_SHARE * whole)
-        return min(whole, entering) if way.recompute else whole
+            return max(entering, KEPT_SHARE * total)
+        return min(total, entering) if way.recompute else total
 
     def working(self, way: Spread, samples: float) -> float:
         """Bytes that exist only while the unit is computed again."""
@@ -138,15 +138,15 @@ class UnitCosts:
 
     def held_bytes(self, way: Spread, bytes_per_parameter: float) -> float:
         """Bytes of parameters, gradients and optimizer states on one rank; all take ``bytes_per_parameter``."""
-        whole = self.num_params * bytes_per_parameter / (way.tp if self.is_divided(way) else 1)
+        parameter_bytes = self.num_params * bytes_per_parameter / (way.tp if self.is_divided(way) else 1)
         if way.zero1:
             fixed = 2 * self.num_params * BYTES_PER_PARAMETER
-            return fixed + max(0.0, whole - fixed) / way.dp_replicate
+            return fixed + max(0.0, parameter_bytes - fixed) / way.dp_replicate
         if way.adasum:
-            return whole + self.num_params * BYTES_PER_PARAMETER  # the weights before the update
+            return parameter_bytes + self.num_params * BYTES_PER_PARAMETER  # the weights before the update
         if way.tables:
-            return whole - self.unit.num_table_params * bytes_per_parameter * (1 - 1 / way.dp_replicate)
-        return whole / way.dp_shard
+            return parameter_bytes - self.unit.num_table_params * bytes_per_parameter * (1 - 1 / way.dp_replicate)
+        return parameter_bytes / way.dp_shard
 
     def traffic(self, way: Spread, samples: float, num_rest: int) -> Traffic:
         """Collectives on one rank, without messages between stages and slabs.
@@ -166,10 +166,10 @@ class UnitCosts:
 
     def _activations(self, way: Spread, samples: float) -> float:
         line = self.unit.activations
-        whole = max(0.0, line.bytes_per_sample * samples + line.fixed_bytes)
+        total = max(0.0, line.bytes_per_sample * samples + line.fixed_bytes)
         if not self.is_divided(way):
-            return whole
-        return whole / way.tp if way.sequence_parallel else whole * (WHOLE_SHARE + (1 - WHOLE_SHARE) / way.tp)
+            return total
+        return total / way.tp if way.sequence_parallel else total * (WHOLE_SHARE + (1 - WHOLE_SHARE) / way.tp)
 
     def _gathers(self, way: Spread, num: int) -> Iterator[Collectives]:
         if way.dp_shard > 1:
@@ -279,10 +279,10 @@ class ModelCosts:
         if micro_batch not in self._corrections:
             curve = self._profile.curves[Layout()]
             try:
-                known = curve.peak_bytes(micro_batch) / self.stage_bytes(Spread(), self.counted, micro_batch, 1)
+                correction = curve.peak_bytes(micro_batch) / self.stage_bytes(Spread(), self.counted, micro_batch, 1)
             except ValueError:  # as above
-                known = 1.0
-            self._corrections[micro_batch] = known
+                correction = 1.0
+            self._corrections[micro_batch] = correction
         return self._corrections[micro_batch]
 
 
@@ -321,9 +321,9 @@ def broadcasts(way: Spread, units: Mapping[UnitCosts, int]) -> Iterator[Collecti
 def merged_communication(collectives: Iterable[tuple[Collectives, float]]) -> list[Collectives]:
     """One entry for each kind, dimension and whether they overlap, as in a trace; each comes with how often it runs."""
     sums: dict[tuple[str, str, bool], tuple[float, float]] = {}
-    for one, factor in collectives:
-        num, num_bytes = sums.get(key := (one.kind, one.dimension, one.overlaps), (0.0, 0.0))
-        sums[key] = num + one.num * factor, num_bytes + one.num_bytes * factor
+    for collective, factor in collectives:
+        num, num_bytes = sums.get(key := (collective.kind, collective.dimension, collective.overlaps), (0.0, 0.0))
+        sums[key] = num + collective.num * factor, num_bytes + collective.num_bytes * factor
     return [Collectives(*key, *amounts) for key, amounts in sums.items()]
 
 

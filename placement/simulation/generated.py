@@ -67,7 +67,7 @@ def _log_normal(median: float, mean: float) -> Sequence[float]:
     """Quantiles of the log-normal distribution with this median and mean."""
     sigma = math.sqrt(2 * math.log(mean / median))
     z = (-2.326, -1.645, -1.282, -0.674, 0.0, 0.674, 1.282, 1.645, 2.326, 3.090)
-    return [median * math.exp(sigma * one) for one in z]
+    return [median * math.exp(sigma * exponent) for exponent in z]
 
 
 PHILLY = Marginals(
@@ -115,23 +115,23 @@ def generate(
     Jobs that are wider or longer than the limits are drawn again.
     """
     source = random.Random(seed)
-    weights = [one.weight for one in marginals.classes]
-    if not any(ranks <= most_gpus for one in marginals.classes for ranks in one.num_gpus):
+    weights = [class_.weight for class_ in marginals.classes]
+    if not any(ranks <= most_gpus for class_ in marginals.classes for ranks in class_.num_gpus):
         raise ValueError(f"no job of this trace runs on {most_gpus} GPUs")
-    found: list[TraceJob] = []
+    jobs: list[TraceJob] = []
     now = 0.0
-    while len(found) < num_jobs:
+    while len(jobs) < num_jobs:
         kind = source.choices(marginals.classes, weights)[0]
         num_gpus = source.choices(list(kind.num_gpus), list(kind.num_gpus.values()))[0]
         seconds = _at_quantile(kind.seconds, source.random())
         share = source.choice(kind.shares)
         if num_gpus > most_gpus or seconds > most_seconds:
             continue
-        found.append(TraceJob(str(len(found)), now, num_gpus, seconds, share))
+        jobs.append(TraceJob(str(len(jobs)), now, num_gpus, seconds, share))
         is_soon = source.random() < marginals.burst_share
         mean = 3.0 if is_soon else (60 - 3 * marginals.burst_share) / (1 - marginals.burst_share)
         now += source.expovariate(1 / mean)
-    return found
+    return jobs
 
 
 def at_load(jobs: Sequence[TraceJob], num_gpus: int, load: float) -> list[TraceJob]:

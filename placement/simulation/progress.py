@@ -37,8 +37,8 @@ def domains_of(cluster: Cluster, cores: float = math.inf, speeds: Mapping[str, f
 
     ``speeds`` are those of kinds relative to the fastest, above 0 and at most 1; a kind that it leaves out has 1.
     """
-    of_device = {one.id: one.node if one.kind == VIRTUAL_KIND else one.id for one in cluster.devices}
-    kinds = {of_device[one.id]: one.kind for one in cluster.devices}
+    of_device = {device.id: device.node if device.kind == VIRTUAL_KIND else device.id for device in cluster.devices}
+    kinds = {of_device[device.id]: device.kind for device in cluster.devices}
     ranks = {name: cores if kind == VIRTUAL_KIND else speeds.get(kind, 1.0) for name, kind in kinds.items()}
     return Domains(of_device, ranks)
 
@@ -82,8 +82,8 @@ class Progress:
         """Remove a gang, and return the seconds that it would still need alone."""
         self._settle(gang)
         left = self._left.pop(gang)
-        for known in (self._since, self._slow, self._valid, self._end_of):
-            known.pop(gang)
+        for table in (self._since, self._slow, self._valid, self._end_of):
+            table.pop(gang)
         ranks = self._ranks.pop(gang)
         for domain, number in ranks.items():
             del self._in[domain][gang]
@@ -113,12 +113,12 @@ class Progress:
 
     def ended(self) -> list[str]:
         """The gangs that have ended by now, in the order in which they ended. They run until ``stop``."""
-        found = []
+        gangs = []
         while self.next_end <= self.now:
             _, _, gang = heapq.heappop(self._ends)
             self._left[gang], self._since[gang] = 0.0, self.now
-            found.append(gang)
-        return found
+            gangs.append(gang)
+        return gangs
 
     def _settle(self, gang: str) -> None:
         passed = self.now - self._since[gang]
@@ -130,7 +130,7 @@ class Progress:
         """Find the new ends of all gangs in these domains whose speed has changed."""
         capacity = self._domains.capacity
         for gang in dict.fromkeys(gang for domain in domains for gang in self._in[domain]):
-            slow = max(max(1.0, self._load[one] / capacity.get(one, 1.0)) for one in self._ranks[gang])
+            slow = max(max(1.0, self._load[rank] / capacity.get(rank, 1.0)) for rank in self._ranks[gang])
             if slow == self._slow[gang]:
                 continue
             self._settle(gang)

@@ -61,7 +61,7 @@ class Queues:
 
     def _turns(self, most: int) -> Iterator[Queued]:
         iterators = {
-            study: heapq.merge(*(islice(one.values(), most) for one in of_study.values()), key=attrgetter("arrival"))
+            study: heapq.merge(*(islice(jobs.values(), most) for jobs in of_study.values()), key=attrgetter("arrival"))
             for study, of_study in self._waiting.items()
         }
         turns = [(self._running[study], study) for study in iterators]

@@ -100,8 +100,8 @@ class Schedule:
     @property
     def utilisation(self) -> float:
         """Device-seconds over all there are until the makespan; above 1 where jobs share devices."""
-        whole = self.makespan * self.num_devices
-        return self.device_seconds / whole if whole else 0.0
+        device_seconds = self.makespan * self.num_devices
+        return self.device_seconds / device_seconds if device_seconds else 0.0
 
     @property
     def mean_completion(self) -> float:
@@ -122,8 +122,8 @@ class Schedule:
     def communication_share(self) -> float:
         """Share (0 to 1) of the device-seconds in which ranks wait for communication."""
         held = [(run.device_seconds, run.communication_share) for run in self.runs]
-        whole = sum(seconds for seconds, _ in held)
-        return sum(seconds * share for seconds, share in held) / whole if whole else 0.0
+        total_seconds = sum(seconds for seconds, _ in held)
+        return sum(seconds * share for seconds, share in held) / total_seconds if total_seconds else 0.0
 
 
 def schedule(
@@ -209,11 +209,11 @@ class _Simulation:
         self._arrived: dict[str, float] = {}
         self._found = Schedule(len(cluster.devices))
         self._waits: Mapping[str, Wait] = {}
-        for one in running:
-            self._ledger.restore(Gang(one.id, len(one.devices), one.mib_per_rank), one.devices)
-            self._progress.start(one.id, one.devices, one.seconds)
-            self._queues.runs(one.id, one.study)
-            self._open[one.id] = Run(one.id, one.study, one.devices, 0.0, 0.0, math.nan, 0.0)
+        for gang in running:
+            self._ledger.restore(Gang(gang.id, len(gang.devices), gang.mib_per_rank), gang.devices)
+            self._progress.start(gang.id, gang.devices, gang.seconds)
+            self._queues.runs(gang.id, gang.study)
+            self._open[gang.id] = Run(gang.id, gang.study, gang.devices, 0.0, 0.0, math.nan, 0.0)
 
     def run(self) -> Schedule:
         now = 0.0
@@ -238,7 +238,7 @@ class _Simulation:
         while self._arrivals and self._jobs[self._arrivals[-1]].at <= now:
             number = self._arrivals.pop()
             job = self._jobs[number]
-            if not any(self._ledger.num_offering(one.mib_per_rank) >= one.num_ranks for one in job.shapes):
+            if not any(self._ledger.num_offering(shape.mib_per_rank) >= shape.num_ranks for shape in job.shapes):
                 self._found.never[job.id] = Wait(Blocked.TOO_LARGE, "no devices of the cluster could ever run it")
                 continue
             self._arrived[job.id] = job.at
@@ -285,7 +285,7 @@ class _Simulation:
                 left[job.queued.id] = job.left
                 self._progress.stop(job.queued.id)
                 self._ledger.release(job.queued.id)
-        for job, choice in sorted(changed, key=lambda one: -one[0].queued.shapes[one[1] or 0].num_ranks):
+        for job, choice in sorted(changed, key=lambda change: -change[0].queued.shapes[change[1] or 0].num_ranks):
             assert choice is not None
             self._start(job.queued, choice, now, left.get(job.queued.id), restart_seconds)
 

@@ -14,7 +14,7 @@ from estimators.devices.kind import FLOP_COUNTER
 from estimators.model import Plan
 from placement.exact.best_plans import ExactSearch
 from placement.exact.pipelines import list_pipelines, order
-from placement.exact.ranked_options import Shortage, added, by_time, shortage, with_known_memory
+from placement.exact.ranked_options import Shortage, added, by_time, shortage, with_traced_memory
 from placement.exact.uneven_plans import best_uneven
 from placement.model import Cluster
 from placement.option import Evidence, Option
@@ -93,7 +93,7 @@ def compare(
     search, uneven = ExactSearch(everywhere, kinds), best_uneven(everywhere, kinds)
     searched = [*search.best(), *([uneven] if uneven is not None else [])]
     known = {option.trained: option for option in options if option.trained is not None}
-    searched = [with_known_memory(option, known) for option in searched]
+    searched = [with_traced_memory(option, known) for option in searched]
     searched = _traced_search(estimator, params, search, searched, known)
     options = sorted(added(options, searched), key=by_time)
     missing = shortage(options, search.closest()) if not any(option.fits for option in options) else None
@@ -147,14 +147,14 @@ def _traced_search(
         found[found.index(best)] = traced
         wrong *= min(1.0, best.prediction.reserved_mib / traced.prediction.reserved_mib)
         if not traced.fits and (smaller := search.smaller(best, wrong)) is not None:
-            found.append(with_known_memory(smaller, known))
+            found.append(with_traced_memory(smaller, known))
     return found
 
 
 def _traced(estimator: Estimator, params: Mapping[str, Any], option: Option) -> Option:
     """The option with the memory of its traces. Raises ``InvalidInput`` if it cannot be traced."""
     largest = max(estimator.predict(params, option.plan), key=lambda stage: stage.reserved_mib)
-    return replace(option, prediction=largest, known=Evidence.TRACED)
+    return replace(option, prediction=largest, evidence=Evidence.TRACED)
 
 
 def _untrained(option: Option) -> Option:

@@ -89,7 +89,7 @@ class Estimate:
 
     def smallest_capacity_bytes(self, option: Option) -> int | None:
         """Bytes of the smallest device that a rank of this plan runs on, without a margin; None without a replay."""
-        if option.known is Evidence.STATES or not isinstance(self.profile.curves[option.plan.layout], ReservedCurve):
+        if option.evidence is Evidence.STATES or not isinstance(self.profile.curves[option.plan.layout], ReservedCurve):
             return None
         return option.prediction.needed_bytes + self.outside_bytes(option)
 

@@ -47,7 +47,7 @@ from benchmarks.planning.unlike.grid import (
 from benchmarks.planning.unlike.hand_plans import KEPTS, MICRO_BATCHES, alike, grids, inners_of, said
 from benchmarks.planning.unlike.unlike_ways import Room, UnitWays, choose
 from estimators.axes import Spread
-from placement.exact.search import Found, find
+from placement.exact.search import StagedPlan, find
 from placement.exact.ways import Costs, Devices, Way, list_staged_ways
 from placement.pipelining.cuts import CutTarget, Piece, best_cut
 
@@ -158,7 +158,7 @@ def _cut(model: Model, below_seconds: float) -> Planned | None:
     return best_of(drafts, NUM_SIMULATED, below_seconds)
 
 
-def _drafts(model: Model, stage: _Stage, less: Style, found: Found) -> Iterator[tuple[str, Draft]]:
+def _drafts(model: Model, stage: _Stage, less: Style, found: StagedPlan) -> Iterator[tuple[str, Draft]]:
     """Yield what the search found, in each schedule that holds no more.
 
     A backward pass runs in parts only if nothing is recomputed: both parts need all activations.

@@ -98,7 +98,7 @@ def _gpu_table(estimate: Estimate) -> Table:
     for option in estimate.options:
         outside, time = estimate.outside_bytes(option), estimate.step_time(option)
         capacity, bound = estimate.smallest_capacity_bytes(option), "≥" if option.is_bound else ""
-        least = option.prediction.peak_bytes + outside if option.known is Evidence.STATES else capacity
+        least = option.prediction.peak_bytes + outside if option.evidence is Evidence.STATES else capacity
         cells = [*_parts(option, size), size(outside), "" if least is None else f"{bound}{size(least)}"]
         cells += [_largest(estimate, option), "" if time is None else short_seconds(time.seconds)]
         _add(table, estimate, option, [*cells, f"{time.communication_share:.0%}" if time else ""])
@@ -134,7 +134,7 @@ def _add(table: Table, estimate: Estimate, option: Option, cells: list[str]) -> 
     chosen = isinstance(estimate.choice, ChosenPlan) and plan == estimate.choice.plan
     table.add_row(
         str(plan.world_size) if plan.world_size == plan.dp_shard else plan.short.replace(" ×", "").replace(" · ", " "),
-        "states" if option.known is Evidence.STATES else f"{accumulated}{plan.micro_batch}",
+        "states" if option.evidence is Evidence.STATES else f"{accumulated}{plan.micro_batch}",
         _inside(plan),
         *cells,
         style="bold green" if chosen else None if option.fits else "dim",

@@ -25,7 +25,7 @@ from benchmarks.planning.aceso_profile import (
 from benchmarks.planning.aceso_score import config_of, score_of
 from benchmarks.running.runner import run_parts
 from estimators.model import MIB
-from placement.exact.search import Found, find
+from placement.exact.search import StagedPlan, find
 
 LAYER = [
     *("enc-1st-layernorm", "enc-attention-qkv", "enc-attention-score", "enc-attention-softmax"),
@@ -207,7 +207,7 @@ def _profile(folder: Path) -> Profile:
     return Profile(folder, "tiny", 3, 4)
 
 
-def _found(profile: Profile, machine: Machine, assumed: Assumptions, pp: int | None = None) -> Found:
+def _found(profile: Profile, machine: Machine, assumed: Assumptions, pp: int | None = None) -> StagedPlan:
     ways = [way for way in ways_of(profile, machine, assumed) if pp in (None, way.num_stages)]
     found = find(ways, machine.devices, batch=16)
     assert found is not None
@@ -222,7 +222,7 @@ def _row(name: str, place: int, num: int, tp: int) -> str:
     return ",".join([name, *(f"{cell:.3f}" for cell in cells)])
 
 
-def _stages(profile: Profile, found: Found) -> list[tuple[list[str], list[bool]]]:
+def _stages(profile: Profile, found: StagedPlan) -> list[tuple[list[str], list[bool]]]:
     """Operators of each stage, and whether each is recomputed."""
     stages = []
     for start, end in pairwise(accumulate(found.cut, initial=0)):
@@ -232,7 +232,7 @@ def _stages(profile: Profile, found: Found) -> list[tuple[list[str], list[bool]]
     return stages
 
 
-def _costs(profile: Profile, found: Found) -> list[tuple[float, float]]:
+def _costs(profile: Profile, found: StagedPlan) -> list[tuple[float, float]]:
     """Seconds of a micro-batch and bytes of each stage as Aceso counts them, operator by operator."""
     stages = _stages(profile, found)
     operators = profile.operators[found.micro_batch, found.spread.tp]

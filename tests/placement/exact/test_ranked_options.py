@@ -3,13 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from estimators.model import MIB, Plan, Prediction
-from placement.exact.ranked_options import added, by_time, shortage, with_known_memory
+from placement.exact.ranked_options import added, by_time, shortage, with_traced_memory
 from placement.option import Evidence, Option
 from placement.refinement import NO_REFINEMENT, Refinement
 from tests.placement.exact.test_best_plans import piped, searched
 
 PLAIN = Option(Plan(4), Prediction(50 * MIB), 96, seconds=1.0)
-UNTRAINED = replace(PLAIN, known=Evidence.UNITS, refinement=Refinement("schedule"))
+UNTRAINED = replace(PLAIN, evidence=Evidence.UNITS, refinement=Refinement("schedule"))
 
 
 def test_what_fits_comes_first_then_what_is_faster_then_on_fewer_ranks_then_what_ranks_train() -> None:
@@ -29,10 +29,10 @@ def test_a_plan_has_one_row_which_takes_only_the_drawing_of_the_other() -> None:
 
 
 def test_memory_that_is_known_of_a_plan_is_taken_if_ranks_train_exactly_that() -> None:
-    by_units = replace(PLAIN, prediction=Prediction(70 * MIB), known=Evidence.UNITS)
-    assert with_known_memory(by_units, {PLAIN.plan: PLAIN}) == PLAIN
-    assert with_known_memory(UNTRAINED, {PLAIN.plan: by_units}) == UNTRAINED
-    assert with_known_memory(by_units, {}) == by_units
+    by_units = replace(PLAIN, prediction=Prediction(70 * MIB), evidence=Evidence.UNITS)
+    assert with_traced_memory(by_units, {PLAIN.plan: PLAIN}) == PLAIN
+    assert with_traced_memory(UNTRAINED, {PLAIN.plan: by_units}) == UNTRAINED
+    assert with_traced_memory(by_units, {}) == by_units
 
 
 def test_the_shortage_is_that_of_the_plan_that_comes_closest() -> None:

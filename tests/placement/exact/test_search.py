@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.planning.oracle import Question, by_programming, by_trying, draw, price
 from estimators.axes import Spread
 from estimators.model import Plan
-from placement.exact.search import Found, front, search
+from placement.exact.search import StagedPlan, front, search
 from placement.exact.ways import Costs, Devices, Way
 from placement.option import NoPlan
 from placement.pipelining.cuts import CutTarget, Piece, best_cut, even_cut
@@ -22,13 +22,13 @@ from placement.pipelining.cuts import CutTarget, Piece, best_cut, even_cut
 NEVER = inf
 
 
-def asked(question: Question) -> Found | NoPlan:
+def asked(question: Question) -> StagedPlan | NoPlan:
     return search(question.ways, question.devices, batch=question.batch, order=question.order)
 
 
 def seconds(question: Question) -> float:
     found = asked(question)
-    return found.seconds if isinstance(found, Found) else inf
+    return found.seconds if isinstance(found, StagedPlan) else inf
 
 
 def row(amount: float, num_units: int) -> list[float]:
@@ -56,8 +56,8 @@ def one_way(costs: Costs, num_stages: int | None = None) -> Way:
     return Way(Spread(), 1, (costs,), num_stages)
 
 
-def plan_of(found: Found | NoPlan) -> Found:
-    assert isinstance(found, Found), found
+def plan_of(found: StagedPlan | NoPlan) -> StagedPlan:
+    assert isinstance(found, StagedPlan), found
     return found
 
 
@@ -79,7 +79,7 @@ def test_a_plan_costs_what_it_says_and_fits() -> None:
     for seed in range(2000, 2150):
         question = draw(seed, num_kinds=1 + seed % 2)
         found = asked(question)
-        if isinstance(found, Found):
+        if isinstance(found, StagedPlan):
             num_found += 1
             capacity_bytes = {one.name: one.capacity_bytes for one in question.devices}
             expected_seconds, sizes = price(question, found)
@@ -202,7 +202,7 @@ def test_the_spread_and_micro_batches_are_those_of_a_plan_that_ranks_can_be_give
     for seed in range(50):
         question = draw(seed)
         found = asked(question)
-        if isinstance(found, Found):
+        if isinstance(found, StagedPlan):
             plan = Plan(found.micro_batch, found.num_micro_batches, **found.spread.values)
             assert (plan.batch, plan.world_size) == (question.batch, found.num_ranks)
 

@@ -22,25 +22,25 @@ def queue(num: int) -> list[Queued]:
 
 
 def test_few_trials_get_many_devices_and_many_trials_one_each() -> None:
-    assert allot(queue(1), ledger(4), {}).wanted == {"0": 2}
-    assert set(allot(queue(2), ledger(4), {}).wanted.values()) == {1}
-    assert set(allot(queue(9), ledger(4), {}).wanted.values()) == {0}
+    assert allot(queue(1), ledger(4), {}).first_choices == {"0": 2}
+    assert set(allot(queue(2), ledger(4), {}).first_choices.values()) == {1}
+    assert set(allot(queue(9), ledger(4), {}).first_choices.values()) == {0}
 
 
 def test_work_that_is_left_to_running_gangs_counts() -> None:
     busy = ledger(4)
     busy.place(queue(1)[0].gang(2), ["d0", "d1", "d2", "d3"])
     assert allot([Queued("new", LINEAR)], busy, {"0": 2.0}).seconds == pytest.approx(4.0)
-    assert allot([Queued("new", LINEAR)], busy, {"0": 20.0}).wanted == {"new": 0}
+    assert allot([Queued("new", LINEAR)], busy, {"0": 20.0}).first_choices == {"new": 0}
 
 
 def test_a_shape_that_the_cluster_can_never_take_is_not_wanted() -> None:
-    assert allot(queue(1), ledger(3), {}).wanted == {"0": 1}
-    assert allot([Queued("large", (Shape(1, 97, 9.0), Shape(2, 50, 8.0)))], ledger(3), {}).wanted == {"large": 1}
+    assert allot(queue(1), ledger(3), {}).first_choices == {"0": 1}
+    assert allot([Queued("large", (Shape(1, 97, 9.0), Shape(2, 50, 8.0)))], ledger(3), {}).first_choices == {"large": 1}
 
 
 def test_where_seconds_are_not_known_the_narrowest_shape_is_wanted() -> None:
-    assert allot([Queued("a", (Shape(1, 10),))], ledger(4), {}).wanted == {"a": 0}
+    assert allot([Queued("a", (Shape(1, 10),))], ledger(4), {}).first_choices == {"a": 0}
 
 
 times = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=5)
@@ -70,4 +70,6 @@ def test_the_target_is_the_least_that_leaves_no_trial_late_and_no_device_short(
 def test_of_shapes_that_end_in_time_the_one_with_the_fewest_device_seconds_is_wanted() -> None:
     """Where two ranks are more than twice as fast, as without recompute, nobody wants one."""
     shapes = (Shape(1, 10, 9.0), Shape(2, 10, 4.0), Shape(4, 10, 3.0))
-    assert allot([Queued(str(n), shapes) for n in range(9)], ledger(4), {}).wanted == {str(n): 1 for n in range(9)}
+    assert allot([Queued(str(n), shapes) for n in range(9)], ledger(4), {}).first_choices == {
+        str(n): 1 for n in range(9)
+    }

@@ -97,9 +97,9 @@ def test_no_plan_forgets_what_was_measured_under_another_layout() -> None:
 def test_infeasible_by_its_own_failures_says_that_this_is_learned_by_how_much_and_from_what() -> None:
     answer = choose({PAIR: 80, FOUR: 85}, own={PAIR: 30, FOUR: 40})
     assert answer == NoPlan(
-        "devices offer 100 MiB; this is learned: 40.0 MiB beyond the trace, as it ran out of memory with layout fsdp2, "
-        "fsdp4, divided as a plan divides the model; by its trace it fits (FSDP over 2 ranks, micro-batch 4: one rank "
-        "needs 80 MiB)"
+        "devices offer 100 MiB. This counts 40.0 MiB beyond the trace, as it ran out of memory with layout fsdp2, "
+        "fsdp4; plans divide these bytes as they divide the model. By its trace alone it would fit (FSDP over 2 ranks, "
+        "micro-batch 4: one rank needs 80 MiB)"
     )
 
 

@@ -199,7 +199,7 @@ def test_factors_that_are_equal_for_all_ways_change_no_plan(
         return
     assert (slowed.plan, slowed.prediction, slowed.reason) == (usual.plan, usual.prediction, usual.reason)
     examined = (
-        [option for option in chosen.options if option.known is not Evidence.UNITS] for chosen in (slowed, usual)
+        [option for option in chosen.options if option.evidence is not Evidence.UNITS] for chosen in (slowed, usual)
     )
     for one, other in zip(*examined, strict=True):
         assert one.plan == other.plan and (one.seconds is None) == (other.seconds is None)
@@ -292,7 +292,7 @@ def test_a_layout_that_is_left_out_is_never_asked_for_and_the_answer_names_it() 
     choice, answer = answered(model, left_out)
     assert isinstance(answer, ChosenPlan) and answer.plan != best.plan
     (passed_over, *_) = choice.passed_over(answer, left_out)
-    assert passed_over.known is Evidence.UNITS and passed_over.plan.values == best.plan.values
+    assert passed_over.evidence is Evidence.UNITS and passed_over.plan.values == best.plan.values
 
 
 def test_nothing_is_passed_over_if_one_rank_fits() -> None:

@@ -134,7 +134,7 @@ def test_the_largest_micro_batch_is_marked_where_larger_ones_were_not_traced(
 
 def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Estimator) -> None:
     found = estimator.estimate(MEDIUM, equal_devices(1, 14))
-    assert isinstance(found.choice, NoPlan) and found.options[0].known is Evidence.STATES
+    assert isinstance(found.choice, NoPlan) and found.options[0].evidence is Evidence.STATES
     assert found.largest_micro_batch(found.options[0]) == 0
     console = Console(file=io.StringIO(), width=80)
     console.print(headline(found), as_table(found))
