@@ -109,7 +109,7 @@ class Admission:
     def _create(self, spec: StudySpec, code: bytes | None, key: str | None, warnings: list[str]) -> Study:
         return self._store.create_study(
             spec.to_json(),
-            given=spec.as_given(),
+            request=spec.as_given(),
             code=self._store.put_blob(code) if code is not None else None,
             idempotency_key=key,
             warnings=warnings,

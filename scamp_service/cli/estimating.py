@@ -41,7 +41,7 @@ app = typer.Typer()
 
 @app.command()
 def estimate(
-    what: What,
+    source: What,
     param: Param = None,
     candidates: Annotated[
         int,
@@ -92,34 +92,34 @@ def estimate(
     settings = settings_of(data_dir=data_dir)
     if expandable and device is None:
         raise InvalidInput("--expandable-segments applies to the allocator of GPUs: name a GPU with --device")
-    given = plan_of(plan) if plan is not None else None
-    wanted = candidates_of(what, params_of(param), candidates, working_dir)
-    cluster, kind = target(settings, device, count, mib, any_size=not is_study(what))
-    options = wanted.workload, wanted.code, settings.data_dir / "profiles", kind, expandable
+    fixed_plan = plan_of(plan) if plan is not None else None
+    sized_candidates = candidates_of(source, params_of(param), candidates, working_dir)
+    cluster, kind = target(settings, device, count, mib, any_size=not is_study(source))
+    options = sized_candidates.workload, sized_candidates.code, settings.data_dir / "profiles", kind, expandable
     under_way = UnderWay()
-    if given is not None:
+    if fixed_plan is not None:
         with Estimator(*options, seconds=seconds, under_way=under_way) as estimator, progress(under_way):
-            stages = [estimator.predict(params, given) for params in wanted.candidates]
-        _show_plan(wanted.candidates, given, stages, kind if device else None, as_json)
+            stages = [estimator.predict(params, fixed_plan) for params in sized_candidates.candidates]
+        _show_plan(sized_candidates.candidates, fixed_plan, stages, kind if device else None, as_json)
         return
-    found = []
+    estimates = []
     with Estimator(*options, seconds=seconds, under_way=under_way, hear=say) as estimator:
-        for params in wanted.candidates:
+        for params in sized_candidates.candidates:
             answer_first(estimator, params, under_way, settings, measures=device is None)
             with progress(under_way):
-                found.append(estimator.estimate(params, cluster))
+                estimates.append(estimator.estimate(params, cluster))
             if not as_json:
-                _show_estimate(found[-1], units)
+                _show_estimate(estimates[-1], units)
     if as_json:
-        print(json.dumps([one.to_json() for one in found]))
+        print(json.dumps([each.to_json() for each in estimates]))
         return
-    for line in footnotes(found[-1]):
+    for line in footnotes(estimates[-1]):
         out.print(line, style="dim", soft_wrap=True, markup=False)
 
 
 @app.command()
 def screen(
-    what: StudyFile,
+    study_file: StudyFile,
     candidates: Annotated[
         int, typer.Option(help="number of candidates to draw from the study's space", min=1, max=10_000)
     ] = 1000,
@@ -158,16 +158,18 @@ def screen(
 
     settings = settings_of(data_dir=data_dir)
     cluster, kind = target(settings, device, count, mib)
-    if not is_study(str(what)):
-        raise InvalidInput(f"{what} has no space to screen: name a study in YAML, or run `scamp estimate {what}`")
-    wanted = candidates_of(str(what), params_of(param), candidates, working_dir, at_random=True)
+    if not is_study(str(study_file)):
+        raise InvalidInput(
+            f"{study_file} has no space to screen: name a study in YAML, or run `scamp estimate {study_file}`"
+        )
+    screened_candidates = candidates_of(str(study_file), params_of(param), candidates, working_dir, at_random=True)
     cache_dir = settings.data_dir / "profiles"
     under_way = UnderWay()
     with progress(under_way):
-        found = screened(
-            wanted.workload,
-            wanted.code,
-            wanted.candidates,
+        screening = screened(
+            screened_candidates.workload,
+            screened_candidates.code,
+            screened_candidates.candidates,
             cluster,
             cache_dir,
             kind,
@@ -176,27 +178,27 @@ def screen(
             under_way=under_way,
         )
     if as_json:
-        print(json.dumps([one.to_json() for one in found.candidates]))
+        print(json.dumps([candidate.to_json() for candidate in screening.candidates]))
         return
-    one = cluster.devices[0]
-    offered = f"{len(cluster.devices)} × {one.kind}, {one.capacity_mib} MiB"
-    out.print(f"{len(found.candidates)} candidates on {offered}", style="bold")
-    out.print(as_table(found))
-    for line in footnotes(found, kind):
+    first_device = cluster.devices[0]
+    offered = f"{len(cluster.devices)} × {first_device.kind}, {first_device.capacity_mib} MiB"
+    out.print(f"{len(screening.candidates)} candidates on {offered}", style="bold")
+    out.print(as_table(screening))
+    for line in footnotes(screening, kind):
         out.print(line, style="dim", soft_wrap=True, markup=False)
 
 
-def _show_estimate(found: Estimate, units: bool) -> None:
+def _show_estimate(result: Estimate, units: bool) -> None:
     """Print the plans of a candidate, and if ``units`` the cost of each block before them."""
     from scamp_service.cli.tables.estimate import as_table, headline, units_table
 
-    out.print(headline(found), style="bold", soft_wrap=True)
+    out.print(headline(result), style="bold", soft_wrap=True)
     if units:
-        out.print(units_table(found), "")
-    out.print(as_table(found))
-    out.print(f"→ {found.reason}\n", soft_wrap=True, markup=False)
-    if found.refused:
-        out.print(f"no FSDP plans: {found.refused}\n", soft_wrap=True, markup=False)
+        out.print(units_table(result), "")
+    out.print(as_table(result))
+    out.print(f"→ {result.reason}\n", soft_wrap=True, markup=False)
+    if result.refused:
+        out.print(f"no FSDP plans: {result.refused}\n", soft_wrap=True, markup=False)
 
 
 def _show_plan(

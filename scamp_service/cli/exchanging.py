@@ -57,16 +57,16 @@ def import_study(
     from scamp_service.store.store import Store
 
     if "://" in source:
-        found = list(read_optuna(source, study_name))
+        studies = list(read_optuna(source, study_name))
     elif not Path(source).is_dir():
         raise InvalidInput(f"{source} is neither a folder nor a database's URL, such as sqlite:////home/me/optuna.db")
     elif metric is None:
         raise InvalidInput("name the metric of the experiment with --metric, and with --mode whether more is better")
     else:
-        found = [read_tune(Path(source).absolute(), metric, mode)]
+        studies = [read_tune(Path(source).absolute(), metric, mode)]
     store = Store(settings_of(data_dir=data_dir).url)
     try:
-        for imported in found:
+        for imported in studies:
             study_id = store_study(store, imported)
             out.print(f"study {study_id}: {imported.name}, {len(imported.trials)} trials", markup=False)
     finally:
@@ -108,8 +108,8 @@ def extend(
     token: Token = "",
 ) -> None:
     """Raise limits of a study's budget. A completed study runs again."""
-    given = {"trials": trials, "seconds": seconds, "device_hours": device_hours}
-    limits = {name: limit for name, limit in given.items() if limit is not None}
+    additions = {"trials": trials, "seconds": seconds, "device_hours": device_hours}
+    limits = {name: limit for name, limit in additions.items() if limit is not None}
     if not limits:
         raise InvalidInput("name a limit: --trials, --seconds or --device-hours")
     view = client_of(address, token, to_change=True).extend(study, **limits)

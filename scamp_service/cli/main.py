@@ -132,10 +132,10 @@ def _service(settings: Settings, *, next_port: bool = False) -> Iterator[Service
     close_new_files()
     withhold_secrets()
     chosen = "port" in settings.model_fields_set
-    wanted = settings.port if chosen else remembered_port(settings.data_dir) or settings.port
+    port = settings.port if chosen else remembered_port(settings.data_dir) or settings.port
     with Service(settings, next_port=next_port) as service:
-        if service.settings.port != wanted:
-            out.print(f"port {wanted} is taken; using {service.settings.port}")
+        if service.settings.port != port:
+            out.print(f"port {port} is taken; using {service.settings.port}")
         out.print(f"ScaMP is at [bold]{service.url}[/]  ({time.monotonic() - began:.1f} s)")
         try:
             yield service

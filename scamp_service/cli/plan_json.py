@@ -69,11 +69,13 @@ def _searched_json(option: Option) -> dict[str, Any]:
 def _intervals(pipeline: Pipeline) -> dict[str, Any]:
     simulation = pipeline.simulation
     ranks = range(simulation.num_ranks)
-    computing = [[_interval_json(one) for one in simulation.computing if one.rank == rank] for rank in ranks]
+    computing = [
+        [_interval_json(interval) for interval in simulation.computing if interval.rank == rank] for rank in ranks
+    ]
     return {"computing": computing, "memory_bytes": [list(map(list, held)) for held in simulation.memory]}
 
 
 def _interval_json(interval: Interval) -> list[Any]:
     action = interval.action
-    what = [action.stage, action.micro_batch, action.kind] if action else [None, None, "update"]
-    return [interval.start_seconds, interval.end_seconds, *what]
+    pass_json = [action.stage, action.micro_batch, action.kind] if action else [None, None, "update"]
+    return [interval.start_seconds, interval.end_seconds, *pass_json]

@@ -38,7 +38,7 @@ ClusterFile = Annotated[
 
 @app.command()
 def plan(
-    what: What,
+    source: What,
     param: Param = None,
     device: Kind = None,
     count: Count = None,
@@ -72,29 +72,29 @@ def plan(
     from scamp_service.sizing.estimate import Estimator, target
 
     settings = settings_of(data_dir=data_dir)
-    if cluster_file is not None and any(given is not None for given in (device, count, mib)):
+    if cluster_file is not None and any(option is not None for option in (device, count, mib)):
         raise InvalidInput("--cluster names all devices: leave out --device, --count and --mib")
-    named = read_cluster(cluster_file, settings) if cluster_file is not None else None
-    wanted = candidates_of(what, params_of(param), 1, working_dir)
+    named_cluster = read_cluster(cluster_file, settings) if cluster_file is not None else None
+    sized_candidates = candidates_of(source, params_of(param), 1, working_dir)
     cluster, kind = (
-        (named.of_kind(named.fastest), named.fastest)
-        if named is not None
-        else target(settings, device, count, mib, any_size=not is_study(what))
+        (named_cluster.of_kind(named_cluster.fastest), named_cluster.fastest)
+        if named_cluster is not None
+        else target(settings, device, count, mib, any_size=not is_study(source))
     )
-    under_way, params, profiles = UnderWay(), wanted.candidates[0], settings.data_dir / "profiles"
+    under_way, params, profiles = UnderWay(), sized_candidates.candidates[0], settings.data_dir / "profiles"
     with Estimator(
-        wanted.workload, wanted.code, profiles, kind, seconds=seconds, under_way=under_way, hear=say
+        sized_candidates.workload, sized_candidates.code, profiles, kind, seconds=seconds, under_way=under_way, hear=say
     ) as estimator:
-        answer_first(estimator, params, under_way, settings, measures=named is None and device is None)
+        answer_first(estimator, params, under_way, settings, measures=named_cluster is None and device is None)
         with progress(under_way):
-            found = compare(estimator, params, cluster, named)
+            comparison = compare(estimator, params, cluster, named_cluster)
     if as_json:
-        print(json.dumps(comparison_json(found)))
+        print(json.dumps(comparison_json(comparison)))
         return
-    out.print(headline(found.estimate), style="bold", soft_wrap=True)
-    out.print(as_table(found), "")
-    for lines in (shortage_lines(found), reason(found), picture(found)):
+    out.print(headline(comparison.estimate), style="bold", soft_wrap=True)
+    out.print(as_table(comparison), "")
+    for lines in (shortage_lines(comparison), reason(comparison), picture(comparison)):
         if text := list(lines):
             out.print(*text, "", sep="\n", soft_wrap=True, markup=False)
-    for line in footnotes(found):
+    for line in footnotes(comparison):
         out.print(line, style="dim", soft_wrap=True, markup=False)

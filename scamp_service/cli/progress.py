@@ -93,7 +93,7 @@ def _best_first(trials: Sequence[Mapping[str, Any]], objectives: Objectives) -> 
         for trial, rank in zip(some, ranks, strict=True):
             key = (order.get(state, 3), rank, objectives.keys(trial["values"]), trial["number"])
             keyed.append((key, trial, objectives.is_several and state == "COMPLETED" and not rank))
-    return [(trial, is_on_front) for _, trial, is_on_front in sorted(keyed, key=lambda one: one[0])]
+    return [(trial, is_on_front) for _, trial, is_on_front in sorted(keyed, key=lambda row: row[0])]
 
 
 def closing_line(summary: Mapping[str, Any]) -> str:
@@ -126,7 +126,7 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     if (bound := summary["regret_bound"]) is not None:
         words.append(f"no candidate is likely to be better by more than {bound:.3g}")
     if front := summary["front"]:
-        numbers = ", ".join(str(one["trial"]) for one in front)
+        numbers = ", ".join(str(point["trial"]) for point in front)
         words.append(f"{_plural(len(front), 'trial')} on the Pareto front: {numbers}")
     if best := summary["best"]:
         values = ", ".join(
@@ -149,7 +149,7 @@ def _plural(number: int, noun: str) -> str:
 def _best_line(summary: Mapping[str, Any], metric: str) -> str:
     best, front = summary["best"], summary["front"]
     if front:
-        numbers = ", ".join(str(one["trial"]) for one in front[:20]) + (" and more" if len(front) > 20 else "")
+        numbers = ", ".join(str(point["trial"]) for point in front[:20]) + (" and more" if len(front) > 20 else "")
         return f"Pareto front: {_plural(len(front), 'trial')} ({numbers})"
     if not best:
         return f"{metric}: none yet"
@@ -193,8 +193,8 @@ def _row(
     varied = {name: value for name, value in trial["params"].items() if name not in fixed or fixed[name] != value}
     tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())
     if trial["parent_number"] is not None:
-        what = "a copy" if trial["origin"] == "BRANCH" else "begins with weights"
-        tail += f" ({what} of trial {trial['parent_number']})"
+        beginning = "a copy" if trial["origin"] == "BRANCH" else "begins with weights"
+        tail += f" ({beginning} of trial {trial['parent_number']})"
     if trial["proposal_reason"]:
         tail += f" ({plain(trial['proposal_reason'])[:200]})"
     if trial["reason"] and (not _is_compared(trial) or state in EXPLAINED):

@@ -92,7 +92,7 @@ def simulate(
     if gantt is not None and gantt.suffix not in (".svg", ".html"):
         raise InvalidInput(f"--gantt draws SVG or HTML: {gantt} must end with .svg or .html")
     is_file = cluster.endswith((".yaml", ".yml"))
-    named = read_cluster(Path(cluster), settings) if is_file else cluster_named(cluster, settings)
+    named_cluster = read_cluster(Path(cluster), settings) if is_file else cluster_named(cluster, settings)
     names = _policies(policy or settings.policy)
     if bool(traces) == bool(studies):
         raise InvalidInput("name studies, or a trace of jobs with --traces, but not both")
@@ -100,7 +100,7 @@ def simulate(
         if gantt is not None:
             raise InvalidInput("--gantt draws studies, not traces of jobs")
         how = Replayed(jobs, seed, load, settings.max_gangs_per_device)
-        _replay_traces(traces, named.cluster, names, how, as_json=as_json)
+        _replay_traces(traces, named_cluster.cluster, names, how, as_json=as_json)
         return
     submitted = []
     for file in studies or ():
@@ -118,15 +118,21 @@ def simulate(
         settings.max_gangs_per_device,
     )
     with err.status("simulating …"):
-        found = {name: simulated(submitted, named, replace(options, policy=name)) for name in names}
+        by_policy = {name: simulated(submitted, named_cluster, replace(options, policy=name)) for name in names}
     if gantt is not None:
-        title = ", ".join(one.spec.name for one in submitted)
-        write_gantt(gantt, [(title if len(names) == 1 else f"{title}: {name}", one) for name, one in found.items()])
+        title = ", ".join(each.spec.name for each in submitted)
+        write_gantt(
+            gantt, [(title if len(names) == 1 else f"{title}: {name}", result) for name, result in by_policy.items()]
+        )
     if as_json:
-        print(json.dumps(found[names[0]].to_json() if len(names) == 1 else {n: o.to_json() for n, o in found.items()}))
+        print(
+            json.dumps(
+                by_policy[names[0]].to_json() if len(names) == 1 else {n: o.to_json() for n, o in by_policy.items()}
+            )
+        )
         return
-    out.print(as_table([("" if len(names) == 1 else name, one) for name, one in found.items()]))
-    for line in dict.fromkeys(line for one in found.values() for line in footnotes(one)):
+    out.print(as_table([("" if len(names) == 1 else name, result) for name, result in by_policy.items()]))
+    for line in dict.fromkeys(line for result in by_policy.values() for line in footnotes(result)):
         out.print(line, style="dim", soft_wrap=True, markup=False)
     if gantt is not None:
         out.print(f"Gantt chart: {gantt}", markup=False, soft_wrap=True)
@@ -136,7 +142,7 @@ def _policies(words: str) -> list[str]:
     """The names of policies that are joined with commas. Raises ``InvalidInput`` for one that is not known."""
     from placement.packing.policies import policy_named
 
-    names = [one.strip() for one in words.split(",")]
+    names = [word.strip() for word in words.split(",")]
     for name in names:
         try:
             policy_named(name)
@@ -154,12 +160,12 @@ def _replay_traces(traces: str, cluster: Cluster, names: list[str], how: Replaye
         raise InvalidInput("the cluster has no devices")
     jobs = trace_jobs(traces, len(cluster.devices), how)
     with err.status("simulating …"):
-        found = {name: replay_trace(jobs, cluster, name, how.max_gangs_per_device) for name in names}
+        schedules = {name: replay_trace(jobs, cluster, name, how.max_gangs_per_device) for name in names}
     if as_json:
-        answers = {name: schedule_json(one) for name, one in found.items()}
+        answers = {name: schedule_json(schedule) for name, schedule in schedules.items()}
         print(json.dumps(answers[names[0]] if len(names) == 1 else answers))
         return
-    out.print(schedules_table([("" if len(names) == 1 else name, one) for name, one in found.items()]))
+    out.print(schedules_table([("" if len(names) == 1 else name, schedule) for name, schedule in schedules.items()]))
     assumed = "jobs run as wide and as long as the trace says, on devices of any kind; nothing fails or is stopped"
     out.print(f"assumed: {assumed}", style="dim", soft_wrap=True, markup=False)
 
@@ -180,14 +186,14 @@ def what_if(
     """
     from scamp_service.cli.tables.simulation import what_if_table
 
-    found = client_of(address, token).what_if(add)
+    answer = client_of(address, token).what_if(add)
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(answer))
         return
-    out.print(what_if_table(found))
+    out.print(what_if_table(answer))
     for count, words in (
-        (found["num_unknown"], "are left out: nobody knows yet how long they take"),
-        (found["num_more"], "are left out: there are too many"),
+        (answer["num_unknown"], "are left out: nobody knows yet how long they take"),
+        (answer["num_more"], "are left out: there are too many"),
     ):
         if count:
             out.print(f"{count} trials {words}", style="dim", soft_wrap=True)

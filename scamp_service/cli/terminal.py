@@ -30,14 +30,14 @@ def plain(text: str) -> str:
 
     A user's code may print anything, and a terminal obeys escape codes: they move the cursor, set the title, or answer.
     """
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 class _PlainConsole(Console):
     """A console that prints text without obeying it. Cells of tables and ``Text`` must be made ``plain`` themselves."""
 
-    def print(self, *objects: Any, **given: Any) -> None:
-        super().print(*(plain(each) if isinstance(each, str) else each for each in objects), **given)
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(plain(each) if isinstance(each, str) else each for each in objects), **options)
 
 
 out = _PlainConsole(highlight=False)
@@ -80,15 +80,15 @@ DataDir = Annotated[
 ]
 
 
-def settings_of(**given: Any) -> Settings:
+def settings_of(**options: Any) -> Settings:
     """Settings from the environment, overridden by the given values that are not empty."""
-    return Settings(**{name: value for name, value in given.items() if value})
+    return Settings(**{name: value for name, value in options.items() if value})
 
 
-def params_of(given: list[str] | None) -> dict[str, Any]:
+def params_of(assignments: list[str] | None) -> dict[str, Any]:
     """Parameters of ``--param`` options, with the values that a study would read. Raises ``InvalidInput``."""
     params: dict[str, Any] = {}
-    for text in given or []:
+    for text in assignments or []:
         name, equals, value = text.partition("=")
         try:
             read = yaml.safe_load(value) if name and equals else None

@@ -29,9 +29,9 @@ class Contained:
 class ContainedErrors:
     """The last ``MOST`` different errors. The same one again is counted, and becomes the newest."""
 
-    def __init__(self, known: Iterable[Json] = ()) -> None:
+    def __init__(self, recorded: Iterable[Json] = ()) -> None:
         """``known`` are those of the controller before, as ``to_json`` gave them."""
-        self._errors = [Contained(**each) for each in known]
+        self._errors = [Contained(**each) for each in recorded]
 
     def add(self, doing: str, error: Exception, study_id: int, now: float) -> None:
         """Count an error."""

@@ -32,7 +32,7 @@ from scamp_service.control.stopping.rule import due_rungs
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Json, Refusals, Sized, Study, Trial
-from scamp_service.search.proposer import Asked, Proposer
+from scamp_service.search.proposer import ProposalRequest, Proposer
 from scamp_service.store.store import Store
 from scamp_service.store.tallies import BESIDE, own_states
 from scamp_service.study.objectives import Values
@@ -120,7 +120,7 @@ class Controller:
         try:
             with self._store.reading():
                 snapshot = self.find()
-            found = decide(snapshot)
+            effects = decide(snapshot)
         except (Deposed, Unavailable):
             raise
         except Exception as error:
@@ -132,7 +132,7 @@ class Controller:
             raise
         self._undecided = None
         self.is_idle = not snapshot.studies and not snapshot.attempts
-        return found
+        return effects
 
     def _fail_culprits(self, failing: Failing, now: float) -> None:
         """End each study for which alone nothing can be decided, if something can when there is no study."""
@@ -170,9 +170,9 @@ class Controller:
         silent |= self._executor.silent()  # a rank that answers while this is read is in one of the three
         attempts = self._store.open_attempts()
         cluster = self._executor.cluster()
-        asked = self._proposing.asked()
-        found = self._live_studies() if live is None else live
-        studies = {study.id: self._rules(study, asked.get(study.id)) for study in found}
+        requests = self._proposing.requests()
+        live_studies = self._live_studies() if live is None else live
+        studies = {study.id: self._rules(study, requests.get(study.id)) for study in live_studies}
         trials = [trial for trial in self._projection.follow(attempts) if trial.study_id in studies]
         self._projection.forget_ended(studies)
         self._specs.forget_ended(studies)
@@ -195,14 +195,14 @@ class Controller:
             closed=silent.union(self._executor.closed()),
             cluster=cluster,
             sized=self._sizings(trials),
-            asked=asked,
+            requests=requests,
             held_up=self._sizer.held_up(),
             rungs={i: self._projection.rungs(i, studies[i].objectives, studies[i].stopping.rungs) for i in judged},
             fronts=self._fronts(studies, waiting),
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
             donors=self._donors(trials),
             past=self._projection.family_runs(to_plan),
-            refusals=self._refusals.seconds({one: self._clock() - one.newest_at for one in refusals}),
+            refusals=self._refusals.seconds({refusal: self._clock() - refusal.newest_at for refusal in refusals}),
             absent=self._absent.seconds({attempt.key: 0.0 for attempt in attempts if attempt.key not in gangs}),
             former=self._former(attempts),
             refused=self._no_longer_refused(refusals, cluster.offer),
@@ -215,29 +215,29 @@ class Controller:
 
     def _mib_seconds(self) -> dict[str, float]:
         """MiB × seconds of attempts that have ended by project, if any project has a quota of them."""
-        found: dict[str, float] = {}
+        mib_seconds: dict[str, float] = {}
         if all(project.mib_hours is None for project in self._projects.values()):
-            return found
+            return mib_seconds
         for study_id, held in self._store.mib_seconds().items():
             if study_id not in self._project_of:
                 self._project_of[study_id] = self._store.project(study_id)
             project = self._project_of[study_id]
-            found[project] = found.get(project, 0.0) + held
-        return found
+            mib_seconds[project] = mib_seconds.get(project, 0.0) + held
+        return mib_seconds
 
     def _fronts(self, studies: Mapping[int, StudyRules], waiting: Sequence[Trial]) -> dict[int, dict[int, Values]]:
         """Trials on the Pareto fronts of the studies whose objectives are all predicted, if any of their trials waits.
 
         All count that are trained, or will be.
         """
-        found = {}
+        fronts = {}
         for study_id in {trial.study_id for trial in waiting if studies[trial.study_id].objectives.are_predicted}:
             objectives = studies[study_id].objectives
             scores = self._projection.scores(study_id, objectives)
-            known = [(number, values) for number, (state, values) in scores.items() if state in ARE_TRAINED]
-            front = objectives.front([values for _, values in known])
-            found[study_id] = {known[index][0]: known[index][1] for index in front}
-        return found
+            scored = [(number, values) for number, (state, values) in scores.items() if state in ARE_TRAINED]
+            front = objectives.front([values for _, values in scored])
+            fronts[study_id] = {scored[index][0]: scored[index][1] for index in front}
+        return fronts
 
     def _sizings(self, trials: Sequence[Trial]) -> dict[int, Sized | Unsized]:
         """Results that answer what would be asked now.
@@ -248,44 +248,48 @@ class Controller:
         if not results:
             return {}
         now = {trial.id: _question(trial) for trial in trials if trial.id in results}
-        outdated = [one for one in results if one not in now or self._asked.get(one) != now[one]]
+        outdated = [
+            trial_id for trial_id in results if trial_id not in now or self._asked.get(trial_id) != now[trial_id]
+        ]
         self._forget_sizing(outdated)
-        return {one: result for one, result in results.items() if one not in outdated}
+        return {trial_id: result for trial_id, result in results.items() if trial_id not in outdated}
 
     def _donors(self, trials: Iterable[Trial]) -> dict[int, Donor]:
         """Trial → with whose weights it begins as a new model, for each that waits for devices or starts."""
-        wanted = {
+        donors = {
             trial.id: trial.parent
             for trial in trials
             if trial.parent is not None and not trial.is_copy and trial.state in (TrialState.QUEUED, TrialState.RUNNING)
         }
-        parents = {parent.trial_id for parent in wanted.values()}
-        known = {one: params for one, params in self._params_of_donors.items() if one in parents}
-        if unknown := sorted(parents - known.keys()):
-            known |= {trial.id: trial.params for trial in self._store.trials_with_ids(unknown)}
-        self._params_of_donors = known
-        return {trial_id: Donor(parent, known[parent.trial_id]) for trial_id, parent in wanted.items()}
+        parents = {parent.trial_id for parent in donors.values()}
+        params_of = {key: params for key, params in self._params_of_donors.items() if key in parents}
+        if unknown := sorted(parents - params_of.keys()):
+            params_of |= {trial.id: trial.params for trial in self._store.trials_with_ids(unknown)}
+        self._params_of_donors = params_of
+        return {trial_id: Donor(parent, params_of[parent.trial_id]) for trial_id, parent in donors.items()}
 
     def _former(self, attempts: Sequence[Attempt]) -> dict[int, Attempt]:
         """The last attempt that trained before each one that went wrong before its first checkpoint."""
-        wrong = [one for one in attempts if one.attempt > 1 and one.checkpoint_step < 0 and one.outcome in WENT_WRONG]
-        found = {}
-        for one in wrong:
-            earlier = self._store.attempts(one.trial_id)[: one.attempt - 1]
+        wrong = [
+            each for each in attempts if each.attempt > 1 and each.checkpoint_step < 0 and each.outcome in WENT_WRONG
+        ]
+        former = {}
+        for attempt in wrong:
+            earlier = self._store.attempts(attempt.trial_id)[: attempt.attempt - 1]
             if trained := [before for before in earlier if before.timed_steps]:
-                found[one.trial_id] = trained[-1]
-        return found
+                former[attempt.trial_id] = trained[-1]
+        return former
 
     def _dated_refusals(self) -> list[Refusals]:
         """INFEASIBLE trials. A new controller believes their dates, and sets those that the clock has yet to reach."""
         refusals, now = self._store.refusals(), self._clock()
-        if self._refusals.is_first and any(one.newest_at > now for one in refusals):
+        if self._refusals.is_first and any(refusal.newest_at > now for refusal in refusals):
             self._store.redate_refusals(now=now)
             return self._store.refusals()
         return refusals
 
     def _no_longer_refused(self, refusals: Sequence[Refusals], offer: Offer) -> list[Trial]:
-        outdated = {(one.study_id, one.offer) for one in refusals if offers_more(offer, one.offer)}
+        outdated = {(refusal.study_id, refusal.offer) for refusal in refusals if offers_more(offer, refusal.offer)}
         return [
             trial for study_id, before in sorted(outdated) for trial in self._store.refused_trials(study_id, before)
         ]
@@ -315,7 +319,7 @@ class Controller:
         if self._store.move_study(study.id, expected, StudyState.FAILED, reason=reason, now=now):
             log.error("study %s: %s", study.id, reason)
 
-    def _rules(self, study: Study, asked: Asked | None) -> StudyRules:
+    def _rules(self, study: Study, request: ProposalRequest | None) -> StudyRules:
         tallies = self._store.tallies(study.id)
         counts = own_states(tallies)
         spec = self._specs.read(study)
@@ -329,7 +333,7 @@ class Controller:
             broken=(
                 self._why_broken(study, counts[TrialState.FAILED])
                 if is_hopeless(counts)
-                else why_hung(asked) or why_ended(asked) or self._our_fault(study)
+                else why_hung(request) or why_ended(request) or self._our_fault(study)
             ),
         )
 
@@ -362,8 +366,10 @@ class Controller:
         now = self._clock()
         match effect:
             case e.MoveTrial(trial, to, changes, sized):
-                known = {**changes, **self._value_of_plan(trial, sized)}
-                moved = self._store.move_trial(trial.id, trial.state, trial.attempt, to, now=now, sized=sized, **known)
+                columns = {**changes, **self._value_of_plan(trial, sized)}
+                moved = self._store.move_trial(
+                    trial.id, trial.state, trial.attempt, to, now=now, sized=sized, **columns
+                )
                 is_asked_again = to is TrialState.WAITING and changes.keys() != {"reason"}
                 if moved and (sized or to is not trial.state or is_asked_again):
                     self._forget_sizing([trial.id])
@@ -389,7 +395,7 @@ class Controller:
             case e.Propose(study_id, first_number, count):
                 self._proposing.ask(study_id, self._specs[study_id], first_number, count)
             case e.CreateTrials(study_id, first_number, candidates, is_last, parents, reasons):
-                numbered = {place: one for place, one in enumerate(parents, first_number) if one is not None}
+                numbered = {place: parent for place, parent in enumerate(parents, first_number) if parent is not None}
                 placed = list(enumerate(candidates, first_number))
                 why = dict(enumerate(reasons, first_number))
                 self._store.create_trials(study_id, placed, parents=numbered, reasons=why, now=now)

@@ -117,14 +117,14 @@ class Executor(Protocol):
 class Demand:
     """A candidate to be sized, of a study; studies take turns.
 
-    ``own`` are its own runs that ran out of memory, and ``learned`` are the corrections of its family under each layout
-    that has any. ``past`` are the runs of its family, whose times correct the predicted seconds of a step. A trace may
-    take ``trace_seconds`` of processor time. ``evaluation`` is what its own and its family's evaluations needed beyond
-    their trace. ``plan`` is the one that the study gives, if any.
+    ``own_attempts`` are its own runs that ran out of memory, and ``learned`` are the corrections of its family under
+    each layout that has any. ``past`` are the runs of its family, whose times correct the predicted seconds of a step.
+    A trace may take ``trace_seconds`` of processor time. ``evaluation`` is what its own and its family's evaluations
+    needed beyond their trace. ``plan`` is the one that the study gives, if any.
     """
 
     candidate: Candidate
-    own: Sequence[PastAttempt] = ()
+    own_attempts: Sequence[PastAttempt] = ()
     learned: Mapping[Layout, Learned] = field(default_factory=dict)
     past: Sequence[PastAttempt] = ()
     study_id: int = 0

@@ -186,8 +186,8 @@ class LeaderElection:
 
 def own_name() -> str:
     """Name of this process as the holder of a lease. A host's name is there for people to read."""
-    own = Process.own()
-    return f"{socket.gethostname()} {own.kernel} {own.pid} {own.started} {secrets.token_hex(4)}"
+    process = Process.own()
+    return f"{socket.gethostname()} {process.kernel} {process.pid} {process.started} {secrets.token_hex(4)}"
 
 
 def process_is_gone(holder: str) -> bool:

@@ -43,8 +43,8 @@ class Projection:
             last_event = self._store.last_event_id()  # first: what changes while the rest is read is read again
             changed = self._store.live_trials()
         else:
-            last_event, named = self._events()
-            changed = self._store.trials_with_ids(sorted(named | is_open | self._open))
+            last_event, trial_ids = self._events()
+            changed = self._store.trials_with_ids(sorted(trial_ids | is_open | self._open))
         self._last_event, self._open = last_event, is_open
         back = {trial.id for trial in changed if _is_live(trial)} - self._live.keys()
         newest = max(self._live, default=0)
@@ -74,34 +74,37 @@ class Projection:
 
     def forget_ended(self, live_studies: Container[int]) -> None:
         """Drop what is known of studies that are not among ``live_studies``."""
-        for study_id in [one for one in (*self._changed, *self._rungs, *self._scores) if one not in live_studies]:
-            for known in (self._changed, self._rungs, self._unread, self._scores):
-                known.pop(study_id, None)
+        for study_id in [each for each in (*self._changed, *self._rungs, *self._scores) if each not in live_studies]:
+            for cache in (self._changed, self._rungs, self._unread, self._scores):
+                cache.pop(study_id, None)
 
     def rungs(self, study_id: int, objectives: Objectives, steps: Sequence[int]) -> Mapping[int, Rung]:
         """Step → the objectives that the study's trials have reported at that step, and those predicted for them."""
-        known = self._rungs.setdefault(study_id, {step: Rung(objectives) for step in steps})
+        rungs = self._rungs.setdefault(study_id, {step: Rung(objectives) for step in steps})
         unread = self._unread.get(study_id)
         if unread == set() or objectives.are_predicted:
-            return known
-        found = self._store.rungs(study_id, objectives.measured, steps, trial_ids=unread)
+            return rungs
+        rung_values = self._store.rungs(study_id, objectives.measured, steps, trial_ids=unread)
         if len(objectives.measured) < len(objectives.each):
-            predicted = {one.number: one.quantities for one in self._store.scores(study_id, unread)}
+            predicted = {score.number: score.quantities for score in self._store.scores(study_id, unread)}
         else:
             predicted = {}
         self._unread[study_id] = set()
-        for step, reported in found.items():
+        for step, reported in rung_values.items():
             for number, values in reported.items():
                 complete = objectives.with_predicted(values, predicted.get(number, {}))
                 if complete is not None:
-                    known[step].report(number, complete)
-        return known
+                    rungs[step].report(number, complete)
+        return rungs
 
     def scores(self, study_id: int, objectives: Objectives) -> Mapping[int, tuple[TrialState, Values]]:
         """Trial → its state and the value of each objective, for those of the study with a value of all."""
         if study_id not in self._scores:
-            known = [(one, objectives.values_of(one)) for one in self._store.scores(study_id)]
-            self._scores[study_id] = objectives, {one.number: (one.state, values) for one, values in known if values}
+            scored = [(score, objectives.values_of(score)) for score in self._store.scores(study_id)]
+            self._scores[study_id] = (
+                objectives,
+                {score.number: (score.state, values) for score, values in scored if values},
+            )
         return self._scores[study_id][1]
 
     def family_runs(self, families: Iterable[str]) -> dict[str, Sequence[PastAttempt]]:
@@ -114,11 +117,11 @@ class Projection:
 
     def _events(self) -> tuple[int, set[int]]:
         """Id of the newest event, and the trials that the events since the last cycle name."""
-        last, named = self._last_event, set[int]()
+        last, study_ids = self._last_event, set[int]()
         while page := self._store.changed_since(last, limit=EVENTS_AT_ONCE):
             last = page[-1][0]
-            named |= {trial_id for _, trial_id in page if trial_id is not None}
-        return last, named
+            study_ids |= {trial_id for _, trial_id in page if trial_id is not None}
+        return last, study_ids
 
     def _note(self, trial: Trial) -> None:
         if _is_live(trial):
@@ -128,10 +131,10 @@ class Projection:
         if trial.study_id in self._changed:
             self._changed[trial.study_id][trial.id] = trial
         if trial.study_id in self._scores:
-            objectives, known = self._scores[trial.study_id]
-            known.pop(trial.number, None)
+            objectives, scores = self._scores[trial.study_id]
+            scores.pop(trial.number, None)
             if values := objectives.values_of(trial):
-                known[trial.number] = trial.state, values
+                scores[trial.number] = trial.state, values
         if trial.study_id in self._unread:
             self._unread[trial.study_id].add(trial.id)
         self._runs.pop(trial.family, None)

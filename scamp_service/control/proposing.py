@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Mapping
 
 from scamp_service.control.projection import Projection
 from scamp_service.search.proposals import reads_history
-from scamp_service.search.proposer import Asked, Proposal, Proposer, SearchEnded
+from scamp_service.search.proposer import Proposal, ProposalRequest, Proposer, SearchEnded
 from scamp_service.study.spec import StudySpec
 
 SLOW_SECONDS = 30.0
@@ -26,13 +26,15 @@ class Proposing:
         self._exhausted: set[int] = set()
         self._slow: set[int] = set()
 
-    def asked(self) -> Mapping[int, Asked]:
+    def requests(self) -> Mapping[int, ProposalRequest]:
         """Study → what its sampler was asked for, until the answer is stored or it is asked again."""
-        return self._proposer.asked()
+        return self._proposer.requests()
 
     def unanswered(self) -> set[int]:
         """Studies whose sampler still works, or has failed and was not asked again yet."""
-        return {study for study, asked in self._proposer.asked().items() if not isinstance(asked.answer, Proposal)}
+        return {
+            study for study, request in self._proposer.requests().items() if not isinstance(request.answer, Proposal)
+        }
 
     def is_exhausted(self, study_id: int) -> bool:
         """Whether the last candidates of the sampler are stored."""
@@ -40,7 +42,7 @@ class Proposing:
 
     def ask(self, study_id: int, spec: StudySpec, first_number: int, count: int) -> None:
         """Ask for candidates. Raises the error of the sampler if this is another try after one."""
-        before = self._proposer.asked().get(study_id)
+        before = self._proposer.requests().get(study_id)
         if not self._proposer.remembers(study_id):
             self._projection.forget_study(study_id)
         changed = self._projection.changed_trials(study_id) if reads_history(spec) else ()
@@ -61,22 +63,21 @@ class Proposing:
     def newly_slow(self) -> Iterator[tuple[int, str]]:
         """Studies whose sampler has become slow since the last call, each with the words for it."""
         before, self._slow = self._slow, set()
-        for study_id, asked in self._proposer.asked().items():
-            if asked.answer is None and asked.seconds >= SLOW_SECONDS:
+        for study_id, request in self._proposer.requests().items():
+            if request.answer is None and request.seconds >= SLOW_SECONDS:
                 self._slow.add(study_id)
                 if study_id not in before:
                     yield study_id, f"the sampler has not answered for {SLOW_SECONDS:.0f} s; other studies continue"
 
 
-def why_hung(asked: Asked | None) -> str:
+def why_hung(request: ProposalRequest | None) -> str:
     """Why a study must be stopped whose sampler was asked for this; empty if it need not."""
-    if asked is None or asked.answer is not None or asked.seconds < HUNG_SECONDS:
+    if request is None or request.answer is not None or request.seconds < HUNG_SECONDS:
         return ""
-    return (
-        f"its sampler was asked for trial {asked.first_number} and has not answered for {HUNG_SECONDS / 60:.0f} minutes"
-    )
+    minutes = f"{HUNG_SECONDS / 60:.0f} minutes"
+    return f"its sampler was asked for trial {request.first_number} and has not answered for {minutes}"
 
 
-def why_ended(asked: Asked | None) -> str:
+def why_ended(request: ProposalRequest | None) -> str:
     """Why a study must be stopped whose search has ended with an error; empty if it need not be."""
-    return str(asked.answer) if asked is not None and isinstance(asked.answer, SearchEnded) else ""
+    return str(request.answer) if request is not None and isinstance(request.answer, SearchEnded) else ""

@@ -41,7 +41,7 @@ class Specs:
 
     def forget_ended(self, live: Container[int]) -> None:
         """Keep only the studies in ``live``."""
-        for study_id in [one for one in self._specs if one not in live]:
+        for study_id in [spec for spec in self._specs if spec not in live]:
             del self._specs[study_id], self._budgets[study_id]
             self._rules.pop(study_id, None)
 

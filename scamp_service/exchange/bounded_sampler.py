@@ -34,15 +34,17 @@ class BoundedSampler(BaseSampler):
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """The parameters that are sampled together."""
-        found: dict[str, BaseDistribution] = self._sampler.infer_relative_search_space(self._of(study, trial), trial)
-        return found
+        distributions: dict[str, BaseDistribution] = self._sampler.infer_relative_search_space(
+            self._of(study, trial), trial
+        )
+        return distributions
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Values of the parameters that are sampled together."""
-        found: dict[str, Any] = self._sampler.sample_relative(self._of(study, trial), trial, dict(search_space))
-        return found
+        values: dict[str, Any] = self._sampler.sample_relative(self._of(study, trial), trial, dict(search_space))
+        return values
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -100,8 +102,8 @@ class _Shown:
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
         """The trials that the sampler may see."""
-        found = [trial for trial in self._trials if states is None or trial.state in states]
-        return copy.deepcopy(found) if deepcopy else found
+        trials = [trial for trial in self._trials if states is None or trial.state in states]
+        return copy.deepcopy(trials) if deepcopy else trials
 
 
 @dataclass(frozen=True, slots=True)

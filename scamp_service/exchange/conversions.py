@@ -15,17 +15,21 @@ Space = dict[str, Any]
 
 def space_of_distributions(distributions: Mapping[str, BaseDistribution]) -> Space:
     """The search space of an Optuna study, such as ``study.trials[0].distributions``. Raises ``InvalidInput``."""
-    return {name: _of_distribution(name, one) for name, one in distributions.items()}
+    return {name: _of_distribution(name, distribution) for name, distribution in distributions.items()}
 
 
-def _of_distribution(name: str, one: BaseDistribution) -> Space:
-    match one:
+def _of_distribution(name: str, distribution: BaseDistribution) -> Space:
+    match distribution:
         case CategoricalDistribution():
-            return {"choice": list(one.choices)}
+            return {"choice": list(distribution.choices)}
         case FloatDistribution() | IntDistribution():
-            step = one.step if one.step not in (None, 1) or isinstance(one, FloatDistribution) else None
-            return _range(one.low, one.high, one.log, step)
-    raise InvalidInput(f"{name}: ScaMP has no parameter like {type(one).__name__}")
+            step = (
+                distribution.step
+                if distribution.step not in (None, 1) or isinstance(distribution, FloatDistribution)
+                else None
+            )
+            return _range(distribution.low, distribution.high, distribution.log, step)
+    raise InvalidInput(f"{name}: ScaMP has no parameter like {type(distribution).__name__}")
 
 
 def space_of_tune(search_space: Mapping[str, Any]) -> tuple[Space, dict[str, Any]]:
@@ -49,12 +53,12 @@ def space_of_tune(search_space: Mapping[str, Any]) -> tuple[Space, dict[str, Any
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    flat: list[tuple[str, Any]] = []
     for name, value in values.items():
         path = f"{prefix}{name}"
         is_branch = isinstance(value, Mapping) and set(value) != {"grid_search"}
-        found += _flat(f"{path}_", value) if is_branch else [(path, value)]
-    return found
+        flat += _flat(f"{path}_", value) if is_branch else [(path, value)]
+    return flat
 
 
 def _of_domain(name: str, domain: Any) -> Space:
@@ -82,9 +86,9 @@ def _of_domain(name: str, domain: Any) -> Space:
 
 
 def _range(low: float, high: float, log: bool, step: float | None) -> Space:
-    found: Space = {"low": low, "high": high}
+    range_: Space = {"low": low, "high": high}
     if log:
-        found["log"] = True
+        range_["log"] = True
     if step is not None:
-        found["step"] = step
-    return found
+        range_["step"] = step
+    return range_

@@ -26,14 +26,16 @@ def read_optuna(url: str, study_name: str | None = None) -> Iterator[Imported]:
     """
     storage = _open(url)
     try:
-        found = [one for one in storage.get_all_studies() if study_name in (None, one.study_name)]
-        if not found:
+        summaries = [summary for summary in storage.get_all_studies() if study_name in (None, summary.study_name)]
+        if not summaries:
             raise InvalidInput(
                 f"there is no study {study_name!r} in this database" if study_name else "this database has no studies"
             )
-        for study in found:
+        for study in summaries:
             trials = storage.get_all_trials(study._study_id, deepcopy=False)
-            distributions = {name: one for trial in trials for name, one in trial.distributions.items()}
+            distributions = {
+                name: distribution for trial in trials for name, distribution in trial.distributions.items()
+            }
             new = []
             for trial in trials:
                 if trial.state.is_finished():

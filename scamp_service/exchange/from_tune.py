@@ -36,14 +36,16 @@ def read_tune(folder: Path, metric: str, mode: Literal["min", "max"]) -> Importe
     folders = sorted(path.parent for path in folder.glob("*/params.json"))
     if not folders:
         raise InvalidInput(f"{folder} is not a results folder of Ray Tune: no folder in it has a params.json")
-    known = _known(folder)
-    read = [_Result(path, known, metric) for path in folders]
+    trial_rows = _known(folder)
+    read = [_Result(path, trial_rows, metric) for path in folders]
     read.sort(key=lambda result: result.place)
     if not any(result.reports for result in read):
         names = sorted({name for result in read for name in result.names})
         raise InvalidInput(f"no result has a number called {metric!r}; there are {', '.join(names) or 'none'}")
     flat = [dict(_flat("", result.params)) for result in read]
-    distributions = {name: _distribution([one[name] for one in flat if name in one]) for one in flat for name in one}
+    distributions = {
+        name: _distribution([config[name] for config in flat if name in config]) for config in flat for name in config
+    }
     trials = [result.trial(params, distributions) for result, params in zip(read, flat, strict=True)]
     direction = "minimize" if mode == "min" else "maximize"
     space = space_of_distributions(distributions)
@@ -53,7 +55,7 @@ def read_tune(folder: Path, metric: str, mode: Literal["min", "max"]) -> Importe
 class _Result:
     """The folder of one trial."""
 
-    def __init__(self, folder: Path, known: Mapping[str, Mapping[str, Any]], metric: str) -> None:
+    def __init__(self, folder: Path, trial_rows: Mapping[str, Mapping[str, Any]], metric: str) -> None:
         params = _read(folder / "params.json")
         self.params: Mapping[str, Any] = params if isinstance(params, dict) else {}
         self.rows = list(_rows(folder / "result.json"))
@@ -64,8 +66,11 @@ class _Result:
             if is_number(row.get(metric))
         }
         last = self.rows[-1] if self.rows else {}
-        self.id = str(last.get("trial_id") or next((one for one in known if f"_{one}_" in f"_{folder.name}_"), ""))
-        about = known.get(self.id, {})
+        self.id = str(
+            last.get("trial_id")
+            or next((trial_id for trial_id in trial_rows if f"_{trial_id}_" in f"_{folder.name}_"), "")
+        )
+        about = trial_rows.get(self.id, {})
         suffix = self.id.rpartition("_")[2]
         self._started_at = about.get("start_time") or self._first()
         self.place = (int(suffix) if suffix.isdecimal() else math.inf, self._started_at or math.inf, folder.name)
@@ -94,8 +99,8 @@ class _Result:
             state,
             params=self.params,
             searched={
-                name: (float(distributions[name].to_internal_repr(one)), distribution_to_json(distributions[name]))
-                for name, one in params.items()
+                name: (float(distributions[name].to_internal_repr(param)), distribution_to_json(distributions[name]))
+                for name, param in params.items()
             },
             values=[value] if state is TrialState.COMPLETED and value is not None else None,
             reports=self.reports,
@@ -112,15 +117,15 @@ def _known(folder: Path) -> dict[str, dict[str, Any]]:
     if not states:
         return {}
     content = _read(states[-1])
-    found: dict[str, dict[str, Any]] = {}
+    trials: dict[str, dict[str, Any]] = {}
     for parts in content.get("trial_data", []) if isinstance(content, dict) else []:
         about: dict[str, Any] = {}
         for part in parts if isinstance(parts, list) else []:
-            one = _parse(part) if isinstance(part, str) else part
-            if isinstance(one, dict):  # values that Tune has pickled are texts here, and stay so
-                about |= {name: one[name] for name in ("trial_id", "status", "start_time") if name in one}
-        found[str(about.get("trial_id"))] = about
-    return found
+            row = _parse(part) if isinstance(part, str) else part
+            if isinstance(row, dict):  # values that Tune has pickled are texts here, and stay so
+                about |= {name: row[name] for name in ("trial_id", "status", "start_time") if name in row}
+        trials[str(about.get("trial_id"))] = about
+    return trials
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -51,76 +51,79 @@ class Freezer:
 
     def frozen(self, seen: Sequence[OptunaTrialRow]) -> list[FrozenTrial]:
         """Frozen trials, in the same order. Reads what belongs to them: reports and attributes."""
-        external = [one.id for one in seen if one.searched is not None]
+        external = [row.id for row in seen if row.searched is not None]
         reports, attributes = self._store.reports(external), self._store.trial_attributes(external)
         values, metric = self._values(seen), self._objectives.leading.metric
-        curves = self._store.curves([one.id for one in seen if one.searched is None and one.step])
-        found = []
-        for one in seen:
-            if one.searched is not None:
-                known = (attributes.get((one.id, False), {}), attributes.get((one.id, True), {}))
-                found.append(_external(one, reports.get(one.id, {}), *known))
+        curves = self._store.curves([row.id for row in seen if row.searched is None and row.step])
+        trials = []
+        for trial in seen:
+            if trial.searched is not None:
+                attributes_there = (attributes.get((trial.id, False), {}), attributes.get((trial.id, True), {}))
+                trials.append(_external(trial, reports.get(trial.id, {}), *attributes_there))
             else:
-                curve = [(point.step, point.values.get(metric)) for point in curves.get(one.id, [])]
+                curve = [(point.step, point.values.get(metric)) for point in curves.get(trial.id, [])]
                 reported = {step: float(value) for step, value in curve if value is not None}
-                found.append(self._own(one, values.get(one.id), reported))
-        return found
+                trials.append(self._own(trial, values.get(trial.id), reported))
+        return trials
 
     def plain(self, seen: Sequence[OptunaTrialRow]) -> list[FrozenTrial]:
         """Frozen trials without reports and attributes, in the same order."""
         values = self._values(seen)
         return [
-            _external(one, {}, {}, {}) if one.searched is not None else self._own(one, values.get(one.id), {})
-            for one in seen
+            _external(row, {}, {}, {}) if row.searched is not None else self._own(row, values.get(row.id), {})
+            for row in seen
         ]
 
     def _values(self, seen: Sequence[OptunaTrialRow]) -> dict[int, list[float]]:
         """Trial of ScaMP's own → its values, for those that have all."""
-        own = [one for one in seen if one.searched is None]
+        own_rows = [row for row in seen if row.searched is None]
         if not self._objectives.is_several:
-            return {one.id: [one.value] for one in own if one.value is not None and not math.isnan(one.value)}
-        known = [(one.id, self._objectives.values_of(one)) for one in self._store.scores(trial_ids=[o.id for o in own])]
-        return {trial_id: list(values) for trial_id, values in known if values is not None}
+            return {row.id: [row.value] for row in own_rows if row.value is not None and not math.isnan(row.value)}
+        scored = [
+            (score.id, self._objectives.values_of(score))
+            for score in self._store.scores(trial_ids=[o.id for o in own_rows])
+        ]
+        return {trial_id: list(values) for trial_id, values in scored if values is not None}
 
-    def _own(self, one: OptunaTrialRow, known_values: list[float] | None, reported: dict[int, float]) -> FrozenTrial:
-        state, values = TO_OPTUNA[one.state], None
+    def _own(self, row: OptunaTrialRow, known_values: list[float] | None, reported: dict[int, float]) -> FrozenTrial:
+        state, values = TO_OPTUNA[row.state], None
         if state in (OptunaState.COMPLETE, OptunaState.PRUNED):
             values = known_values
         if state is OptunaState.COMPLETE and values is None:
             state = OptunaState.FAIL  # it diverged
-        params = self._space.flat(one.params or {})
-        known = {
-            "scamp:state": one.state.value,
-            "scamp:reason": one.reason,
-            "scamp:plan": str(one.plan or ""),
-            "scamp:reserved_mib": one.reserved_mib,
-            "scamp:measured_bytes": one.measured_bytes,
+        params = self._space.flat(row.params or {})
+        system = {
+            "scamp:state": row.state.value,
+            "scamp:reason": row.reason,
+            "scamp:plan": str(row.plan or ""),
+            "scamp:reserved_mib": row.reserved_mib,
+            "scamp:measured_bytes": row.measured_bytes,
         }
         return _frozen(
-            one,
+            row,
             state,
             values,
             params,
             {name: self._space.distributions[name] for name in params},
             reported,
-            {name: value for name, value in known.items() if value},
+            {name: value for name, value in system.items() if value},
             {},
         )
 
 
 def _external(
-    one: OptunaTrialRow, reported: dict[int, float], user: dict[str, Any], system: dict[str, Any]
+    row: OptunaTrialRow, reported: dict[int, float], user: dict[str, Any], system: dict[str, Any]
 ) -> FrozenTrial:
     params, distributions = dict[str, Any](), dict[str, BaseDistribution]()
-    for name, (number, text) in (one.searched or {}).items():
+    for name, (number, text) in (row.searched or {}).items():
         distributions[name] = _distribution(text)
         params[name] = distributions[name].to_external_repr(number)
-    values = None if one.values is None else list(one.values)
-    return _frozen(one, TO_OPTUNA[one.state], values, params, distributions, reported, user, system)
+    values = None if row.values is None else list(row.values)
+    return _frozen(row, TO_OPTUNA[row.state], values, params, distributions, reported, user, system)
 
 
 def _frozen(
-    one: OptunaTrialRow,
+    row: OptunaTrialRow,
     state: OptunaState,
     values: list[float] | None,
     params: dict[str, Any],
@@ -130,13 +133,13 @@ def _frozen(
     system: dict[str, Any],
 ) -> FrozenTrial:
     return FrozenTrial(
-        number=one.number,
-        trial_id=one.id,
+        number=row.number,
+        trial_id=row.id,
         state=state,
         value=None,
         values=values,
-        datetime_start=local_time(one.started_at),
-        datetime_complete=local_time(one.finished_at),
+        datetime_start=local_time(row.started_at),
+        datetime_complete=local_time(row.finished_at),
         params=params,
         distributions=distributions,
         user_attrs=user,

@@ -48,9 +48,9 @@ def importances(study: Study, store: Store) -> tuple[int, dict[str, float]]:
     with optuna_is_silent():  # it warns about parameters that few trials have
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         shown = optuna.create_study(storage=_Shown(trials), directions=directions)
-        found = PedAnovaImportanceEvaluator().evaluate(shown, names) if names else {}
-    total = sum(found.values())
-    return len(trials), {name: value / total for name, value in found.items()} if total > 0 else {}
+        shares = PedAnovaImportanceEvaluator().evaluate(shown, names) if names else {}
+    total = sum(shares.values())
+    return len(trials), {name: value / total for name, value in shares.items()} if total > 0 else {}
 
 
 def _most_common(trials: Sequence[FrozenTrial]) -> list[str]:

@@ -69,8 +69,8 @@ def store_study(store: Store, imported: Imported) -> int:
     A trial that had not ended is stopped. If this is interrupted, the study stays EXTERNAL, with the trials so far.
     """
     now = time.time()
-    starts = [one.started_at for one in imported.trials if one.started_at is not None]
-    ends = [one.finished_at for one in imported.trials if one.finished_at is not None]
+    starts = [trial.started_at for trial in imported.trials if trial.started_at is not None]
+    ends = [trial.finished_at for trial in imported.trials if trial.finished_at is not None]
     study_id = store.add_external_study(imported.name, imported.spec(), now=now, created_at=min(starts, default=now))
     for is_system, attributes in ((False, imported.user_attributes), (True, imported.system_attributes)):
         for name, value in attributes.items():

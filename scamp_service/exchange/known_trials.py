@@ -38,14 +38,14 @@ class KnownTrials:
         """Read the trials that are new or may have changed. Raises ``NotFound`` if the study is gone."""
         state = self._store.study_state(self._study_id)
         seen = self._store.seen_trials(self._study_id, after=self._newest, trial_ids=sorted(self._unended))
-        for one, trial in zip(seen, self._freezer.frozen(seen), strict=True):
-            self._trials[one.number] = trial
-            self._newest = max(self._newest, one.id)
+        for row, trial in zip(seen, self._freezer.frozen(seen), strict=True):
+            self._trials[row.number] = trial
+            self._newest = max(self._newest, row.id)
             # A trial that fits nowhere is planned again when the cluster grows, while its study is live.
-            if one.state in LIVE_TRIALS or (one.state is OwnState.INFEASIBLE and state in LIVE_STUDIES):
-                self._unended[one.id] = one.number
+            if row.state in LIVE_TRIALS or (row.state is OwnState.INFEASIBLE and state in LIVE_STUDIES):
+                self._unended[row.id] = row.number
             else:
-                self._unended.pop(one.id, None)
+                self._unended.pop(row.id, None)
             for name, distribution in trial.distributions.items():
                 self.distributions.setdefault(name, distribution)
 
@@ -57,7 +57,7 @@ class KnownTrials:
     def overlay(self, trials: Iterable[FrozenTrial]) -> None:
         """Show trials of this study as they are here, not as they were read. Others are ignored."""
         for trial in trials:
-            if (known := self._trials.get(trial.number)) is not None and known._trial_id == trial._trial_id:
+            if (frozen := self._trials.get(trial.number)) is not None and frozen._trial_id == trial._trial_id:
                 self._trials[trial.number] = trial
 
     def listed(self, states: Container[TrialState] | None) -> list[FrozenTrial]:

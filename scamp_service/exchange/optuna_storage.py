@@ -121,8 +121,8 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
 
     def get_study_id_from_name(self, study_name: str) -> int:
         """The id of a study: the oldest with this name, or ``NAME #ID`` for others with it."""
-        if named := self._store.studies_named(study_name):
-            return named[0]
+        if studies := self._store.studies_named(study_name):
+            return studies[0]
         numbered = re.fullmatch(r"(.*) #(\d+)", study_name, re.DOTALL)
         if numbered and int(numbered[2]) in self._store.studies_named(numbered[1]):
             return int(numbered[2])
@@ -149,11 +149,11 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
 
     def get_all_studies(self) -> list[FrozenStudy]:
         """All studies, by id."""
-        found, names = [], set[str]()
+        summaries, names = [], set[str]()
         for study in self._store.every_study():
             name = f"{study.name} #{study.id}" if study.name in names else study.name
             names.add(study.name)
-            found.append(
+            summaries.append(
                 FrozenStudy(
                     study_name=name,
                     direction=None,
@@ -163,7 +163,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
                     study_id=study.id,
                 )
             )
-        return found
+        return summaries
 
     # --- trials: writes ----------------------------------------------------------------------------------------
 
@@ -182,8 +182,8 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
     ) -> None:
         """Set a parameter of a trial. Raises ``ValueError`` if the study knows it with another kind of distribution."""
         with self._lock, _as_optuna():
-            known = self._known_of(self._place(trial_id)[0], param_name)
-            if (first := known.distributions.get(param_name)) is not None:
+            known_distribution = self._known_of(self._place(trial_id)[0], param_name)
+            if (first := known_distribution.distributions.get(param_name)) is not None:
                 try:
                     check_distribution_compatibility(first, distribution)
                 except ValueError:
@@ -194,7 +194,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
             with self._changing(trial_id, new) as trial:
                 if trial:
                     trial._params[param_name], trial._distributions[param_name] = value, distribution
-            known.distributions.setdefault(param_name, distribution)
+            known_distribution.distributions.setdefault(param_name, distribution)
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
         """Move a trial, and set its values if there are any; False if somebody else has begun it."""
@@ -283,8 +283,8 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
             if (begun := self._begun.get(trial_id)) is not None:
                 return begun
             study_id, number = self._place(trial_id)
-            known = self._known.get(study_id)
-            ended = known.ended(number) if known else None
+            known_trials = self._known.get(study_id)
+            ended = known_trials.ended(number) if known_trials else None
             return self._read(trial_id) if ended is None else ended
 
     def get_all_trials(
@@ -292,11 +292,11 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
     ) -> list[FrozenTrial]:
         """The trials of a study by number; ``states`` keeps only these states."""
         with self._lock, _as_optuna():
-            known = self._known_of(study_id)
-            known.refresh()
-            known.overlay(self._begun[trial_id] for trial_id in self._unwritten)
-            found = known.listed(states)
-        return [copied(trial) for trial in found] if deepcopy else found
+            known_trials = self._known_of(study_id)
+            known_trials.refresh()
+            known_trials.overlay(self._begun[trial_id] for trial_id in self._unwritten)
+            trials = known_trials.listed(states)
+        return [copied(trial) for trial in trials] if deepcopy else trials
 
     # --- heartbeats --------------------------------------------------------------------------------------------
 
@@ -330,13 +330,13 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
 
     def _known_of(self, study_id: int, param_name: str | None = None) -> KnownTrials:
         """Knowledge of a study; read again if its parameter ``param_name`` is not known."""
-        known = self._known.get(study_id)
-        if known is None:
+        known_trials = self._known.get(study_id)
+        if known_trials is None:
             study = self._study(study_id)
-            known = self._known[study_id] = KnownTrials(self._store, study)
-        if param_name is not None and param_name not in known.distributions:
-            known.refresh()
-        return known
+            known_trials = self._known[study_id] = KnownTrials(self._store, study)
+        if param_name is not None and param_name not in known_trials.distributions:
+            known_trials.refresh()
+        return known_trials
 
     def _read(self, trial_id: int) -> FrozenTrial:
         return self._known_of(self._place(trial_id)[0]).read(trial_id)
@@ -347,7 +347,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
 
 def directions_of(spec: Mapping[str, Any]) -> list[StudyDirection]:
     """Optuna's direction of each objective."""
-    return [StudyDirection[one.direction.upper()] for one in Objectives.of_spec(spec).each]
+    return [StudyDirection[objective.direction.upper()] for objective in Objectives.of_spec(spec).each]
 
 
 def _about(study: Study) -> dict[str, Any]:

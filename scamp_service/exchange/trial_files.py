@@ -26,8 +26,8 @@ class KeptFile:
 
 def list_kept(root: Path, trial_id: int) -> list[KeptFile]:
     """The files that a trial keeps below ``root``, the folder of all checkpoints; by name."""
-    found = kept_files(trial_folder(root, trial_id) / ARTIFACTS)
-    return [KeptFile(name, status.st_size, status.st_mtime) for name, status in found]
+    files = kept_files(trial_folder(root, trial_id) / ARTIFACTS)
+    return [KeptFile(name, status.st_size, status.st_mtime) for name, status in files]
 
 
 def kept_path(root: Path, trial_id: int, name: str) -> Path:

@@ -134,7 +134,7 @@ def _expect_own(url: str) -> None:
 
 def _listeners(port: int) -> set[int]:
     """Ids of the users whose sockets listen on a port of this machine; empty where the system does not say."""
-    found = set()
+    listeners = set()
     for table in _SOCKETS:
         try:
             rows = table.read_text().splitlines()[1:]
@@ -143,8 +143,8 @@ def _listeners(port: int) -> set[int]:
         for row in rows:
             _, local, _, state, _, _, _, uid, *_ = row.split()
             if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
-                found.add(int(uid))
-    return found
+                listeners.add(int(uid))
+    return listeners
 
 
 def _name(uid: int) -> str:

@@ -120,8 +120,8 @@ class Calibrator:
 def is_quiet() -> bool:
     """Whether processes of this host rarely wait for a core, as Linux says; also where it does not say it."""
     with suppress(OSError):
-        if found := re.search(r"some avg10=([\d.]+)", Path("/proc/pressure/cpu").read_text()):
-            return float(found[1]) < QUIET_PERCENT
+        if match := re.search(r"some avg10=([\d.]+)", Path("/proc/pressure/cpu").read_text()):
+            return float(match[1]) < QUIET_PERCENT
     return True
 
 

@@ -276,7 +276,7 @@ class _Leader:
             sizer,
             self._proposer,
             max_gangs_per_device=settings.max_gangs_per_device,
-            projects={name: one.to_project() for name, one in settings.projects.items()},
+            projects={name: project.to_project() for name, project in settings.projects.items()},
             policy=policy_named(settings.policy),
             errors=self._errors,
         )
@@ -331,8 +331,8 @@ class _Leader:
         if time.monotonic() - self._recorded > CLUSTER_SECONDS:
             self._recorded = time.monotonic()
             controller = {**self._leader, "errors": self._errors.to_json()}
-            found = {**self._executor.describe(), "speed": self._speed(), "controller": controller}
-            self._store.record_cluster(found, now=time.time())
+            record = {**self._executor.describe(), "speed": self._speed(), "controller": controller}
+            self._store.record_cluster(record, now=time.time())
 
     def close(self) -> None:
         self._end_measurement()
@@ -353,8 +353,8 @@ class _Leader:
 def _known_errors(store: Store) -> list[Json]:
     """The errors that the controller before this one has recorded."""
     recorded = store.cluster()
-    known: list[Json] = recorded[0].get("controller", {}).get("errors", []) if recorded else []
-    return known
+    errors: list[Json] = recorded[0].get("controller", {}).get("errors", []) if recorded else []
+    return errors
 
 
 def _wait_for_ray(data_dir: Path, seconds: float = (START_TRIES + 1) * START_SECONDS) -> str:

@@ -16,24 +16,24 @@ from scamp_service.study.spec import StudySpec
 
 def earlier_of(store: Store, study_id: int, spec: StudySpec) -> Sequence[Observation]:
     """The trials of earlier studies that count as history of this one. Raises ``SearchEnded`` for what is not there."""
-    found = []
-    for one in spec.search.history:
-        study = _earlier_study(store, study_id, one.study)
+    studies = []
+    for earlier in spec.search.history:
+        study = _earlier_study(store, study_id, earlier.study)
         if study is None:
-            raise SearchEnded(f"search.history names the study {one.study!r}, and there is none before this one")
+            raise SearchEnded(f"search.history names the study {earlier.study!r}, and there is none before this one")
         theirs, ours = Objectives.of_spec(study.spec), spec.every_objective
         if theirs != ours:
             raise SearchEnded(f"search.history: study {study.id} has the objective {theirs}, and not {ours}")
-        found.append(EarlierStudy(all_trials(store, study.id), one.weight))
-    return earlier_trials(spec, found)
+        studies.append(EarlierStudy(all_trials(store, study.id), earlier.weight))
+    return earlier_trials(spec, studies)
 
 
-def _earlier_study(store: Store, study_id: int, wanted: str | int) -> Study | None:
+def _earlier_study(store: Store, study_id: int, name_or_id: str | int) -> Study | None:
     """The newest study before this one with the name or id ``wanted``."""
     before = study_id
     while page := store.studies(after=before, newest_first=True):
         for study in page:
-            if wanted in (study.id, study.name):
+            if name_or_id in (study.id, study.name):
                 return study
         before = page[-1].id
     return None

@@ -230,7 +230,9 @@ class Service:
             log_stream.seek(max(0, log_file.stat().st_size - LAST_BYTES))
             lines = log_stream.read().decode(errors="replace").split("\n")
             if last := [line.strip() for line in lines if line.strip()][-1:]:
-                words = "".join(one if one.isprintable() else " " for one in last[0].removeprefix("scamp: "))
+                words = "".join(
+                    character if character.isprintable() else " " for character in last[0].removeprefix("scamp: ")
+                )
                 return f"the last line of {log_file} is: {words}"
         return f"see its log {log_file}"
 
@@ -248,7 +250,7 @@ def try_to_start(ray: LocalRay, times: int = 1) -> None:
 
 
 @contextmanager
-def _or_later(what: str) -> Iterator[None]:
+def _or_later(task: str) -> Iterator[None]:
     """Log that ``what`` cannot be started for want of processes, memory, files or disk; the next ``watch`` tries again.
 
     A thread that cannot be started raises RuntimeError, and a child that fails before its exec SubprocessError.
@@ -256,7 +258,7 @@ def _or_later(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, MemoryError, RuntimeError, subprocess.SubprocessError) as error:
-        log.warning("%s cannot be started now (%s: %s); will try again", what, type(error).__name__, error)
+        log.warning("%s cannot be started now (%s: %s); will try again", task, type(error).__name__, error)
 
 
 def as_environment(settings: Settings) -> dict[str, str]:

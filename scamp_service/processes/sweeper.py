@@ -129,7 +129,9 @@ class Sweeper:
             ageing.removed.add(study_id)
 
     def _checkpoints_of(self, study_id: int) -> Iterator[None]:
-        return self._gone([trial_folder(self._settings.checkpoints, one.id) for one in self._store.history(study_id)])
+        return self._gone(
+            [trial_folder(self._settings.checkpoints, trial.id) for trial in self._store.history(study_id)]
+        )
 
     def _traces(self, before: float) -> Iterator[None]:
         """Remove traces that no study has read since ``before``. A trace belongs to all studies with equal models."""

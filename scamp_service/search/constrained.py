@@ -40,17 +40,17 @@ class Constrained:
         """Whether these parameters satisfy the constraints."""
         return not self._broken({**self._fixed, **params}, Counter())
 
-    def completed(self, number: int, given: Params, proposed: Params, others: Params, what: str) -> Params:
+    def completed(self, number: int, chosen: Params, proposed: Params, others: Params, subject: str) -> Params:
         """``proposed`` with ``others``, or with other random values where it breaks constraints, for trial ``number``.
 
         ``given`` flat values stay. Raises ``NoCandidate``.
         """
         broken = Counter[str]()
         for draw in range(MOST_DRAWS):
-            params = {**(proposed if draw == 0 else self._drawn(number, draw, given)), **others}
+            params = {**(proposed if draw == 0 else self._drawn(number, draw, chosen)), **others}
             if not self._broken({**self._fixed, **params}, broken):
                 return params
-        raise _none_found(f"no values of the parameters that {what} leaves out satisfy the constraints", broken)
+        raise _none_found(f"no values of the parameters that {subject} leaves out satisfy the constraints", broken)
 
     def repaired(self, number: int, suggest: Callable[[int], Params | None], pick: int = 0) -> Params | None:
         """A proposal of a sampler for trial ``number``, with other values where it breaks constraints; None if it ends.
@@ -59,36 +59,36 @@ class Constrained:
         """
         broken, proposed, names = Counter[str](), Params(), frozenset[str]()
         for attempt in range(MOST_PROPOSALS):
-            found = suggest(pick * MOST_PROPOSALS + attempt)
-            if found is None:
+            params = suggest(pick * MOST_PROPOSALS + attempt)
+            if params is None:
                 return None
-            wrong = self._broken({**self._fixed, **found}, broken)
+            wrong = self._broken({**self._fixed, **params}, broken)
             if not wrong:
-                return found
+                return params
             if not proposed:
-                proposed = found
-            names |= frozenset[str]().union(*(one.names for one in wrong))
+                proposed = params
+            names |= frozenset[str]().union(*(expression.names for expression in wrong))
         kept = {name: value for name, value in proposed.items() if name not in names}
         for draw in range(1, MOST_DRAWS + 1):
-            found = self._drawn(
+            params = self._drawn(
                 number, pick * MOST_DRAWS + draw, self._space.flat(kept) if draw <= MOST_DRAWS // 2 else {}
             )
-            wrong = self._broken({**self._fixed, **found}, broken)
+            wrong = self._broken({**self._fixed, **params}, broken)
             if not wrong:
-                return found
-            kept = {name: kept[name] for name in kept if not any(name in one.names for one in wrong)}
+                return params
+            kept = {name: kept[name] for name in kept if not any(name in expression.names for expression in wrong)}
         raise _none_found("the constraints reject every candidate", broken)
 
-    def _drawn(self, number: int, draw: int, given: Params) -> Params:
+    def _drawn(self, number: int, draw: int, chosen: Params) -> Params:
         source = random.Random(seed_of(self._seed, number, draw))
-        return self._space.sampled(lambda _, distribution: drawn(distribution, source), given)
+        return self._space.sampled(lambda _, distribution: drawn(distribution, source), chosen)
 
     def _broken(self, params: Params, count: Counter[str]) -> list[Any]:
         broken = self._constraints.broken(params)
-        count.update(one.source for one in broken)
+        count.update(expression.source for expression in broken)
         return broken
 
 
-def _none_found(what: str, broken: Counter[str]) -> NoCandidate:
+def _none_found(subject: str, broken: Counter[str]) -> NoCandidate:
     (worst, _), tried = broken.most_common(1)[0], MOST_PROPOSALS + MOST_DRAWS
-    return NoCandidate(f"{what}: of some {tried} that were tried none satisfies all; most break {worst!r}")
+    return NoCandidate(f"{subject}: of some {tried} that were tried none satisfies all; most break {worst!r}")

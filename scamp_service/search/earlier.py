@@ -28,7 +28,7 @@ def earlier_trials(spec: StudySpec, studies: Sequence[EarlierStudy]) -> list[Obs
 
     Of about ``MOST_OF_A_STUDY`` trials of a study (the best ones, and others evenly) a share of ``weight`` is taken.
     """
-    slots, found = slots_of(spec.space), list[Observation]()
+    slots, earlier = slots_of(spec.space), list[Observation]()
     space = Space(spec.space)
     for study in studies:
         history, number = History(spec.every_objective), -1
@@ -36,10 +36,12 @@ def earlier_trials(spec: StudySpec, studies: Sequence[EarlierStudy]) -> list[Obs
             history.learn(past)
             number = max(number, past.number)
         shown = history.shown(number + 1, MOST_OF_A_STUDY).completed
-        fit = [one for one in shown if is_candidate(slots, one.params)]
-        taken = [one for place, one in enumerate(fit) if int((place + 1) * study.weight) > int(place * study.weight)]
-        found += [replace(one, params=_only(space, one.params), excesses={}) for one in taken]
-    return [replace(one, number=place - len(found)) for place, one in enumerate(found)]
+        fit = [trial for trial in shown if is_candidate(slots, trial.params)]
+        taken = [
+            trial for place, trial in enumerate(fit) if int((place + 1) * study.weight) > int(place * study.weight)
+        ]
+        earlier += [replace(trial, params=_only(space, trial.params), excesses={}) for trial in taken]
+    return [replace(trial, number=place - len(earlier)) for place, trial in enumerate(earlier)]
 
 
 def _only(space: Space, params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -51,11 +53,11 @@ def _only(space: Space, params: Mapping[str, Any]) -> Mapping[str, Any]:
 def to_json(trials: Sequence[Observation]) -> list[dict[str, Any]]:
     """JSON of these trials, for another process."""
     return [
-        {"number": one.number, "params": dict(one.params), "values": one.values, "pruned_at": one.pruned_at}
-        for one in trials
+        {"number": trial.number, "params": dict(trial.params), "values": trial.values, "pruned_at": trial.pruned_at}
+        for trial in trials
     ]
 
 
 def from_json(trials: Sequence[Mapping[str, Any]]) -> list[Observation]:
     """The trials that ``to_json`` has written."""
-    return [Observation(**{**one, "values": one["values"] and tuple(one["values"])}) for one in trials]
+    return [Observation(**{**row, "values": row["values"] and tuple(row["values"])}) for row in trials]

@@ -139,10 +139,12 @@ class History:
         """Numbers of the completed trials before ``first_number``, the best first."""
         if not self._objectives.is_several:
             return (number for _, number in self._ranked if number < first_number)
-        known = [(one.values, one) for one in self._completed.values() if one.values and one.number < first_number]
-        places = self._objectives.places([values for values, _ in known])
+        scored = [
+            (trial.values, trial) for trial in self._completed.values() if trial.values and trial.number < first_number
+        ]
+        places = self._objectives.places([values for values, _ in scored])
         ordered = sorted(
-            (one.pruned_at is not None, place, one.number) for (_, one), place in zip(known, places, strict=True)
+            (trial.pruned_at is not None, place, trial.number) for (_, trial), place in zip(scored, places, strict=True)
         )
         return (number for _, _, number in ordered)
 

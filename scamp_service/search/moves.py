@@ -16,17 +16,17 @@ def moved(dimension: Categorical | Ordinal | Range, value: Any, source: random.R
     """
     match dimension:
         case Categorical():
-            return source.choice([one for one in dimension.choice if key_of(one) != key_of(value)] or [value])
+            return source.choice([choice for choice in dimension.choice if key_of(choice) != key_of(value)] or [value])
         case Ordinal():
             place, last = dimension.index(value), len(dimension.ordinal) - 1
             return dimension.value(source.choice([i for i in (place - 1, place + 1) if 0 <= i <= last] or [place]))
     low, high = float(dimension.low), float(dimension.high)
     for scale in (0.2, 0.2, 0.5, 1.0):
         step = source.gauss(0.0, scale)
-        found = nearest(dimension, value * (high / low) ** step if dimension.log else value + (high - low) * step)
-        if found != value:
+        neighbor = nearest(dimension, value * (high / low) ** step if dimension.log else value + (high - low) * step)
+        if neighbor != value:
             break
-    return found
+    return neighbor
 
 
 def nearest(dimension: Range, value: float) -> int | float:

@@ -44,9 +44,9 @@ class Priors:
         if not self._dimensions or source.random() >= share:
             return proposed
         is_center = place == 0 and attempt == 0
-        believed = {name: _drawn(one, source, is_center) for name, one in self._dimensions.items()}
-        given = {**self._space.flat(proposed), **believed}
-        return self._space.sampled(lambda _, distribution: drawn(distribution, source), given)
+        believed = {name: _drawn(dimension, source, is_center) for name, dimension in self._dimensions.items()}
+        params = {**self._space.flat(proposed), **believed}
+        return self._space.sampled(lambda _, distribution: drawn(distribution, source), params)
 
 
 def _drawn(dimension: Categorical | Ordinal | Range, source: random.Random, is_center: bool) -> Any:

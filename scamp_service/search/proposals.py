@@ -42,15 +42,15 @@ SAMPLERS: Mapping[str, type[Sampler]] = {
 
 def reads_history(spec: StudySpec) -> bool:
     """Whether proposals for a study depend on its earlier trials."""
-    known = SAMPLERS.get(spec.search.sampler.name)
+    sampler = SAMPLERS.get(spec.search.sampler.name)
     needs_results = spec.search.one_shot is not None or spec.budget.terminator is not None
-    return known is None or known.reads_history or needs_results
+    return sampler is None or sampler.reads_history or needs_results
 
 
 def needs_own_process(spec: StudySpec) -> bool:
     """Whether the study's sampler runs in a process of its own. The bound on the regret imports torch, too."""
-    known = SAMPLERS.get(spec.search.sampler.name)
-    return known is None or known.needs_own_process or spec.budget.terminator is not None
+    sampler = SAMPLERS.get(spec.search.sampler.name)
+    return sampler is None or sampler.needs_own_process or spec.budget.terminator is not None
 
 
 class Search:
@@ -96,9 +96,9 @@ class Search:
         if picks > 1:
             num_picks = 1 if first_number < len(self._starts) else picks
             completed = [*self._earlier, *shown.completed]
-            found = [self._candidate(first_number, completed, shown.active, pick) for pick in range(num_picks)]
-            self.parents = _listed([parent for params, parent in found if params is not None])
-            return [params for params, _ in found if params is not None]
+            candidates = [self._candidate(first_number, completed, shown.active, pick) for pick in range(num_picks)]
+            self.parents = _listed([parent for params, parent in candidates if params is not None])
+            return [params for params, _ in candidates if params is not None]
         proposed, parents, active = list[Params](), list[int | None](), list(shown.active)
         for number in range(first_number, first_number + count):
             params, parent = self._candidate(number, [*self._earlier, *shown.completed], active)
@@ -124,15 +124,15 @@ class Search:
         def suggest(attempt: int) -> Params | None:
             nonlocal last
             last = attempt
-            found = self._sampler.suggest(number, completed, active, attempt)
+            params = self._sampler.suggest(number, completed, active, attempt)
             place = number - len(self._starts)
-            return None if found is None else self._priors.applied(place, number, found, attempt)
+            return None if params is None else self._priors.applied(place, number, params, attempt)
 
-        found = self._constrained.repaired(number, suggest, pick)
-        if found is None:
+        repaired = self._constrained.repaired(number, suggest, pick)
+        if repaired is None:
             return None, None
         parent = self._sampler.parent(number, completed, last) if isinstance(self._sampler, Inheriting) else None
-        return {**self._spec.fixed, **found}, parent
+        return {**self._spec.fixed, **repaired}, parent
 
 
 def _listed(parents: Sequence[int | None]) -> Sequence[int | None]:

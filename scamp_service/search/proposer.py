@@ -1,7 +1,7 @@
 """The interface between the controller and the code that runs samplers: threads in production, virtual time in
 simulations.
 
-The contract is level-triggered: ``asked`` returns what was asked for and the answers there are now.
+The contract is level-triggered: ``requests`` returns what was asked for and the answers there are now.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProposalRequest:
     """The request of one study: candidates from trial ``first_number`` on.
 
     ``answer`` is None until the sampler has answered or failed. ``seconds`` is how long it has worked.
@@ -57,7 +57,7 @@ class Proposer(Protocol):
         """
         ...
 
-    def asked(self) -> Mapping[int, Asked]:
+    def requests(self) -> Mapping[int, ProposalRequest]:
         """Study → what it has asked for last, until this is forgotten."""
         ...
 

@@ -38,18 +38,18 @@ class Space:
         """Whether candidates differ in the parameters that they have."""
         return any(slot.needs for slot in self._slots)
 
-    def sampled(self, suggest: Suggest, given: Mapping[str, Any] | None = None) -> Params:
+    def sampled(self, suggest: Suggest, fixed: Mapping[str, Any] | None = None) -> Params:
         """Parameters of a candidate whose values, as Optuna has them, ``suggest`` returns one after another.
 
         It is asked for flat parameters that exist with those before them. The value of one that is in ``given`` (flat,
         as a user has it) is taken from there instead; it is suggested all the same, so that later ones stay equal.
         """
-        known = given or {}
+        fixed_values = fixed or {}
 
         def value_of(slot: Slot) -> Any:
             axis = self._axes[slot.name]
             value = axis.decode(suggest(slot.name, axis.distribution))
-            return known.get(slot.name, value)
+            return fixed_values.get(slot.name, value)
 
         return self.nested(existing_values(self._slots, value_of))
 
@@ -106,8 +106,8 @@ class _Axis:
             isinstance(dimension, Range) and not dimension.integer and dimension.num_values is not None
         )
         choices = dimension.choice if isinstance(dimension, Categorical) else []
-        self._labels = [_label(one) for one in choices]
-        self._has_lists = any(isinstance(one, list) for one in choices)
+        self._labels = [_label(choice) for choice in choices]
+        self._has_lists = any(isinstance(choice, list) for choice in choices)
         self.distribution = self._distribution(dimension)
 
     def _distribution(self, dimension: Categorical | Ordinal | Range) -> BaseDistribution:

@@ -22,8 +22,8 @@ class Starts:
     def __getitem__(self, number: int) -> Params:
         """All parameters of trial ``number``. Raises ``NoCandidate`` if none satisfy the constraints."""
         start = self._spec.start_with[number]
-        given = self._space.exact(start)
+        params = self._space.exact(start)
         others = {name: value for name, value in start.items() if name not in self._spec.space}
-        proposed = self._random.suggest(number, given=given)
-        what = f"start_with[{number}]"
-        return {**self._spec.fixed, **self._constrained.completed(number, given, proposed, others, what)}
+        proposed = self._random.suggest(number, fixed=params)
+        place = f"start_with[{number}]"
+        return {**self._spec.fixed, **self._constrained.completed(number, params, proposed, others, place)}

@@ -125,11 +125,11 @@ class VirtualExecutor:
 
     def _report(self, gang: _Gang, now: float) -> None:
         order, step = gang.order, gang.next_step
-        own = order.trial_id, order.attempt, order.token
+        attempt_key = order.trial_id, order.attempt, order.token
         gang.seq += 1
         reported = min(step, order.steps)
         self._store.report(
-            *own,
+            *attempt_key,
             metrics=[Metric(order.trial_id, order.attempt, gang.seq, reported, self._values(order, reported), now)],
             objectives=order.metrics,
             checkpoint_step=reported,
@@ -141,7 +141,7 @@ class VirtualExecutor:
         if step < gang.until:
             gang.next_step = min(gang.until, step + order.report_every)
             return
-        self._store.report_outcome(*own, Outcome.DONE, "", now=now)
+        self._store.report_outcome(*attempt_key, Outcome.DONE, "", now=now)
         self._end(order.key, "done")
 
     def _end(self, key: str, ending: str) -> None:
@@ -170,4 +170,4 @@ def _span(gang: _Gang, now: float, ending: str, communication_share: float | Non
 def slowest(cluster: Cluster, devices: Sequence[str], slow: Mapping[str, float]) -> float:
     """The largest of the factors ``slow`` by kind, over the kinds of these devices."""
     kinds = {device.id: device.kind for device in cluster.devices}
-    return max(slow[kinds[one]] for one in devices)
+    return max(slow[kinds[device]] for device in devices)

@@ -70,14 +70,14 @@ def recorded_cluster(store: Store) -> Cluster:
     """The devices that the controller has recorded, without those on which nothing may be placed now."""
     recorded = store.cluster()
     devices: Sequence[Json] = recorded[0].get("devices", []) if recorded else []
-    return Cluster(tuple(_device(one) for one in devices if not one.get("closed")))
+    return Cluster(tuple(_device(device) for device in devices if not device.get("closed")))
 
 
 def load_of(store: Store, *, now: float) -> Load:
     """The work of the live studies: open attempts, waiting trials, and trials that are not proposed yet."""
     live = list(_live_studies(store))
     rules = {study.id: _budget(study) for study in live}
-    policies = {study.id: named for study in live if (named := study.spec.get("policy"))}
+    policies = {study.id: policy for study in live if (policy := study.spec.get("policy"))}
     trials = [trial for trial in store.live_trials() if trial.study_id in rules]
     attempts = {attempt.trial_id: attempt for attempt in store.open_attempts()}
     running, unknown, waits = [], 0, dict[int, str]()
@@ -87,14 +87,14 @@ def load_of(store: Store, *, now: float) -> Load:
         seconds_of[trial.id] = _seconds(rules[trial.study_id], trial, attempts.get(trial.id), now)
     for trial in trials:
         if trial.sized is not None:
-            whole = _whole_seconds(rules[trial.study_id], trial, seconds_of[trial.id])
-            if whole is not None:
-                typical.setdefault(trial.study_id, []).append(Shape(*trial.sized.demand, whole))
+            whole_seconds = _whole_seconds(rules[trial.study_id], trial, seconds_of[trial.id])
+            if whole_seconds is not None:
+                typical.setdefault(trial.study_id, []).append(Shape(*trial.sized.demand, whole_seconds))
     jobs: list[Job] = []
     for trial in trials:
         attempt, seconds = attempts.get(trial.id), seconds_of[trial.id]
         if seconds is None and trial.study_id in typical:
-            seconds = median(one.seconds or 0.0 for one in typical[trial.study_id])
+            seconds = median(shape.seconds or 0.0 for shape in typical[trial.study_id])
         if trial.state is TrialState.RUNNING and attempt is not None:
             unknown += seconds is None
             running.append(Running(_id(trial), attempt.devices, attempt.mib_per_rank, seconds or 0.0, trial.study_id))
@@ -112,20 +112,22 @@ def load_of(store: Store, *, now: float) -> Load:
             if trial.study_id in typical and trial.state is TrialState.WAITING:
                 shapes = typical[trial.study_id]
                 jobs.append(Job(_id(trial), (shapes[trial.number % len(shapes)],), 0.0, trial.study_id))
-    known = {trial.id for trial in trials}
+    trial_ids = {trial.id for trial in trials}
     running += [
         Running(f"attempt {attempt.key}", attempt.devices, attempt.mib_per_rank, 0.0)
         for attempt in attempts.values()
-        if attempt.trial_id not in known
+        if attempt.trial_id not in trial_ids
     ]
-    for study_id, one in rules.items():
-        yet = _num_to_come(store, study_id, one)
+    for study_id, rule in rules.items():
+        yet = _num_to_come(store, study_id, rule)
         shapes = typical.get(study_id, [])
         unknown += 0 if shapes else yet
         jobs += [
             Job(f"{study_id} to come {n}", (shapes[n % len(shapes)],), 0.0, study_id) for n in range(yet) if shapes
         ]
-    most_running = {study_id: one.max_concurrent for study_id, one in rules.items() if one.max_concurrent is not None}
+    most_running = {
+        study_id: limits.max_concurrent for study_id, limits in rules.items() if limits.max_concurrent is not None
+    }
     num_more = max(0, len(jobs) - MOST_JOBS)
     return Load(tuple(running), tuple(jobs[:MOST_JOBS]), most_running, waits, unknown, num_more, policies)
 
@@ -144,12 +146,14 @@ def forecast(
     ``policy`` places the trials of studies that name none.
     """
     speeds, base = _speeds(cluster, kinds or {})
-    running = [one for one in load.running if set(one.devices) <= {device.id for device in cluster.devices}]
+    running = [gang for gang in load.running if set(gang.devices) <= {device.id for device in cluster.devices}]
     jobs = [_scaled(job, base) for job in load.jobs]
-    running = [Running(one.id, one.devices, one.mib_per_rank, one.seconds * base, one.study) for one in running]
-    whole = sum(_device_seconds(job) for job in jobs) + sum(len(one.devices) * one.seconds for one in running)
-    rounds = whole / max(1, len(cluster.devices)) / ROUNDS if len(jobs) > ROUNDS else 0.0
-    found = schedule(
+    running = [Running(gang.id, gang.devices, gang.mib_per_rank, gang.seconds * base, gang.study) for gang in running]
+    device_seconds = sum(_device_seconds(job) for job in jobs) + sum(
+        len(gang.devices) * gang.seconds for gang in running
+    )
+    rounds = device_seconds / max(1, len(cluster.devices)) / ROUNDS if len(jobs) > ROUNDS else 0.0
+    result = schedule(
         jobs,
         cluster,
         by_study(load.policies, policy),
@@ -160,24 +164,24 @@ def forecast(
         most_nominated=64 + 2 * len(cluster.devices),
         most_running=load.most_running,
     )
-    return _read(found, cluster)
+    return _read(result, cluster)
 
 
-def _read(found: Schedule, cluster: Cluster) -> Forecast:
-    starts = {int(run.id): run.start for run in found.runs if run.id.isdigit()}
-    lacking = {int(job): wait for job, wait in (found.never | found.first_waits).items() if job.isdigit()}
+def _read(result: Schedule, cluster: Cluster) -> Forecast:
+    starts = {int(run.id): run.start for run in result.runs if run.id.isdigit()}
+    lacking = {int(job): wait for job, wait in (result.never | result.first_waits).items() if job.isdigit()}
     kinds = {device.id: device.kind for device in cluster.devices}
     hours: dict[str, float] = {}
-    for run in found.runs:
+    for run in result.runs:
         for device in run.devices:
             hours[kinds[device]] = hours.get(kinds[device], 0.0) + (run.end - run.start) / 3600
     return Forecast(
-        found.makespan,
-        found.device_seconds / 3600,
-        len(found.runs),
+        result.makespan,
+        result.device_seconds / 3600,
+        len(result.runs),
         starts,
         lacking,
-        len(found.never),
+        len(result.never),
         dict(sorted(hours.items())),
     )
 
@@ -198,8 +202,8 @@ def _speeds(cluster: Cluster, kinds: Mapping[str, DeviceKind]) -> tuple[dict[str
 
 
 def _scaled(job: Job, base: float) -> Job:
-    return Job(job.id, tuple(Shape(one.num_ranks, one.mib_per_rank, (one.seconds or 0.0) * base) for one in job.shapes),
-               job.at, job.study)  # fmt: skip
+    shapes = (Shape(shape.num_ranks, shape.mib_per_rank, (shape.seconds or 0.0) * base) for shape in job.shapes)
+    return Job(job.id, tuple(shapes), job.at, job.study)
 
 
 def _device_seconds(job: Job) -> float:

@@ -14,9 +14,9 @@ COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#76b7b2", "#edc948", "#b07aa1", "#f
 MOST_TICKS = 8
 
 
-def write_gantt(file: Path, found: Sequence[tuple[str, Simulated]]) -> None:
+def write_gantt(file: Path, simulations: Sequence[tuple[str, Simulated]]) -> None:
     """Write the charts of simulations, one below the other with its title. A file ``*.svg`` holds the first alone."""
-    drawn = [gantt_svg(title, one) for title, one in found]
+    drawn = [gantt_svg(title, simulated) for title, simulated in simulations]
     if file.suffix == ".svg":
         file.write_text(drawn[0])
         return
@@ -24,31 +24,31 @@ def write_gantt(file: Path, found: Sequence[tuple[str, Simulated]]) -> None:
     file.write_text(f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Simulation</title>{charts}</html>\n')
 
 
-def gantt_svg(title: str, found: Simulated) -> str:
+def gantt_svg(title: str, simulated: Simulated) -> str:
     """The chart as one SVG element. Each bar's tooltip names the trial, its plan, and when it ran."""
-    return "\n".join(_elements(title, found))
+    return "\n".join(_elements(title, simulated))
 
 
-def _elements(title: str, found: Simulated) -> Iterator[str]:
-    devices = found.cluster.devices
+def _elements(title: str, simulated: Simulated) -> Iterator[str]:
+    devices = simulated.cluster.devices
     height = TOP + len(devices) * (ROW + GAP) + FOOT
-    whole = found.makespan or 1.0
-    scale = (WIDTH - LEFT - 10) / whole
+    makespan = simulated.makespan or 1.0
+    scale = (WIDTH - LEFT - 10) / makespan
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
         'font-family="sans-serif" font-size="11">'
     )
     yield f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>'
-    yield f'<text x="10" y="20" font-size="14">{escape(title)}: {_summary(found)}</text>'
-    for tick in _ticks(whole):
+    yield f'<text x="10" y="20" font-size="14">{escape(title)}: {_summary(simulated)}</text>'
+    for tick in _ticks(makespan):
         x = LEFT + tick * scale
         yield f'<line x1="{x:.1f}" y1="{TOP - 8}" x2="{x:.1f}" y2="{height - FOOT}" stroke="#ddd"/>'
         yield f'<text x="{x:.1f}" y="{height - 10}" text-anchor="middle">{duration(tick)}</text>'
     for row, device in enumerate(devices):
         y = TOP + row * (ROW + GAP)
         yield f'<text x="{LEFT - 6}" y="{y + ROW - 5}" text-anchor="end">{escape(f"{device.id} {device.kind}")}</text>'
-        yield f'<rect x="{LEFT}" y="{y}" width="{whole * scale:.1f}" height="{ROW}" fill="#f4f4f4"/>'
-        lanes = _lanes([span for span in found.spans if device.id in span.devices])
+        yield f'<rect x="{LEFT}" y="{y}" width="{makespan * scale:.1f}" height="{ROW}" fill="#f4f4f4"/>'
+        lanes = _lanes([span for span in simulated.spans if device.id in span.devices])
         tall = ROW / max(1, len(lanes))
         for lane, spans in enumerate(lanes):
             for span in spans:
@@ -68,10 +68,10 @@ def _words(span: Span) -> str:
     return f"study {span.study}, trial {span.trial}{again}: {span.plan}, {span.mib_per_rank} MiB; {when}, {span.ending}"
 
 
-def _summary(found: Simulated) -> str:
+def _summary(simulated: Simulated) -> str:
     return (
-        f"makespan {duration(found.makespan)}, {found.device_seconds / 3600:.3g} device-hours, "
-        f"{found.utilisation:.0%} of devices busy"
+        f"makespan {duration(simulated.makespan)}, {simulated.device_seconds / 3600:.3g} device-hours, "
+        f"{simulated.utilisation:.0%} of devices busy"
     )
 
 
@@ -87,10 +87,10 @@ def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
     return lanes
 
 
-def _ticks(whole: float) -> Iterator[float]:
-    step = next(one for one in _steps() if whole / one <= MOST_TICKS)
+def _ticks(seconds: float) -> Iterator[float]:
+    step = next(each for each in _steps() if seconds / each <= MOST_TICKS)
     number = 0
-    while number * step <= whole:
+    while number * step <= seconds:
         yield number * step
         number += 1
 

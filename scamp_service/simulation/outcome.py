@@ -68,24 +68,24 @@ class Simulated:
     @property
     def busy_device_seconds(self) -> float:
         """Seconds × devices with at least one attempt."""
-        found: dict[str, list[tuple[float, float]]] = {}
+        intervals: dict[str, list[tuple[float, float]]] = {}
         for span in self.spans:
             for device in span.devices:
-                found.setdefault(device, []).append((span.start, span.end))
-        return sum(_covered(spans) for spans in found.values())
+                intervals.setdefault(device, []).append((span.start, span.end))
+        return sum(_covered(spans) for spans in intervals.values())
 
     @property
     def utilisation(self) -> float:
         """Share (0 to 1) of all devices' time until the makespan in which they hold an attempt."""
-        whole = self.makespan * len(self.cluster.devices)
-        return self.busy_device_seconds / whole if whole else 0.0
+        device_seconds = self.makespan * len(self.cluster.devices)
+        return self.busy_device_seconds / device_seconds if device_seconds else 0.0
 
     @property
     def communication_share(self) -> float:
         """Share (0 to 1) of the attempts' device time in which ranks wait for messages."""
-        known = [(span.device_seconds, span.communication_share or 0.0) for span in self.spans]
-        whole = sum(seconds for seconds, _ in known)
-        return sum(seconds * share for seconds, share in known) / whole if whole else 0.0
+        shares = [(span.device_seconds, span.communication_share or 0.0) for span in self.spans]
+        total_seconds = sum(seconds for seconds, _ in shares)
+        return sum(seconds * share for seconds, share in shares) / total_seconds if total_seconds else 0.0
 
     @property
     def trials_by_devices(self) -> Mapping[int, int]:
@@ -127,8 +127,8 @@ class Simulated:
 
 def _covered(spans: Sequence[tuple[float, float]]) -> float:
     """Length of the union of intervals."""
-    whole, last = 0.0, 0.0
+    covered, last = 0.0, 0.0
     for start, end in sorted(spans):
-        whole += max(0.0, end - max(start, last))
+        covered += max(0.0, end - max(start, last))
         last = max(last, end)
-    return whole
+    return covered

@@ -73,24 +73,24 @@ class ReplayOptions:
     measured: Mapping[tuple[int, str], float] = field(default_factory=dict)
 
 
-def simulate(studies: Sequence[Submitted], named: NamedCluster, options: ReplayOptions) -> Simulated:
+def simulate(studies: Sequence[Submitted], named_cluster: NamedCluster, options: ReplayOptions) -> Simulated:
     """Replay the studies on a cluster, to their ends. Raises ``InvalidInput`` for a study that cannot be simulated."""
-    with _replay(studies, named, options) as replay:
+    with _replay(studies, named_cluster, options) as replay:
         return replay.run()
 
 
 @contextmanager
-def _replay(studies: Sequence[Submitted], named: NamedCluster, options: ReplayOptions) -> Iterator[_Replay]:
+def _replay(studies: Sequence[Submitted], named_cluster: NamedCluster, options: ReplayOptions) -> Iterator[_Replay]:
     with ExitStack() as stack:
         store = Store("sqlite://")
         stack.callback(store.close)
         news = threading.Event()
-        kind = named.fastest
+        kind = named_cluster.fastest
         sizer = _Sizer(ProcessSizer(store, options.cache_dir, kind_of=lambda cluster: kind, has_news=news.set), store)
         stack.callback(sizer.close)
         proposer = ThreadProposer(code_of=lambda study_id: _code_of(store, study_id), has_news=news.set)
         stack.callback(proposer.close)
-        yield _Replay(studies, named, options, store, sizer, proposer, news)
+        yield _Replay(studies, named_cluster, options, store, sizer, proposer, news)
 
 
 class _Sizer:
@@ -108,13 +108,13 @@ class _Sizer:
         self._sizer.request(trial_id, demand, cluster)
 
     def results(self) -> Mapping[int, Sized | Unsized]:
-        found = self._sizer.results()
-        for trial_id, sized in found.items():
+        results = self._sizer.results()
+        for trial_id, sized in results.items():
             if trial_id in self._pending and isinstance(sized, Sized):
                 for option in sized.options:
                     self.communication[trial_id, str(option.plan)] = option.communication_share
-        self._pending -= found.keys()
-        return found
+        self._pending -= results.keys()
+        return results
 
     def forget(self, trial_ids: Sequence[int]) -> None:
         self._pending.difference_update(trial_ids)
@@ -136,7 +136,7 @@ class _Sizer:
 @dataclass
 class _Replay:
     studies: Sequence[Submitted]
-    named: NamedCluster
+    named_cluster: NamedCluster
     options: ReplayOptions
     store: Store
     sizer: _Sizer
@@ -149,14 +149,14 @@ class _Replay:
         self.objectives: dict[int, Objectives] = {}
         self.in_epochs: dict[int, bool] = {}
         self.policies: dict[int, str] = {}
-        self.to_come = sorted(self.studies, key=lambda one: one.at)
-        fastest = self.named.fastest
-        self.slow = {name: _slow_down(kind, fastest) for name, kind in self.named.kinds.items()}
+        self.to_come = sorted(self.studies, key=lambda study: study.at)
+        fastest = self.named_cluster.fastest
+        self.slow = {name: _slow_down(kind, fastest) for name, kind in self.named_cluster.kinds.items()}
         cores = fastest.cores.value if fastest.cores is not None else math.inf
         self.executor = VirtualExecutor(
             self.store,
-            self.named.cluster,
-            domains_of(self.named.cluster, cores),
+            self.named_cluster.cluster,
+            domains_of(self.named_cluster.cluster, cores),
             self.step_seconds,
             self.values,
             lambda order: self.sizer.communication.get((order.trial_id, str(order.plan))),
@@ -200,11 +200,11 @@ class _Replay:
 
     def submit(self) -> None:
         while self.to_come and self.to_come[0].at <= self.now:
-            one = self.to_come.pop(0)
-            spec = simulated_spec(one.spec, early_stopping=self.options.early_stopping)
+            submitted = self.to_come.pop(0)
+            spec = simulated_spec(submitted.spec, early_stopping=self.options.early_stopping)
             if spec.budget.epochs is not None and self.options.epoch_steps is None:
                 raise InvalidInput(f"{spec.name} counts in epochs: say how many steps one has (--epoch-steps)")
-            code = self.store.put_blob(one.code) if one.code else None
+            code = self.store.put_blob(submitted.code) if submitted.code else None
             study = self.store.create_study(spec.to_json(), code=code, now=self.now)
             self.objectives[study.id] = spec.every_objective
             self.in_epochs[study.id] = spec.budget.epochs is not None
@@ -225,22 +225,22 @@ class _Replay:
         was_busy = False
         while True:
             self.news.clear()
-            asked = self.proposer.asked().values()
-            if not self.sizer.is_busy and all(one.answer is not None for one in asked):
-                return was_busy or bool(asked)
+            requests = self.proposer.requests().values()
+            if not self.sizer.is_busy and all(request.answer is not None for request in requests):
+                return was_busy or bool(requests)
             was_busy = True
             self.news.wait(0.2)
 
     @property
     def has_ended(self) -> bool:
-        return not self.store.open_attempts() and not any(one.state in LIVE_STUDIES for one in self.store.studies())
+        return not self.store.open_attempts() and not any(study.state in LIVE_STUDIES for study in self.store.studies())
 
     def note_waits(self, seconds: float) -> None:
         """Count what every waiting trial waits for until the next event."""
         if seconds <= 0:
             return
         trials = self.store.live_trials()
-        ledger = ledger_of(self.named.cluster, self.store.open_attempts(), self.options.max_gangs_per_device)
+        ledger = ledger_of(self.named_cluster.cluster, self.store.open_attempts(), self.options.max_gangs_per_device)
         queue = [
             Queued(f"{trial.id}", (Shape(*trial.sized.demand),), trial.passed_over, trial.id, trial.study_id)
             for trial in trials
@@ -249,8 +249,8 @@ class _Replay:
         policy = by_study(self.policies, self.policy)
         blocked = [wait.blocked.value for wait in policy(queue, ledger, {}).waits.values()]
         blocked += [WAITS[trial.state] for trial in trials if trial.state in WAITS]
-        for one in blocked:
-            self.waited[one] = self.waited.get(one, 0.0) + seconds
+        for event in blocked:
+            self.waited[event] = self.waited.get(event, 0.0) + seconds
 
     # --- costs ------------------------------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class _Replay:
             raise InvalidInput("the seconds of a step cannot be predicted on these devices")
         each = (self.options.epoch_steps or 1) if order.in_epochs else 1
         base = attempt.predicted_step_seconds / attempt.step_factor
-        return base * each * slowest(self.named.cluster, order.devices, self.slow)
+        return base * each * slowest(self.named_cluster.cluster, order.devices, self.slow)
 
     def values(self, order: Order, step: int) -> Mapping[str, float]:
         progress = step / order.steps if order.steps else 1.0
@@ -273,7 +273,7 @@ class _Replay:
         trials = [trial for study in self.store.studies() for trial in _trials(self.store, study.id)]
         wrong = (TrialState.FAILED, TrialState.INFEASIBLE)
         return Simulated(
-            self.named.cluster,
+            self.named_cluster.cluster,
             self.executor.spans,
             self.waited,
             Counter(trial.state for trial in trials),
@@ -284,18 +284,18 @@ class _Replay:
 
     def assumed(self) -> list[str]:
         """The assumptions of the figures, in words."""
-        kinds = " and ".join(f"{name}: {kind.provenance}" for name, kind in self.named.kinds.items())
-        found = [f"seconds of a step are predicted ({kinds})"]
+        kinds = " and ".join(f"{name}: {kind.provenance}" for name, kind in self.named_cluster.kinds.items())
+        assumptions = [f"seconds of a step are predicted ({kinds})"]
         if not self.options.early_stopping:
-            found.append("no trial is stopped early")
-        elif any(simulated_spec(one.spec).stopping_rules[0].rule != "none" for one in self.studies):
-            found.append(f"stopping rules judge drawn values (seed {self.options.seed}), not real curves")
-        if len(self.named.kinds) > 1:
-            fastest = self.named.fastest.name
-            found.append(f"plans are made for {fastest}; other kinds are slower by their matrix products")
-        found.append("gangs that share a device take turns")
-        found.append("traces, evaluations, checkpoints and loading of data take no time; nothing fails")
-        return found
+            assumptions.append("no trial is stopped early")
+        elif any(simulated_spec(study.spec).stopping_rules[0].rule != "none" for study in self.studies):
+            assumptions.append(f"stopping rules judge drawn values (seed {self.options.seed}), not real curves")
+        if len(self.named_cluster.kinds) > 1:
+            fastest = self.named_cluster.fastest.name
+            assumptions.append(f"plans are made for {fastest}; other kinds are slower by their matrix products")
+        assumptions.append("gangs that share a device take turns")
+        assumptions.append("traces, evaluations, checkpoints and loading of data take no time; nothing fails")
+        return assumptions
 
 
 def simulated_spec(spec: StudySpec, *, early_stopping: bool = True) -> StudySpec:

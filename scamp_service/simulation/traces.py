@@ -67,20 +67,20 @@ def trace_jobs(name: str, num_gpus: int, how: Replayed) -> list[TraceJob]:
     return jobs if how.load is None else at_load(jobs, num_gpus, how.load)
 
 
-def schedule_json(found: Schedule) -> dict[str, Any]:
+def schedule_json(result: Schedule) -> dict[str, Any]:
     """All figures, and when and where each job ran."""
     return {
-        "makespan_seconds": found.makespan,
-        "mean_completion_seconds": found.mean_completion,
-        "mean_wait_seconds": found.mean_wait,
-        "p99_wait_seconds": found.wait_at(0.99),
-        "device_hours": found.device_seconds / 3600,
-        "utilisation": found.utilisation,
-        "waited_seconds": dict(found.waited),
-        "never": sorted(found.never),
+        "makespan_seconds": result.makespan,
+        "mean_completion_seconds": result.mean_completion,
+        "mean_wait_seconds": result.mean_wait,
+        "p99_wait_seconds": result.wait_at(0.99),
+        "device_hours": result.device_seconds / 3600,
+        "utilisation": result.utilisation,
+        "waited_seconds": dict(result.waited),
+        "never": sorted(result.never),
         "jobs": [
             {"id": run.id, "devices": list(run.devices), "arrived": run.arrived, "start": run.start, "end": run.end}
-            for run in found.runs
+            for run in result.runs
         ],
     }
 
@@ -89,15 +89,15 @@ def read_trace(path: Path, most: int) -> list[TraceJob]:
     """The first jobs of a trace by their arrival, which counts from the first. Raises ``InvalidInput``."""
     if not path.exists():
         raise InvalidInput(f"--traces names no file or folder, nor one of {', '.join(CLUSTERS)}: {path}")
-    found = {file: read for file in _files(path) if (read := _reader(file)) is not None}
-    if not found:
+    readers = {file: read for file in _files(path) if (read := _reader(file)) is not None}
+    if not readers:
         raise InvalidInput(
             f"no trace is known under {path}: a CSV file with the columns of Sia's, Helios's or Alibaba's job lists is"
         )
-    if len(found) > 1:
-        names = ", ".join(str(file) for file in islice(found, 5))
-        raise InvalidInput(f"{len(found)} traces are under {path}: name one of them with --traces, such as {names}")
-    [(file, read)] = found.items()
+    if len(readers) > 1:
+        names = ", ".join(str(file) for file in islice(readers, 5))
+        raise InvalidInput(f"{len(readers)} traces are under {path}: name one of them with --traces, such as {names}")
+    [(file, read)] = readers.items()
     with file.open(newline="", encoding="utf-8") as opened:
         try:
             rows = sorted((job for row in csv.DictReader(opened) for job in read(row)), key=lambda job: job.at)

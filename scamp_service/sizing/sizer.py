@@ -266,7 +266,7 @@ class ProcessSizer:
         def ask(extra: Extra) -> Answer:
             return self._planner(replace(question, extra=replace(extra, evaluation=demand.evaluation)))
 
-        match choose_learned(ask, demand.own, demand.learned):
+        match choose_learned(ask, demand.own_attempts, demand.learned):
             case Untraced(layout):
                 return Missing([layout])
             case NoPlan(reason=reason):

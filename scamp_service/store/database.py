@@ -261,10 +261,10 @@ class Database:
 def _identity(path: Path) -> tuple[int, int] | None:
     """Device and inode of a file; None if there is none."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 _TAKE_LOCK = sa.text("SELECT pg_advisory_xact_lock(:key)")
@@ -309,8 +309,8 @@ def expect_shared_database(url: str) -> None:
 
 def _file(url: sa.URL) -> Path | None:
     """The file of a SQLite database; None for SQLite in memory and for PostgreSQL."""
-    named = url.database if url.get_backend_name() == "sqlite" else None
-    return None if named in (None, "", ":memory:") else Path(named)
+    path = url.database if url.get_backend_name() == "sqlite" else None
+    return None if path in (None, "", ":memory:") else Path(path)
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
@@ -336,8 +336,8 @@ def _revision(connection: sa.Connection) -> str | None:
     if schema.VERSION_TABLE in names:
         return connection.execute(sa.select(schema.version.c.version_num)).scalar()
     if names >= {_OLD_VERSION_TABLE, "blobs", "studies", "trials", "attempts", "leases"}:
-        found: str | None = connection.exec_driver_sql(f"SELECT version_num FROM {_OLD_VERSION_TABLE}").scalar()
-        return found
+        revision: str | None = connection.exec_driver_sql(f"SELECT version_num FROM {_OLD_VERSION_TABLE}").scalar()
+        return revision
     return None
 
 
@@ -356,8 +356,8 @@ def _migrate(connection: sa.Connection, revision: str) -> bool:
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if revision not in known:
+    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if revision not in revisions:
         return False
     if not sa.inspect(connection).has_table(schema.VERSION_TABLE):
         connection.exec_driver_sql(f"ALTER TABLE {_OLD_VERSION_TABLE} RENAME TO {schema.VERSION_TABLE}")

@@ -36,17 +36,17 @@ def option_of(data: Mapping[str, Any]) -> Option:
     """
     is_traced, at_least = data["traced"], data["at_least"]
     if data["plan_text"].endswith(_STATES_ALONE):
-        known = Evidence.STATES
+        evidence = Evidence.STATES
     else:
-        known = (Evidence.AT_LEAST if at_least else Evidence.TRACED) if is_traced else Evidence.UNITS
+        evidence = (Evidence.AT_LEAST if at_least else Evidence.TRACED) if is_traced else Evidence.UNITS
     reserved_bytes = data["reserved_mib"] * MIB
     # States alone are a lower bound, unless something was learned of the family; how much is not stored.
-    learned_bytes = 1 if known is Evidence.STATES and not at_least else 0
+    learned_bytes = 1 if evidence is Evidence.STATES and not at_least else 0
     return Option(
         Plan.from_json(data["plan"]),
         Prediction(reserved_bytes - learned_bytes, extra_bytes=learned_bytes),
         data["offered_mib"],
-        known,
+        evidence,
         data["seconds"],
         data["communication_share"],
         data["relative_device_seconds"],

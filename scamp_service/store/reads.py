@@ -97,8 +97,8 @@ class Reads:
         num = self._rows(number, study_id=study_id)[0][0]
         if not num:
             return ErrorSummary()
-        found = [row[0] for row in self._rows(middle, study_id=study_id, offset=(num - 1) // 2)]
-        at_middle = found[0] if num % 2 else sum(found) / 2
+        middle_values = [row[0] for row in self._rows(middle, study_id=study_id, offset=(num - 1) // 2)]
+        at_middle = middle_values[0] if num % 2 else sum(middle_values) / 2
         return ErrorSummary(at_middle, self._rows(largest, study_id=study_id)[0][0])
 
     def study_totals(self) -> Totals:
@@ -128,8 +128,8 @@ class Reads:
     ) -> list[Trial]:
         """Trials with id > ``after``, by ascending id and so also by number; ``states`` keeps only these states."""
         statement = sql.trials_page(states is not None)
-        given: dict[str, Any] = {} if states is None else {"states": list(states)}
-        return [trial_of(row) for row in self._rows(statement, study_id=study_id, after=after, limit=limit, **given)]
+        filters: dict[str, Any] = {} if states is None else {"states": list(states)}
+        return [trial_of(row) for row in self._rows(statement, study_id=study_id, after=after, limit=limit, **filters)]
 
     def trials_numbered(self, study_id: int, numbers: Sequence[int]) -> list[Trial]:
         """The trials with these numbers in their study that exist, by number."""
@@ -161,8 +161,8 @@ class Reads:
         spec = self.study(study_id).spec if where.strip() else {}
         choice = TrialFilter(where, objective_quantities(Objectives.of_spec(spec))) if spec else None
         read = tuple(dict.fromkeys((*names, *(choice.columns if choice else ()))))
-        given: dict[str, Any] = {} if states is None else {"states": list(states)}
-        rows = list(self._rows(sql.ordering(read, states is not None), study_id=study_id, **given))
+        filters: dict[str, Any] = {} if states is None else {"states": list(states)}
+        rows = list(self._rows(sql.ordering(read, states is not None), study_id=study_id, **filters))
         if "params" in read:
             place = 1 + read.index("params")
             every = json.loads(f"[{','.join(row[place] for row in rows)}]")  # faster than each alone
@@ -237,7 +237,7 @@ class Reads:
             self._rows(sql.best_trial(objective.prefers_large, is_completed), study_id=study_id)
             for is_completed in (True, False)
         )
-        return [trial_of(found[0]) for found in rows if found]
+        return [trial_of(row[0]) for row in rows if row]
 
     def options(self, trial_id: int) -> list[Option]:
         """The plans that were compared when the trial was sized last, in that order; empty before that."""
@@ -290,10 +290,10 @@ class Reads:
 
     def trial_runs(self, trial_ids: Sequence[int]) -> dict[int, list[PastAttempt]]:
         """Attempts that say something about the memory of each of these trials, by attempt."""
-        found: dict[int, list[PastAttempt]] = {trial_id: [] for trial_id in trial_ids}
+        runs: dict[int, list[PastAttempt]] = {trial_id: [] for trial_id in trial_ids}
         for row in self._by_ids(sql.TRIAL_RUNS, trial_ids):
-            found[row[0]].append(_run(row))
-        return found
+            runs[row[0]].append(_run(row))
+        return runs
 
     def families(self, study_id: int) -> list[str]:
         """Families of the study's trials that have been planned; the family with the most trials first."""
@@ -323,20 +323,22 @@ class Reads:
         newest: dict[int, Metric] = {}
         num = limit + 1
         while len(newest) < limit:
-            found = [Metric(*row) for row in self._rows(sql.CURVE, trial_id=trial_id, after=after, limit=num)]
-            is_end = len(found) < num
-            whole = {row.step: row for row in found if is_end or row.step != found[-1].step}  # rows of the last are cut
-            newest |= whole
+            metrics = [Metric(*row) for row in self._rows(sql.CURVE, trial_id=trial_id, after=after, limit=num)]
+            is_end = len(metrics) < num
+            complete = {
+                row.step: row for row in metrics if is_end or row.step != metrics[-1].step
+            }  # rows of the last are cut
+            newest |= complete
             if is_end:
                 break
-            after, num = max(whole, default=after), num if whole else 2 * num
-        found = list(newest.values())[:limit]
-        return found or [row for row in self._external_curves([trial_id]) if row.step > after][:limit]
+            after, num = max(complete, default=after), num if complete else 2 * num
+        metrics = list(newest.values())[:limit]
+        return metrics or [row for row in self._external_curves([trial_id]) if row.step > after][:limit]
 
     def curve_lengths(self, trial_ids: Sequence[int]) -> dict[int, int]:
         """Number of stored evaluations by trial id, for trials that have any."""
         lengths: dict[int, int] = dict(self._by_ids(sql.CURVE_LENGTHS, trial_ids))
-        for row in self._external_curves([one for one in trial_ids if one not in lengths]):
+        for row in self._external_curves([trial_id for trial_id in trial_ids if trial_id not in lengths]):
             lengths[row.trial_id] = lengths.get(row.trial_id, 0) + 1
         return lengths
 
@@ -345,15 +347,15 @@ class Reads:
 
         It reads a few times as fast as ``metrics``.
         """
-        found: dict[int, dict[int, Point]] = {trial_id: {} for trial_id in trial_ids}
+        curves: dict[int, dict[int, Point]] = {trial_id: {} for trial_id in trial_ids}
         rows = self._by_ids(sql.CURVES, trial_ids)
         every = json.loads(f"[{','.join(row[3] for row in rows)}]")
         for (trial_id, step, attempt, _), values in zip(rows, every, strict=True):
-            found[trial_id][step] = Point(step, attempt, values)
-        for row in self._external_curves([trial_id for trial_id, points in found.items() if not points]):
+            curves[trial_id][step] = Point(step, attempt, values)
+        for row in self._external_curves([trial_id for trial_id, points in curves.items() if not points]):
             values = {name: value if math.isfinite(value) else str(value) for name, value in row.values.items()}
-            found[row.trial_id][row.step] = Point(row.step, 0, values)
-        return {trial_id: list(points.values()) for trial_id, points in found.items()}
+            curves[row.trial_id][row.step] = Point(row.step, 0, values)
+        return {trial_id: list(points.values()) for trial_id, points in curves.items()}
 
     def _external_curves(self, trial_ids: Sequence[int]) -> list[Metric]:
         """The objective by trial and step of those of these trials that other programs run."""
@@ -371,7 +373,7 @@ class Reads:
 
         ``trial_ids`` are trials of the study, if only these matter.
         """
-        found: dict[int, dict[int, tuple[float, ...]]] = {step: {} for step in steps}
+        rungs: dict[int, dict[int, tuple[float, ...]]] = {step: {} for step in steps}
         for some in _parts(steps):  # a rule that judges at every report has many
             if trial_ids is None:
                 rows = self._rows(sql.RUNGS, study_id=study_id, steps=some)
@@ -379,8 +381,8 @@ class Reads:
                 rows = self._by_ids(sql.RUNGS_OF_TRIALS, sorted(trial_ids), steps=some)
             for number, step, values in rows:
                 if all(metric in values for metric in metrics):  # attempts ascend: the newest comes last
-                    found[step][number] = tuple(values[metric] for metric in metrics)
-        return found
+                    rungs[step][number] = tuple(values[metric] for metric in metrics)
+        return rungs
 
     def logs(self, trial_id: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, LogLine]]:
         """(row id, line) with row id > ``after``; ``after=-1`` returns the last ``limit`` lines."""
@@ -401,8 +403,8 @@ class Reads:
 
     def events(self, *, after: int = 0, limit: int = 1000, study_id: int | None = None) -> list[Event]:
         """Events with id > ``after``, in commit order: a reader of event n never later finds an event < n."""
-        given = {} if study_id is None else {"study_id": study_id}
-        return [Event(*row) for row in self._rows(sql.events(bool(given)), after=after, limit=limit, **given)]
+        filters = {} if study_id is None else {"study_id": study_id}
+        return [Event(*row) for row in self._rows(sql.events(bool(filters)), after=after, limit=limit, **filters)]
 
     def changed_since(self, event_id: int, *, limit: int = 1000) -> list[tuple[int, int | None]]:
         """(event id, trial id) of the events after ``event_id``; None for an event that names no trial."""
@@ -437,16 +439,16 @@ class Reads:
         rows = self._rows(sql.LEASE_RENEWED_AT, name=name)
         return max(0.0, self.now() - rows[0][0]) if rows else None
 
-    def _by_ids(self, statement: sa.Select[Any], trial_ids: Sequence[int], **given: Any) -> Sequence[Any]:
+    def _by_ids(self, statement: sa.Select[Any], trial_ids: Sequence[int], **values: Any) -> Sequence[Any]:
         """Rows of a statement with the parameter ``trial_ids``, a part of them at a time."""
         rows: list[Any] = []
         for some in _parts(trial_ids):
-            rows += self._rows(statement, trial_ids=some, **given)
+            rows += self._rows(statement, trial_ids=some, **values)
         return rows
 
-    def _rows(self, statement: sa.Select[Any], **given: Any) -> Sequence[Any]:
+    def _rows(self, statement: sa.Select[Any], **values: Any) -> Sequence[Any]:
         with self._database.read() as connection:
-            return connection.execute(statement, given).all()
+            return connection.execute(statement, values).all()
 
 
 def _parts(values: Sequence[int]) -> Iterator[list[int]]:

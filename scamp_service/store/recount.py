@@ -21,8 +21,8 @@ def recount(connection: sa.Connection) -> None:
         counted = tally_study(map(trial_of, rows), attempts)
         tallies = [{"study_id": study_id, "name": name, "num": num} for name, num in counted.tallies.items()]
         measured = [
-            {"trial_id": trial_id, "study_id": study_id, **asdict(measure_trial(own))}
-            for trial_id, own in groupby(attempts, key=lambda attempt: attempt.trial_id)
+            {"trial_id": trial_id, "study_id": study_id, **asdict(measure_trial(trial_attempts))}
+            for trial_id, trial_attempts in groupby(attempts, key=lambda attempt: attempt.trial_id)
         ]
         for table, values in ((schema.tallies, tallies), (schema.measured, measured)):
             if values:

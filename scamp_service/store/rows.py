@@ -149,9 +149,9 @@ def trial_of(row: Sequence[Any]) -> Trial:
     plan, *prediction, reason, learned_bytes, seconds, factor, num_params, flops, share, choices = row[
         _SIZED_START:_SIZED_END
     ]
-    known = None
+    sized = None
     if plan:
-        known = Sized(
+        sized = Sized(
             row[_STRUCTURE],
             plan,
             _prediction(*prediction),
@@ -165,7 +165,7 @@ def trial_of(row: Sequence[Any]) -> Trial:
             communication_share=share,
             choices=choices or (),
         )
-    values: list[Any] = [*row[:_SIZED_START], known, *row[_SIZED_END:]]
+    values: list[Any] = [*row[:_SIZED_START], sized, *row[_SIZED_END:]]
     return Trial(*values)
 
 
@@ -190,8 +190,13 @@ def sized_columns(sized: Sized) -> dict[str, Any]:
         sized.communication_share,
         sized.choices or None,
     )
-    known = dict(zip(_SIZED, values, strict=True))
-    return {"structure": sized.structure, "measured_step_seconds": None, "measured_communication_share": None, **known}
+    columns = dict(zip(_SIZED, values, strict=True))
+    return {
+        "structure": sized.structure,
+        "measured_step_seconds": None,
+        "measured_communication_share": None,
+        **columns,
+    }
 
 
 def taken_columns(attempt: Attempt) -> dict[str, Any]:

@@ -110,21 +110,21 @@ class ChoicesText(JsonText):
     cache_ok = True
 
     def process_bind_param(self, value: Sequence[Choice] | None, dialect: sa.Dialect) -> str | None:
-        return None if value is None else dump_json([_choice_json(one) for one in value])
+        return None if value is None else dump_json([_choice_json(choice) for choice in value])
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> tuple[Choice, ...] | None:
         return None if value is None else _choices(value)
 
 
 def _choice_json(choice: Choice) -> dict[str, Any]:
-    known = choice.prediction
+    prediction = choice.prediction
     return {
         "plan": choice.plan.to_json(),
-        "predicted_bytes": known.predicted_bytes,
-        "extra_bytes": known.extra_bytes,
-        "bias_bytes": known.bias_bytes,
-        "evaluation_bytes": known.evaluation_bytes,
-        "margin_bytes": known.margin_bytes,
+        "predicted_bytes": prediction.predicted_bytes,
+        "extra_bytes": prediction.extra_bytes,
+        "bias_bytes": prediction.bias_bytes,
+        "evaluation_bytes": prediction.evaluation_bytes,
+        "margin_bytes": prediction.margin_bytes,
         "step_seconds": choice.step_seconds,
         "step_factor": choice.step_factor,
         "communication_share": choice.communication_share,
@@ -139,9 +139,9 @@ def _choices(text: str) -> tuple[Choice, ...]:
 def _choice(data: Mapping[str, Any]) -> Choice:
     extra_bytes, bias_bytes, margin_bytes = (data[f"{name}_bytes"] for name in ("extra", "bias", "margin"))
     traced_bytes, evaluation_bytes = data["predicted_bytes"] - extra_bytes, data["evaluation_bytes"]
-    known = Prediction(traced_bytes, 0, extra_bytes, bias_bytes, margin_bytes, evaluation_bytes=evaluation_bytes)
+    prediction = Prediction(traced_bytes, 0, extra_bytes, bias_bytes, margin_bytes, evaluation_bytes=evaluation_bytes)
     plan, times = Plan.from_json(data["plan"]), (data["step_seconds"], data["step_factor"])
-    return Choice(plan, known, *times, data["communication_share"])
+    return Choice(plan, prediction, *times, data["communication_share"])
 
 
 class Names(JsonText):

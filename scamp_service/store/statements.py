@@ -28,8 +28,8 @@ def _set(*names: str) -> dict[str, Any]:
 
 def _greatest(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     """The larger of the stored value and the parameter."""
-    given = bindparam(f"_{column.name}", type_=column.type)
-    return sa.case((column < given, given), else_=column)
+    value = bindparam(f"_{column.name}", type_=column.type)
+    return sa.case((column < value, value), else_=column)
 
 
 def _if_given(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
@@ -259,9 +259,9 @@ def insert_new(is_sqlite: bool, table: sa.Table, unique: tuple[str, ...], return
 def tally(is_sqlite: bool, is_largest: bool) -> Any:
     """INSERT of a tally that adds to the one that exists, or with ``is_largest`` keeps the larger of both."""
     table, statement = schema.tallies, _insert(is_sqlite, schema.tallies)
-    given = statement.excluded.num
-    larger = sa.case((table.c.num < given, given), else_=table.c.num)
-    num = larger if is_largest else table.c.num + given
+    inserted_num = statement.excluded.num
+    larger = sa.case((table.c.num < inserted_num, inserted_num), else_=table.c.num)
+    num = larger if is_largest else table.c.num + inserted_num
     return statement.on_conflict_do_update(index_elements=["study_id", "name"], set_={"num": num})
 
 

@@ -81,7 +81,7 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         self,
         spec: Json,
         *,
-        given: Json | None = None,
+        request: Json | None = None,
         code: str | None = None,
         idempotency_key: str | None = None,
         warnings: Sequence[str] = (),
@@ -100,7 +100,7 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
             "code": code,
             "created_at": now,
             "idempotency_key": idempotency_key,
-            "body_sha256": body_sha256_of(given or spec, code),
+            "body_sha256": body_sha256_of(request or spec, code),
             "warnings": list(warnings),
         }
         with self._write() as connection:
@@ -115,17 +115,17 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
                 study_id = expect_same(connection.execute(sql.BY_KEY, {"key": idempotency_key}).one(), row)
         return self.study(study_id)
 
-    def study_of_key(self, spec: Json, given: Json, code: str | None, idempotency_key: str) -> Study | None:
+    def study_of_key(self, spec: Json, request: Json, code: str | None, idempotency_key: str) -> Study | None:
         """The study that ``create_study`` has created with this key; None if there is none yet.
 
         Raises ``Conflict`` when the key belongs to another study.
         """
         with self._database.read() as connection:
-            found = connection.execute(sql.BY_KEY, {"key": idempotency_key}).first()
-        if found is None:
+            known_study = connection.execute(sql.BY_KEY, {"key": idempotency_key}).first()
+        if known_study is None:
             return None
         row = {"idempotency_key": idempotency_key, "spec": spec, "code": code}
-        return self.study(expect_same(found, {**row, "body_sha256": body_sha256_of(given, code)}))
+        return self.study(expect_same(known_study, {**row, "body_sha256": body_sha256_of(request, code)}))
 
     def move_study(
         self, study_id: int, expected: Iterable[StudyState], to: StudyState, *, reason: str = "", now: float
@@ -179,9 +179,9 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
                 row["proposal_reason"] = reasons.get(place, "")
                 if place in parents:
                     of_parent = {"study_id": study_id, "number": parents[place]}
-                    if found := connection.execute(sql.PARENT, of_parent).first():
-                        row |= {"parent_id": found.parent_id, "parent_number": found.parent_number}
-                        row |= {"parent_step": found.step}
+                    if parent_row := connection.execute(sql.PARENT, of_parent).first():
+                        row |= {"parent_id": parent_row.parent_id, "parent_number": parent_row.parent_number}
+                        row |= {"parent_step": parent_row.step}
                 trial_id = connection.execute(insert, row).scalar()
                 if trial_id is not None:
                     new.append({"id": trial_id, "number": number, "state": TrialState.WAITING, **_NOTHING_YET})
@@ -261,9 +261,9 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
             changes["passed_over"] = 0
             if to not in LIVE_TRIALS or expected not in LIVE_TRIALS:
                 changes["finished_at"] = None if to in LIVE_TRIALS else now
-        given = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(changes)}
+        values = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(changes)}
         before = connection.execute(sql.COUNTS, {"id": trial_id}).first()
-        moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()
+        moved = connection.execute(sql.move_trial(tuple(sorted(changes))), values).first()
         if moved:
             if sized:
                 options = [option_json(option, sized.plan) for option in sized.options]
@@ -329,9 +329,9 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         changes["state"] = to
         if to not in OPEN_ATTEMPTS:
             changes["ended_at"] = now
-        given = {"_trial_id": trial_id, "_attempt": attempt, **_underscored(changes)}
+        values = {"_trial_id": trial_id, "_attempt": attempt, **_underscored(changes)}
         with self._write() as connection:
-            moved = connection.execute(sql.move_attempt(legal, tuple(sorted(changes))), given).first()
+            moved = connection.execute(sql.move_attempt(legal, tuple(sorted(changes))), values).first()
             if moved:
                 if moved.outcome is Outcome.OUT_OF_MEMORY:
                     self._measure(connection, trial_id)
@@ -364,9 +364,9 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
 
         An unchanged state is written at most once a second, so that an idle controller spares the disk.
         """
-        known = self.cluster()
-        changed = known is None or schema.dump_json(known[0]) != schema.dump_json(state)
-        if known and not changed and abs(now - known[1]) < 1.0:
+        recorded = self.cluster()
+        changed = recorded is None or schema.dump_json(recorded[0]) != schema.dump_json(state)
+        if recorded and not changed and abs(now - recorded[1]) < 1.0:
             return
         with self._write() as connection:
             row = {"id": 1, "state": state, "confirmed_at": now}

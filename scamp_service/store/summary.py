@@ -117,7 +117,8 @@ def summarize(
         prediction_error_pct=asdict(counted.peak_error_pct),
         step_error_pct=asdict(counted.step_error_pct),
         out_of_memory={"attempts": counted.num_oom, "least_excess_pct": counted.least_excess_pct},
-        device_seconds=tallies.get(DEVICE_SECONDS, 0.0) + sum(device_seconds(one, now) for one in open_attempts),
+        device_seconds=tallies.get(DEVICE_SECONDS, 0.0)
+        + sum(device_seconds(open_attempt, now) for open_attempt in open_attempts),
         wall_seconds=(study.finished_at or now) - study.created_at,
         regret_bound=study.regret_bound,
     )
@@ -148,7 +149,9 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
 
 def front_of(store: Reads, study_id: int, objectives: Objectives) -> list[FrontTrial]:
     """The Pareto front of a study, the best of the first objective first; empty with one objective."""
-    points = {one.number: values for one in store.front(study_id, objectives) if (values := objectives.values_of(one))}
+    points = {
+        score.number: values for score in store.front(study_id, objectives) if (values := objectives.values_of(score))
+    }
     order = sorted(points, key=lambda number: (objectives.keys(points[number]), number))
     num = min(len(order), FRONT_IN_SUMMARY)
     chosen = [order[place * (len(order) - 1) // max(1, num - 1)] for place in range(num)]
@@ -160,12 +163,12 @@ def front_of(store: Reads, study_id: int, objectives: Objectives) -> list[FrontT
 
 def learned_of(store: Reads, families: Iterable[str]) -> list[tuple[str, Learned]]:
     """The memory corrections of each of these families, for the device kinds that the family has run on."""
-    found = []
+    rows = []
     for family in families:
         past = store.family_runs(family, WINDOW_TRIALS)
         learned = learn(past, {kind for run in past for kind in run.device_kinds})
-        found += [(family, correction) for correction in learned.values()]
-    return found
+        rows += [(family, correction) for correction in learned.values()]
+    return rows
 
 
 def learned_json(family: str, learned: Learned) -> Json:

@@ -76,12 +76,12 @@ class Counted:
     @property
     def degrees(self) -> dict[str, int]:
         """Number of trials by the ranks of their last gang."""
-        found = self._named(RANKS)
-        return {degree: found[degree] for degree in sorted(found, key=int)}
+        by_degree = self._named(RANKS)
+        return {degree: by_degree[degree] for degree in sorted(by_degree, key=int)}
 
     def _named(self, prefix: str) -> dict[str, int]:
-        found = {name.removeprefix(prefix): int(num) for name, num in self.tallies.items() if name.startswith(prefix)}
-        return {name: num for name, num in sorted(found.items(), key=lambda item: (-item[1], item[0])) if num}
+        by_name = {name.removeprefix(prefix): int(num) for name, num in self.tallies.items() if name.startswith(prefix)}
+        return {name: num for name, num in sorted(by_name.items(), key=lambda item: (-item[1], item[0])) if num}
 
 
 class Counts(Protocol):
@@ -103,8 +103,8 @@ class Counts(Protocol):
 
 def num_trials_by_state(tallies: Mapping[str, float]) -> dict[TrialState, int]:
     """Number of trials by state; absent states are left out."""
-    own = own_states(tallies)
-    both = {state: own.get(state, 0) + int(tallies.get(EXTERNAL + state, 0)) for state in TrialState}
+    scamp_states = own_states(tallies)
+    both = {state: scamp_states.get(state, 0) + int(tallies.get(EXTERNAL + state, 0)) for state in TrialState}
     return {state: num for state, num in both.items() if num}
 
 
@@ -165,24 +165,24 @@ def tally_study(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted
     by_trial: dict[int, list[Attempt]] = {}
     for attempt in attempts:
         by_trial.setdefault(attempt.trial_id, []).append(attempt)
-    every = [attempt for own in by_trial.values() for attempt in own]
+    every = [attempt for trial_attempts in by_trial.values() for attempt in trial_attempts]
     tallies: Counter[str] = Counter()
     for trial in trials:
         tallies += trial_tallies(_Columns(trial))
-    tallies += Counter(f"{RANKS}{own[-1].plan.world_size}" for own in by_trial.values())
+    tallies += Counter(f"{RANKS}{trial_attempts[-1].plan.world_size}" for trial_attempts in by_trial.values())
     ended = [attempt for attempt in every if attempt.ended_at is not None]
     held = {
         DEVICE_SECONDS: sum(device_seconds(attempt, 0.0) for attempt in ended),
         MIB_SECONDS: sum(mib_seconds(attempt, 0.0) for attempt in ended),
     }
     kept = {**tallies, **held, COLOCATED: float(most_at_once(every, math.inf))}
-    measured = [measure_trial(own) for own in by_trial.values()]
+    measured = [measure_trial(trial_attempts) for trial_attempts in by_trial.values()]
     return Counted(
         {name: num for name, num in kept.items() if num},
-        spread(one.peak_error_pct for one in measured),
-        spread(one.step_error_pct for one in measured),
-        sum(one.num_oom for one in measured),
-        max((one.least_excess_pct for one in measured if one.least_excess_pct is not None), default=None),
+        spread(each.peak_error_pct for each in measured),
+        spread(each.step_error_pct for each in measured),
+        sum(each.num_oom for each in measured),
+        max((each.least_excess_pct for each in measured if each.least_excess_pct is not None), default=None),
     )
 
 
@@ -250,5 +250,5 @@ def most_at_once(attempts: Iterable[Attempt], now: float) -> int:
 
 def spread(errors: Iterable[float | None]) -> ErrorSummary:
     """Median and maximum of the errors that are known."""
-    known = [error for error in errors if error is not None]
-    return ErrorSummary(median(known), max(known)) if known else ErrorSummary()
+    sizes = [error for error in errors if error is not None]
+    return ErrorSummary(median(sizes), max(sizes)) if sizes else ErrorSummary()

@@ -22,7 +22,7 @@ def _target(value: Any) -> Any:
     if isinstance(value, Mapping):
         if not value or len(value) > MAX_OBJECTIVES or not all(isinstance(name, str) for name in value):
             raise ValueError("must be a number, or a mapping from metrics to numbers")
-        return {name: number_of(one) for name, one in value.items()}
+        return {name: number_of(number) for name, number in value.items()}
     return number_of(value)
 
 

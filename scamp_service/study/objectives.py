@@ -60,14 +60,14 @@ class Objectives:
     @classmethod
     def of_spec(cls, spec: Mapping[str, Any]) -> Self:
         """The objectives in the JSON of a stored study. They were checked when it was submitted, not again here."""
-        given = spec.get("objectives") or [spec["objective"]]
-        if len(given) < len(directions := spec.get("directions", ())):  # of another tool, stored by an earlier version
-            given = named_by_place(directions)
-        return cls(tuple(Objective.model_construct(**one) for one in given))
+        rows = spec.get("objectives") or [spec["objective"]]
+        if len(rows) < len(directions := spec.get("directions", ())):  # of another tool, stored by an earlier version
+            rows = named_by_place(directions)
+        return cls(tuple(Objective.model_construct(**row) for row in rows))
 
     def __str__(self) -> str:
         """The objectives in words, such as ``maximize accuracy and minimize predicted.peak_mib``."""
-        return " and ".join(f"{one.direction} {one.metric}" for one in self.each)
+        return " and ".join(f"{objective.direction} {objective.metric}" for objective in self.each)
 
     @property
     def is_several(self) -> bool:
@@ -77,17 +77,17 @@ class Objectives:
     @property
     def leading(self) -> Objective:
         """The first that is measured, or else the first. Curves and ``Trial.value`` are its values."""
-        return next((one for one in self.each if not one.predicted), self.each[0])
+        return next((objective for objective in self.each if not objective.predicted), self.each[0])
 
     @property
     def names(self) -> tuple[str, ...]:
         """The metric of each."""
-        return tuple(one.metric for one in self.each)
+        return tuple(objective.metric for objective in self.each)
 
     @property
     def measured(self) -> tuple[str, ...]:
         """The metrics that evaluations must report."""
-        return tuple(one.metric for one in self.each if not one.predicted)
+        return tuple(objective.metric for objective in self.each if not objective.predicted)
 
     @property
     def are_predicted(self) -> bool:
@@ -96,7 +96,11 @@ class Objectives:
 
     def unknown(self, quantities: Mapping[str, float | None]) -> list[str]:
         """Predicted objectives that this candidate has no value for."""
-        return [one.metric for one in self.each if one.predicted and not _is_finite(quantities.get(one.predicted))]
+        return [
+            objective.metric
+            for objective in self.each
+            if objective.predicted and not _is_finite(quantities.get(objective.predicted))
+        ]
 
     def values_of(self, trial: Scored) -> Values | None:
         """The trial's newest value of each objective; None unless all are known and finite."""
@@ -110,18 +114,18 @@ class Objectives:
             measured = trial.values or [None] * len(self.each)
         else:
             measured = [trial.value]
-        known = [
-            trial.quantities.get(one.predicted) if one.predicted else value
-            for one, value in zip(self.each, measured, strict=True)
+        values_known = [
+            trial.quantities.get(objective.predicted) if objective.predicted else value
+            for objective, value in zip(self.each, measured, strict=True)
         ]
-        return [value if _is_finite(value) else None for value in known]
+        return [value if _is_finite(value) else None for value in values_known]
 
     def broken(self, trial: Scored) -> tuple[str, float] | None:
         """The first measured objective of the trial that is not finite, and its value; None if there is none."""
         values = (trial.values or []) if self.is_several else [trial.value]
-        for one, value in zip(self.each, values, strict=False):
-            if not one.predicted and value is not None and not math.isfinite(value):
-                return one.metric, value
+        for objective, value in zip(self.each, values, strict=False):
+            if not objective.predicted and value is not None and not math.isfinite(value):
+                return objective.metric, value
         return None
 
     def with_predicted(self, measured: Sequence[float], quantities: Mapping[str, float | None]) -> Values | None:
@@ -130,16 +134,18 @@ class Objectives:
         None if one of these is not known.
         """
         reported = iter(measured)
-        found = [quantities.get(one.predicted) if one.predicted else next(reported) for one in self.each]
-        return _all(found)
+        all_values = [
+            quantities.get(objective.predicted) if objective.predicted else next(reported) for objective in self.each
+        ]
+        return _all(all_values)
 
     def keys(self, values: Sequence[float]) -> Values:
         """Sorts values of each objective with the best first."""
-        return tuple(one.key(value) for one, value in zip(self.each, values, strict=True))
+        return tuple(objective.key(value) for objective, value in zip(self.each, values, strict=True))
 
-    def dominates(self, one: Sequence[float], other: Sequence[float]) -> bool:
+    def dominates(self, values: Sequence[float], other: Sequence[float]) -> bool:
         """Whether the first is better in at least one objective, and worse in none."""
-        mine, theirs = self.keys(one), self.keys(other)
+        mine, theirs = self.keys(values), self.keys(other)
         return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
 
     def ranks(self, points: Sequence[Sequence[float]]) -> list[int]:
@@ -161,20 +167,20 @@ class Objectives:
         """
         if not self.is_several:
             return []
-        points = [(one, values) for one in trials if (values := self.values_of(one)) is not None]
+        points = [(trial, values) for trial in trials if (values := self.values_of(trial)) is not None]
         for states in ({TrialState.COMPLETED}, {TrialState.RUNNING, TrialState.PAUSED}):
-            if some := [(one, values) for one, values in points if one.state in states]:
+            if some := [(trial, values) for trial, values in points if trial.state in states]:
                 return [some[index][0] for index in self.front([values for _, values in some])]
         return []
 
     def shown(self, values: Sequence[float]) -> str:
         """The values in words, such as ``accuracy 0.91, predicted.peak_mib 412``."""
-        return ", ".join(f"{one.metric} {value:.4g}" for one, value in zip(self.each, values, strict=True))
+        return ", ".join(f"{objective.metric} {value:.4g}" for objective, value in zip(self.each, values, strict=True))
 
 
 def _all(values: Sequence[float | None]) -> Values | None:
-    known = tuple(float(value) for value in values if value is not None)
-    return known if len(known) == len(values) else None
+    numbers = tuple(float(value) for value in values if value is not None)
+    return numbers if len(numbers) == len(values) else None
 
 
 def _is_finite(value: float | None) -> bool:

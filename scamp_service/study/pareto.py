@@ -48,21 +48,21 @@ def places(points: Sequence[Sequence[float]]) -> Ints:
 
 def _distinct(points: Sequence[Sequence[float]]) -> tuple[Floats, Ints]:
     """The distinct points in ascending order, and for each point which of these it is."""
-    given = np.asarray(points, np.float64)
-    if not len(given):
-        return given.reshape(0, 1), np.zeros(0, np.intp)
-    distinct, of_point = np.unique(given, axis=0, return_inverse=True)
+    values = np.asarray(points, np.float64)
+    if not len(values):
+        return values.reshape(0, 1), np.zeros(0, np.intp)
+    distinct, of_point = np.unique(values, axis=0, return_inverse=True)
     return distinct, of_point.reshape(-1)
 
 
 def _ranks(points: Floats) -> Ints:
     """Ranks of distinct points in ascending order: the front is taken away until nothing is left."""
-    found, left, rank = np.zeros(len(points), np.intp), np.arange(len(points)), 0
+    ranks, left, rank = np.zeros(len(points), np.intp), np.arange(len(points)), 0
     while len(left):
         on_front = _front(points[left])
-        found[left[on_front]] = rank
+        ranks[left[on_front]] = rank
         left, rank = left[~on_front], rank + 1
-    return found
+    return ranks
 
 
 def _front(points: Floats) -> npt.NDArray[np.bool_]:
@@ -79,11 +79,11 @@ def _front(points: Floats) -> npt.NDArray[np.bool_]:
 
 def _crowding(points: Floats) -> Floats:
     """Crowding distance of each point of a front; infinite at the ends of an objective."""
-    found = np.zeros(len(points))
+    crowding = np.zeros(len(points))
     for values in points.T:
         order = np.argsort(values, kind="stable")
         ordered = values[order]
-        found[order[[0, -1]]] = np.inf
+        crowding[order[[0, -1]]] = np.inf
         if ordered[-1] > ordered[0]:
-            found[order[1:-1]] += (ordered[2:] - ordered[:-2]) / (ordered[-1] - ordered[0])
-    return found
+            crowding[order[1:-1]] += (ordered[2:] - ordered[:-2]) / (ordered[-1] - ordered[0])
+    return crowding

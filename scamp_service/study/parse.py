@@ -57,5 +57,5 @@ def _load_yaml(text: str | bytes) -> Any:
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that does not exist
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        what = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise InvalidInput(f"the study is not valid YAML{where}: {what}") from None
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise InvalidInput(f"the study is not valid YAML{where}: {problem}") from None

@@ -42,10 +42,10 @@ class _Options(Strict):
 
     @model_serializer(mode="wrap")
     def _shortest(self, handler: SerializerFunctionWrapHandler) -> Any:
-        given = handler(self)
+        serialized = handler(self)
         defaults = {name: field.get_default() for name, field in type(self).model_fields.items() if name != "name"}
-        options = {name: value for name, value in given.items() if name != "name" and value != defaults[name]}
-        name = given.get("name", getattr(self, "name"))  # noqa: B009 - each subclass has it
+        options = {name: value for name, value in serialized.items() if name != "name" and value != defaults[name]}
+        name = serialized.get("name", getattr(self, "name"))  # noqa: B009 - each subclass has it
         return {"name": name, **options} if options else name
 
 

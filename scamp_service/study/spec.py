@@ -33,18 +33,18 @@ Start = Annotated[dict[str, Given], at_most(200)]
 Constraint = Annotated[str, Field(min_length=1, max_length=500)]
 
 
-def plan_from(given: Mapping[str, Any]) -> Plan:
+def plan_from(axes: Mapping[str, Any]) -> Plan:
     """The plan with these fields, as ``scamp plan --json`` prints them. Raises ``ValueError`` if it is not a plan."""
-    known = {item.name: item for item in fields(Plan) if item.init}
-    if unknown := sorted(given.keys() - known.keys()):
-        raise ValueError(f"a plan has no {listed(unknown)}; its fields are {', '.join(known)}")
-    for name, value in given.items():
-        wanted = type(AXES[name].default) if name in AXES else int
-        parts = value if wanted is tuple and isinstance(value, list | tuple) else [value]
-        if any(type(part) is not (int if wanted is tuple else wanted) for part in parts):
+    plan_fields = {item.name: item for item in fields(Plan) if item.init}
+    if unknown := sorted(axes.keys() - plan_fields.keys()):
+        raise ValueError(f"a plan has no {listed(unknown)}; its fields are {', '.join(plan_fields)}")
+    for name, value in axes.items():
+        axis_type = type(AXES[name].default) if name in AXES else int
+        parts = value if axis_type is tuple and isinstance(value, list | tuple) else [value]
+        if any(type(part) is not (int if axis_type is tuple else axis_type) for part in parts):
             raise ValueError(f"{name} of a plan cannot be {value!r}")
     try:
-        return Plan.from_json(given)
+        return Plan.from_json(axes)
     except TypeError:
         raise ValueError("a plan needs micro_batch, the samples of one pass on one rank") from None
 
@@ -178,22 +178,29 @@ class StudySpec(Strict):
 
 def _with_leading(data: Mapping[str, Any]) -> Any:
     """The study with ``objective`` as the leading one of its ``objectives``; one of these alone is ``objective``."""
-    given = data["objectives"]
-    if not isinstance(given, list) or not all(isinstance(one, Mapping | Objective) for one in given):
+    objectives = data["objectives"]
+    if not isinstance(objectives, list) or not all(
+        isinstance(objective, Mapping | Objective) for objective in objectives
+    ):
         return {**data, "objective": {"metric": "objectives"}}  # the list is refused, in words, with its place
-    if len(given) == 1 and "objective" not in data:
-        return {**{name: value for name, value in data.items() if name != "objectives"}, "objective": given[0]}
+    if len(objectives) == 1 and "objective" not in data:
+        return {**{name: value for name, value in data.items() if name != "objectives"}, "objective": objectives[0]}
     if "objective" in data:
         return data
-    metrics = [str(one.get("metric") if isinstance(one, Mapping) else one.metric) for one in given]
+    metrics = [
+        str(objective.get("metric") if isinstance(objective, Mapping) else objective.metric) for objective in objectives
+    ]
     leading = next((place for place, metric in enumerate(metrics) if not metric.startswith(PREDICTED)), 0)
-    return {**data, "objective": given[leading]}
+    return {**data, "objective": objectives[leading]}
 
 
 def _all_predicted(data: Mapping[str, Any]) -> bool:
     """Whether a study, as its author has written it, has no objective that is measured."""
-    given = data.get("objectives") or [data.get("objective")]
-    if not isinstance(given, list):
+    objectives = data.get("objectives") or [data.get("objective")]
+    if not isinstance(objectives, list):
         return False
-    metrics = [one.get("metric") if isinstance(one, Mapping) else getattr(one, "metric", None) for one in given]
+    metrics = [
+        objective.get("metric") if isinstance(objective, Mapping) else getattr(objective, "metric", None)
+        for objective in objectives
+    ]
     return all(isinstance(metric, str) and metric.startswith(PREDICTED) for metric in metrics)

@@ -36,8 +36,10 @@ def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None
     root = study_file.parent if working_dir is None else working_dir
     if not root.is_dir():
         raise InvalidInput(f"the working directory {root} does not exist")
-    named = {_named_file(what, name, root, working_dir) for what, name in (("workload", workload), *_samplers(also))}
-    files = sorted(named if working_dir is None else {*named, *_walk(root)})
+    named_files = {
+        _named_file(role, name, root, working_dir) for role, name in (("workload", workload), *_samplers(also))
+    }
+    files = sorted(named_files if working_dir is None else {*named_files, *_walk(root)})
     if len(files) > MAX_CODE_FILES:
         raise InvalidInput(f"{root} has {len(files)} files, more than {MAX_CODE_FILES}; choose a smaller folder")
     return zip_files(root, files)
@@ -47,16 +49,16 @@ def _samplers(names: Sequence[str]) -> list[tuple[str, str]]:
     return [("sampler", name) for name in names]
 
 
-def _named_file(what: str, named: str, root: Path, working_dir: Path | None) -> str:
-    name = _file_of(named)
+def _named_file(role: str, file_name: str, root: Path, working_dir: Path | None) -> str:
+    name = _file_of(file_name)
     if name.startswith(("/", "../")):
         raise InvalidInput(
-            f"the {what} {named!r} is outside the folder {root}: name its folder with --working-dir, and the file "
+            f"the {role} {file_name!r} is outside the folder {root}: name its folder with --working-dir, and the file "
             "relative to it"
         )
     if not (root / name).is_file():
         hint = "" if working_dir is None else "; with a working directory, the path is relative to it"
-        raise InvalidInput(f"the {what} {named!r} needs {root / name}, which does not exist{hint}")
+        raise InvalidInput(f"the {role} {file_name!r} needs {root / name}, which does not exist{hint}")
     return name
 
 
@@ -83,11 +85,11 @@ def check_code(workload: str, data: bytes | None, *, functions: bool = False, sa
 def _check_sampler(sampler: str, data: bytes | None) -> None:
     if data is None:
         raise InvalidInput(f"the sampler {sampler!r} is your own file; upload it (over HTTP, use code_zip)")
-    name, _, wanted = sampler.rpartition(":")
+    name, _, class_name = sampler.rpartition(":")
     tree = _parsed(name, _read_source(sampler, data, "sampler"))
     names = {*_top_level_names(tree.body), *(node.name for node in tree.body if isinstance(node, ast.FunctionDef))}
-    if wanted not in names and "*" not in names:
-        raise InvalidInput(f"{name} defines no {wanted}, which the sampler {sampler!r} names")
+    if class_name not in names and "*" not in names:
+        raise InvalidInput(f"{name} defines no {class_name}, which the sampler {sampler!r} names")
 
 
 def _file_of(workload: str) -> str:
@@ -121,7 +123,7 @@ def zip_files(root: Path, files: Sequence[str]) -> bytes:
     return buffer.getvalue()
 
 
-def _read_source(workload: str, data: bytes, what: str = "workload") -> bytes:
+def _read_source(workload: str, data: bytes, role: str = "workload") -> bytes:
     """The content of the workload's file. The archive is checked by its directory, and only this file is unpacked."""
     name = _file_of(workload)
     if len(data) > MAX_CODE_BYTES:
@@ -129,7 +131,7 @@ def _read_source(workload: str, data: bytes, what: str = "workload") -> bytes:
     try:
         with open_archive(data) as archive:
             if name not in archive.namelist():
-                raise InvalidInput(f"the zip of your files has no {name}, which the {what} {workload!r} names")
+                raise InvalidInput(f"the zip of your files has no {name}, which the {role} {workload!r} names")
             with archive.open(name) as file:
                 source = file.read(MAX_SOURCE_BYTES + 1)
     except ArchiveError as error:
@@ -152,15 +154,15 @@ def _parsed(name: str, source: bytes) -> ast.Module:
 
 
 def _check_name(workload: str, source: bytes, functions: bool) -> None:
-    name, _, wanted = workload.rpartition(":")
+    name, _, attribute = workload.rpartition(":")
     tree = _parsed(name, source)
     names = set(_top_level_names(tree.body))
-    is_function = wanted in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if wanted in names or "*" in names or (functions and is_function):
+    is_function = attribute in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if attribute in names or "*" in names or (functions and is_function):
         return
     hint = "; a function can be estimated (scamp estimate), but not trained" if is_function else ""
-    what = "class or function" if functions else "class"
-    raise InvalidInput(f"{name} defines no {what} {wanted}, which the workload {workload!r} names{hint}")
+    kind = "class or function" if functions else "class"
+    raise InvalidInput(f"{name} defines no {kind} {attribute}, which the workload {workload!r} names{hint}")
 
 
 def _top_level_names(body: list[ast.stmt]) -> Iterator[str]:

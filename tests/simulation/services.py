@@ -17,7 +17,7 @@ from scamp_service.control.executor import Demand, GangState, GangStatus, Order,
 from scamp_service.model import Choice, Json, Sized
 from scamp_service.search.history import Past
 from scamp_service.search.proposals import Search
-from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.search.proposer import Proposal, ProposalRequest
 from scamp_service.search.running.one_shot import OneShotSearch
 from scamp_service.study.spec import StudySpec
 from tests.simulation.faults import Clock
@@ -156,9 +156,9 @@ class SimulatedProposer:
         seconds = self.rng.uniform(0.0, 5.0) if self.slow and self.rng.random() < self.slow else 0.0
         self.pending[study_id] = (self.clock.now + seconds, self.clock.now, first_number, answer)
 
-    def asked(self) -> Mapping[int, Asked]:
+    def requests(self) -> Mapping[int, ProposalRequest]:
         return {
-            study_id: Asked(first_number, self.clock.now - begun, answer if ready <= self.clock.now else None)
+            study_id: ProposalRequest(first_number, self.clock.now - begun, answer if ready <= self.clock.now else None)
             for study_id, (ready, begun, first_number, answer) in self.pending.items()
         }
 

@@ -43,9 +43,9 @@ def draw(pipeline: Pipeline, time: Callable[[float], str], width: int = 79) -> I
 def legend(pipeline: Pipeline) -> Iterator[str]:
     """Yield lines that explain the characters that are in the drawing."""
     actions = [interval.action for interval in pipeline.simulation.computing]
-    found = {action.kind for action in actions if action is not None}
+    kinds = {action.kind for action in actions if action is not None}
     words = ["a b c … forward, A B C … backward of micro-batches 1 2 3 …"]
-    words += [f"{WEIGHTS} gradients of weights"] if BACKWARD_WEIGHT in found else []
+    words += [f"{WEIGHTS} gradients of weights"] if BACKWARD_WEIGHT in kinds else []
     words += [f"{SHARED} shared layers"] if any(len(ranks) > 1 for ranks in pipeline.schedule.holders) else []
     words += [f"{UPDATE} update"] if None in actions else []
     words += [f"{BUBBLE} bubble"]
@@ -61,7 +61,11 @@ def legend(pipeline: Pipeline) -> Iterator[str]:
 
 def _num_sections(simulation: Simulation, columns: int) -> int:
     """Number of sections, at most three: with so many, most passes have one or two columns."""
-    lengths = sorted(one.end_seconds - one.start_seconds for one in simulation.computing if one.action is not None)
+    lengths = sorted(
+        interval.end_seconds - interval.start_seconds
+        for interval in simulation.computing
+        if interval.action is not None
+    )
     typical = lengths[len(lengths) // 4]
     if not typical:
         return 1
@@ -69,8 +73,8 @@ def _num_sections(simulation: Simulation, columns: int) -> int:
 
 
 def _computing(pipeline: Pipeline, rank: int, times: Sequence[float]) -> str:
-    computing = [one for one in pipeline.simulation.computing if one.rank == rank]
-    late = [one for one in pipeline.simulation.late if one.rank == rank]
+    computing = [span for span in pipeline.simulation.computing if span.rank == rank]
+    late = [span for span in pipeline.simulation.late if span.rank == rank]
     shared = {stage for stage, ranks in enumerate(pipeline.schedule.holders) if len(ranks) > 1}
     drawn = ""
     for now in times:
@@ -114,5 +118,5 @@ def _times(begin: float, end: float, columns: int) -> list[float]:
 
 def _at(intervals: Sequence[Interval], now: float) -> Interval | None:
     """The interval that contains a time; they are in the order of time."""
-    place = bisect_right(intervals, now, key=lambda one: one.start_seconds) - 1
+    place = bisect_right(intervals, now, key=lambda interval: interval.start_seconds) - 1
     return intervals[place] if place >= 0 and intervals[place].end_seconds > now else None

@@ -28,54 +28,54 @@ def as_table(comparison: Comparison) -> Table:
     for heading in ("ranks", "batch", unit, "bubble", "comm", "MiB"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("today", no_wrap=True)
-    for one in comparison.options[:MOST_ROWS]:
+    for option in comparison.options[:MOST_ROWS]:
         table.add_row(
-            "\n  ".join([ways_in_words(one), *details(one, with_devices=comparison.has_different_devices)]),
-            str(one.plan.world_size),
-            _batch(one),
-            time_of(comparison, one),
-            _bubble(one),
-            _communication(comparison, one),
-            _mib(one),
-            _today(one),
-            style=None if one.fits else "dim",
+            "\n  ".join([ways_in_words(option), *details(option, with_devices=comparison.has_different_devices)]),
+            str(option.plan.world_size),
+            _batch(option),
+            time_of(comparison, option),
+            _bubble(option),
+            _communication(comparison, option),
+            _mib(option),
+            _today(option),
+            style=None if option.fits else "dim",
         )
     return table
 
 
-def _today(one: Option) -> str:
+def _today(option: Option) -> str:
     """Whether ranks can train the plan on these devices, or why not."""
-    if not one.fits:
+    if not option.fits:
         return "does not fit"
-    return "trains" if one.trained is not None else f"no: {one.refinement.untrained}"
+    return "trains" if option.trained is not None else f"no: {option.refinement.untrained}"
 
 
-def _batch(one: Option) -> str:
+def _batch(option: Option) -> str:
     """Micro-batches × samples of each on one rank; the most on each kind of devices, if shares are uneven."""
-    plan, shares = one.plan, one.refinement.shares
+    plan, shares = option.plan, option.refinement.shares
     accumulated = f"{plan.num_micro_batches}×" if plan.num_micro_batches > 1 else ""
     if shares is not None:
         return accumulated + "/".join(str(max(taken)) for taken in shares.samples.values())
     return f"{accumulated}{plan.micro_batch}"
 
 
-def _bubble(one: Option) -> str:
-    has_share = one.plan.pp > 1 and one.seconds is not None
-    return f"{one.bubble_share or 0.0:.0%}" if has_share else ""
+def _bubble(option: Option) -> str:
+    has_share = option.plan.pp > 1 and option.seconds is not None
+    return f"{option.bubble_share or 0.0:.0%}" if has_share else ""
 
 
-def _communication(comparison: Comparison, one: Option) -> str:
-    is_known = comparison.links_are_known and one.plan.world_size > 1 and one.seconds is not None
-    return f"{one.communication_share or 0.0:.0%}" if is_known else ""
+def _communication(comparison: Comparison, option: Option) -> str:
+    is_known = comparison.links_are_known and option.plan.world_size > 1 and option.seconds is not None
+    return f"{option.communication_share or 0.0:.0%}" if is_known else ""
 
 
-def time_of(comparison: Comparison, one: Option) -> str:
+def time_of(comparison: Comparison, option: Option) -> str:
     """Time of a step; ``≥`` where communication takes more, which is not known."""
-    if one.seconds is None:
+    if option.seconds is None:
         return ""
     if comparison.by_flops:
-        return f"{one.seconds / 1e9:.3g}"
-    return f"{'' if comparison.links_are_known or one.plan.world_size == 1 else '≥'}{short_seconds(one.seconds)}"
+        return f"{option.seconds / 1e9:.3g}"
+    return f"{'' if comparison.links_are_known or option.plan.world_size == 1 else '≥'}{short_seconds(option.seconds)}"
 
 
 def reason(comparison: Comparison) -> Iterator[str]:
@@ -143,8 +143,8 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
         yield "selective: recompute of all but products of matrices and attention"
     if kind is not None and any(len(option.refinement.devices) > 1 for option in comparison.searched):
         yield f"on      devices of the plan; a row without them is for those of {kind.name} alone"
-    asked = comparison.estimate.profile.divisions.constraints.words
-    if comparison.best_pipeline is None and not asked:
+    hints = comparison.estimate.profile.divisions.constraints.words
+    if comparison.best_pipeline is None and not hints:
         yield "no pipeline: it needs two devices, two blocks that run one after another, and"
         yield "        at least one sample for each stage"
     if comparison.best_pipeline is not None:
@@ -153,15 +153,15 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
         yield f"no FSDP plans: {comparison.estimate.refused}"
     if not comparison.options:
         yield f"no plan: {comparison.estimate.reason}"
-    elif asked:
-        yield f"hints   {asked}"
+    elif hints:
+        yield f"hints   {hints}"
     if comparison.refusal:
         yield f"no pipeline could be traced, so all are only planned: {comparison.refusal}"
 
 
-def _mib(one: Option) -> str:
-    mark = "≥" if one.is_bound else "" if one.is_traced else "~"
-    return f"{mark}{one.prediction.reserved_mib}"
+def _mib(option: Option) -> str:
+    mark = "≥" if option.is_bound else "" if option.is_traced else "~"
+    return f"{mark}{option.prediction.reserved_mib}"
 
 
 def _time(comparison: Comparison, amount: float) -> str:

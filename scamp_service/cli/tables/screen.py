@@ -18,10 +18,12 @@ def as_table(screening: Screening) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ["ranks", "candidates", "recompute", "accumulate", "micro-batch", "reserve MiB"]:
         table.add_column(heading, justify="right", no_wrap=True)
-    chosen = [one.choice for one in screening.candidates if isinstance(one.choice, ChosenPlan)]
+    chosen = [candidate.choice for candidate in screening.candidates if isinstance(candidate.choice, ChosenPlan)]
     for ranks in sorted({choice.plan.world_size for choice in chosen}):
         table.add_row(str(ranks), *_cells([choice for choice in chosen if choice.plan.world_size == ranks]))
-    infeasible = sum(not one.refused and not isinstance(one.choice, ChosenPlan) for one in screening.candidates)
+    infeasible = sum(
+        not candidate.refused and not isinstance(candidate.choice, ChosenPlan) for candidate in screening.candidates
+    )
     if infeasible:
         table.add_row("none", str(infeasible), style="dim")
     return table
@@ -40,19 +42,19 @@ def _cells(choices: Sequence[ChosenPlan]) -> list[str]:
 
 def footnotes(screening: Screening, kind: DeviceKind | None) -> Iterator[str]:
     """One line each on how peaks were predicted, which candidates were refused, and what is unverified."""
-    by_formula = sum(one.known_by == "formulas" for one in screening.candidates)
+    by_formula = sum(candidate.known_by == "formulas" for candidate in screening.candidates)
     if by_formula:
         examples = f"{screening.num_examples} traced examples" if screening.num_examples else "examples traced earlier"
         checked = f"; {screening.num_checked} full traces agree to the byte" if screening.num_checked else ""
         yield f"{by_formula} candidates predicted by formulas fitted to {examples}{checked}"
-    for why, num in sorted(Counter(one.traced for one in screening.candidates if one.traced).items()):
+    for why, num in sorted(Counter(candidate.traced for candidate in screening.candidates if candidate.traced).items()):
         yield f"{num} traced one by one: {why}"
-    if num_dearer := sum(one.may_be_cheaper for one in screening.candidates):
+    if num_dearer := sum(candidate.may_be_cheaper for candidate in screening.candidates):
         yield (
             f"{num_dearer} may have a cheaper plan, or the only one that fits, among pipelines, ZeRO-1 and layouts "
             "that few candidates need: their memory is known only roughly (`scamp estimate` traces them)"
         )
-    refused = [one for one in screening.candidates if one.refused]
+    refused = [candidate for candidate in screening.candidates if candidate.refused]
     if refused:
         yield f"{len(refused)} refused by the workload, the first with: {_first_line(refused[0])}"
     if kind is not None and kind.memory is not None:
@@ -62,5 +64,5 @@ def footnotes(screening: Screening, kind: DeviceKind | None) -> Iterator[str]:
         )
 
 
-def _first_line(one: Screened) -> str:
-    return one.refused.splitlines()[0]
+def _first_line(screened: Screened) -> str:
+    return screened.refused.splitlines()[0]

@@ -15,9 +15,9 @@ from scamp_service.simulation.outcome import Simulated
 MOST_REASONS = 3
 
 
-def as_table(found: Sequence[tuple[str, Simulated]]) -> Table:
+def as_table(simulations: Sequence[tuple[str, Simulated]]) -> Table:
     """The figures of each simulation under its title."""
-    return _side_by_side([(title, dict(_rows(simulated))) for title, simulated in found])
+    return _side_by_side([(title, dict(_rows(simulated))) for title, simulated in simulations])
 
 
 def _side_by_side(columns: Sequence[tuple[str, Mapping[str, str]]]) -> Table:
@@ -31,58 +31,58 @@ def _side_by_side(columns: Sequence[tuple[str, Mapping[str, str]]]) -> Table:
     return table
 
 
-def _rows(found: Simulated) -> Iterator[tuple[str, str]]:
-    yield "makespan", duration(found.makespan)
-    yield "device-hours", f"{found.device_seconds / 3600:.3g}"
-    yield "devices busy", f"{found.utilisation:.0%}"
-    yield "in communication", f"{found.communication_share:.1%}"
-    for state, count in sorted(found.states.items(), key=lambda one: -one[1]):
+def _rows(simulated: Simulated) -> Iterator[tuple[str, str]]:
+    yield "makespan", duration(simulated.makespan)
+    yield "device-hours", f"{simulated.device_seconds / 3600:.3g}"
+    yield "devices busy", f"{simulated.utilisation:.0%}"
+    yield "in communication", f"{simulated.communication_share:.1%}"
+    for state, count in sorted(simulated.states.items(), key=lambda item: -item[1]):
         yield f"trials {state.lower()}", str(count)
-    for devices, count in found.trials_by_devices.items():
+    for devices, count in simulated.trials_by_devices.items():
         yield f"trials on {devices} device{'s' * (devices > 1)}", str(count)
-    for blocked, seconds in sorted(found.waited.items(), key=lambda one: -one[1]):
+    for blocked, seconds in sorted(simulated.waited.items(), key=lambda item: -item[1]):
         yield f"waited, {blocked}", duration(seconds)
 
 
-def schedules_table(found: Sequence[tuple[str, Schedule]]) -> Table:
+def schedules_table(schedules: Sequence[tuple[str, Schedule]]) -> Table:
     """The figures of each replayed trace under its title."""
-    return _side_by_side([(title, dict(_schedule_rows(schedule))) for title, schedule in found])
+    return _side_by_side([(title, dict(_schedule_rows(schedule))) for title, schedule in schedules])
 
 
-def _schedule_rows(found: Schedule) -> Iterator[tuple[str, str]]:
-    yield "jobs", str(len(found.runs))
-    if found.never:
-        yield "jobs that fit nowhere", str(len(found.never))
-    yield "makespan", duration(found.makespan)
-    yield "mean completion", duration(found.mean_completion)
-    yield "mean wait", duration(found.mean_wait)
-    yield "99 % wait at most", duration(found.wait_at(0.99))
-    yield "device-hours", f"{found.device_seconds / 3600:.3g}"
-    yield "devices held", f"{found.utilisation:.0%}"
-    for blocked, seconds in sorted(found.waited.items(), key=lambda one: -one[1]):
+def _schedule_rows(schedule: Schedule) -> Iterator[tuple[str, str]]:
+    yield "jobs", str(len(schedule.runs))
+    if schedule.never:
+        yield "jobs that fit nowhere", str(len(schedule.never))
+    yield "makespan", duration(schedule.makespan)
+    yield "mean completion", duration(schedule.mean_completion)
+    yield "mean wait", duration(schedule.mean_wait)
+    yield "99 % wait at most", duration(schedule.wait_at(0.99))
+    yield "device-hours", f"{schedule.device_seconds / 3600:.3g}"
+    yield "devices held", f"{schedule.utilisation:.0%}"
+    for blocked, seconds in sorted(schedule.waited.items(), key=lambda item: -item[1]):
         yield f"waited, {blocked}", duration(seconds)
 
 
-def what_if_table(found: Mapping[str, Any]) -> Table:
+def what_if_table(answer: Mapping[str, Any]) -> Table:
     """The answer of ``GET /v1/cluster/what-if``: a row for each figure, now and with the added devices."""
-    added = " + ".join(f"{count} × {kind}" for kind, count in found["added"].items())
+    added = " + ".join(f"{count} × {kind}" for kind, count in answer["added"].items())
     table = Table("", "now", plain(f"with {added}"), box=None, pad_edge=False)
-    both = found["now"], found["then"]
-    table.add_row("all done in", *(duration(one["makespan_seconds"]) for one in both))
-    table.add_row("device-hours", *(f"{one['device_hours']:.3g}" for one in both))
-    for kind in sorted({kind for one in both for kind in one["device_hours_by_kind"]}):
-        hours = (one["device_hours_by_kind"].get(kind, 0.0) for one in both)
-        table.add_row(plain(f"  on {kind}"), *(f"{one:.3g}" for one in hours))
-    table.add_row("trials", *(str(one["num_trials"]) for one in both))
-    table.add_row("that fit nowhere", *(str(one["num_never"]) for one in both))
+    both = answer["now"], answer["then"]
+    table.add_row("all done in", *(duration(forecast["makespan_seconds"]) for forecast in both))
+    table.add_row("device-hours", *(f"{forecast['device_hours']:.3g}" for forecast in both))
+    for kind in sorted({kind for forecast in both for kind in forecast["device_hours_by_kind"]}):
+        hours = (forecast["device_hours_by_kind"].get(kind, 0.0) for forecast in both)
+        table.add_row(plain(f"  on {kind}"), *(f"{hour:.3g}" for hour in hours))
+    table.add_row("trials", *(str(forecast["num_trials"]) for forecast in both))
+    table.add_row("that fit nowhere", *(str(forecast["num_never"]) for forecast in both))
     return table
 
 
-def footnotes(found: Simulated) -> Iterator[str]:
+def footnotes(simulated: Simulated) -> Iterator[str]:
     """Why trials did not train, whether the simulation ended, and what it assumes."""
-    if found.why_unfinished:
-        yield f"not finished: {found.why_unfinished}"
-    yield from found.reasons[:MOST_REASONS]
-    if (more := len(found.reasons) - MOST_REASONS) > 0:
+    if simulated.why_unfinished:
+        yield f"not finished: {simulated.why_unfinished}"
+    yield from simulated.reasons[:MOST_REASONS]
+    if (more := len(simulated.reasons) - MOST_REASONS) > 0:
         yield f"and {more} more"
-    yield f"assumed: {'; '.join(found.assumed)}"
+    yield f"assumed: {'; '.join(simulated.assumed)}"

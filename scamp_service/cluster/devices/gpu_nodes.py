@@ -22,9 +22,9 @@ def measure_gpus(num_gpus: int) -> tuple[str, Gpu | None]:
     joined.
     """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES") or None  # Ray may empty it for a task that asks for no GPU
-    found = visible(inventory(), chosen)[:num_gpus]  # Ray counts them from the first
-    least = min(found, key=lambda gpu: gpu.free_mib, default=None)
-    return " / ".join(sorted({gpu.name for gpu in found})), least
+    gpus = visible(inventory(), chosen)[:num_gpus]  # Ray counts them from the first
+    least = min(gpus, key=lambda gpu: gpu.free_mib, default=None)
+    return " / ".join(sorted({gpu.name for gpu in gpus})), least
 
 
 def why_nothing(node: str, least: Gpu | None, max_gangs: int) -> str:

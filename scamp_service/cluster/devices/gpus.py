@@ -116,13 +116,13 @@ def visible(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:
     """
     if chosen is None:
         return gpus
-    found: list[Gpu] = []
+    shown: list[Gpu] = []
     for name in map(str.strip, chosen.split(",")):
         gpu = next((gpu for gpu in gpus if name == str(gpu.index) or _begins(gpu.uuid, name)), None)
         if gpu is None:
             break
-        found.append(gpu)
-    return tuple(found)
+        shown.append(gpu)
+    return tuple(shown)
 
 
 def known_kind(name: str) -> str | None:
@@ -181,13 +181,13 @@ def _memory(device: _Device) -> tuple[int, int | None, int]:
     Computed from ``free``: NVIDIA's pages disagree on whether ``used`` of version 2 includes ``reserved``.
     """
     memory_info = device.nvml.nvmlDeviceGetMemoryInfo
-    found = device.query(memory_info, device.nvml.nvmlMemory_v2)
-    reserved = None if found is None else int(found.reserved)
-    found = found or device.query(memory_info)
-    if found is None:
+    memory = device.query(memory_info, device.nvml.nvmlMemory_v2)
+    reserved = None if memory is None else int(memory.reserved)
+    memory = memory or device.query(memory_info)
+    if memory is None:
         return 0, None, 0
-    held = found.total - found.free - (reserved or 0)
-    return int(found.total), reserved, max(0, int(held) - _held_by_ranks(device))
+    held = memory.total - memory.free - (reserved or 0)
+    return int(memory.total), reserved, max(0, int(held) - _held_by_ranks(device))
 
 
 def _held_by_ranks(device: _Device) -> int:

@@ -143,9 +143,9 @@ class Offers:
 
     def hear(self, nodes: Mapping[str, Any]) -> None:
         """Collect the measurements that have arrived, and forget nodes that have left."""
-        for known in (self.refused, self._measured, self._asked, self._answers):
-            for node_id in set(known) - set(nodes):
-                del known[node_id]
+        for table in (self.refused, self._measured, self._asked, self._answers):
+            for node_id in set(table) - set(nodes):
+                del table[node_id]
         for node_id, answer in list(self._answers.items()):
             answered, _ = ray.wait([answer], timeout=0)
             if answered:

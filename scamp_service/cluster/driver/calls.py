@@ -32,13 +32,13 @@ class Calls:
 
         ``ray.wait`` would not see the answer to a call that is sent while it waits.
         """
-        found = []
+        answers = []
         try:
-            found.append(self._answered.get(timeout=seconds))
+            answers.append(self._answered.get(timeout=seconds))
             while True:
-                found.append(self._answered.get_nowait())
+                answers.append(self._answered.get_nowait())
         except queue.Empty:
-            return found
+            return answers
 
     def _await(self, ref: Any, whose: tuple[Call, str] | None) -> None:
         self._pending[ref] = whose

@@ -29,8 +29,8 @@ def owner_of(identity: str) -> str:
 
 def nodes() -> list[dict[str, Any]]:
     """All nodes that Ray knows of, also dead ones."""
-    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return found
+    node_rows: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return node_rows
 
 
 def nodes_of_host(node_id: str) -> set[str]:
@@ -44,8 +44,8 @@ def process_of(actor: Any) -> tuple[str, int]:
     """(node id, process id) of an actor, from Ray's table; 0 if it has no process."""
     import ray._private.state as state
 
-    known = state.actors(actor._actor_id.hex())
-    return known.get("Address", {}).get("NodeID", ""), int(known.get("Pid") or 0)
+    actor_state = state.actors(actor._actor_id.hex())
+    return actor_state.get("Address", {}).get("NodeID", ""), int(actor_state.get("Pid") or 0)
 
 
 def kill_rank(pid: int) -> None:

@@ -81,7 +81,7 @@ def _hasten_start() -> None:
         with contextlib.suppress(Exception):  # whatever is wrong, Ray's own question shows it
             client = GcsClient(address=gcs_address)
             while time.monotonic() < deadline:
-                if any(known.hex() == node_id for known in client.get_all_node_info(timeout=ANSWER_SECONDS)):
+                if any(info.hex() == node_id for info in client.get_all_node_info(timeout=ANSWER_SECONDS)):
                     break
                 time.sleep(0.05)
         return get_node(gcs_address, node_id)
@@ -168,17 +168,22 @@ class _Adopted:
         Ray reaps its own processes. Its workers end by themselves when their raylet has died.
         """
         nodes = self._cluster.list_all_nodes()
-        own = {one.process.pid for node in nodes for listed in node.all_processes.values() for one in listed}
-        adopted, now = set(_children(os.getpid())) - own, time.monotonic()
+        pids = {
+            listed_process.process.pid
+            for node in nodes
+            for listed in node.all_processes.values()
+            for listed_process in listed
+        }
+        adopted, now = set(_children(os.getpid())) - pids, time.monotonic()
         self._since = {pid: self._since.get(pid, now) for pid in adopted}
         for pid, since in self._since.items():
             if _name_of_dead(pid):
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
             elif now - since > ADOPTED_SECONDS:
-                for one in (pid, *_descendants(pid)):
+                for member in (pid, *_descendants(pid)):
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(one, signal.SIGKILL)
+                        os.kill(member, signal.SIGKILL)
 
 
 def _answers(address: str) -> bool:
@@ -228,11 +233,11 @@ def _children(parent: int) -> list[int]:
 def _descendants(root: int) -> list[int]:
     """Process ids of all descendants of ``root``."""
     parents = _parents()
-    found: list[int] = []
+    descendants: list[int] = []
     level = {root}
     while level := {pid for pid, parent in parents.items() if parent in level}:
-        found += level
-    return found
+        descendants += level
+    return descendants
 
 
 def _parents() -> dict[int, int]:

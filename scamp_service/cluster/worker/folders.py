@@ -34,7 +34,9 @@ class Folders:
         """
         if self.kernel == kernel():
             return self
-        own = Settings()
+        settings = Settings()
         return Folders(
-            kernel(), own.data_dir.absolute() / "code", own.checkpoints if own.checkpoint_dir else self.checkpoints
+            kernel(),
+            settings.data_dir.absolute() / "code",
+            settings.checkpoints if settings.checkpoint_dir else self.checkpoints,
         )

@@ -42,8 +42,8 @@ def decide(snapshot: Snapshot) -> list[Effect]:
     effects += widen_running(snapshot)  # 5. running trials onto idle devices
     promoted = list(promote(snapshot))
     effects += promoted  # 6. paused trials that continue or end
-    continuing = [one for one in promoted if isinstance(one, MoveTrial) and one.to is TrialState.QUEUED]
-    effects += propose(snapshot, Counter(one.trial.study_id for one in continuing))  # 7. new candidates
+    continuing = [effect for effect in promoted if isinstance(effect, MoveTrial) and effect.to is TrialState.QUEUED]
+    effects += propose(snapshot, Counter(effect.trial.study_id for effect in continuing))  # 7. new candidates
     effects += finish_studies(snapshot)  # 8. studies that have ended
     return effects
 

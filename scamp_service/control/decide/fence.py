@@ -10,7 +10,7 @@ from scamp_service.control.decide.snapshot import Snapshot
 
 def fence_unknown_gangs(s: Snapshot) -> Iterator[Effect]:
     """Stop every gang that no open attempt has started."""
-    known = {attempt.key for attempt in s.attempts}
+    keys = {attempt.key for attempt in s.attempts}
     for key in s.gangs:
-        if key not in known:
+        if key not in keys:
             yield StopGang(key, "this gang belongs to no open attempt")

@@ -65,8 +65,8 @@ def _target_reached(spec: StudySpec, used: Used) -> str:
         return ""
     for number, (state, values) in sorted(used.scores.items()):
         reached = all(
-            one.metric not in targets or not one.is_better(targets[one.metric], than=value)
-            for one, value in zip(objectives.each, values, strict=True)
+            objective.metric not in targets or not objective.is_better(targets[objective.metric], than=value)
+            for objective, value in zip(objectives.each, values, strict=True)
         )
         if reached and state in (TrialState.COMPLETED, TrialState.RUNNING, TrialState.PAUSED):
             return f"trial {number} has reached all targets, with ({objectives.shown(values)})"

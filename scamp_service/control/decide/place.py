@@ -95,13 +95,13 @@ def _with_incomplete_front(s: Snapshot) -> set[int]:
 def _dominated(s: Snapshot, trial: Trial) -> str:
     """Why the trial cannot be on the Pareto front; empty if it can, or if that is not known before it is trained."""
     front, objectives = s.fronts.get(trial.study_id), s.studies[trial.study_id].objectives
-    if not front or trial.attempt or (own := objectives.values_of(trial)) is None:
+    if not front or trial.attempt or (trial_values := objectives.values_of(trial)) is None:
         return ""
     for number, values in front.items():
-        if number != trial.number and objectives.dominates(values, own):
+        if number != trial.number and objectives.dominates(values, trial_values):
             return (
                 f"not trained: trial {number} has ({objectives.shown(values)}), and this one has no better value in "
-                f"any objective: ({objectives.shown(own)})"
+                f"any objective: ({objectives.shown(trial_values)})"
             )
     return ""
 
@@ -229,7 +229,7 @@ def offered(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choice, ..
         newer = of_family.get(choice.plan.layout)
         return newer is None or newer.extra_bytes < choice.prediction.extra_bytes + MIB
 
-    return tuple(one for one in sized.choices if one.plan == sized.plan or is_known(one))
+    return tuple(choice for choice in sized.choices if choice.plan == sized.plan or is_known(choice))
 
 
 def _queued_of(s: Snapshot, trial: Trial, learned: Corrections) -> Queued:
@@ -246,21 +246,23 @@ def _queued(trial_id: int, attempt: int, study_id: int, shapes: tuple[Shape, ...
     An epoch counts as one step: then seconds compare only the trials of one study, and the ends of those that run are
     not predicted.
     """
-    whole = tuple(replace(one, seconds=None if one.seconds is None else one.seconds * steps) for one in shapes)
-    return Queued(f"{trial_id}/{attempt}", whole, passes, arrival=trial_id, study=study_id)
+    shapes_to_end = tuple(
+        replace(shape, seconds=None if shape.seconds is None else shape.seconds * steps) for shape in shapes
+    )
+    return Queued(f"{trial_id}/{attempt}", shapes_to_end, passes, arrival=trial_id, study=study_id)
 
 
 def seconds_left(s: Snapshot) -> dict[str, float]:
     """Seconds until each running attempt ends, where they are predicted; those that are being stopped end at once."""
-    found, trials = {}, {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
+    left, trials = {}, {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
     for attempt in s.attempts:
         trial = trials.get(attempt.trial_id)
         if trial is None or trial.attempt != attempt.attempt or attempt.outcome is not None:
-            found[attempt.key] = 0.0
+            left[attempt.key] = 0.0
         elif (seconds := step_seconds(attempt)) and (study := s.studies[trial.study_id]).unit == "step":
             until = next_pause(study.stopping, trial) or study.steps_of(trial)
-            found[attempt.key] = max(0, until - trial.step) * seconds
-    return found
+            left[attempt.key] = max(0, until - trial.step) * seconds
+    return left
 
 
 def step_seconds(attempt: Attempt) -> float | None:

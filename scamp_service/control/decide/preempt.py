@@ -81,5 +81,5 @@ def _in_the_way(s: Snapshot, first: Trial, lower: Sequence[Attempt]) -> Sequence
     for attempt in lower:
         ledger.release(attempt.key)
         if (devices := ledger.find(*first.sized.demand)) is not None:
-            return [one for one in lower if not ledger.holds(one.key) and not set(one.devices).isdisjoint(devices)]
+            return [each for each in lower if not ledger.holds(each.key) and not set(each.devices).isdisjoint(devices)]
     return ()

@@ -63,13 +63,13 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
             case Complete(reason):
                 yield MoveTrial(trial, TrialState.COMPLETED, {"reason": reason, "judged_step": rung})
             case Exploit(reason, donors):
-                found = next((one for number in donors for one in trials if one.number == number), None)
-                if found is None or study.mutate is None:
+                donor = next((each for number in donors for each in trials if each.number == number), None)
+                if donor is None or study.mutate is None:
                     why = f"continues after {study.unit} {trial.step}: none to copy is left"
                     continuing.append((order_to_continue(trial, rung), trial, why))
                 else:
-                    why = f"{reason}; a copy of trial {found.number} with changed parameters takes its place"
-                    yield Branch(trial, found, study.mutate(dict(found.params), trial.number), found.step, why)
+                    why = f"{reason}; a copy of trial {donor.number} with changed parameters takes its place"
+                    yield Branch(trial, donor, study.mutate(dict(donor.params), trial.number), donor.step, why)
             case Pause(reason):
                 if trial.reason.endswith(NOT_COMPARED):
                     yield MoveTrial(trial, TrialState.PAUSED, {"reason": reason})

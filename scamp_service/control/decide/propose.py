@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from scamp_service.control.decide.effects import CreateTrials, Effect, NoteRegret, Propose
 from scamp_service.control.decide.finish import waiting_for_devices
 from scamp_service.control.decide.snapshot import Snapshot
-from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.search.proposer import Proposal, ProposalRequest
 
 
 def propose(s: Snapshot, promoted: Mapping[int, int]) -> Iterator[Effect]:
@@ -27,12 +27,14 @@ def propose(s: Snapshot, promoted: Mapping[int, int]) -> Iterator[Effect]:
                 continue
         if count <= 0:
             continue
-        match s.asked.get(study.id):
-            case Asked(study.num_trials, answer=None):
+        match s.requests.get(study.id):
+            case ProposalRequest(study.num_trials, answer=None):
                 pass
-            case Asked(study.num_trials, answer=Proposal(regret=float(regret))) if regret != study.regret_bound:
+            case ProposalRequest(study.num_trials, answer=Proposal(regret=float(regret))) if (
+                regret != study.regret_bound
+            ):
                 yield NoteRegret(study.id, regret)  # it may end the study, before there are more trials
-            case Asked(study.num_trials, answer=Proposal(candidates, is_last, parents, reasons=reasons)):
+            case ProposalRequest(study.num_trials, answer=Proposal(candidates, is_last, parents, reasons=reasons)):
                 is_last = is_last and len(candidates) <= count
                 yield CreateTrials(
                     study.id, study.num_trials, candidates[:count], is_last, parents[:count], reasons[:count]

@@ -39,7 +39,7 @@ def widen_running(s: Snapshot) -> Iterator[Effect]:
     if any(study.wants_trials for study in s.studies.values()):
         return
     trials = {trial.id: trial for trial in s.trials}
-    running = [(trial, one) for one in s.attempts if (trial := trials.get(one.trial_id)) and _trains(s, trial, one)]
+    running = [(trial, each) for each in s.attempts if (trial := trials.get(each.trial_id)) and _trains(s, trial, each)]
     for trial, attempt in sorted(running, key=lambda pair: -_seconds_left(s, *pair)):
         if (choice := _best(s, trial, attempt, idle)) is not None:
             saved = _saved_seconds(s, trial, attempt, choice)
@@ -55,9 +55,9 @@ def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> C
     project = s.projects.get(s.studies[trial.study_id].project, NO_QUOTA)
     if trial.num_oom or trial.num_lost or trial.sized is None or project.devices is not None:
         return None
-    wider = [one for one in trial.sized.choices if one.plan.world_size > attempt.plan.world_size]
-    able = [one for one in wider if _can_start(s, one, [*idle, *attempt.devices], attempt)]
-    best = max(able, key=lambda one: _saved_seconds(s, trial, attempt, one), default=None)
+    wider = [choice for choice in trial.sized.choices if choice.plan.world_size > attempt.plan.world_size]
+    able = [choice for choice in wider if _can_start(s, choice, [*idle, *attempt.devices], attempt)]
+    best = max(able, key=lambda choice: _saved_seconds(s, trial, attempt, choice), default=None)
     if best is None:
         return None
     least = max(WORTH_SHARE * _seconds_left(s, trial, attempt), WORTH_RESTARTS * _restart_seconds(attempt))
@@ -67,7 +67,7 @@ def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> C
 def _only(trial: Trial, choice: Choice) -> Sized:
     """The trial's plan when it continues: nothing narrower, for which it would not have been stopped."""
     assert trial.sized is not None
-    wide = tuple(one for one in trial.sized.choices if one.plan.world_size >= choice.plan.world_size)
+    wide = tuple(each for each in trial.sized.choices if each.plan.world_size >= choice.plan.world_size)
     return replace(trial.sized.taking(choice), choices=wide)
 
 
@@ -90,14 +90,14 @@ def narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> 
         return None
     if before.plan.world_size >= attempt.plan.world_size or trial.num_lost >= study.max_lost:
         return None
-    known = Choice(
+    choice = Choice(
         before.plan,
         before.prediction,
         before.predicted_step_seconds,
         before.step_factor,
         before.predicted_communication_share,
     )
-    return replace(trial.sized.taking(known), reason="the plan before the wider one")
+    return replace(trial.sized.taking(choice), reason="the plan before the wider one")
 
 
 def _can_start(s: Snapshot, choice: Choice, among: Sequence[str], instead_of: Attempt) -> bool:
@@ -124,8 +124,8 @@ def _seconds_per_step(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
 
 def _restart_seconds(attempt: Attempt) -> float:
     """Seconds that a restart costs: as long as the attempt's own start took, from its placement to its first step."""
-    own = attempt.started_at - attempt.created_at if attempt.started_at is not None else 0.0
-    return max(LEAST_RESTART_SECONDS, own)
+    seconds = attempt.started_at - attempt.created_at if attempt.started_at is not None else 0.0
+    return max(LEAST_RESTART_SECONDS, seconds)
 
 
 def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, choice: Choice) -> float:

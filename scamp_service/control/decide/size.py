@@ -62,7 +62,9 @@ def _breaks_bound(study: StudyRules, trial: Trial, sized: Sized) -> str:
 def _within_bounds(study: StudyRules, trial: Trial, sized: Sized) -> Sized:
     """Leaves out the choices of other plans that break a bound of the study, such as that on ranks."""
     able = (
-        one for one in sized.choices if one.plan == sized.plan or not _breaks_bound(study, trial, sized.taking(one))
+        choice
+        for choice in sized.choices
+        if choice.plan == sized.plan or not _breaks_bound(study, trial, sized.taking(choice))
     )
     return replace(sized, choices=tuple(able))
 
@@ -71,9 +73,9 @@ def _why_no_plan_yet(s: Snapshot, trial: Trial) -> str:
     before = s.held_up.get(trial.id)
     if not before:
         return NO_PLAN_YET
-    known = {other.id: other for other in s.trials}
+    by_id = {other.id: other for other in s.trials}
     names = [
-        "one that has ended" if (other := known.get(trial_id)) is None
+        "one that has ended" if (other := by_id.get(trial_id)) is None
         else f"trial {other.number}" + f" of study {other.study_id}" * (other.study_id != trial.study_id)
         for trial_id in before
     ]  # fmt: skip

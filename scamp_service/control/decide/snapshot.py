@@ -18,7 +18,7 @@ from scamp_service.control.stopping.rule import StoppingRule
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.lifecycle import Origin, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
-from scamp_service.search.proposer import Asked
+from scamp_service.search.proposer import ProposalRequest
 from scamp_service.study.budget import TRACE_SECONDS
 from scamp_service.study.objectives import Objectives, Values
 from scamp_service.study.one_shot import OneShot, Part, is_supernet
@@ -120,7 +120,7 @@ class Snapshot:
     silent: frozenset[str] = frozenset()  # devices on which a process does not answer
     closed: frozenset[str] = frozenset()  # devices on which no gang may be placed now
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)
-    asked: Mapping[int, Asked] = field(default_factory=dict)  # study → candidates that its sampler is asked for
+    requests: Mapping[int, ProposalRequest] = field(default_factory=dict)  # by study
     held_up: Mapping[int, Sequence[int]] = field(default_factory=dict)  # trial → those whose sizing it waits for
     rungs: Mapping[int, Mapping[int, Rung]] = field(default_factory=dict)  # study → step → values of its trials
     fronts: Mapping[int, Mapping[int, Values]] = field(default_factory=dict)  # study whose objectives are all predicted
@@ -145,7 +145,7 @@ class Snapshot:
         for trial in self.trials:
             by_state[trial.state].append(trial)
         object.__setattr__(self, "_by_state", by_state)
-        launching = (one for one in by_state[TrialState.QUEUED] if not self.studies[one.study_id].launches_front)
+        launching = (each for each in by_state[TrialState.QUEUED] if not self.studies[each.study_id].launches_front)
         pending = (*by_state[TrialState.WAITING], *launching)
         object.__setattr__(self, "_pending", Counter(trial.study_id for trial in pending))
 

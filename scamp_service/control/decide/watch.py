@@ -19,10 +19,14 @@ def why_stalled(study: StudyRules, attempt: Attempt, gang: GangStatus) -> str:
     patience = patience_seconds(study, attempt)
     if gang.quiet_seconds <= patience:
         return ""
-    known = (
+    whereabouts = (
         f"a step took {attempt.measured_step_seconds:.3g} s" if attempt.measured_step_seconds else "no step is timed"
     )
-    limit = "budget.stall_seconds" if study.stall_seconds is not None else f"{known}; set budget.stall_seconds for more"
+    limit = (
+        "budget.stall_seconds"
+        if study.stall_seconds is not None
+        else f"{whereabouts}; set budget.stall_seconds for more"
+    )
     return f"made no progress for {patience:.0f} s ({limit}): {gang.doing or 'its ranks do not say what they do'}"
 
 

@@ -85,10 +85,10 @@ class Percentile(_AtReports):
         if bar is None:
             return Continue(f"continues after {self.unit} {step}: {few}")
         best = min((value for _, value in self._own(trial, rung, reported)), key=self._one.key)
-        what = "median" if self.percentile == 50 else f"best {self.percentile:g} %"
+        bar_name = "median" if self.percentile == 50 else f"best {self.percentile:g} %"
         ends = "is" if self.percentile == 50 else "ends at"
-        own = f"its best value up to {self.unit} {rung} is {best:.4g}"
-        stands = f"{own}, and the {what} of {others} others {ends} {bar:.4g}"
+        own_best = f"its best value up to {self.unit} {rung} is {best:.4g}"
+        stands = f"{own_best}, and the {bar_name} of {others} others {ends} {bar:.4g}"
         if self._one.is_better(bar, than=best):
             return Stop(f"stopped at {self.unit} {step}: {stands}")
         return Continue(f"continues after {self.unit} {step}: {stands}")
@@ -98,10 +98,10 @@ class Percentile(_AtReports):
         others, better, step = len(peers) - 1, peers.num_better(trial.number), trial.step
         be, then = was_at(step, rung, self.unit)
         stands = f"{peers.shown(trial.number)} {be} number {better + 1} of {others + 1}{then}"
-        what = "the better half" if self.percentile == 50 else f"the best {self.percentile:g} %"
+        share = "the better half" if self.percentile == 50 else f"the best {self.percentile:g} %"
         if 100 * better > self.percentile * others:
-            return Stop(f"stopped at {self.unit} {step}: {stands}, and {what} continue")
-        return Continue(f"continues after {self.unit} {step}: {stands}, and {what} continue")
+            return Stop(f"stopped at {self.unit} {step}: {stands}, and {share} continue")
+        return Continue(f"continues after {self.unit} {step}: {stands}, and {share} continue")
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,9 +88,9 @@ class Rung:
         one objective.
         """
         keys = self._keys
-        own = self._values.get(number)
-        if own is not None and math.isfinite(own[0]):
-            place = bisect_left(keys, self._one.key(own[0]))
+        own_value = self._values.get(number)
+        if own_value is not None and math.isfinite(own_value[0]):
+            place = bisect_left(keys, self._one.key(own_value[0]))
             keys = keys[:place] + keys[place + 1 :]
         if not keys:
             return None

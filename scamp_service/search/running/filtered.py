@@ -32,24 +32,24 @@ class FilteredSearch:
 
     def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
         """Parameters of the proposal ``first_number`` alone; none at the sampler's end. Raises what ``Search`` does."""
-        found = self._search.propose(history, first_number, 1, self._filter.of)
+        picks = self._search.propose(history, first_number, 1, self._filter.of)
         self.parents, self.reasons, self.regret = self._search.parents, (), self._search.regret
-        if len(found) <= 1:
-            return found
-        scores = self._score(found)
-        best = max(range(len(found)), key=lambda place: (_known(scores[place]), -place))
+        if len(picks) <= 1:
+            return picks
+        scores = self._score(picks)
+        best = max(range(len(picks)), key=lambda place: (_known(scores[place]), -place))
         self.parents, self.reasons = self.parents[best : best + 1], [self._why(scores, best)]
-        return [found[best]]
+        return [picks[best]]
 
     def _why(self, scores: Sequence[float | None], best: int) -> str:
         """The scores of all proposals, in words."""
-        proxy, own = self._filter.proxy, scores[best]
-        if own is None:
+        proxy, best_score = self._filter.proxy, scores[best]
+        if best_score is None:
             return f"the first of {len(scores)} proposals, as {proxy} has no value for any of them"
         others = [score for place, score in enumerate(scores) if place != best]
-        known = sorted((score for score in others if score is not None), reverse=True)
-        words = [f"{score:.4g}" for score in known] + ["no value"] * (len(others) - len(known))
-        return f"the best of {len(scores)} proposals by {proxy}: {own:.4g}, the others {', '.join(words)}"
+        sorted_scores = sorted((score for score in others if score is not None), reverse=True)
+        words = [f"{score:.4g}" for score in sorted_scores] + ["no value"] * (len(others) - len(sorted_scores))
+        return f"the best of {len(scores)} proposals by {proxy}: {best_score:.4g}, the others {', '.join(words)}"
 
     def close(self) -> None:
         """End the sampler's process, if it has one."""

@@ -69,9 +69,9 @@ class OneShotSearch:
             return [{**self._spec.fixed, SUPERNET: True}]
         if first_number <= self._options.candidates:
             supernet = self._trained_supernet()
-            found = self._search.propose(seen, first_number - 1, count)
-            self.parents, self.reasons = [supernet.number] * len(found), self._search.reasons
-            return found
+            candidates = self._search.propose(seen, first_number - 1, count)
+            self.parents, self.reasons = [supernet.number] * len(candidates), self._search.reasons
+            return candidates
         return self._best(first_number - 1 - self._options.candidates, count)
 
     def close(self) -> None:
@@ -90,15 +90,17 @@ class OneShotSearch:
         return past
 
     def _trained_supernet(self) -> Past:
-        found = self._supernet
-        if found is None or found.state is not TrialState.PRUNED or not _is_finite(found.value):
+        supernet = self._supernet
+        if supernet is None or supernet.state is not TrialState.PRUNED or not _is_finite(supernet.value):
             raise SearchEnded("the supernet did not train to its end, so no candidate can be scored with its weights")
-        return found
+        return supernet
 
     def _best(self, first: int, count: int) -> list[Params]:
         if not self._scored:
             raise SearchEnded("no candidate has a score with the weights of the supernet")
-        ranked = sorted(self._scored.values(), key=lambda one: (self._spec.objective.key(one.value or 0.0), one.number))
+        ranked = sorted(
+            self._scored.values(), key=lambda trial: (self._spec.objective.key(trial.value or 0.0), trial.number)
+        )
         different: list[Params] = []
         for past in ranked:
             if dict(past.params) not in different:

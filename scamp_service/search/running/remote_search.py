@@ -168,7 +168,7 @@ class RemoteSearch:
         """The candidates of an answer, each with what is fixed. Raises ``SamplerFailed``."""
         if not isinstance(candidates, list) or len(candidates) > count:
             raise SamplerFailed("the sampler's process did not answer with candidates")
-        return [self._candidate(one) for one in candidates]
+        return [self._candidate(candidate) for candidate in candidates]
 
     def _candidate(self, params: Any) -> Params:
         spec = self._spec

@@ -60,19 +60,19 @@ def _serve() -> None:
 def _answers(requests: IO[bytes]) -> Iterator[Mapping[str, Any]]:
     from scamp_service.search.proposer import SearchEnded
 
-    given, search = json.loads(next(requests)), None
-    _limit_memory(given["memory_bytes"])
+    setup, search = json.loads(next(requests)), None
+    _limit_memory(setup["memory_bytes"])
     for line in requests:
         request = json.loads(line)
         try:
-            search = _search(given) if search is None else search
-            changed = [_Trial.of(one) for one in request["changed"]]
+            search = _search(setup) if search is None else search
+            changed = [_Trial.of(row) for row in request["changed"]]
             candidates = search.propose(changed, request["first_number"], request["count"], request["picks"])
             yield {"candidates": json.loads(json.dumps(candidates, allow_nan=False)), "regret": search.regret}
         except SearchEnded as error:
             yield {"ended": str(error)}
         except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
-            yield {"error": _words(error, given)}
+            yield {"error": _words(error, setup)}
 
 
 def _limit_memory(num_bytes: int) -> None:
@@ -83,34 +83,34 @@ def _limit_memory(num_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def _search(given: Mapping[str, Any]) -> Any:
+def _search(setup: Mapping[str, Any]) -> Any:
     from scamp_service.search.earlier import from_json
     from scamp_service.search.proposals import Search
     from scamp_service.search.samplers.user_sampler import UserSampler
     from scamp_service.study.sampler_options import FileOptions
     from scamp_service.study.spec import StudySpec
 
-    spec = StudySpec.model_validate(given["spec"])
-    sampler, earlier = spec.search.sampler, from_json(given["earlier"])
+    spec = StudySpec.model_validate(setup["spec"])
+    sampler, earlier = spec.search.sampler, from_json(setup["earlier"])
     if not isinstance(sampler, FileOptions):
         return Search(spec, None, earlier)
     from workloads.archive import unpack_code
     from workloads.loading import load_attribute
 
-    code_dir = Path(given["code_dir"])
-    unpack_code(Path(given["code_zip"]).read_bytes(), code_dir)
+    code_dir = Path(setup["code_dir"])
+    unpack_code(Path(setup["code_zip"]).read_bytes(), code_dir)
     return Search(spec, UserSampler(spec, load_attribute(sampler.name, code_dir)), earlier)
 
 
-def _words(error: BaseException, given: Mapping[str, Any]) -> str:
+def _words(error: BaseException, setup: Mapping[str, Any]) -> str:
     from workloads.refusals import WorkloadError, explain
 
-    if isinstance(error, WorkloadError) or "code_dir" not in given:
+    if isinstance(error, WorkloadError) or "code_dir" not in setup:
         words = str(error) if isinstance(error, WorkloadError) else f"{type(error).__name__}: {error}"
     else:
-        words = explain(error, Path(given["code_dir"]))
+        words = explain(error, Path(setup["code_dir"]))
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the words of torch
-        return f"it needs more than the {given['memory_bytes'] >> 20} MiB that its process may hold: {words}"
+        return f"it needs more than the {setup['memory_bytes'] >> 20} MiB that its process may hold: {words}"
     return words
 
 
@@ -126,10 +126,10 @@ class _Trial:
     quantities: Mapping[str, float | None]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> _Trial:
+    def of(cls, row: Mapping[str, Any]) -> _Trial:
         from scamp_service.lifecycle import Origin, TrialState
 
-        return cls(**{**given, "state": TrialState(given["state"]), "origin": Origin(given["origin"])})
+        return cls(**{**row, "state": TrialState(row["state"]), "origin": Origin(row["origin"])})
 
 
 if __name__ == "__main__":

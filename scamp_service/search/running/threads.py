@@ -16,7 +16,7 @@ from functools import partial
 
 from scamp_service.search.history import Observation, Past
 from scamp_service.search.proposals import Search, needs_own_process
-from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.search.proposer import Proposal, ProposalRequest
 from scamp_service.search.running.filtered import FilteredSearch
 from scamp_service.search.running.one_shot import OneShotSearch
 from scamp_service.search.running.remote_search import RemoteSearch
@@ -83,13 +83,13 @@ class ThreadProposer:
             outdated = self._outdated()
         _close(outdated)
 
-    def asked(self) -> Mapping[int, Asked]:
+    def requests(self) -> Mapping[int, ProposalRequest]:
         """Study → what it has asked for last. Regular calls also start samplers beside those that take long."""
         with self._lock:
             self._start_some()
             now = self._monotonic()
             return {
-                study_id: Asked(job.first_number, now - self._running.get(job, now), job.answer)
+                study_id: ProposalRequest(job.first_number, now - self._running.get(job, now), job.answer)
                 for study_id, job in self._asked.items()
             }
 
@@ -107,7 +107,7 @@ class ThreadProposer:
         """Drop all that is known of studies that are not among ``live_studies``."""
         with self._lock:
             outdated = []
-            for study_id in [one for one in (*self._asked, *self._searches) if one not in live_studies]:
+            for study_id in [each for each in (*self._asked, *self._searches) if each not in live_studies]:
                 self._asked.pop(study_id, None)
                 outdated.append(self._searches.pop(study_id, None))
             outdated += self._outdated()
@@ -159,12 +159,12 @@ class ThreadProposer:
         if job.search is None:
             earlier = self._earlier_of(job.study_id, job.spec) if job.spec.search.history else ()
             if needs_own_process(job.spec):
-                own: Search | RemoteSearch = RemoteSearch(job.spec, self._code_of(job.study_id), earlier)
+                search: Search | RemoteSearch = RemoteSearch(job.spec, self._code_of(job.study_id), earlier)
             else:
-                own = Search(job.spec, None, earlier)
-            made: AnySearch = own
+                search = Search(job.spec, None, earlier)
+            made: AnySearch = search
             if job.spec.search.filter is not None:
-                made = FilteredSearch(own, job.spec.search.filter, partial(self._score_of, job.study_id, job.spec))
+                made = FilteredSearch(search, job.spec.search.filter, partial(self._score_of, job.study_id, job.spec))
             if job.spec.search.one_shot is not None:
                 made = OneShotSearch(job.spec, job.spec.search.one_shot, made)
             with self._lock:

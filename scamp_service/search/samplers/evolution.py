@@ -46,9 +46,9 @@ class Evolution:
         if winner is None:
             return self._space.sampled(lambda _, distribution: drawn(distribution, source))
         parent = self._space.flat(winner.params)
-        known = [self._space.flat(one) for one in (*(t.params for t in population), *(t.params for t in active))]
+        taken = [self._space.flat(params) for params in (*(t.params for t in population), *(t.params for t in active))]
         children = (self._child(parent, source) for _ in range(MOST_TRIES))
-        child = next((child for child in children if child not in known), None)
+        child = next((child for child in children if child not in taken), None)
         return self._space.nested(child or self._child(parent, source))
 
     def parent(self, number: int, completed: Sequence[Observation], attempt: int = 0) -> int | None:

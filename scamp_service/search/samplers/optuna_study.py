@@ -47,7 +47,7 @@ class OptunaStudy:
         number: int,
         completed: Sequence[Observation] = (),
         active: Sequence[Active] = (),
-        given: Mapping[str, Any] | None = None,
+        fixed: Mapping[str, Any] | None = None,
     ) -> Params:
         """The searched parameters of trial ``number`` that ``sampler`` proposes when it sees these trials.
 
@@ -58,16 +58,16 @@ class OptunaStudy:
         # Its number is that of its trial, unless there are trials that the sampler has not proposed.
         last = shown[-1].number if shown else -1
         storage = ShownStorage([frozen for _, frozen in self._known.values()], max(number, last + 1))
-        return self.sampled(self.study(storage, sampler).ask(), given)
+        return self.sampled(self.study(storage, sampler).ask(), fixed)
 
     def study(self, storage: ShownStorage, sampler: BaseSampler) -> optuna.Study:
         """A study of Optuna over this storage."""
-        directions = [one.direction for one in self._objectives.each]
+        directions = [objective.direction for objective in self._objectives.each]
         return optuna.create_study(storage=storage, directions=directions, sampler=sampler)
 
-    def sampled(self, trial: Trial, given: Mapping[str, Any] | None = None) -> Params:
+    def sampled(self, trial: Trial, fixed: Mapping[str, Any] | None = None) -> Params:
         """The parameters that are suggested to a trial of Optuna."""
-        return self._space.sampled(lambda name, distribution: _suggest(trial, name, distribution), given)
+        return self._space.sampled(lambda name, distribution: _suggest(trial, name, distribution), fixed)
 
     def frozen(self, trial: Active | Observation) -> FrozenTrial:
         """A trial as Optuna has it.
@@ -95,15 +95,15 @@ class OptunaStudy:
             return TrialState.RUNNING, None, {}
         if trial.values is None:
             if self._ranks_infeasible and any(excess > 0 for excess in trial.excesses.values()):
-                return TrialState.COMPLETE, [one.key(math.inf) for one in self._objectives.each], {}
+                return TrialState.COMPLETE, [objective.key(math.inf) for objective in self._objectives.each], {}
             return TrialState.PRUNED, None, {}
         if trial.pruned_at is None or self._objectives.is_several:
             return TrialState.COMPLETE, trial.values, {}
         return TrialState.PRUNED, None, {trial.pruned_at: trial.values[0]}
 
     def _frozen(self, trial: Active | Observation) -> FrozenTrial:
-        known, frozen = self._known.get(trial.number, (None, None))
-        return frozen if known is trial and frozen is not None else self.frozen(trial)
+        trial_shown, frozen = self._known.get(trial.number, (None, None))
+        return frozen if trial_shown is trial and frozen is not None else self.frozen(trial)
 
 
 def in_order(completed: Sequence[Observation], active: Sequence[Active]) -> list[Active | Observation]:

@@ -32,8 +32,8 @@ class RandomSampler:
         completed: Sequence[Observation] = (),
         active: Sequence[Active] = (),
         attempt: int = 0,
-        given: Mapping[str, Any] | None = None,
+        fixed: Mapping[str, Any] | None = None,
     ) -> Params:
         """The searched parameters of trial ``number``. Flat ones that are ``given`` stay as they are."""
         sampler = optuna.samplers.RandomSampler(seed=seed_of(self._seed, number, attempt))
-        return self._study.ask(sampler, number, given=given)
+        return self._study.ask(sampler, number, fixed=fixed)

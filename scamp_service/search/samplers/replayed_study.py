@@ -69,8 +69,8 @@ class ReplayedStudy:
         with optuna_is_silent():
             sampler = self._make(trial.number, 0)
             study = self._study.study(storage, sampler)
-            asked = study.ask()
-            _ = asked.relative_params  # this makes the notes
+            optuna_trial = study.ask()
+            _ = optuna_trial.relative_params  # this makes the notes
             frozen.system_attrs.update(storage.asked.system_attrs)
             if frozen.state is not TrialState.RUNNING:
                 sampler.after_trial(study, frozen, frozen.state, frozen.values)
@@ -78,4 +78,4 @@ class ReplayedStudy:
         self._played.append(_Played(trial, frozen, before))
 
     def _storage(self, number: int) -> ShownStorage:
-        return ShownStorage([one.frozen for one in self._played], number, self._notes)
+        return ShownStorage([trial.frozen for trial in self._played], number, self._notes)

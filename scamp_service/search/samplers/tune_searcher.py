@@ -45,7 +45,9 @@ class TuneSearcher:
         self._options, self._seed, self._space = options, spec.search.seed, Space(spec.space)
         self._mode = "min" if spec.objective.direction == "minimize" else "max"
         self._budget = spec.budget.trials
-        self._searched = {name: one for name, one in self._space.distributions.items() if not one.single()}
+        self._searched = {
+            name: distribution for name, distribution in self._space.distributions.items() if not distribution.single()
+        }
 
     def suggest(
         self, number: int, completed: Sequence[Observation], active: Sequence[Active], attempt: int = 0
@@ -55,7 +57,7 @@ class TuneSearcher:
         seed = seed_of(self._seed, number, attempt)
         random.seed(seed)
         np.random.seed(seed)
-        found: Any = {}
+        suggestion: Any = {}
         if self._searched:
             with optuna_is_silent():
                 points = [self._point(trial) for trial in earlier]
@@ -65,17 +67,21 @@ class TuneSearcher:
                     if isinstance(trial, Observation):
                         result = None if trial.values is None else {METRIC: trial.values[0], "training_iteration": 1}
                         searcher.on_trial_complete(str(trial.number), result=result, error=trial.values is None)
-                found = searcher.suggest("next")
-            if found is None:  # it waits for results, while devices are idle
+                suggestion = searcher.suggest("next")
+            if suggestion is None:  # it waits for results, while devices are idle
                 source = random.Random(seed)
-                return self._space.sampled(lambda _, one: drawn(one, source))
-            if not isinstance(found, dict):
+                return self._space.sampled(lambda _, distribution: drawn(distribution, source))
+            if not isinstance(suggestion, dict):
                 return None  # Searcher.FINISHED
-        return self._space.sampled(lambda name, one: _value(one, found[name]) if name in found else _only(one))
+        return self._space.sampled(
+            lambda name, distribution: (
+                _value(distribution, suggestion[name]) if name in suggestion else _only(distribution)
+            )
+        )
 
-    def _expect(self, point: dict[str, Any], found: Any) -> None:
+    def _expect(self, point: dict[str, Any], suggestion: Any) -> None:
         """Raise ``SearchEnded`` unless the searcher has suggested the point that it was given."""
-        is_same = isinstance(found, dict) and all(math.isclose(found[name], point[name]) for name in point)
+        is_same = isinstance(suggestion, dict) and all(math.isclose(suggestion[name], point[name]) for name in point)
         if not is_same:
             raise SearchEnded(
                 f"the searcher {self._options.searcher} does not suggest the points_to_evaluate that it is given, so "
@@ -91,7 +97,7 @@ class TuneSearcher:
                 points_to_evaluate=points or None,
                 **{"budget": self._budget, **seeds, **self._given_options()},
             )
-            space = {name: _domain(one) for name, one in self._searched.items()}
+            space = {name: _domain(distribution) for name, distribution in self._searched.items()}
             is_set = searcher.set_search_properties(METRIC, self._mode, space)
         except (ImportError, AssertionError, ValueError, TypeError, KeyError) as error:
             raise SearchEnded(f"the searcher {self._options.searcher} cannot be used: {error}") from error
@@ -108,14 +114,17 @@ class TuneSearcher:
 
     def _point(self, trial: Active | Observation) -> dict[str, Any]:
         """The trial's parameters as Tune has them, with any values in place of those that it does not have."""
-        known = self._space.encoded(trial.params)
-        return {name: _code(one, known[name]) if name in known else _first(one) for name, one in self._searched.items()}
+        values = self._space.encoded(trial.params)
+        return {
+            name: _code(distribution, values[name]) if name in values else _first(distribution)
+            for name, distribution in self._searched.items()
+        }
 
 
-def _domain(one: BaseDistribution) -> Any:
+def _domain(distribution: BaseDistribution) -> Any:
     """Tune's domain of a parameter: logarithms of ranges on a logarithmic scale, choices and steps by their number."""
     tune = importlib.import_module("ray.tune")
-    match one:
+    match distribution:
         case FloatDistribution(low=low, high=high, log=True):
             return tune.uniform(math.log(low), math.log(high))
         case FloatDistribution(low=low, high=high):
@@ -126,24 +135,24 @@ def _domain(one: BaseDistribution) -> Any:
             return tune.randint(0, (high - low) // step + 1)
         case CategoricalDistribution(choices=choices):
             return tune.choice(list(range(len(choices))))
-    raise AssertionError(one)
+    raise AssertionError(distribution)
 
 
-def _code(one: BaseDistribution, value: Any) -> Any:
+def _code(distribution: BaseDistribution, value: Any) -> Any:
     """A value as Tune has it."""
-    match one:
+    match distribution:
         case FloatDistribution(log=True) | IntDistribution(log=True):
             return math.log(value)
         case IntDistribution(low=low, step=step):
             return (value - low) // step
         case CategoricalDistribution():
-            return int(one.to_internal_repr(value))
+            return int(distribution.to_internal_repr(value))
     return value
 
 
-def _value(one: BaseDistribution, code: Any) -> Any:
+def _value(distribution: BaseDistribution, code: Any) -> Any:
     """The value that Tune has proposed, as a plain number or choice inside the range."""
-    match one:
+    match distribution:
         case FloatDistribution(low=low, high=high, log=log):
             return min(high, max(low, math.exp(code) if log else float(code)))
         case IntDistribution(low=low, high=high, log=True):
@@ -152,19 +161,22 @@ def _value(one: BaseDistribution, code: Any) -> Any:
             return min(high, low + step * int(code))
         case CategoricalDistribution(choices=choices):
             return choices[int(code)]
-    raise AssertionError(one)
+    raise AssertionError(distribution)
 
 
-def _first(one: BaseDistribution) -> Any:
+def _first(distribution: BaseDistribution) -> Any:
     """Tune's form of some value."""
-    return _code(one, one.low if isinstance(one, FloatDistribution | IntDistribution) else _only(one))
+    return _code(
+        distribution,
+        distribution.low if isinstance(distribution, FloatDistribution | IntDistribution) else _only(distribution),
+    )
 
 
-def _only(one: BaseDistribution) -> Any:
+def _only(distribution: BaseDistribution) -> Any:
     """The value of a distribution that has only one."""
-    match one:
+    match distribution:
         case CategoricalDistribution(choices=choices):
             return choices[0]
         case FloatDistribution(low=low) | IntDistribution(low=low):
             return low
-    raise AssertionError(one)
+    raise AssertionError(distribution)

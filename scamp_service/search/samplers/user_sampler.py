@@ -34,8 +34,8 @@ class UserSampler:
     needs_own_process: ClassVar[bool] = True
     shows_most: ClassVar[int | None] = None
 
-    def __init__(self, spec: StudySpec, found: Any) -> None:
-        self._seed, self._found = spec.search.seed, found
+    def __init__(self, spec: StudySpec, sampler: Any) -> None:
+        self._seed, self._found = spec.search.seed, sampler
         space, objectives = Space(spec.space), spec.every_objective
         first = self._made(0, 0)
         self._replayed = isinstance(first, BaseGASampler | CmaEsSampler)
@@ -75,15 +75,15 @@ class UserSampler:
 def reseed(thing: Any, seed: int, depth: int = _DEPTH) -> None:
     """Seed every random generator in the attributes of an object, and in those of samplers among them."""
     for name, value in sorted(vars(thing).items()):
-        own = seed_of(seed, depth + len(name))
+        own_seed = seed_of(seed, depth + len(name))
         match value:
             case LazyRandomState():
-                value.rng.seed(own)
+                value.rng.seed(own_seed)
             case np.random.RandomState():
-                value.seed(own)
+                value.seed(own_seed)
             case np.random.Generator():
-                setattr(thing, name, np.random.default_rng(own))
+                setattr(thing, name, np.random.default_rng(own_seed))
             case random.Random():
-                value.seed(own)
+                value.seed(own_seed)
             case _ if depth and hasattr(value, "__dict__") and not isinstance(value, type):
-                reseed(value, own, depth - 1)
+                reseed(value, own_seed, depth - 1)

@@ -61,9 +61,9 @@ def order_of(by: str) -> SortOrder:
 def sorted_numbers(order: SortOrder, rows: Iterable[Sequence[Any]], descending: bool) -> list[int]:
     """Numbers of trials in this order. ``rows`` are (number, *columns) by number, which also orders equal keys."""
     keyed = [(order.key(*columns), number) for number, *columns in rows]
-    known = [(key, number) for key, number in keyed if key is not None]
-    known.sort(key=lambda each: each[0], reverse=descending)
-    return [number for _, number in known] + [number for key, number in keyed if key is None]
+    with_keys = [(key, number) for key, number in keyed if key is not None]
+    with_keys.sort(key=lambda each: each[0], reverse=descending)
+    return [number for _, number in with_keys] + [number for key, number in keyed if key is None]
 
 
 def _number(value: float | None) -> float | None:
@@ -88,7 +88,7 @@ def _of_parameter(value: Any) -> tuple[bool, Any] | None:
     """Key of one parameter. Repeated blocks are ordered by their number; a trial without the parameter has none."""
     if value is MISSING:
         return None
-    is_blocks = isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
+    is_blocks = isinstance(value, list) and all(isinstance(block, Mapping) for block in value)
     return _comparable(len(value) if is_blocks else value)
 
 

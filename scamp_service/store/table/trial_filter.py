@@ -88,7 +88,11 @@ def objective_quantities(objectives: Objectives) -> dict[str, Quantity]:
     """The measured objectives of a study by their metrics, such as ``accuracy``."""
     if not objectives.is_several:
         return {objectives.leading.metric: QUANTITIES["value"]}
-    return {one.metric: _of_values(place) for place, one in enumerate(objectives.each) if not one.predicted}
+    return {
+        objective.metric: _of_values(place)
+        for place, objective in enumerate(objectives.each)
+        if not objective.predicted
+    }
 
 
 def _of_values(place: int) -> Quantity:
@@ -109,7 +113,7 @@ class TrialFilter:
         except ValueError as error:
             raise self._wrong(str(error)) from None
         words = set(re.findall(r"\w+", source))  # more than its names: it may say ``trial.value``
-        self._quantities = {name: one for name, one in self._known.items() if name in words}
+        self._quantities = {name: quantity for name, quantity in self._known.items() if name in words}
         used = (column for quantity in self._quantities.values() for column in quantity.columns)
         self.columns: tuple[str, ...] = tuple(dict.fromkeys(("params", *used)))
         """Columns of the table of trials that it reads."""
@@ -120,11 +124,11 @@ class TrialFilter:
         A trial without a parameter has null there. One for which the expression has no value is not chosen. Raises
         ``InvalidInput`` for an unknown name, and where it has no value, or none that is true or false, for any trial.
         """
-        known = {*parameters, *(name for row in rows for name in row[0])}
-        self._check_names(known)
-        found = list[bool]()
+        names = {*parameters, *(name for row in rows for name in row[0])}
+        self._check_names(names)
+        is_kept = list[bool]()
         trouble, worked = "", False
-        parts = [self._part(name, known) for name in self._expression.names]
+        parts = [self._part(name, names) for name in self._expression.names]
         for row in rows:
             at = dict(zip(self.columns, row, strict=True))
             values = {name: part(at) for name, part in parts}
@@ -133,15 +137,15 @@ class TrialFilter:
             except ValueError as error:
                 if None not in values.values():
                     trouble = trouble or str(error)
-                found.append(False)
+                is_kept.append(False)
                 continue
             worked = True
             if not isinstance(result, bool):
                 raise self._wrong(f"gives {result!r}, not true or false")
-            found.append(result)
+            is_kept.append(result)
         if trouble and not worked:
             raise self._wrong(f"has no value: {trouble}")
-        return found
+        return is_kept
 
     def _part(self, name: str, parameters: Collection[str]) -> tuple[str, Callable[[Columns], Any]]:
         """A name, and the function that gives its value from the columns of a trial."""
@@ -156,13 +160,13 @@ class TrialFilter:
         return name, lambda at: CONSTANTS[name]
 
     def _quantity(self, name: str, at: Columns) -> Any:
-        one = self._quantities[name]
-        return one.value(*(at[column] for column in one.columns))
+        quantity = self._quantities[name]
+        return quantity.value(*(at[column] for column in quantity.columns))
 
     def _check_names(self, parameters: Iterable[str]) -> None:
-        known = {*parameters, *self._known, *CONSTANTS, "params", "trial"}
-        for name in sorted(self._expression.names - known):
-            close = get_close_matches(name, known, 1, 0.5)
+        names = {*parameters, *self._known, *CONSTANTS, "params", "trial"}
+        for name in sorted(self._expression.names - names):
+            close = get_close_matches(name, names, 1, 0.5)
             hint = f"did you mean {close[0]}?" if close else f"it may name parameters and {', '.join(self._known)}"
             raise self._wrong(f"names {name!r}, which is not known; {hint}")
 
@@ -170,7 +174,7 @@ class TrialFilter:
         return InvalidInput(f"the filter {self._source[:200]!r} {why}")
 
 
-def _as_cel(found: re.Match[str]) -> str:
-    if found["text"]:
-        return found["text"]
-    return "==" if found["equal"] else _AS_CEL[found["word"].lower()]
+def _as_cel(match: re.Match[str]) -> str:
+    if match["text"]:
+        return match["text"]
+    return "==" if match["equal"] else _AS_CEL[match["word"].lower()]

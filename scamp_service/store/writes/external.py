@@ -182,8 +182,8 @@ class ExternalTrials(Transactions):
             ]
             attributes += [
                 {"trial_id": trial_id, "is_system": is_system, "name": name, "value": value}
-                for is_system, given in ((False, trial.user_attributes), (True, trial.system_attributes))
-                for name, value in given.items()
+                for is_system, pairs in ((False, trial.user_attributes), (True, trial.system_attributes))
+                for name, value in pairs.items()
             ]
         for table, rows in ((_X, details), (_R, reports), (_TA, attributes)):
             if rows:
@@ -208,15 +208,15 @@ class ExternalTrials(Transactions):
             if before is None or (to is TrialState.RUNNING and before.state is not TrialState.WAITING):
                 return False
             self._change(connection, trial_id, before, changes)
-            known = connection.execute(_TIMES, {"id": trial_id}).one()
-            given = {
+            times = connection.execute(_TIMES, {"id": trial_id}).one()
+            columns = {
                 "_state": to,
-                "_value": known.value if values is None else float(values[0]),
-                "_values": known[1] if values is None else several(values),
-                "_started_at": now if to is TrialState.RUNNING else known.started_at,
+                "_value": times.value if values is None else float(values[0]),
+                "_values": times[1] if values is None else several(values),
+                "_started_at": now if to is TrialState.RUNNING else times.started_at,
                 "_finished_at": None if to in LIVE_TRIALS else now,
             }
-            moved = connection.execute(_MOVE, {"_id": trial_id, **given}).one()
+            moved = connection.execute(_MOVE, {"_id": trial_id, **columns}).one()
             if values is not None:
                 connection.execute(_SET_X["values"], {"_id": trial_id, "_x": [float(value) for value in values]})
             self._tally_move(connection, before, moved)
@@ -291,24 +291,24 @@ class ExternalTrials(Transactions):
         rows = list(self._by_ids(_CHOSEN, trial_ids)) if trial_ids else []
         rows += self._rows(_NEWER, study_id=study_id, after=after)
         texts = ((row[-3] if row[-2] is None else None, *row[-2:]) for row in rows)  # searched has params, too
-        known = json.loads(
+        trials = json.loads(
             f"[{','.join(text or 'null' for three in texts for text in three)}]"
         )  # faster than each alone
-        return [OptunaTrialRow(*row[:-3], *known[3 * place : 3 * place + 3]) for place, row in enumerate(rows)]
+        return [OptunaTrialRow(*row[:-3], *trials[3 * place : 3 * place + 3]) for place, row in enumerate(rows)]
 
     def reports(self, trial_ids: Sequence[int]) -> dict[int, dict[int, float]]:
         """External trial → step → objective."""
-        found: dict[int, dict[int, float]] = {}
+        curves: dict[int, dict[int, float]] = {}
         for trial_id, step, value in self._by_ids(_REPORTS, trial_ids):
-            found.setdefault(trial_id, {})[step] = value
-        return found
+            curves.setdefault(trial_id, {})[step] = value
+        return curves
 
     def trial_attributes(self, trial_ids: Sequence[int]) -> dict[tuple[int, bool], dict[str, Any]]:
         """(external trial, whether they are Optuna's own) → its attributes; without those that have none."""
-        found: dict[tuple[int, bool], dict[str, Any]] = {}
+        attributes: dict[tuple[int, bool], dict[str, Any]] = {}
         for trial_id, is_system, name, value in self._by_ids(_ATTRIBUTES, trial_ids):
-            found.setdefault((trial_id, is_system), {})[name] = value
-        return found
+            attributes.setdefault((trial_id, is_system), {})[name] = value
+        return attributes
 
     def place_of(self, trial_id: int) -> tuple[int, int]:
         """The study of a trial, and its number. Raises ``NotFound``."""

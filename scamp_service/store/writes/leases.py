@@ -22,8 +22,8 @@ class Leases(Transactions):
                 row = {"name": name, "holder": holder, "term": 1, "renewals": 0, "renewed_at": now}
                 term = connection.execute(self._insert_new(schema.leases, "name", returns="term"), row).scalar()
             else:
-                given = {"_name": name, "_term": seen.term, "_renewals": seen.renewals}
-                term = connection.execute(sql.TAKE_LEASE, {**given, "_taker": holder, "_now": now}).scalar()
+                values = {"_name": name, "_term": seen.term, "_renewals": seen.renewals}
+                term = connection.execute(sql.TAKE_LEASE, {**values, "_taker": holder, "_now": now}).scalar()
         return Lease(holder, term, 0) if term is not None else None
 
     def renew_lease(self, name: str, lease: Lease, *, now: float) -> Lease | None:

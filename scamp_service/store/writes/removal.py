@@ -96,14 +96,14 @@ class Removals(Transactions):
         Raises ``NotFound``, and ``Conflict`` while the study or any of its attempts has not ended.
         """
         with self._write() as connection:
-            found = connection.execute(_STATE, {"id": study_id}).first()
-            if found is None:
+            row = connection.execute(_STATE, {"id": study_id}).first()
+            if row is None:
                 raise NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
-            if found.state is StudyState.DELETED:
+            if row.state is StudyState.DELETED:
                 return
-            if found.state in LIVE_STUDIES:
+            if row.state in LIVE_STUDIES:
                 raise Conflict(
-                    f"study {study_id} is {found.state.value}: stop it with `scamp stop {study_id}` or POST "
+                    f"study {study_id} is {row.state.value}: stop it with `scamp stop {study_id}` or POST "
                     f"/v1/studies/{study_id}:stop, and delete it once it has ended"
                 )
             if connection.execute(queries.HOLDS, {"study_id": study_id}).first():
@@ -113,7 +113,7 @@ class Removals(Transactions):
             connection.execute(_DELETE_TALLIES, {"_id": study_id})
             connection.execute(_DELETE_ATTRIBUTES, {"_id": study_id})
             if connection.execute(_DELETE, {"_id": study_id}).first():
-                data = {"id": study_id, "name": found.name, "state": StudyState.DELETED}
+                data = {"id": study_id, "name": row.name, "state": StudyState.DELETED}
                 self._emit(connection, "study", data, now, study_id)
 
     def deleted_trials(self, *, limit: int = 100) -> list[int]:

@@ -25,13 +25,13 @@ class Reports(Transactions):
         Otherwise this is a launch that arrives after its gang has trained: it would begin where that gang began, at a
         checkpoint that may be gone.
         """
-        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        keys = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
         with self._write() as connection:
-            started = connection.execute(sql.START, {**given, "_started_at": now}).first()
+            started = connection.execute(sql.START, {**keys, "_started_at": now}).first()
             if started:
                 self._emit_attempt(connection, trial_id, attempt, started, now)
                 return True
-            return connection.execute(sql.IS_BEGINNING, given).first() is not None
+            return connection.execute(sql.IS_BEGINNING, keys).first() is not None
 
     def report(
         self,
@@ -66,7 +66,7 @@ class Reports(Transactions):
         reported = measured(objectives)
         complete = (row for row in metrics if reported and all(name in row.values for name in reported))
         valued = max(complete, key=lambda row: row.seq, default=None)
-        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        keys = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
         progress = {
             "_measured_bytes": measured_bytes,
             "_checkpoint_step": checkpoint_step,
@@ -76,7 +76,7 @@ class Reports(Transactions):
             "_measured_communication_share": communication_share,
         }
         with self._write() as connection:
-            newest = connection.execute(sql.REPORT, {**given, **progress}).first()
+            newest = connection.execute(sql.REPORT, {**keys, **progress}).first()
             if newest is None:
                 return False
             is_timed = timed_steps > 0 and newest.timed_steps == timed_steps  # otherwise a newer flush has set the time
@@ -113,18 +113,18 @@ class Reports(Transactions):
 
         True for any report with the attempt's token while it is open, and for a repeated report of the same outcome.
         """
-        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        keys = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
         with self._write() as connection:
             first = connection.execute(
-                sql.END, {**given, "_outcome": outcome, "_detail": detail, "_phase": phase}
+                sql.END, {**keys, "_outcome": outcome, "_detail": detail, "_phase": phase}
             ).first()
             if first:
                 if outcome is Outcome.OUT_OF_MEMORY:
                     self._measure(connection, trial_id)
                 self._emit_attempt(connection, trial_id, attempt, first, now)
                 return True
-            known = connection.execute(sql.KNOWN_OUTCOME, given).first()
-        return known is not None and (known.state in OPEN_ATTEMPTS or known.outcome is outcome)
+            recorded = connection.execute(sql.KNOWN_OUTCOME, keys).first()
+        return recorded is not None and (recorded.state in OPEN_ATTEMPTS or recorded.outcome is outcome)
 
     def _insert_metrics(self, connection: sa.Connection, rows: Sequence[Metric]) -> bool:
         """Insert the rows that are new; True if any was."""

@@ -50,9 +50,9 @@ class Requests(Transactions):
         name = KEY + key
         with self._write() as connection:
             study = self._asked_study(connection, study_id)
-            known = connection.execute(_KNOWN, {"study_id": study_id, "name": name}).scalar()
-            if known is not None:
-                return list(known)
+            known_number = connection.execute(_KNOWN, {"study_id": study_id, "name": name}).scalar()
+            if known_number is not None:
+                return list(known_number)
             if study.state is not StudyState.RUNNING:
                 raise Conflict(f"study {study_id} is {study.state.value}; only a running study can try more candidates")
             first = int(connection.execute(sql.NEXT_NUMBER, {"study_id": study_id}).scalar_one())

@@ -52,8 +52,8 @@ class Transactions(Reads):
 
     def _tally_gang(self, connection: sa.Connection, study_id: int, attempt: Attempt) -> None:
         """Count the ranks of a new attempt instead of the last one's, and the gangs that now share its devices."""
-        given = {"trial_id": attempt.trial_id, "attempt": attempt.attempt - 1}
-        last = connection.execute(sql.LAST_PLAN, given).scalar()
+        keys = {"trial_id": attempt.trial_id, "attempt": attempt.attempt - 1}
+        last = connection.execute(sql.LAST_PLAN, keys).scalar()
         before = {f"{RANKS}{last.world_size}": 1} if last else {}
         self._tally(connection, study_id, difference(before, {f"{RANKS}{attempt.plan.world_size}": 1}))
         open_gangs = connection.execute(sql.OPEN_ON_STUDY, {"study_id": study_id}).scalars().all()
@@ -78,8 +78,8 @@ class Transactions(Reads):
         self._emit(connection, "trial", data, now, moved.study_id, trial_id)
 
     def _emit_attempt(self, connection: sa.Connection, trial_id: int, attempt: int, moved: Any, now: float) -> None:
-        known = picked(moved._mapping, "state", "devices", "mib_per_rank", "outcome", "detail")
-        data = {"trial": trial_id, "attempt": attempt, **known}
+        changes = picked(moved._mapping, "state", "devices", "mib_per_rank", "outcome", "detail")
+        data = {"trial": trial_id, "attempt": attempt, **changes}
         self._emit(connection, "attempt", data, now, None, trial_id)
 
     def _emit(

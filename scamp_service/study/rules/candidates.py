@@ -18,9 +18,9 @@ from workloads.options import NAMES as OPTIONS
 
 def constraint_complaints(study: Fields, slots: tuple[Slot, ...], constraints: ParameterConstraints) -> Iterator[str]:
     """Mistakes in the constraints: unknown parameters, and expressions that do not suit the types of the known ones."""
-    known = {*study.space, *study.fixed}
-    for name in sorted(constraints.names - known):
-        close = get_close_matches(name, known, 1, 0.5)
+    names = {*study.space, *study.fixed}
+    for name in sorted(constraints.names - names):
+        close = get_close_matches(name, names, 1, 0.5)
         hint = f"; did you mean {close[0]}?" if close else ""
         yield f"constraints name {name!r}, which neither space nor fixed defines{hint}"
     if not constraints:
@@ -43,17 +43,17 @@ def given_start_complaints(
     wrong = list(start_complaints(where, start, study.space, slots))
     yield from wrong
     if not wrong and not unknown:
-        given = flat(slots, start)
-        complete = {name for name in start if _is_complete(name, slots, given)}
+        flat_start = flat(slots, start)
+        complete = {name for name in start if _is_complete(name, slots, flat_start)}
         values = {name: value for name, value in {**study.fixed, **start}.items() if name in {*complete, *study.fixed}}
         if broken := constraints.broken(values):
             yield f"{where} does not satisfy the constraint {broken[0].source!r}"
 
 
-def _is_complete(name: str, slots: tuple[Slot, ...], given: Mapping[str, Any]) -> bool:
+def _is_complete(name: str, slots: tuple[Slot, ...], flat_start: Mapping[str, Any]) -> bool:
     """Whether a start gives every value of this parameter, which may be a list of blocks."""
-    own = (slot for slot in slots if slot.path[0] == name)
-    return all(slot.name in given for slot in own if slot.exists(given))
+    inner = (slot for slot in slots if slot.path[0] == name)
+    return all(slot.name in flat_start for slot in inner if slot.exists(flat_start))
 
 
 def batch_complaints(study: Fields) -> Iterator[str]:

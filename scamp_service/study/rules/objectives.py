@@ -22,7 +22,7 @@ def objective_complaints(study: Fields) -> Iterator[str]:
         )
     if len(set(every.names)) < len(every.names):
         yield "objectives: each must have another metric"
-    if len(every.each) > 1 and any(one.at == "best" for one in every.each):
+    if len(every.each) > 1 and any(objective.at == "best" for objective in every.each):
         yield "at: best is for studies with one objective; with several, a trial counts by its last report"
     yield from _target_complaints(study)
     if every.are_predicted and not all(isinstance(rule, NeverOptions) for rule in study.stopping_rules):
@@ -34,12 +34,12 @@ def objective_complaints(study: Fields) -> Iterator[str]:
         yield "search.one_shot needs a measured objective, which it ranks candidates by"
     if every.is_several:
         yield from _several_complaints(study)
-    for one in every.each:
-        if one.metric.startswith(PREDICTED) and one.predicted not in PredictedBounds.model_fields:
-            close = get_close_matches(one.predicted, list(PredictedBounds.model_fields), 1, 0.5)
+    for each in every.each:
+        if each.metric.startswith(PREDICTED) and each.predicted not in PredictedBounds.model_fields:
+            close = get_close_matches(each.predicted, list(PredictedBounds.model_fields), 1, 0.5)
             hint = f"; did you mean {PREDICTED}{close[0]}?" if close else ""
-            known = ", ".join(PredictedBounds.model_fields)
-            yield f"objective {one.metric!r}: nothing like that is predicted, only {known}{hint}"
+            bound_names = ", ".join(PredictedBounds.model_fields)
+            yield f"objective {each.metric!r}: nothing like that is predicted, only {bound_names}{hint}"
 
 
 def _several_complaints(study: Fields) -> Iterator[str]:

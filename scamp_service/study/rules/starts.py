@@ -17,17 +17,17 @@ def start_complaints(
     yield from wrong
     if wrong:
         return
-    given = flat(slots, start)
+    flat_start = flat(slots, start)
     for slot in slots:
-        if slot.name in given:
-            broken = next((need for need in slot.needs if not need.holds(given)), None)
+        if slot.name in flat_start:
+            broken = next((need for need in slot.needs if not need.holds(flat_start)), None)
             if broken is not None:
-                has = f"has as {given[broken.name]!r}" if broken.name in given else "does not give"
+                has = f"has as {flat_start[broken.name]!r}" if broken.name in flat_start else "does not give"
                 yield f"{where}.{slot.name} exists only with some values of {broken.name}, which this candidate {has}"
 
 
-def _wrong_values(where: str, given: Mapping[str, Any], space: Mapping[str, Dimension]) -> Iterator[str]:
-    for name, value in given.items():
+def _wrong_values(where: str, flat_start: Mapping[str, Any], space: Mapping[str, Dimension]) -> Iterator[str]:
+    for name, value in flat_start.items():
         match space.get(name):
             case None:
                 pass
@@ -39,14 +39,14 @@ def _wrong_values(where: str, given: Mapping[str, Any], space: Mapping[str, Dime
 
 
 def _wrong_blocks(where: str, value: Any, block: Repeat) -> Iterator[str]:
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
         yield f"{where}: must be a list with a mapping of {', '.join(block.each)} for each block"
         return
     if wrong := block.repeat.why_not(len(value)):
         yield f"{where}: the number of blocks: {wrong}"
         return
-    for place, one in enumerate(value):
-        unknown = next((name for name in one if name not in block.each), None)
+    for place, block_params in enumerate(value):
+        unknown = next((name for name in block_params if name not in block.each), None)
         if unknown is not None:
             yield f"{where}[{place}] has {unknown!r}; a block has {', '.join(block.each)}"
-        yield from _wrong_values(f"{where}[{place}]", one, block.each)
+        yield from _wrong_values(f"{where}[{place}]", block_params, block.each)

@@ -25,29 +25,33 @@ class ParameterConstraints:
     @property
     def names(self) -> frozenset[str]:
         """The parameters that they name."""
-        return frozenset[str]().union(*(one.names for one in self._all))
+        return frozenset[str]().union(*(expression.names for expression in self._all))
 
     def broken(self, params: Mapping[str, Any]) -> list[Expression]:
         """The constraints that a candidate breaks: those that are false or have no value, such as ``1 % 0 == 0``.
 
         One that names a parameter that the candidate does not have holds.
         """
-        return [one for one in self._all if one.names <= params.keys() and not _holds(one, params)]
+        return [
+            expression
+            for expression in self._all
+            if expression.names <= params.keys() and not _holds(expression, params)
+        ]
 
     def check(self, params: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` if one has no value for this candidate, or another one than true or false."""
-        for one in self._all:
-            if one.names <= params.keys():
+        for expression in self._all:
+            if expression.names <= params.keys():
                 try:
-                    found = one(params)
+                    value = expression(params)
                 except ValueError as error:
-                    raise ValueError(f"the constraint {one.source!r} has no value: {error}") from None
-                if not isinstance(found, bool):
-                    raise ValueError(f"the constraint {one.source!r} gives {found!r}, not true or false")
+                    raise ValueError(f"the constraint {expression.source!r} has no value: {error}") from None
+                if not isinstance(value, bool):
+                    raise ValueError(f"the constraint {expression.source!r} gives {value!r}, not true or false")
 
 
-def _holds(one: Expression, params: Mapping[str, Any]) -> bool:
+def _holds(expression: Expression, params: Mapping[str, Any]) -> bool:
     try:
-        return one(params) is True
+        return expression(params) is True
     except ValueError:
         return False

@@ -39,9 +39,9 @@ class Expression:
         """Its value. Raises ``ValueError``, in one line, if it has none, as for a division by zero."""
         import cel
 
-        known = {name: values[name] for name in self.names if name in values}
+        variables = {name: values[name] for name in self.names if name in values}
         try:
-            return self._program.execute(cel.Context(variables=known, functions=dict(_FUNCTIONS)))
+            return self._program.execute(cel.Context(variables=variables, functions=dict(_FUNCTIONS)))
         except (ValueError, TypeError, KeyError, IndexError, ArithmeticError, RuntimeError) as error:
             raise ValueError(_in_a_line(error)) from None
 

@@ -78,7 +78,7 @@ def axis_value(params: Mapping[str, Any], name: str) -> Any:
 
 def is_blocks(value: Any) -> bool:
     """Whether a value is a list of repeated blocks."""
-    return isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(block, Mapping) for block in value)
 
 
 def names_in(params: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
@@ -101,38 +101,40 @@ def axes_of(space: Mapping[str, Any]) -> dict[str, ParameterAxis]:
         slots = slots_of(_SPACE.validate_python(space))
     except (ValidationError, ValueError):  # of a version that allowed what this one does not
         return {}
-    found = {}
+    axes = {}
     for slot in slots:
-        one = slot.dimension
-        if isinstance(one, Range):
-            found[slot.name] = ParameterAxis(slot.name, None, float(one.low), float(one.high), one.log)
+        dimension = slot.dimension
+        if isinstance(dimension, Range):
+            axes[slot.name] = ParameterAxis(slot.name, None, float(dimension.low), float(dimension.high), dimension.log)
         else:
-            found[slot.name] = ParameterAxis(slot.name, tuple(one.value(index) for index in range(one.num_values)))
-    return found
+            axes[slot.name] = ParameterAxis(
+                slot.name, tuple(dimension.value(index) for index in range(dimension.num_values))
+            )
+    return axes
 
 
 def fitted_axis(axis: ParameterAxis | None, name: str, values: Sequence[Any]) -> ParameterAxis:
     """The axis with room for all values that trials have; ``axis`` is that of the space, None without one."""
-    known = [value for value in values if value is not MISSING]
+    present = [value for value in values if value is not MISSING]
     if axis is None:
-        return _of_values(name, known)
+        return _of_values(name, present)
     if axis.choices is not None:
-        return ParameterAxis(name, _different((*axis.choices, *known)))
-    numbers = [float(value) for value in known if is_number(value) and math.isfinite(value)]
+        return ParameterAxis(name, _different((*axis.choices, *present)))
+    numbers = [float(value) for value in present if is_number(value) and math.isfinite(value)]
     low, high = min(numbers, default=axis.low), max(numbers, default=axis.high)
     low, high = min(low, axis.low), max(high, axis.high)
     return ParameterAxis(name, None, low, high, axis.log and low > 0)
 
 
-def _of_values(name: str, known: Sequence[Any]) -> ParameterAxis:
-    if not known or not all(is_number(value) and math.isfinite(value) for value in known):
-        return ParameterAxis(name, _different(known))
-    low, high = float(min(known)), float(max(known))
+def _of_values(name: str, present: Sequence[Any]) -> ParameterAxis:
+    if not present or not all(is_number(value) and math.isfinite(value) for value in present):
+        return ParameterAxis(name, _different(present))
+    low, high = float(min(present)), float(max(present))
     return ParameterAxis(name, None, low, high, low > 0 and high >= LOG_FROM * low)
 
 
 def _different(values: Iterable[Any]) -> tuple[Any, ...]:
-    found: dict[Any, Any] = {}
+    distinct: dict[Any, Any] = {}
     for value in values:
-        found.setdefault(key_of(value), value)
-    return tuple(found.values())
+        distinct.setdefault(key_of(value), value)
+    return tuple(distinct.values())

@@ -83,10 +83,10 @@ class Points:
         if place == len(self._slots):
             return 1
         watched = tuple(key_of(values[name]) if name in values else None for name in self._watched[place])
-        found = self._known.get((place, watched))
-        if found is None:
-            found = self._known[place, watched] = self._counted(place, values)
-        return found
+        count = self._known.get((place, watched))
+        if count is None:
+            count = self._known[place, watched] = self._counted(place, values)
+        return count
 
     def _counted(self, place: int, values: Mapping[str, Any]) -> int:
         slot = self._slots[place]

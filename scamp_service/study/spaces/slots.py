@@ -53,14 +53,14 @@ def slots_of(space: Mapping[str, Dimension]) -> tuple[Slot, ...]:
 
     Raises ``ValueError`` for a condition that can never hold, and for more than ``MAX_SLOTS``.
     """
-    found: list[Slot] = []
+    slots: list[Slot] = []
     for slot in _slots(space, (), {}, ()):
-        found.append(slot)
-        if len(found) > MAX_SLOTS:
+        slots.append(slot)
+        if len(slots) > MAX_SLOTS:
             raise ValueError(
                 f"space has more than {MAX_SLOTS} parameters, those of every block counted; take fewer blocks"
             )
-    return tuple(_sorted(found))
+    return tuple(_sorted(slots))
 
 
 def flat(slots: Sequence[Slot], params: Mapping[str, Any]) -> Params:
@@ -118,42 +118,42 @@ def _slots(
     """Slots of a mapping of dimensions at ``path``. A condition may name them, and those of ``outer`` around it."""
     where = ".".join(map(str, path))
     prefix = f"{where}." if where else ""
-    own = {name: Slot(prefix + name, (*path, name), _value_of(one), needs, True) for name, one in space.items()}
-    known = {**outer, **own}
+    inner = {name: Slot(prefix + name, (*path, name), _value_of(value), needs, True) for name, value in space.items()}
+    all_slots = {**outer, **inner}
     for name, dimension in space.items():
-        all_needs = (*needs, *_conditions(f"space.{prefix}{name}.when", dimension.when, known))
+        all_needs = (*needs, *_conditions(f"space.{prefix}{name}.when", dimension.when, all_slots))
         is_block = isinstance(dimension, Repeat)
         yield Slot(prefix + name, (*path, name), _value_of(dimension), all_needs, is_block)
         if isinstance(dimension, Repeat):
             for index in range(dimension.most):
                 block = (*all_needs, Need(prefix + name, above=index))
-                yield from _slots(dimension.each, (*path, name, index), known, block)
+                yield from _slots(dimension.each, (*path, name, index), all_slots, block)
 
 
 def _value_of(dimension: Dimension) -> Categorical | Ordinal | Range:
     return dimension.repeat if isinstance(dimension, Repeat) else dimension
 
 
-def _conditions(where: str, when: Mapping[str, Any], known: Mapping[str, Slot]) -> Iterator[Need]:
-    for name, wanted in when.items():
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]}?" if close else f", only {', '.join(list(known)[:10])}"
+def _conditions(where: str, when: Mapping[str, Any], slots: Mapping[str, Slot]) -> Iterator[Need]:
+    for name, values in when.items():
+        if name not in slots:
+            close = get_close_matches(name, slots, 1)
+            hint = f"; did you mean {close[0]}?" if close else f", only {', '.join(list(slots)[:10])}"
             raise ValueError(f"{where}: there is no parameter {name!r} here{hint}")
-        alternatives = wanted if isinstance(wanted, list) else [wanted]
-        wrong = next(filter(None, map(known[name].dimension.why_not, alternatives)), "")
+        alternatives = values if isinstance(values, list) else [values]
+        wrong = next(filter(None, map(slots[name].dimension.why_not, alternatives)), "")
         if wrong or not alternatives:
             raise ValueError(f"{where}.{name}: {wrong or 'lists no value'}")
-        yield Need(known[name].name, frozenset(map(key_of, alternatives)))
+        yield Need(slots[name].name, frozenset(map(key_of, alternatives)))
 
 
 def _sorted(slots: Sequence[Slot]) -> Iterator[Slot]:
-    waiting, known = list(slots), set[str]()
+    waiting, names = list(slots), set[str]()
     while waiting:
         later = []
         for slot in waiting:
-            if all(need.name in known for need in slot.needs):
-                known.add(slot.name)
+            if all(need.name in names for need in slot.needs):
+                names.add(slot.name)
                 yield slot
             else:
                 later.append(slot)

@@ -266,8 +266,8 @@ def _ends(dimension: Categorical | Ordinal | Range) -> list[Any]:
 
 def ends(dimension: Categorical | Ordinal | Range) -> list[Any]:
     """Values that have every choice between them, or both ends of a range."""
-    found = _ends(dimension)
-    return found[:1] if isinstance(dimension, Range) and dimension.low == dimension.high else found
+    bounds = _ends(dimension)
+    return bounds[:1] if isinstance(dimension, Range) and dimension.low == dimension.high else bounds
 
 
 def _without_equals(values: list[Any]) -> list[Any]:

@@ -32,7 +32,7 @@ def test_the_same_key_and_body_give_the_same_study(api: InProcess) -> None:
 def test_a_repeated_study_is_the_same_after_an_upgrade_that_changes_defaults(api: InProcess) -> None:
     study = parse_study(SPEC)
     other_default = {**study.to_json(), "budget": {**study.to_json()["budget"], "trials": 7}}
-    api.store.create_study(other_default, given=study.as_given(), idempotency_key="k", now=1.0)
+    api.store.create_study(other_default, request=study.as_given(), idempotency_key="k", now=1.0)
     before_hashes_of_what_was_given = {k: v for k, v in study.to_json().items() if k != "start_with"}
     api.store.create_study(before_hashes_of_what_was_given, idempotency_key="old", now=1.0)
     for number, key in enumerate(["k", "old"], 1):

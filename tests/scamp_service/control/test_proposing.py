@@ -16,7 +16,7 @@ from scamp_service.control.proposing import HUNG_SECONDS, SLOW_SECONDS
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Json
 from scamp_service.search.proposals import SAMPLERS, Search
-from scamp_service.search.proposer import Asked, Proposer
+from scamp_service.search.proposer import ProposalRequest, Proposer
 from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.study.spec import StudySpec
 from tests.quick_store import empty_store
@@ -54,8 +54,8 @@ def sleeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Sleeper]]:
 class Hung(SimulatedProposer):
     """The sampler of study 1 never answers."""
 
-    def asked(self) -> Mapping[int, Asked]:
-        return {study: replace(one, answer=None) if study == 1 else one for study, one in super().asked().items()}
+    def requests(self) -> Mapping[int, ProposalRequest]:
+        return {study: replace(one, answer=None) if study == 1 else one for study, one in super().requests().items()}
 
 
 class TwoStudies(Simulation):

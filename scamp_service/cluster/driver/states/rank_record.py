@@ -41,7 +41,7 @@ class RankRecord:
     code: str | None = None
     dead: bool = False  # according to Ray
     is_known: bool = True
-    asked: float | None = None
+    asked_at: float | None = None
     answered: float | None = None
     is_being_killed: bool = False  # by a task on its host, which has not answered yet
     is_gone: bool = False  # its process was seen to be gone: here, or by that task
@@ -65,7 +65,7 @@ class RankRecord:
 
     def excuse(self, seconds: float) -> None:
         """Give it so many more seconds to answer and to make progress."""
-        self.asked = self.asked + seconds if self.asked is not None else None
+        self.asked_at = self.asked_at + seconds if self.asked_at is not None else None
         self.progressed += seconds
         self.heard += seconds
 

@@ -193,7 +193,7 @@ class RankStates:
         for rank in self.ranks.values():
             is_starting = rank.phase is RankPhase.STARTING
             seconds = patience.STARTING_RANK_SECONDS if is_starting else patience.RANK_SECONDS
-            if rank.asked is None or self._now - rank.asked < seconds or rank.phase is RankPhase.ENDING:
+            if rank.asked_at is None or self._now - rank.asked_at < seconds or rank.phase is RankPhase.ENDING:
                 continue
             why = silence_reason(seconds, is_starting=is_starting)
             log.warning("the rank %s %s; ending it", rank.name, why)
@@ -251,8 +251,8 @@ class RankStates:
 
     def _ask(self, rank: RankRecord) -> None:
         """Ask a rank how it is, unless a question is on its way."""
-        if rank.asked is None:
-            rank.asked = self._now
+        if rank.asked_at is None:
+            rank.asked_at = self._now
             self._do(instructions.AskStatus(rank.name))
 
     def _hear(self, rank: RankRecord, answer: Answer) -> None:
@@ -262,7 +262,7 @@ class RankStates:
                 self._gangs.broke(rank.key, f"a rank on {rank.device} did not start: {first_line(error)}")
                 del self.ranks[rank.name]
             case events.StatusArrived(_, status, is_here):
-                rank.asked = None
+                rank.asked_at = None
                 self._hear_status(rank, status, is_here)
             case events.AttemptEnded(_, ended):
                 if rank.phase is not RankPhase.ENDING:
@@ -290,7 +290,7 @@ class RankStates:
     def _has_no_answer(self, rank: RankRecord, call: Call) -> None:
         """The call is not under way any more, so that it may be repeated."""
         if call is Call.STATUS:
-            rank.asked = None
+            rank.asked_at = None
         if call is Call.KILL:
             rank.is_being_killed = False
 

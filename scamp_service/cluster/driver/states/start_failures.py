@@ -29,11 +29,11 @@ class StartFailures:
 
     def failed(self, device: str, why: str, now: float) -> None:
         """A rank did not start on ``device``. Starts that fail within one pause count once."""
-        known = self._devices.setdefault(device, _Device())
-        known.why = why
-        if now >= known.next_try:
-            known.failures += 1
-            known.next_try = now + min(LONGEST_SECONDS, FIRST_SECONDS * 2 ** (known.failures - 1))
+        record = self._devices.setdefault(device, _Device())
+        record.why = why
+        if now >= record.next_try:
+            record.failures += 1
+            record.next_try = now + min(LONGEST_SECONDS, FIRST_SECONDS * 2 ** (record.failures - 1))
 
     def started(self, device: str) -> None:
         """A rank has started on ``device``."""
@@ -41,14 +41,14 @@ class StartFailures:
 
     def may_try(self, device: str, now: float) -> bool:
         """Whether a rank may start on ``device`` now."""
-        known = self._devices.get(device)
-        return known is None or now >= known.next_try
+        record = self._devices.get(device)
+        return record is None or now >= record.next_try
 
     def closed(self) -> Mapping[str, str]:
         """Devices on which no gang is placed, and why."""
         return {
-            device: f"{known.failures} times in a row no rank started on it; tried again at least once a minute: "
-            f"{known.why}"
-            for device, known in self._devices.items()
-            if known.failures >= CLOSED_AFTER
+            device: f"{record.failures} times in a row no rank started on it; tried again at least once a minute: "
+            f"{record.why}"
+            for device, record in self._devices.items()
+            if record.failures >= CLOSED_AFTER
         }

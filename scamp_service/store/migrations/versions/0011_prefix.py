@@ -38,15 +38,15 @@ def upgrade() -> None:
 
 def _drop_broken_tables(connection: sa.Connection) -> None:
     """Drop empty tables of other programs with references to columns that our tables do not have."""
-    found = sa.inspect(connection)
-    columns = {table: {column["name"] for column in found.get_columns(table)} for table in TABLES}
+    inspector = sa.inspect(connection)
+    columns = {table: {column["name"] for column in inspector.get_columns(table)} for table in TABLES}
     broken = [
         table
-        for table in found.get_table_names()
+        for table in inspector.get_table_names()
         if table not in TABLES
         and any(
             key["referred_table"] in TABLES and not set(key["referred_columns"]) <= columns[key["referred_table"]]
-            for key in found.get_foreign_keys(table)
+            for key in inspector.get_foreign_keys(table)
         )
     ]
     filled = [

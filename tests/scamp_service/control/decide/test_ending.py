@@ -9,7 +9,7 @@ import pytest
 from scamp_service.control.decide import effects as d
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Json
-from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.search.proposer import Proposal, ProposalRequest
 from tests.quick_store import empty_store
 from tests.scamp_service.control.decide.snapshots import ALIVE, effects, study
 from tests.simulation.faults import no_faults
@@ -62,8 +62,8 @@ class Limited(Simulation):
 def test_a_bound_on_the_regret_is_stored_before_more_trials_and_ends_the_study_once_it_is_small() -> None:
     store = empty_store()
     simulation = type("Simulated", (Limited,), {"limit": {"terminator": {"regret": 0.5}}})(store, 12, no_faults())
-    asked = {1: Asked(0, answer=Proposal([{"lr": 0.1}], regret=0.75))}
-    known: Any = {"trials": [], "studies": {1: study(num_trials=0)}, "asked": asked}
+    requests = {1: ProposalRequest(0, answer=Proposal([{"lr": 0.1}], regret=0.75))}
+    known: Any = {"trials": [], "studies": {1: study(num_trials=0)}, "requests": requests}
     assert effects(**known) == [d.NoteRegret(1, 0.75)]
     known["studies"] = {1: study(num_trials=0, regret_bound=0.75)}
     assert [type(effect) for effect in effects(**known)] == [d.CreateTrials]

@@ -60,7 +60,7 @@ def test_an_evaluation_that_ran_out_of_memory_changes_evaluations_alone() -> Non
     for given in ({"failures": {waiting.id: [run]}}, {"past": {study().family(waiting): [run]}}):
         (size,) = (effect for effect in effects(trials=[waiting], **given) if isinstance(effect, d.Size))
         assert size.demand.evaluation == EvaluationExtra(bytes_per_sample=9 * MIB)
-        assert (size.demand.own, size.demand.learned) == ((), {})
+        assert (size.demand.own_attempts, size.demand.learned) == ((), {})
 
 
 def test_healing_gives_up_after_the_budget() -> None:

@@ -12,7 +12,7 @@ from scamp_service.control.decide import effects as d
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.lifecycle import Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Refusals, Trial
-from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.search.proposer import Proposal, ProposalRequest
 from scamp_service.study.one_shot import OneShot
 from scamp_service.study.predicted import PredictedBounds
 from tests.quick_store import empty_store
@@ -61,9 +61,9 @@ def test_nothing_is_proposed_that_depends_on_trials_that_have_not_ended(num_tria
     new = Refusals(1, (), once_fit=False, newest_at=0.0)
     assert bool(effects(trials=[], studies=studies, refusals={new: 1.0})) is not waits, "devices may be joining"
     assert effects(trials=[], studies=studies, refusals={new: 60.0})
-    answer = Asked(num_trials, answer=Proposal([{"x": 1}], parents=[0]))
+    answer = ProposalRequest(num_trials, answer=Proposal([{"x": 1}], parents=[0]))
     created = d.CreateTrials(1, num_trials, [{"x": 1}], parents=[0])
-    assert effects(trials=[], studies=studies, asked={1: answer}) == [created]
+    assert effects(trials=[], studies=studies, requests={1: answer}) == [created]
 
 
 def test_bounds_on_what_is_predicted_hold_for_candidates_and_not_for_the_supernet() -> None:

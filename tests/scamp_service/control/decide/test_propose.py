@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from scamp_service.control.decide import effects as d
 from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.search.proposer import Asked, Proposal, SearchEnded
+from scamp_service.search.proposer import Proposal, ProposalRequest, SearchEnded
 from tests.scamp_service.control.decide.snapshots import effects, study
 from tests.values import trial
 
@@ -18,17 +18,17 @@ def test_proposed_candidates_are_stored_if_they_still_begin_with_the_next_number
     four = Proposal([{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}, {"lr": 0.4}], is_last=True)
     wanting = {1: study(num_trials=4)}
     ask, store = d.Propose(1, 4, 4), d.CreateTrials(1, 4, four.candidates, is_last=True)
-    assert effects(trials=[], studies=wanting, asked={1: Asked(4, answer=None)}) == []
-    assert effects(trials=[], studies=wanting, asked={1: Asked(4, answer=four)}) == [store]
-    assert effects(trials=[], studies=wanting, asked={1: Asked(0, answer=four)}) == [ask]
-    assert effects(trials=[], studies=wanting, asked={1: Asked(0, answer=None)}) == [ask]
-    assert effects(trials=[], studies=wanting, asked={1: Asked(4, answer=ValueError("no"))}) == [ask]
+    assert effects(trials=[], studies=wanting, requests={1: ProposalRequest(4, answer=None)}) == []
+    assert effects(trials=[], studies=wanting, requests={1: ProposalRequest(4, answer=four)}) == [store]
+    assert effects(trials=[], studies=wanting, requests={1: ProposalRequest(0, answer=four)}) == [ask]
+    assert effects(trials=[], studies=wanting, requests={1: ProposalRequest(0, answer=None)}) == [ask]
+    assert effects(trials=[], studies=wanting, requests={1: ProposalRequest(4, answer=ValueError("no"))}) == [ask]
     ended = {1: study(num_trials=4, broken="the searcher cannot be used")}
     assert effects(
-        trials=[], studies=ended, asked={1: Asked(4, answer=SearchEnded("the searcher cannot be used"))}
+        trials=[], studies=ended, requests={1: ProposalRequest(4, answer=SearchEnded("the searcher cannot be used"))}
     ) == [d.FinishStudy(1, StudyState.STOPPING, "the searcher cannot be used")]
     stopping = {1: study(num_trials=4, state=StudyState.STOPPING)}
-    assert effects(trials=[], studies=stopping, asked={1: Asked(4, answer=four)}) == [
+    assert effects(trials=[], studies=stopping, requests={1: ProposalRequest(4, answer=four)}) == [
         d.FinishStudy(1, StudyState.STOPPED)
     ]
 
@@ -36,5 +36,5 @@ def test_proposed_candidates_are_stored_if_they_still_begin_with_the_next_number
 def test_no_more_candidates_are_stored_than_have_room_now() -> None:
     answer = Proposal([{"lr": 0.1}, {"lr": 0.2}], is_last=True)
     waiting = [trial(id=i, state=TrialState.QUEUED, attempt=0, reserved_mib=96) for i in range(3)]
-    found = effects(trials=waiting, studies={1: study(num_trials=4)}, asked={1: Asked(4, answer=answer)})
+    found = effects(trials=waiting, studies={1: study(num_trials=4)}, requests={1: ProposalRequest(4, answer=answer)})
     assert [e for e in found if isinstance(e, d.CreateTrials)] == [d.CreateTrials(1, 4, [{"lr": 0.1}])]

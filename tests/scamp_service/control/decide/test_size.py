@@ -24,7 +24,7 @@ def test_a_trial_that_ran_out_of_memory_is_sized_with_what_its_own_runs_show() -
     """Not with what its last plan added: that may have been learned from others, for another layout."""
     failed = trial(state=TrialState.WAITING, num_oom=1, predicted_bytes=45 * MIB, extra_bytes=25 * MIB)
     (size,) = effects(trials=[failed], failures={1: [FAILED]})
-    assert isinstance(size, d.Size) and size.demand.own == (FAILED,) and not size.demand.learned
+    assert isinstance(size, d.Size) and size.demand.own_attempts == (FAILED,) and not size.demand.learned
 
 
 def learning(*past: PastAttempt, **row: Any) -> tuple[list[d.Effect], str]:

@@ -151,11 +151,11 @@ def test_a_sampler_that_hangs_is_ended_when_its_study_is_forgotten() -> None:
     proposer = ThreadProposer(code_of=lambda study_id: code())
     proposer.request(1, own("hangs"), (), 0, 1)
     proposer.request(2, own("ready"), (), 0, 2)
-    until(lambda: isinstance(proposer.asked()[2].answer, Proposal))
+    until(lambda: isinstance(proposer.requests()[2].answer, Proposal))
     (job,) = proposer._running
     assert isinstance(job.search, RemoteSearch)
     workers = _children(job.search._child.pid)
-    assert workers and proposer.asked()[1].answer is None
+    assert workers and proposer.requests()[1].answer is None
     proposer.forget_ended([2])
     until(lambda: not proposer._running and not any(Path(f"/proc/{pid}").exists() for pid in workers))
     assert proposer.remembers(2)

@@ -11,7 +11,7 @@ import pytest
 
 from scamp_service.lifecycle import TrialState
 from scamp_service.search.proposals import SAMPLERS, Search
-from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.search.proposer import Proposal, ProposalRequest
 from scamp_service.search.running import threads
 from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.study.spec import StudySpec
@@ -50,8 +50,8 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def answer_of(proposer: ThreadProposer, study_id: int) -> Proposal | Exception:
-    until(lambda: proposer.asked()[study_id].answer is not None)
-    answer = proposer.asked()[study_id].answer
+    until(lambda: proposer.requests()[study_id].answer is not None)
+    answer = proposer.requests()[study_id].answer
     assert answer is not None
     return answer
 
@@ -62,13 +62,13 @@ def test_answers_are_those_of_the_search_and_stay_until_they_are_forgotten() -> 
     assert not proposer.remembers(1)
     proposer.request(1, spec, trials, 20, 3)
     assert answer_of(proposer, 1) == Proposal(Search(spec).propose(trials, 20, 3))
-    assert proposer.asked()[1].first_number == 20 and proposer.remembers(1)
+    assert proposer.requests()[1].first_number == 20 and proposer.remembers(1)
     proposer.forget(1)
-    assert proposer.asked() == {} and proposer.remembers(1)
+    assert proposer.requests() == {} and proposer.remembers(1)
     proposer.request(1, spec, (), 23, 3)
     assert answer_of(proposer, 1) == Proposal(Search(spec).propose(trials, 23, 3))
     proposer.forget_ended([2])
-    assert proposer.asked() == {} and not proposer.remembers(1)
+    assert proposer.requests() == {} and not proposer.remembers(1)
 
 
 def test_an_answer_with_fewer_candidates_is_the_last_one() -> None:
@@ -86,10 +86,10 @@ def test_a_sampler_that_takes_long_does_not_hold_up_others(
     proposer.request(1, study(GRID, "random"), (), 0, 1)
     proposer.request(2, study(GRID), (), 0, 1)
     assert len(set(threading.enumerate()) - before) == 1, "one at a time"
-    assert proposer.asked() == {1: Asked(0), 2: Asked(0)}
+    assert proposer.requests() == {1: ProposalRequest(0), 2: ProposalRequest(0)}
     now[0] = threads.PATIENCE_SECONDS + 1.0
     assert isinstance(answer_of(proposer, 2), Proposal)
-    assert proposer.asked()[1] == Asked(0, now[0], None)
+    assert proposer.requests()[1] == ProposalRequest(0, now[0], None)
     gate.set()
     assert answer_of(proposer, 1) == Proposal([{"number": 0, "completed": 0}])
 
@@ -105,7 +105,7 @@ def test_the_answer_to_an_earlier_request_is_dropped(gate: threading.Event) -> N
     proposer.request(2, study(GRID, "random"), (), 0, 1)
     proposer.forget_ended([1])
     until(lambda: not proposer._running)
-    assert proposer.asked().keys() == {1} and not proposer.remembers(2)
+    assert proposer.requests().keys() == {1} and not proposer.remembers(2)
 
 
 @pytest.mark.parametrize("error", [ValueError("no such sampler"), SystemExit(3)])
