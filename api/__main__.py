@@ -23,12 +23,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m api", description="Serve the ScaMP API and dashboard.")
     parser.add_argument("--host", help="address to listen on; default: SCAMP_HOST or 127.0.0.1")
     parser.add_argument("--port", type=int, help="port to listen on; default: SCAMP_PORT or 8100")
-    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    options = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     close_new_files()
     try:
-        server = server_for(settings_of_process().model_copy(update=Settings(**given).model_dump(include=set(given))))
+        server = server_for(
+            settings_of_process().model_copy(update=Settings(**options).model_dump(include=set(options)))
+        )
     except ScampError as error:
         print("scamp:", " ".join(str(error).split()), file=sys.stderr)  # on one line: the supervisor repeats the last
         return 2

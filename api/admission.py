@@ -86,9 +86,9 @@ class Admission:
         spec, code = await self._in(self._parsers, lambda: _parse(body))
         sha256 = None if code is None else await self._in(self._parsers, lambda: hashlib.sha256(code).hexdigest())
         if key is not None and spec.space:
-            found = await self._in(self._parsers, lambda: self._known(spec, sha256, key))
-            if found is not None:
-                return found
+            study = await self._in(self._parsers, lambda: self._known(spec, sha256, key))
+            if study is not None:
+                return study
         if code is None:
             warnings = check_workload(spec, None)
         else:

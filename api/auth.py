@@ -109,8 +109,8 @@ class Guard:
             return None
         if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
             query = scope["query_string"].decode("latin-1")
-            wanted = f"{scope['path']}?{query}" if query else scope["path"]
-            return RedirectResponse(f"/login?next={quote(wanted)}", 303)
+            address = f"{scope['path']}?{query}" if query else scope["path"]
+            return RedirectResponse(f"/login?next={quote(address)}", 303)
         detail = "an API token is needed: send it as `Authorization: Bearer TOKEN`, or set SCAMP_API_TOKEN for `scamp`"
         return problem(401, detail, {"WWW-Authenticate": "Bearer"})
 
@@ -172,18 +172,18 @@ def login_router(settings: Settings) -> APIRouter:
     async def login(request: Request) -> Response:
         form = parse_qs((await read_body(request, 8192)).decode("utf-8", "replace"))
         target = _local(form.get("next", ["/"])[0])
-        given = form.get("token", [""])[0].strip()
+        token = form.get("token", [""])[0].strip()
         client = request.client.host if request.client else ""
         if wait := failed.wait_seconds(client, time.monotonic()):
             words = f"Too many wrong tokens from this address. Try again in {wait:.0f} seconds."
             return _login_page(target, words, 429, {"Retry-After": str(max(1, round(wait)))})
-        if not settings.api_token or not hmac.compare_digest(_digest(given), _digest(settings.api_token)):
+        if not settings.api_token or not hmac.compare_digest(_digest(token), _digest(settings.api_token)):
             failed.add(client, time.monotonic())
             return _login_page(target, "This is not the token. ScaMP was started with another SCAMP_API_TOKEN.")
         answer = RedirectResponse(target, 303)
         secure = request.url.scheme == "https"
         answer.set_cookie(
-            COOKIE, session_of(given, int(time.time()) + SESSION_SECONDS), max_age=SESSION_SECONDS,
+            COOKIE, session_of(token, int(time.time()) + SESSION_SECONDS), max_age=SESSION_SECONDS,
             httponly=True, samesite="strict", secure=secure, path="/",
         )  # fmt: skip
         return answer

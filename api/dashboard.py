@@ -84,16 +84,16 @@ def static_version() -> str:
 @cache
 def _modules(page: str) -> list[str]:
     """Every module that a page's own module imports, so that the browser asks for all of them at once."""
-    found: list[str] = []
+    modules: list[str] = []
     waiting = [f"{page}.js"] if f"{page}.js" in _files() else []
     while waiting:
         module = waiting.pop()
-        if module not in found:
-            found.append(module)
+        if module not in modules:
+            modules.append(module)
             folder = posixpath.dirname(module)
             names = _IMPORT.findall((STATIC / module).read_text())
             waiting += [posixpath.normpath(posixpath.join(folder, name)) for name in names]
-    return found
+    return modules
 
 
 @cache
@@ -103,8 +103,8 @@ def _files() -> frozenset[str]:
 
 def _media_type(path: str) -> str:
     """MIME type of a file. It does not rely on the host's registry: browsers refuse a module that is not JavaScript."""
-    known = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
-    return known.get(Path(path).suffix) or mimetypes.guess_type(path)[0] or "text/plain"
+    media_types = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+    return media_types.get(Path(path).suffix) or mimetypes.guess_type(path)[0] or "text/plain"
 
 
 @cache

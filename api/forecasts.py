@@ -46,26 +46,30 @@ class Forecasts:
     def now(self) -> Now:
         """The forecast of the live queue, at most ``KEPT_SECONDS`` old, or 20 times as long as it took to make."""
         with self._lock:
-            known, began = self._known, time.monotonic()
-            if known is None or began - known.made_at > max(KEPT_SECONDS, 20 * known.took_seconds):
+            kept_forecast, began = self._known, time.monotonic()
+            if kept_forecast is None or began - kept_forecast.made_at > max(
+                KEPT_SECONDS, 20 * kept_forecast.took_seconds
+            ):
                 load, cluster = load_of(self.store, now=self.store.now()), recorded_cluster(self.store)
-                known = self._known = Now(load, cluster, self._forecast(load, cluster), began, 0.0)
-                known = self._known = replace(known, took_seconds=time.monotonic() - began)
-            return known
+                kept_forecast = self._known = Now(load, cluster, self._forecast(load, cluster), began, 0.0)
+                kept_forecast = self._known = replace(kept_forecast, took_seconds=time.monotonic() - began)
+            return kept_forecast
 
     def with_more(self, add: str) -> tuple[Cluster, Forecast]:
         """The devices ``add`` and the forecast with them. Raises ``InvalidInput`` for text that names no cluster."""
         now, more = self.now(), cluster_named(add, self.settings)
         added = Cluster(
-            tuple(replace(one, id=f"added-{one.id}", node=f"added-{one.node}") for one in more.cluster.devices)
+            tuple(
+                replace(device, id=f"added-{device.id}", node=f"added-{device.node}") for device in more.cluster.devices
+            )
         )
         cluster = Cluster((*now.cluster.devices, *added.devices))
         return added, self._forecast(now.load, cluster, more.kinds)
 
     def _forecast(self, load: Load, cluster: Cluster, kinds: Mapping[str, DeviceKind] = NO_KINDS) -> Forecast:
-        own = device_kind_of(self.settings.data_dir, cluster) if cluster.devices else None
-        known = {cluster.devices[0].kind: own, **kinds} if own else kinds
-        cores = own.cores.value if own and own.cores else math.inf
+        own_kind = device_kind_of(self.settings.data_dir, cluster) if cluster.devices else None
+        all_kinds = {cluster.devices[0].kind: own_kind, **kinds} if own_kind else kinds
+        cores = own_kind.cores.value if own_kind and own_kind.cores else math.inf
         most = self.settings.max_gangs_per_device
         policy = policy_named(self.settings.policy)
-        return forecast(load, cluster, kinds=known, policy=policy, max_gangs_per_device=most, cores=cores)
+        return forecast(load, cluster, kinds=all_kinds, policy=policy, max_gangs_per_device=most, cores=cores)

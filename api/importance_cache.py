@@ -37,15 +37,15 @@ class ImportanceCache:
         """The study's importances. In a live study they may lag a few trials behind."""
         num = self._store.trial_counts(study.id).get(TrialState.COMPLETED, 0)
         with self._lock:
-            known = self._known.get(study.id)
-            rest = known.num_completed // GROWTH if known and study.state in LIVE_STUDIES else 0
-            if known is None or abs(num - known.num_completed) > rest:
-                known = Importances(num, *self._computed(study))
-                self._known[study.id] = known
+            importances = self._known.get(study.id)
+            rest = importances.num_completed // GROWTH if importances and study.state in LIVE_STUDIES else 0
+            if importances is None or abs(num - importances.num_completed) > rest:
+                importances = Importances(num, *self._computed(study))
+                self._known[study.id] = importances
             self._known.move_to_end(study.id)
             while len(self._known) > MOST_KEPT:
                 self._known.popitem(last=False)
-            return known
+            return importances
 
     def _computed(self, study: Study) -> tuple[int, Mapping[str, float]]:
         from scamp_service.exchange.importances import importances  # here, as it imports Optuna, which takes a while

@@ -63,6 +63,6 @@ def _add_models(components: dict[str, Any]) -> None:
     for name in ("HTTPValidationError", "ValidationError"):
         components.pop(name, None)
     for model in (NewStudy, EventView, Problem):
-        own = model.model_json_schema(ref_template=_REFERENCE)
-        components.update(own.pop("$defs", {}))
-        components[model.__name__] = own
+        schema = model.model_json_schema(ref_template=_REFERENCE)
+        components.update(schema.pop("$defs", {}))
+        components[model.__name__] = schema

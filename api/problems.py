@@ -75,16 +75,16 @@ def _missing(request: Request, detail: str) -> Response:
 
 def _allowed(request: Request) -> str:
     """Methods of this address. Starlette names only those of the first of several routes with the same path."""
-    found: set[str] = set()
+    methods: set[str] = set()
     for route in iter_route_contexts(request.app.routes):
         if route.path_regex.match(request.url.path):
-            found |= route.methods or set()
-    return ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
 
 
 def _invalid_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [(str(found["loc"][-1]), found["loc"][0], found["msg"]) for found in error.errors()]
+    errors = [(str(detail["loc"][-1]), detail["loc"][0], detail["msg"]) for detail in error.errors()]
     if any(where == "path" for _, where, _ in errors):
         return _missing(request, _DETAILS[404])
     words = "; ".join(f"{where} parameter {name}: {message}" for name, where, message in errors)

@@ -157,16 +157,16 @@ class EventHub:
         """(next chunk after ``position``, position after that chunk); the chunk is empty when there are no events."""
         if position >= self._kept_from:
             start = bisect_right(self._kept, position, key=lambda event: event.id)
-            found = _within_a_chunk(self._kept[start : start + PAGE])
-            chunk = b"".join(event.data for event in found if study_id in (None, event.study_id))
-            return chunk, found[-1].id if found else position
+            page = _within_a_chunk(self._kept[start : start + PAGE])
+            chunk = b"".join(event.data for event in page if study_id in (None, event.study_id))
+            return chunk, page[-1].id if page else position
         head = self._kept_from
         async with self._replays:  # one page at a time, in turn, so that many replays cannot occupy the processor
             events = await self._in_thread(partial(self._encoded, position, REPLAY_PAGE, study_id))
         behind = [event for event in events if event.id <= head]
-        found = _within_a_chunk(behind)
-        is_last = len(behind) < REPLAY_PAGE and len(found) == len(behind)
-        return b"".join(event.data for event in found), head if is_last else found[-1].id
+        page = _within_a_chunk(behind)
+        is_last = len(behind) < REPLAY_PAGE and len(page) == len(behind)
+        return b"".join(event.data for event in page), head if is_last else page[-1].id
 
 
 class EventStream(EventSourceResponse):

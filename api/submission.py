@@ -63,7 +63,7 @@ def _check_size_without_code(body: bytes) -> None:
 
     Parsed JSON takes up to thirty times its bytes, a string only one, so the limit of 64 MiB is for code alone.
     """
-    code = max((found.end() - found.start() for found in _CODE.finditer(body)), default=0)
+    code = max((match.end() - match.start() for match in _CODE.finditer(body)), default=0)
     if len(body) - code > MAX_SPEC_BYTES:
         raise HTTPException(413, f"the body without code_zip is larger than {MAX_SPEC_BYTES} bytes")
 
@@ -101,12 +101,12 @@ def _no_constant(name: str) -> float:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a key that is written twice, because parsers disagree on which value counts."""
-    found: dict[str, Any] = {}
+    unique: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in unique:
             raise ValueError(f"the key {name[:100]!r} appears twice")
-        found[name] = value
-    return found
+        unique[name] = value
+    return unique
 
 
 def _too_deep() -> InvalidInput:
@@ -135,5 +135,5 @@ def check_content_type(headers: Mapping[str, str]) -> None:
     """Raise ``HTTPException`` 415 unless the body is declared as JSON."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        found = f"the request has {kind[:100]}" if kind else "the request has none"
-        raise HTTPException(415, f"send the study as Content-Type: application/json; {found}")
+        complaint = f"the request has {kind[:100]}" if kind else "the request has none"
+        raise HTTPException(415, f"send the study as Content-Type: application/json; {complaint}")

@@ -53,15 +53,15 @@ def spread_evenly(num: int, most: int) -> Indices:
 
 def improvements(values: Sequence[float | None], objective: Objective) -> list[int]:
     """Indices of the values that are better than all before them; None and NaN never are."""
-    found: list[int] = []
+    indices: list[int] = []
     best: float | None = None
     for index, value in enumerate(values):
         if value is None or math.isnan(value):
             continue
         if best is None or objective.is_better(value, best):
             best = value
-            found.append(index)
-    return found
+            indices.append(index)
+    return indices
 
 
 def merged_points(*chosen: Iterable[int]) -> list[int]:

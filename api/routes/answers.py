@@ -32,14 +32,14 @@ def trouble_with_data(settings: Settings) -> str:
     return trouble_with(settings.data_dir) if settings.data_dir.exists() else ""
 
 
-def page_of(request: Request, response: Response, found: list[Any], limit: int, cursor: Any, view: Any) -> Page[Any]:
+def page_of(request: Request, response: Response, rows: list[Any], limit: int, cursor: Any, view: Any) -> Page[Any]:
     """One page of a list, with a ``Link`` header to the next one.
 
     ``found`` has up to ``limit`` + 1 items; the extra one only shows that there is a next page. ``cursor`` gives the
     ``after`` of an item, ``view`` its answer.
     """
-    items = found[:limit]
-    following = cursor(items[-1]) if len(found) > limit else None
+    items = rows[:limit]
+    following = cursor(items[-1]) if len(rows) > limit else None
     if following is not None:
         url = request.url.include_query_params(after=following)
         response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'

@@ -79,8 +79,8 @@ def list_curves(
             break
         fitting += 1
     chosen = trials[:fitting]
-    found = store.curves([trial.id for trial in chosen])
-    items = [view for one in chosen for view in curve_views(one.id, one.number, found[one.id], metric, points)]
+    points_of = store.curves([trial.id for trial in chosen])
+    items = [view for each in chosen for view in curve_views(each.id, each.number, points_of[each.id], metric, points)]
     return Page(items=items, next=chosen[-1].number if fitting < len(trials) else None)
 
 
@@ -120,9 +120,9 @@ def get_candidates(
 @router.get("/studies/{study_id}/importances", responses=problems(404))
 def get_importances(study_id: StudyId, store: TheStore, cache: TheImportances) -> ImportancesView:
     """Get how much each parameter matters to be among the best tenth of the completed trials, by PED-ANOVA."""
-    found = cache.of(store.study(study_id))
-    items = [ImportanceView(name=name, share=share) for name, share in found.shares.items()]
-    return ImportancesView(num_completed=found.num_completed, num_trials=found.num_trials, items=items)
+    importances = cache.of(store.study(study_id))
+    items = [ImportanceView(name=name, share=share) for name, share in importances.shares.items()]
+    return ImportancesView(num_completed=importances.num_completed, num_trials=importances.num_trials, items=items)
 
 
 @router.get("/studies/{study_id}/lineage", responses=problems(404, 422))
@@ -135,5 +135,5 @@ def get_lineage(
     objective = Objective.of_spec(store.study(study_id).spec)
     names = ("state", "origin", "value", "step", "parent_number", "parent_step")
     num, relatives = chosen([Relative(*row) for row in store.columns(study_id, names)], objective, trials)
-    found = store.trials_numbered(study_id, [one.number for one in relatives])
-    return lineage_view(num, relatives, {trial.number: trial.params for trial in found})
+    by_number = store.trials_numbered(study_id, [relative.number for relative in relatives])
+    return lineage_view(num, relatives, {trial.number: trial.params for trial in by_number})

@@ -49,53 +49,53 @@ Where = Annotated[
 
 async def only_known_parameters(request: Request) -> None:
     """Raise ``HTTPException`` 400 for a query parameter that the route does not have, such as ``limt``."""
-    known = sorted(field.alias for field in request.scope["route"].dependant.query_params)
-    unknown = next((name for name in request.query_params if name not in known), None)
+    names = sorted(field.alias for field in request.scope["route"].dependant.query_params)
+    unknown = next((name for name in request.query_params if name not in names), None)
     if unknown is not None:
-        words = f"it knows {', '.join(known)}" if known else "it has none"
+        words = f"it knows {', '.join(names)}" if names else "it has none"
         raise HTTPException(400, f"this address has no query parameter {unknown[:100]!r}; {words}")
 
 
 def store_of(request: Request) -> Store:
     """The app's study database."""
-    found: Store = request.app.state.store
-    return found
+    store: Store = request.app.state.store
+    return store
 
 
 def settings_of(request: Request) -> Settings:
     """The app's settings."""
-    found: Settings = request.app.state.settings
-    return found
+    settings: Settings = request.app.state.settings
+    return settings
 
 
 def hub_of(request: Request) -> EventHub:
     """The app's event hub."""
-    found: EventHub = request.app.state.hub
-    return found
+    hub: EventHub = request.app.state.hub
+    return hub
 
 
 def admission_of(request: Request) -> Admission:
     """The app's queue of submissions."""
-    found: Admission = request.app.state.admission
-    return found
+    admission: Admission = request.app.state.admission
+    return admission
 
 
 def write_probe_of(request: Request) -> WriteProbe:
     """The app's check whether the database can be written."""
-    found: WriteProbe = request.app.state.write_probe
-    return found
+    write_probe: WriteProbe = request.app.state.write_probe
+    return write_probe
 
 
 def forecasts_of(request: Request) -> Forecasts:
     """The app's forecasts of the live queue."""
-    found: Forecasts = request.app.state.forecasts
-    return found
+    forecasts: Forecasts = request.app.state.forecasts
+    return forecasts
 
 
 def importances_of(request: Request) -> ImportanceCache:
     """The app's importances of parameters."""
-    found: ImportanceCache = request.app.state.importances
-    return found
+    importances: ImportanceCache = request.app.state.importances
+    return importances
 
 
 TheForecasts = Annotated[Forecasts, Depends(forecasts_of)]

@@ -80,9 +80,9 @@ def list_studies(
     newest_first: Annotated[bool, Query(description="order by descending id")] = False,
 ) -> Page[StudyView]:
     """List all studies, by ascending id."""
-    found = store.studies(after=after, limit=limit + 1, live=live, newest_first=newest_first)
+    studies = store.studies(after=after, limit=limit + 1, live=live, newest_first=newest_first)
     now = time.time()
-    return page_of(request, response, found, limit, lambda study: study.id, lambda study: _view(store, study, now))
+    return page_of(request, response, studies, limit, lambda study: study.id, lambda study: _view(store, study, now))
 
 
 @router.get("/studies/{study_id}", responses=problems(404))

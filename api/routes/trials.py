@@ -67,8 +67,10 @@ def list_trials(
     objectives = Objectives.of_spec(store.study(study_id).spec)
     if number:
         return Page(items=[trial_view(trial, objectives) for trial in store.trials_numbered(study_id, number)])
-    found = store.trials(study_id, after=after, limit=limit + 1, states=state)
-    return page_of(request, response, found, limit, lambda trial: trial.id, lambda trial: trial_view(trial, objectives))
+    trials = store.trials(study_id, after=after, limit=limit + 1, states=state)
+    return page_of(
+        request, response, trials, limit, lambda trial: trial.id, lambda trial: trial_view(trial, objectives)
+    )
 
 
 @router.get(
@@ -93,19 +95,21 @@ def download_trials(
     numbers = store.ordered_trials(study_id, by, descending=descending, states=state, where=where)
     every = store.columns(study_id, ("params",), states=state, where=where)
     present = dict.fromkeys(name for row in every for name in leaves_in(row[1]))
-    known = axes_of(spec.get("space", {}))
-    params = [f"params.{name}" for name in dict.fromkeys((*known, *present)) if name in present]
+    axes = axes_of(spec.get("space", {}))
+    params = [f"params.{name}" for name in dict.fromkeys((*axes, *present)) if name in present]
 
     def rows() -> Iterator[Mapping[str, Any]]:
         for start in range(0, len(numbers), AT_ONCE):
             some = numbers[start : start + AT_ONCE]
-            found = {trial.number: trial for trial in store.trials_numbered(study_id, some)}
+            by_number = {trial.number: trial for trial in store.trials_numbered(study_id, some)}
             for number in some:
-                if number in found:  # the study may be deleted meanwhile
-                    yield trial_row(trial_view(found[number], objectives).model_dump(mode="json"))
+                if number in by_number:  # the study may be deleted meanwhile
+                    yield trial_row(trial_view(by_number[number], objectives).model_dump(mode="json"))
 
-    named = {"Content-Disposition": f'attachment; filename="study-{study_id}.csv"'}
-    return StreamingResponse(csv_lines(table_columns(params, objectives), rows()), media_type="text/csv", headers=named)
+    headers = {"Content-Disposition": f'attachment; filename="study-{study_id}.csv"'}
+    return StreamingResponse(
+        csv_lines(table_columns(params, objectives), rows()), media_type="text/csv", headers=headers
+    )
 
 
 @router.get("/studies/{study_id}/peaks", responses=problems(404, 422))
@@ -132,9 +136,9 @@ def list_peaks(
         view = _peaks_view(store, ids)
         return Page(items=[view(group) for group in _by_trial(store.measured_attempts_of(ids))])
     rows = store.measured_attempts(study_id, after=after, num_trials=limit + 1)
-    found = _by_trial(rows)
-    view = _peaks_view(store, [group[0][1].trial_id for group in found])
-    return page_of(request, response, found, limit, lambda group: group[0][1].trial_id, view)
+    peaks = _by_trial(rows)
+    view = _peaks_view(store, [group[0][1].trial_id for group in peaks])
+    return page_of(request, response, peaks, limit, lambda group: group[0][1].trial_id, view)
 
 
 def _by_trial(rows: list[tuple[int, Attempt]]) -> list[list[tuple[int, Attempt]]]:
@@ -186,8 +190,8 @@ def list_metrics(
 ) -> Page[MetricView]:
     """List the metrics of a trial, by step. If a resumed attempt repeats a step, the newest attempt counts."""
     trial = store.trial_by_number(study_id, number)
-    found = store.metrics(trial.id, after=after, limit=limit + 1)
-    return page_of(request, response, found, limit, lambda metric: metric.step, metric_view)
+    metrics = store.metrics(trial.id, after=after, limit=limit + 1)
+    return page_of(request, response, metrics, limit, lambda metric: metric.step, metric_view)
 
 
 @router.get("/studies/{study_id}/trials/{number}/logs", responses=problems(404, 422))
@@ -204,5 +208,5 @@ def list_logs(
     trial = store.trial_by_number(study_id, number)
     if after == -1:
         return Page(items=[log_view(row) for row in store.logs(trial.id, after=-1, limit=limit)])
-    found = store.logs(trial.id, after=after, limit=limit + 1)
-    return page_of(request, response, found, limit, lambda row: row[0], log_view)
+    logs = store.logs(trial.id, after=after, limit=limit + 1)
+    return page_of(request, response, logs, limit, lambda row: row[0], log_view)

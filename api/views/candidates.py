@@ -70,24 +70,24 @@ def candidates_view(
     rows: Sequence[Sequence[Any]],
     spec: Mapping[str, Any],
     objective: Objective,
-    wanted: Collection[str],
+    parameter_names: Collection[str],
     num_points: int,
     last_event_id: int,
 ) -> CandidatesView:
     """View of at most ``num_points`` trials: a tenth are the best, the others are spread evenly over the rest.
 
-    ``rows`` are (number, state, value, params) by number; ``wanted`` are names of parameters, or nothing for the first.
+    ``rows`` are (number, state, value, params) by number; ``parameter_names`` are shown, or the first if none is given.
     """
-    known = axes_of(spec.get("space", {}))
+    axes = axes_of(spec.get("space", {}))
     valued = [row for row in rows if row[2] is not None and math.isfinite(row[2])]
-    names = list(known) or sorted({name for row in valued for name in names_in(row[3])})
+    names = list(axes) or sorted({name for row in valued for name in names_in(row[3])})
     order = sorted(range(len(valued)), key=lambda index: objective.key(valued[index][2]))
     rank = {index: place / len(order) for place, index in enumerate(order)}
     kept = _thinned(order, num_points)
     shown = [valued[index] for index in kept]
-    chosen = [name for name in wanted if name in names] or [name for name in names if not _IN_BLOCK.search(name)][
-        :MOST_AXES
-    ]
+    chosen = [name for name in parameter_names if name in names] or [
+        name for name in names if not _IN_BLOCK.search(name)
+    ][:MOST_AXES]
     return CandidatesView(
         num_trials=len(valued),
         names=names[:MOST_NAMES],
@@ -95,7 +95,7 @@ def candidates_view(
         state=[row[1] for row in shown],
         value=[row[2] for row in shown],
         rank=[rank[index] for index in kept],
-        axes=[_axis_view(name, known.get(name), [axis_value(row[3], name) for row in shown]) for name in chosen],
+        axes=[_axis_view(name, axes.get(name), [axis_value(row[3], name) for row in shown]) for name in chosen],
         last_event_id=last_event_id,
     )
 
@@ -108,8 +108,8 @@ def _thinned(order: Sequence[int], most: int) -> list[int]:
     return merged_points(best, (rest[index] for index in spread_evenly(len(rest), most - len(best))))
 
 
-def _axis_view(name: str, known: ParameterAxis | None, values: Sequence[Any]) -> AxisView:
-    axis = fitted_axis(known, name, values)
+def _axis_view(name: str, known_axis: ParameterAxis | None, values: Sequence[Any]) -> AxisView:
+    axis = fitted_axis(known_axis, name, values)
     return AxisView(
         name=name,
         choices=None if axis.choices is None else list(axis.choices),

@@ -105,19 +105,19 @@ def history_view(
 
 def front_view(scores: Sequence[Score], objectives: Objectives, num_points: int, last_event_id: int) -> FrontView:
     """View of the trials by their objectives: the whole front, those that run, and about ``num_points`` others."""
-    known = [(one, values) for one in scores if (values := objectives.values_of(one)) is not None]
-    members = {one.number for one in objectives.front_of(scores)}
-    running = [i for i, (one, _) in enumerate(known) if one.state is TrialState.RUNNING]
-    kept = [i for i, (one, _) in enumerate(known) if one.number in members]
-    chosen = [known[i] for i in merged_points(spread_evenly(len(known), num_points), running, kept)]
+    scored = [(score, values) for score in scores if (values := objectives.values_of(score)) is not None]
+    members = {score.number for score in objectives.front_of(scores)}
+    running = [i for i, (score, _) in enumerate(scored) if score.state is TrialState.RUNNING]
+    kept = [i for i, (score, _) in enumerate(scored) if score.number in members]
+    chosen = [scored[i] for i in merged_points(spread_evenly(len(scored), num_points), running, kept)]
     return FrontView(
         metrics=list(objectives.names),
-        directions=[one.direction for one in objectives.each],
-        num_trials=len(known),
-        number=[one.number for one, _ in chosen],
-        state=[one.state for one, _ in chosen],
+        directions=[objective.direction for objective in objectives.each],
+        num_trials=len(scored),
+        number=[score.number for score, _ in chosen],
+        state=[score.state for score, _ in chosen],
         values=[list(values) for _, values in chosen],
-        on_front=[one.number in members for one, _ in chosen],
+        on_front=[score.number in members for score, _ in chosen],
         last_event_id=last_event_id,
     )
 
@@ -128,8 +128,10 @@ def curve_views(trial_id: int, number: int, points: Sequence[Point], metric: str
     resumed = [after.step for before, after in pairwise(points) if after.attempt != before.attempt]
     views = []
     for name in sorted(names):
-        known = [(point.step, value) for point in points if isinstance(value := point.values.get(name), int | float)]
-        steps, values = [step for step, _ in known], [float(value) for _, value in known]
+        points_with_value = [
+            (point.step, value) for point in points if isinstance(value := point.values.get(name), int | float)
+        ]
+        steps, values = [step for step, _ in points_with_value], [float(value) for _, value in points_with_value]
         kept = lttb(steps, values, num_points)
         views.append(
             CurveView(

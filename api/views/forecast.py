@@ -32,14 +32,14 @@ class WhatIfView(View):
     num_more: Annotated[int, Field(description="trials that are left out because there are too many")]
 
 
-def forecast_view(found: Forecast) -> ForecastView:
+def forecast_view(forecast: Forecast) -> ForecastView:
     """View of a forecast."""
     return ForecastView(
-        makespan_seconds=found.makespan_seconds,
-        device_hours=found.device_hours,
-        device_hours_by_kind=dict(found.device_hours_by_kind),
-        num_trials=found.num_trials,
-        num_never=found.num_never,
+        makespan_seconds=forecast.makespan_seconds,
+        device_hours=forecast.device_hours,
+        device_hours_by_kind=dict(forecast.device_hours_by_kind),
+        num_trials=forecast.num_trials,
+        num_never=forecast.num_never,
     )
 
 

@@ -66,12 +66,12 @@ def chosen(trials: Sequence[Relative], objective: Objective, most: int) -> tuple
 
     Families come by their best trial. A parent that does not exist any more counts as none.
     """
-    known = {trial.number: trial for trial in trials}
-    parents = {one.number: one.parent_number for one in trials if one.parent_number in known}
+    by_number = {trial.number: trial for trial in trials}
+    parents = {trial.number: trial.parent_number for trial in trials if trial.parent_number in by_number}
     related = {*parents, *(number for number in parents.values() if number is not None)}
 
     def rank(number: int) -> tuple[bool, float, int]:
-        value = known[number].value
+        value = by_number[number].value
         is_known = value is not None and math.isfinite(value)
         return not is_known, objective.key(value) if is_known and value is not None else 0.0, number
 
@@ -81,7 +81,7 @@ def chosen(trials: Sequence[Relative], objective: Objective, most: int) -> tuple
         if kept and len(kept) + len(line - kept) > most:
             continue
         kept |= line
-    return len(related), [known[number] for number in _in_families(kept, parents, rank)]
+    return len(related), [by_number[number] for number in _in_families(kept, parents, rank)]
 
 
 def _line(number: int, parents: Mapping[int, int | None]) -> set[int]:
@@ -118,18 +118,18 @@ def lineage_view(num: int, relatives: Sequence[Relative], params: Mapping[int, M
         num_trials=num,
         items=[
             DescendantView(
-                number=one.number,
-                state=one.state,
-                origin=one.origin,
-                value=one.value,
-                step=one.step,
-                parent_number=one.parent_number,
-                parent_step=one.parent_step,
-                changes=_changes(params.get(one.parent_number), params.get(one.number))
-                if one.parent_number is not None
+                number=relative.number,
+                state=relative.state,
+                origin=relative.origin,
+                value=relative.value,
+                step=relative.step,
+                parent_number=relative.parent_number,
+                parent_step=relative.parent_step,
+                changes=_changes(params.get(relative.parent_number), params.get(relative.number))
+                if relative.parent_number is not None
                 else [],
             )
-            for one in relatives
+            for relative in relatives
         ],
     )
 

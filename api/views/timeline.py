@@ -102,20 +102,20 @@ def _row(stage: int, row: StageRow, timeline: Timeline) -> RowView:
     return RowView(
         stage=stage,
         ranks=list(row.ranks),
-        passes=[_pass(one) for one in row.passes],
+        passes=[_pass(pass_) for pass_ in row.passes],
         waits=list(timeline.waits(row)),
         memory=list(row.memory),
         peak_bytes=row.peak_bytes,
     )
 
 
-def _pass(one: Passed) -> PassView:
+def _pass(passed: Passed) -> PassView:
     return PassView(
-        kind=one.kind,
-        micro_batch=one.micro_batch,
-        start=one.start_seconds,
-        end=one.end_seconds,
-        communicating_from=one.communicating_from_seconds,
+        kind=passed.kind,
+        micro_batch=passed.micro_batch,
+        start=passed.start_seconds,
+        end=passed.end_seconds,
+        communicating_from=passed.communicating_from_seconds,
     )
 
 

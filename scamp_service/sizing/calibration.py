@@ -186,11 +186,11 @@ def device_kind_of(data_dir: Path, cluster: Cluster) -> DeviceKind | None:
     """Fastest device kind of a cluster, as measured or as the catalogue has it; None if neither knows any."""
     if not cluster.has_gpus:
         return calibrated(data_dir)
-    known = []
+    kinds = []
     for name in dict.fromkeys(device.kind for device in cluster.devices):
         with contextlib.suppress(ValueError):
-            known.append(calibrated(data_dir, name) or catalogue.gpu(name))
-    return min(known, key=lambda kind: kind.rates["matmul"].per_flop, default=None)
+            kinds.append(calibrated(data_dir, name) or catalogue.gpu(name))
+    return min(kinds, key=lambda kind: kind.rates["matmul"].per_flop, default=None)
 
 
 def speed_words(kind: DeviceKind | None) -> str:

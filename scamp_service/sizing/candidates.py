@@ -25,13 +25,13 @@ class Candidates:
     candidates: Sequence[Mapping[str, Any]]
 
 
-def is_study(what: str) -> bool:
+def is_study(source: str) -> bool:
     """Whether the argument of an estimate names a study's file."""
-    return Path(what).suffix in STUDY_SUFFIXES
+    return Path(source).suffix in STUDY_SUFFIXES
 
 
 def candidates_of(
-    what: str,
+    source: str,
     params: Mapping[str, Any],
     num_candidates: int = 1,
     working_dir: Path | None = None,
@@ -43,10 +43,10 @@ def candidates_of(
     ``params`` override those of a study. A study's candidates are the first ones that it would try, or random ones if
     ``at_random`` or if its sampler needs a process of its own. Raises ``InvalidInput``.
     """
-    if not is_study(what):
-        if ":" not in what:
-            return Candidates(what, None, [params])
-        module, _, name = what.rpartition(":")
+    if not is_study(source):
+        if ":" not in source:
+            return Candidates(source, None, [params])
+        module, _, name = source.rpartition(":")
         file = Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
         folder = Path.cwd()
         if working_dir is None and (file.is_absolute() or ".." in file.parts):
@@ -56,17 +56,17 @@ def candidates_of(
     from scamp_service.search.proposals import Search, needs_own_process
     from scamp_service.sizing.user_workload import with_space
 
-    study = Path(what)
+    study = Path(source)
     spec = parse_study(read_study(study))
     code = code_of(study, spec, working_dir)
     spec = with_space(spec, code)
     if unknown := sorted(params.keys() - spec.space.keys() - spec.fixed.keys()):
-        raise InvalidInput(f"{what} has no parameter {unknown[0]!r}: {', '.join([*spec.space, *spec.fixed])}")
+        raise InvalidInput(f"{source} has no parameter {unknown[0]!r}: {', '.join([*spec.space, *spec.fixed])}")
     if at_random or needs_own_process(spec):
         at_random_too = spec.search.model_copy(update={"sampler": RandomOptions(name="random")})
         spec = spec.model_copy(update={"search": at_random_too})
     proposed = Search(spec).propose([], 0, num_candidates)
-    return Candidates(spec.workload, code, [{**one, **params} for one in proposed])
+    return Candidates(spec.workload, code, [{**proposal, **params} for proposal in proposed])
 
 
 def read_study(study: Path) -> str:

@@ -82,13 +82,13 @@ def cluster_named(text: str, settings: Settings) -> NamedCluster:
     """
     nodes: list[NodeSpec] = []
     for part in text.split(","):
-        found = re.fullmatch(r"(?:(\d{1,4})x)?(\d{1,4})x([A-Za-z][\w-]*)", part.strip())
-        if found is None or int(found[1] or 1) < 1 or not 1 <= int(found[2]) <= 1024:
+        match = re.fullmatch(r"(?:(\d{1,4})x)?(\d{1,4})x([A-Za-z][\w-]*)", part.strip())
+        if match is None or int(match[1] or 1) < 1 or not 1 <= int(match[2]) <= 1024:
             raise InvalidInput(
                 f"cannot read the cluster {part.strip()!r}: write NODESxDEVICESxKIND, such as 8x4xV100-16 for 8 nodes "
                 "of 4 GPUs, or 8xA100-40 for one node of 8; join several with commas, or name a file"
             )
-        nodes += [NodeSpec(kind=_smallest(found[3]), count=int(found[2]))] * int(found[1] or 1)
+        nodes += [NodeSpec(kind=_smallest(match[3]), count=int(match[2]))] * int(match[1] or 1)
     if (count := sum(node.count for node in nodes)) > MOST_DEVICES:
         raise InvalidInput(f"the cluster {text} has {count} devices, and at most {MOST_DEVICES} are allowed")
     return _named(ClusterSpec.model_construct(nodes=nodes), text, settings)
@@ -96,35 +96,35 @@ def cluster_named(text: str, settings: Settings) -> NamedCluster:
 
 def _smallest(kind: str) -> str:
     """The kind itself, or if there are several sizes of it and none is named, the smallest: A100 is A100-40."""
-    sizes = [one.name for one in KINDS if one.name.upper().startswith(f"{kind.upper()}-")]
+    sizes = [each.name for each in KINDS if each.name.upper().startswith(f"{kind.upper()}-")]
     return min(sizes, key=lambda name: int(name.rpartition("-")[2]), default=kind)
 
 
 def _named(spec: ClusterSpec, source: str, settings: Settings) -> NamedCluster:
     kinds: dict[str, DeviceKind] = {}
     devices: list[Device] = []
-    known: dict[str, DeviceKind] = {}
+    own_kinds: dict[str, DeviceKind] = {}
     for number, node in enumerate(spec.nodes):
-        if node.kind not in known:
-            known[node.kind] = _kind(source, node, settings)
-        kind = known[node.kind]
+        if node.kind not in own_kinds:
+            own_kinds[node.kind] = _kind(source, node, settings)
+        kind = own_kinds[node.kind]
         kinds[kind.name] = kind
         mib = _mib(source, node, kind, settings)
         name = f"node{number}"
         devices += (Device(f"{name}/{index}", name, index, kind.name, mib) for index in range(node.count))
     if VIRTUAL_KIND in kinds and len(kinds) > 1:
         raise InvalidInput(f"{source}: virtual devices and GPUs cannot be in one cluster")
-    largest = {kind: max(node.count for node in spec.nodes if known[node.kind].name == kind) for kind in kinds}
+    largest = {kind: max(node.count for node in spec.nodes if own_kinds[node.kind].name == kind) for kind in kinds}
     return NamedCluster(Cluster(tuple(devices)), {name: _linked(kind, largest[name]) for name, kind in kinds.items()})
 
 
 def _mistakes(error: ValidationError) -> str:
     """The mistakes in one line, each with its place in the file."""
-    found = []
+    mistakes = []
     for detail in error.errors(include_url=False, include_input=False):
         where = ".".join(map(str, detail["loc"])) or "the file"
-        found.append(f"{where}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
-    return "; ".join(found[:5]) + "; a cluster has `nodes: [{kind: V100-32, count: 8}, …]`"
+        mistakes.append(f"{where}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
+    return "; ".join(mistakes[:5]) + "; a cluster has `nodes: [{kind: V100-32, count: 8}, …]`"
 
 
 def _kind(source: str, node: NodeSpec, settings: Settings) -> DeviceKind:
@@ -134,10 +134,10 @@ def _kind(source: str, node: NodeSpec, settings: Settings) -> DeviceKind:
             raise InvalidInput(f"{source}: the speed of virtual devices is not known here; run `scamp calibrate`")
         return replace(cpu, name=VIRTUAL_KIND)
     try:
-        named = gpu(node.kind)
+        gpu_kind = gpu(node.kind)
     except ValueError as error:
         raise InvalidInput(f"{source}: {error}") from None
-    return replace(calibrated(settings.data_dir, named.name) or named, name=named.name)
+    return replace(calibrated(settings.data_dir, gpu_kind.name) or gpu_kind, name=gpu_kind.name)
 
 
 def _mib(source: str, node: NodeSpec, kind: DeviceKind, settings: Settings) -> int:

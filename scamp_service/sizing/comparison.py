@@ -73,37 +73,37 @@ def compare(
     estimator: Estimator,
     params: Mapping[str, Any],
     cluster: Cluster,
-    named: NamedCluster | None = None,
+    named_cluster: NamedCluster | None = None,
 ) -> Comparison:
     """Compare the plans of one candidate. Raises ``InvalidInput`` like ``Estimator.estimate``.
 
     Plans of the search may use all devices of ``named``, if it is given; ``cluster`` are then those of the kind of the
     estimator.
     """
-    found = estimator.estimate(params, cluster)
-    question = Question(found.profile, found.batch, cluster, found.kind)
+    estimate = estimator.estimate(params, cluster)
+    question = Question(estimate.profile, estimate.batch, cluster, estimate.kind)
     pipelines, refusal = list_pipelines(question), ""
     try:
         pipelines = _traced_pipelines(estimator, params, pipelines)
     except InvalidInput as refused:
         pipelines, refusal = [_untrained(option) for option in pipelines], str(refused)
-    options = added([_timed(found, option) for option in found.options], pipelines)
-    kinds = named.kinds if named else {cluster.devices[0].kind: found.kind or FLOP_COUNTER}
-    everywhere = replace(question, cluster=named.cluster) if named else question
+    options = added([_timed(estimate, option) for option in estimate.options], pipelines)
+    kinds = named_cluster.kinds if named_cluster else {cluster.devices[0].kind: estimate.kind or FLOP_COUNTER}
+    everywhere = replace(question, cluster=named_cluster.cluster) if named_cluster else question
     search, uneven = ExactSearch(everywhere, kinds), best_uneven(everywhere, kinds)
     searched = [*search.best(), *([uneven] if uneven is not None else [])]
-    known = {option.trained: option for option in options if option.trained is not None}
-    searched = [with_traced_memory(option, known) for option in searched]
-    searched = _traced_search(estimator, params, search, searched, known)
+    traced = {option.trained: option for option in options if option.trained is not None}
+    searched = [with_traced_memory(option, traced) for option in searched]
+    searched = _traced_search(estimator, params, search, searched, traced)
     options = sorted(added(options, searched), key=by_time)
     missing = shortage(options, search.closest()) if not any(option.fits for option in options) else None
-    return Comparison(found, options, refusal, searched, missing, len(kinds) > 1)
+    return Comparison(estimate, options, refusal, searched, missing, len(kinds) > 1)
 
 
-def _timed(found: Estimate, option: Option) -> Option:
+def _timed(estimate: Estimate, option: Option) -> Option:
     """The option of an estimate, with FLOPs for seconds without a device kind; without links it has those of its
     computation and bubbles."""
-    step = comparable_step(found.profile, option.plan, found.kind) if option.fits else None
+    step = comparable_step(estimate.profile, option.plan, estimate.kind) if option.fits else None
     if step is None:
         return replace(option, seconds=None, communication_share=None, bubble_share=None)
     waiting, idle = step.communication_share, step.bubble_share
@@ -112,14 +112,14 @@ def _timed(found: Estimate, option: Option) -> Option:
 
 def _traced_pipelines(estimator: Estimator, params: Mapping[str, Any], pipelines: Sequence[Option]) -> list[Option]:
     """The pipelines, with the exact memory of the best one that ranks can train and that fits."""
-    found = list(pipelines)
+    options = list(pipelines)
     for _ in range(MOST_TRACED):
-        trained = [option for option in sorted(found, key=order) if option.trained is not None]
+        trained = [option for option in sorted(options, key=order) if option.trained is not None]
         untraced = next((option for option in trained if not option.is_traced), None)
         if untraced is None or any(option.fits and option.is_traced for option in trained):
             break
-        found[found.index(untraced)] = _traced(estimator, params, untraced)
-    return found
+        options[options.index(untraced)] = _traced(estimator, params, untraced)
+    return options
 
 
 def _traced_search(
@@ -127,16 +127,16 @@ def _traced_search(
     params: Mapping[str, Any],
     search: ExactSearch,
     options: Sequence[Option],
-    known: Mapping[Plan, Option],
+    traced_options: Mapping[Plan, Option],
 ) -> list[Option]:
     """The options of the search, with the exact memory of the fastest one that ranks can train and that fits.
 
     Those that are ``known`` have it already. Ranks cannot train one that cannot be traced. One that does not fit by its
     trace is followed by the best one with as much less memory as its units were wrong.
     """
-    found, wrong = list(options), 1.0
+    compared, wrong = list(options), 1.0
     for _ in range(MOST_TRACED):
-        new = (option for option in found if option.trained is not None and option.trained not in known)
+        new = (option for option in compared if option.trained is not None and option.trained not in traced_options)
         best = min(new, key=by_time, default=None)
         if best is None or best.is_traced:
             break
@@ -144,11 +144,11 @@ def _traced_search(
             traced = _traced(estimator, params, best)
         except InvalidInput:
             traced = _untrained(best)
-        found[found.index(best)] = traced
+        compared[compared.index(best)] = traced
         wrong *= min(1.0, best.prediction.reserved_mib / traced.prediction.reserved_mib)
         if not traced.fits and (smaller := search.smaller(best, wrong)) is not None:
-            found.append(with_traced_memory(smaller, known))
-    return found
+            compared.append(with_traced_memory(smaller, traced_options))
+    return compared
 
 
 def _traced(estimator: Estimator, params: Mapping[str, Any], option: Option) -> Option:

@@ -43,7 +43,7 @@ from scamp_service.study.user_code import check_code
 
 
 def estimate(
-    what: str,
+    source: str,
     params: Mapping[str, Any] | None = None,
     *,
     device: str | None = None,
@@ -55,11 +55,11 @@ def estimate(
 ) -> Estimate:
     """Estimate of one candidate, with the arguments of ``scamp estimate``. Raises ``InvalidInput``."""
     settings = Settings()
-    cluster, kind = target(settings, device, count, mib, any_size=not is_study(what))
-    wanted = candidates_of(what, params or {}, 1, working_dir)
+    cluster, kind = target(settings, device, count, mib, any_size=not is_study(source))
+    candidates = candidates_of(source, params or {}, 1, working_dir)
     profiles = settings.data_dir / "profiles"
-    with Estimator(wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds) as estimator:
-        return estimator.estimate(wanted.candidates[0], cluster)
+    with Estimator(candidates.workload, candidates.code, profiles, kind, expandable, seconds=seconds) as estimator:
+        return estimator.estimate(candidates.candidates[0], cluster)
 
 
 def target(
@@ -156,15 +156,15 @@ class Estimator:
 
         def ask(profile: ModelProfile, batch: int) -> Estimate | Missing:
             question = Question(profile, batch, cluster, self._kind)
-            found = list_options(question)
-            wanted = [option.layout for option in found if isinstance(option, Untraced)]
-            if missing := [layout for layout in wanted if layout not in profile.refusals]:
+            examined = list_options(question)
+            untraced = [option.layout for option in examined if isinstance(option, Untraced)]
+            if missing := [layout for layout in untraced if layout not in profile.refusals]:
                 return Missing(missing)
             choice = self._planner(question)
             if isinstance(choice, Untraced):
                 return Missing([choice.layout])
-            options = _with_choice([option for option in found if isinstance(option, Option)], choice, cluster)
-            refused = next((_refusal(candidate, profile.refusals[layout]) for layout in wanted), "")
+            options = _with_choice([option for option in examined if isinstance(option, Option)], choice, cluster)
+            refused = next((_refusal(candidate, profile.refusals[layout]) for layout in untraced), "")
             return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind, refused)
 
         return self._searched(candidate, search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable))
@@ -190,9 +190,9 @@ class Estimator:
         """
         candidate = self._candidate(params)
         answers = self._traces(candidate, plan.layouts)
-        if why := next((one for one in answers.values() if isinstance(one, str)), None):
+        if why := next((reason for reason in answers.values() if isinstance(reason, str)), None):
             raise InvalidInput(_refusal(candidate, why))
-        traces = {layout: one for layout, one in answers.items() if isinstance(one, Trace)}
+        traces = {layout: trace for layout, trace in answers.items() if isinstance(trace, Trace)}
         profile = profile_of(traces, on_gpu=self._on_gpu, expandable=self._expandable)
         return predict_stages(profile, plan, 0, self._margin)
 
@@ -211,19 +211,19 @@ class Estimator:
 
         Raises ``InvalidInput`` if the plain layout cannot be traced.
         """
-        found: dict[Layout, Trace | str | None] = {layout: self._tracer.known(candidate, layout) for layout in layouts}
-        answers = {self._submit(candidate, layout): layout for layout, trace in found.items() if trace is None}
+        traces: dict[Layout, Trace | str | None] = {layout: self._tracer.known(candidate, layout) for layout in layouts}
+        answers = {self._submit(candidate, layout): layout for layout, trace in traces.items() if trace is None}
         try:
             for answer in as_completed(answers):
                 layout = answers[answer]
                 try:
-                    found[layout] = trace = answer.result()
+                    traces[layout] = trace = answer.result()
                     self._report(candidate, layout, trace)
                 except TraceFailed as failed:
                     if layout == Layout():
                         raise InvalidInput(_refusal(candidate, failed.reason)) from None
-                    found[layout] = failed.reason
-            return {layout: trace for layout, trace in found.items() if trace is not None}
+                    traces[layout] = failed.reason
+            return {layout: trace for layout, trace in traces.items() if trace is not None}
         finally:
             for answer in answers:
                 answer.cancel()

@@ -65,8 +65,8 @@ class Estimate:
         words = f"{first.plan}: needs a device of {first.prediction.reserved_mib} MiB"
         if least is not first:
             words += f"; least: {least.prediction.reserved_mib} MiB per device on {least.plan}"
-        if asked := self.profile.divisions.constraints.words:
-            words += f"; {asked}"
+        if hints := self.profile.divisions.constraints.words:
+            words += f"; {hints}"
         return f"{words}{self.profile.assumed}. To fit a device, name it with --mib or --device"
 
     @property

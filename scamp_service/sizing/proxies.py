@@ -45,11 +45,11 @@ class ProxyValues:
     ) -> float | None:
         file = self._tracer.cache.file_of("proxy", workload, code, proxy, dict(params), seed)
         try:
-            known: float | None = json.loads(file.read_text())
+            cached: float | None = json.loads(file.read_text())
         except (OSError, ValueError):
             pass
         else:
-            return known
+            return cached
         request = {"params": dict(params), "proxy": proxy, "seed": seed}
         try:
             value: float | None = self._tracer.ask(process, "proxy", workload, code, request)["value"]

@@ -50,7 +50,7 @@ class _Job:
     demand: Demand
     cluster: Cluster
     search: PlanSearch[Sized | Unsized] = field(repr=False)
-    wanted: Sequence[Layout]
+    layouts: Sequence[Layout]
     num_traces: int = 0
     structure: str = ""
 
@@ -74,8 +74,8 @@ class _Turns:
             {job.study_id for job in waiting}, key=lambda study: (busy[study], self.latest.get(study, -1), study)
         )
         fewest_first = self.num_turns[study] % 2 == 0
-        own = [job for job in waiting if job.study_id == study]
-        job = min(own, key=lambda job: (job.num_traces if fewest_first else 0, job.trial_id))
+        of_study = [job for job in waiting if job.study_id == study]
+        job = min(of_study, key=lambda job: (job.num_traces if fewest_first else 0, job.trial_id))
         self.latest[study] = self.num_turns.total()
         self.num_turns[study] += 1
         return job
@@ -223,7 +223,7 @@ class ProcessSizer:
         tracer, made = self._tracers[job.cluster.has_gpus], False
         try:
             while True:
-                (layout,) = job.wanted  # the planner of a study asks for one layout at a time
+                (layout,) = job.layouts  # the planner of a study asks for one layout at a time
                 trace: Trace | str | None = tracer.known(job.demand.candidate, layout)
                 if trace is None:
                     if made:
@@ -232,7 +232,7 @@ class ProcessSizer:
                 job.num_traces += 1
                 if isinstance(trace, Trace):
                     job.structure = trace.structure
-                job.wanted = job.search.send({layout: trace})
+                job.layouts = job.search.send({layout: trace})
         except StopIteration as end:
             result: Sized | Unsized = end.value
             return result
@@ -289,13 +289,13 @@ def choices_of(
     slow_downs: SlowDowns,
 ) -> tuple[Choice, ...]:
     """The plan and those wider ones that are faster by their traces; empty if there is none."""
-    found = [sized.own_choice]
+    choices = [sized.own_choice]
     for option in wider:
         other = timed(replace(sized, plan=option.plan, prediction=option.prediction), profile, kind, slow_downs)
-        seconds, least = other.step_seconds, found[-1].step_seconds
+        seconds, least = other.step_seconds, choices[-1].step_seconds
         if seconds is not None and least is not None and seconds < least:
-            found.append(other.own_choice)
-    return tuple(found) if len(found) > 1 else ()
+            choices.append(other.own_choice)
+    return tuple(choices) if len(choices) > 1 else ()
 
 
 def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:
@@ -304,12 +304,12 @@ def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_dow
     step = predicted_step(profile, plan, kind)
     seconds = step.seconds if step else None
     sized = replace(sized, communication_share=step.waiting_share if step else None)
-    known = slow_downs.get(way_kind(plan))
-    if seconds is None or kind is None or known is None:
+    slow_down = slow_downs.get(way_kind(plan))
+    if seconds is None or kind is None or slow_down is None:
         return replace(sized, step_seconds=seconds)
-    factor = known.factor / kind.sharing(plan.world_size)  # the prediction already expects ranks to share cores
+    factor = slow_down.factor / kind.sharing(plan.world_size)  # the prediction already expects ranks to share cores
     measured = f"{factor:.2g}"
-    words = f"; step times × {measured} as measured on {known.num_trials} trials of this family ({way_kind(plan)})"
+    words = f"; step times × {measured} as measured on {slow_down.num_trials} trials of this family ({way_kind(plan)})"
     words = "" if measured == "1" else words
     return replace(sized, step_seconds=seconds * factor, step_factor=factor, reason=sized.reason + words)
 

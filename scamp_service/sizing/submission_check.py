@@ -60,18 +60,18 @@ def check_workload(spec: StudySpec, code: bytes | None, process: TraceProcess | 
     """
     check_code(spec.workload, code, sampler=spec.search.sampler.name)
     if code is None or not is_file(spec.workload):
-        known = BUILT_INS[spec.workload]
+        built_in = BUILT_INS[spec.workload]
         if spec.search.inherits:
             raise _inherits_nothing(spec)
-        return judge(spec, DryRun(frozenset(known.parameters), known.metrics))
+        return judge(spec, DryRun(frozenset(built_in.parameters), built_in.metrics))
     process = process or TraceProcess()
     try:
-        found = _try(spec, code, process)
+        dry_run = _try(spec, code, process)
     except TraceFailed as failed:
         raise cannot_be_used(spec, failed.reason) from None
     finally:
         process.end()
-    return judge(spec, found) if found is not None else []
+    return judge(spec, dry_run) if dry_run is not None else []
 
 
 def _try(spec: StudySpec, code: bytes, process: TraceProcess) -> DryRun | None:
@@ -112,25 +112,29 @@ def candidates_to_try(spec: StudySpec) -> list[Params]:
     """
     slots, names, constraints = slots_of(spec.space), list(spec.space), ParameterConstraints(spec.constraints)
 
-    def candidate(number: int, wanted: Mapping[str, Any]) -> Params:
+    def candidate(number: int, params: Mapping[str, Any]) -> Params:
         def value_of(slot: Slot) -> Any:
             values = ends(slot.dimension)
-            return wanted.get(slot.name, values[number % len(values)])
+            return params.get(slot.name, values[number % len(values)])
 
         return {**spec.fixed, **nested(slots, existing_values(slots, value_of), names)}
 
     supernet = [{**spec.fixed, SUPERNET: True}] if spec.search.one_shot is not None else []
-    found = [candidate(number, {}) for number in range(min(MOST_CANDIDATES, _num_values(spec)))]
+    candidates = [candidate(number, {}) for number in range(min(MOST_CANDIDATES, _num_values(spec)))]
     for slot in slots:  # a parameter under several conditions may be in none of these
         name = slot.path[0]
-        if len(slot.path) == 1 and len(found) < MOST_CANDIDATES and not any(name in params for params in found):
-            found.append(candidate(len(found), _needed(slot, slots)))
-    return supernet + ([params for params in found if not constraints.broken(params)] or found)
+        if (
+            len(slot.path) == 1
+            and len(candidates) < MOST_CANDIDATES
+            and not any(name in params for params in candidates)
+        ):
+            candidates.append(candidate(len(candidates), _needed(slot, slots)))
+    return supernet + ([params for params in candidates if not constraints.broken(params)] or candidates)
 
 
 def _needed(slot: Slot, slots: Sequence[Slot]) -> Params:
     """Values of the parameters that ``slot`` depends on, with which it exists unless its conditions contradict."""
-    by_name, values, needs = {one.name: one for one in slots}, Params(), list(slot.needs)
+    by_name, values, needs = {each.name: each for each in slots}, Params(), list(slot.needs)
     while needs:
         need = needs.pop()
         needs += by_name[need.name].needs
@@ -144,35 +148,35 @@ def _needed(slot: Slot, slots: Sequence[Slot]) -> Params:
 def found_in(answer: Json, candidates: Sequence[Params], have_all_values: bool) -> DryRun:
     """Reads the answer of a dry run. ``have_all_values``: the candidates have every choice between them."""
     tries: Sequence[Mapping[str, Any]] = answer["tries"]
-    ended = [one for one in tries if "metrics" in one]
-    metrics = dict.fromkeys(name for one in ended for name in one["metrics"])
-    had = {name for params, one in zip(candidates, tries, strict=False) if "metrics" in one for name in params}
+    ended = [each for each in tries if "metrics" in each]
+    metrics = dict.fromkeys(name for each in ended for name in each["metrics"])
+    had = {name for params, each in zip(candidates, tries, strict=False) if "metrics" in each for name in params}
     return DryRun(
-        frozenset(name for one in ended for name in one["read"]),
+        frozenset(name for each in ended for name in each["read"]),
         tuple(metrics),
         frozenset(answer["mentioned"]),
         frozenset(name for params in candidates for name in params) - had,
-        have_all_values and answer["all_tried"] and not any("failed" in one for one in tries),
+        have_all_values and answer["all_tried"] and not any("failed" in each for each in tries),
     )
 
 
-def judge(spec: StudySpec, found: DryRun) -> list[str]:
+def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
     """Warnings about parameters that were never read and an objective that was not returned.
 
     Raises ``InvalidInput`` where these are certain to be mistakes.
     """
-    if not found.metrics:
+    if not dry_run.metrics:
         return []
-    wrong, doubtful = list(_wrong_objective(spec, found)), []
-    if spec.search.one_shot is not None and SUPERNET not in found.read:
+    wrong, doubtful = list(_wrong_objective(spec, dry_run)), []
+    if spec.search.one_shot is not None and SUPERNET not in dry_run.read:
         wrong.append(f"search.one_shot: the workload never reads the parameter {SUPERNET!r}, so it has no supernet")
     for name in dict.fromkeys([*spec.space, *spec.fixed]):
-        if name in found.read or name in READ_BY_SCAMP:
+        if name in dry_run.read or name in READ_BY_SCAMP:
             continue
-        if name in found.mentioned or name in found.absent:
+        if name in dry_run.mentioned or name in dry_run.absent:
             doubtful.append(name)
         else:
-            free = sorted((found.read | READ_BY_SCAMP) - set(spec.space) - set(spec.fixed))
+            free = sorted((dry_run.read | READ_BY_SCAMP) - set(spec.space) - set(spec.fixed))
             wrong.append(
                 f"the workload never reads the parameter {name!r}"
                 + (_did_you_mean(name, free) or ": remove it from the study, or read it in the workload")
@@ -184,22 +188,26 @@ def judge(spec: StudySpec, found: DryRun) -> list[str]:
         names = ", ".join(map(repr, doubtful))
         warnings.append(f"no candidate that was tried has read {names}: see that other candidates do")
     for metric in spec.every_objective.measured:
-        if metric not in (*found.metrics, REPORTED_BY_SCAMP):
-            warnings.append(f"no candidate that was tried has returned the objective {metric!r}, only {_listed(found)}")
+        if metric not in (*dry_run.metrics, REPORTED_BY_SCAMP):
+            warnings.append(
+                f"no candidate that was tried has returned the objective {metric!r}, only {_listed(dry_run)}"
+            )
     return warnings
 
 
-def _wrong_objective(spec: StudySpec, found: DryRun) -> Iterator[str]:
+def _wrong_objective(spec: StudySpec, dry_run: DryRun) -> Iterator[str]:
     for metric in spec.every_objective.measured:
-        if metric in (*found.metrics, REPORTED_BY_SCAMP) or not (found.is_complete or metric not in found.mentioned):
+        if metric in (*dry_run.metrics, REPORTED_BY_SCAMP) or not (
+            dry_run.is_complete or metric not in dry_run.mentioned
+        ):
             continue
-        advice = _did_you_mean(metric, [*found.metrics, REPORTED_BY_SCAMP])
+        advice = _did_you_mean(metric, [*dry_run.metrics, REPORTED_BY_SCAMP])
         advice = advice or f": choose one of these or {REPORTED_BY_SCAMP}, or return it from evaluate"
-        yield f"the objective is {metric!r}, but evaluate returns {_listed(found)}{advice}"
+        yield f"the objective is {metric!r}, but evaluate returns {_listed(dry_run)}{advice}"
 
 
-def _listed(found: DryRun) -> str:
-    return ", ".join(found.metrics)
+def _listed(dry_run: DryRun) -> str:
+    return ", ".join(dry_run.metrics)
 
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -64,7 +64,7 @@ class BlueprintFinder:
 
     def plain(self, candidates: Mapping[int, Json]) -> list[tuple[FormulaGroup, Blueprint | str]]:
         """Every group of candidates with its blueprint of the plain layout, or with the reason why it has none."""
-        waiting, found = grouped(candidates), []
+        waiting, groups = grouped(candidates), []
         while waiting:
             tasks: list[tuple[FormulaGroup, Task | str]] = []
             for group in waiting:
@@ -77,8 +77,8 @@ class BlueprintFinder:
                 if isinstance(answer, NoBlueprint) and answer.parted_by is not None:
                     waiting += parted(group, answer.parted_by, candidates)
                 else:
-                    found.append((group, answer[False] if isinstance(answer, dict) else str(answer)))
-        return found
+                    groups.append((group, answer[False] if isinstance(answer, dict) else str(answer)))
+        return groups
 
     def begin(self, task: Task) -> None:
         """Begin to trace the examples of a task that ``find`` will be asked for, unless there are formulas already."""
@@ -87,16 +87,18 @@ class BlueprintFinder:
 
     def find(self, tasks: Sequence[Task]) -> list[Blueprints | NoBlueprint]:
         """The blueprints of each task, or why there are none. All missing examples are traced in parallel."""
-        found = {place: known for place, task in enumerate(tasks) if (known := self._covering(task)) is not None}
-        missing = {place: task for place, task in enumerate(tasks) if place not in found}
-        asked = {place: self._examples(task) for place, task in missing.items()}
+        blueprints_of = {
+            place: blueprints for place, task in enumerate(tasks) if (blueprints := self._covering(task)) is not None
+        }
+        missing = {place: task for place, task in enumerate(tasks) if place not in blueprints_of}
+        examples = {place: self._examples(task) for place, task in missing.items()}
         fitted: dict[int, Blueprints | NoBlueprint] = {}
         checks: dict[int, list[tuple[bool, Json, Future[Json]]]] = {}
-        for place, one in asked.items():  # a full trace runs while the next formulas are fitted
-            fitted[place] = self._fitted(tasks[place], one)
+        for place, example in examples.items():  # a full trace runs while the next formulas are fitted
+            fitted[place] = self._fitted(tasks[place], example)
             checks[place] = self._checks(tasks[place], fitted[place])
         answers = {place: self._checked(tasks[place], fitted[place], check) for place, check in checks.items()}
-        return [found[place] if place in found else answers[place] for place in range(len(tasks))]
+        return [blueprints_of[place] if place in blueprints_of else answers[place] for place in range(len(tasks))]
 
     def known(self, group: FormulaGroup, layout_kind: Layout, accumulate: bool = False) -> Blueprint | None:
         """Cached blueprint of a group; None when there is none, or its file is damaged."""
@@ -107,12 +109,16 @@ class BlueprintFinder:
 
     def _covering(self, task: Task) -> Blueprints | None:
         """Cached blueprints that cover whatever is asked, or everything that new examples would cover; or None."""
-        known = {accumulate: self.known(task.group, task.layout_kind, accumulate) for accumulate in (False, True)}
-        covering = {key: one for key, one in known.items() if one is not None and self._covers(one, task)}
-        return covering if len(covering) == len(known) else None
+        by_kind = {accumulate: self.known(task.group, task.layout_kind, accumulate) for accumulate in (False, True)}
+        covering = {
+            key: blueprint
+            for key, blueprint in by_kind.items()
+            if blueprint is not None and self._covers(blueprint, task)
+        }
+        return covering if len(covering) == len(by_kind) else None
 
     def _covers(self, blueprint: Blueprint, task: Task) -> bool:
-        if blueprint.covers(task.columns([{**one, SAMPLES: 1} for one in task.asked or task.members])).all():
+        if blueprint.covers(task.columns([{**member, SAMPLES: 1} for member in task.points or task.members])).all():
             return True
         try:
             examples = task.columns(task.examples())
@@ -132,10 +138,10 @@ class BlueprintFinder:
         chunks = [points[len(points) * n // num : len(points) * (n + 1) // num] for n in range(num)]
         return points, [self._submit_examples(task.layout_kind, chunk) for chunk in chunks if chunk]
 
-    def _fitted(self, task: Task, asked: _Asked | NoBlueprint) -> Blueprints | NoBlueprint:
-        if isinstance(asked, NoBlueprint):
-            return asked
-        points, answers = asked
+    def _fitted(self, task: Task, examples: _Asked | NoBlueprint) -> Blueprints | NoBlueprint:
+        if isinstance(examples, NoBlueprint):
+            return examples
+        points, answers = examples
         try:
             pairs = [pair for answer in answers for pair in answer.result()["examples"]]
             self.num_examples += len(pairs)
@@ -149,38 +155,38 @@ class BlueprintFinder:
             for answer in answers:
                 answer.cancel()  # after one failure, the others are not needed
 
-    def _checks(self, task: Task, found: Blueprints | NoBlueprint) -> list[tuple[bool, Json, Future[Json]]]:
-        if isinstance(found, NoBlueprint):
+    def _checks(self, task: Task, blueprints: Blueprints | NoBlueprint) -> list[tuple[bool, Json, Future[Json]]]:
+        if isinstance(blueprints, NoBlueprint):
             return []
         # Both come from the same traces, so of gangs, whose full traces are slow, only the longer log is checked.
         keys = (False, True) if task.layout_kind == Layout() else (True,)
-        points = {key: task.to_check(found[key], accumulate=key) for key in keys}
-        layouts = {key: replace(task.layout_kind, accumulate=key) for key in found}
+        points = {key: task.to_check(blueprints[key], accumulate=key) for key in keys}
+        layouts = {key: replace(task.layout_kind, accumulate=key) for key in blueprints}
         return [(key, point, self._ask("peak", _request(layouts[key], point))) for key, point in points.items()]
 
     def _checked(
-        self, task: Task, found: Blueprints | NoBlueprint, checks: Sequence[tuple[bool, Json, Future[Json]]]
+        self, task: Task, blueprints: Blueprints | NoBlueprint, checks: Sequence[tuple[bool, Json, Future[Json]]]
     ) -> Blueprints | NoBlueprint:
         """The blueprints, cached, if full traces agree with them."""
-        if isinstance(found, NoBlueprint):
-            return found
+        if isinstance(blueprints, NoBlueprint):
+            return blueprints
         try:
             for key, point, answer in checks:
-                predicted = found[key].costs(task.columns([point])).curve(0).peak_bytes(point[SAMPLES])
+                predicted = blueprints[key].costs(task.columns([point])).curve(0).peak_bytes(point[SAMPLES])
                 peak = answer.result()["peak"]
                 self.num_checked += 1
                 if predicted != peak:
                     return NoBlueprint(f"{point} needs {peak:,} bytes, but its blueprint says {predicted:,}")
-                if found[key].model is not None and not self._agrees(task, found[key], point):
+                if blueprints[key].model is not None and not self._agrees(task, blueprints[key], point):
                     return NoBlueprint(f"the units of {point} are not those of its trace")
         except TraceFailed as failed:
             return NoBlueprint(" ".join(failed.reason.splitlines()))
         except NotWhole as reason:
             return NoBlueprint(str(reason))
-        for key, blueprint in found.items():
+        for key, blueprint in blueprints.items():
             file = self._file(task.group, replace(task.layout_kind, accumulate=key))
             write_atomically(file, _BLUEPRINT.dump_json(blueprint))
-        return found
+        return blueprints
 
     def _agrees(self, task: Task, blueprint: Blueprint, point: Json) -> bool:
         """Whether the units, the divisions and the work of a candidate's trace are those of its blueprint."""
@@ -197,9 +203,9 @@ class BlueprintFinder:
     def _plain_task(self, group: FormulaGroup, members: Sequence[Json]) -> Task | str:
         if not group.sizes:
             return "they do not differ in any size"
-        known = self.known(group, Layout())
+        blueprints = self.known(group, Layout())
         try:
-            depth = depth_of(known) if known is not None else self.depth(group, members)
+            depth = depth_of(blueprints) if blueprints is not None else self.depth(group, members)
         except TraceFailed as failed:
             return " ".join(failed.reason.splitlines())
         return Task(group, Layout(), members, [1] * len(members), depth, 1)
@@ -210,31 +216,33 @@ class BlueprintFinder:
         A member with few blocks does not show it, and the others are not known before. So if the first one has few,
         those with the largest value of each size are traced as well.
         """
-        largest = {name: max(one[name] for one in members) for name in group.sizes}
+        largest = {name: max(member[name] for member in members) for name in group.sizes}
 
-        def num_distinct(one: Json) -> int:
-            return len({one[name] for name in group.sizes})
+        def num_distinct(member: Json) -> int:
+            return len({member[name] for name in group.sizes})
 
-        def suits(one: Json) -> tuple[int, int]:
+        def suits(member: Json) -> tuple[int, int]:
             """Sort key that prefers distinct sizes, then many blocks."""
-            return num_distinct(one), sum(one[name] == largest[name] for name in group.sizes)
+            return num_distinct(member), sum(member[name] == largest[name] for name in group.sizes)
 
         first = max(members, key=suits)
-        others = [max(members, key=lambda one: (one[name], num_distinct(one))) for name in group.sizes]
+        others = [max(members, key=lambda member: (member[name], num_distinct(member))) for name in group.sizes]
         for points in ([first], others):
-            asked = [{**point, SAMPLES: 2} for point in points]
-            answers = [self._submit_examples(Layout(), [point]) for point in asked]
-            for point, answer in zip(asked, answers, strict=True):
-                ((one, _),) = answer.result()["examples"]
-                if not one["is_whole"]:
-                    return next((name for name in group.sizes if point[name] == one["num_blocks"]), None)
+            requests = [{**point, SAMPLES: 2} for point in points]
+            answers = [self._submit_examples(Layout(), [point]) for point in requests]
+            for point, answer in zip(requests, answers, strict=True):
+                ((example, _),) = answer.result()["examples"]
+                if not example["is_whole"]:
+                    return next((name for name in group.sizes if point[name] == example["num_blocks"]), None)
         return None
 
     def _submit_examples(self, layout_kind: Layout, points: Sequence[Json]) -> Future[Json]:
         return self._ask("examples", {"points": [_request(layout_kind, point) for point in points]})
 
-    def _ask(self, what: str, request: Json) -> Future[Json]:
-        return self._pool.submit(lambda process: self._tracer.ask(process, what, self._workload, self._code, request))
+    def _ask(self, request_kind: str, request: Json) -> Future[Json]:
+        return self._pool.submit(
+            lambda process: self._tracer.ask(process, request_kind, self._workload, self._code, request)
+        )
 
     def _file(self, group: FormulaGroup, layout: Layout) -> Path:
         shared = [group.settings, *group.sizes]

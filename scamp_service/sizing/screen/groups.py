@@ -106,7 +106,7 @@ class Task:
     """Formulas to find for one kind of layouts.
 
     ``members`` are candidates of the ``group`` that it can be applied to, each with its ``most_parts``. ``depth`` is
-    the size that is the number of blocks. There are up to ``num_devices``. ``asked`` are the members whose peaks are
+    the size that is the number of blocks. There are up to ``num_devices``. ``points`` are the members whose peaks are
     needed, with their degrees.
     """
 
@@ -116,13 +116,13 @@ class Task:
     most_parts: Sequence[int]
     depth: str | None
     num_devices: int
-    asked: Sequence[Json] = ()
+    points: Sequence[Json] = ()
 
     def examples(self) -> list[Json]:
         """Examples to trace; see ``choose_examples``."""
         sizes = [name for name in self.group.sizes if name != self.depth]
         allowed = dict(zip(map(id, self.members), map(self._degrees, self.most_parts), strict=True))
-        return choose_examples(self.members, sizes, lambda one: allowed[id(one)], self.depth)
+        return choose_examples(self.members, sizes, lambda member: allowed[id(member)], self.depth)
 
     def columns(self, points: Sequence[Json]) -> Points:
         """Values of all variables at these points."""
@@ -132,9 +132,9 @@ class Task:
         """A candidate to trace in full: a random one, with few blocks if possible, because full traces are slow."""
         chance = random.Random(f"{self.layout_kind}{accumulate}")
         degrees = [chance.choice(self._degrees(most)) for most in self.most_parts]
-        points = [{**one, **some, SAMPLES: 1} for one, some in zip(self.members, degrees, strict=True)]
+        points = [{**member, **some, SAMPLES: 1} for member, some in zip(self.members, degrees, strict=True)]
         predicted = blueprint.predicts(self.columns(points)) & blueprint.covers(self.columns(points))
-        usable = [one for one, is_predicted in zip(points, predicted, strict=True) if is_predicted]
+        usable = [each for each, is_predicted in zip(points, predicted, strict=True) if is_predicted]
         point = {**chance.choice(usable or points), SAMPLES: chance.choice((1, 2, 7))}
         return point | ({self.depth: min(point[self.depth], CHECKED_DEPTH)} if self.depth else {})
 
@@ -155,7 +155,7 @@ class Task:
 def choose_examples(
     candidates: Sequence[Json],
     sizes: Sequence[str],
-    degrees: Callable[[Json], Sequence[Mapping[str, int]]] = lambda one: [{}],
+    degrees: Callable[[Json], Sequence[Mapping[str, int]]] = lambda member: [{}],
     depth: str | None = None,
 ) -> list[Json]:
     """The candidates that formulas need as examples, each with a value of ``SAMPLES`` and with some of its ``degrees``.
@@ -165,20 +165,20 @@ def choose_examples(
     the candidates do not separate the effects of their sizes.
     """
     dealt: dict[str, Sequence[int]] = {SAMPLES: _MICRO_BATCHES} | ({depth: EXAMPLE_DEPTHS} if depth else {})
-    candidates = [one for one in candidates if degrees(one)]
+    candidates = [candidate for candidate in candidates if degrees(candidate)]
     if not candidates:
         raise NoBlueprint("none of them can be spread in this way")
-    degree_names = sorted({name for one in candidates for some in degrees(one) for name in some})
+    degree_names = sorted({name for candidate in candidates for some in degrees(candidate) for name in some})
     num = len(sizes) + len(dealt) + len(degree_names) + 1 + SPARE
     for seed in range(40):
         chance = random.Random(seed)
         different = _extremes(candidates, sizes, num, chance)
         chosen = [different[place % len(different)] for place in range(num)]
-        taken = _with_degrees(chosen, sizes, [degrees(one) for one in chosen], chance)
+        taken = _with_degrees(chosen, sizes, [degrees(member) for member in chosen], chance)
         for name, values in dealt.items():
             mixed = [values[place % len(values)] for place in range(num)]
             chance.shuffle(mixed)
-            taken = [{**one, name: value} for one, value in zip(taken, mixed, strict=True)]
+            taken = [{**point, name: value} for point, value in zip(taken, mixed, strict=True)]
         try:
             Solver(columns(taken, [*sizes, *dealt, *degree_names]))
         except ValueError as error:
@@ -197,7 +197,7 @@ def _with_degrees(
     most ways takes the most parts.
     """
     used: Counter[tuple[str, int]] = Counter()
-    found: dict[int, Json] = {}
+    points: dict[int, Json] = {}
     order = sorted(range(len(chosen)), key=lambda place: chance.random())
     oddest = min(order, key=lambda place: math.prod(_power_of_two(chosen[place][name]) for name in sizes))
     widest = max((place for place in order if place != oddest), key=lambda place: len(degrees[place]), default=oddest)
@@ -205,25 +205,25 @@ def _with_degrees(
         some = degrees[place]
         if place in (oddest, widest):
             name = RANKS if place == oddest else PARTS
-            best = max(some, key=lambda one: one.get(name, 0))
+            best = max(some, key=lambda item: item.get(name, 0))
         else:
-            best = min(some, key=lambda one: sum(used[item] for item in one.items()))
+            best = min(some, key=lambda point: sum(used[item] for item in point.items()))
         used.update(best.items())
-        found[place] = {**chosen[place], **best}
-    return [found[place] for place in range(len(chosen))]
+        points[place] = {**chosen[place], **best}
+    return [points[place] for place in range(len(chosen))]
 
 
 def _extremes(candidates: Sequence[Json], sizes: Sequence[str], num: int, chance: random.Random) -> list[Json]:
     """Up to ``num`` candidates that differ in these sizes, first those with the smallest, largest and oddest values."""
-    left = list({tuple(one[name] for name in sizes): one for one in candidates}.values())
+    left = list({tuple(candidate[name] for name in sizes): candidate for candidate in candidates}.values())
     chance.shuffle(left)
-    wanted = {(name, side(one[name] for one in left)) for name in sizes for side in (min, max)}
-    wanted |= {(name, min((one[name] for one in left), key=_power_of_two)) for name in sizes}
+    ends = {(name, side(candidate[name] for candidate in left)) for name in sizes for side in (min, max)}
+    ends |= {(name, min((candidate[name] for candidate in left), key=_power_of_two)) for name in sizes}
     chosen: list[Json] = []
     while left and len(chosen) < num:
-        best = max(left, key=lambda one: sum((name, one[name]) in wanted for name in sizes))
+        best = max(left, key=lambda candidate: sum((name, candidate[name]) in ends for name in sizes))
         left.remove(best)
-        wanted -= {(name, best[name]) for name in sizes}
+        ends -= {(name, best[name]) for name in sizes}
         chosen.append(best)
     return chosen
 

@@ -38,10 +38,10 @@ LEAST_SHARE = 0.02
 
 
 @dataclass(slots=True, eq=False)
-class Open:
+class OpenCandidate:
     """A candidate whose plan is being chosen. Curves and refusals are added to its profile's mappings.
 
-    ``group`` is its group if its peaks may come from formulas; ``alone`` is the reason why it is traced itself.
+    ``formulas`` are those of its group if its peaks may come from them; ``alone`` is why it is traced itself.
     """
 
     place: int
@@ -49,7 +49,7 @@ class Open:
     batch: int
     profile: ModelProfile
     search: PlanChoice
-    group: Formulas | None = None
+    formulas: Formulas | None = None
     alone: str = ""
     choice: ChosenPlan | NoPlan | None = None
     untried: tuple[Option, ...] = ()
@@ -57,7 +57,7 @@ class Open:
     @property
     def left_out(self) -> Container[Layout]:
         """The layouts that are not examined."""
-        return self.group.left_out if self.group is not None else ()
+        return self.formulas.left_out if self.formulas is not None else ()
 
     def ask(self) -> ChosenPlan | NoPlan | Untraced:
         """The plan, or the layout whose peaks are needed next."""
@@ -81,7 +81,7 @@ class Formulas:
     depth: str | None
     members: list[Json] = field(default_factory=list)
     profiles: list[ModelProfile] = field(default_factory=list)
-    found: dict[Layout, Blueprints | str] = field(default_factory=dict)
+    blueprints: dict[Layout, Blueprints | str] = field(default_factory=dict)
     left_out: LeftOut = field(default_factory=lambda: LeftOut(set()))
 
 
@@ -112,8 +112,8 @@ class JointSearch:
     ) -> None:
         self._workload, self._code, self._tracer, self._pool, self._finder = workload, code, tracer, pool, finder
         self._cluster, self._kind = cluster, kind
-        self._open: list[Open] = []
-        self.decided: list[Open] = []
+        self._open: list[OpenCandidate] = []
+        self.decided: list[OpenCandidate] = []
         self.refused: dict[int, str] = {}
         self.has_failed = False
         self._num_asking: Counter[tuple[Formulas, Layout]] = Counter()
@@ -139,30 +139,30 @@ class JointSearch:
 
         Traces for formulas begin while others are still asked.
         """
-        asked: list[tuple[Open, Layout]] = []
+        asking: list[tuple[OpenCandidate, Layout]] = []
         begun: set[tuple[Formulas, Layout]] = set()
         self._num_asking.clear()
-        for one in self._open:
-            answer = one.ask()
+        for candidate in self._open:
+            answer = candidate.ask()
             if isinstance(answer, Untraced):
-                asked.append((one, answer.layout))
-                if (key := self._wanted(one, answer.layout)) is not None and key not in begun:
+                asking.append((candidate, answer.layout))
+                if (key := self._wanted(candidate, answer.layout)) is not None and key not in begun:
                     begun.add(key)
                     self._finder.begin(self._task(*key))
             else:
-                one.choice = answer
-                self.decided.append(one)
-        self._open = [one for one, _ in asked]
-        self.find(asked)
-        traced = self._without_formula([(one, layout) for one, layout in asked if layout not in one.left_out])
-        answers = self._traces([(one.params, layout) for one, layout in traced])
-        for (one, layout), trace in zip(traced, answers, strict=True):
+                candidate.choice = answer
+                self.decided.append(candidate)
+        self._open = [each for each, _ in asking]
+        self.find(asking)
+        traced = self._without_formula([(each, layout) for each, layout in asking if layout not in each.left_out])
+        answers = self._traces([(each.params, layout) for each, layout in traced])
+        for (candidate, layout), trace in zip(traced, answers, strict=True):
             if isinstance(trace, str):
-                _put(one.profile.refusals, layout, trace)
+                _put(candidate.profile.refusals, layout, trace)
             else:
-                _put(one.profile.curves, layout, self._curve(trace))
+                _put(candidate.profile.curves, layout, self._curve(trace))
                 if trace.evaluation is not None:
-                    _put(one.profile.evaluations, layout, trace.evaluation)
+                    _put(candidate.profile.evaluations, layout, trace.evaluation)
         return bool(self._open)
 
     def _predict(
@@ -198,73 +198,73 @@ class JointSearch:
         alone: str = "",
     ) -> None:
         search = PlanChoice(Question(profile, batch, self._cluster, self._kind))
-        self._open.append(Open(place, params, batch, profile, search, formulas, alone))
+        self._open.append(OpenCandidate(place, params, batch, profile, search, formulas, alone))
 
-    def _wanted(self, one: Open, layout: Layout) -> tuple[Formulas, Layout] | None:
+    def _wanted(self, candidate: OpenCandidate, layout: Layout) -> tuple[Formulas, Layout] | None:
         """The group and the kind of layouts, if formulas are missing and enough candidates have asked for them."""
-        if one.group is None:
+        if candidate.formulas is None:
             return None
         layout_kind = layout_kind_of(layout)
         assert layout_kind is not None, "layouts without formulas are left out"
-        key = one.group, layout_kind
+        key = candidate.formulas, layout_kind
         self._num_asking[key] += 1
-        enough = self._num_asking[key] >= LEAST_SHARE * len(one.group.members)
-        return key if enough and layout_kind not in one.group.found else None
+        enough = self._num_asking[key] >= LEAST_SHARE * len(candidate.formulas.members)
+        return key if enough and layout_kind not in candidate.formulas.blueprints else None
 
-    def find(self, asked: Sequence[tuple[Open, Layout]]) -> None:
+    def find(self, asking: Sequence[tuple[OpenCandidate, Layout]]) -> None:
         """Find the blueprints that are missing for these layouts, unless too few candidates ask for them."""
         points: dict[tuple[Formulas, Layout], list[Json]] = {}
         self._num_asking.clear()
-        wanted = {self._wanted(one, layout) for one, layout in asked}
-        for one, layout in asked:
+        keys = {self._wanted(candidate, layout) for candidate, layout in asking}
+        for each, layout in asking:
             layout_kind = layout_kind_of(layout)
-            if one.group is not None and layout_kind is not None and layout_kind not in one.group.found:
-                points.setdefault((one.group, layout_kind), []).append(_point(one.params, layout, layout_kind))
-        for formulas, layout_kind in points.keys() - wanted:
+            if each.formulas is not None and layout_kind is not None and layout_kind not in each.formulas.blueprints:
+                points.setdefault((each.formulas, layout_kind), []).append(_point(each.params, layout, layout_kind))
+        for formulas, layout_kind in points.keys() - keys:
             formulas.left_out.layout_kinds.add(layout_kind)
-        tasks = {key: self._task(*key, some) for key, some in points.items() if key in wanted}
-        for (formulas, layout_kind), found in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
-            formulas.found[layout_kind] = found if isinstance(found, dict) else str(found)
+        tasks = {key: self._task(*key, some) for key, some in points.items() if key in keys}
+        for (formulas, layout_kind), blueprints in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
+            formulas.blueprints[layout_kind] = blueprints if isinstance(blueprints, dict) else str(blueprints)
 
-    def _task(self, formulas: Formulas, layout_kind: Layout, asked: Sequence[Json] = ()) -> Task:
+    def _task(self, formulas: Formulas, layout_kind: Layout, points: Sequence[Json] = ()) -> Task:
         usable = [
             (params, profile.divisions)
             for params, profile in zip(formulas.members, formulas.profiles, strict=True)
             if profile.divisions.most_parts % (layout_kind.tp * layout_kind.co_shard) == 0
             and profile.divisions.most_slabs % layout_kind.spatial == 0
         ]
-        members, divisions = [one for one, _ in usable], [one for _, one in usable]
-        parts = [one.most_parts for one in divisions]
-        return Task(formulas.group, layout_kind, members, parts, formulas.depth, len(self._cluster.devices), asked)
+        members, divisions = [member for member, _ in usable], [division for _, division in usable]
+        parts = [division.most_parts for division in divisions]
+        return Task(formulas.group, layout_kind, members, parts, formulas.depth, len(self._cluster.devices), points)
 
-    def _without_formula(self, asked: Sequence[tuple[Open, Layout]]) -> list[tuple[Open, Layout]]:
+    def _without_formula(self, asking: Sequence[tuple[OpenCandidate, Layout]]) -> list[tuple[OpenCandidate, Layout]]:
         """Add the peaks that formulas give to the profiles; returns what has to be traced."""
-        traced: list[tuple[Open, Layout]] = []
-        together: dict[tuple[Formulas, Layout], list[Open]] = {}
-        for one, layout in asked:
-            if one.group is None:
-                traced.append((one, layout))
+        traced: list[tuple[OpenCandidate, Layout]] = []
+        together: dict[tuple[Formulas, Layout], list[OpenCandidate]] = {}
+        for candidate, layout in asking:
+            if candidate.formulas is None:
+                traced.append((candidate, layout))
             else:
-                together.setdefault((one.group, layout), []).append(one)
+                together.setdefault((candidate.formulas, layout), []).append(candidate)
         for (formulas, layout), members in together.items():
             left, why = _left_by_formula(formulas, layout, members)
-            for one in left:
-                one.alone = one.alone or why
-                traced.append((one, layout))
+            for candidate in left:
+                candidate.alone = candidate.alone or why
+                traced.append((candidate, layout))
         return traced
 
-    def _traces(self, wanted: Sequence[tuple[Json, Layout]]) -> list[Trace | str]:
+    def _traces(self, pairs: Sequence[tuple[Json, Layout]]) -> list[Trace | str]:
         """The trace of each candidate under each layout, or the reason why there is none; equal ones are made once."""
-        asked = [(Candidate(self._workload, self._code, dict(params)), layout) for params, layout in wanted]
-        keys = [self._tracer.cache.key(candidate, layout) for candidate, layout in asked]
-        first = dict(zip(reversed(keys), reversed(asked), strict=True))
-        known = {key: self._tracer.known(*pair) for key, pair in first.items()}
+        candidates = [(Candidate(self._workload, self._code, dict(params)), layout) for params, layout in pairs]
+        keys = [self._tracer.cache.key(candidate, layout) for candidate, layout in candidates]
+        first = dict(zip(reversed(keys), reversed(candidates), strict=True))
+        traces = {key: self._tracer.known(*pair) for key, pair in first.items()}
         made = {
             key: self._pool.submit(lambda process, pair=pair: self._tracer.trace(process, *pair))  # type: ignore[misc]
             for key, pair in first.items()
-            if known[key] is None
+            if traces[key] is None
         }
-        answers: dict[str, Trace | str] = {key: trace for key, trace in known.items() if trace is not None}
+        answers: dict[str, Trace | str] = {key: trace for key, trace in traces.items() if trace is not None}
         for key, future in made.items():
             try:
                 answers[key] = future.result()
@@ -280,20 +280,22 @@ class JointSearch:
         return trace.gpu_curve() if self._cluster.has_gpus else trace.host_curve
 
 
-def _left_by_formula(formulas: Formulas, layout: Layout, members: Sequence[Open]) -> tuple[Sequence[Open], str]:
+def _left_by_formula(
+    formulas: Formulas, layout: Layout, members: Sequence[OpenCandidate]
+) -> tuple[Sequence[OpenCandidate], str]:
     """Add this layout's peaks to all members that its formula predicts; returns the others, and the reason."""
     layout_kind = layout_kind_of(layout)
     assert layout_kind is not None, "layouts without formulas are left out"
-    if isinstance(found := formulas.found[layout_kind], str):
-        return members, found
-    blueprint, names = found[layout.accumulate], [*formulas.group.sizes, SAMPLES, *variables(layout_kind)]
-    points = columns([_point(one.params, layout, layout_kind) for one in members], names)
+    if isinstance(blueprints := formulas.blueprints[layout_kind], str):
+        return members, blueprints
+    blueprint, names = blueprints[layout.accumulate], [*formulas.group.sizes, SAMPLES, *variables(layout_kind)]
+    points = columns([_point(member.params, layout, layout_kind) for member in members], names)
     predicted = blueprint.predicts(points) & blueprint.covers(points)
     if predicted.any():
         costs = blueprint.host_costs({name: values[predicted] for name, values in points.items()})
         for number, place in enumerate(np.flatnonzero(predicted).tolist()):
             _put(members[place].profile.curves, layout, costs.curve(number))
-    return [one for one, is_predicted in zip(members, predicted, strict=True) if not is_predicted], NO_FORMULA
+    return [member for member, is_predicted in zip(members, predicted, strict=True) if not is_predicted], NO_FORMULA
 
 
 def _point(params: Json, layout: Layout, layout_kind: Layout) -> Json:

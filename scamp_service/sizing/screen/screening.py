@@ -71,8 +71,8 @@ def screen(
     )
     sha256 = hashlib.sha256(code).hexdigest() if code else None
     sources = tracing_version("placement", "scamp_service/sizing")
-    asked = [[dict(params) for params in candidates], repr(cluster), repr(kind), sources]
-    file = tracer.cache.file_of("screening", workload, sha256, *asked)
+    request = [[dict(params) for params in candidates], repr(cluster), repr(kind), sources]
+    file = tracer.cache.file_of("screening", workload, sha256, *request)
     with contextlib.suppress(OSError, ValueError):
         return replace(_SCREENING.validate_json(file.read_bytes()), num_examples=0, num_checked=0)
     own_pool = TracePool() if pool is None else contextlib.nullcontext(pool)
@@ -85,12 +85,12 @@ def screen(
         search.begin({place: candidates[place] for place in sound}, sound)
         while search.advance():
             pass
-    for why, num in Counter(one.alone for one in search.decided if one.alone).items():
+    for why, num in Counter(candidate.alone for candidate in search.decided if candidate.alone).items():
         say(f"no formulas for {num} candidates, so they were traced one by one: {why}")
     refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)} | search.refused
-    found = {one.place: one.screened for one in search.decided}
-    found |= {place: Screened(candidates[place], 0, refused=why) for place, why in refused.items()}
-    in_order = [found[place] for place in range(len(candidates))]
+    screened = {candidate.place: candidate.screened for candidate in search.decided}
+    screened |= {place: Screened(candidates[place], 0, refused=why) for place, why in refused.items()}
+    in_order = [screened[place] for place in range(len(candidates))]
     screening = Screening(in_order, finder.num_examples, finder.num_checked)
     if not search.has_failed:  # a trace that took too long may succeed another time
         write_atomically(file, _SCREENING.dump_json(screening))

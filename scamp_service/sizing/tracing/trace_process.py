@@ -202,5 +202,5 @@ def _end_of(child: subprocess.Popen[bytes]) -> str:
 
 def _final(fault: Exception) -> str:
     advice = {"SIGKILL": "the host may be out of memory", "No space": "free some space on the host"}
-    known = (words for sign, words in advice.items() if sign in str(fault))
-    return f"{fault} three times; {next(known, 'the workload is not to blame: see the log of the service')}"
+    hints = (words for sign, words in advice.items() if sign in str(fault))
+    return f"{fault} three times; {next(hints, 'the workload is not to blame: see the log of the service')}"

@@ -63,12 +63,12 @@ class TraceCache:
         """Hash of everything that determines the trace of a candidate under a layout."""
         params = dict(candidate.params)
         params |= {name: _sign(params[name]) for name in NUMBERS & params.keys()}
-        asked = [self._sources, self._on_cuda, candidate.workload, candidate.code, params, str(layout)]
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        parts = [self._sources, self._on_cuda, candidate.workload, candidate.code, params, str(layout)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
-    def file_of(self, what: str, workload: str, code: str | None, *asked: Any) -> Path:
+    def file_of(self, file_kind: str, workload: str, code: str | None, *parts: Any) -> Path:
         """File for another result that these arguments determine, such as a blueprint (see ``blueprints``)."""
-        determining = [self._sources, self._on_cuda, what, workload, code, *asked]
+        determining = [self._sources, self._on_cuda, file_kind, workload, code, *parts]
         return self._file(hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest())
 
     def has_any(self) -> bool:
@@ -162,7 +162,7 @@ class Tracer:
     def ask(
         self,
         process: TraceProcess,
-        what: str,
+        request_kind: str,
         workload: str,
         code: str | None,
         request: Json,
@@ -177,8 +177,8 @@ class Tracer:
             folder = (self._cache_dir / "code").resolve()
             files["code_zip"] = str(process.persist(lambda: code_zip(folder, code, lambda: self._store.blob(code))))
             files["code_dir"] = str(folder / code)
-        asked = {
-            "ask": what,
+        message = {
+            "ask": request_kind,
             "workload": workload,
             "on_cuda": self._on_cuda,
             "keeps_imports": self._one_workload,
@@ -186,8 +186,10 @@ class Tracer:
             **request,
         }
         points: Sequence[Json] = request.get("points", [request])
-        with self._under_way.doing(str(Layout.from_json(points[0]["layout"])) if "layout" in points[0] else what):
-            return process.ask(asked, len(points) * (seconds or self._seconds))
+        with self._under_way.doing(
+            str(Layout.from_json(points[0]["layout"])) if "layout" in points[0] else request_kind
+        ):
+            return process.ask(message, len(points) * (seconds or self._seconds))
 
 
 def tracing_version(*packages: str) -> str:

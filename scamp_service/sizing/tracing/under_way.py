@@ -14,10 +14,10 @@ class UnderWay:
         self._began: dict[object, tuple[str, float]] = {}
 
     @contextmanager
-    def doing(self, what: str) -> Iterator[None]:
+    def doing(self, task: str) -> Iterator[None]:
         """Count ``what`` as under way."""
         key = object()
-        self._began[key] = (what, time.monotonic())
+        self._began[key] = (task, time.monotonic())
         try:
             yield
         finally:
@@ -26,4 +26,4 @@ class UnderWay:
     def __str__(self) -> str:
         """Each with its seconds so far, such as ``single 12 s, fsdp2 3 s``."""
         now = time.monotonic()
-        return ", ".join(f"{what} {now - began:.0f} s" for what, began in list(self._began.values()))
+        return ", ".join(f"{task} {now - began:.0f} s" for task, began in list(self._began.values()))

@@ -20,7 +20,7 @@ from placement.planning.question import Question
 from scamp_service.model import Json
 from scamp_service.sizing.estimate import OneBlob, equal_devices
 from scamp_service.sizing.screen.groups import FormulaGroup, Task
-from scamp_service.sizing.screen.joint_search import Formulas, JointSearch, LeftOut, Open
+from scamp_service.sizing.screen.joint_search import Formulas, JointSearch, LeftOut, OpenCandidate
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.traces import Tracer
 
@@ -48,9 +48,9 @@ def search(folder: Path, finder: Any = None, pool: Any = None) -> JointSearch:
     return JointSearch("w", None, Tracer(OneBlob(b""), folder, 60), pool, finder, CLUSTER, None)
 
 
-def asking(formulas: Formulas, num: int) -> list[Open]:
+def asking(formulas: Formulas, num: int) -> list[OpenCandidate]:
     return [
-        Open(place, formulas.members[place], 8, PROFILE, PlanChoice(Question(PROFILE, 8, CLUSTER)), formulas)
+        OpenCandidate(place, formulas.members[place], 8, PROFILE, PlanChoice(Question(PROFILE, 8, CLUSTER)), formulas)
         for place in range(num)
     ]
 
@@ -85,7 +85,7 @@ def test_formulas_of_tensor_parallel_ranks_come_from_members_that_can_be_divided
     (task,) = finder.asked
     assert [one["width"] for one in task.members] == [place + 1 for place, even in enumerate(divisible) if even]
     assert set(task.most_parts) == {4} and task.num_devices == 4
-    assert [one["tp"] for one in task.asked] == [4] * 5
+    assert [one["tp"] for one in task.points] == [4] * 5
 
 
 class Processes:
