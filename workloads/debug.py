@@ -31,15 +31,17 @@ from workloads.training.runtime import train
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train as the command line says; the ranks of a gang find each other by torchrun's environment."""
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    file, _, name = given.workload.rpartition(":")
-    code_dir, workload = (Path(file).resolve().parent, f"{Path(file).name}:{name}") if file else (None, given.workload)
-    params = dict(given.param)
+    file, _, name = options.workload.rpartition(":")
+    code_dir, workload = (
+        (Path(file).resolve().parent, f"{Path(file).name}:{name}") if file else (None, options.workload)
+    )
+    params = dict(options.param)
     batch = params.get("batch", load_workload(workload, code_dir).default_batch)
-    if given.plan is None and batch % world_size:
+    if options.plan is None and batch % world_size:
         raise SystemExit(f"{world_size} ranks do not divide the batch of {batch}: choose another --param batch=…")
-    plan = given.plan or Plan(batch // world_size, dp_shard=world_size)
+    plan = options.plan or Plan(batch // world_size, dp_shard=world_size)
     if plan.world_size != world_size:
         raise SystemExit(f"the plan ({plan}) needs torchrun --nproc-per-node {plan.world_size}")
     if plan.batch != batch:
@@ -55,9 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             candidate=Candidate(workload, None, params),
             code_dir=code_dir,
             plan=plan,
-            seed=given.seed,
-            steps=given.steps,
-            report_every=given.report_every or max(1, given.steps // 10),
+            seed=options.seed,
+            steps=options.steps,
+            report_every=options.report_every or max(1, options.steps // 10),
             budget_bytes=None,
             checkpoint_root=shared,
             trial_id=1,

@@ -34,14 +34,16 @@ class FunctionWorkload(Workload):
         """Raises ``ValueError`` where ``params`` do not fit the signature of ``make``."""
         super().__init__(params)
         signature = inspect.signature(make)
-        wanted = signature.parameters.values()
-        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in wanted)
-        given = {n: v for n, v in params.items() if takes_all or n in signature.parameters or n not in _SERVICE_PARAMS}
+        parameters = signature.parameters.values()
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        arguments = {
+            n: v for n, v in params.items() if takes_all or n in signature.parameters or n not in _SERVICE_PARAMS
+        }
         try:
-            signature.bind(**given)
+            signature.bind(**arguments)
         except TypeError as error:
             raise ValueError(f"{make.__name__}{signature} cannot be called with these parameters: {error}") from None
-        self._make, self._call = make, partial(make, **given)
+        self._make, self._call = make, partial(make, **arguments)
         self._inputs: Callable[[int], Batch] | None = None
         self._follows_batch = False  # known once ``inputs`` was called
         self._loss: Callable[[nn.Module, Batch], Tensor] | None = None
@@ -113,7 +115,7 @@ class FunctionWorkload(Workload):
         """Raise ``WrongResult`` unless some dimension of some tensor follows the number of samples."""
         assert self._inputs is not None, "call build_model before train_batch"
         made = [self._inputs_of(num_samples) for num_samples in (2, 3)]
-        two, three = ([leaf.shape for leaf in tree_leaves(one) if isinstance(leaf, Tensor)] for one in made)
+        two, three = ([leaf.shape for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)] for outputs in made)
         if not two:
             raise WrongResult(
                 self._inputs,

@@ -39,9 +39,9 @@ class Hint:
 
     def __str__(self) -> str:
         options = [("dim", self.dim), ("stages", self.stages), ("micro_batches", self.micro_batches)]
-        given = [f'"{self.strategy}"'] if self.strategy else []
-        given += [f"{name}={value}" for name, value in (*options, ("degree", self.degree)) if value is not None]
-        return f"{self.name}({', '.join(given)})"
+        words = [f'"{self.strategy}"'] if self.strategy else []
+        words += [f"{name}={value}" for name, value in (*options, ("degree", self.degree)) if value is not None]
+        return f"{self.name}({', '.join(words)})"
 
 
 def replica(module: Module, degree: int | None = None) -> Module:

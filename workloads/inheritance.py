@@ -150,4 +150,4 @@ def _tensors(layer: nn.Module) -> Mapping[str, Tensor]:
 
 
 def _along(values: Tensor, dim: int, ndim: int) -> Tensor:
-    return values.reshape([-1 if one == dim else 1 for one in range(ndim)])
+    return values.reshape([-1 if axis == dim else 1 for axis in range(ndim)])

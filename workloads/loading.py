@@ -61,8 +61,12 @@ def load_estimable(name: str, code_dir: Path | None) -> Callable[[Mapping[str, A
     Raises ``WorkloadError``.
     """
     module, attribute = _find(name, code_dir)
-    found = getattr(module, attribute, None)
-    return partial(FunctionWorkload, found) if inspect.isfunction(found) else _workload_class(module, attribute, name)
+    workload = getattr(module, attribute, None)
+    return (
+        partial(FunctionWorkload, workload)
+        if inspect.isfunction(workload)
+        else _workload_class(module, attribute, name)
+    )
 
 
 def _find(name: str, code_dir: Path | None) -> tuple[ModuleType, str]:
@@ -85,26 +89,26 @@ def _find(name: str, code_dir: Path | None) -> tuple[ModuleType, str]:
 
 
 def _workload_class(module: ModuleType, class_name: str, name: str) -> type[Workload]:
-    found = getattr(module, class_name, None)
-    if found is None:
+    class_ = getattr(module, class_name, None)
+    if class_ is None:
         raise WorkloadError(f"workload {name!r}: the file has no class {class_name!r}; check the name after the colon")
-    if not (isinstance(found, type) and issubclass(found, Workload)):
-        if inspect.isfunction(found):
+    if not (isinstance(class_, type) and issubclass(class_, Workload)):
+        if inspect.isfunction(class_):
             advice = "a function can be estimated, but not trained"
         else:
             advice = "derive it from that class, or name another"
         raise WorkloadError(
             f"workload {name!r}: {class_name} is not a subclass of workloads.protocol.Workload; {advice}"
         )
-    missing = sorted(getattr(found, "__abstractmethods__", ()))
-    if not defines(found, "dataset"):
-        missing = sorted([*missing, *(one for one in BATCHES if not defines(found, one))])
+    missing = sorted(getattr(class_, "__abstractmethods__", ()))
+    if not defines(class_, "dataset"):
+        missing = sorted([*missing, *(method for method in BATCHES if not defines(class_, method))])
     if missing:
         instead = "; in place of batches it may define dataset" if set(BATCHES) & set(missing) else ""
         raise WorkloadError(
             f"workload {name!r}: {class_name} does not define {', '.join(missing)}; add what is missing{instead}"
         )
-    return found
+    return class_
 
 
 def _import_user_file(file: str, code_dir: Path) -> ModuleType:
@@ -143,7 +147,9 @@ def forget_user_code(code_dir: Path) -> list[ModuleType]:
     The next import runs the files again.
     """
     folder = code_dir.resolve()
-    sys.meta_path[:] = [one for one in sys.meta_path if not (isinstance(one, _UserCode) and one.folder == folder)]
+    sys.meta_path[:] = [
+        finder for finder in sys.meta_path if not (isinstance(finder, _UserCode) and finder.folder == folder)
+    ]
     root = _root_of(folder)
     files = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
     names = [name for name, file in files.items() if name.startswith(root) or str(file).startswith(f"{folder}/")]

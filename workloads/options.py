@@ -76,15 +76,15 @@ class TrainingOptions:
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> TrainingOptions:
         """The options in a candidate's parameters. Raises ``ValueError`` for values that make no sense."""
-        given = {name: params[name] for name in NAMES if params.get(name) is not None}
-        for name, value in given.items():
+        options = {name: params[name] for name in NAMES if params.get(name) is not None}
+        for name, value in options.items():
             if complaint := wrong_value(name, value):
                 raise ValueError(complaint)
-        if "ema_decay" in given and "swa_start" in given:
+        if "ema_decay" in options and "swa_start" in options:
             raise ValueError(BOTH_AVERAGES)
-        if given.get("reduce") == "adasum" and given.get("scale_lr") == "adascale":
+        if options.get("reduce") == "adasum" and options.get("scale_lr") == "adascale":
             raise ValueError(BOTH_SCALINGS)
-        return cls(**given)
+        return cls(**options)
 
 
 BOTH_SCALINGS = "reduce: adasum and scale_lr: adascale are two ways to train with a larger batch: keep one"

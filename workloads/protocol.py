@@ -248,8 +248,8 @@ def _no_loss(self: Workload, model: nn.Module, batch: Batch) -> Tensor:
 def defines(workload: Workload | type[Workload], method: str) -> bool:
     """Whether a class of the user defines this optional method."""
     owner = workload if isinstance(workload, type) else type(workload)
-    own = getattr(Workload, method)
-    return getattr(owner, method, own) is not own
+    default = getattr(Workload, method)
+    return getattr(owner, method, default) is not default
 
 
 @dataclass(frozen=True, slots=True)

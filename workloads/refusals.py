@@ -48,26 +48,26 @@ class WorkloadError(Exception):
 class WrongResult(Exception):
     """A function of the user returned something that cannot be used. Its definition is shown, as no line failed."""
 
-    def __init__(self, function: Callable[..., Any] | None, what: str, advice: str) -> None:
-        super().__init__(f"{what}: {advice}")
-        self.function, self.what, self.advice = function, what, advice
+    def __init__(self, function: Callable[..., Any] | None, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}: {advice}")
+        self.function, self.problem, self.advice = function, problem, advice
 
     def __reduce__(self) -> tuple[type[WrongResult], tuple[None, str, str]]:
-        return WrongResult, (None, self.what, self.advice)  # a method would take its workload along
+        return WrongResult, (None, self.problem, self.advice)  # a method would take its workload along
 
 
 class Stopped(BaseException):
     """The user's code took too long. Not an ``Exception``, because the user's code might catch that and continue."""
 
-    def __init__(self, what: str, advice: str) -> None:
-        super().__init__(f"{what}: {advice}")
-        self.what, self.advice = what, advice
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}: {advice}")
+        self.problem, self.advice = problem, advice
 
 
-def expect(value: Any, kind: type[_Kind], function: Callable[..., Any], wanted: str) -> _Kind:
+def expect(value: Any, kind: type[_Kind], function: Callable[..., Any], expectation: str) -> _Kind:
     """``value``, which ``function`` has returned. Raises ``WrongResult`` unless it is of this kind."""
     if not isinstance(value, kind):
-        raise WrongResult(function, f"returns {kinds_of(value)} instead of {wanted}", f"return {wanted}")
+        raise WrongResult(function, f"returns {kinds_of(value)} instead of {expectation}", f"return {expectation}")
     return value
 
 
@@ -166,8 +166,8 @@ def explain(error: BaseException, folder: Path | None, *, in_training: bool = Fa
     if isinstance(error, WorkloadError | ArchiveError | Contradiction):  # these are in the user's words
         return without_folder(str(error), folder)
     lines, causes = deepest_lines(_frames(error), folder), _CAUSES if in_training else _PREDICTING + _CAUSES
-    what, advice = _meaning(error, lines[-1] if lines else "", causes, folder)
-    return "\n".join([*lines, what, *([f"→ {advice}"] if advice else [])])
+    problem, advice = _meaning(error, lines[-1] if lines else "", causes, folder)
+    return "\n".join([*lines, problem, *([f"→ {advice}"] if advice else [])])
 
 
 def without_folder(text: str, folder: Path | None) -> str:
@@ -246,7 +246,7 @@ class _Cause:
     and that come from a file of torch whose path contains ``inside``.
     """
 
-    what: str
+    problem: str
     advice: str
     types: tuple[type[BaseException], ...] = (Exception,)
     message: str = ""
@@ -346,14 +346,14 @@ _CAUSES = (
 def _meaning(error: BaseException, source: str, causes: Sequence[_Cause], folder: Path | None) -> tuple[str, str]:
     """(what happened, what to do about it, which may be empty)"""
     if isinstance(error, WrongResult | Stopped):
-        return error.what, error.advice
+        return error.problem, error.advice
     name, text = type(error).__name__, _text(error, folder)
     message = f"{name}: {text}" if text else name
     if re.search(r"\braise\b", source) and not isinstance(error, _VALUES):
         return message, ""  # the author's own words
     for cause in causes:
         if cause.applies(error, message, source):
-            return cause.what.replace("{error}", text or name), cause.advice
+            return cause.problem.replace("{error}", text or name), cause.advice
     return message, ""
 
 

@@ -30,26 +30,26 @@ def seed_host(seed: int | tuple[int, ...], *owners: object) -> None:
     torch.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number % _MOST)
-    for place, generator in enumerate(one for owner in owners for one in _own_generators(owner)):
-        own = hash((number, place))
+    for place, generator in enumerate(each for owner in owners for each in _own_generators(owner)):
+        own_seed = hash((number, place))
         if isinstance(generator, torch.Generator):
-            generator.manual_seed(own)
+            generator.manual_seed(own_seed)
         elif isinstance(generator, np.random.Generator):
             bits = generator.bit_generator
-            bits.state = type(bits)(own % _MOST).state
+            bits.state = type(bits)(own_seed % _MOST).state
         else:
-            generator.seed(own % _MOST)
+            generator.seed(own_seed % _MOST)
 
 
 @contextmanager
 def kept_generators(*owners: object) -> Iterator[None]:
     """Gives all generators that ``seed_host`` seeds their states back, as if nobody had drawn from them."""
     states = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
-    own = [(generator, _full_state(generator)) for owner in owners for generator in _own_generators(owner)]
+    own_states = [(generator, _full_state(generator)) for owner in owners for generator in _own_generators(owner)]
     try:
         yield
     finally:
-        for generator, state in own:
+        for generator, state in own_states:
             _restore(generator, state)
         torch.set_rng_state(states[0])
         random.setstate(states[1])

@@ -35,7 +35,7 @@ def trouble_with_data(settings: Settings) -> str:
 def page_of(request: Request, response: Response, rows: list[Any], limit: int, cursor: Any, view: Any) -> Page[Any]:
     """One page of a list, with a ``Link`` header to the next one.
 
-    ``found`` has up to ``limit`` + 1 items; the extra one only shows that there is a next page. ``cursor`` gives the
+    ``rows`` has up to ``limit`` + 1 items; the extra one only shows that there is a next page. ``cursor`` gives the
     ``after`` of an item, ``view`` its answer.
     """
     items = rows[:limit]

@@ -30,7 +30,7 @@ class ContainedErrors:
     """The last ``MOST`` different errors. The same one again is counted, and becomes the newest."""
 
     def __init__(self, recorded: Iterable[Json] = ()) -> None:
-        """``known`` are those of the controller before, as ``to_json`` gave them."""
+        """``recorded`` are those of the controller before, as ``to_json`` gave them."""
         self._errors = [Contained(**each) for each in recorded]
 
     def add(self, doing: str, error: Exception, study_id: int, now: float) -> None:

@@ -251,7 +251,7 @@ def try_to_start(ray: LocalRay, times: int = 1) -> None:
 
 @contextmanager
 def _or_later(task: str) -> Iterator[None]:
-    """Log that ``what`` cannot be started for want of processes, memory, files or disk; the next ``watch`` tries again.
+    """Log that ``task`` cannot be started for want of processes, memory, files or disk; the next ``watch`` tries again.
 
     A thread that cannot be started raises RuntimeError, and a child that fails before its exec SubprocessError.
     """

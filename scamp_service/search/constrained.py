@@ -43,7 +43,7 @@ class Constrained:
     def completed(self, number: int, chosen: Params, proposed: Params, others: Params, subject: str) -> Params:
         """``proposed`` with ``others``, or with other random values where it breaks constraints, for trial ``number``.
 
-        ``given`` flat values stay. Raises ``NoCandidate``.
+        ``chosen`` flat values stay. Raises ``NoCandidate``.
         """
         broken = Counter[str]()
         for draw in range(MOST_DRAWS):

@@ -41,7 +41,7 @@ class Space:
     def sampled(self, suggest: Suggest, fixed: Mapping[str, Any] | None = None) -> Params:
         """Parameters of a candidate whose values, as Optuna has them, ``suggest`` returns one after another.
 
-        It is asked for flat parameters that exist with those before them. The value of one that is in ``given`` (flat,
+        It is asked for flat parameters that exist with those before them. The value of one that is in ``fixed`` (flat,
         as a user has it) is taken from there instead; it is suggested all the same, so that later ones stay equal.
         """
         fixed_values = fixed or {}

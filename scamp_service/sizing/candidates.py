@@ -38,7 +38,7 @@ def candidates_of(
     *,
     at_random: bool = False,
 ) -> Candidates:
-    """Candidates of ``what``: STUDY.yaml, a built-in workload's name, FILE.py:Class, FILE.py:function or MODULE:FUNC.
+    """Candidates of ``source``: STUDY.yaml, a built-in workload's name, FILE.py:Class, FILE.py:function or MODULE:FUNC.
 
     ``params`` override those of a study. A study's candidates are the first ones that it would try, or random ones if
     ``at_random`` or if its sampler needs a process of its own. Raises ``InvalidInput``.

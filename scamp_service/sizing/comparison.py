@@ -77,8 +77,8 @@ def compare(
 ) -> Comparison:
     """Compare the plans of one candidate. Raises ``InvalidInput`` like ``Estimator.estimate``.
 
-    Plans of the search may use all devices of ``named``, if it is given; ``cluster`` are then those of the kind of the
-    estimator.
+    Plans of the search may use all devices of ``named_cluster``, if it is given; ``cluster`` are then those of the kind
+    of the estimator.
     """
     estimate = estimator.estimate(params, cluster)
     question = Question(estimate.profile, estimate.batch, cluster, estimate.kind)
@@ -131,8 +131,8 @@ def _traced_search(
 ) -> list[Option]:
     """The options of the search, with the exact memory of the fastest one that ranks can train and that fits.
 
-    Those that are ``known`` have it already. Ranks cannot train one that cannot be traced. One that does not fit by its
-    trace is followed by the best one with as much less memory as its units were wrong.
+    Those in ``traced_options`` have it already. Ranks cannot train one that cannot be traced. One that does not fit by
+    its trace is followed by the best one with as much less memory as its units were wrong.
     """
     compared, wrong = list(options), 1.0
     for _ in range(MOST_TRACED):

@@ -89,7 +89,7 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
     ) -> Study:
         """Create a RUNNING study, and return it.
 
-        The same ``idempotency_key`` and study return the first one; another study raises ``Conflict``. ``given`` is
+        The same ``idempotency_key`` and study return the first one; another study raises ``Conflict``. ``request`` is
         ``spec`` without defaults: a repeated request is the same study also when the defaults have changed since.
         ``code`` is the sha256 that ``put_blob`` returned. Raises ``InvalidInput`` when nothing is stored under it.
         """

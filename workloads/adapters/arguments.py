@@ -13,12 +13,16 @@ def arguments_for(function: Callable[..., Any], params: Mapping[str, Any], num_g
     Raises ``ValueError`` for an argument that has no value.
     """
     signature = inspect.signature(function)
-    wanted = list(signature.parameters.values())[num_given:]
-    if any(one.kind is one.VAR_KEYWORD for one in wanted):
+    parameters = list(signature.parameters.values())[num_given:]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return dict(params)
-    named = [one for one in wanted if one.kind is not one.VAR_POSITIONAL]
-    missing = [one.name for one in named if one.default is one.empty and one.name not in params]
+    named_parameters = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
+    missing = [
+        parameter.name
+        for parameter in named_parameters
+        if parameter.default is parameter.empty and parameter.name not in params
+    ]
     if missing:
         words = f"needs a parameter {', '.join(missing)}, which the study does not give: add it to space or fixed"
         raise ValueError(f"{function.__name__}{signature} {words}")
-    return {one.name: params[one.name] for one in named if one.name in params}
+    return {parameter.name: params[parameter.name] for parameter in named_parameters if parameter.name in params}

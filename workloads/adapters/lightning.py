@@ -54,8 +54,8 @@ class LightningWorkload(Workload):
                 f"{self.module.__name__} optimizes by itself (automatic_optimization = False): write a Workload with "
                 "phases() instead"
             )
-        for owner, named in ((self.module, _UNUSED), (self.datamodule, _UNUSED_OF_DATA)):
-            _expect_no_hooks(owner, named)
+        for owner, unused in ((self.module, _UNUSED), (self.datamodule, _UNUSED_OF_DATA)):
+            _expect_no_hooks(owner, unused)
         for hook in ("setup", "configure_model"):
             if _overrides(self.module, hook):
                 getattr(model, hook)(*(["fit"] if hook == "setup" else []))
@@ -77,9 +77,9 @@ class LightningWorkload(Workload):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The loss that ``training_step`` returns, alone or as ``loss`` of a dictionary."""
         returned = model("training_step", batch, {})
-        found = returned["loss"] if isinstance(returned, Mapping) else returned
-        assert isinstance(found, Tensor)
-        return found
+        loss = returned["loss"] if isinstance(returned, Mapping) else returned
+        assert isinstance(loss, Tensor)
+        return loss
 
     def evaluate(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Outputs]:
         """Each number that ``validation_step`` logs, and the arguments of each metric that it updates."""
@@ -97,14 +97,14 @@ class LightningWorkload(Workload):
 
     def summarize(self, outputs: Outputs) -> Mapping[str, float]:
         """Each of the module's torchmetrics over the whole set."""
-        found = {}
+        summary = {}
         for name, updated in self._updated.items():
             # The metrics in the model may have been built without memory, and then do not know how they begin.
             metric = self._without_parameters.get_submodule(updated.path)
             metric.reset()
             metric.update(*(outputs[name][str(place)] for place in range(len(updated.arguments))))
-            found[name] = float(metric.compute())
-        return found
+            summary[name] = float(metric.compute())
+        return summary
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of ``configure_optimizers``. Raises ``WorkloadError`` if that returns more than one."""
@@ -157,7 +157,7 @@ class LightningWorkload(Workload):
 
 def _overrides(owner: type, hook: str) -> bool:
     """Whether a class of the user defines a method of Lightning anew."""
-    defining = next((one for one in owner.__mro__ if hook in vars(one)), None)
+    defining = next((class_ for class_ in owner.__mro__ if hook in vars(class_)), None)
     return defining is not None and not defining.__module__.startswith(("lightning.", "pytorch_lightning."))
 
 
@@ -200,7 +200,9 @@ class _Recording:
     def __init__(self, module: Any, logged: dict[str, Any]) -> None:
         self._module, self._logged = module, logged
         self._metrics = {
-            name: one for name, one in module.named_modules() if hasattr(one, "compute") and hasattr(one, "update")
+            name: metric
+            for name, metric in module.named_modules()
+            if hasattr(metric, "compute") and hasattr(metric, "update")
         }
         self._updates: dict[int, _Updated] = {}
         self._replaced = ExitStack()
@@ -223,13 +225,13 @@ class _Recording:
         setattr(owner, name, value)
 
     def _updater(self, path: str, metric: Any) -> Any:
-        parts = {name: one for name, one in self._metrics.items() if name == path or name.startswith(f"{path}.")}
+        parts = {name: each for name, each in self._metrics.items() if name == path or name.startswith(f"{path}.")}
 
         def update(*arguments: Tensor) -> Any:
             if id(metric) in self._updates:
                 raise WorkloadError(f"the metric {path} is updated twice in one step: use two metrics")
-            for name, one in parts.items():  # a collection, and the metrics in it
-                self._updates[id(one)] = _Updated(name, tuple(argument.detach() for argument in arguments))
+            for name, part in parts.items():  # a collection, and the metrics in it
+                self._updates[id(part)] = _Updated(name, tuple(argument.detach() for argument in arguments))
             return self._updates[id(metric)]
 
         return update

@@ -99,7 +99,8 @@ class Configured:
             raise WorkloadError(f"{name} has {len(optimizers)} optimizers: write a Workload with phases() instead")
         self.optimizer: Optimizer = optimizers[0]
         self.schedules = [
-            LightningSchedule(**one) if isinstance(one, Mapping) else LightningSchedule(one) for one in schedules
+            LightningSchedule(**schedule) if isinstance(schedule, Mapping) else LightningSchedule(schedule)
+            for schedule in schedules
         ]
         self._network = network
         self._new = deepcopy(self.schedules, self._shared(self.optimizer))
@@ -111,21 +112,23 @@ class Configured:
             group.update(options)
         self.schedules = deepcopy(self._new, self._shared(optimizer))
         return [
-            one.scheduler
-            if one.waits or (one.interval, one.frequency) == ("step", 1)
-            else EveryFewSteps(one.scheduler, one.frequency * (steps_per_epoch if one.interval == "epoch" else 1))
-            for one in self.schedules
+            schedule.scheduler
+            if schedule.waits or (schedule.interval, schedule.frequency) == ("step", 1)
+            else EveryFewSteps(
+                schedule.scheduler, schedule.frequency * (steps_per_epoch if schedule.interval == "epoch" else 1)
+            )
+            for schedule in self.schedules
         ]
 
     def after_evaluation(self, metrics: Mapping[str, float]) -> None:
         """Step the schedulers that wait for a metric. Raises ``WorkloadError`` for a metric that is not there."""
-        for one in self.schedules:
-            if one.waits and one.monitor in metrics:
-                one.scheduler.step(metrics[one.monitor])
-            elif one.waits and one.strict:
+        for schedule in self.schedules:
+            if schedule.waits and schedule.monitor in metrics:
+                schedule.scheduler.step(metrics[schedule.monitor])
+            elif schedule.waits and schedule.strict:
                 raise WorkloadError(
-                    f"a scheduler of {type(self._network).__name__} waits for {one.monitor!r}, but the metrics are "
-                    f"{', '.join(metrics)}: log it in validation_step, or name one of these as its monitor"
+                    f"a scheduler of {type(self._network).__name__} waits for {schedule.monitor!r}, but the metrics "
+                    f"are {', '.join(metrics)}: log it in validation_step, or name one of these as its monitor"
                 )
 
     def _shared(self, optimizer: Optimizer) -> dict[int, Any]:
@@ -160,17 +163,17 @@ class EveryFewSteps(LRScheduler):
         self.scheduler.load_state_dict(state_dict["scheduler"])
 
 
-def _parts(given: Any) -> tuple[list[Any], list[Any]]:
+def _parts(configured: Any) -> tuple[list[Any], list[Any]]:
     """Optimizers and schedulers in what ``configure_optimizers`` returns, in any form that Lightning takes."""
-    if isinstance(given, Mapping):
-        scheduler = given.get("lr_scheduler")
-        return [given["optimizer"]], [] if scheduler is None else [_known(scheduler)]
-    if not isinstance(given, tuple | list):
-        return [given] if given is not None else [], []
-    if len(given) == 2 and all(isinstance(part, tuple | list) for part in given):
-        return list(given[0]), [_known(one) for one in given[1]]
-    parts = [_parts(one) for one in given]
-    return [one for some, _ in parts for one in some], [one for _, some in parts for one in some]
+    if isinstance(configured, Mapping):
+        scheduler = configured.get("lr_scheduler")
+        return [configured["optimizer"]], [] if scheduler is None else [_known(scheduler)]
+    if not isinstance(configured, tuple | list):
+        return [configured] if configured is not None else [], []
+    if len(configured) == 2 and all(isinstance(part, tuple | list) for part in configured):
+        return list(configured[0]), [_known(each) for each in configured[1]]
+    parts = [_parts(part) for part in configured]
+    return [optimizer for some, _ in parts for optimizer in some], [each for _, some in parts for each in some]
 
 
 def _known(scheduler: Any) -> Any:

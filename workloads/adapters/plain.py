@@ -64,7 +64,7 @@ def from_function(
     return FromFunction
 
 
-def _as_dataset(given: Any) -> Any:
-    if isinstance(given, tuple | list) and len(given) == 2 and all(hasattr(part, "shape") for part in given):
-        return TensorDataset(*(torch.as_tensor(part) for part in given))
-    return given
+def _as_dataset(data: Any) -> Any:
+    if isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
+        return TensorDataset(*(torch.as_tensor(part) for part in data))
+    return data

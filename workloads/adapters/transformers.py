@@ -65,8 +65,8 @@ class TransformersWorkload(Workload):
             return
         read = self.model_class.from_pretrained(self.pretrained, config=self.config(), local_files_only=True)
         stored = read.state_dict()
-        whole: Any = model
-        target: nn.Module = whole.get_base_model() if hasattr(whole, "get_base_model") else whole
+        unwrapped: Any = model
+        target: nn.Module = unwrapped.get_base_model() if hasattr(unwrapped, "get_base_model") else unwrapped
         with torch.no_grad():
             for name, tensor in target.state_dict().items():
                 plain = _PEFT.sub("", name)
@@ -91,8 +91,8 @@ class TransformersWorkload(Workload):
         """The mean over the samples."""
         output = model(**batch)
         if batch["labels"].ndim == 1:
-            own: Tensor = output.loss
-            return own
+            model_loss: Tensor = output.loss
+            return model_loss
         return self._token_losses(model, output.logits, batch["labels"]).mean()
 
     def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor] | tuple[Mapping[str, Tensor], Outputs]:
@@ -109,9 +109,9 @@ class TransformersWorkload(Workload):
 
     def _means(self, model: nn.Module, logits: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
         if labels.ndim > 1:
-            shifted, wanted = self._shifted(model, logits, labels)
-            counts = wanted != IGNORED
-            right = (shifted.argmax(-1) == wanted) & counts
+            shifted, targets = self._shifted(model, logits, labels)
+            counts = targets != IGNORED
+            right = (shifted.argmax(-1) == targets) & counts
             accuracy = right.sum(-1) / counts.sum(-1).clamp(min=1)
             return {"loss": self._token_losses(model, logits, labels), "accuracy": accuracy.float()}
         if labels.is_floating_point():
@@ -142,7 +142,7 @@ class TransformersWorkload(Workload):
     def _shifted(model: nn.Module, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and the labels that they predict: those of the next token in a causal language model."""
         base = getattr(model, "base_model", model)
-        kinds = {getattr(one, "loss_type", None) for one in (model, base, getattr(base, "model", base))}
+        kinds = {getattr(module, "loss_type", None) for module in (model, base, getattr(base, "model", base))}
         if "ForCausalLM" in kinds:
             return logits[:, :-1], labels[:, 1:]
         return logits, labels

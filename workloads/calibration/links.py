@@ -155,8 +155,8 @@ def fitted_links(measured: LinkMeasurement, num_cores: int, source: str) -> OnHo
     accordingly less.
     """
 
-    def figure(value: float, what: str) -> Figure:
-        return Figure(value, "measured", f"{what}; {source}")
+    def figure(value: float, link_name: str) -> Figure:
+        return Figure(value, "measured", f"{link_name}; {source}")
 
     slowing = max(1.0, measured.slowing)
     cores = figure(num_cores / slowing, f"{num_cores} cores; two ranks at once take {slowing:.2f} times as long as one")
@@ -166,9 +166,11 @@ def fitted_links(measured: LinkMeasurement, num_cores: int, source: str) -> OnHo
         start, hop, per_byte = _fit(samples, cores.value)
         if kind in _FSDP:
             start += measured.unit_seconds
-        what = "gloo between ranks of this host, with FSDP2's own time" if kind in _FSDP else "gloo between ranks"
+        links_in_words = (
+            "gloo between ranks of this host, with FSDP2's own time" if kind in _FSDP else "gloo between ranks"
+        )
         speed = min(1 / max(per_byte, 1e-15), _COPY_BYTES_PER_SECOND)
-        paces[kind] = Pace(figure(start, what), figure(hop, what), figure(speed, what))
+        paces[kind] = Pace(figure(start, links_in_words), figure(hop, links_in_words), figure(speed, links_in_words))
     message = paces["message"]
     link = Link(message.hop_seconds, message.bytes_per_second)
     domain = Figure(_ALL_ON_ONE_HOST, "assumed", "all virtual devices are on one host")
@@ -216,13 +218,13 @@ def _samples(group: dist.ProcessGroup, num_rounds: int, sizes: Sequence[int]) ->
     rounds = []
     for _ in range(num_rounds):
         rounds.append([_time(call, 8 if size < 2**20 else 3 if size < 2**24 else 1, group) for _, size, call in calls])
-    found = []
+    samples = []
     for (kind, size, _), taken in zip(calls, zip(*rounds, strict=True), strict=True):
         wall, thread = (median(values) for values in zip(*taken, strict=True))
         num = _QUEUED if kind == "queued_all_reduce" else 1
-        found.append(Timed(kind, group.size(), size, wall / num, thread / num))
+        samples.append(Timed(kind, group.size(), size, wall / num, thread / num))
     sums = [sum(wall for wall, _ in taken) for taken in rounds]
-    return found, max(sums) / min(sums) - 1
+    return samples, max(sums) / min(sums) - 1
 
 
 def _time(call: Callable[[], object], repeats: int, group: dist.ProcessGroup) -> tuple[float, float]:
@@ -238,7 +240,7 @@ def _time(call: Callable[[], object], repeats: int, group: dist.ProcessGroup) ->
 def _calls(group: dist.ProcessGroup, num_bytes: int) -> list[tuple[str, Callable[[], object]]]:
     """Collectives of ``num_bytes`` as ranks call them, with their kinds."""
     num_ranks, ops, name = group.size(), torch.ops._c10d_functional, group.group_name
-    whole, other = torch.zeros(num_bytes // 4), torch.zeros(num_bytes // 4)
+    filled, other = torch.zeros(num_bytes // 4), torch.zeros(num_bytes // 4)
     part = torch.zeros(num_bytes // 4 // num_ranks)
     queued = [torch.zeros(num_bytes // 4) for _ in range(_QUEUED)] if num_bytes <= _LARGEST_QUEUED else []
     gather, reduce = AllGather(), ReduceScatter()
@@ -248,26 +250,26 @@ def _calls(group: dist.ProcessGroup, num_bytes: int) -> list[tuple[str, Callable
         return result
 
     def queue() -> None:
-        for work in [dist.all_reduce(one, group=group, async_op=True) for one in queued]:
+        for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor in queued]:
             work.wait()
 
     def exchange() -> None:
         # Pairs, as neighbours in a pipeline or in space
         peer = group.rank() ^ 1
-        sent = dist.P2POp(dist.isend, whole, group=group, group_peer=peer)
+        sent = dist.P2POp(dist.isend, filled, group=group, group_peer=peer)
         received = dist.P2POp(dist.irecv, other, group=group, group_peer=peer)
         for work in dist.batch_isend_irecv([sent, received]):
             work.wait()
 
     calls: list[tuple[str, Callable[[], object]]] = [
-        ("all_gather", lambda: gather(whole, part, group)),
-        ("reduce_scatter", lambda: reduce(part, whole, group, _SUM)),
-        ("all_reduce", lambda: dist.all_reduce(whole, group=group)),
-        ("broadcast", lambda: dist.broadcast(whole, group=group, group_src=0)),
+        ("all_gather", lambda: gather(filled, part, group)),
+        ("reduce_scatter", lambda: reduce(part, filled, group, _SUM)),
+        ("all_reduce", lambda: dist.all_reduce(filled, group=group)),
+        ("broadcast", lambda: dist.broadcast(filled, group=group, group_src=0)),
         ("message", exchange),
         ("new_all_gather", lambda: waited(ops.all_gather_into_tensor(part, num_ranks, name))),
-        ("new_reduce_scatter", lambda: waited(ops.reduce_scatter_tensor(whole, "sum", num_ranks, name))),
-        ("new_all_reduce", lambda: waited(ops.all_reduce(whole, "sum", name))),
+        ("new_reduce_scatter", lambda: waited(ops.reduce_scatter_tensor(filled, "sum", num_ranks, name))),
+        ("new_all_reduce", lambda: waited(ops.all_reduce(filled, "sum", name))),
     ]
     return [*calls, ("queued_all_reduce", queue)] if queued else calls
 

@@ -13,8 +13,8 @@ from pathlib import Path
 @cache
 def cpu_name() -> str:
     """The CPU's model name, or the machine's architecture where Linux does not say it."""
-    found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-    return found[1] if found else platform.machine()
+    match = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    return match[1] if match else platform.machine()
 
 
 def num_cores() -> int:

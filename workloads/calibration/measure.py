@@ -76,8 +76,8 @@ def calibrate_gpu(uuid: str, name: str) -> DeviceKind:
     product = torch.cuda.get_device_name(device)
     source = f"{product}, {date.today()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
 
-    def measured(num_bytes: int, what: str) -> Figure:
-        return Figure(num_bytes, "measured", f"{what}; {source}")
+    def measured(num_bytes: int, method: str) -> Figure:
+        return Figure(num_bytes, "measured", f"{method}; {source}")
 
     memory = Memory(
         measured(torch.cuda.mem_get_info(device)[1], "memory that the driver offers"),
@@ -88,8 +88,8 @@ def calibrate_gpu(uuid: str, name: str) -> DeviceKind:
         measured(torch.cuda.memory_allocated(device), "memory that cuBLAS keeps when all tensors are gone"),
         *COMMUNICATORS,
     )
-    known = next((kind for kind in KINDS if kind.name == name), None)
-    links = known.links if known else None
+    listed_kind = next((kind for kind in KINDS if kind.name == name), None)
+    links = listed_kind.links if listed_kind else None
     return DeviceKind(name, rates, f"measured, {source}, {steadiness}", memory=memory, links=links)
 
 
@@ -141,14 +141,14 @@ def _fit(samples: npt.NDArray[np.float64]) -> Rate:
     return Rate(per_op, per_flop, per_byte, *((0.0, per_special) if has_half else (per_special, per_flop)))
 
 
-def _with_overhead(rates: Mapping[str, Rate], whole: Sequence[tuple[Work, float]]) -> dict[str, Rate]:
+def _with_overhead(rates: Mapping[str, Rate], timed_steps: Sequence[tuple[Work, float]]) -> dict[str, Rate]:
     """``rates`` with the overhead of whole steps, which take longer than the sum of their operations.
 
     The overhead is fitted as a share of the operations' time plus a fixed time per operation.
     """
-    inside = np.array([sum(rate.seconds(work.of(name)) for name, rate in rates.items()) for work, _ in whole])
-    counts = np.array([sum(work.of(name)[0] for name in OP_KINDS) for work, _ in whole])
-    all_taken = np.array([taken for _, taken in whole])
+    inside = np.array([sum(rate.seconds(work.of(name)) for name, rate in rates.items()) for work, _ in timed_steps])
+    counts = np.array([sum(work.of(name)[0] for name in OP_KINDS) for work, _ in timed_steps])
+    all_taken = np.array([taken for _, taken in timed_steps])
     terms = np.stack([inside, counts * 1e-6], 1) / all_taken[:, None]
     (share, micros), _ = nnls(terms, np.ones_like(all_taken))
     return {

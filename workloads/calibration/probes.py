@@ -168,11 +168,11 @@ class _Timed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.samples: list[tuple[str, Sample]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kind, named = op_kind_of(func), kwargs or {}
+        kind, named_args = op_kind_of(func), kwargs or {}
         if kind is None:
-            return func(*args, **named)
-        seconds, out = self._clock.sample(lambda: func(*args, **named))
-        self.samples.append((kind, (*amounts(operation_of(func, args, named, out, kind)), seconds)))
+            return func(*args, **named_args)
+        seconds, out = self._clock.sample(lambda: func(*args, **named_args))
+        self.samples.append((kind, (*amounts(operation_of(func, args, named_args, out, kind)), seconds)))
         return out
 
 

@@ -36,8 +36,10 @@ class UserCode:
         self._watched: list[tuple[str, weakref.ref[Any]]] = []
         for module in modules:
             names, file = vars(module), module.__name__.partition(".")[2] or module.__name__
-            classes = [one for one in names.values() if isinstance(one, type) and one.__module__ == module.__name__]
-            self._watched += [(f"{file}.{one.__qualname__}", weakref.ref(one)) for one in classes]
+            classes = [
+                value for value in names.values() if isinstance(value, type) and value.__module__ == module.__name__
+            ]
+            self._watched += [(f"{file}.{class_.__qualname__}", weakref.ref(class_)) for class_ in classes]
             names[_ALIVE] = here = _Alive()
             self._watched.append((file, weakref.ref(here)))
 
@@ -73,9 +75,11 @@ class Leftovers:
     def _new_threads(self) -> list[threading.Thread]:
         """Threads of Python that were started since; those that native code started are unknown to it."""
         new = [
-            one for one in threading.enumerate() if one not in self._threads and one is not threading.current_thread()
+            each
+            for each in threading.enumerate()
+            if each not in self._threads and each is not threading.current_thread()
         ]
-        new = [one for one in new if not isinstance(one, threading._DummyThread)]
+        new = [each for each in new if not isinstance(each, threading._DummyThread)]
         deadline = time.monotonic() + _END_SECONDS
         for thread in new:
             thread.join(max(0.0, deadline - time.monotonic()))

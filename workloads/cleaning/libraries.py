@@ -29,13 +29,13 @@ class Libraries:
 
     def __init__(self) -> None:
         self._modules: dict[str, tuple[ModuleType, dict[str, Any]]] = {}
-        self._classes: dict[type, dict[str, Any]] = {one: dict(vars(one)) for one in _central_classes()}
+        self._classes: dict[type, dict[str, Any]] = {class_: dict(vars(class_)) for class_ in _central_classes()}
         self._values: tuple[Any, ...] = ()
 
     def remember(self) -> bool:
         """Add the modules that were imported since the last call; returns whether there are any."""
         loaded = list(sys.modules.items())
-        new = [(name, one) for name, one in loaded if name not in self._modules and type(one) is ModuleType]
+        new = [(name, module) for name, module in loaded if name not in self._modules and type(module) is ModuleType]
         self._modules |= {name: (module, dict(vars(module))) for name, module in new}
         if new:
             self._list_values()
@@ -57,8 +57,8 @@ class Libraries:
     def _differences(self) -> Iterator[str]:
         for name, (module, before) in self._modules.items():
             yield from _differences(name, vars(module), before)
-        for one, before in self._classes.items():
-            yield from _differences(f"{one.__module__}.{one.__qualname__}", vars(one), before)
+        for class_, before in self._classes.items():
+            yield from _differences(f"{class_.__module__}.{class_.__qualname__}", vars(class_), before)
 
     def _list_values(self) -> None:
         """List all values in one tuple, because to compare them one module after another takes four times as long."""
@@ -70,7 +70,7 @@ class Libraries:
 
     def _now(self) -> Iterator[ValuesView[Any]]:
         yield from (vars(module).values() for module, _ in self._modules.values())
-        yield from (vars(one).values() for one in self._classes)
+        yield from (vars(class_).values() for class_ in self._classes)
 
 
 def forget_classes() -> None:

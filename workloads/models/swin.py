@@ -65,10 +65,10 @@ class WindowAttention(nn.Module):
         parts = self._windows(self.qkv(x))
         # Consecutive rows of the weight are whole heads (q, k and v of each), because a rank may hold only some heads.
         parts = parts.reshape(*parts.shape[:3], -1, 3, head)
-        whole = parts.permute(4, 0, 1, 3, 2, 5)  # q, k and v, each [n, windows, heads, window², head]
-        q, k, v = whole.flatten(2, 3) if self.shift else whole.flatten(1, 2)
-        mask = self.excluded[:, None].expand(-1, whole.shape[3], -1, -1).flatten(0, 1) if self.shift else None
-        attended = functional.scaled_dot_product_attention(q, k, v, mask).view_as(whole[0])
+        heads = parts.permute(4, 0, 1, 3, 2, 5)  # q, k and v, each [n, windows, heads, window², head]
+        q, k, v = heads.flatten(2, 3) if self.shift else heads.flatten(1, 2)
+        mask = self.excluded[:, None].expand(-1, heads.shape[3], -1, -1).flatten(0, 1) if self.shift else None
+        attended = functional.scaled_dot_product_attention(q, k, v, mask).view_as(heads[0])
         out: Tensor = self.out(self._positions(attended.transpose(2, 3).flatten(3)))
         return out
 

@@ -113,9 +113,9 @@ class Unet3d(nn.Module):
 class _Up(nn.Module):
     """Doubles the side and halves the channels, then joins the activations of that size from the way down."""
 
-    def __init__(self, given: int, made: int) -> None:
+    def __init__(self, num_inputs: int, made: int) -> None:
         super().__init__()
-        self.grow = nn.ConvTranspose3d(given, made, 2, 2)
+        self.grow = nn.ConvTranspose3d(num_inputs, made, 2, 2)
         self.convolve = _twice(2 * made, made)
 
     def forward(self, x: Tensor, seen: Tensor) -> Tensor:
@@ -123,9 +123,9 @@ class _Up(nn.Module):
         return made
 
 
-def _twice(given: int, made: int) -> nn.Sequential:
+def _twice(num_inputs: int, made: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for channels in (given, made):
+    for channels in (num_inputs, made):
         layers += [nn.Conv3d(channels, made, 3, padding=1, bias=False), nn.GroupNorm(GROUPS, made), nn.ReLU()]
     return nn.Sequential(*layers)
 

@@ -44,7 +44,7 @@ class AdasumOptimizer(Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update the weights, all replicas together; it takes a copy of them, and two buckets."""
         groups = self._optimizer.param_groups
-        weights = [one.detach() for group in groups for one in group["params"] if _is_updated(one)]
+        weights = [parameter.detach() for group in groups for parameter in group["params"] if _is_updated(parameter)]
         before = [weight.clone() for weight in weights]
         self._optimizer.step()
         if weights:
@@ -73,7 +73,7 @@ def _is_updated(parameter: Tensor) -> bool:
 def _buckets(updates: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     bucket: list[Tensor] = []
     for update in updates:
-        size = sum(one.nbytes for one in bucket) + update.nbytes
+        size = sum(each.nbytes for each in bucket) + update.nbytes
         if bucket and (size > BUCKET_BYTES or (update.dtype, update.device) != (bucket[0].dtype, bucket[0].device)):
             yield bucket
             bucket = []
@@ -99,17 +99,17 @@ class _Halves:
         is_left = rank // distance % 2 == 0
         neighbour = rank + distance if is_left else rank - distance
         mine, theirs = ((begin, middle), (middle, end)) if is_left else ((middle, end), (begin, middle))
-        own, given = self.flat[slice(*mine)], self.flat[slice(*theirs)]
-        received = torch.empty_like(own)
-        self._swap(given, received, neighbour)
-        left, right = (own, received) if is_left else (received, own)
+        own_part, sent_part = self.flat[slice(*mine)], self.flat[slice(*theirs)]
+        received = torch.empty_like(own_part)
+        self._swap(sent_part, received, neighbour)
+        left, right = (own_part, received) if is_left else (received, own_part)
         self._add(left, right, *mine, distance)
         if not is_left:
-            own.copy_(left)
+            own_part.copy_(left)
         del received, left, right
         if 2 * distance < self.group.size():
             self.combine(*mine, 2 * distance)
-        self._swap(own, given, neighbour)
+        self._swap(own_part, sent_part, neighbour)
 
     def _add(self, left: Tensor, right: Tensor, begin: int, end: int, distance: int) -> None:
         """Put the combination of both into ``left``; each has ``flat[begin:end]`` of one half of a block."""

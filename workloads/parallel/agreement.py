@@ -82,12 +82,12 @@ class _GradientAgreement:
 class _Agreed(NamedTuple):
     """A collective that the ranks agreed on, the gradients that any rank had for it, and those that this rank had.
 
-    ``own`` is None if this rank only took part.
+    ``own_bits`` is None if this rank only took part.
     """
 
     number: int
     used: Sequence[bool]
-    own: Sequence[bool] | None
+    own_bits: Sequence[bool] | None
 
 
 @dataclass(slots=True)
@@ -127,15 +127,17 @@ class _Agreement:
         could not take part in what the others of its own stage do."""
         states = [module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)]
         self._root, self._group = states[0], group
-        self._param_groups: list[FSDPParamGroup] = [one for state in states for one in state._fsdp_param_groups]
+        self._param_groups: list[FSDPParamGroup] = [
+            param_group for state in states for param_group in state._fsdp_param_groups
+        ]
         num = len(self._param_groups)
         self._pass_ends, self._step_ends = 3 * num, 3 * num + 1
-        self._num_bits = max(len(one.fsdp_params) for one in self._param_groups)
+        self._num_bits = max(len(param_group.fsdp_params) for param_group in self._param_groups)
         # One buffer for ever: gloo's threads would free others at any time, and peaks would depend on the scheduler.
         self._buffer = torch.empty(2 + self._num_bits, dtype=torch.int32)
-        for number, one in enumerate(self._param_groups):
-            one._all_gather_comm = _AgreedAllGather(one._all_gather_comm, partial(self._gather, number))
-            one.post_backward = partial(self._post_backward, number, one.post_backward)  # type: ignore[method-assign]
+        for number, each in enumerate(self._param_groups):
+            each._all_gather_comm = _AgreedAllGather(each._all_gather_comm, partial(self._gather, number))
+            each.post_backward = partial(self._post_backward, number, each.post_backward)  # type: ignore[method-assign]
         self._used: set[tuple[int, int]] = set()  # groups and places of the parameters with gradients of this rank
         self._model, self._each_pass = model, each_pass
         self.phase = ""
@@ -167,7 +169,7 @@ class _Agreement:
         """Drop the gradients that are zero because they were expected, but that no rank had in this step."""
         groups = [group.fsdp_params for group in self._param_groups]
         every = [(number, place) for number, group in enumerate(groups) for place in range(len(group))]
-        used = torch.tensor([one in self._used for one in every], dtype=torch.uint8)
+        used = torch.tensor([parameter in self._used for parameter in every], dtype=torch.uint8)
         dist.all_reduce(used, op=dist.ReduceOp.MAX, group=self._group)
         for (number, place), is_used in zip(every, used.tolist(), strict=True):
             if not is_used:
@@ -186,12 +188,12 @@ class _Agreement:
 
     def _post_backward(self, number: int, post_backward: Callable[[], None], *unused: Any) -> None:
         """Reduce all gradients that any rank has: those that this rank lacks are zero."""
-        one = self._param_groups[number]
-        own = [_has_gradient(parameter) for parameter in one.fsdp_params]
-        if one.reduce_grads and any(own):
-            self._used |= {(number, place) for place, is_used in enumerate(own) if is_used}
-            used = self._reach(self._backward_number(number) + 1, own)
-            for parameter, is_used in zip(one.fsdp_params, used, strict=False):
+        group = self._param_groups[number]
+        own_bits = [_has_gradient(parameter) for parameter in group.fsdp_params]
+        if group.reduce_grads and any(own_bits):
+            self._used |= {(number, place) for place, is_used in enumerate(own_bits) if is_used}
+            used = self._reach(self._backward_number(number) + 1, own_bits)
+            for parameter, is_used in zip(group.fsdp_params, used, strict=False):
                 if is_used and not _has_gradient(parameter):
                     parameter.unsharded_param.grad = torch.zeros_like(parameter.unsharded_param)
         post_backward()
@@ -201,8 +203,8 @@ class _Agreement:
         num = len(self._param_groups)
         return num + 2 * (num - 1 - number)
 
-    def _reach(self, wanted: int, bits: Sequence[bool] = ()) -> Sequence[bool]:
-        """Take part in the collectives of others until it is the turn of ``wanted``.
+    def _reach(self, position: int, bits: Sequence[bool] = ()) -> Sequence[bool]:
+        """Take part in the collectives of others until it is the turn of ``position``.
 
         Returns the bits that any rank has set for it.
         """
@@ -212,29 +214,29 @@ class _Agreement:
         while self._place < len(expected):
             number, used, own_before = expected[self._place]
             self._place += 1
-            is_wanted = number == wanted and all(map(ge, used, bits))
+            is_wanted = number == position and all(map(ge, used, bits))
             self._surprised |= (bits if is_wanted else None) != own_before
             if is_wanted:
                 return used
             self._take_part(number, used)
         while True:
-            if wanted == self._step_ends:
+            if position == self._step_ends:
                 bits = [self._surprised]
-            number, used = self._propose(wanted, bits)
+            number, used = self._propose(position, bits)
             if number < self._step_ends:
-                self._seen.append(_Agreed(number, used, bits if number == wanted else None))
+                self._seen.append(_Agreed(number, used, bits if number == position else None))
                 self._surprised |= bool(expected)
-            if number == wanted:
+            if number == position:
                 return used
             self._take_part(number, used)
 
-    def _propose(self, wanted: int, bits: Sequence[bool]) -> tuple[int, list[bool]]:
+    def _propose(self, position: int, bits: Sequence[bool]) -> tuple[int, list[bool]]:
         """The lowest number that any rank wants, and the bits that any rank has set for it."""
-        ours = [-wanted, wanted, *bits, *[0] * (self._num_bits - len(bits))]
+        ours = [-position, position, *bits, *[0] * (self._num_bits - len(bits))]
         lowest, highest, *others = self._largest(ours)
         lowest = -lowest
         if lowest < highest and self._is_reduction(lowest):  # others' bits may be of another collective
-            others = self._largest(ours[2:] if wanted == lowest else [0] * self._num_bits)
+            others = self._largest(ours[2:] if position == lowest else [0] * self._num_bits)
         return lowest, [bool(bit) for bit in others]
 
     def _largest(self, values: list[int]) -> list[int]:
@@ -243,22 +245,22 @@ class _Agreement:
         numbers: list[int] = buffer.tolist()
         return numbers
 
-    def _is_reduction(self, wanted: int) -> bool:
+    def _is_reduction(self, position: int) -> bool:
         num = len(self._param_groups)
-        return num <= wanted < 3 * num and (wanted - num) % 2 == 1
+        return num <= position < 3 * num and (position - num) % 2 == 1
 
-    def _take_part(self, wanted: int, used: Sequence[bool]) -> None:
+    def _take_part(self, position: int, used: Sequence[bool]) -> None:
         num = len(self._param_groups)
-        if wanted >= self._pass_ends:
+        if position >= self._pass_ends:
             return
         self._root._lazy_init()
-        one = self._param_groups[wanted if wanted < num else num - 1 - (wanted - num) // 2]
+        group = self._param_groups[position if position < num else num - 1 - (position - num) // 2]
         with torch.no_grad():
-            if self._is_reduction(wanted):
-                chosen = [parameter for parameter, is_used in zip(one.fsdp_params, used, strict=False) if is_used]
-                _add_zeros(one, chosen)
+            if self._is_reduction(position):
+                chosen = [parameter for parameter, is_used in zip(group.fsdp_params, used, strict=False) if is_used]
+                _add_zeros(group, chosen)
             else:
-                _send_shards(one)
+                _send_shards(group)
 
 
 class _AgreedAllGather(AllGather):
@@ -285,38 +287,41 @@ def _has_gradient(parameter: FSDPParam) -> bool:
     return parameter.unsharded_accumulated_grad is not None or parameter.unsharded_param.grad is not None
 
 
-def _send_shards(one: FSDPParamGroup) -> None:
+def _send_shards(param_group: FSDPParamGroup) -> None:
     """Take part in an all-gather whose result this rank does not need."""
-    shards = [parameter._sharded_param_data for parameter in one.fsdp_params]
+    shards = [parameter._sharded_param_data for parameter in param_group.fsdp_params]
     if len({shard.dtype for shard in shards}) > 1:
         shards = [shard.view(torch.uint8) for shard in shards]  # as torch does
-    own = torch.cat(shards)
-    group, comm = one._all_gather_process_group, one._all_gather_comm
+    own_shards = torch.cat(shards)
+    group, comm = param_group._all_gather_process_group, param_group._all_gather_comm
     assert isinstance(comm, _AgreedAllGather)
-    gathered = comm.allocate((own.numel() * group.size(),), dtype=own.dtype, device=own.device)
-    work = comm.collective(gathered, own, group)
+    gathered = comm.allocate((own_shards.numel() * group.size(),), dtype=own_shards.dtype, device=own_shards.device)
+    work = comm.collective(gathered, own_shards, group)
     if work is not None:
         work.wait()
 
 
-def _add_zeros(one: FSDPParamGroup, parameters: list[FSDPParam]) -> None:
+def _add_zeros(param_group: FSDPParamGroup, parameters: list[FSDPParam]) -> None:
     """Take part in a reduction with gradients of zero; the parameters get the mean, as if this rank had used them."""
-    zeros = [torch.zeros(one_._orig_size, dtype=one_.orig_dtype, device=one.device) for one_ in parameters]
-    _, _, _, reduced, _, _, one._partial_reduce_output = foreach_reduce(
+    zeros = [
+        torch.zeros(parameter._orig_size, dtype=parameter.orig_dtype, device=param_group.device)
+        for parameter in parameters
+    ]
+    _, _, _, reduced, _, _, param_group._partial_reduce_output = foreach_reduce(
         parameters,
         zeros,
-        one._reduce_scatter_process_group,
-        one.comm_ctx.reduce_scatter_stream,
-        one._reduce_scatter_comm,
-        one._orig_dtype,
-        one._reduce_dtype,
-        one.device,
-        one.gradient_divide_factor,
-        one._all_reduce_process_group if isinstance(one.mesh_info, DDPMeshInfo) else None,
-        one.comm_ctx.all_reduce_stream,
-        one.all_reduce_grads,
-        one._partial_reduce_output,
-        one._all_reduce_hook,
-        one.force_sum_reduction_for_comms,
+        param_group._reduce_scatter_process_group,
+        param_group.comm_ctx.reduce_scatter_stream,
+        param_group._reduce_scatter_comm,
+        param_group._orig_dtype,
+        param_group._reduce_dtype,
+        param_group.device,
+        param_group.gradient_divide_factor,
+        param_group._all_reduce_process_group if isinstance(param_group.mesh_info, DDPMeshInfo) else None,
+        param_group.comm_ctx.all_reduce_stream,
+        param_group.all_reduce_grads,
+        param_group._partial_reduce_output,
+        param_group._all_reduce_hook,
+        param_group.force_sum_reduction_for_comms,
     )
-    one.device_handle.current_stream().wait_event(reduced)
+    param_group.device_handle.current_stream().wait_event(reduced)

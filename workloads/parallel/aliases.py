@@ -43,13 +43,13 @@ def set_parameter_attributes(model: nn.Module, attributes: dict[str, dict[str, o
 
 
 def _expect_own_memory(model: nn.Module) -> None:
-    known: dict[int, list[tuple[str, int, int]]] = {}  # by address of the memory
+    by_address: dict[int, list[tuple[str, int, int]]] = {}  # by address of the memory
     for name, parameter in (*model.named_parameters(), *model.named_buffers()):
         if not parameter.numel():
             continue
         start = int(parameter.storage_offset())
         end = start + 1 + sum((size - 1) * step for size, step in zip(parameter.shape, parameter.stride(), strict=True))
-        places = known.setdefault(parameter.untyped_storage()._cdata, [])
+        places = by_address.setdefault(parameter.untyped_storage()._cdata, [])
         is_buffer = not isinstance(parameter, nn.Parameter)
         for other, low, high in places:
             if start < high and low < end:

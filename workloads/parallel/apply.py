@@ -108,17 +108,19 @@ def _with_own_parameters(model: nn.Module, blocks: Sequence[nn.Module]) -> list[
     num_holders: Counter[nn.Parameter] = Counter()
     outside = _outside(model, set(blocks), {})
     for part in (*(block.modules() for block in blocks), outside):
-        num_holders.update({one for module in part for one in module._parameters.values() if one is not None})
-    return [block for block in blocks if all(num_holders[one] == 1 for one in block.parameters())]
+        num_holders.update(
+            {parameter for module in part for parameter in module._parameters.values() if parameter is not None}
+        )
+    return [block for block in blocks if all(num_holders[parameter] == 1 for parameter in block.parameters())]
 
 
-def _outside(module: nn.Module, blocks: Set[nn.Module], found: dict[nn.Module, None]) -> Iterable[nn.Module]:
+def _outside(module: nn.Module, blocks: Set[nn.Module], modules: dict[nn.Module, None]) -> Iterable[nn.Module]:
     """The modules that can be reached without passing through a block."""
-    if module not in blocks and module not in found:
-        found[module] = None
+    if module not in blocks and module not in modules:
+        modules[module] = None
         for child in module.children():
-            _outside(child, blocks, found)
-    return found
+            _outside(child, blocks, modules)
+    return modules
 
 
 def _expect_dense(model: nn.Module) -> None:

@@ -33,13 +33,13 @@ class Arguments:
         held: dict[int, tuple[Any, Any]] = {}
         tensors: dict[int, Tensor] = {}
         _visit(values, held, tensors, _MOST_LEVELS)
-        versions = [(one, one._version) for one in tensors.values() if not one.is_inference()]
+        versions = [(tensor, tensor._version) for tensor in tensors.values() if not tensor.is_inference()]
         return cls(list(held.values()), versions)
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
         """Restore the contents for a while."""
-        now = [(one, _copy(one)) for one, _ in self.held]
+        now = [(tensor, _copy(tensor)) for tensor, _ in self.held]
         _restore(self.held)
         try:
             yield
@@ -76,16 +76,16 @@ def _visit(value: Any, held: dict[int, tuple[Any, Any]], tensors: dict[int, Tens
         if inside is None or callable(value):
             return
         held[id(value)] = value, inside
-    for one in list(inside.values()) if isinstance(inside, dict) else list(inside):
-        _visit(one, held, tensors, levels - 1)
+    for item in list(inside.values()) if isinstance(inside, dict) else list(inside):
+        _visit(item, held, tensors, levels - 1)
 
 
 def _copy(value: Any) -> Any:
     """A copy of a list, a dictionary, a set or the attributes of an object; None if it has none."""
     if isinstance(value, dict | list | set):
         return value.copy()
-    own = getattr(value, "__dict__", None)
-    return dict(own) if isinstance(own, dict) else None
+    attributes = getattr(value, "__dict__", None)
+    return dict(attributes) if isinstance(attributes, dict) else None
 
 
 def _restore(held: Sequence[tuple[Any, Any]]) -> None:

@@ -56,9 +56,9 @@ def blocks_of(model: Chain, stage: Stage) -> dict[str, nn.Module]:
     assert model.place is not None, "the model is not a pipeline stage"
     held = list(model.blocks._modules.items())
     start = 0
-    for one in model.place.stages:
-        size = len(one.blocks(model.place.num_blocks))
-        if one.index == stage.index:
+    for stage_number in model.place.stages:
+        size = len(stage_number.blocks(model.place.num_blocks))
+        if stage_number.index == stage.index:
             return dict(held[start : start + size])
         start += size
     raise ValueError(f"stage {stage.index} is not among those of this rank")
@@ -73,6 +73,6 @@ def shares_its_parts(model: Chain) -> bool:
 
 def _parameters(model: nn.Module, names: tuple[str, ...]) -> set[int]:
     """The ids of all parameters in the attributes ``names``, which are parameters or modules."""
-    found = (getattr(model, name) for name in names)
-    lists = (list(value.parameters()) if isinstance(value, nn.Module) else [value] for value in found)
+    parts = (getattr(model, name) for name in names)
+    lists = (list(value.parameters()) if isinstance(value, nn.Module) else [value] for value in parts)
     return {id(parameter) for parameters in lists for parameter in parameters}

@@ -28,10 +28,10 @@ def constraints_of(model: nn.Module, blocks: Sequence[nn.Module], divisions: Div
     exclude each other, or that the model cannot obey.
     """
     names = {id(module): name or "the model" for name, module in model.named_modules()}
-    found = [_Placed(hint, module, names[id(module)]) for module in model.modules() for hint in hints_of(module)]
-    if not found:
+    placed = [_Placed(hint, module, names[id(module)]) for module in model.modules() for hint in hints_of(module)]
+    if not placed:
         return PlanConstraints()
-    hinted = _Hinted(model, blocks, names, found)
+    hinted = _Hinted(model, blocks, names, placed)
     hinted.check()
     return PlanConstraints(tuple(hinted.limits(divisions)))
 
@@ -66,24 +66,24 @@ class _Hinted:
     model: nn.Module
     blocks: Sequence[nn.Module]
     names: dict[int, str]
-    found: Sequence[_Placed]
+    placed_hints: Sequence[_Placed]
 
     def check(self) -> None:
         """Raise ``Contradiction`` for hints that exclude each other, or that the model cannot obey."""
         self._check_whole()
         self._check_degrees()
         self._check_nesting()
-        for one in self._all("split"):
-            self._check_split(one)
-        for one in (*self._all("pipeline"), *self._all("stage")):
-            self._check_chain(one, one.hint.stages or 2)
+        for placed in self._all("split"):
+            self._check_split(placed)
+        for placed in (*self._all("pipeline"), *self._all("stage")):
+            self._check_chain(placed, placed.hint.stages or 2)
         if stages := self._all("stage"):
             self._check_stages(stages)
 
     def limits(self, divisions: Divisions) -> Iterator[Limit]:
         """Yield the limits that the hints set; equal hints set one, at the place of the first."""
-        for hint in dict.fromkeys(one.hint for one in self.found):
-            places = [one.place for one in self.found if one.hint == hint]
+        for hint in dict.fromkeys(placed.hint for placed in self.placed_hints):
+            places = [placed.place for placed in self.placed_hints if placed.hint == hint]
             source = hint.name, places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
             if hint.strategy is not None:
                 yield from (Limit(name, 1, 1, *source) for name in self._excluded(hint.strategy, divisions))
@@ -101,50 +101,57 @@ class _Hinted:
             "pp": divisions.most_stages,
             "spatial": divisions.most_slabs,
         }
-        asked = {_AXES[strategy], *(_AXES[one.hint.name] for one in self.found if one.hint.name in _AXES)}
-        return [name for name, number in most.items() if number > 1 and name not in asked]
+        axes = {
+            _AXES[strategy],
+            *(_AXES[placed.hint.name] for placed in self.placed_hints if placed.hint.name in _AXES),
+        }
+        return [name for name, number in most.items() if number > 1 and name not in axes]
 
     def _all(self, name: str) -> list[_Placed]:
-        return [one for one in self.found if one.hint.name == name]
+        return [placed for placed in self.placed_hints if placed.hint.name == name]
 
     def _name(self, module: nn.Module) -> str:
         return self.names.get(id(module), type(module).__name__)
 
     def _check_whole(self) -> None:
         """Hints for the whole model are on the model, and are not given twice."""
-        for one in (*self._all("pipeline"), *self._all("default")):
-            if one.module is not self.model:
-                what = "ranks cut" if one.hint.name == "pipeline" else "a default is for"
+        for placed in (*self._all("pipeline"), *self._all("default")):
+            if placed.module is not self.model:
+                reason = "ranks cut" if placed.hint.name == "pipeline" else "a default is for"
                 raise Contradiction(
-                    f"{one}: {what} the whole model, and {one.place} is a part of it: put the hint on the model"
+                    f"{placed}: {reason} the whole model, and {placed.place} is a part of it: put the hint on the model"
                 )
-        for name, what in (("pipeline", "a model is cut into one pipeline"), ("default", "a model has one default")):
-            given = self._all(name)
-            for other in given[1:]:
-                if other.hint != given[0].hint:
-                    raise _between(other, given[0], f"{what}: keep one of the two")
+        for name, reason in (("pipeline", "a model is cut into one pipeline"), ("default", "a model has one default")):
+            hints = self._all(name)
+            for other in hints[1:]:
+                if other.hint != hints[0].hint:
+                    raise _between(other, hints[0], f"{reason}: keep one of the two")
 
     def _check_degrees(self) -> None:
         """All hints to replicate or to split ask for the same degree, as far as they ask for one."""
-        for name, what in (("replica", "train on different samples"), ("split", "divide the layers of each block")):
-            given = [one for one in self._all(name) if one.hint.degree is not None]
-            for other in given[1:]:
-                if other.hint.degree != given[0].hint.degree:
-                    why = f"in all parts of a model equally many ranks {what}: ask for one degree"
-                    raise _between(other, given[0], why)
-            unnumbered = next((one for one in self._all(name) if one.hint.degree is None), None)
-            if given and unnumbered is not None and given[0].hint.degree == 1:
-                raise _between(unnumbered, given[0], f"the former wants several ranks to {what}: drop one of the two")
+        for name, reason in (("replica", "train on different samples"), ("split", "divide the layers of each block")):
+            with_degree = [placed for placed in self._all(name) if placed.hint.degree is not None]
+            for other in with_degree[1:]:
+                if other.hint.degree != with_degree[0].hint.degree:
+                    why = f"in all parts of a model equally many ranks {reason}: ask for one degree"
+                    raise _between(other, with_degree[0], why)
+            unnumbered = next((placed for placed in self._all(name) if placed.hint.degree is None), None)
+            if with_degree and unnumbered is not None and with_degree[0].hint.degree == 1:
+                raise _between(
+                    unnumbered, with_degree[0], f"the former wants several ranks to {reason}: drop one of the two"
+                )
 
     def _check_nesting(self) -> None:
         """Replicas hold whole splits, and stages are those of a pipeline that the default allows."""
-        for one, other in product(self._all("replica"), self._all("split")):
-            if 1 not in (one.hint.degree, other.hint.degree) and not one.contains(other):
-                where = "inside" if other.contains(one) else "beside"
+        for replica, other in product(self._all("replica"), self._all("split")):
+            if 1 not in (replica.hint.degree, other.hint.degree) and not replica.contains(other):
+                where = "inside" if other.contains(replica) else "beside"
                 raise _between(
-                    one, other, f"ranks that split layers train on the same samples, so there are no replicas {where} "
-                    "a split: put replica around it, such as on the model",
-                )  # fmt: skip
+                    replica,
+                    other,
+                    "ranks that split layers train on the same samples, so there are no replicas "
+                    f"{where} a split: put replica around it, such as on the model",
+                )
         for default in self._all("default"):
             if default.hint.strategy != "pipeline" and self._all("stage") and not self._all("pipeline"):
                 why = "stages are those of a pipeline: add pipeline on the model, or drop one of the two"
@@ -154,92 +161,98 @@ class _Hinted:
             if default.hint.strategy == "pipeline":
                 self._check_chain(default, 2)
 
-    def _check_split(self, one: _Placed) -> None:
+    def _check_split(self, placed: _Placed) -> None:
         """The blocks can be split so, and what is hinted is a part of them or contains them."""
-        if one.hint.degree == 1:
+        if placed.hint.degree == 1:
             return
-        self._check_blocks(one, one.hint.degree or 2)
-        around = next((block for block in self.blocks if block is not one.module and _is_in(one.module, block)), None)
+        self._check_blocks(placed, placed.hint.degree or 2)
+        around = next(
+            (block for block in self.blocks if block is not placed.module and _is_in(placed.module, block)), None
+        )
         if around is not None:
-            self._check_layers(one, around)
+            self._check_layers(placed, around)
             return
-        first = next((block for block in self.blocks if _is_in(block, one.module)), None)
+        first = next((block for block in self.blocks if _is_in(block, placed.module)), None)
         if first is None:
             raise Contradiction(
-                f"{one}: ranks split the layers of blocks alone, and {one.place} is none of them: put the hint on a "
-                f"block, such as {self._name(self.blocks[0])}"
+                f"{placed}: ranks split the layers of blocks alone, and {placed.place} is none of them: put the hint "
+                f"on a block, such as {self._name(self.blocks[0])}"
             )
-        if one.hint.dim is not None:
+        if placed.hint.dim is not None:
             raise Contradiction(
-                f"{one} contradicts the Split of {self._name(first)}, which divides several layers: dim is for one "
+                f"{placed} contradicts the Split of {self._name(first)}, which divides several layers: dim is for one "
                 "linear layer, so drop it or hint at the layer"
             )
 
-    def _check_blocks(self, one: _Placed, degree: int) -> None:
+    def _check_blocks(self, placed: _Placed, degree: int) -> None:
         """All blocks can be split over so many ranks."""
         if not self.blocks:
             raise Contradiction(
-                f"{one}: the model has no blocks whose layers could be split: return them from `blocks`"
+                f"{placed}: the model has no blocks whose layers could be split: return them from `blocks`"
             )
         for block in self.blocks:
             split = getattr(block, "split", None)
             if not isinstance(split, Split):
                 raise Contradiction(
-                    f"{one}: {self._name(block)} ({type(block).__name__}) does not say how it is divided: give it an "
-                    "attribute `split`, a workloads.protocol.Split, or drop the hint"
+                    f"{placed}: {self._name(block)} ({type(block).__name__}) does not say how it is divided: give it "
+                    "an attribute `split`, a workloads.protocol.Split, or drop the hint"
                 )
             if split.most_parts % degree:
                 raise Contradiction(
-                    f"{one}: {degree} ranks cannot divide {self._name(block)} evenly, whose Split has "
+                    f"{placed}: {degree} ranks cannot divide {self._name(block)} evenly, whose Split has "
                     f"most_parts={split.most_parts}: ask for a degree that divides it"
                 )
 
-    def _check_layers(self, one: _Placed, block: nn.Module) -> None:
+    def _check_layers(self, placed: _Placed, block: nn.Module) -> None:
         """A hint inside a block names layers that its ``Split`` divides, along the same dimension."""
-        split, own = block.split, one.place.removeprefix(f"{self._name(block)}.")
+        split, own_name = block.split, placed.place.removeprefix(f"{self._name(block)}.")
         assert isinstance(split, Split)
-        along = {None: (*split.columns, *split.rows), 0: split.columns, 1: split.rows}[one.hint.dim]
-        divided = any(name == own or (one.hint.dim is None and name.startswith(f"{own}.")) for name in along)
+        along = {None: (*split.columns, *split.rows), 0: split.columns, 1: split.rows}[placed.hint.dim]
+        divided = any(
+            name == own_name or (placed.hint.dim is None and name.startswith(f"{own_name}.")) for name in along
+        )
         if not divided:
-            which = {None: "columns and rows", 0: "columns (dim=0)", 1: "rows (dim=1)"}[one.hint.dim]
+            which = {None: "columns and rows", 0: "columns (dim=0)", 1: "rows (dim=1)"}[placed.hint.dim]
             raise Contradiction(
-                f"{one} contradicts the Split of {self._name(block)}, whose {which} are "
+                f"{placed} contradicts the Split of {self._name(block)}, whose {which} are "
                 f"{', '.join(along) or 'none'}: hint at one of these, or change the Split"
             )
 
-    def _check_chain(self, one: _Placed, num_stages: int) -> None:
+    def _check_chain(self, placed: _Placed, num_stages: int) -> None:
         """The model can be cut into so many stages."""
         model, name = self.model, type(self.model).__name__
         if not isinstance(model, Chain):
             raise Contradiction(
-                f"{one}: the model ({name}) does not say where a pipeline may cut it: make it a "
+                f"{placed}: the model ({name}) does not say where a pipeline may cut it: make it a "
                 "workloads.protocol.Chain, or drop the hint"
             )
         if shares_its_parts(model):
             raise Contradiction(
-                f"{one}: stages of the model ({name}) would share parameters, as the same ones are in two blocks, in "
-                "`enters` or in `leaves`: untie them, or drop the hint"
+                f"{placed}: stages of the model ({name}) would share parameters, as the same ones are in two blocks, "
+                "in `enters` or in `leaves`: untie them, or drop the hint"
             )
         if len(model.blocks) < num_stages:
             raise Contradiction(
-                f"{one}: {self._name(model.blocks)} has {len(model.blocks)} blocks, too few for {num_stages} stages"
+                f"{placed}: {self._name(model.blocks)} has {len(model.blocks)} blocks, too few for {num_stages} stages"
             )
 
     def _check_stages(self, stages: Sequence[_Placed]) -> None:
         """The stages begin where ranks cut, and there are as many as the pipeline has."""
         assert isinstance(self.model, Chain)
         blocks = list(self.model.blocks)
-        for one in stages:
-            if not any(one.module is block for block in blocks):
+        for mark in stages:
+            if not any(mark.module is block for block in blocks):
                 raise Contradiction(
-                    f"{one}: a stage begins with a block, and {one.place} is none of {self._name(self.model.blocks)}"
+                    f"{mark}: a stage begins with a block, and {mark.place} is none of {self._name(self.model.blocks)}"
                 )
         starts, count = self._starts(), len(self._starts())
-        for one in self._all("pipeline"):
-            if one.hint.stages not in (None, count):
-                raise _between(stages[0], one, f"there are {count} stages by the former: give stages={count}, or none")
-            if one.hint.micro_batches is not None and one.hint.micro_batches < count:
-                raise _between(stages[0], one, f"{count} stages need at least {count} micro-batches")
+        for pipeline in self._all("pipeline"):
+            if pipeline.hint.stages not in (None, count):
+                raise _between(
+                    stages[0], pipeline, f"there are {count} stages by the former: give stages={count}, or none"
+                )
+            if pipeline.hint.micro_batches is not None and pipeline.hint.micro_batches < count:
+                raise _between(stages[0], pipeline, f"{count} stages need at least {count} micro-batches")
         if count < 2 or count & (count - 1):
             raise Contradiction(
                 f"{stages[-1]}: {'a single stage is' if count < 2 else f'{count} stages are'} not searched: mark the "
@@ -248,19 +261,19 @@ class _Hinted:
         cut = [blocks_of_stage(len(blocks), index, count).start for index in range(count)]
         if starts != cut:
             where = ", ".join(self._name(blocks[start]) for start in cut)
-            wrong = next(one for one in stages if blocks.index(one.module) not in cut)
+            wrong = next(stage for stage in stages if blocks.index(stage.module) not in cut)
             raise Contradiction(f"{wrong}: ranks cut {len(blocks)} blocks into {count} stages at {where}: mark these")
 
     def _starts(self) -> list[int]:
         """Numbers of the blocks that stages begin with."""
         assert isinstance(self.model, Chain)
-        marked = {id(one.module) for one in self._all("stage")}
+        marked = {id(placed.module) for placed in self._all("stage")}
         return [number for number, block in enumerate(self.model.blocks) if number == 0 or id(block) in marked]
 
 
 def _is_in(part: nn.Module, module: nn.Module) -> bool:
-    return any(part is one for one in module.modules())
+    return any(part is part_there for part_there in module.modules())
 
 
-def _between(one: _Placed, other: _Placed, why: str) -> Contradiction:
-    return Contradiction(f"{one} contradicts {other}: {why}")
+def _between(placed: _Placed, other: _Placed, why: str) -> Contradiction:
+    return Contradiction(f"{placed} contradicts {other}: {why}")

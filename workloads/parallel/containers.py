@@ -24,17 +24,17 @@ def keep_containers(module: nn.Module) -> None:
 
     Call it once FSDP2 has been applied to the module.
     """
-    given: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     forward, is_inside = module.forward, False
 
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal is_inside
-        if not given:  # it is not called as a module, perhaps by itself
+        if not calls:  # it is not called as a module, perhaps by itself
             return forward(*args, **kwargs) if is_inside else module(*args, **kwargs)
-        own_args, own_kwargs = given.pop()
+        own_args, own_kwargs = calls.pop()
         pairs = [*zip(own_args, args, strict=False), *((own_kwargs.get(name), value) for name, value in kwargs.items())]
         entered = tensors_of(args, kwargs, own_args, own_kwargs)
-        copies = [copy for own, value in pairs for copy in _copies(own, value)]
+        copies = [copy for own_value, value in pairs for copy in _copies(own_value, value)]
         was_inside, is_inside = is_inside, True
         try:
             result = forward(*args, **kwargs)
@@ -46,7 +46,7 @@ def keep_containers(module: nn.Module) -> None:
         return result
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given.append((args, kwargs))
+        calls.append((args, kwargs))
 
     module.register_forward_pre_hook(note, prepend=True, with_kwargs=True)  # before FSDP2's own hook
     module.forward = call
@@ -59,9 +59,9 @@ def _show_outputs(module: nn.Module, entered: Sequence[Tensor], made: Any) -> No
     """
     if not torch.is_grad_enabled() or not isinstance(module, FSDPModule) or collect_grad_tensors(made[0]):
         return
-    known = {id(tensor) for tensor in entered}
+    ids = {id(tensor) for tensor in entered}
     for tensor in tensors_of(made):
-        if tensor.requires_grad and id(tensor) not in known:
+        if tensor.requires_grad and id(tensor) not in ids:
             tensor.register_hook(module._get_fsdp_state()._pre_backward)  # type: ignore[no-untyped-call]
 
 
@@ -69,7 +69,7 @@ def _show_outputs(module: nn.Module, entered: Sequence[Tensor], made: Any) -> No
 class _Copy:
     """A container and its copy, with their values when the copy was given to the module."""
 
-    own: Any
+    container: Any
     copy: Any
     own_values: Sequence[Any]
     values: Sequence[Any]
@@ -77,28 +77,28 @@ class _Copy:
     def write_back(self) -> None:
         """Change the container as the copy was changed; values that are still in it stay the caller's own."""
         now = _values(self.copy)
-        if len(now) == len(self.values) and all(one is other for one, other in zip(now, self.values, strict=True)):
+        if len(now) == len(self.values) and all(value is other for value, other in zip(now, self.values, strict=True)):
             return
-        known = {id(value): own for value, own in zip(self.values, self.own_values, strict=True)}
-        if isinstance(self.own, list):
-            self.own[:] = [known.get(id(value), value) for value in now]
+        own_of = {id(value): own_value for value, own_value in zip(self.values, self.own_values, strict=True)}
+        if isinstance(self.container, list):
+            self.container[:] = [own_of.get(id(value), value) for value in now]
             return
-        changed = {key: known.get(id(value), value) for key, value in self.copy.items()}
-        self.own.clear()
-        self.own.update(changed)
+        changed = {key: own_of.get(id(value), value) for key, value in self.copy.items()}
+        self.container.clear()
+        self.container.update(changed)
 
 
-def _copies(own: Any, value: Any) -> Iterator[_Copy]:
-    """Yield the lists and dictionaries in ``value`` that are copies of those at the same place of ``own``."""
-    if own is value or type(own) is not type(value) or not isinstance(own, list | tuple | dict):
+def _copies(own_value: Any, value: Any) -> Iterator[_Copy]:
+    """Yield the lists and dictionaries in ``value`` that are copies of those at the same place of ``own_value``."""
+    if own_value is value or type(own_value) is not type(value) or not isinstance(own_value, list | tuple | dict):
         return
-    own_values, values = _values(own), _values(value)
+    own_values, values = _values(own_value), _values(value)
     if len(own_values) != len(values):
         return
-    if not isinstance(own, tuple):
-        yield _Copy(own, value, own_values, values)
-    for one, other in zip(own_values, values, strict=True):
-        yield from _copies(one, other)
+    if not isinstance(own_value, tuple):
+        yield _Copy(own_value, value, own_values, values)
+    for own_item, other in zip(own_values, values, strict=True):
+        yield from _copies(own_item, other)
 
 
 def _values(container: Any) -> list[Any]:

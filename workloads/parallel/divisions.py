@@ -29,14 +29,14 @@ def divisions_of(model: nn.Module, blocks: Sequence[nn.Module], batch: Batch) ->
     splits = [split for block in blocks if isinstance(split := getattr(block, "split", None), Split)]
     if len(splits) < len(blocks):
         splits = []
-    found = Divisions(
+    divisions = Divisions(
         most_parts=gcd(*(split.most_parts for split in splits)) or 1,
         in_parts=bool(splits) and all(split.branches for split in splits),
         most_stages=len(model.blocks) if isinstance(model, Chain) and not shares_its_parts(model) else 1,
         most_slabs=_most_slabs(model, batch),
         most_tables=most_ranks(model),
     )
-    return replace(found, constraints=constraints_of(model, blocks, found))
+    return replace(divisions, constraints=constraints_of(model, blocks, divisions))
 
 
 def _most_slabs(model: nn.Module, batch: Batch) -> int:

@@ -64,15 +64,15 @@ def run_passes(
     place, held = model.place, model.place.stages
     stages = [
         PipelineStage(
-            model if len(held) == 1 else _Part(model, one),
-            one.index,
-            one.count,
+            model if len(held) == 1 else _Part(model, each),
+            each.index,
+            each.count,
             next(model.parameters()).device,
-            input_args=inputs[0] if inputs and one.index == 0 else hidden,
+            input_args=inputs[0] if inputs and each.index == 0 else hidden,
             output_args=hidden,
             group=place.group,
         )
-        for one in held
+        for each in held
     ]
     del batches, hidden
 
@@ -107,7 +107,7 @@ def _order(name: str, num_ranks: int, num_micro_batches: int) -> dict[int, list[
     """The passes of each rank, as torch's runtime takes them."""
     orders = made(name, num_ranks, num_micro_batches).orders
     return {
-        rank: [_Action(one.stage, _PASSES[one.kind], one.micro_batch) for one in order]
+        rank: [_Action(action.stage, _PASSES[action.kind], action.micro_batch) for action in order]
         for rank, order in enumerate(orders)
     }
 
@@ -124,8 +124,12 @@ class _Part(nn.Module):
         model: Chain = self.__dict__["_whole"]
         with only(model, self.__dict__["_stage"]):
             others = (() if model.is_first else model.enters) + (() if model.is_last else model.leaves)
-            found = [(name, one) for name, one in model.named_parameters() if name.partition(".")[0] not in others]
-        return iter(one for _, one in found)
+            parameters = [
+                (name, parameter)
+                for name, parameter in model.named_parameters()
+                if name.partition(".")[0] not in others
+            ]
+        return iter(parameter for _, parameter in parameters)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """The output of the stage."""

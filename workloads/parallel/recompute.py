@@ -51,18 +51,18 @@ def recomputed(block: nn.Module, state: ForwardState, *, selective: bool) -> Cal
     forward = block.forward
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        passes, given = RepeatedPasses(state, block), Arguments.of(args, kwargs)
+        passes, arguments = RepeatedPasses(state, block), Arguments.of(args, kwargs)
         has_run = False
 
         def compute(*args: Any, **kwargs: Any) -> Any:
             nonlocal has_run
             if has_run:
-                with given.restored():
+                with arguments.restored():
                     return forward(*args, **kwargs)
             has_run = True
             result = forward(*args, **kwargs)
             if torch.is_grad_enabled():
-                given.expect_unchanged_tensors(block)
+                arguments.expect_unchanged_tensors(block)
             return result
 
         def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -87,6 +87,6 @@ def _drops(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     """Whether the operation draws random numbers: if it were not recomputed, later operations would draw others."""
     for place, argument in enumerate(operation._schema.arguments):
         if argument.name == "dropout_p":
-            given = args[place] if place < len(args) else kwargs.get(argument.name, 0.0)
-            return bool(given)
+            rate = args[place] if place < len(args) else kwargs.get(argument.name, 0.0)
+            return bool(rate)
     return False

@@ -88,11 +88,12 @@ class _CannotSplit(Exception):
 
 def _expect_single_positions(module: nn.Module) -> None:
     """Raise ``_CannotSplit`` for a layer that is not known to treat single positions of a sequence."""
-    own = next((name for name, _ in module.named_parameters(recurse=False)), None)
-    if own is not None and not isinstance(module, _OF_POSITIONS):
+    parameter_name = next((name for name, _ in module.named_parameters(recurse=False)), None)
+    if parameter_name is not None and not isinstance(module, _OF_POSITIONS):
         raise _CannotSplit(
-            f"ranks that divide sequences cannot tell how it uses {own}: use linear layers, layer normalisation and "
-            "embeddings, look up positions by numbers that are in the batch, and call scaled_dot_product_attention"
+            f"ranks that divide sequences cannot tell how it uses {parameter_name}: use linear layers, layer "
+            "normalisation and embeddings, look up positions by numbers that are in the batch, and call "
+            "scaled_dot_product_attention"
         )
 
 
@@ -186,10 +187,10 @@ class _Widened(torch.autograd.Function):
         before, after = ctx.before, ctx.after
         end = gradient.shape[2] - after
         above, below = _exchange(gradient[:, :, :before], gradient[:, :, end:], after, before, ctx.group)
-        own = gradient[:, :, before:end].clone()
-        own[:, :, :after] += above
-        own[:, :, own.shape[2] - before :] += below
-        return own, None, None, None
+        own_gradient = gradient[:, :, before:end].clone()
+        own_gradient[:, :, :after] += above
+        own_gradient[:, :, own_gradient.shape[2] - before :] += below
+        return own_gradient, None, None, None
 
 
 def _exchange(

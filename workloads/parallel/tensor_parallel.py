@@ -58,7 +58,7 @@ def split_layers(blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: boo
 
 def _expect_divided(block: nn.Module, split: Split) -> None:
     """Raise ``ValueError`` for parameters of which ranks would have gradients of their part of a sequence only."""
-    divided = {id(one) for name in split.names for one in block.get_submodule(name).parameters()}
+    divided = {id(each) for name in split.names for each in block.get_submodule(name).parameters()}
     for name, parameter in block.named_parameters():
         if parameter.requires_grad and id(parameter) not in divided:
             raise ValueError(
@@ -84,9 +84,9 @@ def split_sequences(blocks: Sequence[nn.Module], mesh: DeviceMesh) -> None:
 
     Call it last, after FSDP2, which warns about blocks that return a view.
     """
-    whole, part = Replicate(), Shard(1)
-    enter = PrepareModuleInput(input_layouts=whole, desired_input_layouts=part, use_local_output=True)
-    leave = PrepareModuleOutput(output_layouts=part, desired_output_layouts=whole, use_local_output=True)
+    replicated, part = Replicate(), Shard(1)
+    enter = PrepareModuleInput(input_layouts=replicated, desired_input_layouts=part, use_local_output=True)
+    leave = PrepareModuleOutput(output_layouts=part, desired_output_layouts=replicated, use_local_output=True)
     parallelize_module(blocks[0], mesh, enter)
     parallelize_module(blocks[-1], mesh, leave)
 

@@ -80,9 +80,9 @@ def _load(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
 
 def _space(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     workload = load_workload(request["workload"], code_dir)
-    given = workload.space()
+    space = workload.space()
     try:
-        return {"space": json.loads(json.dumps(given, allow_nan=False))}
+        return {"space": json.loads(json.dumps(space, allow_nan=False))}
     except (TypeError, ValueError) as error:
         raise WorkloadError(
             f"space() must return a mapping of names to plain values, as a study has it: {error}"
@@ -100,8 +100,8 @@ def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any
     except (WorkloadError, WrongResult, MetricFailed) as error:
         cause = error.__cause__ if isinstance(error, MetricFailed) else None
         return {"wrong": explain(cause or error, code_dir)}
-    found = {"tries": tries, "all_tried": len(tries) == len(candidates), "mentioned": in_code, "wrong": ""}
-    return {**found, "inherits": workload.inherit is not Workload.inherit}
+    report = {"tries": tries, "all_tried": len(tries) == len(candidates), "mentioned": in_code, "wrong": ""}
+    return {**report, "inherits": workload.inherit is not Workload.inherit}
 
 
 def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
@@ -169,8 +169,8 @@ def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, 
         raise _RefusedParams(f"AdaScale takes batches of at least base_batch, which is {base}, got {batch}")
     expect_data(workload)
     if batch > workload.num_train:  # a step would train on samples twice
-        what = "batch" if "batch" in params else "batch, by default_batch,"
-        raise _RefusedParams(f"{what} is {batch}, but num_train is {workload.num_train}: set batch to at most that")
+        names = "batch" if "batch" in params else "batch, by default_batch,"
+        raise _RefusedParams(f"{names} is {batch}, but num_train is {workload.num_train}: set batch to at most that")
     expect_order(workload, batch)
     return workload, batch
 

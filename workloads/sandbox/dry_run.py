@@ -150,10 +150,10 @@ def _evaluated(workload: Workload) -> list[str]:
             modes.enter_context(NoInit())
         model = workload.build_model()
         workload.blocks(model)
-        phases, optimizers, whole = _optimizers(workload, model)
-        rates = [[group["lr"] for group in one.param_groups] for one in optimizers]
-        workload.on_step(0, _STEPS, whole)
-        sets_rates = [[group["lr"] for group in one.param_groups] for one in optimizers] != rates
+        phases, optimizers, whole_optimizer = _optimizers(workload, model)
+        rates = [[group["lr"] for group in each.param_groups] for each in optimizers]
+        workload.on_step(0, _STEPS, whole_optimizer)
+        sets_rates = [[group["lr"] for group in each.param_groups] for each in optimizers] != rates
         model.train()
         for loss in [phase.loss for phase in phases] or [workload.loss]:
             with autocast(workload, model):
@@ -205,8 +205,8 @@ def _optimizers(workload: Workload, model: nn.Module) -> tuple[Sequence[Phase], 
     workload.trial = replace(workload.trial, steps=_STEPS)
     try:
         if not (phases := phases_of(workload)):
-            own = workload.optimizer(model)
-            return (), [own], own
+            optimizer = workload.optimizer(model)
+            return (), [optimizer], optimizer
         optimizers = [optimizer_of(phase, model) for phase in phases]
         return phases, optimizers, PhasedOptimizer(phases, optimizers, model)
     except WrongResult as error:
@@ -239,7 +239,7 @@ def mentioned(names: Iterable[str], workload: type, folder: Path) -> list[str]:
     words: set[str] = set()
     patterns: set[str] = set()
     files = [file for file in folder.rglob("*") if file.suffix in _TEXT_SUFFIXES and file.is_file()]
-    modules = {sys.modules.get(one.__module__) for one in workload.__mro__}
+    modules = {sys.modules.get(class_.__module__) for class_ in workload.__mro__}
     files += [Path(path) for module in modules if (path := getattr(module, "__file__", None))]
     for file in files:
         text = file.read_text(errors="replace")

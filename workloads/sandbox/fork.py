@@ -63,7 +63,7 @@ def _reason(ended: os.waitid_result | None, seconds: int) -> tuple[str, str]:
     """(why there is no answer, what to do about it)"""
     if ended is None or ended.si_status == signal.SIGXCPU:
         stopped = _too_long(seconds) if ended is None else _too_much(seconds)
-        return stopped.what, f"→ {stopped.advice}"
+        return stopped.problem, f"→ {stopped.advice}"
     if ended.si_code == os.CLD_EXITED:
         how, advice = "os._exit or a similar call", "raise an exception instead"
     else:
@@ -105,11 +105,11 @@ def _serve_fork(
         os.dup2(output_write, 1)
         os.dup2(output_write, 2)
         _limit(request["seconds"])
-        own, modules, environment = os.getpid(), set(sys.modules), dict(os.environ)
+        own_pid, modules, environment = os.getpid(), set(sys.modules), dict(os.environ)
         answered = answer(request)
         if request.get("keeps_imports"):
             answered["imported"] = imported_since(modules, environment)
-        if os.getpid() == own:  # otherwise this is a fork that the user's code made and did not end
+        if os.getpid() == own_pid:  # otherwise this is a fork that the user's code made and did not end
             os.write(result_write, json.dumps(answered).encode() + b"\n")
     finally:
         os._exit(0)

@@ -52,11 +52,11 @@ def parameters(workload: Workload, batch: int) -> float:
 
 def flops(workload: Workload, batch: int) -> float:
     """FLOPs of a forward pass of one sample, whatever the size of the model: its tensors are fake."""
-    given = _train_batch(workload, batch)
+    inputs = _train_batch(workload, batch)
     with FakeTensorMode(allow_non_fake_inputs=True), NoInit(), torch.no_grad():
         model = workload.build_model()
         with FlopCounterMode(display=False) as counter:
-            workload.loss(model, given)
+            workload.loss(model, inputs)
     return float(counter.get_total_flops()) / _num_samples(workload, batch)
 
 
@@ -64,7 +64,7 @@ def grad_norm(workload: Workload, batch: int) -> float:
     """Sum over the parameters of the Euclidean norm of the gradient (Abdelfattah et al. 2021)."""
     model = _model(workload)
     expect_loss(workload.loss(model, _train_batch(workload, batch)), workload.loss).backward()  # type: ignore[no-untyped-call]
-    return sum(float(one.grad.norm()) for one in model.parameters() if one.grad is not None)
+    return sum(float(parameter.grad.norm()) for parameter in model.parameters() if parameter.grad is not None)
 
 
 def synflow(workload: Workload, batch: int) -> float:
@@ -82,7 +82,7 @@ def synflow(workload: Workload, batch: int) -> float:
         output = _output(workload, model, ones)
     _sum(output).backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
-        score = sum(float((one * one.grad).abs().sum()) for one in model.parameters() if one.grad is not None)
+        score = sum(float((each * each.grad).abs().sum()) for each in model.parameters() if each.grad is not None)
     return math.log(score) if score > 0 else -math.inf
 
 
@@ -93,13 +93,13 @@ def jacob_cov(workload: Workload, batch: int) -> float:
     eigenvalues v of the matrix of correlations, with k = 1e-5.
     """
     model = _model(workload)
-    given = _train_batch(workload, batch)
-    inputs = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    batch_inputs = _train_batch(workload, batch)
+    inputs = [leaf for leaf in tree_leaves(batch_inputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     if not inputs:
         raise WorkloadError("jacob_cov needs samples of floating-point numbers: choose another proxy")
     for leaf in inputs:
         leaf.requires_grad_()
-    _sum(_output(workload, model, given)).backward()  # type: ignore[no-untyped-call]
+    _sum(_output(workload, model, batch_inputs)).backward()  # type: ignore[no-untyped-call]
     rows = torch.cat([leaf.grad.flatten(1) for leaf in inputs if leaf.grad is not None], 1).double()
     values = torch.linalg.eigvalsh(torch.nan_to_num(torch.corrcoef(rows))) + 1e-5
     return -float((values.clamp_min(1e-5).log() + 1 / values.clamp_min(1e-5)).sum())

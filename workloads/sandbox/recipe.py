@@ -86,11 +86,11 @@ def _batches(workload: Workload, split: SetName) -> Callable[[int], Batch]:
 
 def _divisions_of(workload: Workload, model: torch.nn.Module, blocks: Sequence[torch.nn.Module]) -> Divisions:
     """How the model can be divided; not by space if metrics of the whole set need whole samples."""
-    found = divisions_of(model, blocks, workload.train_batch(torch.arange(1)))
+    divisions = divisions_of(model, blocks, workload.train_batch(torch.arange(1)))
     options = options_of(workload)
     if options.reduce == "adasum":
-        found = replace(found, constraints=adasum_alone(found.constraints, options.adasum_replicas))
-    return replace(found, most_slabs=1) if has_summary(workload) else found
+        divisions = replace(divisions, constraints=adasum_alone(divisions.constraints, options.adasum_replicas))
+    return replace(divisions, most_slabs=1) if has_summary(workload) else divisions
 
 
 def _most_parts(block: torch.nn.Module) -> int:

@@ -40,17 +40,17 @@ def _reached(function: FunctionType, workload: type) -> Iterator[FunctionType]:
     """The function, and those whose names it mentions, again and again: globals, and methods of classes beside it."""
     waiting, seen = [function], {function}
     while waiting:
-        yield (one := waiting.pop())
-        for name in _names(one.__code__):
-            for found in _named(name, one.__globals__, workload):
-                if found not in seen and len(seen) < _MOST_FUNCTIONS and not _is_library(found):
-                    seen.add(found)
-                    waiting.append(found)
+        yield (next_function := waiting.pop())
+        for name in _names(next_function.__code__):
+            for callable_ in _named(name, next_function.__globals__, workload):
+                if callable_ not in seen and len(seen) < _MOST_FUNCTIONS and not _is_library(callable_):
+                    seen.add(callable_)
+                    waiting.append(callable_)
 
 
 def _named(name: str, around: dict[str, Any], workload: type) -> Iterator[FunctionType]:
     classes = [workload, *(value for value in around.values() if isinstance(value, type))]
-    for value in [around.get(name), *(getattr(one, name, None) for one in classes)]:
+    for value in [around.get(name), *(getattr(class_, name, None) for class_ in classes)]:
         value = unwrap(value) if callable(value) else value
         if isinstance(value, FunctionType):
             yield value

@@ -67,17 +67,17 @@ def build_model(
     set_parameter_attributes(model, attributes)
     with torch.no_grad():
         for name, like in outline.items():
-            whole = sent.pop(name).detach() if sent else torch.empty(like.shape, dtype=like.dtype)
-            whole = whole.to(device).contiguous()  # ranks exchange plain memory, whatever the strides
-            dist.broadcast(whole, src=0)
+            full = sent.pop(name).detach() if sent else torch.empty(like.shape, dtype=like.dtype)
+            full = full.to(device).contiguous()  # ranks exchange plain memory, whatever the strides
+            dist.broadcast(full, src=0)
             tensor = held.get(name)
             if tensor is None:  # it belongs to another stage
                 continue
             if isinstance(tensor, DTensor):
-                part = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
+                part = distribute_tensor(full, tensor.device_mesh, tensor.placements, src_data_rank=None)
                 tensor.to_local().copy_(part.to_local())
             else:
-                tensor.copy_(whole)
+                tensor.copy_(full)
     return model
 
 
@@ -99,18 +99,20 @@ def _without_memory(workload: Workload, seed: int) -> nn.Module:
 
 def _send_attributes(model: nn.Module, drawn: nn.Module | None) -> None:
     """Give ``model`` the tensors that modules of rank 0's ``drawn`` hold as plain attributes, or in lists of these."""
-    wanted = [
+    attributes = [
         (name, attribute)
         for name, module in model.named_modules()
         for attribute, value in module.__dict__.items()
         if attribute not in ("_parameters", "_buffers", "_modules")
         and any(isinstance(leaf, Tensor) and leaf.is_meta and leaf.grad_fn is None for leaf in tree_leaves(value))
     ]
-    if not wanted:
+    if not attributes:
         return
-    found: list[Any] = [[drawn.get_submodule(name).__dict__[attribute] for name, attribute in wanted] if drawn else []]
-    dist.broadcast_object_list(found, src=0)
-    for (name, attribute), value in zip(wanted, found[0], strict=True):
+    values: list[Any] = [
+        [drawn.get_submodule(name).__dict__[attribute] for name, attribute in attributes] if drawn else []
+    ]
+    dist.broadcast_object_list(values, src=0)
+    for (name, attribute), value in zip(attributes, values[0], strict=True):
         model.get_submodule(name).__dict__[attribute] = value
 
 

@@ -47,8 +47,8 @@ def first_difference(of_ranks: list[Digests]) -> tuple[str, int, int] | None:
     seen: dict[tuple[str, Any], tuple[int, int]] = {}
     for rank, digests in enumerate(of_ranks):
         for name, (part, digest) in digests.items():
-            first, known = seen.setdefault((name, part), (rank, digest))
-            if known != digest:
+            first, first_digest = seen.setdefault((name, part), (rank, digest))
+            if first_digest != digest:
                 return name, first, rank
     return None
 

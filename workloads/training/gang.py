@@ -90,11 +90,11 @@ def _interface_towards(host: str, port: int) -> str:
             probe.connect((host, port))  # sends nothing
         except OSError:
             return ""
-        own = socket.inet_aton(probe.getsockname()[0])
+        own_address = socket.inet_aton(probe.getsockname()[0])
         for _, name in socket.if_nameindex():
             with suppress(OSError):  # it has no address
                 request = struct.pack("256s", name.encode())
-                if fcntl.ioctl(probe, siocgifaddr, request)[20:24] == own:
+                if fcntl.ioctl(probe, siocgifaddr, request)[20:24] == own_address:
                     return name
     return ""
 

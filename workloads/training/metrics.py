@@ -53,19 +53,19 @@ def split_evaluation(workload: Workload, evaluated: Any) -> tuple[Mapping[str, T
 
     Raises ``WorkloadError`` unless ``evaluate`` returns outputs just where something takes them.
     """
-    wanted = [name for name in ("metrics", "summarize") if defines(workload, name)]
+    methods = [name for name in ("metrics", "summarize") if defines(workload, name)]
     is_pair = isinstance(evaluated, tuple)
-    if is_pair and not wanted:
+    if is_pair and not methods:
         raise WorkloadError(
             "evaluate returns a tuple, but neither metrics nor summarize takes outputs: define one of them, or return "
             "only a dictionary of metrics"
         )
-    if not wanted:
+    if not methods:
         return evaluated, None
     if not is_pair or len(evaluated) != 2:
         raise WorkloadError(
-            f"the workload defines {' and '.join(wanted)}, so evaluate must return two things: a dictionary of metrics "
-            f"of each sample, which may be empty, and the outputs; it returned {kinds_of(evaluated)}"
+            f"the workload defines {' and '.join(methods)}, so evaluate must return two things: a dictionary of "
+            f"metrics of each sample, which may be empty, and the outputs; it returned {kinds_of(evaluated)}"
         )
     metrics, outputs = evaluated
     return metrics, outputs
@@ -88,11 +88,11 @@ def common_names(of_ranks: Sequence[Sequence[str]], *, may_be_none: bool = False
 def _check(name: object, values: object, num_samples: int) -> None:
     if not isinstance(name, str):
         raise WorkloadError(f"evaluate must name its metrics by text, got {name!r}")
-    asked = f"evaluate must return metric {name!r} with one value per sample, shape [{num_samples}]"
+    expectation = f"evaluate must return metric {name!r} with one value per sample, shape [{num_samples}]"
     if not isinstance(values, Tensor):
-        raise WorkloadError(f"{asked}, got a {type(values).__name__}: return a tensor")
+        raise WorkloadError(f"{expectation}, got a {type(values).__name__}: return a tensor")
     if values.shape != (num_samples,):
-        raise WorkloadError(f"{asked}, got {list(values.shape)}: do not average over the samples")
+        raise WorkloadError(f"{expectation}, got {list(values.shape)}: do not average over the samples")
 
 
 def _differ(some: Sequence[str], others: Sequence[str], here: str, there: str) -> str:

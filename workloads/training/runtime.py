@@ -105,10 +105,10 @@ def _from_an_intact_checkpoint(job: TrainingJob, rank: int) -> TrainingJob:
     """The job, resuming from an older checkpoint of its trial if the wanted one is damaged."""
     if job.resume is None or job.resume.trial_id != job.trial_id:
         return job
-    found, why = newest_intact(job.checkpoint_root, job.resume)
+    intact, why = newest_intact(job.checkpoint_root, job.resume)
     if why and rank == 0:
-        print(f"{why}; training continues from step {found.step}", flush=True)
-    return replace(job, resume=found)
+        print(f"{why}; training continues from step {intact.step}", flush=True)
+    return replace(job, resume=intact)
 
 
 _PEER_GONE = r"onnection (closed|reset|refused)|[Bb]roken pipe|Timed out waiting|Application timeout|Socket closed"
@@ -117,8 +117,10 @@ _PEER_GONE = r"onnection (closed|reset|refused)|[Bb]roken pipe|Timed out waiting
 def _is_raised_by_others(error: BaseException) -> bool:
     """Whether a ``raise`` of users' code or of another library than torch made the error, and no collective."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    own = (Path(torch.__file__).parent, Path(__file__).parents[1])
-    return "raise" in (frame.line or "") and not any(Path(frame.filename).is_relative_to(folder) for folder in own)
+    own_folders = (Path(torch.__file__).parent, Path(__file__).parents[1])
+    return "raise" in (frame.line or "") and not any(
+        Path(frame.filename).is_relative_to(folder) for folder in own_folders
+    )
 
 
 def _begun(job: TrainingJob) -> tuple[int, int]:

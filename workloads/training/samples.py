@@ -77,10 +77,10 @@ def _permuted(positions: Tensor, num: int, generator: torch.Generator) -> Tensor
             left, right = right, left ^ (_mixed(right ^ key) & mask)
         return left << half | right
 
-    found = permuted(positions)
-    while bool((outside := found >= num).any()):
-        found[outside] = permuted(found[outside])
-    return found
+    order = permuted(positions)
+    while bool((outside := order >= num).any()):
+        order[outside] = permuted(order[outside])
+    return order
 
 
 def _mixed(numbers: Tensor) -> Tensor:

@@ -50,8 +50,8 @@ def train_step(
         begin_phase(model, phase.name)
         with forward_state(model).phase(phase.name):
             # The last one is the optimizer that the caller gave: a trace ends the passes there.
-            one = optimizer if number == turns[-1] else updates.phased
-            updates.losses[phase.name] = _updated(workload, phase.loss, model, one, micro_batches, num)
+            phased = optimizer if number == turns[-1] else updates.phased
+            updates.losses[phase.name] = _updated(workload, phase.loss, model, phased, micro_batches, num)
     begin_phase(model, "")
     return torch.stack(list(updates.losses.values())).sum() if turns else torch.zeros(())
 

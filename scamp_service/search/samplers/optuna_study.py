@@ -51,7 +51,7 @@ class OptunaStudy:
     ) -> Params:
         """The searched parameters of trial ``number`` that ``sampler`` proposes when it sees these trials.
 
-        ``given`` flat parameters stay as they are.
+        ``fixed`` flat parameters stay as they are.
         """
         shown = in_order(completed, active)
         self._known = {trial.number: (trial, self._frozen(trial)) for trial in shown}

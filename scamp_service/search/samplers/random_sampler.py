@@ -34,6 +34,6 @@ class RandomSampler:
         attempt: int = 0,
         fixed: Mapping[str, Any] | None = None,
     ) -> Params:
-        """The searched parameters of trial ``number``. Flat ones that are ``given`` stay as they are."""
+        """The searched parameters of trial ``number``. Flat ones that are ``fixed`` stay as they are."""
         sampler = optuna.samplers.RandomSampler(seed=seed_of(self._seed, number, attempt))
         return self._study.ask(sampler, number, fixed=fixed)

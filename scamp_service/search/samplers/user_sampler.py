@@ -24,7 +24,7 @@ _DEPTH = 4
 
 
 class UserSampler:
-    """The sampler ``found`` in the user's file.
+    """The ``sampler`` in the user's file.
 
     Each proposal comes from a new one: a copy of the object with new random states, or what the function makes from the
     trial's seed. Genetic algorithms and CMA-ES get the notes that they keep in the study (see ``ReplayedStudy``).

@@ -15,7 +15,7 @@ class UnderWay:
 
     @contextmanager
     def doing(self, task: str) -> Iterator[None]:
-        """Count ``what`` as under way."""
+        """Count ``task`` as under way."""
         key = object()
         self._began[key] = (task, time.monotonic())
         try:

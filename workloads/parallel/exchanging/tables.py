@@ -32,26 +32,33 @@ def tables_of(model: nn.Module) -> dict[str, nn.Embedding]:
 
     Raises ``WorkloadError`` for names without embeddings, and for embeddings that cannot be divided.
     """
-    asked = getattr(model, "divided_tables", None)
-    if not isinstance(asked, Tables):
+    names = getattr(model, "divided_tables", None)
+    if not isinstance(names, Tables):
         return {}
-    found: dict[str, nn.Embedding] = {}
-    for name in asked.names:
+    tables: dict[str, nn.Embedding] = {}
+    for name in names.names:
         try:
             part = model.get_submodule(name)
         except AttributeError:
             raise WorkloadError(f"divided_tables names {name!r}, but the model has no such module") from None
         inside = {
-            f"{name}.{own}" if own else name: one for own, one in part.named_modules() if isinstance(one, nn.Embedding)
+            f"{name}.{path}" if path else name: module
+            for path, module in part.named_modules()
+            if isinstance(module, nn.Embedding)
         }
         if not inside:
             raise WorkloadError(f"divided_tables names {name!r}, but there is no nn.Embedding in it")
-        found |= inside
-    holders = Counter(id(one) for module in model.modules() for one in module._parameters.values() if one is not None)
-    for name, table in found.items():
+        tables |= inside
+    holders = Counter(
+        id(parameter)
+        for module in model.modules()
+        for parameter in module._parameters.values()
+        if parameter is not None
+    )
+    for name, table in tables.items():
         if why := _refusal(table, holders[id(table.weight)] > 1):
             raise WorkloadError(f"{name} cannot be divided between ranks, {why}: take it out of divided_tables")
-    return found
+    return tables
 
 
 def most_ranks(model: nn.Module) -> int:
@@ -101,16 +108,16 @@ def _lookup(table: nn.Embedding, group: dist.ProcessGroup) -> Callable[[Tensor],
     """The table's forward pass: indices of this rank's samples → their whole vectors."""
 
     def forward(indices: Tensor) -> Tensor:
-        own = indices.reshape(-1).contiguous()
-        most = _largest(own.numel(), group, indices)
-        padded = functional.pad(own, (0, most - own.numel())) if most > own.numel() else own
-        every = own.new_empty(group.size() * most)
+        flat = indices.reshape(-1).contiguous()
+        most = _largest(flat.numel(), group, indices)
+        padded = functional.pad(flat, (0, most - flat.numel())) if most > flat.numel() else flat
+        every = flat.new_empty(group.size() * most)
         dist.all_gather_single(every, padded, group)
         weight: Any = table.weight
         columns = functional.embedding(every.view(-1, most), weight.to_local(), table.padding_idx)
         # A loss is a mean over the samples of a rank, and that of a step a mean over ranks: gradients count for 1/n.
         parts = exchanged(columns, group, weight=1 / group.size())
-        return parts[:, : own.numel()].movedim(0, 1).reshape(*indices.shape, -1)
+        return parts[:, : flat.numel()].movedim(0, 1).reshape(*indices.shape, -1)
 
     return forward
 

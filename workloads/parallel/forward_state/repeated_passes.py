@@ -51,8 +51,8 @@ class RepeatedPasses:
         now.add(watch.changed)
 
     def _use(self, parameters: Sequence[dict[str, nn.Parameter | None]]) -> None:
-        for module, own in zip(self._module.modules(), parameters, strict=True):
-            module._parameters.update(own)
+        for module, own_parameters in zip(self._module.modules(), parameters, strict=True):
+            module._parameters.update(own_parameters)
 
 
 class _Reentered(AbstractContextManager[None]):

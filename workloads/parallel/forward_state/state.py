@@ -205,8 +205,8 @@ class ForwardState:
     def _is_of_pass(self, value: Any) -> bool:
         if not isinstance(value, Tensor) or not value.requires_grad:
             return may_be_state(value)
-        known = self._results.get(id(value))
-        return known is None or known() is not value
+        result = self._results.get(id(value))
+        return result is None or result() is not value
 
     @contextlib.contextmanager
     def watching(self, module: nn.Module, batch: Any, *, keeps: bool) -> Iterator[Watch]:

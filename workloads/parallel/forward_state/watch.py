@@ -67,8 +67,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether the tensor was computed from samples."""
         if tensor.layout is not torch.strided:
             return False
-        known = self._from_batch.get(address_of(tensor))
-        return known is not None and known() is not None
+        from_batch = self._from_batch.get(address_of(tensor))
+        return from_batch is not None and from_batch() is not None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -110,10 +110,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Places in the modules of tensors with the memory of one of these."""
         addresses = {address_of(tensor) for tensor in tensors}
         for module in self._modules:
-            for name, own in (*module._buffers.items(), *module._parameters.items(), *module.__dict__.items()):
-                if not isinstance(own, Tensor) or own.layout is not torch.strided:
+            for name, value in (*module._buffers.items(), *module._parameters.items(), *module.__dict__.items()):
+                if not isinstance(value, Tensor) or value.layout is not torch.strided:
                     continue
-                if address_of(own) in addresses:
+                if address_of(value) in addresses:
                     yield module, name
 
 
@@ -160,12 +160,12 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     """The tensors that the operation changes in place."""
     if func in _UNSAID:
         trains = args[5] if len(args) > 5 else kwargs.get("training", False)
-        found: list[Any] = [args[place] for place in _UNSAID[func] if place < len(args)] if trains else []
+        written: list[Any] = [args[place] for place in _UNSAID[func] if place < len(args)] if trains else []
     elif func._schema.is_mutable:
-        found = []
+        written = []
         for place, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
-                found.append(args[place] if place < len(args) else kwargs.get(argument.name))
+                written.append(args[place] if place < len(args) else kwargs.get(argument.name))
     else:
         return []
-    return [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
+    return [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]

@@ -27,8 +27,8 @@ def evaluated(rank: TrainingRank) -> dict[str, float]:
 def _means(rank: TrainingRank, collected: Collected | None) -> dict[str, float]:
     """Metrics averaged over all held-out samples. Padding gives every rank the same number of forward passes."""
 
-    def held_out(given: tuple[Batch, Tensor]) -> tuple[Batch, Tensor]:
-        batch, counted = given
+    def held_out(whole_batch: tuple[Batch, Tensor]) -> tuple[Batch, Tensor]:
+        batch, counted = whole_batch
         return rank.on_device(batch), counted
 
     num, plan = rank.workload.num_eval, rank.job.plan
@@ -44,10 +44,10 @@ def _summary(rank: TrainingRank, collected: Collected) -> dict[str, float]:
     """Metrics of the whole held-out set: rank 0 computes them, outside of its budget, and sends them to all."""
     with rank.held.uncounted():
         outputs = collected.gathered(rank.job.plan, rank.number)
-        found = [summary(rank.workload, outputs, rank.job.seed) if rank.is_first else {}]
+        summaries = [summary(rank.workload, outputs, rank.job.seed) if rank.is_first else {}]
         if rank.mesh is not None:
-            dist.broadcast_object_list(found, src=0)
-    return found[0]
+            dist.broadcast_object_list(summaries, src=0)
+    return summaries[0]
 
 
 def _names(rank: TrainingRank, sums: Sums) -> list[str]:

@@ -94,9 +94,9 @@ class Loop:
 
         They are several where a step counts as more than there are between reports.
         """
-        due = [one for one in range(before + 1, min(done, self._job.last_step) + 1) if self._job.is_evaluated(one)]
-        for one in due:
-            self._report(one, self._mean_loss, keeps=one == due[-1])
+        due = [step for step in range(before + 1, min(done, self._job.last_step) + 1) if self._job.is_evaluated(step)]
+        for due_step in due:
+            self._report(due_step, self._mean_loss, keeps=due_step == due[-1])
         return bool(due)
 
     def _end_step(self, done: int, loss: float) -> int:

@@ -120,7 +120,7 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
             dcp_load(entries, storage_reader=reader, no_dist=True)
         stored = {key.removeprefix("model/"): tensor for key, tensor in entries.items()}
         names = json.loads((folder / "scalars.json").read_text()).get("exported") or {name: name for name in stored}
-        return {name: stored[own] for name, own in names.items()}
+        return {name: stored[own_name] for name, own_name in names.items()}
 
 
 def write_weights(folder: Path, target: Path) -> tuple[int, int]:
@@ -128,9 +128,9 @@ def write_weights(folder: Path, target: Path) -> tuple[int, int]:
 
     Returns the number of tensors, and their bytes.
     """
-    found = load_weights(folder)
-    torch.save(found, target)
-    return len(found), sum(tensor.nbytes for tensor in found.values())
+    weights = load_weights(folder)
+    torch.save(weights, target)
+    return len(weights), sum(tensor.nbytes for tensor in weights.values())
 
 
 def load_whole(root: Path, checkpoint: CheckpointName, model: nn.Module) -> None:
@@ -198,8 +198,14 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
     prefix = _prefix(optimizer)
     if not any(key.startswith(f"{prefix}optimizer/") for key in stored):
         prefix = ""  # it was not written by so many replicas with states of their own
-    own = getattr(optimizer, "own", None)  # parameters whose states only this rank has (``zero1``); None: all
-    names = {name: parameter for name, parameter in model.named_parameters() if own is None or parameter in own}
+    own_parameters = getattr(
+        optimizer, "own", None
+    )  # parameters whose states only this rank has (``zero1``); None: all
+    names = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if own_parameters is None or parameter in own_parameters
+    }
     for key, entry in stored.items():
         if key.startswith(f"{prefix}optimizer/") and isinstance(entry, TensorStorageMetadata):
             name, _, field = key.removeprefix(f"{prefix}optimizer/").rpartition("/")  # a name may contain slashes
@@ -245,20 +251,20 @@ def _expect_same_model(folder: Path, stored: Mapping[str, Any], model: nn.Module
 
 def _model_state(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, including those that ``state_dict`` omits; they share memory with the model."""
-    named = [*model.named_parameters(), *model.named_buffers()]
-    return {f"model/{name}": tensor.detach() for name, tensor in named}
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return {f"model/{name}": tensor.detach() for name, tensor in tensors}
 
 
 def _exported_names(model: nn.Module) -> dict[str, str]:
     """Each name in the model's state dictionary → the name under which a checkpoint has this tensor."""
     stored = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
-    found = {}
+    names = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         temporary = module._non_persistent_buffers_set
         for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
             if tensor is not None and name not in temporary:
-                found[f"{prefix}.{name}" if prefix else name] = stored[id(tensor)]
-    return found
+                names[f"{prefix}.{name}" if prefix else name] = stored[id(tensor)]
+    return names
 
 
 def _kept_state(model: nn.Module) -> dict[str, Tensor]:
@@ -277,7 +283,7 @@ def _begin_kept(model: nn.Module, stored: Collection[str]) -> None:
     updates = updates_of(model)
     for kind, kept in (("average", updates.averages), ("gradient", updates.scaling)):
         if kept is not None:
-            kept.begin(one for name, one in model.named_parameters() if f"{kind}/{name}" in stored)
+            kept.begin(parameter for name, parameter in model.named_parameters() if f"{kind}/{name}" in stored)
 
 
 def _prefix(optimizer: torch.optim.Optimizer) -> str:
@@ -314,15 +320,15 @@ def _empty_state(parameter: nn.Parameter, entry: TensorStorageMetadata, *, is_sp
     """
     if entry.size == parameter.shape:
         return torch.empty_like(parameter.detach(), dtype=entry.properties.dtype)
-    whole = torch.empty(entry.size, dtype=entry.properties.dtype)
-    if isinstance(parameter, DTensor) and (whole.ndim or is_spread):
-        shared = [size == own for size, own in zip(whole.shape, parameter.shape, strict=False)]
+    tensor = torch.empty(entry.size, dtype=entry.properties.dtype)
+    if isinstance(parameter, DTensor) and (tensor.ndim or is_spread):
+        shared = [size == size_there for size, size_there in zip(tensor.shape, parameter.shape, strict=False)]
         placements = [
             placement if isinstance(placement, Shard) and shared[placement.dim :][:1] == [True] else Replicate()
             for placement in parameter.placements
         ]
-        return distribute_tensor(whole, parameter.device_mesh, placements, src_data_rank=None)
-    return whole
+        return distribute_tensor(tensor, parameter.device_mesh, placements, src_data_rank=None)
+    return tensor
 
 
 def _group_values(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

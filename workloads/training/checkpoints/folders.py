@@ -75,18 +75,18 @@ def remove_unfinished(directory: Path) -> None:
 
 def expect_whole(staged: Path, written: Metadata) -> None:
     """Raise ``StorageFault`` if this rank does not see every file that the ranks have written."""
-    named = {entry.relative_path for entry in (written.storage_data or {}).values()}
-    missing = named - {path.name for path in staged.iterdir()}
+    file_names = {entry.relative_path for entry in (written.storage_data or {}).values()}
+    missing = file_names - {path.name for path in staged.iterdir()}
     if missing:
         raise StorageFault(
-            f"{len(missing)} of the {len(named)} files of the checkpoint are not in {staged.parent}: the ranks do not "
-            "share it; set SCAMP_CHECKPOINT_DIR to a folder that all nodes see"
+            f"{len(missing)} of the {len(file_names)} files of the checkpoint are not in {staged.parent}: the ranks do "
+            "not share it; set SCAMP_CHECKPOINT_DIR to a folder that all nodes see"
         )
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
-    """Turn a failed file operation into a ``StorageFault`` that begins with ``what``."""
+def explained(task: str) -> Iterator[None]:
+    """Turn a failed file operation into a ``StorageFault`` that begins with ``task``."""
     try:
         yield
     except StorageFault:
@@ -95,7 +95,7 @@ def explained(what: str) -> Iterator[None]:
         why = storage_error(error)
         if not why:
             raise
-        raise StorageFault(f"{what}: {why}") from error
+        raise StorageFault(f"{task}: {why}") from error
 
 
 def _appears(file: Path) -> bool:

@@ -42,10 +42,10 @@ def damage(folder: Path, name: CheckpointName | None = None) -> str:
         return f"it is that of step {owner.step} of trial {owner.trial_id}"
     for file, expected in sums.items():
         try:
-            found = _sum_of(folder / file)
+            sum_now = _sum_of(folder / file)
         except FileNotFoundError as error:
             return f"{error.strerror}: {error.filename}"
-        if found != expected:
+        if sum_now != expected:
             return f"a file in it is damaged: {file} has another checksum than what was written"
     return ""
 
@@ -56,22 +56,24 @@ def expect_intact(folder: Path, name: CheckpointName | None = None) -> None:
         raise StorageFault(f"{_called(folder)}: {why}")
 
 
-def newest_intact(root: Path, wanted: CheckpointName) -> tuple[CheckpointName, str]:
-    """``wanted``, or the newest older one of its trial that is intact, with the reason in words.
+def newest_intact(root: Path, newest: CheckpointName) -> tuple[CheckpointName, str]:
+    """``newest``, or the newest older one of its trial that is intact, with the reason in words.
 
     One that is not there is returned all the same: whoever loads it says what to do. Raises ``StorageFault`` if none is
     intact.
     """
-    folder = wanted.folder(root)
+    folder = newest.folder(root)
     with explained(_called(folder)):
-        why = damage(folder, wanted)
+        why = damage(folder, newest)
         if not why:
-            return wanted, ""
-        older = [one for one in written_checkpoints(root, wanted.trial_id) if one.step < wanted.step]
-        for one in reversed(older):
-            if not damage(one.folder(root), one):
+            return newest, ""
+        older = [
+            checkpoint for checkpoint in written_checkpoints(root, newest.trial_id) if checkpoint.step < newest.step
+        ]
+        for earlier in reversed(older):
+            if not damage(earlier.folder(root), earlier):
                 return (
-                    one,
+                    earlier,
                     f"{_called(folder)}: {why}",
                 )
     raise StorageFault(

@@ -150,10 +150,10 @@ class IndexFeed:
             self._draws_samples = True
             del made
             seed_everything((seed, step), workload)
-            whole = workload.train_batch(indices)
+            batch = workload.train_batch(indices)
             places = rank_slices(torch.arange(len(indices)), plan, self._rank)
-            made = [tree_map_only(Tensor, lambda tensor: host_copy(tensor[place]), whole) for place in places]  # noqa: B023
-            del whole
+            made = [tree_map_only(Tensor, lambda tensor: host_copy(tensor[place]), batch) for place in places]  # noqa: B023
+            del batch
         seed_everything((seed, step, plan.data_rank(self._rank)), workload)
         more = parts[len(made) :]
         made.reverse()
@@ -245,20 +245,20 @@ class DatasetFeed:
 
     def _wait_for_data(self) -> Batch:
         try:
-            found = next(self._workers)
+            answer = next(self._workers)
         except (RuntimeError, OSError, EOFError) as error:  # batches that lie with a dead worker cannot be fetched
             deadline = time.monotonic() + DEATH_SECONDS
             while not (death := self.death()) and time.monotonic() < deadline:
                 time.sleep(0.01)
             raise (death or error) from None
-        if isinstance(found, Failure):
-            raise found.again()
-        return found
+        if isinstance(answer, Failure):
+            raise answer.again()
+        return answer
 
     def death(self) -> DataFault | None:
         """The fault of a worker that has died; None if all live."""
         workers = self._workers._workers if self._workers is not None else []
-        dead = [(number, one.exitcode) for number, one in enumerate(workers) if one.exitcode]
+        dead = [(number, worker.exitcode) for number, worker in enumerate(workers) if worker.exitcode]
         if not dead:
             return None
         number, code = dead[0]

@@ -24,24 +24,24 @@ def longest_first(workload: Workload, split: SetName) -> Tensor | None:
     if lengths is None:
         return None
     is_ordered = split == "train" and defines(workload, "order")
-    given = SampleOrder(workload, 0).epoch(0) if is_ordered else torch.arange(num)
-    given = torch.tensor(sorted(set(given.tolist())))
-    return given[lengths[given].argsort(descending=True, stable=True)]
+    indices = SampleOrder(workload, 0).epoch(0) if is_ordered else torch.arange(num)
+    indices = torch.tensor(sorted(set(indices.tolist())))
+    return indices[lengths[indices].argsort(descending=True, stable=True)]
 
 
 def lengths_of(workload: Workload, split: SetName) -> Tensor | None:
     """The lengths of all samples of a set, float64, shape [n]; None if they have none. Raises ``WrongResult``."""
-    given = workload.lengths(split)
-    if given is None:
+    answer = workload.lengths(split)
+    if answer is None:
         return None
     num = workload.num_train if split == "train" else workload.num_eval
-    wanted = f'return one number for each of the {num} samples of "{split}", or None'
+    expectation = f'return one number for each of the {num} samples of "{split}", or None'
     try:
-        lengths = torch.as_tensor(given, dtype=torch.float64)
+        lengths = torch.as_tensor(answer, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
-        raise WrongResult(workload.lengths, f"returns {kinds_of(given)}", wanted) from None
+        raise WrongResult(workload.lengths, f"returns {kinds_of(answer)}", expectation) from None
     if lengths.shape != (num,):
-        raise WrongResult(workload.lengths, f"returns {len(lengths.reshape(-1))} lengths", wanted)
+        raise WrongResult(workload.lengths, f"returns {len(lengths.reshape(-1))} lengths", expectation)
     return lengths
 
 
@@ -91,17 +91,17 @@ class SampleOrder:
 
     def _checked(self, made: Tensor | Sequence[int], epoch: int) -> Tensor:
         method, num = self._workload.order, self._workload.num_train
-        wanted = f"return the indices of training samples, whole numbers from 0 to {num - 1}"
+        expectation = f"return the indices of training samples, whole numbers from 0 to {num - 1}"
         try:
             indices = torch.as_tensor(made)
         except (TypeError, ValueError, RuntimeError):
-            raise WrongResult(method, f"returns {kinds_of(made)}", wanted) from None
+            raise WrongResult(method, f"returns {kinds_of(made)}", expectation) from None
         if indices.ndim != 1 or indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
-            raise WrongResult(method, f"returns {kinds_of(made)} of {indices.dtype}", wanted)
+            raise WrongResult(method, f"returns {kinds_of(made)} of {indices.dtype}", expectation)
         indices = indices.to(torch.int64)
         if len(indices) == 0 or int(indices.min()) < 0 or int(indices.max()) >= num:
-            what = f"indices from {int(indices.min())} to {int(indices.max())}" if len(indices) else "no index"
-            raise WrongResult(method, f"returns {what} for epoch {epoch}", wanted)
+            range_words = f"indices from {int(indices.min())} to {int(indices.max())}" if len(indices) else "no index"
+            raise WrongResult(method, f"returns {range_words} for epoch {epoch}", expectation)
         length = self._length or (len(self.epoch(0)) if epoch else len(indices))
         if len(indices) != length:
             raise WrongResult(

@@ -73,14 +73,14 @@ class Collected:
         """The outputs of all held-out samples in their order on rank 0, None on others; all ranks call it."""
         num_leaves = len(self._batches[0][0]) if self._batches else 0
         structure = tree_unflatten(list(range(num_leaves)), self._tree) if self._batches else None
-        own = (structure, self._batches) if rank in contributors(plan) else None
-        ranks: list[Any] = [own]
+        own_outputs = (structure, self._batches) if rank in contributors(plan) else None
+        ranks: list[Any] = [own_outputs]
         if plan.world_size > 1:
             listed: list[Any] | None = [None] * plan.world_size if rank == 0 else None
-            dist.gather_object(own, listed, dst=0)
+            dist.gather_object(own_outputs, listed, dst=0)
             if listed is None:
                 return None
-            ranks = [listed[one] for one in contributors(plan)]
+            ranks = [listed[rank_index] for rank_index in contributors(plan)]
         return self._joined(ranks)
 
     def _joined(self, ranks: Sequence[tuple[Any, list[tuple[list[Tensor], Tensor]]]]) -> Outputs:
@@ -117,10 +117,10 @@ def summary(workload: Workload, outputs: Outputs, seed: int) -> dict[str, float]
         if defines(workload, "metrics"):
             values |= dict(_computed(workload, outputs))
         if defines(workload, "summarize"):
-            found = workload.summarize(outputs)
-            if not isinstance(found, Mapping):
-                raise WrongResult(workload.summarize, f"returns {kinds_of(found)}", "return a dictionary of numbers")
-            values |= {name: _number(name, value, workload.summarize) for name, value in found.items()}
+            metrics = workload.summarize(outputs)
+            if not isinstance(metrics, Mapping):
+                raise WrongResult(workload.summarize, f"returns {kinds_of(metrics)}", "return a dictionary of numbers")
+            values |= {name: _number(name, value, workload.summarize) for name, value in metrics.items()}
     return values
 
 
@@ -139,8 +139,8 @@ def _computed(workload: Workload, outputs: Outputs) -> Iterator[tuple[str, float
         for chunk in _chunks(outputs):
             args, kwargs = _arguments(chunk, metric.update)
             metric.update(*args, **kwargs)
-        found = metric.compute()
-        for key, value in found.items() if isinstance(found, Mapping) else [(name, found)]:
+        computed = metric.compute()
+        for key, value in computed.items() if isinstance(computed, Mapping) else [(name, computed)]:
             yield key, _number(key, value, workload.metrics)
 
 
@@ -150,15 +150,15 @@ def metric_objects(workload: Workload) -> dict[str, Any]:
     Raises ``WrongResult`` for anything else.
     """
     made = workload.metrics()
-    named = dict(made) if isinstance(made, Mapping) else {"": made}
-    for name, metric in named.items():
+    by_name = dict(made) if isinstance(made, Mapping) else {"": made}
+    for name, metric in by_name.items():
         if not all(callable(getattr(metric, method, None)) for method in ("update", "compute")):
             raise WrongResult(
                 workload.metrics,
                 f"returns {kinds_of(metric)}" + (f" as {name!r}" if name else ""),
                 "return a dictionary of torchmetrics, or of other objects with update and compute",
             )
-    return named
+    return by_name
 
 
 def _chunks(outputs: Outputs) -> Iterator[Outputs]:
@@ -172,7 +172,7 @@ def _arguments(outputs: Outputs, update: Callable[..., Any]) -> tuple[Sequence[A
     if not isinstance(outputs, Mapping):
         return (outputs if isinstance(outputs, tuple | list) else (outputs,)), {}
     parameters = inspect.signature(update).parameters
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return (), {name: value for name, value in outputs.items() if takes_all or name in parameters}
 
 

@@ -59,8 +59,8 @@ class OutOfMemory(Exception):
         super().__init__(f"this rank {self._need()}{during}{request}{self._threads()}")
 
     def __reduce__(self) -> tuple[type[OutOfMemory], tuple[int, int, int | None, int, AttemptPhase | None]]:
-        known = (self.requested_bytes, self.measured_bytes, self.budget_bytes, self.num_threads, self.phase)
-        return OutOfMemory, known
+        arguments = (self.requested_bytes, self.measured_bytes, self.budget_bytes, self.num_threads, self.phase)
+        return OutOfMemory, arguments
 
     def _need(self) -> str:
         needed, limit = self.measured_bytes / MIB, self.budget_bytes

@@ -131,13 +131,13 @@ def host_copy(tensor: Tensor) -> Tensor:
 
     Without a GPU it lies in shared memory, which RLIMIT_DATA does not count.
     """
-    own = tensor.detach()
-    if own.device.type != "cpu":
-        return own.cpu()
-    if not own.numel():
-        return own.clone()
-    shared = mmap.mmap(-1, own.numel() * own.element_size())
-    copy = torch.frombuffer(shared, dtype=own.dtype, count=own.numel()).view(own.shape).copy_(own)
+    detached = tensor.detach()
+    if detached.device.type != "cpu":
+        return detached.cpu()
+    if not detached.numel():
+        return detached.clone()
+    shared = mmap.mmap(-1, detached.numel() * detached.element_size())
+    copy = torch.frombuffer(shared, dtype=detached.dtype, count=detached.numel()).view(detached.shape).copy_(detached)
     _on_host[copy.untyped_storage().data_ptr()] = shared
     return copy
 

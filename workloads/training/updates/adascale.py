@@ -67,7 +67,7 @@ class AdaScale:
     @torch.no_grad()
     def measure(self, parameters: Sequence[Tensor], stages: dist.ProcessGroup | None) -> None:
         """Call it before each update, when gradients are reduced and before they are clipped: estimates ``gain``."""
-        if any(one.grad is not None and one.grad.is_sparse for one in parameters):
+        if any(each.grad is not None and each.grad.is_sparse for each in parameters):
             raise WorkloadError("AdaScale compares gradients of two steps, and needs dense ones: use sparse=False")
         self.begin(parameters)
         sums = global_sums(parameters, stages, self._products, 2)
@@ -82,7 +82,10 @@ class AdaScale:
 
     def _products(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """(|g|², g·h) of this rank's parts of parameters and their gradients."""
-        sums = [torch.stack([_dot(one, one), _dot(one, local_part(self.previous[owner]))]) for owner, one in pairs]
+        sums = [
+            torch.stack([_dot(gradient, gradient), _dot(gradient, local_part(self.previous[owner]))])
+            for owner, gradient in pairs
+        ]
         return torch.stack(sums).sum(0)
 
     def _learn(self, norm: float, product: float) -> None:
@@ -140,5 +143,5 @@ def gain_of(scale: float, variance: float, square: float) -> float:
     return (scale * variance + square) / total if total > 0 else 1.0
 
 
-def _dot(one: Tensor, other: Tensor) -> Tensor:
-    return torch.dot(one.reshape(-1).float(), other.reshape(-1).float())
+def _dot(first: Tensor, other: Tensor) -> Tensor:
+    return torch.dot(first.reshape(-1).float(), other.reshape(-1).float())

@@ -38,13 +38,13 @@ class Averages:
     @torch.no_grad()
     def update(self, parameters: Iterable[Tensor], step: int, every: int = 1) -> None:
         """Call it after the update of ``step``, counted from 0; parameters are updated in ``every`` such step."""
-        known = [parameter for parameter in parameters if parameter in self.of]
-        if known:
+        averaged = [parameter for parameter in parameters if parameter in self.of]
+        if averaged:
             share = (
                 1 - self.decay if self.decay is not None else 1 / max(1, step // every + 1 - -(-self.start // every))
             )
-            averages = [local_part(self.of[parameter]) for parameter in known]
-            torch._foreach_lerp_(averages, [local_part(parameter.detach()) for parameter in known], share)
+            averages = [local_part(self.of[parameter]) for parameter in averaged]
+            torch._foreach_lerp_(averages, [local_part(parameter.detach()) for parameter in averaged], share)
 
     @contextmanager
     def used(self) -> Iterator[None]:

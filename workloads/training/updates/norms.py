@@ -44,9 +44,9 @@ def global_sums(
     for parameter, gradient in _gradients(parameters):
         device = device or parameter.device
         # Ranks with the same shards have the same entries, even for parameters that no rank has used.
-        found = parts.setdefault(_groups_of(parameter), [])
+        group_parts = parts.setdefault(_groups_of(parameter), [])
         if gradient is not None:
-            found.append((parameter, gradient))
+            group_parts.append((parameter, gradient))
     total = torch.zeros(num, device=device)
     for groups, pairs in parts.items():
         mine = sums_of(pairs) if pairs else torch.zeros(num, device=device)
@@ -91,4 +91,6 @@ def _groups_of(parameter: Tensor) -> tuple[dist.ProcessGroup, ...]:
     if not isinstance(parameter, DTensor):
         return ()
     mesh = parameter.device_mesh
-    return tuple(mesh.get_group(dim) for dim, one in enumerate(parameter.placements) if not one.is_replicate())
+    return tuple(
+        mesh.get_group(dim) for dim, placement in enumerate(parameter.placements) if not placement.is_replicate()
+    )

@@ -69,7 +69,7 @@ class PhasedOptimizer(Optimizer):
         for phase, optimizer in zip(phases, optimizers, strict=True):
             for parameter in _parameters(optimizer):
                 if (other := owners.setdefault(parameter, phase)) is not phase:
-                    name = next((name for name, one in model.named_parameters() if one is parameter), "a parameter")
+                    name = next((name for name, each in model.named_parameters() if each is parameter), "a parameter")
                     raise WrongResult(
                         phase.optimizer,
                         f"phases {other.name!r} and {phase.name!r} both train {name}",
@@ -89,17 +89,17 @@ class PhasedOptimizer(Optimizer):
 
 def _groups(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
     """All groups, first the workload's own: checkpoints count these (see ``tensor_parallel.grouped_by_mesh``)."""
-    own: list[dict[str, Any]] = []
+    groups: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     for optimizer in optimizers:
-        num_before = len(own)
+        num_before = len(groups)
         for group in optimizer.param_groups:
             if "part_of" in group:
                 group["part_of"] += num_before
                 parts.append(group)
             else:
-                own.append(group)
-    return [*own, *parts]
+                groups.append(group)
+    return [*groups, *parts]
 
 
 def _trains_nothing(phase: Phase) -> WrongResult:

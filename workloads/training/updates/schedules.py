@@ -22,17 +22,17 @@ def schedulers_of(workload: Workload, optimizer: Optimizer, steps: int) -> list[
     """The schedulers that the workload makes for ``optimizer``. Raises ``WrongResult`` for anything else."""
     made = workload.scheduler(optimizer, steps)
     every: list[Any] = [] if made is None else list(made) if isinstance(made, list | tuple) else [made]
-    for one in every:
-        if not isinstance(one, LRScheduler):
+    for scheduler in every:
+        if not isinstance(scheduler, LRScheduler):
             raise WrongResult(
                 workload.scheduler,
-                f"returns {kinds_of(one)} instead of a scheduler",
+                f"returns {kinds_of(scheduler)} instead of a scheduler",
                 "return one of torch.optim.lr_scheduler, a list of them, or None; or set the rate in on_step",
             )
-        if getattr(one, "optimizer", optimizer) is not optimizer:
+        if getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise WrongResult(
                 workload.scheduler,
-                f"returns a {type(one).__name__} of another optimizer, whose rates nobody uses",
+                f"returns a {type(scheduler).__name__} of another optimizer, whose rates nobody uses",
                 "make it of the optimizer that is passed to it",
             )
     return every
@@ -43,16 +43,16 @@ def expect_resumable(workload: Workload, optimizer: Optimizer, steps: int) -> No
 
     It changes the rates in ``optimizer``, which nobody must use afterwards.
     """
-    whole = Schedules(workload, optimizer, steps)
-    if not whole.schedulers:
+    schedules = Schedules(workload, optimizer, steps)
+    if not schedules.schedulers:
         return
     rates = [group["lr"] for group in optimizer.param_groups]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the optimizer makes no step here
         for _ in range(_TRIED_STEPS):
-            whole.step()
-        state, stored = whole.state(), [group["lr"] for group in optimizer.param_groups]
-        whole.step()
+            schedules.step()
+        state, stored = schedules.state(), [group["lr"] for group in optimizer.param_groups]
+        schedules.step()
         expected = [float(group["lr"]) for group in optimizer.param_groups]
         _set(optimizer, rates)
         for group in optimizer.param_groups:
@@ -81,18 +81,18 @@ class Schedules:
         self.schedulers = schedulers_of(workload, optimizer, steps)
         self._pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
-    def follow(self, own: Optimizer, spread: Optimizer) -> None:
+    def follow(self, own_optimizer: Optimizer, spread: Optimizer) -> None:
         """Give the groups of the optimizer that ranks use the rates of the workload's own groups from now on."""
         groups = enumerate(spread.param_groups)
-        pairs = ((group, own.param_groups[group.get("part_of", number)]) for number, group in groups)
+        pairs = ((group, own_optimizer.param_groups[group.get("part_of", number)]) for number, group in groups)
         self._pairs = [(group, source) for group, source in pairs if group is not source]
 
     def step(self) -> None:
         """Call it after each update."""
         with self.changing():
-            for one in self.schedulers:
-                if not isinstance(one, ReduceLROnPlateau):
-                    one.step()
+            for scheduler in self.schedulers:
+                if not isinstance(scheduler, ReduceLROnPlateau):
+                    scheduler.step()
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -114,7 +114,7 @@ class Schedules:
 
     def state(self) -> list[Any]:
         """The state of each scheduler, as JSON holds it. Raises ``WrongResult`` if it holds anything else."""
-        return [self._plain(one) for one in self.schedulers]
+        return [self._plain(scheduler) for scheduler in self.schedulers]
 
     def load(self, states: Sequence[Any]) -> None:
         """Continue from what ``state`` returned. Raises ``WorkloadError`` if that was of other schedulers."""
@@ -123,8 +123,8 @@ class Schedules:
                 f"the checkpoint has {len(states)} schedulers, but scheduler() makes {len(self.schedulers)}: "
                 "return as many in every attempt"
             )
-        for one, state in zip(self.schedulers, states, strict=True):
-            one.load_state_dict(_unpacked(state))
+        for scheduler, state in zip(self.schedulers, states, strict=True):
+            scheduler.load_state_dict(_unpacked(state))
         for group, source in self._pairs:  # options came from the checkpoint to the groups that ranks use
             source.update(_options(group))
 

@@ -167,10 +167,10 @@ def make_optimizer(
     if (base_batch := scaled_from(workload)) is not None:
         updates.scaling = AdaScale(base_batch)
 
-    def spread(own: Optimizer, every: int = 1) -> Optimizer:
-        schedules = updates.prepared(workload, own, -(-steps // every), every)
-        made = spread_optimizer(own, layout, mesh)
-        schedules.follow(own, made)
+    def spread(optimizer: Optimizer, every: int = 1) -> Optimizer:
+        schedules = updates.prepared(workload, optimizer, -(-steps // every), every)
+        made = spread_optimizer(optimizer, layout, mesh)
+        schedules.follow(optimizer, made)
         return made
 
     updates.phases = phases_of(workload)
@@ -207,8 +207,8 @@ def expect_reduction(workload: Workload, layout: Layout) -> None:
 
 def updates_of(model: nn.Module) -> Updates:
     """The updates that ``make_optimizer`` has made for ``model`` besides the optimizer."""
-    known = model.__dict__.get(_NAME)
-    return known if isinstance(known, Updates) else Updates(TrainingOptions())
+    updates = model.__dict__.get(_NAME)
+    return updates if isinstance(updates, Updates) else Updates(TrainingOptions())
 
 
 def averages_of(model: nn.Module) -> dict[Tensor, Tensor]:
@@ -226,8 +226,8 @@ def previous_gradients_of(model: nn.Module) -> dict[Tensor, Tensor]:
 def kept_of(model: nn.Module) -> dict[Tensor, list[Tensor]]:
     """Tensors like a parameter that are kept for it between steps, besides the states of the optimizer."""
     kept: dict[Tensor, list[Tensor]] = {}
-    for one in (averages_of(model), previous_gradients_of(model)):
-        for parameter, tensor in one.items():
+    for state in (averages_of(model), previous_gradients_of(model)):
+        for parameter, tensor in state.items():
             kept.setdefault(parameter, []).append(tensor)
     return kept
 

@@ -25,8 +25,8 @@ class RankRecord:
     """State of a rank process. ``key`` is the attempt that it works for, empty when it is idle.
 
     ``code`` is the archive of user code that it has run; None: none yet, so that it may run any. Times are seconds of
-    one monotonic clock. ``asked`` is when the oldest question without an answer was asked, ``answered`` the time of the
-    last answer, if any. ``is_known`` is False as long as nobody can say which attempt it runs.
+    one monotonic clock. ``asked_at`` is when the oldest question without an answer was asked, ``answered`` the time of
+    the last answer, if any. ``is_known`` is False as long as nobody can say which attempt it runs.
     """
 
     name: str
