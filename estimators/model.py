@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from itertools import groupby
 from math import prod
 from typing import Any, Protocol
 
@@ -118,23 +119,41 @@ class Plan(Spread):
 
     An optimizer step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank.
     ``evaluation_batch`` is the number of samples of a forward pass of an evaluation; 0: as many as ``micro_batch``.
+    ``shares`` are the samples of each data-parallel rank in a micro-batch, in the order of ``data_rank``, where faster
+    devices take more of them; ``micro_batch`` is then the largest. If it is empty, all take ``micro_batch``.
     ``layouts`` has one for each place in the pipeline; without a pipeline it has that of all ranks.
     """
 
     micro_batch: int
     num_micro_batches: int = 1
     evaluation_batch: int = 0
+    shares: tuple[int, ...] = ()
     layouts: tuple[Layout, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_positive(self, "micro_batch", "num_micro_batches")
         layouts = _layouts(axis_values(self), self.num_micro_batches > 1, self.num_micro_batches if self.pp > 1 else 1)
         object.__setattr__(self, "layouts", layouts)  # they have checked the axes
+        self._check_shares()
+        if len(set(self.shares)) == 1:
+            object.__setattr__(self, "shares", ())
         if not 0 <= self.evaluation_batch < self.micro_batch:
             raise ValueError(
                 f"evaluation_batch must be smaller than the micro-batch, which is {self.micro_batch}, got "
                 f"{self.evaluation_batch}: leave it out to evaluate in micro-batches of the same size"
             )
+
+    def _check_shares(self) -> None:
+        """Raise ``ValueError`` for shares that ranks cannot train."""
+        if not self.shares:
+            return
+        if len(self.shares) != self.num_shares or min(self.shares) < 1 or max(self.shares) != self.micro_batch:
+            raise ValueError(
+                f"shares are the samples of each of {self.num_shares} data-parallel ranks in a micro-batch, at least 1 "
+                f"and at most micro_batch, which one of them has, got {self.shares} and micro_batch={self.micro_batch}"
+            )
+        if self.adasum:
+            raise ValueError("Adasum combines updates of equal parts of a batch: leave out shares, or use adasum=false")
 
     @property
     def num_shares(self) -> int:
@@ -142,9 +161,19 @@ class Plan(Spread):
         return prod(getattr(self, axis) for axis in SHARES)
 
     @property
+    def samples_of_shares(self) -> tuple[int, ...]:
+        """Samples of each share of the batch in a micro-batch."""
+        return self.shares or (self.micro_batch,) * self.num_shares
+
+    @property
     def batch(self) -> int:
         """Samples per optimizer step over all ranks (the effective batch)."""
-        return self.num_shares * self.micro_batch * self.num_micro_batches
+        return sum(self.samples_of_shares) * self.num_micro_batches
+
+    def weight_of(self, rank: int) -> float:
+        """Factor of a rank's mean loss by which the mean over ranks is that over samples: 1 if all take as many."""
+        samples = self.samples_of_shares
+        return samples[self.data_rank(rank)] * len(samples) / sum(samples)
 
     @property
     def evaluation_micro_batch(self) -> int:
@@ -176,7 +205,14 @@ class Plan(Spread):
             f"{self.num_micro_batches} × {self.micro_batch}" if self.num_micro_batches > 1 else f"{self.micro_batch}"
         )
         evaluation = [f"evaluation {self.evaluation_batch}"] if self.evaluation_batch else []
-        return ", ".join([self.ways, f"micro-batch {steps}", *evaluation, *self.inside])
+        shares = [f"shares {self.shares_in_words}"] if self.shares else []
+        return ", ".join([self.ways, f"micro-batch {steps}", *shares, *evaluation, *self.inside])
+
+    @property
+    def shares_in_words(self) -> str:
+        """Samples of all shares, such as ``8 × 5 + 8 × 3``."""
+        runs = ((samples, len(list(same))) for samples, same in groupby(self.shares))
+        return " + ".join(f"{num} × {samples}" if num > 1 else str(samples) for samples, num in runs)
 
     def to_json(self) -> dict[str, Any]:
         """All fields by name, as JSON has them: tuples are lists."""

@@ -39,7 +39,7 @@ def plan_from(axes: Mapping[str, Any]) -> Plan:
     if unknown := sorted(axes.keys() - plan_fields.keys()):
         raise ValueError(f"a plan has no {listed(unknown)}; its fields are {', '.join(plan_fields)}")
     for name, value in axes.items():
-        axis_type = type(AXES[name].default) if name in AXES else int
+        axis_type = type(AXES[name].default) if name in AXES else tuple if name == "shares" else int
         parts = value if axis_type is tuple and isinstance(value, list | tuple) else [value]
         if any(type(part) is not (int if axis_type is tuple else axis_type) for part in parts):
             raise ValueError(f"{name} of a plan cannot be {value!r}")

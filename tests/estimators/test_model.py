@@ -75,6 +75,27 @@ def test_replicas_of_the_same_shards_have_other_samples() -> None:
     assert list(plan.layout.mesh.items()) == [("replicate", 2), ("dp", 3), ("tp", 2)]
 
 
+def test_ranks_may_take_unlike_shares_of_a_batch() -> None:
+    plan = Plan(5, 2, dp_shard=4, tp=2, shares=(5, 5, 3, 3))
+    assert plan.batch == 32 and "micro-batch 2 × 5, shares 2 × 5 + 2 × 3" in str(plan)
+    weights = [plan.weight_of(rank) for rank in range(8)]
+    assert weights == [1.25] * 4 + [0.75] * 4
+    assert plan.layouts == Plan(5, 2, dp_shard=4, tp=2).layouts and Plan.from_json(plan.to_json()) == plan
+    assert Plan(4, dp_shard=2, shares=(4, 4)) == Plan(4, dp_shard=2)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"shares": (4,)}, {"shares": (4, 3, 1)}, {"shares": (3, 2)}, {"shares": (5, 3)}, {"shares": (4, 0)}],
+    ids=str,
+)
+def test_shares_that_ranks_cannot_take_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="samples of each of 2 data-parallel ranks"):
+        Plan(4, dp_shard=2, **fields)
+    with pytest.raises(ValueError, match="equal parts of a batch"):
+        Plan(4, dp_replicate=2, adasum=True, shares=(4, 2))
+
+
 def test_sequences_are_divided_between_tensor_parallel_ranks_only() -> None:
     for make in (lambda: Plan(4, sequence_parallel=True), lambda: Layout(sequence_parallel=True)):
         with pytest.raises(ValueError, match="needs tp > 1"):

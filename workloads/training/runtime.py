@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from workloads.imports import import_early
 from workloads.loading import load_workload
+from workloads.parallel.forward_state.state import forward_state
 from workloads.parallel.forward_state.watch import FREED
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError
@@ -149,6 +150,7 @@ def _train(
         import_early(type(workload))
     baseline = budget.baseline(device)
     model = build_model(workload, job.plan, job.seed, device, mesh, _first_weights(job, workload))
+    forward_state(model).weight = job.plan.weight_of(rank)
     with budget.enforce(device, baseline, job.budget_bytes) as held:
         optimizer = make_optimizer(workload, model, job.plan.layout, mesh, job.steps)
         if (scaling := updates_of(model).scaling) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -34,7 +34,8 @@ def batch_indices(num_train: int, batch: int, step: int, seed: int, first: int =
 
 def rank_slices(indices: Tensor, plan: Plan, rank: int) -> tuple[Tensor, ...]:
     """The micro-batches of ``rank``, cut from its contiguous share of the global batch ``indices``."""
-    return indices.chunk(plan.num_shares)[plan.data_rank(rank)].chunk(plan.num_micro_batches)
+    shares = indices.split([samples * plan.num_micro_batches for samples in plan.samples_of_shares])
+    return shares[plan.data_rank(rank)].chunk(plan.num_micro_batches)
 
 
 def evaluation_slices(num_eval: int, plan: Plan, rank: int) -> Iterator[Tensor]:
@@ -43,22 +44,39 @@ def evaluation_slices(num_eval: int, plan: Plan, rank: int) -> Iterator[Tensor]:
     All ranks get as many micro-batches; the last ones may be smaller. Only where samples do not suffice, some get one
     with the index ``num_eval`` or more, which just fills up.
     """
-    share, num_shares = plan.data_rank(rank), plan.num_shares
+    share = plan.data_rank(rank)
+    most = [min(samples, plan.evaluation_micro_batch) for samples in plan.samples_of_shares]
     first = 0
-    for size in _rounds(num_eval, num_shares, plan.evaluation_micro_batch):
-        each, larger = divmod(size, num_shares)
-        start = first + share * each + min(share, larger)
-        yield torch.arange(start, start + max(1, each + (share < larger)))
+    for size in _rounds(num_eval, most):
+        parts = _divided(size, most)
+        start = first + sum(parts[:share])
+        yield torch.arange(start, start + max(1, parts[share]))
         first += size
 
 
-def _rounds(num_eval: int, num_shares: int, micro_batch: int) -> list[int]:
-    """Samples that all ranks evaluate together, in each round; none has fewer samples than ranks, if that can be."""
-    full, rest = divmod(num_eval, num_shares * micro_batch)
-    rounds = [num_shares * micro_batch] * full + [rest] * (rest > 0)
-    if full and 0 < rest < num_shares and micro_batch > 1:
-        rounds[-2:] = [rounds[-2] + rest - num_shares, num_shares]
+def _rounds(num_eval: int, most: Sequence[int]) -> list[int]:
+    """Samples that all ranks evaluate together, in each round; none has fewer samples than ranks, if that can be.
+
+    ``most`` are the most that each rank takes.
+    """
+    num_shares, together = len(most), sum(most)
+    full, rest = divmod(num_eval, together)
+    rounds = [together] * full + [rest] * (rest > 0)
+    if full and 0 < rest < num_shares and together > num_shares:
+        moved = min(num_shares - rest, together - num_shares)
+        rounds[-2:] = [rounds[-2] - moved, rest + moved]
     return rounds
+
+
+def _divided(size: int, most: Sequence[int]) -> list[int]:
+    """``size`` samples divided between ranks by the ``most`` that each takes, at least one for each if possible."""
+    if size <= len(most):
+        return [int(share < size) for share in range(len(most))]
+    room, left = [one - 1 for one in most], size - len(most)
+    parts = [1 + left * one // sum(room) for one in room]
+    for share in range(len(most)):
+        parts[share] += parts[share] < most[share] and sum(parts) < size
+    return parts
 
 
 def _permuted(positions: Tensor, num: int, generator: torch.Generator) -> Tensor:

@@ -35,7 +35,7 @@ def train_step(
 
     ``micro_batches`` should make each batch on demand, so that only one is alive at a time; every phase of the step
     asks for them again. The gradients are those of the mean over micro-batches and over ranks (which FSDP2 averages),
-    however the batch is divided.
+    however the batch is divided: losses of ranks with more samples count for more (``ForwardState.weight``).
 
     Each loss is copied, as torch's ``mse_loss``, ``smooth_l1_loss``, ``soft_margin_loss`` and ``binary_cross_entropy``
     return a number that keeps the memory of all terms alive on a CPU (torch 2.13).
@@ -64,7 +64,8 @@ def _updated(
     micro_batches: Iterable[Batch],
     num: int,
 ) -> Tensor:
-    state, factor = forward_state(model), updates_of(model).loss_factor(num)
+    state = forward_state(model)
+    factor = updates_of(model).loss_factor(num) * state.weight
     if isinstance(model, Chain) and model.place is not None:
         from workloads.parallel import pipeline  # imported late, as it takes a second
 

@@ -69,6 +69,8 @@ def test_a_study_may_give_the_plan_of_its_candidates() -> None:
     spec = parse_study(study(plan=given))
     assert spec.given_plan == Plan(2, 4, pp=2, cut=(3, 5))
     assert StudySpec.model_validate(spec.to_json()).given_plan == spec.given_plan
+    uneven = {"micro_batch": 5, "dp_shard": 2, "shares": [5, 3]}
+    assert parse_study(study(plan=uneven)).given_plan == Plan(5, dp_shard=2, shares=(5, 3))
     for wrong, words in (
         ({"micro_batch": 2, "stages": 2}, "a plan has no stages"),
         ({"pp": 2}, "needs micro_batch"),

@@ -25,6 +25,25 @@ def test_the_micro_batches_of_all_ranks_are_the_batch(plan: Plan) -> None:
     assert torch.cat(parts).equal(torch.arange(24))
 
 
+def test_each_rank_gets_the_samples_of_its_share_in_each_micro_batch() -> None:
+    plan = Plan(5, 3, dp_replicate=2, dp_shard=2, shares=(5, 1, 2, 1))
+    parts = [rank_slices(torch.arange(plan.batch), plan, rank) for rank in range(4)]
+    assert [[len(part) for part in own] for own in parts] == [[5] * 3, [1] * 3, [2] * 3, [1] * 3]
+    assert torch.cat([part for own in parts for part in own]).equal(torch.arange(27))
+
+
+@pytest.mark.parametrize("num_eval", [1, 3, 4, 8, 9, 10, 11, 17, 18, 19, 100])
+@pytest.mark.parametrize("evaluation_batch", [0, 1, 2])
+def test_no_rank_evaluates_more_samples_at_a_time_than_it_trains(num_eval: int, evaluation_batch: int) -> None:
+    plan = Plan(5, 1, evaluation_batch, dp_shard=4, shares=(5, 1, 2, 1))
+    parts = [list(evaluation_slices(num_eval, plan, rank)) for rank in range(4)]
+    seen = [int(index) for part in zip(*parts, strict=True) for indices in part for index in indices]
+    assert [index for index in seen if index < num_eval] == list(range(num_eval))
+    assert len(seen) == max(num_eval, 4) or evaluation_batch == 1 or (num_eval > 9 and len(seen) - num_eval < 4)
+    for part, most in zip(parts, plan.shares, strict=True):
+        assert max(map(len, part)) <= min(most, plan.evaluation_micro_batch)
+
+
 @pytest.mark.parametrize("num", [FEW + 1, 100_000, 2**18])
 def test_an_epoch_of_many_samples_is_a_shuffle_too(num: int) -> None:
     first, second = (batch_indices(num, num, step, seed=3) for step in range(2))

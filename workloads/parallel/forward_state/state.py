@@ -76,7 +76,8 @@ class ForwardState:
     As far as is known, ``changed`` are the tensors that they change in place, ``statistics`` the buffers that they
     compute from samples, and ``attributes`` those of modules that they change and do not compute from samples.
     ``num_copied`` grows when a pass finds a tensor that must be copied before each pass from then on. It ``is_known``
-    what passes change once the first one was watched.
+    what passes change once the first one was watched. ``weight`` is that of this rank's samples in a mean over ranks
+    (see ``Plan.weight_of``).
     """
 
     model: nn.Module
@@ -87,6 +88,7 @@ class ForwardState:
     attributes: dict[Place, None] = field(default_factory=dict)
     num_copied: int = 0
     is_known: bool = False
+    weight: float = 1.0
     _begin: ModuleSnapshot | None = None
     _sums: dict[Place, Tensor] = field(default_factory=dict)
     _num_passes: int = 0
@@ -167,6 +169,8 @@ class ForwardState:
         groups, num = self._groups(), self._num_passes
         values = [self._sums[place] / num if place in self._sums else tensor_at(place) for place in self.statistics]
         self._forget_step()
+        if self.weight != 1:
+            values = [value * self.weight for value in values]
         if values and (num > 1 or groups):
             for place, value in zip(self.statistics, _mean_over_ranks(values, groups), strict=True):
                 tensor_at(place).data.copy_(value)

@@ -150,8 +150,10 @@ class Loop:
     def _agree(self, loss: Tensor) -> tuple[float, bool]:
         """The mean loss over the batch, and whether any rank must stop; equal on all ranks, or some would hang."""
         plan, phases = self._job.plan, updates_of(self._rank.model).losses
-        mine = torch.tensor([float(self._rank.reporter.should_stop()), float(loss), *map(float, phases.values())])
-        stops, *totals = self._rank.sum(mine.double()).tolist()
+        weight = plan.weight_of(self._rank.number)
+        losses = [weight * float(one) for one in (loss, *phases.values())]
+        mine = torch.tensor([float(self._rank.reporter.should_stop()), *losses], dtype=torch.float64)
+        stops, *totals = self._rank.sum(mine).tolist()
         share = plan.pp / plan.world_size  # in a pipeline only the last stage has a loss
         for name, total in zip(phases, totals[1:], strict=True):
             self._phase_losses.setdefault(name, []).append(total * share)
