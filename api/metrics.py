@@ -89,7 +89,7 @@ class _Database(Collector):
         for device in recorded[0].get("devices", []) if recorded else []:
             labels = [device["id"], device["kind"]]
             capacity.add_metric(labels, device["capacity_mib"])
-            held = sum(attempt.mib_per_rank * attempt.devices.count(device["id"]) for attempt in attempts)
+            held = sum(attempt.mib_on(device["id"]) for attempt in attempts)
             reserved.add_metric(labels, held)
         yield capacity
         yield reserved

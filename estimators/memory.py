@@ -107,12 +107,19 @@ def predict(
     margin: Margin = VIRTUAL_MARGIN,
     evaluation: EvaluationExtra = NO_EVALUATION_EXTRA,
 ) -> Prediction:
-    """Predict the memory of the rank that needs most.
+    """Predict the memory of the rank that needs most, and with unlike shares of the batch what to reserve for each.
 
     ``extra_bytes`` are added to the traced peak, because this trial ran out of memory or because earlier trials needed
     more; ``evaluation`` is added to the peak of evaluations. Raises KeyError when a layout of the plan has not been
     traced.
     """
+    if plan.shares:
+        shares = [plan.of_share(share) for share in range(plan.num_shares)]
+        of_samples = {
+            one.micro_batch: predict(profile, one, extra_bytes, margin, evaluation) for one in dict.fromkeys(shares)
+        }
+        shares_mib = tuple(of_samples[samples].reserved_mib for samples in plan.shares)
+        return replace(of_samples[plan.micro_batch], shares_mib=shares_mib)
     stages = predict_stages(profile, plan, extra_bytes, margin, evaluation)
     return max(stages, key=lambda stage: stage.needed_bytes)
 

@@ -6,7 +6,7 @@ Nothing here knows torch. Sizes are bytes, micro-batches count samples on one ra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import groupby
 from math import prod
@@ -170,10 +170,24 @@ class Plan(Spread):
         """Samples per optimizer step over all ranks (the effective batch)."""
         return sum(self.samples_of_shares) * self.num_micro_batches
 
+    def samples_of_rank(self, rank: int) -> int:
+        """Samples of a micro-batch of this rank."""
+        return self.samples_of_shares[self.data_rank(rank)]
+
+    def rank_mibs(self, prediction: Prediction) -> tuple[int, ...]:
+        """Whole MiB to reserve for each rank, in rank order; empty if all take as many samples."""
+        shares_mib = prediction.shares_mib
+        return tuple(shares_mib[self.data_rank(rank)] for rank in range(self.world_size)) if shares_mib else ()
+
+    def of_share(self, share: int) -> Plan:
+        """The plan in which all ranks take as many samples as those of one share, which need as much memory."""
+        samples = self.samples_of_shares[share]
+        evaluated = self.evaluation_batch if self.evaluation_batch < samples else 0
+        return replace(self, micro_batch=samples, shares=(), evaluation_batch=evaluated)
+
     def weight_of(self, rank: int) -> float:
         """Factor of a rank's mean loss by which the mean over ranks is that over samples: 1 if all take as many."""
-        samples = self.samples_of_shares
-        return samples[self.data_rank(rank)] * len(samples) / sum(samples)
+        return self.samples_of_rank(rank) * self.num_shares / sum(self.samples_of_shares)
 
     @property
     def evaluation_micro_batch(self) -> int:
@@ -355,7 +369,9 @@ class Prediction:
     ``extra_bytes`` are added because this trial ran out of memory, or because earlier trials of its family needed more
     than was traced; ``bias_bytes`` of these are tensors, which a measured peak includes. ``margin_bytes`` cover memory
     that no trace shows. ``parts`` is the peak by category (``CATEGORIES``), empty if it was not traced. All this is the
-    peak of a training step; ``evaluation_bytes`` is that of an evaluation, 0 if it is not known.
+    peak of a training step; ``evaluation_bytes`` is that of an evaluation, 0 if it is not known. Where ranks take
+    unlike shares of the batch, all this is for one with the largest share, and ``shares_mib`` are the whole MiB to
+    reserve for a rank of each share; otherwise it is empty.
     """
 
     traced_bytes: int = 0
@@ -365,6 +381,7 @@ class Prediction:
     margin_bytes: int = 0
     parts: Mapping[str, int] = field(default_factory=dict)
     evaluation_bytes: int = 0
+    shares_mib: tuple[int, ...] = ()
 
     @property
     def peak_bytes(self) -> int:

@@ -66,29 +66,44 @@ def _num_devices(offer: Offer, kind: str, mib: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The demand of one attempt: ``num_ranks`` different devices with ``mib_per_rank`` free on each."""
+    """The demand of one attempt: ``num_ranks`` different devices with ``mib_per_rank`` free on each.
+
+    ``mibs`` are those of each rank, in rank order, where ranks take unlike shares of the batch; ``mib_per_rank`` is
+    then the largest.
+    """
 
     id: str
     num_ranks: int
     mib_per_rank: int
+    mibs: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_ranks < 1 or self.mib_per_rank < 1:
             raise ValueError(f"gang {self.id} must have at least 1 rank of 1 MiB, got {self}")
+        if self.mibs and (len(self.mibs) != self.num_ranks or max(self.mibs) != self.mib_per_rank):
+            raise ValueError(f"gang {self.id} must have MiB for each rank, at most mib_per_rank, got {self}")
+
+    @property
+    def mib_of_ranks(self) -> tuple[int, ...]:
+        """MiB of each rank, in rank order."""
+        return self.mibs or (self.mib_per_rank,) * self.num_ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The demand of one option of a trial on the cluster: ``num_ranks`` devices with ``mib_per_rank`` free on each.
 
-    ``seconds`` are those that the rest of its training takes alone on its devices, of which it waits for communication
-    for a ``communication_share`` (0 to 1); None where they are not known.
+    Where ranks take unlike shares of the batch, ``mibs`` are those of each rank (see ``Gang``), and ``samples`` its
+    share of a micro-batch. ``seconds`` are those that the rest of its training takes alone on its devices, of which it
+    waits for communication for a ``communication_share`` (0 to 1); None where they are not known.
     """
 
     num_ranks: int
     mib_per_rank: int
     seconds: float | None = None
     communication_share: float | None = None
+    mibs: tuple[int, ...] = ()
+    samples: tuple[int, ...] = ()
 
     @property
     def device_seconds(self) -> float | None:
@@ -130,7 +145,7 @@ class Queued:
     def gang(self, choice: int = 0) -> Gang:
         """The gang of one of its shapes."""
         shape = self.shapes[choice]
-        return Gang(self.id, shape.num_ranks, shape.mib_per_rank)
+        return Gang(self.id, shape.num_ranks, shape.mib_per_rank, shape.mibs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class Refinement:
     """The parts of an option that its plan does not say. By default there are none.
 
     If it ``is_trained``, ranks that get the plan train exactly this; otherwise ``untrained`` says what ranks cannot
-    do: its ``schedule``, different ``devices`` of its stages, uneven ``shares``, or its ``trace``, which was refused.
+    do: its ``schedule``, different ``devices`` of its stages, or its ``trace``, which was refused.
     ``pipeline`` is the simulated one; None without several stages. A plan that was searched has ``stages`` or
     ``shares``; a pipeline that was only listed has neither.
     """

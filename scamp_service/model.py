@@ -61,8 +61,18 @@ class Choice:
     @property
     def shape(self) -> Shape:
         """Its demand, with the seconds of one step."""
-        num_ranks, mib = self.plan.world_size, self.prediction.reserved_mib
-        return Shape(num_ranks, mib, self.step_seconds, self.communication_share)
+        return replace(
+            demand_of(self.plan, self.prediction),
+            seconds=self.step_seconds,
+            communication_share=self.communication_share,
+        )
+
+
+def demand_of(plan: Plan, prediction: Prediction) -> Shape:
+    """The demand of a plan on the cluster, without seconds."""
+    mibs = plan.rank_mibs(prediction)
+    samples = tuple(plan.samples_of_rank(rank) for rank in range(plan.world_size)) if mibs else ()
+    return Shape(plan.world_size, prediction.reserved_mib, mibs=mibs, samples=samples)
 
 
 @dataclass(frozen=True)  # without slots, which a cached property cannot have
@@ -120,9 +130,9 @@ class Sized:
         return Choice(self.plan, self.prediction, self.step_seconds, self.step_factor, self.communication_share)
 
     @cached_property
-    def demand(self) -> tuple[int, int]:
+    def demand(self) -> Shape:
         """Ranks of the plan, and MiB to reserve for each. The queue asks for it in every cycle."""
-        return self.plan.world_size, self.prediction.reserved_mib
+        return demand_of(self.plan, self.prediction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +247,19 @@ class Attempt:
 
     @property
     def mib_per_rank(self) -> int:
-        """MiB reserved on a device for one rank."""
+        """MiB reserved on a device for one rank, the largest if ranks take unlike shares of the batch."""
         return self.prediction.reserved_mib
+
+    @property
+    def mibs(self) -> tuple[int, ...]:
+        """MiB reserved for each rank, in the order of ``devices``, if they take unlike shares of the batch."""
+        return self.plan.rank_mibs(self.prediction)
+
+    def mib_on(self, device: str) -> int:
+        """MiB reserved on one of its devices; 0 on any other."""
+        if device not in self.devices:
+            return 0
+        return self.mibs[self.devices.index(device)] if self.mibs else self.mib_per_rank
 
     @property
     def expected_bytes(self) -> int:

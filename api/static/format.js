@@ -115,7 +115,8 @@ export function dateTime(time) {
 
 export function microBatch(plan) {
   if (!plan) return NONE;
-  return plan.num_micro_batches > 1 ? `${plan.num_micro_batches} × ${plan.micro_batch}` : String(plan.micro_batch);
+  const samples = plan.shares?.length ? [...new Set(plan.shares)].join("/") : plan.micro_batch;
+  return plan.num_micro_batches > 1 ? `${plan.num_micro_batches} × ${samples}` : String(samples);
 }
 
 /** The plan of a trial in one line. */

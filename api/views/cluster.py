@@ -24,7 +24,8 @@ class GangView(View):
     state: AttemptState
     plan_text: Annotated[str, Field(description="the plan in words")]
     devices: Annotated[list[str], Field(description="device of each rank, in rank order")]
-    mib_per_rank: Annotated[int, Field(description="MiB reserved on each device for one rank")]
+    mib_per_rank: Annotated[int, Field(description="MiB reserved on a device for one rank, the largest of all")]
+    mibs: Annotated[list[int], Field(description="MiB reserved for each rank, in rank order")]
     placement_reason: Annotated[str, Field(description="why it was placed on these devices")]
     created_at: Time
 
@@ -127,6 +128,7 @@ def gang_view(attempt: Attempt, trial: Trial, study_name: str) -> GangView:
         plan_text=str(attempt.plan),
         devices=list(attempt.devices),
         mib_per_rank=attempt.mib_per_rank,
+        mibs=[attempt.mib_on(device) for device in attempt.devices],
         placement_reason=attempt.placement_reason,
         created_at=attempt.created_at,
     )
@@ -145,7 +147,7 @@ def controller_view(recorded: Json) -> ControllerView | None:
 def device_view(device: Json, gangs: Sequence[GangView]) -> DeviceView:
     """View of a recorded device, with those of ``gangs`` that hold it."""
     here = [gang for gang in gangs if device["id"] in gang.devices]
-    reserved = sum(gang.mib_per_rank for gang in here)
+    reserved = sum(gang.mibs[gang.devices.index(device["id"])] for gang in here)
     return DeviceView(
         id=device["id"],
         node=device["node"],

@@ -1,9 +1,9 @@
-"""Divides a batch and shards over data-parallel ranks on different devices, so that the slowest rank is fastest.
+"""Divides a batch over data-parallel ranks on different devices, so that the slowest rank is fastest.
 
 A rank takes ``fixed_seconds`` and then the same time for each of its samples. How many samples all ranks can take in a
-given time is known at once, so the shortest time is found by bisection. Memory limits the samples of each rank, and
-those of all ranks together where they share states. This balances data parallelism as Whale does (Jia et al., USENIX
-ATC 2022); the integer shares are exact. Ranks today train equal shares: such a division is only planned.
+given time is known at once, so the shortest time is found by bisection. Memory limits the samples of each rank. This
+balances data parallelism as Whale does (Jia et al., USENIX ATC 2022); the integer shares are exact. Ranks train such a
+division as ``Plan.shares``.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Member:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes for samples and shards."""
+        """Bytes for samples."""
         return self.capacity_bytes - self.fixed_bytes
 
     @property
     def most_by_memory(self) -> float:
-        """Most samples that fit without a shard."""
+        """Most samples that fit."""
         if self.room_bytes < 0:
             return 0
         return self.room_bytes // self.bytes_per_sample if self.bytes_per_sample else inf
@@ -56,35 +56,28 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Samples and bytes of shards of each rank, and the seconds of the slowest one.
+    """Samples of each rank, and the seconds of the slowest one.
 
     ``even_seconds`` is the time with equal shares; infinite if they do not fit or do not divide the batch.
     """
 
     samples: tuple[int, ...]
-    shard_bytes: tuple[int, ...]
     seconds: float
     even_seconds: float
     reason: str
 
 
-def best_shares(members: Sequence[Member], samples: int, shard_bytes: int = 0) -> Shares | NoPlan:
-    """The division of ``samples`` into shares of at least one sample with the fastest slowest rank.
-
-    ``shard_bytes`` are states that all ranks hold together. Their sizes are proportional to the speed of the ranks, as
-    far as there is memory.
-    """
+def best_shares(members: Sequence[Member], samples: int) -> Shares | NoPlan:
+    """The division of ``samples`` into shares of at least one sample with the fastest slowest rank."""
     if samples < len(members):
         return NoPlan(f"{samples} samples are not enough for {len(members)} ranks: use fewer ranks, or a larger batch")
     high, low = max(member.seconds(samples) for member in members), 0.0
-    if not _can_finish(high, members, samples, shard_bytes):
-        return NoPlan(_refusal(members, samples, shard_bytes))
+    if not _can_finish(high, members, samples):
+        return NoPlan(_refusal(members, samples))
     while low < (middle := (low + high) / 2) < high:
-        low, high = (low, middle) if _can_finish(middle, members, samples, shard_bytes) else (middle, high)
-    taken = _taken(_most(high, members, samples), members, samples, shard_bytes)
-    seconds = _slowest(members, taken)
-    even_seconds = _even_seconds(members, samples, shard_bytes)
-    return Shares(tuple(taken), _shards(members, taken, shard_bytes), seconds, even_seconds, _reason(members, taken))
+        low, high = (low, middle) if _can_finish(middle, members, samples) else (middle, high)
+    taken = _taken(_most(high, members, samples), members, samples)
+    return Shares(tuple(taken), _slowest(members, taken), _even_seconds(members, samples), _reason(members, taken))
 
 
 def _most(seconds: float, members: Sequence[Member], samples: int) -> list[int]:
@@ -92,16 +85,14 @@ def _most(seconds: float, members: Sequence[Member], samples: int) -> list[int]:
     return [int(min(member.most_within(seconds), samples)) for member in members]
 
 
-def _can_finish(seconds: float, members: Sequence[Member], samples: int, shard_bytes: int) -> bool:
-    """Whether the ranks can finish all samples in this time, and have room for the shards."""
+def _can_finish(seconds: float, members: Sequence[Member], samples: int) -> bool:
+    """Whether the ranks can finish all samples in this time."""
     most = _most(seconds, members, samples)
-    if min(most) < 1 or sum(most) < samples:
-        return False
-    return _free_bytes(members, _with_fewest_bytes(most, members, samples)) >= shard_bytes
+    return min(most) >= 1 and sum(most) >= samples
 
 
-def _taken(most: list[int], members: Sequence[Member], samples: int, shard_bytes: int) -> list[int]:
-    """Samples of each rank, taken away from the most where ranks need most time; or most bytes, if memory is short."""
+def _taken(most: list[int], members: Sequence[Member], samples: int) -> list[int]:
+    """Samples of each rank, taken away from the most where ranks need most time."""
     taken = list(most)
     by_time = [(-members[rank].seconds(num), rank) for rank, num in enumerate(taken) if num > 1]
     heapq.heapify(by_time)
@@ -110,50 +101,17 @@ def _taken(most: list[int], members: Sequence[Member], samples: int, shard_bytes
         taken[rank] -= 1
         if taken[rank] > 1:
             heapq.heappush(by_time, (-members[rank].seconds(taken[rank]), rank))
-    return taken if _free_bytes(members, taken) >= shard_bytes else _with_fewest_bytes(most, members, samples)
-
-
-def _with_fewest_bytes(most: list[int], members: Sequence[Member], samples: int) -> list[int]:
-    surplus, taken = sum(most) - samples, list(most)
-    for rank in sorted(range(len(members)), key=lambda rank: -members[rank].bytes_per_sample):
-        fewer = min(surplus, taken[rank] - 1)
-        taken[rank], surplus = taken[rank] - fewer, surplus - fewer
     return taken
-
-
-def _room(members: Sequence[Member], taken: Sequence[int]) -> list[int]:
-    """Bytes of each rank beside its samples."""
-    return [member.room_bytes - num * member.bytes_per_sample for member, num in zip(members, taken, strict=True)]
-
-
-def _free_bytes(members: Sequence[Member], taken: Sequence[int]) -> int:
-    return sum(_room(members, taken))
 
 
 def _slowest(members: Sequence[Member], taken: Sequence[int]) -> float:
     return max(member.seconds(num) for member, num in zip(members, taken, strict=True))
 
 
-def _even_seconds(members: Sequence[Member], samples: int, shard_bytes: int) -> float:
+def _even_seconds(members: Sequence[Member], samples: int) -> float:
     share, rest = divmod(samples, len(members))
-    room = _room(members, [share] * len(members))
-    shard = -(-shard_bytes // len(members))
-    return inf if rest or min(room) < shard else _slowest(members, [share] * len(members))
-
-
-def _shards(members: Sequence[Member], taken: Sequence[int], shard_bytes: int) -> tuple[int, ...]:
-    """Bytes of each shard, proportional to the speed of the ranks; one that has no more room gets less."""
-    room, sizes, rest = _room(members, taken), [0] * len(members), shard_bytes
-    while rest:
-        open_ones = [rank for rank, size in enumerate(sizes) if size < room[rank]]
-        speed = sum(1 / members[rank].seconds_per_sample for rank in open_ones)
-        num_given = 0
-        for rank in open_ones:
-            num_samples = max(1, int(rest / members[rank].seconds_per_sample / speed))
-            more = min(num_samples, room[rank] - sizes[rank], rest - num_given)
-            sizes[rank], num_given = sizes[rank] + more, num_given + more
-        rest -= num_given
-    return tuple(sizes)
+    fits = all(share <= member.most_by_memory for member in members)
+    return _slowest(members, [share] * len(members)) if fits and not rest else inf
 
 
 def _reason(members: Sequence[Member], taken: Sequence[int]) -> str:
@@ -163,12 +121,12 @@ def _reason(members: Sequence[Member], taken: Sequence[int]) -> str:
     return f"{shares}, by the speed of the devices{limited}"
 
 
-def _refusal(members: Sequence[Member], samples: int, shard_bytes: int) -> str:
-    least = min(member.bytes_per_sample for member in members) * samples + shard_bytes
+def _refusal(members: Sequence[Member], samples: int) -> str:
+    least = min(member.bytes_per_sample for member in members) * samples
     free = sum(max(0, member.room_bytes) for member in members)
     if any(member.most_by_memory < 1 for member in members):
         return "not even one sample fits on the smallest device: use fewer devices, or those with more memory"
     return (
-        f"{samples} samples and shards need at least {least / _GIB:.1f} GiB, "
+        f"{samples} samples need at least {least / _GIB:.1f} GiB, "
         f"all devices together offer {free / _GIB:.1f} GiB: use a smaller batch"
     )

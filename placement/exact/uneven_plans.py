@@ -1,8 +1,8 @@
 """Finds the fastest data parallelism over all devices of a cluster whose kinds differ, with uneven shares of the batch.
 
 Faster devices take more samples of each micro-batch (``shares``); the ranks are replicas, or shard the model. Kinds of
-recompute and numbers of micro-batches are tried in turn. Costs are those of ``pricing.unit_costs``. Ranks cannot train
-uneven shares today: such a plan is only planned.
+recompute and numbers of micro-batches are tried in turn. Costs are those of ``pricing.unit_costs``. Shards are equally
+large on all ranks, as FSDP2 divides states.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _LEAST_SECONDS = 1e-15  # of a sample: a model without any work still takes turn
 def best_uneven(question: Question, kinds: Mapping[str, DeviceKind]) -> Option | None:
     """The fastest such plan on all devices; None if none fits, if hints allow none, or if all devices are of one kind.
 
-    ``kinds`` are those of the cluster's devices by name. The profile must have units and its plain layout. The plan of
-    the option gives all ranks as many samples as the rank that takes most.
+    ``kinds`` are those of the cluster's devices by name, and ranks come in the order of these devices. The profile must
+    have units and its plain layout.
     """
     cluster = question.cluster
     used = {device.kind: kinds[device.kind] for device in cluster.devices}
@@ -75,10 +75,7 @@ class _Search:
         sizes = [(device.kind, device.capacity_mib) for device in self.cluster.devices]
         by_size = {size: self._member(way, *size, share) for size in dict.fromkeys(sizes)}
         members = [by_size[size] for size in sizes]
-        model = next(iter(self.models.values()))
-        states = sum(unit.held_bytes(way, model.bytes_per_parameter) for unit in model.units)
-        shard_bytes = ceil(states * self.num_ranks) if way.dp_shard > 1 else 0
-        shares = best_shares(members, samples, shard_bytes)
+        shares = best_shares(members, samples)
         if isinstance(shares, NoPlan):
             return None
         num = self.question.batch // samples
@@ -88,16 +85,17 @@ class _Search:
         if shares.even_seconds < inf:
             even_seconds, _ = self._seconds(way, num, num * shares.even_seconds + update)
         prediction, offered_mib = self._prediction(members, shares)
+        plan = Plan(max(shares.samples), num, shares=shares.samples, **way.values)
         uneven = UnevenShares(self._by_kind(shares), even_seconds, shares.reason)
         return Option(
-            Plan(max(shares.samples), num, **way.values),
+            plan,
             prediction,
             offered_mib,
             Evidence.UNITS,
             seconds,
             communication_share=1 - computing / seconds if seconds else 0.0,
             bubble_share=0.0,
-            refinement=Refinement("shares", shares=uneven),
+            refinement=Refinement(self._untrained(plan), shares=uneven),
         )
 
     def _member(self, way: Spread, name: str, capacity_mib: int, share: int) -> Member:
@@ -106,15 +104,12 @@ class _Search:
         times = [sum(unit.seconds(way, size) for unit in model.units) for size in sizes]
         held = [model.stage_bytes(way, model.counted, size, 1) for size in sizes]
         per_sample, bytes_per_sample = ((high - low) / share for low, high in (times, held))
-        shard = (
-            sum(unit.held_bytes(way, model.bytes_per_parameter) for unit in model.units) if way.dp_shard > 1 else 0.0
-        )
         return Member(
             max(_LEAST_SECONDS, per_sample),
             max(0, ceil(bytes_per_sample)),
             self.question.margin.largest_peak_bytes(capacity_mib, self.num_ranks),
             max(0.0, times[0] - share * per_sample),
-            max(0, ceil(held[0] - share * bytes_per_sample - shard)),
+            max(0, ceil(held[0] - share * bytes_per_sample)),
         )
 
     def _seconds(self, way: Spread, num: int, computing: float) -> tuple[float, float]:
@@ -133,6 +128,10 @@ class _Search:
             collectives for traffic in unit_traffic for collectives in traffic.of_step(num, way.recompute)
         )
 
+    def _untrained(self, plan: Plan) -> str:
+        """Why ranks cannot train the plan; empty if they can."""
+        return "trace" if any(layout in self.question.profile.refusals for layout in plan.layouts) else ""
+
     def _by_kind(self, shares: Shares) -> dict[str, tuple[int, ...]]:
         samples: dict[str, tuple[int, ...]] = {}
         for device, taken in zip(self.cluster.devices, shares.samples, strict=True):
@@ -143,10 +142,8 @@ class _Search:
         """(memory of the rank that has least left, MiB of its device)."""
         margin = self.question.margin
         predictions = []
-        for device, member, taken, shard in zip(
-            self.cluster.devices, members, shares.samples, shares.shard_bytes, strict=True
-        ):
-            peak_bytes = member.fixed_bytes + taken * member.bytes_per_sample + shard
+        for device, member, taken in zip(self.cluster.devices, members, shares.samples, strict=True):
+            peak_bytes = member.fixed_bytes + taken * member.bytes_per_sample
             prediction = Prediction(peak_bytes, margin_bytes=margin.bytes_for(peak_bytes, self.num_ranks))
             predictions.append((prediction, device.capacity_mib))
         return max(predictions, key=lambda pair: pair[0].reserved_mib / pair[1])

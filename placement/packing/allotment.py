@@ -46,7 +46,7 @@ def no_choice(queue: Sequence[Queued]) -> Allotment:
 
 def possible_shapes(queued: Queued, ledger: Ledger) -> Sequence[int]:
     """Positions of the shapes that the empty cluster could take."""
-    return [n for n, shape in enumerate(queued.shapes) if ledger.num_offering(shape.mib_per_rank) >= shape.num_ranks]
+    return [n for n, shape in enumerate(queued.shapes) if ledger.could_hold(shape)]
 
 
 def narrowest_by(target: float, shapes: Sequence[Shape], able: Sequence[int]) -> int:

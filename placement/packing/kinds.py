@@ -31,6 +31,11 @@ def speeds_of(kinds: frozenset[str]) -> Mapping[str, float]:
     return {name: speeds.get(name, fastest) / fastest for name in kinds}
 
 
+def spans_kinds(queued: Queued) -> bool:
+    """Whether the trial's ranks take unlike shares, which are meant for devices of unlike speed or memory."""
+    return any(shape.mibs for shape in queued.shapes)
+
+
 def speeds_in(ledger: Ledger) -> Mapping[str, float]:
     """Speeds of the cluster's kinds; empty if all are equally fast."""
     speeds = speeds_of(ledger.kinds)
@@ -50,8 +55,14 @@ def part(ledger: Ledger, kinds: Sequence[str], max_gangs_per_device: int) -> Led
     for gang in ledger.gangs:
         held = [device for device in ledger.devices_of(gang.id) if device in here]
         if held:
-            selected.restore(Gang(gang.id, len(held), gang.mib_per_rank), held)
+            selected.restore(held_part(ledger, gang.id, held), held)
     return selected
+
+
+def held_part(ledger: Ledger, gang_id: str, devices: Sequence[str]) -> Gang:
+    """The part of a gang that is on these of its devices, as a gang."""
+    mibs = tuple(ledger.gangs_on(device)[gang_id] for device in devices)
+    return Gang(gang_id, len(mibs), max(mibs), mibs if len(set(mibs)) > 1 else ())
 
 
 def on_kind(queued: Queued, speed: float) -> Queued:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from types import MappingProxyType
 
-from placement.model import Cluster, Device, Gang
+from placement.model import Cluster, Device, Gang, Shape
 from placement.packing.index import ABSENT, FreeIndex
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
+_NO_SPEEDS: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -115,6 +116,12 @@ class Ledger:
         """Number of devices in the cluster with such a capacity, whatever is free of it."""
         return len(self.capacities) - bisect_left(self.capacities, mib)
 
+    def could_hold(self, shape: Shape) -> bool:
+        """Whether the empty cluster has devices for such a gang."""
+        if not shape.mibs:
+            return self.num_offering(shape.mib_per_rank) >= shape.num_ranks
+        return all(self.num_offering(mib) > rank for rank, mib in enumerate(sorted(shape.mibs, reverse=True)))
+
     def fewest_nodes(self, num_ranks: int, mib: int) -> int:
         """The fewest nodes of the empty cluster that have such devices; 0 if all have too few."""
         demand = num_ranks, self.num_offering(mib)  # few values, unlike MiB
@@ -177,6 +184,39 @@ class Ledger:
         """The fullest devices that have room for such a gang, on one node if possible; None if there are too few."""
         return self._named(self._open.find(num_ranks, mib))
 
+    def find_for(self, shape: Shape) -> tuple[str, ...] | None:
+        """The fullest devices that have room for such a gang, in rank order; None if there are too few."""
+        return self.find_uneven(shape) if shape.mibs else self.find(shape.num_ranks, shape.mib_per_rank)
+
+    def find_uneven(
+        self, shape: Shape, speeds: Mapping[str, float] = _NO_SPEEDS, *, idle: bool = False
+    ) -> tuple[str, ...] | None:
+        """Devices for ranks that take unlike shares, in rank order; None if there are too few.
+
+        The rank that needs most MiB, which has the largest share, gets the fastest device with room for it by the
+        ``speeds`` of kinds, of equally fast ones the fullest; then the rank that needs most of the others, and so on.
+        With ``idle`` devices have no gangs. A device for a rank has room for all ranks that come later, so this finds
+        devices wherever there are any.
+        """
+        index = self._idle if idle else self._open
+        free = {position: index.free(position) for position in index.devices_with(min(shape.mibs))}
+        return self._by_need(shape, free, speeds)
+
+    def find_uneven_later(self, shape: Shape, speeds: Mapping[str, float]) -> tuple[str, ...]:
+        """The devices that ``find_uneven`` finds in the empty cluster; empty if it is too small."""
+        return self._by_need(shape, {n: device.capacity_mib for n, device in enumerate(self.devices)}, speeds) or ()
+
+    def _by_need(self, shape: Shape, free: dict[int, int], speeds: Mapping[str, float]) -> tuple[str, ...] | None:
+        mibs, chosen = shape.mibs, dict[int, str]()
+        for rank in sorted(range(len(mibs)), key=lambda rank: (-mibs[rank], -shape.samples[rank])):
+            able = [position for position, mib in free.items() if mib >= mibs[rank]]
+            if not able:
+                return None
+            best = min(able, key=lambda n: (-speeds.get(self.devices[n].kind, 1.0), free[n], n))
+            chosen[rank] = self.devices[best].id
+            del free[best]
+        return tuple(chosen[rank] for rank in range(len(mibs)))
+
     def find_idle(self, num_ranks: int, mib: int) -> tuple[str, ...] | None:
         """Devices without gangs, on one node if possible; None if there are too few."""
         return self._named(self._idle.find(num_ranks, mib))
@@ -227,9 +267,10 @@ class Ledger:
     # --- changes ---------------------------------------------------------------------------------------------------
     def place(self, gang: Gang, devices: Sequence[str]) -> None:
         """Reserve memory for every rank, ``devices`` in rank order. Asserts that every rank fits."""
+        assert len(devices) == gang.num_ranks, f"gang {gang.id} has {gang.num_ranks} ranks, got devices {devices}"
         accounts = [self._accounts.get(device_id) for device_id in devices]
-        most, mib = self.max_gangs_per_device, gang.mib_per_rank
-        for account, device_id in zip(accounts, devices, strict=True):
+        most = self.max_gangs_per_device
+        for account, device_id, mib in zip(accounts, devices, gang.mib_of_ranks, strict=True):
             assert (
                 account is not None
                 and account.device is not None
@@ -237,7 +278,7 @@ class Ledger:
                 and gang.id not in account.gangs
                 and account.held_mib + mib <= account.device.capacity_mib
             ), (
-                f"gang {gang.id} needs {gang.mib_per_rank} MiB on {device_id}, which has "
+                f"gang {gang.id} needs {mib} MiB on {device_id}, which has "
                 f"{self.free_mib(device_id)} MiB free and {len(self.gangs_on(device_id))} gangs"
             )
         self._reserve(gang, devices)
@@ -280,9 +321,9 @@ class Ledger:
         self.version += 1
         self._held[gang.id] = (gang, tuple(devices))
         accounts = [self._accounts.get(name) or self._accounts.setdefault(name, _Account()) for name in devices]
-        for account in accounts:
-            account.gangs[gang.id] = gang.mib_per_rank
-            account.held_mib += gang.mib_per_rank
+        for account, mib in zip(accounts, gang.mib_of_ranks, strict=True):
+            account.gangs[gang.id] = mib
+            account.held_mib += mib
         self._enter(accounts)
 
     def _enter(self, accounts: Iterable[_Account]) -> None:

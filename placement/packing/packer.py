@@ -28,7 +28,17 @@ from types import MappingProxyType
 
 from placement.model import Placement, Queued
 from placement.packing.allotment import Allotment, allot, no_choice, possible_shapes
-from placement.packing.kinds import allotted, groups_of, on_kind, part, speeds_in, suits, target_of
+from placement.packing.kinds import (
+    allotted,
+    groups_of,
+    on_kind,
+    part,
+    spans_kinds,
+    speeds_in,
+    speeds_of,
+    suits,
+    target_of,
+)
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision, Wait
 from placement.packing.reasons import DeviceRule
@@ -62,10 +72,17 @@ def _pack_all(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str
 def _pack_kinds(
     queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float], speeds: Mapping[str, float]
 ) -> Decision:
-    """Pack each kind by itself, first with one gang on each device. Gangs that no kind alone holds come last."""
+    """Pack each kind by itself, first with one gang on each device.
+
+    Gangs that no kind alone holds, or whose ranks take unlike shares for devices of several kinds, come last.
+    """
     target = target_of(queue, ledger, seconds_left, speeds)
     parts = [(speed, kinds, part(ledger, kinds, ledger.max_gangs_per_device)) for speed, kinds in groups_of(speeds)]
-    alone = {queued.id for queued in queue if any(possible_shapes(queued, devices) for _, _, devices in parts)}
+    alone = {
+        queued.id
+        for queued in queue
+        if not spans_kinds(queued) and any(possible_shapes(queued, devices) for _, _, devices in parts)
+    }
     others = [queued for queued in queue if queued.id not in alone]
     if any(other.passed_over >= PASSES_BEFORE_RESERVATION for other in others):
         return _pack_all(queue, ledger, seconds_left)
@@ -137,6 +154,9 @@ def _reservation(
     shape = queued.shapes[first_choice]
     if packing_round.kept_for is not None:
         return inf, ()
+    if shape.mibs:
+        ledger, is_old = packing_round.ledger, queued.passed_over >= PASSES_BEFORE_RESERVATION
+        return inf, ledger.find_uneven_later(shape, speeds_of(ledger.kinds)) if is_old else ()
     if queued.passed_over >= PASSES_BEFORE_RESERVATION:
         return inf, packing_round.ledger.fewest_ends(shape.num_ranks, shape.mib_per_rank)
     if shape.num_ranks > 1 and shape.seconds is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
 
-from placement.model import Queued
+from placement.model import Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Blocked, Wait
 
@@ -18,6 +18,7 @@ class DeviceRule(StrEnum):
     FULLEST = "the fullest devices with enough room"
     FEWEST_GANGS = "the devices with the fewest gangs, because none waits"
     IDLE = "devices without other gangs"
+    BY_SHARE = "the larger a rank's share of the batch, the faster its device, of those with room for it"
 
 
 def why_here(ledger: Ledger, devices: Sequence[str], rule: DeviceRule) -> str:
@@ -28,9 +29,8 @@ def why_here(ledger: Ledger, devices: Sequence[str], rule: DeviceRule) -> str:
     left = ", ".join(
         f"{device.id} ({ledger.free_mib(device.id)} of {device.capacity_mib} MiB left)" for device in chosen
     )
-    where = (
-        f"on node {nodes.pop()}" if len(nodes) == 1 else f"across {len(nodes)} nodes, because no single node has room"
-    )
+    why_far = "" if rule is DeviceRule.BY_SHARE else ", because no single node has room"
+    where = f"on node {nodes.pop()}" if len(nodes) == 1 else f"across {len(nodes)} nodes{why_far}"
     how = f", {shared} of {len(chosen)} shared with other gangs" if shared else ""
     return f"{rule}, {where}: {left}{how}"
 
@@ -47,18 +47,20 @@ def why_waiting(
     waits: dict[str, Wait] = {}
     free_mibs = ledger.free_mibs() if waiting else []
     free_in_all, num_devices = sum(free_mibs), len(ledger.devices)
-    words: dict[tuple[int, int], Wait] = {}
+    words: dict[tuple[int, int] | tuple[int, ...], Wait] = {}
     for queued in waiting:
         shape = min(queued.shapes, key=lambda shape: shape.num_ranks * shape.mib_per_rank)
         demand = shape.num_ranks, shape.mib_per_rank
-        if demand not in words:
+        if shape.mibs:
+            words.setdefault(shape.mibs, _why_not_uneven(shape, ledger))
+        elif demand not in words:
             num_free = len(free_mibs) - bisect_left(free_mibs, shape.mib_per_rank)
             if num_free >= shape.num_ranks:
                 blocked = Blocked.RESERVED
             else:
                 blocked = Blocked.FRAGMENTED if free_in_all >= shape.num_ranks * shape.mib_per_rank else Blocked.BUSY
             words[demand] = _why_not(*demand, num_devices, ledger.num_offering(shape.mib_per_rank), blocked)
-        wait = words[demand]
+        wait = words[shape.mibs or demand]
         if queued is kept_for:
             times = f"passed over {queued.passed_over} times, so " if queued.passed_over else ""
             reason = f"{wait.reason}; {times}{', '.join(kept)} {_are(len(kept))} now kept for it"
@@ -79,6 +81,16 @@ def _why_not(num_ranks: int, mib: int, num_devices: int, num_large: int, blocked
         return Wait(Blocked.TOO_LARGE, reason)
     busy = "waits until other gangs leave that much free, or end where the limit of gangs is reached"
     return Wait(blocked, f"{demand}; {busy}")
+
+
+def _why_not_uneven(shape: Shape, ledger: Ledger) -> Wait:
+    if not ledger.devices:
+        return Wait(Blocked.NO_DEVICES, "the cluster has no devices now")
+    demand = f"needs {min(shape.mibs)} to {max(shape.mibs)} MiB on {_count(shape.num_ranks, 'device')} at once"
+    if not ledger.could_hold(shape):
+        in_all = _count(len(ledger.devices), "device")
+        return Wait(Blocked.TOO_LARGE, f"{demand}, one amount for each rank, and {in_all} in the cluster offer less")
+    return Wait(Blocked.BUSY, f"{demand}; waits until other gangs leave that much free")
 
 
 def _count(number: int, noun: str) -> str:

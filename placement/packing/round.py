@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from placement.model import Placement, Queued
+from placement.packing.kinds import speeds_of
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Blocked, Decision, Wait
 from placement.packing.reasons import DeviceRule, why_here, why_waiting
@@ -64,6 +65,8 @@ class Round:
         """Place the gang in one of its shapes; False if it does not fit now, or only on more nodes than it needs."""
         ledger, shape = self.ledger, queued.shapes[choice]
         assert not ledger.holds(queued.id), f"gang {queued.id} is queued but already holds devices"
+        if shape.mibs:
+            return self._start_uneven(queued, choice)
         num_ranks, mib = shape.num_ranks, shape.mib_per_rank
         must_be_near = self._is_near and not may_be_far and num_ranks > 1
         for ranks, least in self._failed.items():
@@ -82,6 +85,14 @@ class Round:
             return self._start_before(queued, choice, must_be_near=must_be_near)
         self._place(queued, choice, devices)
         return True
+
+    def _start_uneven(self, queued: Queued, choice: int) -> bool:
+        """Place a gang whose ranks take unlike shares, on as many nodes as there are."""
+        ledger, shape = self.ledger, queued.shapes[choice]
+        devices = ledger.find_uneven(shape, speeds_of(ledger.kinds), idle=self._rule is DeviceRule.IDLE)
+        if devices is not None:
+            self._place(queued, choice, devices, DeviceRule.BY_SHARE)
+        return devices is not None
 
     def is_far(self, queued: Queued) -> bool:
         """Whether a shape of this gang did not start although enough devices are free, on more nodes than it needs."""
@@ -104,10 +115,10 @@ class Round:
         self.ledger.keep(self.kept)
         return devices is not None
 
-    def _place(self, queued: Queued, choice: int, devices: tuple[str, ...]) -> None:
+    def _place(self, queued: Queued, choice: int, devices: tuple[str, ...], rule: DeviceRule | None = None) -> None:
         gang = queued.gang(choice)
         self.ledger.place(gang, devices)
-        self._placements.append(Placement(gang, devices, why_here(self.ledger, devices, self._rule), choice))
+        self._placements.append(Placement(gang, devices, why_here(self.ledger, devices, rule or self._rule), choice))
 
     def wait(self, queued: Queued) -> None:
         """Note that the gang does not start in this round."""
@@ -137,13 +148,14 @@ def soonest(
     on_nodes = Counter(ledger.device(device).node for device in able)
     free: dict[str, int] = {}
     room: dict[str, int] = {}
-    ends = [(seconds_left[gang.id], gang.id, gang.mib_per_rank) for gang in ledger.gangs if gang.id in seconds_left]
+    ends = [(seconds_left[gang.id], gang.id) for gang in ledger.gangs if gang.id in seconds_left]
     heapify(ends)  # most ends do not matter
     while ends:
-        seconds, gang_id, held_mib = heappop(ends)
+        seconds, gang_id = heappop(ends)
         for device in ledger.devices_of(gang_id):
             if not ledger.has(device):
                 continue
+            held_mib = ledger.gangs_on(device)[gang_id]
             if device not in free:
                 free[device] = ledger.free_mib(device)
                 room[device] = ledger.max_gangs_per_device - len(ledger.gangs_on(device))

@@ -112,9 +112,7 @@ class PlanChoice:
                 return NoPlan(f"{words} cannot be traced: {self._profile.refusals[layout]}")
             if layout not in self._profile.curves:
                 return Untraced(layout)
-        way, offered_mib = Spread(**plan.values), capacities[plan.world_size - 1]
-        option = self._traced.option(way, plan.micro_batch, plan.num_micro_batches, offered_mib)
-        answer = pick([option], self._question)
+        answer = pick([self._traced.given(plan, capacities)], self._question)
         if not isinstance(answer, ChosenPlan):
             return answer
         return replace(answer, reason=f"{answer.reason}; the study gives this plan")

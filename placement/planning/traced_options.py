@@ -82,9 +82,11 @@ class TracedOptions:
         offered_mib: int,
         *,
         evidence: Evidence = Evidence.TRACED,
+        shares: tuple[int, ...] = (),
     ) -> Option:
-        """The option with this micro-batch, whose layouts have been traced."""
+        """The option with this micro-batch, or these shares of it, whose layouts have been traced."""
         plan = cached_plan(micro_batch, num_micro_batches, way)
+        plan = replace(plan, shares=shares) if shares else plan
         extra_bytes, evaluation = self._extra.bytes_for(plan.layout, micro_batch), self._extra.evaluation
         plan = with_evaluation_batch(self._profile, plan, extra_bytes, evaluation)
         prediction = predict(self._profile, plan, extra_bytes, self._margin, evaluation)
@@ -94,6 +96,24 @@ class TracedOptions:
             if spare_bytes > 0:
                 prediction = predict(self._profile, plan, extra_bytes + spare_bytes, self._margin, evaluation)
         return Option(plan, prediction, offered_mib, evidence)
+
+    def given(self, plan: Plan, capacities_mib: Sequence[int]) -> Option:
+        """The option of this plan, whose layouts have been traced; of devices with these MiB, the largest first.
+
+        If ranks take unlike shares and do not all fit, its memory is that of the rank that lacks most.
+        """
+        way, num = Spread(**plan.values), plan.num_micro_batches
+        if not plan.shares:
+            return self.option(way, plan.micro_batch, num, capacities_mib[plan.world_size - 1])
+        option = self.option(way, plan.micro_batch, num, capacities_mib[0], shares=plan.shares)
+        mibs, samples = option.plan.rank_mibs(option.prediction), map(plan.samples_of_rank, range(plan.world_size))
+        ranks = sorted(zip(mibs, samples, strict=True), reverse=True)
+        pairs = [(*rank, mib) for rank, mib in zip(ranks, capacities_mib, strict=False)]
+        needed_mib, num_samples, offered_mib = max(pairs, key=lambda pair: pair[0] - pair[2])
+        if needed_mib <= offered_mib:
+            return option
+        lacking = self.option(way, num_samples, num, offered_mib)
+        return replace(option, prediction=lacking.prediction, offered_mib=offered_mib)
 
     def _largest(self, layout: Layout, offered_mib: int) -> int:
         return largest_micro_batch(self._profile, layout, offered_mib, self._extra, self._margin)

@@ -238,7 +238,7 @@ class _Simulation:
         while self._arrivals and self._jobs[self._arrivals[-1]].at <= now:
             number = self._arrivals.pop()
             job = self._jobs[number]
-            if not any(self._ledger.num_offering(shape.mib_per_rank) >= shape.num_ranks for shape in job.shapes):
+            if not any(self._ledger.could_hold(shape) for shape in job.shapes):
                 self._found.never[job.id] = Wait(Blocked.TOO_LARGE, "no devices of the cluster could ever run it")
                 continue
             self._arrived[job.id] = job.at

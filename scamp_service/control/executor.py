@@ -25,10 +25,10 @@ class Order:
 
     ``metrics`` are the study's objectives. Without a checkpoint ranks begin with weights of the ``donor``, if there is
     one. They train until step ``until`` of ``steps``; None: to the end. Without steps they evaluate once. Other trials
-    may need the checkpoints in ``keep``. ``number`` is the trial's in its study.
-    With ``best_of``, the direction of its objective, the trial counts by its best report, and keeps the checkpoint of
-    it; ``best`` is the best value so far, and its step. All steps are epochs if it is
-    ``in_epochs``.
+    may need the checkpoints in ``keep``. ``mibs`` are the MiB of each rank if they take unlike shares of the batch.
+    ``number`` is the trial's in its study. With ``best_of``, the direction of its objective, the trial counts by its
+    best report, and keeps the checkpoint of it; ``best`` is the best value so far, and its step. All steps are epochs
+    if it is ``in_epochs``.
     """
 
     trial_id: int
@@ -51,6 +51,11 @@ class Order:
     in_epochs: bool = False
     best_of: str = ""
     best: tuple[float, int] | None = None
+    mibs: tuple[int, ...] = ()
+
+    def mib_of(self, rank: int) -> int:
+        """MiB reserved for a rank."""
+        return self.mibs[rank] if self.mibs else self.mib_per_rank
 
     @property
     def key(self) -> str:

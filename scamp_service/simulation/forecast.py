@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -89,7 +89,7 @@ def load_of(store: Store, *, now: float) -> Load:
         if trial.sized is not None:
             whole_seconds = _whole_seconds(rules[trial.study_id], trial, seconds_of[trial.id])
             if whole_seconds is not None:
-                typical.setdefault(trial.study_id, []).append(Shape(*trial.sized.demand, whole_seconds))
+                typical.setdefault(trial.study_id, []).append(replace(trial.sized.demand, seconds=whole_seconds))
     jobs: list[Job] = []
     for trial in trials:
         attempt, seconds = attempts.get(trial.id), seconds_of[trial.id]
@@ -106,7 +106,7 @@ def load_of(store: Store, *, now: float) -> Load:
             if seconds is None:
                 unknown += 1
                 continue
-            jobs.append(Job(_id(trial), (Shape(*trial.sized.demand, seconds),), 0.0, trial.study_id))
+            jobs.append(Job(_id(trial), (replace(trial.sized.demand, seconds=seconds),), 0.0, trial.study_id))
         else:
             waits[trial.id] = "verdict" if trial.state is TrialState.PAUSED else "plan"
             if trial.study_id in typical and trial.state is TrialState.WAITING:
@@ -202,7 +202,7 @@ def _speeds(cluster: Cluster, kinds: Mapping[str, DeviceKind]) -> tuple[dict[str
 
 
 def _scaled(job: Job, base: float) -> Job:
-    shapes = (Shape(shape.num_ranks, shape.mib_per_rank, (shape.seconds or 0.0) * base) for shape in job.shapes)
+    shapes = (replace(shape, seconds=(shape.seconds or 0.0) * base, communication_share=None) for shape in job.shapes)
     return Job(job.id, tuple(shapes), job.at, job.study)
 
 

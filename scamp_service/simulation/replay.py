@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from estimators.devices.kind import DeviceKind
-from placement.model import Cluster, Queued, Shape
+from placement.model import Cluster, Queued
 from placement.packing.by_study import by_study
 from placement.packing.policies import policy_named
 from placement.simulation.progress import domains_of
@@ -242,7 +242,7 @@ class _Replay:
         trials = self.store.live_trials()
         ledger = ledger_of(self.named_cluster.cluster, self.store.open_attempts(), self.options.max_gangs_per_device)
         queue = [
-            Queued(f"{trial.id}", (Shape(*trial.sized.demand),), trial.passed_over, trial.id, trial.study_id)
+            Queued(f"{trial.id}", (trial.sized.demand,), trial.passed_over, trial.id, trial.study_id)
             for trial in trials
             if trial.state is TrialState.QUEUED and trial.sized is not None
         ]

@@ -94,7 +94,7 @@ def compare(
     searched = [*search.best(), *([uneven] if uneven is not None else [])]
     traced = {option.trained: option for option in options if option.trained is not None}
     searched = [with_traced_memory(option, traced) for option in searched]
-    searched = _traced_search(estimator, params, search, searched, traced)
+    searched = _traced_search(estimator, params, search, searched, traced, everywhere.cluster)
     options = sorted(added(options, searched), key=by_time)
     missing = shortage(options, search.closest()) if not any(option.fits for option in options) else None
     return Comparison(estimate, options, refusal, searched, missing, len(kinds) > 1)
@@ -128,6 +128,7 @@ def _traced_search(
     search: ExactSearch,
     options: Sequence[Option],
     traced_options: Mapping[Plan, Option],
+    cluster: Cluster,
 ) -> list[Option]:
     """The options of the search, with the exact memory of the fastest one that ranks can train and that fits.
 
@@ -141,7 +142,7 @@ def _traced_search(
         if best is None or best.is_traced:
             break
         try:
-            traced = _traced(estimator, params, best)
+            traced = _traced_shares(estimator, params, best, cluster)
         except InvalidInput:
             traced = _untrained(best)
         compared[compared.index(best)] = traced
@@ -155,6 +156,19 @@ def _traced(estimator: Estimator, params: Mapping[str, Any], option: Option) -> 
     """The option with the memory of its traces. Raises ``InvalidInput`` if it cannot be traced."""
     largest = max(estimator.predict(params, option.plan), key=lambda stage: stage.reserved_mib)
     return replace(option, prediction=largest, evidence=Evidence.TRACED)
+
+
+def _traced_shares(estimator: Estimator, params: Mapping[str, Any], option: Option, cluster: Cluster) -> Option:
+    """As ``_traced``; if ranks take unlike shares, with the memory of the rank that has least left on its device."""
+    plan = option.plan
+    if not plan.shares:
+        return _traced(estimator, params, option)
+    of_share = {samples: _traced(estimator, params, replace(option, plan=plan.of_share(share)))
+                for share, samples in enumerate(plan.shares)}  # fmt: skip
+    ranks = zip(plan.shares, cluster.devices, strict=True)
+    pairs = [(of_share[samples].prediction, device.capacity_mib) for samples, device in ranks]
+    prediction, offered_mib = max(pairs, key=lambda pair: pair[0].reserved_mib / pair[1])
+    return replace(option, prediction=prediction, offered_mib=offered_mib, evidence=Evidence.TRACED)
 
 
 def _untrained(option: Option) -> Option:

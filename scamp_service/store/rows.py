@@ -1,8 +1,8 @@
 """Turns rows of ``trials`` and ``attempts`` into values, and values into columns.
 
-A ``Prediction`` is stored in five columns: predicted, extra and bias bytes, those of an evaluation, and the reserved
-MiB. The margin, and on GPUs the allocator's slack, are the difference between the reservation and the larger predicted
-peak. The parts by category are not stored.
+A ``Prediction`` is stored in six columns: predicted, extra and bias bytes, those of an evaluation, the reserved MiB,
+and those of each share where they are unlike. The margin, and on GPUs the allocator's slack, are the difference between
+the reservation and the larger predicted peak. The parts by category are not stored.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ _SIZED = (
     "bias_bytes",
     "evaluation_bytes",
     "reserved_mib",
+    "shares_mib",
     "plan_reason",
     "learned_bytes",
     "predicted_step_seconds",
@@ -108,7 +109,7 @@ _SIZED = (
     "predicted_communication_share",
     "choices",
 )
-_PREDICTION = ("predicted_bytes", "extra_bytes", "bias_bytes", "evaluation_bytes", "mib_per_rank")
+_PREDICTION = ("predicted_bytes", "extra_bytes", "bias_bytes", "evaluation_bytes", "mib_per_rank", "shares_mib")
 _TRIAL, _SIZED_START, _SIZED_END = _names(Trial, "sized", _SIZED)
 _ATTEMPT, _PREDICTION_START, _PREDICTION_END = _names(Attempt, "prediction", _PREDICTION)
 _STRUCTURE = _TRIAL.index("structure")
@@ -201,7 +202,7 @@ def sized_columns(sized: Sized) -> dict[str, Any]:
 
 def taken_columns(attempt: Attempt) -> dict[str, Any]:
     """The columns of ``trials`` that change when an attempt begins with one of the trial's choices."""
-    names = ("plan", *_PREDICTION[:-1], "reserved_mib")
+    names = ("plan", *("reserved_mib" if name == "mib_per_rank" else name for name in _PREDICTION))
     taken = dict(zip(names, (attempt.plan, *_columns(attempt.prediction)), strict=True))
     times = ("predicted_step_seconds", "step_factor", "predicted_communication_share")
     return {**taken, **{name: getattr(attempt, name) for name in times}}
@@ -214,13 +215,27 @@ def attempt_columns(attempt: Attempt) -> dict[str, Any]:
 
 
 def _prediction(
-    predicted_bytes: int, extra_bytes: int, bias_bytes: int, evaluation_bytes: int, reserved_mib: int
+    predicted_bytes: int,
+    extra_bytes: int,
+    bias_bytes: int,
+    evaluation_bytes: int,
+    reserved_mib: int,
+    shares_mib: Sequence[int] | None,
 ) -> Prediction:
     margin_bytes = reserved_mib * MIB - max(predicted_bytes, evaluation_bytes)
     traced_bytes = predicted_bytes - extra_bytes
-    return Prediction(traced_bytes, 0, extra_bytes, bias_bytes, margin_bytes, evaluation_bytes=evaluation_bytes)
+    return Prediction(
+        traced_bytes,
+        0,
+        extra_bytes,
+        bias_bytes,
+        margin_bytes,
+        evaluation_bytes=evaluation_bytes,
+        shares_mib=tuple(shares_mib or ()),
+    )
 
 
-def _columns(prediction: Prediction) -> tuple[int, int, int, int, int]:
+def _columns(prediction: Prediction) -> tuple[int, int, int, int, int, list[int] | None]:
     of_step = (prediction.predicted_bytes, prediction.extra_bytes, prediction.bias_bytes)
-    return *of_step, prediction.evaluation_bytes, prediction.reserved_mib
+    shares_mib = list(prediction.shares_mib) or None
+    return *of_step, prediction.evaluation_bytes, prediction.reserved_mib, shares_mib

@@ -23,7 +23,7 @@ from estimators.model import Plan, Prediction
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Choice
 
-REVISION = "0023"
+REVISION = "0024"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -271,6 +271,7 @@ trials = Table(
     Column("plan", PlanText),
     Column("predicted_bytes", sa.BigInteger, nullable=False, default=0),
     Column("reserved_mib", sa.BigInteger, nullable=False, default=0),
+    Column("shares_mib", JsonText),
     Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
     Column("predicted_step_seconds", Real),
     Column("step_factor", Real, nullable=False, default=1.0),
@@ -396,6 +397,7 @@ attempts = Table(
     Column("devices", Names, nullable=False),
     Column("device_kinds", Names, nullable=False),
     Column("mib_per_rank", sa.BigInteger, nullable=False),
+    Column("shares_mib", JsonText),
     Column("predicted_bytes", sa.BigInteger, nullable=False),
     Column("extra_bytes", sa.BigInteger, nullable=False),
     Column("bias_bytes", sa.BigInteger, nullable=False),

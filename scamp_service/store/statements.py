@@ -116,6 +116,7 @@ TAKEN = (
     "bias_bytes",
     "evaluation_bytes",
     "reserved_mib",
+    "shares_mib",
     "predicted_step_seconds",
     "step_factor",
     "predicted_communication_share",

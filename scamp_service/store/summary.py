@@ -189,10 +189,11 @@ def device_fill(store: Reads) -> dict[str, Any]:
     recorded = store.cluster()
     cluster: dict[str, Any] = dict(recorded[0]) if recorded else {"status": "starting", "detail": "", "devices": []}
     numbers = {trial.id: trial.number for trial in store.live_trials()}
-    gangs = [(attempt, {"number": numbers.get(attempt.trial_id, "?"), "mib_per_rank": attempt.mib_per_rank})
-             for attempt in store.open_attempts()]  # fmt: skip
-    cluster["devices"] = [
-        {**device, "gangs": [gang for attempt, gang in gangs if device["id"] in attempt.devices]}
-        for device in cluster["devices"]
-    ]
+    attempts = store.open_attempts()
+
+    def gangs_on(device: str) -> list[Json]:
+        here = (attempt for attempt in attempts if device in attempt.devices)
+        return [{"number": numbers.get(one.trial_id, "?"), "mib_per_rank": one.mib_on(device)} for one in here]
+
+    cluster["devices"] = [{**device, "gangs": gangs_on(device["id"])} for device in cluster["devices"]]
     return cluster

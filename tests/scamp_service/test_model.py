@@ -4,14 +4,23 @@ from dataclasses import replace
 
 from estimators.learning import AttemptPhase
 from estimators.model import MIB, Plan, Prediction
+from placement.model import Shape
 from scamp_service.lifecycle import TrialState
 from tests.values import attempt, sized, trial
 
 
 def test_a_plan_asks_for_its_ranks_and_whole_mib_for_each() -> None:
     known = sized(Plan(2, 4, tp=2, dp_shard=2))
-    assert known.demand == (4, 24)
-    assert replace(known, prediction=Prediction(24 * MIB, margin_bytes=1)).demand == (4, 25)
+    assert known.demand == Shape(4, 24)
+    assert replace(known, prediction=Prediction(24 * MIB, margin_bytes=1)).demand == Shape(4, 25)
+
+
+def test_ranks_with_unlike_shares_ask_for_unlike_mib() -> None:
+    plan, prediction = Plan(5, dp_shard=2, tp=2, shares=(5, 3)), Prediction(24 * MIB, shares_mib=(24, 17))
+    uneven = sized(plan)
+    assert replace(uneven, prediction=prediction).demand == Shape(4, 24, mibs=(24, 24, 17, 17), samples=(5, 5, 3, 3))
+    running = replace(attempt(), plan=plan, prediction=prediction, devices=("a", "b", "c", "d"))
+    assert [running.mib_on(device) for device in "abcde"] == [24, 24, 17, 17, 0]
 
 
 def test_a_trial_without_a_plan_predicts_nothing() -> None:

@@ -89,10 +89,11 @@ function createGang(gang) {
 function updateGang(part, gang, device) {
   const ranks = gang.devices.length;
   const rank = gang.devices.indexOf(device.id);
-  part.style.width = `${(100 * gang.mib_per_rank) / device.capacity_mib}%`;
+  const reserved = gang.mibs[rank];
+  part.style.width = `${(100 * reserved) / device.capacity_mib}%`;
   part.classList.toggle("stopping", gang.state === "STOPPING");
   setText(part.firstChild, `#${gang.number}`);
-  setText(part.lastChild, ranks > 1 ? `${gang.mib_per_rank} · r${rank}` : `${gang.mib_per_rank}`);
-  part.title = `Trial ${gang.number} of ${gang.study_name}: ${mibWords(gang.mib_per_rank)}${ranks > 1 ? `, rank ${rank} of ${ranks}` : ""}`;
+  setText(part.lastChild, ranks > 1 ? `${reserved} · r${rank}` : `${reserved}`);
+  part.title = `Trial ${gang.number} of ${gang.study_name}: ${mibWords(reserved)}${ranks > 1 ? `, rank ${rank} of ${ranks}` : ""}`;
   part.setAttribute("aria-label", part.title);
 }

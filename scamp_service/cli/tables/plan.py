@@ -137,8 +137,8 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
     yield "MiB     reservation of the rank that needs most: traced, or if ~ added up from"
     yield "        the costs of units (`scamp estimate --units`)"
     yield "today   trains: ranks can run it (--plan of `scamp estimate` has its memory by"
-    yield "        stage); no: they cannot run this order of passes (schedule), stages on"
-    yield "        different devices, or uneven shares, or it cannot be traced (trace)"
+    yield "        stage); no: they cannot run this order of passes (schedule) or stages on"
+    yield "        different devices, or it cannot be traced (trace)"
     if any("selective" in in_full(option) for option in comparison.options):
         yield "selective: recompute of all but products of matrices and attention"
     if kind is not None and any(len(option.refinement.devices) > 1 for option in comparison.searched):

@@ -105,7 +105,7 @@ class Training:
             steps=order.steps,
             until=order.until,
             report_every=order.report_every,
-            budget_bytes=order.mib_per_rank * MIB,
+            budget_bytes=order.mib_of(rank) * MIB,
             checkpoint_root=self.folders.checkpoints,
             trial_id=order.trial_id,
             resume=order.resume,

@@ -26,6 +26,7 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         plan=attempt.plan,
         devices=attempt.devices,
         mib_per_rank=attempt.mib_per_rank,
+        mibs=attempt.mibs,
         seed=study.seed + trial.number,
         steps=study.steps_of(trial),
         report_every=study.report_every,

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache, partial
+from operator import ge
 
 from estimators.learning import Learned
 from estimators.model import MIB
@@ -54,7 +55,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
                 yield MoveTrial(trial, TrialState.QUEUED, {"reason": WAITS_FOR_FRONT})
         elif any_learned and (newer := _learned_since(s, trial, learned)):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again with {newer}"})
-        elif missing := missing_in(*_sized(trial).demand):
+        elif missing := missing_in(_sized(trial).demand):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again: {missing}"})
         elif trial.id not in winding_down and not must_wait(s.now, trial):
             queued.append(trial)
@@ -137,8 +138,16 @@ def _learned_since(s: Snapshot, trial: Trial, learned: Corrections) -> Learned |
     return newer if newer and newer.extra_bytes >= planned_with + MIB else None
 
 
-def missing_devices(offer: Offer, num_ranks: int, mib: int) -> str:
-    """Why a plan of so many ranks never fits on these devices; empty if it does when they are free."""
+def missing_devices(offer: Offer, demand: Shape) -> str:
+    """Why such a gang never fits on these devices; empty if it does when they are free."""
+    num_ranks, mib = demand.num_ranks, demand.mib_per_rank
+    if demand.mibs:
+        offered = sorted((offered_mib for _, offered_mib, number in offer for _ in range(number)), reverse=True)
+        wanted = sorted(demand.mibs, reverse=True)
+        if len(offered) >= num_ranks and all(map(ge, offered, wanted)):
+            return ""
+        mibs = ", ".join(map(str, wanted))
+        return f"its plan needs {num_ranks} devices of {mibs} MiB, which the cluster does not have now"
     able = sum(number for _, offered_mib, number in offer if offered_mib >= mib)
     if able >= num_ranks:
         return ""
@@ -164,7 +173,7 @@ def admitted(s: Snapshot, queued: Iterable[Trial]) -> StartOrder:
             if room[trial.study_id] < 0:
                 continue
         study = s.studies[trial.study_id]
-        num_ranks, _ = _sized(trial).demand
+        num_ranks = _sized(trial).demand.num_ranks
         claims.append(Claim(trial.id, study.id, num_ranks, study.project, study.priority, trial.passed_over))
     return admit(claims, held, s.projects)
 
@@ -192,7 +201,7 @@ def _over_quota(s: Snapshot, queued: Iterable[Trial], over_quota: Mapping[int, s
             continue
         study = s.studies[trial.study_id]
         quota = s.projects[study.project].devices
-        if quota is not None and _sized(trial).demand[0] > quota:
+        if quota is not None and _sized(trial).demand.num_ranks > quota:
             changes = {"reason": reason, "family": study.family(trial), "offer": None}
             yield MoveTrial(trial, TrialState.INFEASIBLE, changes)
         elif reason != trial.reason:
@@ -203,7 +212,8 @@ def ledger_of(cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_devic
     """A ledger with the reservations of ``attempts``: all that have not ended, whatever the state of their trials."""
     ledger = Ledger(cluster, max_gangs_per_device)
     for attempt in attempts:
-        ledger.restore(Gang(attempt.key, len(attempt.devices), attempt.mib_per_rank), attempt.devices)
+        gang = Gang(attempt.key, len(attempt.devices), attempt.mib_per_rank, attempt.mibs)
+        ledger.restore(gang, attempt.devices)
     return ledger
 
 

@@ -76,10 +76,10 @@ def _in_the_way(s: Snapshot, first: Trial, lower: Sequence[Attempt]) -> Sequence
     assert first.sized is not None
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(usable, s.attempts, s.max_gangs_per_device)
-    if ledger.find(*first.sized.demand) is not None:
+    if ledger.find_for(first.sized.demand) is not None:
         return ()
     for attempt in lower:
         ledger.release(attempt.key)
-        if (devices := ledger.find(*first.sized.demand)) is not None:
+        if (devices := ledger.find_for(first.sized.demand)) is not None:
             return [each for each in lower if not ledger.holds(each.key) and not set(each.devices).isdisjoint(devices)]
     return ()

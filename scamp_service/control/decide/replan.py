@@ -107,8 +107,9 @@ def _can_start(s: Snapshot, choice: Choice, among: Sequence[str], instead_of: At
     for attempt in s.attempts:
         here = [device for device in attempt.devices if device in among]
         if here and attempt is not instead_of:
-            ledger.restore(Gang(attempt.key, len(here), attempt.mib_per_rank), here)
-    return ledger.find(choice.plan.world_size, choice.prediction.reserved_mib) is not None
+            mibs = tuple(attempt.mib_on(device) for device in here)
+            ledger.restore(Gang(attempt.key, len(here), max(mibs), mibs), here)
+    return ledger.find_for(choice.shape) is not None
 
 
 def _seconds_left(s: Snapshot, trial: Trial, attempt: Attempt) -> float:

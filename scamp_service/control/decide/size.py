@@ -97,7 +97,7 @@ def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:
     offer, reason = unsized.offer, unsized.reason
     if trial.parent is not None and trial.value is None:
         offer = None
-    missing = missing_devices(offer, *trial.sized.demand) if trial.sized and offer is not None else ""
+    missing = missing_devices(offer, trial.sized.demand) if trial.sized and offer is not None else ""
     if missing:
         reason = f"{missing}. The study waits {RETURN_WORDS} for more of them. Until then: {reason}"
     changes: Json = {"reason": reason, "structure": unsized.structure, "offer": offer, "once_fit": bool(missing)}

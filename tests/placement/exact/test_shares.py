@@ -23,55 +23,51 @@ MEMBERS = st.lists(
     min_size=1,
     max_size=4,
 )
-SHARDS = st.one_of(st.just(0), st.integers(1, 60))
 
 
-def by_trying(members: list[Member], samples: int, shard_bytes: int) -> float:
+def by_trying(members: list[Member], samples: int) -> float:
     best = inf
     for taken in product(range(1, samples + 1), repeat=len(members)):
         room = [one.room_bytes - num * one.bytes_per_sample for one, num in zip(members, taken, strict=True)]
-        if sum(taken) == samples and min(room) >= 0 and sum(room) >= shard_bytes:
+        if sum(taken) == samples and min(room) >= 0:
             best = min(best, max(one.seconds(num) for one, num in zip(members, taken, strict=True)))
     return best
 
 
-def slowest_seconds(members: list[Member], samples: int, shard_bytes: int) -> float:
-    shares = best_shares(members, samples, shard_bytes)
+def slowest_seconds(members: list[Member], samples: int) -> float:
+    shares = best_shares(members, samples)
     return shares.seconds if isinstance(shares, Shares) else inf
 
 
 @settings(max_examples=300, deadline=None)
-@given(MEMBERS, st.integers(1, 8), SHARDS)
-def test_no_shares_are_faster_than_those_found(members: list[Member], samples: int, shard_bytes: int) -> None:
-    assert slowest_seconds(members, samples, shard_bytes) == pytest.approx(by_trying(members, samples, shard_bytes))
+@given(MEMBERS, st.integers(1, 8))
+def test_no_shares_are_faster_than_those_found(members: list[Member], samples: int) -> None:
+    assert slowest_seconds(members, samples) == pytest.approx(by_trying(members, samples))
 
 
 @settings(max_examples=200, deadline=None)
-@given(MEMBERS, st.integers(1, 30), SHARDS)
-def test_shares_and_shards_are_complete_and_fit(members: list[Member], samples: int, shard_bytes: int) -> None:
-    shares = best_shares(members, samples, shard_bytes)
+@given(MEMBERS, st.integers(1, 30))
+def test_shares_are_complete_and_fit(members: list[Member], samples: int) -> None:
+    shares = best_shares(members, samples)
     if isinstance(shares, Shares):
         assert sum(shares.samples) == samples and min(shares.samples) >= 1
-        assert sum(shares.shard_bytes) == shard_bytes
-        for one, num, size in zip(members, shares.samples, shares.shard_bytes, strict=True):
-            assert one.fixed_bytes + num * one.bytes_per_sample + size <= one.capacity_bytes
+        for one, num in zip(members, shares.samples, strict=True):
+            assert one.fixed_bytes + num * one.bytes_per_sample <= one.capacity_bytes
 
 
 @settings(max_examples=200, deadline=None)
-@given(MEMBERS, st.integers(1, 30), SHARDS)
-def test_shares_are_never_slower_than_even_ones(members: list[Member], samples: int, shard_bytes: int) -> None:
-    shares = best_shares(members, samples, shard_bytes)
+@given(MEMBERS, st.integers(1, 30))
+def test_shares_are_never_slower_than_even_ones(members: list[Member], samples: int) -> None:
+    shares = best_shares(members, samples)
     if isinstance(shares, Shares):
         assert shares.seconds <= shares.even_seconds * (1 + 1e-9)
 
 
 @settings(max_examples=100, deadline=None)
-@given(MEMBERS, st.integers(1, 30), SHARDS, st.integers(1, 50))
-def test_more_memory_never_makes_the_shares_slower(
-    members: list[Member], samples: int, shard_bytes: int, more_bytes: int
-) -> None:
+@given(MEMBERS, st.integers(1, 30), st.integers(1, 50))
+def test_more_memory_never_makes_the_shares_slower(members: list[Member], samples: int, more_bytes: int) -> None:
     larger = [replace(one, capacity_bytes=one.capacity_bytes + more_bytes) for one in members]
-    before, after = (slowest_seconds(each, samples, shard_bytes) for each in (members, larger))
+    before, after = (slowest_seconds(each, samples) for each in (members, larger))
     assert after <= before * (1 + 1e-9)
 
 
@@ -87,14 +83,6 @@ def test_a_fast_device_takes_no_more_than_fits() -> None:
     assert isinstance(shares, Shares)
     assert shares.samples == (10, 20)
     assert "memory limits 1 of 2 ranks" in shares.reason
-
-
-def test_shards_are_proportional_to_speed_as_far_as_there_is_memory() -> None:
-    plenty = best_shares([Member(1, 0, 1000), Member(3, 0, 1000)], 4, 400)
-    little = best_shares([Member(1, 0, 200), Member(3, 0, 1000)], 4, 400)
-    assert isinstance(plenty, Shares) and isinstance(little, Shares)
-    assert plenty.shard_bytes == (300, 100)
-    assert little.shard_bytes == (200, 200)
 
 
 def test_too_few_samples_and_too_little_memory_are_refused() -> None:

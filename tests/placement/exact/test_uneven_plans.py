@@ -30,7 +30,7 @@ def slower(times: float) -> DeviceKind:
 def uneven(fast: tuple[int, int], slow: tuple[int, int], batch: int = 64, times: float = 1.66) -> Option:
     kinds = {"fast": slower(1.0), "slow": slower(times)}
     found = best_uneven(Question(gpt(), batch, cluster(fast=fast, slow=slow)), kinds)
-    assert found is not None and found.trained is None
+    assert found is not None and found.trained == found.plan
     return found
 
 
@@ -43,6 +43,7 @@ def test_faster_devices_take_more_samples() -> None:
     one = uneven((8, 30_000), (8, 30_000))
     assert shares_of(one).samples == {"fast": (5,) * 8, "slow": (3,) * 8} and one.plan.num_micro_batches == 1
     assert one.plan.world_size == 16 and one.plan.micro_batch == 5 and one.refinement.devices == {"fast": 8, "slow": 8}
+    assert one.plan.shares == (5,) * 8 + (3,) * 8 and one.plan.batch == 64
     assert shares_of(one).even_seconds / one.comparable_seconds == pytest.approx(4 * 1.66 / 5, rel=0.05)
 
 

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from placement.model import Cluster, Device, Queued, Shape
+from placement.model import Cluster, Device, Gang, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
+from placement.packing.policy import Blocked
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
 
 
@@ -74,3 +75,33 @@ def test_every_trial_starts_or_has_a_reason_and_the_ledger_is_as_before(seed: in
     assert started | set(found.waits) == {queued.id for queued in queue} and not started & set(found.waits)
     for placement in found.placements:
         ledger.place(placement.gang, placement.devices)
+
+
+def uneven(mibs: tuple[int, ...], samples: tuple[int, ...], passed_over: int = 0) -> Queued:
+    shape = Shape(len(mibs), max(mibs), 100.0, mibs=mibs, samples=samples)
+    return Queued("uneven", (shape,), passed_over)
+
+
+def test_the_larger_a_share_the_faster_its_device_of_those_with_room_for_it() -> None:
+    ledger = Ledger(mixed(2, 2, mib=90, slow_mib=60), 4)
+    (placement,) = pack([uneven((50, 80, 50, 80), (3, 5, 3, 5))], ledger).placements
+    assert placement.devices == ("d2", "d0", "d3", "d1") and "larger a rank's share" in placement.reason
+    ledger.place(placement.gang, placement.devices)
+    assert [ledger.free_mib(f"d{n}") for n in range(4)] == [10, 10, 10, 10]
+    tight = Ledger(mixed(1, 1, mib=60, slow_mib=90), 4)
+    (placement,) = pack([uneven((80, 50), (5, 3))], tight).placements
+    assert placement.devices == ("d1", "d0"), "the fast device has no room for the larger share"
+    equal = Ledger(mixed(1, 1), 4)
+    (placement,) = pack([uneven((80, 80), (3, 5))], equal).placements
+    assert placement.devices == ("d1", "d0"), "the larger share counts where both need as much"
+
+
+def test_unlike_shares_that_no_devices_hold_wait_with_the_reason_and_old_ones_get_devices_kept() -> None:
+    ledger = Ledger(mixed(1, 1, mib=90, slow_mib=60), 4)
+    for mibs, blocked in (((95, 50), Blocked.TOO_LARGE), ((80, 70), Blocked.TOO_LARGE)):
+        assert pack([uneven(mibs, (5, 3))], ledger).waits["uneven"].blocked is blocked
+    ledger.place(Gang("held", 1, 40), ["d1"])
+    decision = pack([uneven((80, 50), (5, 3))], ledger)
+    assert decision.waits["uneven"].blocked is Blocked.BUSY and "needs 50 to 80 MiB" in decision.waits["uneven"].reason
+    old = pack([uneven((80, 50), (5, 3), PASSES_BEFORE_RESERVATION)], ledger)
+    assert set(old.kept) == {"d0", "d1"} and old.waits["uneven"].blocked is Blocked.OWN_RESERVATION

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from estimators.model import Plan
+from placement.model import Cluster
 from placement.option import NoPlan
 from placement.planning.answers import ChosenPlan, Untraced
 from placement.planning.planner import choose
 from placement.planning.question import Question
-from tests.placement.planning.test_planner import FOUR, Model
+from tests.placement.planning.test_planner import FOUR, Model, cluster
 
 
-def answer(plan: Plan, model: Model, batch: int = 8) -> ChosenPlan | NoPlan:
+def answer(plan: Plan, model: Model, batch: int = 8, devices: Cluster = FOUR) -> ChosenPlan | NoPlan:
     known = model.profile
     while True:
-        found = choose(Question(known, batch, FOUR, plan=plan))
+        found = choose(Question(known, batch, devices, plan=plan))
         if not isinstance(found, Untraced):
             return found
         known.curves[found.layout] = model.curve(found.layout)  # type: ignore[index]
@@ -23,6 +24,18 @@ def test_the_plan_that_a_study_gives_is_chosen_if_it_fits() -> None:
     plan = Plan(1, 8, pp=2, cut=(3, 1), recompute=True, recomputed=(0,))
     found = answer(plan, Model(30, 1))
     assert isinstance(found, ChosenPlan) and found.plan == plan and "the study gives this plan" in found.reason
+
+
+def test_each_rank_of_unlike_shares_must_fit_a_device_of_its_own() -> None:
+    plan, model = Plan(5, dp_shard=2, shares=(3, 5)), Model(0, 10)
+    fitting = answer(plan, model, devices=cluster(900, 900))
+    assert isinstance(fitting, ChosenPlan) and fitting.plan == plan
+    small, large = fitting.prediction.shares_mib
+    assert large == fitting.prediction.reserved_mib > small
+    assert isinstance(answer(plan, model, devices=cluster(small, large)), ChosenPlan)
+    for sizes, needed in (((small, large - 1), large), ((small - 1, large), small)):
+        refused = answer(plan, model, devices=cluster(*sizes))
+        assert isinstance(refused, NoPlan) and f"needs {needed} MiB" in refused.reason
 
 
 def test_a_given_plan_that_is_not_possible_is_refused_with_its_reason() -> None:

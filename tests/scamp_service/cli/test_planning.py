@@ -61,7 +61,8 @@ def test_unlike_devices_share_the_batch_unevenly(folder: Path, tmp_path: Path, s
         if one["searched"] and one["searched"]["samples"]
     ]
     fast, slow = shared["searched"]["samples"]["V100-32"][0], shared["searched"]["samples"]["P100"][0]
-    assert fast >= slow and shared["num_micro_batches"] * (fast + slow) == 64 and not shared["trains_today"]
+    assert fast >= slow and shared["num_micro_batches"] * (fast + slow) == 64 and shared["trains_today"]
+    assert shared["plan"]["shares"] == ([fast, slow] if fast > slow else [])
 
 
 def test_a_bad_cluster_gets_one_line(folder: Path, tmp_path: Path, scamp: Scamp) -> None:

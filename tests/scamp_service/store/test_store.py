@@ -24,7 +24,7 @@ from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, T
 from scamp_service.model import LogLine, Refusals, Trial
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
 from tests.scamp_service.store.trials import PLAN, SPEC, begin, contents, metric, new_trial, queue, report, retry, run
-from tests.values import sized
+from tests.values import new_attempt, sized
 from workloads.training.checkpoints.name import CheckpointName
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -229,6 +229,17 @@ def test_faults_and_the_time_of_the_next_attempt_are_kept(store: Store) -> None:
     )
     trial = store.trial(trial_id)
     assert (trial.num_faults, trial.retry_at) == (2, 13.5)
+
+
+def test_the_mib_of_unlike_shares_are_kept_with_the_plan_and_the_attempt(store: Store) -> None:
+    uneven = replace(sized(Plan(5, dp_shard=2, shares=(5, 3))), prediction=Prediction(24 * MIB, shares_mib=(24, 17)))
+    trial_id = new_trial(store)
+    assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=3.0, sized=uneven)
+    assert store.trial(trial_id).prediction.shares_mib == (24, 17)
+    begun = new_attempt(trial_id, plan=uneven.plan, devices=("n/0", "n/1"))
+    assert store.begin_attempt(replace(begun, prediction=uneven.prediction))
+    (held,) = store.open_attempts()
+    assert held.mibs == (24, 17) and store.trial(trial_id).prediction.shares_mib == (24, 17)
 
 
 def test_the_plans_that_were_compared_are_those_of_the_newest_plan(store: Store) -> None:
