@@ -84,7 +84,9 @@ class SimulatedSizer:
         if self.rng.random() < self.fail:
             return Unsized("No space left on device three times", infeasible=False, may_pass=True)
         params, num_devices = demand.candidate.params, len(cluster.devices)
-        answer = choose_learned(lambda extra: self._first_plan(params, num_devices, extra), demand.own, demand.learned)
+        answer = choose_learned(
+            lambda extra: self._first_plan(params, num_devices, extra), demand.own_attempts, demand.learned
+        )
         if isinstance(answer, ChosenPlan):
             learned_bytes = demand.learned_bytes(answer.plan.layout)
             slow_downs = learn_slow_downs(demand.past, "virtual")

@@ -34,7 +34,7 @@ def batch_indices(num_train: int, batch: int, step: int, seed: int, first: int =
 
 def rank_slices(indices: Tensor, plan: Plan, rank: int) -> tuple[Tensor, ...]:
     """The micro-batches of ``rank``, cut from its contiguous share of the global batch ``indices``."""
-    shares = indices.split([samples * plan.num_micro_batches for samples in plan.samples_of_shares])
+    shares = torch.split(indices, [samples * plan.num_micro_batches for samples in plan.samples_of_shares])
     return shares[plan.data_rank(rank)].chunk(plan.num_micro_batches)
 
 
