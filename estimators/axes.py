@@ -226,9 +226,9 @@ class Spread:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """From JSON that may be of an earlier version: fields of axes that are missing take their defaults."""
-        given: dict[str, Any] = {item.name: data[item.name] for item in fields(cls) if item.name in data}
-        given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-        return cls(**given)
+        values: dict[str, Any] = {item.name: data[item.name] for item in fields(cls) if item.name in data}
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**values)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -356,8 +356,8 @@ def check(spread: Spread) -> None:
 def _check_schedule(spread: Spread) -> None:
     """Raise ``ValueError`` for axes that do not go together with the schedule of a pipeline."""
     if spread.schedule not in SCHEDULES:
-        known = ", ".join(SCHEDULES)
-        raise ValueError(f"the schedule of a pipeline is one of {known}, got {spread.schedule!r}")
+        names = ", ".join(SCHEDULES)
+        raise ValueError(f"the schedule of a pipeline is one of {names}, got {spread.schedule!r}")
     if spread.pp > 1 and spread.schedule not in WHOLE and (spread.fsdp_mesh or spread.sequence_parallel):
         raise ValueError(
             f"ranks run {spread.schedule} without shards, replicas and sequence parallelism: use dp_shard=1, "

@@ -95,13 +95,14 @@ class PlanConstraints:
         (hint split at blocks)``; empty without limits."""
         hinted = [limit for limit in self.limits if limit.hint != REDUCE]
         sources = dict.fromkeys((limit.hint, limit.place) for limit in hinted)
-        asked = [
-            f"{_listed(one.words for one in hinted if (one.hint, one.place) == (hint, place))} (hint {hint} at {place})"
-            for hint, place in sources
+        hints_in_words = [
+            f"{_listed(limit.words for limit in hinted if (limit.hint, limit.place) == source)} "
+            f"(hint {source[0]} at {source[1]})"
+            for source in sources
         ]
         if self.adasum:
-            asked.append(f"Adasum over {self.least('shares')} whole replicas ({REDUCE}: adasum)")
-        return f"the model asks for {_listed(asked)}" if asked else ""
+            hints_in_words.append(f"Adasum over {self.least('shares')} whole replicas ({REDUCE}: adasum)")
+        return f"the model asks for {_listed(hints_in_words)}" if hints_in_words else ""
 
 
 UNCONSTRAINED = PlanConstraints()

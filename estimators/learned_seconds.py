@@ -70,10 +70,10 @@ def learn_slow_downs(
         if (ratio := run.step_ratio) is not None and set(run.device_kinds) == {device_kind}:
             ratios.setdefault(way_kind(run.layout), {})[run.trial_id] = ratio * sharing(run.layout.world_size)
     enough = {way: list(trials.values()) for way, trials in ratios.items() if len(trials) >= LEAST_TRIALS}
-    return {way: SlowDown(median(found), len(found)) for way, found in enough.items()}
+    return {way: SlowDown(median(way_ratios), len(way_ratios)) for way, way_ratios in enough.items()}
 
 
 def factor_for(way: Spread, learned: SlowDowns) -> float:
     """How many times as long a way takes as predicted: what its kind has learned, else the slowest known kind."""
-    known = learned.get(way_kind(way))
-    return known.factor if known else max((other.factor for other in learned.values()), default=1.0)
+    slow_down = learned.get(way_kind(way))
+    return slow_down.factor if slow_down else max((other.factor for other in learned.values()), default=1.0)

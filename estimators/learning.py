@@ -167,8 +167,8 @@ def learn(past: Iterable[PastAttempt], device_kinds: Collection[str]) -> dict[La
     runs: dict[Layout, list[PastAttempt]] = {}
     for run in past:
         runs.setdefault(run.layout, []).append(run)
-    found = {layout: _most(layout, own, device_kinds) for layout, own in runs.items()}
-    return {layout: learned for layout, learned in found.items() if learned.num_trials}
+    corrections = {layout: _most(layout, layout_runs, device_kinds) for layout, layout_runs in runs.items()}
+    return {layout: learned for layout, learned in corrections.items() if learned.num_trials}
 
 
 def evaluation_need(runs: Iterable[PastAttempt]) -> EvaluationExtra:
@@ -209,9 +209,17 @@ def _learn(layout: Layout, runs: Sequence[PastAttempt]) -> Learned:
     trials: dict[int, list[PastAttempt]] = {}
     for run in runs:
         trials.setdefault(run.trial_id, []).append(run)
-    excesses = {trial: _tensor_excess(own) for trial, own in trials.items() if any(map(_is_exact, own))}
-    failed = {trial: need for trial, own in trials.items() if (need := _trial_need(own, excesses.get(trial, 0)))}
-    enough = {trial: extra for trial, own in trials.items() if trial not in failed and (extra := _enough(own)) >= 0}
+    excesses = {
+        trial: _tensor_excess(trial_runs) for trial, trial_runs in trials.items() if any(map(_is_exact, trial_runs))
+    }
+    failed = {
+        trial: need for trial, trial_runs in trials.items() if (need := _trial_need(trial_runs, excesses.get(trial, 0)))
+    }
+    enough = {
+        trial: extra
+        for trial, trial_runs in trials.items()
+        if trial not in failed and (extra := _enough(trial_runs)) >= 0
+    }
     survived = [extra for extra in enough.values() if extra < min(failed.values(), default=0)]
     halvings = len(enough) // (PATIENCE_TRIALS << (len(failed) - 1)) if failed else 0
     from_failures = min(upper_bound([*failed.values(), *survived]), max(failed.values(), default=0) >> halvings)

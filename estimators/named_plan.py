@@ -11,12 +11,12 @@ from estimators.model import Plan
 def plan_of(text: str) -> Plan:
     """Plan from its text. Raises ``ValueError``, whose message says how plans are written."""
     try:
-        given = dict(part.split("=", 1) for part in text.replace(" ", "").split(","))
-        return Plan.from_json({name: _value(name, value) for name, value in given.items()})
+        parts = dict(part.split("=", 1) for part in text.replace(" ", "").split(","))
+        return Plan.from_json({name: _value(name, value) for name, value in parts.items()})
     except (TypeError, ValueError, KeyError) as error:
-        known = ", ".join(_TYPES)
+        names = ", ".join(_TYPES)
         raise ValueError(
-            f"{text!r} is not a plan ({error}); write for example micro_batch=8,tp=2; the fields are {known}"
+            f"{text!r} is not a plan ({error}); write for example micro_batch=8,tp=2; the fields are {names}"
         ) from None
 
 

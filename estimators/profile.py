@@ -44,11 +44,11 @@ class ModelProfile:
     ) -> ModelProfile:
         """A copy that also knows the peak curve of ``layout`` with its assumptions and, if given, the work of its step
         and the peak curve of an evaluation."""
-        known = {**self.work, layout: work} if work is not None else self.work
+        works = {**self.work, layout: work} if work is not None else self.work
         assumed = tuple(sorted({*self.assumptions, *assumptions}))
         evaluations = {**self.evaluations, layout: evaluation} if evaluation is not None else self.evaluations
         curves = {**self.curves, layout: curve}
-        return replace(self, curves=curves, work=known, assumptions=assumed, evaluations=evaluations)
+        return replace(self, curves=curves, work=works, assumptions=assumed, evaluations=evaluations)
 
     def without(self, refusals: Mapping[Layout, str]) -> ModelProfile:
         """A copy that also knows why these layouts cannot be traced."""

@@ -60,17 +60,17 @@ class Trace:
 
 def profile_of(
     traces: Mapping[Layout, Trace],
-    known: ModelProfile | None = None,
+    earlier: ModelProfile | None = None,
     *,
     on_gpu: bool = False,
     expandable: bool = False,
 ) -> ModelProfile:
-    """The profile of one candidate from traces, added to its ``known`` profile; without one, there must be a trace.
+    """The profile of one candidate from traces, added to its ``earlier`` profile; without one, there must be a trace.
 
     With ``on_gpu`` the peaks are the bytes that PyTorch's caching allocator needs, with ``expandable`` segments or
     classic ones.
     """
-    profile = known
+    profile = earlier
     if profile is None:
         first = next(iter(traces.values()))
         profile = ModelProfile(first.structure, first.num_params, first.state_bytes, {})

@@ -124,7 +124,8 @@ class Work:
 
     def __mul__(self, factor: float) -> Work:
         collectives = tuple(
-            replace(one, num=one.num * factor, num_bytes=one.num_bytes * factor) for one in self.collectives
+            replace(collective, num=collective.num * factor, num_bytes=collective.num_bytes * factor)
+            for collective in self.collectives
         )
         return Work(tuple(amount * factor for amount in self.amounts), collectives)
 
@@ -134,9 +135,9 @@ def _merged(some: tuple[Collectives, ...], others: tuple[Collectives, ...]) -> t
     if not some or not others:
         return some or others
     sums: dict[tuple[str, str, bool], tuple[float, float]] = {}
-    for one in (*some, *others):
-        num, num_bytes = sums.get(key := (one.kind, one.dimension, one.overlaps), (0, 0))
-        sums[key] = num + one.num, num_bytes + one.num_bytes
+    for collective in (*some, *others):
+        num, num_bytes = sums.get(key := (collective.kind, collective.dimension, collective.overlaps), (0, 0))
+        sums[key] = num + collective.num, num_bytes + collective.num_bytes
     return tuple(Collectives(*key, *amounts) for key, amounts in sums.items() if any(amounts))
 
 

@@ -44,8 +44,8 @@ _HOP_ACROSS = Figure(9.6e-6, "literature", _TUNING)
 
 def gpu(name: str) -> DeviceKind:
     """The GPU of this name, in upper or lower case. Raises ValueError with the known names if there is none."""
-    known = {kind.name.upper(): kind for kind in KINDS}
-    kind = known.get(name.strip().upper())
+    kinds = {kind.name.upper(): kind for kind in KINDS}
+    kind = kinds.get(name.strip().upper())
     if kind is None:
         raise ValueError(f"unknown device {name!r}: choose one of {', '.join(kind.name for kind in KINDS)}")
     return kind

@@ -137,23 +137,25 @@ def gang_time(
     slower = kind.sharing(spread.world_size)
     compute_seconds = slower * computing_seconds
     waiting = hidden = at_the_ends = 0.0
-    for one in collectives:
-        average = slower * _average_seconds(one, spread, links)
-        if one.overlaps and links.overlap:
-            hidden += one.num * average
-            at_the_ends += min(one.num, num_micro_batches) * average
+    for collective in collectives:
+        average = slower * _average_seconds(collective, spread, links)
+        if collective.overlaps and links.overlap:
+            hidden += collective.num * average
+            at_the_ends += min(collective.num, num_micro_batches) * average
         else:
-            waiting += one.num * average
+            waiting += collective.num * average
     exposed = waiting + at_the_ends + max(0.0, hidden - at_the_ends - compute_seconds)
     return StepTime(compute_seconds, waiting + hidden, exposed)
 
 
-def _average_seconds(one: Collectives, spread: Spread, links: Links) -> float:
+def _average_seconds(collective: Collectives, spread: Spread, links: Links) -> float:
     """Seconds of one of these collectives, if all are of the same size."""
-    if not one.num:
+    if not collective.num:
         return 0.0
-    seconds = collective_seconds(one.kind, one.num_bytes / one.num, group_of(spread, one.dimension), links)
-    both_sides = one.kind == "message" and one.dimension == _NEIGHBOURS and spread.spatial > 2
+    seconds = collective_seconds(
+        collective.kind, collective.num_bytes / collective.num, group_of(spread, collective.dimension), links
+    )
+    both_sides = collective.kind == "message" and collective.dimension == _NEIGHBOURS and spread.spatial > 2
     return 2 * seconds if both_sides else seconds
 
 

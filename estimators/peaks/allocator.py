@@ -179,14 +179,14 @@ class _Pool:
 
     def release(self) -> None:
         """Give back to the device all memory that can be given back."""
-        whole = [entry for entry in self._free if entry[2].before is None and entry[2].after is None]
-        if whole:
+        unsplit = [entry for entry in self._free if entry[2].before is None and entry[2].after is None]
+        if unsplit:
             self._free = [entry for entry in self._free if entry[2].before is not None or entry[2].after is not None]
-            self._device.give_back(sum(size for size, _, _ in whole))
+            self._device.give_back(sum(size for size, _, _ in unsplit))
 
     def _grow(self, size: int) -> _Block | None:
-        own = -(-size // GRANULE) * GRANULE
-        num_bytes = own if size >= _OWN_SEGMENT_FROM else self._segment_bytes
+        rounded = -(-size // GRANULE) * GRANULE
+        num_bytes = rounded if size >= _OWN_SEGMENT_FROM else self._segment_bytes
         if not self._device.take(num_bytes):
             return None
         return _Block(self, self._device.addresses(num_bytes), num_bytes)

@@ -231,9 +231,9 @@ def segments_of(passes: Passes) -> Iterator[Segment]:
         yield Segment(visits[block], block, passes.events[start:end], work_then - work, forward)
 
 
-def _earlier(one: Work, other: Work) -> Work:
+def _earlier(first: Work, other: Work) -> Work:
     """The smaller of two amounts of work counted since the log began, which is the earlier one: work only grows."""
-    return Work(tuple(map(min, one.amounts, other.amounts)))
+    return Work(tuple(map(min, first.amounts, other.amounts)))
 
 
 def _sweeps(segments: Sequence[Segment]) -> list[list[Segment]]:

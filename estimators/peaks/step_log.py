@@ -82,10 +82,10 @@ def _compact(passes: Passes, lines: Sequence[tuple[int, int]], update: EventLog)
         for (buffer, _), (fixed, slope) in zip(passes.events, lines, strict=True)
     ]
     first = len(passes.categories)
-    own = tuple((first + buffer, table.setdefault((size, 0, 0), len(table))) for buffer, size in update)
+    updated = tuple((first + buffer, table.setdefault((size, 0, 0), len(table))) for buffer, size in update)
     before = events[: passes.num_before]
     states = tuple(event for event in before if passes.categories[event[0]] == "optimizer")
     held = tuple(event for event in before if passes.categories[event[0]] != "optimizer")
     # The workspaces of a CPU's convolutions are not those of a GPU's.
     steps = tuple(event for event in events[passes.num_before :] if passes.categories[event[0]] != "workspace")
-    return StepLog(tuple(table), held, states, steps, own)
+    return StepLog(tuple(table), held, states, steps, updated)

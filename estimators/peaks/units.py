@@ -102,13 +102,13 @@ def units_of(
 
 def merged_units(units: Iterable[Unit]) -> tuple[Unit, ...]:
     """The units, with equal neighbours as one ``Unit``, whose name is that of the first."""
-    found: list[Unit] = []
+    merged: list[Unit] = []
     for unit in units:
-        if found and replace(unit, name=found[-1].name, count=found[-1].count) == found[-1]:
-            found[-1] = replace(found[-1], count=found[-1].count + unit.count)
+        if merged and replace(unit, name=merged[-1].name, count=merged[-1].count) == merged[-1]:
+            merged[-1] = replace(merged[-1], count=merged[-1].count + unit.count)
         else:
-            found.append(unit)
-    return tuple(found)
+            merged.append(unit)
+    return tuple(merged)
 
 
 Cost = tuple[Work, Work, int, int]

@@ -156,12 +156,14 @@ def _deadlock(schedule: PipelineSchedule, stuck: Sequence[int], at: Sequence[int
     graph, said = schedule.graph, []
     for rank in stuck:
         action, place = graph.actions[at[rank]], at[rank] - graph.bounds[rank]
-        number = next(one for one in graph.needs[at[rank]] if ended[one] < 0)
+        number = next(need for need in graph.needs[at[rank]] if ended[need] < 0)
         missing, needed = graph.ranks[number], graph.actions[number]
-        found = number - graph.bounds[missing]
-        said.append(f"rank {rank} waits at {place} ({action}) for rank {missing} at {found} ({needed})")
+        needed_place = number - graph.bounds[missing]
+        said.append(f"rank {rank} waits at {place} ({action}) for rank {missing} at {needed_place} ({needed})")
         if missing == rank:
-            return f"{schedule.name}: wrong order on rank {rank}: {action} (at {place}) needs {needed} (at {found})"
+            return (
+                f"{schedule.name}: wrong order on rank {rank}: {action} (at {place}) needs {needed} (at {needed_place})"
+            )
     return f"{schedule.name}: deadlock: {'; '.join(said)}"
 
 
@@ -175,7 +177,7 @@ class _Numbers(NamedTuple):
 
     slots: Sequence[Mapping[int, int]]
     num_kinds: int
-    found: Sequence[int]
+    of_pass: Sequence[int]
     keys: Sequence[int]
 
     @classmethod
@@ -185,7 +187,7 @@ class _Numbers(NamedTuple):
         turns, num = schedule.num_forwards, schedule.num_micro_batches
         num_kinds = turns + 2
         later = {BACKWARD: turns, BACKWARD_INPUT: turns, BACKWARD_WEIGHT: turns + 1}
-        found = [-1] * (sum(map(len, slots)) * num * num_kinds)
+        numbers = [-1] * (sum(map(len, slots)) * num * num_kinds)
         keys: list[int] = []
         for held, order in zip(slots, schedule.orders, strict=True):
             for stage, micro_batch, kind, turn in order:
@@ -193,22 +195,22 @@ class _Numbers(NamedTuple):
                 if stage not in held or not 0 <= micro_batch < num or not 0 <= turn < (turns if place < turns else 1):
                     _explain(schedule)
                 key = (held[stage] * num + micro_batch) * num_kinds + place
-                if found[key] >= 0:
+                if numbers[key] >= 0:
                     _explain(schedule)
-                found[key] = len(keys)
+                numbers[key] = len(keys)
                 keys.append(key)
-        if not _are_complete(schedule, found, num_kinds):
+        if not _are_complete(schedule, numbers, num_kinds):
             _explain(schedule)
-        return cls(slots, num_kinds, found, keys)
+        return cls(slots, num_kinds, numbers, keys)
 
 
-def _are_complete(schedule: PipelineSchedule, found: Sequence[int], num_kinds: int) -> bool:
+def _are_complete(schedule: PipelineSchedule, numbers: Sequence[int], num_kinds: int) -> bool:
     """Whether nothing is missing: gradients of weights are computed by themselves where those of inputs are."""
     actions = list(chain(*schedule.orders))
     for place in range(num_kinds - 1):
-        if min(found[place::num_kinds], default=0) < 0:
+        if min(numbers[place::num_kinds], default=0) < 0:
             return False
-    pairs = zip(found[num_kinds - 2 :: num_kinds], found[num_kinds - 1 :: num_kinds], strict=True)
+    pairs = zip(numbers[num_kinds - 2 :: num_kinds], numbers[num_kinds - 1 :: num_kinds], strict=True)
     return all((actions[back].kind == BACKWARD_INPUT) == (weight >= 0) for back, weight in pairs)
 
 
@@ -238,12 +240,14 @@ def _explain_passes(
     for turn in range(schedule.num_forwards):
         if (action := Action(stage, number, FORWARD, turn)) not in counts:
             raise ValueError(f"{schedule.name}: rank {rank} never runs {action}")
-    whole, *parts = (Action(stage, number, kind) for kind in (BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT))
-    found = [part for part in parts if part in counts]
-    if whole in counts and found:
-        raise ValueError(f"{schedule.name}: rank {rank} runs {whole} both whole and in parts ({found[0].kind})")
-    if whole not in counts and len(found) < 2:
-        missing = next((part for part in parts if part not in counts), whole) if found else whole
+    backward, *parts = (Action(stage, number, kind) for kind in (BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT))
+    parts_there = [part for part in parts if part in counts]
+    if backward in counts and parts_there:
+        raise ValueError(
+            f"{schedule.name}: rank {rank} runs {backward} both whole and in parts ({parts_there[0].kind})"
+        )
+    if backward not in counts and len(parts_there) < 2:
+        missing = next((part for part in parts if part not in counts), backward) if parts_there else backward
         raise ValueError(f"{schedule.name}: rank {rank} never runs {missing}")
 
 
@@ -267,7 +271,7 @@ def _check_shared_stages(schedule: PipelineSchedule) -> None:
     shared = {stage for stage, ranks in enumerate(schedule.holders) if len(ranks) > 1}
     for ranks in {schedule.holders[stage] for stage in shared}:
         of_these = {stage for stage in shared if schedule.holders[stage] == ranks}
-        first, *others = ([one for one in schedule.orders[rank] if one.stage in of_these] for rank in ranks)
+        first, *others = ([action for action in schedule.orders[rank] if action.stage in of_these] for rank in ranks)
         for rank, order in zip(ranks[1:], others, strict=True):
             if order == first:
                 continue
@@ -287,13 +291,13 @@ def _graph(schedule: PipelineSchedule, numbers: _Numbers) -> ActionGraph:
     others: list[tuple[tuple[int, tuple[int, ...]], ...]] = [()] * len(actions)
     for number, rank in enumerate(ranks):
         for needed in needs[number]:
-            wanted = others[needed]
+            of_needed = others[needed]
             if ranks[needed] == rank:
                 here[needed] += (number,)
-            elif wanted and wanted[-1][0] == rank:  # a rank's actions are numbered in a row
-                others[needed] = (*wanted[:-1], (rank, (*wanted[-1][1], number)))
+            elif of_needed and of_needed[-1][0] == rank:  # a rank's actions are numbered in a row
+                others[needed] = (*of_needed[:-1], (rank, (*of_needed[-1][1], number)))
             else:
-                others[needed] = (*wanted, (rank, (number,)))
+                others[needed] = (*of_needed, (rank, (number,)))
     held = [key // numbers.num_kinds for key in numbers.keys]
     bounds = [0, *accumulate(map(len, schedule.orders))]
     return ActionGraph(bounds, ranks, actions, held, needs, here, others)
@@ -301,7 +305,7 @@ def _graph(schedule: PipelineSchedule, numbers: _Numbers) -> ActionGraph:
 
 def _needs(schedule: PipelineSchedule, numbers: _Numbers, actions: Sequence[Action]) -> list[Sequence[int]]:
     """The actions whose results each action needs."""
-    found, num_kinds = numbers.found, numbers.num_kinds
+    of_pass, num_kinds = numbers.of_pass, numbers.num_kinds
     last, last_turn, per_slot = (
         schedule.num_stages - 1,
         schedule.num_forwards - 1,
@@ -314,10 +318,10 @@ def _needs(schedule: PipelineSchedule, numbers: _Numbers, actions: Sequence[Acti
         if kind == FORWARD:
             before, place = (stage - 1, turn) if stage else (last, turn - 1)
             place += micro_batch * num_kinds
-            needs.append(tuple([found[base + place] for base in bases[before]]) if stage or turn else ())
+            needs.append(tuple([of_pass[base + place] for base in bases[before]]) if stage or turn else ())
         elif kind == BACKWARD_WEIGHT or stage == last:
-            needs.append((found[key - 1],))
+            needs.append((of_pass[key - 1],))
         else:
             place = micro_batch * num_kinds + last_turn + 1
-            needs.append((found[key - 1], *[found[base + place] for base in bases[stage + 1]]))
+            needs.append((of_pass[key - 1], *[of_pass[base + place] for base in bases[stage + 1]]))
     return needs

@@ -144,12 +144,12 @@ def dual_pipe_v(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
         order.run(steady, (down, FORWARD), (up, BACKWARD), (up, FORWARD), (down, BACKWARD))
         order.run(right, (up, BACKWARD), (up, FORWARD), (down, BACKWARD))
         # In the second half of the last phase weights are delayed, to fill the bubbles at the end.
-        whole = 2 * ((rank + 1) // 2) + (rank + 1) % 2
+        num_rounds = 2 * ((rank + 1) // 2) + (rank + 1) % 2
         delayed: deque[int] = deque()
         for place in range(2 * (rank + 1)):
             stage = down if place % 2 else up
-            order.add(stage, BACKWARD if place < whole else BACKWARD_INPUT)
-            delayed.extend([stage] * (place >= whole))
+            order.add(stage, BACKWARD if place < num_rounds else BACKWARD_INPUT)
+            delayed.extend([stage] * (place >= num_rounds))
         for _ in range(right):
             if delayed:
                 order.add(delayed.popleft(), BACKWARD_WEIGHT)
@@ -179,8 +179,12 @@ def interlaced(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
         shared += [(leaves, 1, Action(last, number, BACKWARD)), (returns, 0, Action(0, number, BACKWARD))]
     orders = []
     for order in inner.orders:
-        own = [(begun[one], 2, Action(one.stage + 1, one.micro_batch, one.kind)) for one in order]
-        timed = sorted([*shared, *own], key=lambda item: item[:2])  # stable: shared stages in one order on all ranks
+        own_actions = [
+            (begun[action], 2, Action(action.stage + 1, action.micro_batch, action.kind)) for action in order
+        ]
+        timed = sorted(
+            [*shared, *own_actions], key=lambda item: item[:2]
+        )  # stable: shared stages in one order on all ranks
         orders.append(tuple(action for *_, action in timed))
     return PipelineSchedule("interlaced", tuple(orders), holders_of("interlaced", num_ranks), num_micro_batches)
 
@@ -271,7 +275,7 @@ class _Order:
 
 
 def _schedule(name: str, orders: Sequence[_Order], num_micro_batches: int, num_chunks: int = 2) -> PipelineSchedule:
-    kept = (tuple(one for one in order.actions if one.micro_batch < num_micro_batches) for order in orders)
+    kept = (tuple(action for action in order.actions if action.micro_batch < num_micro_batches) for order in orders)
     return PipelineSchedule(name, tuple(kept), holders_of(name, len(orders), num_chunks), num_micro_batches)
 
 

@@ -156,24 +156,26 @@ class Blueprint:
         Raises ``formula.NotWhole`` if a size would not be a whole number.
         """
         one_each = {**points, SAMPLES: np.ones(len(next(iter(points.values()))), dtype=np.int64)}
-        known = {formula: formula.at(one_each) for formula in self._formulas}
+        values = {formula: formula.at(one_each) for formula in self._formulas}
         nothing = np.zeros(len(one_each[SAMPLES]))
         fixed, slopes = (
-            np.array([sum((known[one] for one in size if _grows(one) == grows), nothing) for size in self.sizes])
+            np.array(
+                [sum((values[formula] for formula in size if _grows(formula) == grows), nothing) for size in self.sizes]
+            )
             for grows in (False, True)
         )
-        one = fixed + slopes
+        single_sizes = fixed + slopes
         depth = self.depth.at(points)
         updates = self.updates.bytes(fixed, depth)
         lines = np.concatenate([self.passes.bytes(fixed, depth), updates])
         slope = np.concatenate([self.passes.bytes(slopes, depth), self.updates.bytes(slopes, depth)])
-        after, after_single = (end.bytes(one, depth)[0] for end in self.ends)
+        after, after_single = (end.bytes(single_sizes, depth)[0] for end in self.ends)
         if self.single is None:
             single = (lines + 2 * slope).max(axis=0)  # counts as two, so that it fits whenever two do
         else:
             kept = np.maximum(0, after_single - after)
-            updated = self.updates.bytes(one, depth).max(axis=0) + kept
-            single = np.maximum(self.single.bytes(one, depth).max(axis=0), updated)
+            updated = self.updates.bytes(single_sizes, depth).max(axis=0) + kept
+            single = np.maximum(self.single.bytes(single_sizes, depth).max(axis=0), updated)
 
         def breakdown(place: int, micro_batch: int) -> dict[str, int]:
             sizes = fixed[:, place] + micro_batch * slopes[:, place]
@@ -197,10 +199,10 @@ class Blueprint:
         """Bytes by category at the moment of the peak, for the ``sizes`` of the classes at this micro-batch."""
         is_single = micro_batch == 1 and self.single is not None
         passes = self.single if is_single and self.single is not None else self.passes
-        during, updates = (one.peak(sizes, depth) for one in (passes, self.updates))
+        during, updates = (events.peak(sizes, depth) for events in (passes, self.updates))
         after, after_single = (float(end.peak(sizes, depth)[0]) for end in self.ends)
         kept = max(0.0, after_single - after) if is_single else 0.0
-        highest_bytes, counts = max(during, (updates[0] + kept, updates[1]), key=lambda one: one[0])
+        highest_bytes, counts = max(during, (updates[0] + kept, updates[1]), key=lambda peak: peak[0])
         parts = dict.fromkeys(self.categories, 0)
         for category, num_bytes in zip(self.categories, (counts * sizes).tolist(), strict=True):
             parts[category] += int(num_bytes)
@@ -273,13 +275,13 @@ def _size_formulas(
     solver: Solver, classes: Iterable[_Class], factors: Sequence[Factor], padded: Sequence[Factor]
 ) -> tuple[tuple[Formula, ...], ...]:
     """The formulas of the size of each class. Those of workspaces may have ``padded`` factors, too."""
-    known: dict[tuple[bool, tuple[int, ...]], tuple[Formula, ...]] = {}
+    formulas: dict[tuple[bool, tuple[int, ...]], tuple[Formula, ...]] = {}
     for category, size in classes:
         is_workspace = category == "workspace"
-        if (is_workspace, size) not in known:
+        if (is_workspace, size) not in formulas:
             allowed = [*padded, *factors] if is_workspace else factors
-            known[is_workspace, size] = _formulas(solver, np.array(size), allowed, is_workspace=is_workspace)
-    sizes = tuple(known[category == "workspace", size] for category, size in classes)
+            formulas[is_workspace, size] = _formulas(solver, np.array(size), allowed, is_workspace=is_workspace)
+    sizes = tuple(formulas[category == "workspace", size] for category, size in classes)
     if not any(_grows(formula) for size in sizes for formula in size):
         raise NoBlueprint("nothing grows with the micro-batch, so every batch would fit")
     return sizes
@@ -291,8 +293,8 @@ def _objects(examples: Sequence[Example]) -> tuple[int, int]:
     more = [stretched_objects(example.passes.objects, LEAST_DEPTH + 1) for example in examples if not example.is_whole]
     if not few:
         return max(example.passes.object_bytes for example in examples), 0
-    base = max(sum(one.values()) for one in few)
-    return base, max(sum(one.values()) for one in more) - base
+    base = max(sum(counts.values()) for counts in few)
+    return base, max(sum(counts.values()) for counts in more) - base
 
 
 def _check_operations(points: Points, logs: Sequence[Sequence[Passes]]) -> None:
@@ -314,7 +316,7 @@ def _coded(passes: Sequence[Passes], classes: dict[_Class, int]) -> Passes:
     first = passes[0]
     events = []
     for position, (buffer, _) in enumerate(first.events):
-        sizes = tuple(one.events[position][1] for one in passes)
+        sizes = tuple(pass_.events[position][1] for pass_ in passes)
         same = first.categories[buffer], sizes
         code = 0 if not any(sizes) else classes.setdefault(same, len(classes)) + 1
         events.append((buffer, code))
@@ -343,8 +345,10 @@ def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> tup
     layers = {tuple((len(shape), block) for shape, block in example.shapes) for example in examples}
     if len(num_dimensions) > 1 or len(layers) > 1:
         raise NoBlueprint("architectures do not have the same parameters")
-    found = {dimension_of(values): None for values in zip(*(example.dimensions for example in examples), strict=True)}
-    factors: dict[Factor, None] = {d: None for d in found if d.constant}
+    factors_there = {
+        dimension_of(values): None for values in zip(*(example.dimensions for example in examples), strict=True)
+    }
+    factors: dict[Factor, None] = {d: None for d in factors_there if d.constant}
     units: dict[int | None, list[tuple[Monomial, Monomial]]] = {}
     if RANKS in points:
         for number, (shape, block) in enumerate(examples[0].shapes):
@@ -367,19 +371,19 @@ def _even_rows(factors: Sequence[Factor], points: Points) -> Iterator[Monomial]:
 def _formulas(solver: Solver, sizes: Whole, factors: Sequence[Factor], *, is_workspace: bool) -> tuple[Formula, ...]:
     """Formulas whose sum gives the sizes. Raises ``NoBlueprint``."""
     formula = solver.formula(sizes, factors)
-    found = (formula,) if formula is not None else solver.attention(sizes, factors) if is_workspace else None
-    if found is None:
+    formulas = (formula,) if formula is not None else solver.attention(sizes, factors) if is_workspace else None
+    if formulas is None:
         raise NoBlueprint(f"no formula gives the sizes {sizes.tolist()}")
-    for one in found:
-        samples = dict(one.monomial.exponents).get(SAMPLES, 0)
-        if samples not in (0, 1) or any(SAMPLES in factor.variables for factor in one.factors):
+    for summand in formulas:
+        samples = dict(summand.monomial.exponents).get(SAMPLES, 0)
+        if samples not in (0, 1) or any(SAMPLES in factor.variables for factor in summand.factors):
             raise NoBlueprint(f"the sizes {sizes.tolist()} are not affine in the micro-batch")
-    return found
+    return formulas
 
 
 def _of_depth_alone(name: str, depth: Monomial, sizes: Sequence[Sequence[Formula]]) -> bool:
     """Whether a variable only sets the number of blocks and changes no size; then it may have any value."""
-    return name in depth.variables and not any(name in one.variables for size in sizes for one in size)
+    return name in depth.variables and not any(name in formula.variables for size in sizes for formula in size)
 
 
 def _grows(formula: Formula) -> bool:

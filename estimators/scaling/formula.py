@@ -55,8 +55,8 @@ class Monomial:
 
     def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
         """Whether the value is a whole number, at each of the points."""
-        whole: npt.NDArray[np.bool_] = np.mod(*self._fraction(points)) == 0
-        return whole
+        is_integer: npt.NDArray[np.bool_] = np.mod(*self._fraction(points)) == 0
+        return is_integer
 
     def at(self, points: Points) -> Whole:
         """The value at each point; raises ``NotWhole`` if one is not a whole number."""
@@ -165,13 +165,13 @@ class Formula:
 
     def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
         """Whether the value is a whole number, at each of the points."""
-        found = np.full(_length(points), True)
+        is_there = np.full(_length(points), True)
         for factor in self.factors:
-            found &= factor.is_whole(points)
-        if found.any():
-            valid = {name: values[found] for name, values in points.items()}
-            found[found] = np.mod(*self._fraction(valid)) == 0
-        return found
+            is_there &= factor.is_whole(points)
+        if is_there.any():
+            valid = {name: values[is_there] for name, values in points.items()}
+            is_there[is_there] = np.mod(*self._fraction(valid)) == 0
+        return is_there
 
     def at(self, points: Points) -> Whole:
         """The value at each point; raises ``NotWhole`` if one is not a whole number."""
@@ -179,10 +179,10 @@ class Formula:
 
     def _fraction(self, points: Points) -> tuple[Whole, Whole]:
         monomial = self.monomial
-        whole = Monomial(Fraction(monomial.coefficient.numerator), _of_sign(monomial, 1)).at(points)
+        numerator = Monomial(Fraction(monomial.coefficient.numerator), _of_sign(monomial, 1)).at(points)
         for factor in self.factors:
-            whole = whole * factor.at(points)
-        return whole, Monomial(Fraction(monomial.coefficient.denominator), _of_sign(monomial, -1)).at(points)
+            numerator = numerator * factor.at(points)
+        return numerator, Monomial(Fraction(monomial.coefficient.denominator), _of_sign(monomial, -1)).at(points)
 
 
 class Solver:
@@ -206,8 +206,8 @@ class Solver:
     def monomial(self, values: Whole, constants: Sequence[int] = (0,)) -> Monomial | None:
         """A monomial plus one of the ``constants`` that gives these values; None if there is none."""
         for constant in constants:
-            if np.all(values > constant) and (found := self._fit(values - constant, None)):
-                return Monomial(found.coefficient, found.exponents, constant)
+            if np.all(values > constant) and (monomial := self._fit(values - constant, None)):
+                return Monomial(monomial.coefficient, monomial.exponents, constant)
         return None
 
     def dimension(self, values: Whole) -> Monomial | None:
@@ -221,22 +221,22 @@ class Solver:
         Blocks of attention have such sizes: numbers for all pairs in a block, and a row of a head's width.
         """
         for exponents in itertools.product((0, 1, -1), repeat=len(self._names)):
-            named = tuple((name, e) for name, e in zip(self._names, exponents, strict=True) if e)
+            powers = tuple((name, e) for name, e in zip(self._names, exponents, strict=True) if e)
             over, under = (
-                Monomial(Fraction(1), tuple((name, 1) for name, e in named if e == sign)).at(self._points)
+                Monomial(Fraction(1), tuple((name, 1) for name, e in powers if e == sign)).at(self._points)
                 for sign in (1, -1)
             )
             at = [Fraction(o, u) for o, u in zip(over.tolist(), under.tolist(), strict=True)]
-            known = dict(zip(at, values.tolist(), strict=True))
-            if len(known) < 2:
+            value_at = dict(zip(at, values.tolist(), strict=True))
+            if len(value_at) < 2:
                 continue
-            (first, lower), (second, upper), *_ = known.items()
+            (first, lower), (second, upper), *_ = value_at.items()
             slope = Fraction(upper - lower) / (second - first)
             constant = lower - slope * first
             if slope and constant.denominator == 1 and all(
-                slope * one + constant == value for one, value in zip(at, values.tolist(), strict=True)
+                slope * slope_at + constant == value for slope_at, value in zip(at, values.tolist(), strict=True)
             ):  # fmt: skip
-                return Monomial(slope, named, int(constant))
+                return Monomial(slope, powers, int(constant))
         return None
 
     def attention(self, values: Whole, factors: Sequence[Factor]) -> tuple[Formula, ...] | None:
@@ -266,31 +266,31 @@ class Solver:
 
     def formula(self, values: Whole, factors: Sequence[Factor]) -> Formula | None:
         """A formula with at most two of the ``factors`` that gives these positive values; None if there is none."""
-        known = [factor.at(self._points) for factor in factors]
+        factor_values = [factor.at(self._points) for factor in factors]
         for num in range(3):
             for chosen in itertools.combinations_with_replacement(range(len(factors)), num):
                 product = np.ones(len(values), dtype=np.int64)
                 for place in chosen:
-                    product = product * known[place]
-                if found := self._fit(values, product):
-                    return Formula(found, tuple(factors[place] for place in chosen))
+                    product = product * factor_values[place]
+                if fitted := self._fit(values, product):
+                    return Formula(fitted, tuple(factors[place] for place in chosen))
         return None
 
     def _fit(self, values: Whole, divisor: Whole | None) -> Monomial | None:
         logs = np.log(values) - (np.log(divisor) if divisor is not None else 0)
-        _, *found = self._inverse @ logs
-        exponents = [round(exponent) for exponent in found]
-        if any(abs(a - b) > 1e-6 for a, b in zip(found, exponents, strict=True)):
+        _, *solution = self._inverse @ logs
+        exponents = [round(exponent) for exponent in solution]
+        if any(abs(a - b) > 1e-6 for a, b in zip(solution, exponents, strict=True)):
             return None
-        named = tuple((name, e) for name, e in zip(self._names, exponents, strict=True) if e)
-        over = Monomial(Fraction(1), tuple((name, e) for name, e in named if e > 0)).at(self._points)
-        under = Monomial(Fraction(1), tuple((name, -e) for name, e in named if e < 0)).at(self._points)
+        powers = tuple((name, e) for name, e in zip(self._names, exponents, strict=True) if e)
+        over = Monomial(Fraction(1), tuple((name, e) for name, e in powers if e > 0)).at(self._points)
+        under = Monomial(Fraction(1), tuple((name, -e) for name, e in powers if e < 0)).at(self._points)
         if divisor is not None:
             over = over * divisor
         ratios = {
             Fraction(value * u, o) for value, o, u in zip(values.tolist(), over.tolist(), under.tolist(), strict=True)
         }
-        return Monomial(ratios.pop(), named) if len(ratios) == 1 else None
+        return Monomial(ratios.pop(), powers) if len(ratios) == 1 else None
 
 
 def _constant(value: int) -> Monomial:

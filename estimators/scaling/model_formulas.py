@@ -44,14 +44,14 @@ class Tally:
 
     def at(self, values: _Floats) -> _Floats:
         """Amounts [architectures, amounts], for the ``values`` [formulas, architectures]."""
-        found = np.zeros((_NUM_AMOUNTS, values.shape[1]))
+        amounts = np.zeros((_NUM_AMOUNTS, values.shape[1]))
         for amount, count in self.counts:
-            found[amount] += count
+            amounts[amount] += count
         for amount, formula, count in self.sums:
-            found[amount] += count * values[formula]
+            amounts[amount] += count * values[formula]
         for amount, formula, count in self.fresh:
-            found[amount] += count * np.where(values[formula] >= MAPPED_BYTES, values[formula], 0)
-        return found.T
+            amounts[amount] += count * np.where(values[formula] >= MAPPED_BYTES, values[formula], 0)
+        return amounts.T
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class ModelFormulas:
         Raises ``NotWhole`` if a size would not be a whole number.
         """
         low, high = (_Evaluated.of(self, {**points, SAMPLES: size}, depth) for size in (0 * largest + _LOW, largest))
-        return [self._model(low, high, place, *one) for place, one in enumerate(zip(depth, largest, strict=True))]
+        return [self._model(low, high, place, *sizes) for place, sizes in enumerate(zip(depth, largest, strict=True))]
 
     def weights(self, depth: Whole) -> list[Whole]:
         """How often the model of each architecture has each part of the examples."""
@@ -127,7 +127,7 @@ class ModelFormulas:
             for outline, few, many, count in pairs
             if count
         )
-        passes = [_work(one.passes[place]) for one in (low, high)]
+        passes = [_work(evaluated.passes[place]) for evaluated in (low, high)]
         per_sample = (passes[1] - passes[0]) * (1 / (int(largest) - _LOW))
         step = StepWork(passes[0] - per_sample * _LOW, per_sample, _work(low.update[place]))
         numbers: dict[str, Any] = dict(zip(_NUMBERS, (values[formula] for formula in self.divisions), strict=True))
@@ -194,28 +194,30 @@ def fit_model(
 ) -> ModelFormulas:
     """The formulas of the examples, which run the same operations. Raises ``NoBlueprint``."""
     first = examples[0]
-    known, num_blocks = _Formulas(solver, factors), _num_blocks(first)
+    formulas, num_blocks = _Formulas(solver, factors), _num_blocks(first)
     parts = list(segments_of(first.passes))
     in_order = num_blocks > 0 and run_in_order(parts, num_blocks) and len(facts[0].outputs) == num_blocks + 1
     ones: dict[str, Any] = dict.fromkeys((*_NUMBERS, "most_tables"), 1)
-    templates = {replace(one.divisions, **ones) for one in facts}
-    if len({one.equal_blocks for one in facts}) > 1 or len(templates) > 1:
+    templates = {replace(fact.divisions, **ones) for fact in facts}
+    if len({fact.equal_blocks for fact in facts}) > 1 or len(templates) > 1:
         raise NoBlueprint("architectures do not have the same blocks")
     if not in_order and not first.is_whole:
         raise NoBlueprint("the blocks do not run one after another")
-    tallies = known.tallies([one.passes for one in examples], _bounds(first.passes))
+    tallies = formulas.tallies([example.passes for example in examples], _bounds(first.passes))
     work = [(part.block, *both) for part, both in zip(parts, tallies, strict=True)]
-    updates = [known.tally([one.updates[-1].operations for one in examples])]
-    updates.append(known.tally([one.updates_of_more[-1].operations for one in examples]))
-    divisions = tuple(known.of([getattr(one.divisions, name) for one in facts]) for name in _NUMBERS)
+    updates = [formulas.tally([example.updates[-1].operations for example in examples])]
+    updates.append(formulas.tally([example.updates_of_more[-1].operations for example in examples]))
+    divisions = tuple(formulas.of([getattr(fact.divisions, name) for fact in facts]) for name in _NUMBERS)
     places = places_of(parts, num_blocks)
     has_blocks = in_order or bool(set(places) - {0, num_blocks + 1})
-    kept = _kept(known, [one.passes for one in examples], parts)
+    kept = _kept(formulas, [example.passes for example in examples], parts)
     if in_order:  # each unit makes its activations in the first of its parts
         parts = parts[: num_blocks + 2]
-    rows = _rows(known, examples, facts, [kept[one.visit, one.block] for one in parts], places, has_blocks=has_blocks)
+    rows = _rows(
+        formulas, examples, facts, [kept[part.visit, part.block] for part in parts], places, has_blocks=has_blocks
+    )
     return ModelFormulas(
-        tuple(known.formulas), tuple(work), tuple(rows), updates[0], _difference(*updates),
+        tuple(formulas.formulas), tuple(work), tuple(rows), updates[0], _difference(*updates),
         divisions, templates.pop(), in_order, facts[0].equal_blocks,
         first.is_whole, num_blocks, tuple(places) if has_blocks else (0,) * len(places),
     )  # fmt: skip
@@ -242,9 +244,12 @@ class _Formulas:
 
     def tallies(self, passes: Sequence[Passes], bounds: Sequence[tuple[int, int, int]]) -> list[tuple[Tally, Tally]]:
         """Work of each part before and after the first backward pass; ``bounds`` are places of operations."""
-        every = [one.operations for one in passes]
+        every = [pass_.operations for pass_ in passes]
         return [
-            (self.tally([one[start:turn] for one in every]), self.tally([one[turn:end] for one in every]))
+            (
+                self.tally([operations[start:turn] for operations in every]),
+                self.tally([operations[turn:end] for operations in every]),
+            )
             for start, turn, end in bounds
         ]
 
@@ -253,7 +258,7 @@ class _Formulas:
         counts: Counter[int] = Counter()
         sums: Counter[tuple[int, int]] = Counter()
         fresh: Counter[tuple[int, int]] = Counter()
-        if len({len(one) for one in operations}) > 1:
+        if len({len(steps) for steps in operations}) > 1:
             raise NoBlueprint("architectures do not run the same operations")
         for same in zip(*operations, strict=True):
             kinds = {(kind, is_half, len(sizes), len(made)) for kind, _, is_half, sizes, made in same}
@@ -264,17 +269,17 @@ class _Formulas:
             if any(flops for _, flops, *_ in same):
                 formula = self.of(flops for _, flops, *_ in same)
                 sums.update([(first + 1, formula), *([(first + 4, formula)] if same[0][2] else [])])
-            for sizes in zip(*(one[3] for one in same), strict=True):
+            for sizes in zip(*(operation[3] for operation in same), strict=True):
                 if any(sizes):
                     sums[first + 2, self.of(sizes)] += 1
-            for sizes in zip(*(one[4] for one in same), strict=True):
+            for sizes in zip(*(operation[4] for operation in same), strict=True):
                 if max(sizes) > 0:
                     fresh[first + 3, self.of(sizes)] += 1
-        return Tally(tuple(counts.items()), *(_listed(one) for one in (sums, fresh)))
+        return Tally(tuple(counts.items()), *(_listed(counter) for counter in (sums, fresh)))
 
 
 def _rows(
-    known: _Formulas,
+    formulas: _Formulas,
     examples: Sequence[Example],
     facts: Sequence[ModelFacts],
     kept: Sequence[Counter[int]],
@@ -283,50 +288,50 @@ def _rows(
     has_blocks: bool,
 ) -> list[UnitFormulas]:
     """``kept`` are the activations of parts, and ``places`` the rows that these belong to."""
-    params = _params(known, examples)
+    params = _params(formulas, examples)
     if not has_blocks:
         everything = sum(kept, Counter[int]())
-        one_part = known.of(1 for _ in examples)
+        one_part = formulas.of(1 for _ in examples)
         return [UnitFormulas("model", tuple(itertools.chain(*params)), one_part, tuple(everything.items()), None)]
-    outlines = [[*one.outlines[: len(params) - 1], one.outlines[-1]] for one in facts]
+    outlines = [[*fact.outlines[: len(params) - 1], fact.outlines[-1]] for fact in facts]
     if len({tuple(outline.name for outline in some) for some in outlines}) > 1 and examples[0].is_whole:
         raise NoBlueprint("the blocks of architectures do not have the same names")
     if not examples[0].is_whole and not _are_numbered(outlines[0]):
         raise NoBlueprint("the names of blocks do not end with their numbers")
     rows = []
     for place, some in enumerate(params):
-        outputs = [one.outputs[place] for one in facts if place < len(one.outputs)]
-        output = known.of(outputs) if any(outputs) else None
-        most_parts = known.of(one[place].most_parts for one in outlines)
-        own = (made for made, its_place in zip(kept, places, strict=False) if its_place == place)
-        made = tuple(sum(own, Counter[int]()).items())
+        outputs = [fact.outputs[place] for fact in facts if place < len(fact.outputs)]
+        output = formulas.of(outputs) if any(outputs) else None
+        most_parts = formulas.of(outline[place].most_parts for outline in outlines)
+        own_counts = (made for made, its_place in zip(kept, places, strict=False) if its_place == place)
+        made = tuple(sum(own_counts, Counter[int]()).items())
         rows.append(UnitFormulas(outlines[0][place].name, some, most_parts, made, output))
     return rows
 
 
 def _kept(
-    known: _Formulas, passes: Sequence[Passes], parts: Sequence[Segment]
+    formulas: _Formulas, passes: Sequence[Passes], parts: Sequence[Segment]
 ) -> dict[tuple[int, int | None], Counter[int]]:
     """Formulas of the activations that each part makes, with their numbers, by visit and block."""
-    sizes = [dict(reversed([event for event in one.events if event[1]])) for one in passes]  # at their first event
-    found: dict[tuple[int, int | None], Counter[int]] = {(part.visit, part.block): Counter() for part in parts}
+    sizes = [dict(reversed([event for event in pass_.events if event[1]])) for pass_ in passes]  # at their first event
+    kept: dict[tuple[int, int | None], Counter[int]] = {(part.visit, part.block): Counter() for part in parts}
     for buffer, (visit, block, _) in homes_of(passes[0], parts).items():
         if passes[0].categories[buffer] == "activations":
-            found[visit, block][known.of(one[buffer] for one in sizes)] += 1
-    return found
+            kept[visit, block][formulas.of(size[buffer] for size in sizes)] += 1
+    return kept
 
 
-def _params(known: _Formulas, examples: Sequence[Example]) -> list[tuple[int, ...]]:
+def _params(formulas: _Formulas, examples: Sequence[Example]) -> list[tuple[int, ...]]:
     """Formulas of the parameters before the blocks, in each block, and after the blocks."""
     num_blocks = _num_blocks(examples[0])
-    found: list[list[int]] = [[] for _ in range(num_blocks + 2)]
+    params: list[list[int]] = [[] for _ in range(num_blocks + 2)]
     reached = False
-    for same in zip(*(one.shapes for one in examples), strict=True):
+    for same in zip(*(example.shapes for example in examples), strict=True):
         block = same[0][1]
         reached |= block is not None
         place = (num_blocks + 1 if reached else 0) if block is None else 1 + block
-        found[place].append(known.of(int(np.prod(shape, dtype=np.int64)) for shape, _ in same))
-    return [tuple(some) for some in found]
+        params[place].append(formulas.of(int(np.prod(shape, dtype=np.int64)) for shape, _ in same))
+    return [tuple(some) for some in params]
 
 
 def _num_blocks(example: Example) -> int:

@@ -133,9 +133,9 @@ def of_update(few: Passes, more: Passes, num: int) -> Moments:
 def joined(moments: Sequence[Moments]) -> Moments:
     """All moments in one table."""
     return Moments(
-        tuple(row for one in moments for row in one.base),
-        tuple(row for one in moments for row in one.per_block),
-        tuple(flag for one in moments for flag in one.inner),
+        tuple(row for moment in moments for row in moment.base),
+        tuple(row for moment in moments for row in moment.per_block),
+        tuple(flag for moment in moments for flag in moment.inner),
     )
 
 

@@ -58,11 +58,11 @@ class BlockWatch:
     ) -> None:
         if _in_backward():
             return
-        given = tensors_in(output) or tensors_in((args, kwargs))  # a block that returns nothing changes an object
-        self._cross(number, given)
+        tensors = tensors_in(output) or tensors_in((args, kwargs))  # a block that returns nothing changes an object
+        self._cross(number, tensors)
         if number == last:
             self._recorder.mark(None)
-        for tensor in given:
+        for tensor in tensors:
             if tensor.requires_grad:
                 tensor.register_hook(lambda gradient: self._recorder.mark(number))  # type: ignore[no-untyped-call]
                 return

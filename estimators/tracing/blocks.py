@@ -71,7 +71,7 @@ def _set_children(container: nn.Module, children: Sequence[nn.Module]) -> None:
 
 def _signature(block: nn.Module, position: int) -> list[Any]:
     """Everything that distinguishes two blocks; settings that are the block's own position count as equal."""
-    found: list[Any] = []
+    signature: list[Any] = []
     for name, module in block.named_modules():
         settings = {
             key: "position" if value == position and type(value) is int and _is_position(key) else value
@@ -82,8 +82,8 @@ def _signature(block: nn.Module, position: int) -> list[Any]:
             (key, None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.requires_grad))
             for key, tensor in [*module._parameters.items(), *module._buffers.items()]
         ]
-        found.append((name, type(module), settings, tensors))
-    return found
+        signature.append((name, type(module), settings, tensors))
+    return signature
 
 
 def _is_position(name: str) -> bool:

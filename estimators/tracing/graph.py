@@ -63,8 +63,8 @@ class _Made:
 
     key: tuple[Any, ...]
     out: weakref.ref[Tensor]
-    given: Sequence[Tensor]
-    own: Set[int]
+    arguments: Sequence[Tensor]
+    own_tensors: Set[int]
     number: int
     block: int
 
@@ -98,13 +98,13 @@ class _Calls:
 
 def module_bytes(model: nn.Module, blocks: Sequence[nn.Module]) -> Counter[int]:
     """Bytes of the objects of modules and parameters: of each block, and (at -1) of what belongs to no block."""
-    found = Counter({number: _module_bytes(block) for number, block in enumerate(blocks)})
-    found[-1] = _module_bytes(model) - found.total()
-    return found
+    num_bytes = Counter({number: _module_bytes(block) for number, block in enumerate(blocks)})
+    num_bytes[-1] = _module_bytes(model) - num_bytes.total()
+    return num_bytes
 
 
 def _module_bytes(module: nn.Module) -> int:
-    num_parameters = sum(parameter is not None for one in module.modules() for parameter in one._parameters.values())
+    num_parameters = sum(parameter is not None for part in module.modules() for parameter in part._parameters.values())
     return _MODULE_BYTES * len(list(module.modules())) + _PARAMETER_BYTES * num_parameters
 
 
@@ -191,25 +191,33 @@ class Graph:
             self._calls.end(out)
 
     def _end_with_node(self, number: int, operation: Any, args: Sequence[Any], out: Any, block: int) -> None:
-        given = [one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-        given = [one for one in given if isinstance(one, Tensor)]
+        arguments = [item for arg in args for item in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+        arguments = [item for item in arguments if isinstance(item, Tensor)]
         if self._function is not None:
-            self._see_function(given)
+            self._see_function(arguments)
         num_outputs = len(out) if isinstance(out, (list, tuple)) else 1
-        same = [next(n for n, other in enumerate(given) if other is one) for one in given]
-        key = (operation, num_outputs, *same, *[one.requires_grad for one in given], *[one.ndim == 0 for one in given])
+        same = [next(n for n, other in enumerate(arguments) if other is tensor) for tensor in arguments]
+        key = (
+            operation,
+            num_outputs,
+            *same,
+            *[tensor.requires_grad for tensor in arguments],
+            *[tensor.ndim == 0 for tensor in arguments],
+        )
         kind = self._known.get(key)
         first = out[0] if isinstance(out, (list, tuple)) and out else out
         if kind is not None and kind.saves_first and type(first) is FakeTensor:
             self._saved.add(first.untyped_storage()._cdata)
         # A view that changes in place takes its node again from its base, by operations under a lock of its own: to ask
         # for that node there would wait for ever.
-        is_changed_view = isinstance(first, Tensor) and first._is_view() and any(one is first for one in given)
+        is_changed_view = (
+            isinstance(first, Tensor) and first._is_view() and any(tensor is first for tensor in arguments)
+        )
         if kind is None and isinstance(first, Tensor) and _hooks(True) is None and not is_changed_view:
             self._settle()
-            self._made = _Made(key, weakref.ref(first), given, self._calls.made, number, block)
+            self._made = _Made(key, weakref.ref(first), arguments, self._calls.made, number, block)
         else:
-            self._count(kind or _UNKNOWN, given, self._calls.made, number, block)
+            self._count(kind or _UNKNOWN, arguments, self._calls.made, number, block)
 
     def _settle(self) -> None:
         """Count the operation whose node had to be looked at."""
@@ -218,34 +226,36 @@ class Graph:
             return
         kind = None
         if (out := made.out()) is not None and out.grad_fn is not None:
-            kind = self._known[made.key] = _kind_of(out.grad_fn, made.given, out)
+            kind = self._known[made.key] = _kind_of(out.grad_fn, made.arguments, out)
             if kind.saves_first and type(out) is FakeTensor:
                 self._saved.add(out.untyped_storage()._cdata)
-        self._count(kind or _UNKNOWN, made.given, made.own, made.number, made.block)
+        self._count(kind or _UNKNOWN, made.arguments, made.own_tensors, made.number, made.block)
 
-    def _see_function(self, given: Sequence[Tensor]) -> None:
-        """Count the function whose result may be among ``given``; if it is not, as one that saves one tensor."""
+    def _see_function(self, arguments: Sequence[Tensor]) -> None:
+        """Count the function whose result may be among ``arguments``; if it is not, as one that saves one tensor."""
         function, self._function = self._function, None
         if function is None:
             return
         number, block = function
-        nodes: list[Any] = [one.grad_fn for one in given]
+        nodes: list[Any] = [tensor.grad_fn for tensor in arguments]
         for node in nodes:
             if isinstance(node, BackwardCFunction) and node._sequence_nr() == number:
                 saved = node.saved_tensors
                 num_bytes = _FUNCTION_BYTES + _SLOT_BYTES * len(saved) if saved else _EMPTY_FUNCTION_BYTES
-                self._add(number, block, num_bytes + sum(self._bytes_of_function(one, node) for one in saved))
+                self._add(number, block, num_bytes + sum(self._bytes_of_function(tensor, node) for tensor in saved))
                 return
         self._add(number, block, _FUNCTION_BYTES + _SLOT_BYTES + _SAVED_OUTPUT_BYTES + _STORAGE_BYTES)
 
-    def _count(self, kind: _Kind, given: Sequence[Tensor], own: Set[int], number: int, block: int) -> None:
-        """Count a node of this ``kind``, in a call of Python that has made its ``own`` tensors before."""
+    def _count(self, kind: _Kind, arguments: Sequence[Tensor], own_tensors: Set[int], number: int, block: int) -> None:
+        """Count a node of this ``kind``, in a call of Python that has made its ``own_tensors`` before."""
         num_bytes = kind.node_bytes
         if _hooks(True) is not None:
             num_bytes += kind.num_slots * _HOOKED_BYTES
         else:
             num_bytes += kind.num_outputs * (_SAVED_OUTPUT_BYTES + _STORAGE_BYTES) + kind.num_scalars * _SCALAR_BYTES
-            num_bytes += sum(self._bytes_of(given[place], own) for place in kind.inputs if place < len(given))
+            num_bytes += sum(
+                self._bytes_of(arguments[place], own_tensors) for place in kind.inputs if place < len(arguments)
+            )
         self._add(number, block, num_bytes)
 
     def _bytes_of_function(self, saved: Tensor, node: Any) -> int:
@@ -254,14 +264,14 @@ class Graph:
             return self._bytes_of(saved, frozenset())
         return _SAVED_OUTPUT_BYTES + self._storage_bytes(saved)
 
-    def _bytes_of(self, saved: Tensor, own: Set[int]) -> int:
+    def _bytes_of(self, saved: Tensor, own_tensors: Set[int]) -> int:
         """Bytes of the objects of a tensor that a node saves, unless they are counted already."""
         if (saved.is_leaf and saved.requires_grad) or id(saved) in self._saved:
             return 0
         self._saved.add(id(saved))
-        unwrapped = _WRAPPER_BYTES if id(saved) in own else 0
+        unwrapped = _WRAPPER_BYTES if id(saved) in own_tensors else 0
         if saved.requires_grad and saved._base is not None:
-            return _SAVED_INPUT_BYTES + _VIEW_BYTES - unwrapped + self._bytes_of(saved._base, own)
+            return _SAVED_INPUT_BYTES + _VIEW_BYTES - unwrapped + self._bytes_of(saved._base, own_tensors)
         num_bytes = (_SAVED_INPUT_BYTES if saved.requires_grad else _SAVED_CONSTANT_BYTES) - unwrapped
         return num_bytes + self._storage_bytes(saved)
 
@@ -291,8 +301,8 @@ class Graph:
         self._last = _sequence_nr()
 
 
-def _kind_of(node: Any, given: Sequence[Tensor], out: Tensor) -> _Kind:
-    """The kind of a node, from its attributes ``_saved_…``; ``given`` and ``out`` are those of its operation."""
+def _kind_of(node: Any, arguments: Sequence[Tensor], out: Tensor) -> _Kind:
+    """The kind of a node, from its attributes ``_saved_…``; ``arguments`` and ``out`` are those of its operation."""
     names = [name for name in dir(type(node)) if name.startswith("_saved_")]
     slots = [name for name in names if hasattr(type(node), f"_raw{name}")]
     num_bytes = _NODE_BYTES + _SLOT_BYTES * len(slots)
@@ -304,7 +314,7 @@ def _kind_of(node: Any, given: Sequence[Tensor], out: Tensor) -> _Kind:
         value = getattr(node, name)
         num_bytes += len(value) * _SLOT_BYTES if isinstance(value, (list, tuple)) else 0
         for saved in _tensors(value):
-            place = next((n for n, one in enumerate(given) if one is saved), _OUTSIDE)
+            place = next((n for n, tensor in enumerate(arguments) if tensor is saved), _OUTSIDE)
             if place != _OUTSIDE and type(saved) is FakeTensor:
                 inputs.append(place)
             elif saved.grad_fn is node or type(saved) is FakeTensor:
@@ -327,4 +337,4 @@ def _member_bytes(name: str, value: Any) -> int:
 
 def _tensors(saved: Any) -> list[Tensor]:
     every = saved if isinstance(saved, (list, tuple)) else [saved]
-    return [one for one in every if isinstance(one, Tensor)]
+    return [leaf for leaf in every if isinstance(leaf, Tensor)]

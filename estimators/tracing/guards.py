@@ -59,12 +59,12 @@ def _is_negated(node: ast.expr, frame: FrameType) -> bool:
 
 def _statement(frame: FrameType) -> ast.stmt | None:
     """The innermost statement around the current instruction; of an ``if`` only its test counts as around."""
-    place, found = _place(frame, frame.f_lasti), None
+    place, innermost = _place(frame, frame.f_lasti), None
     for statement in _statements(frame.f_code.co_filename):
         last = getattr(statement, "test", statement)
         if (statement.lineno, statement.col_offset) <= place < (last.end_lineno, last.end_col_offset):
-            found = statement
-    return found
+            innermost = statement
+    return innermost
 
 
 def _place(frame: FrameType, instruction: int) -> tuple[int, int]:
@@ -80,5 +80,5 @@ def _statements(file: str) -> tuple[ast.stmt, ...]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return ()
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-    return tuple(sorted(found, key=lambda node: (node.lineno, -(node.end_lineno or node.lineno))))
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    return tuple(sorted(statements, key=lambda node: (node.lineno, -(node.end_lineno or node.lineno))))

@@ -32,31 +32,31 @@ def _instead_of_decompositions(*operations: Any) -> Callable[[Callable[..., Any]
 
 @register_op_impl(_aten._grouped_mm.default)
 def _grouped_mm(
-    mode: Any, operation: Any, given: Tensor, weight: Tensor, offs: Tensor | None = None, *_: Any, **kwargs: Any
+    mode: Any, operation: Any, source: Tensor, weight: Tensor, offs: Tensor | None = None, *_: Any, **kwargs: Any
 ) -> Tensor:
     """Products of groups of rows or columns; a CPU also computes them in fp32, which torch's fake kernel refuses."""
-    dtype = kwargs.get("out_dtype") or given.dtype
-    if given.ndim == 2 and weight.ndim == 2:
+    dtype = kwargs.get("out_dtype") or source.dtype
+    if source.ndim == 2 and weight.ndim == 2:
         assert offs is not None, "two matrices need the ends of their groups"
-        shape: tuple[int, ...] = (offs.shape[0], given.shape[0], weight.shape[1])
-    elif given.ndim == 3 and weight.ndim == 3:
-        shape = (given.shape[0], given.shape[1], weight.shape[2])
+        shape: tuple[int, ...] = (offs.shape[0], source.shape[0], weight.shape[1])
+    elif source.ndim == 3 and weight.ndim == 3:
+        shape = (source.shape[0], source.shape[1], weight.shape[2])
     else:
-        shape = (given.shape[-2], weight.shape[-1])
-    return given.new_empty(shape, dtype=dtype)
+        shape = (source.shape[-2], weight.shape[-1])
+    return source.new_empty(shape, dtype=dtype)
 
 
 @register_op_impl(_aten.mkldnn_rnn_layer.default)
-def _mkldnn_rnn_layer(mode: Any, operation: Any, given: Tensor, *args: Any) -> tuple[Tensor, ...]:
+def _mkldnn_rnn_layer(mode: Any, operation: Any, source: Tensor, *args: Any) -> tuple[Tensor, ...]:
     """One layer of an LSTM; torch's fake kernel forgets the memory that it keeps for the backward pass.
 
     It keeps none where gradients are off. The cached outcome has to suit both, so it is counted there too.
     """
     hx, cx, num_hidden = args[4], args[5], args[9]
     with torch._C._DisableTorchDispatch():
-        num_bytes = kept_bytes(given, num_hidden)
-    kept = given.new_empty(num_bytes, dtype=torch.uint8)
-    return given.new_empty((*given.shape[:2], num_hidden)), hx.new_empty(hx.shape), cx.new_empty(cx.shape), kept
+        num_bytes = kept_bytes(source, num_hidden)
+    kept = source.new_empty(num_bytes, dtype=torch.uint8)
+    return source.new_empty((*source.shape[:2], num_hidden)), hx.new_empty(hx.shape), cx.new_empty(cx.shape), kept
 
 
 @register_op_impl([_aten._ctc_loss.Tensor, _aten._ctc_loss.default])
@@ -72,80 +72,80 @@ def _ctc_loss(mode: Any, operation: Any, log_probs: Tensor, targets: Tensor, *mo
 
 
 @_instead_of_decompositions(*PRODUCTS)
-def _product(mode: Any, operation: Any, *given: Any, **kwargs: Any) -> Any:
+def _product(mode: Any, operation: Any, *factors: Any, **kwargs: Any) -> Any:
     """Refuses matrices of different types, as the real products do and torch's fake kernels do not."""
-    first, second = given[-2:]
+    first, second = factors[-2:]
     if first.dtype != second.dtype:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {first.dtype} != {second.dtype}")
     return NotImplemented
 
 
 @_instead_of_decompositions(_aten.native_layer_norm_backward.default)
-def _layer_norm_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor, *more: Any) -> Any:
+def _layer_norm_backward(mode: Any, operation: Any, gradient: Tensor, source: Tensor, *more: Any) -> Any:
     """Gradients are contiguous on a CPU; torch's fake kernel gives that of the input the input's strides."""
-    if given.device.type != "cpu":
+    if source.device.type != "cpu":
         return NotImplemented
-    weight, bias, asked = more[3:6]
-    made = (given, weight, bias)
+    weight, bias, is_needed = more[3:6]
+    made = (source, weight, bias)
     return tuple(
-        one.new_empty(one.shape) if wanted and one is not None else None
-        for one, wanted in zip(made, asked, strict=True)
+        gradient_there.new_empty(gradient_there.shape) if is_wanted and gradient_there is not None else None
+        for gradient_there, is_wanted in zip(made, is_needed, strict=True)
     )
 
 
 @_instead_of_decompositions(_aten.native_layer_norm.default)
-def _layer_norm(mode: Any, operation: Any, given: Tensor, shape: list[int], *more: Any) -> Any:
+def _layer_norm(mode: Any, operation: Any, source: Tensor, shape: list[int], *more: Any) -> Any:
     """The output is contiguous on a CPU. Of a single image torch's fake kernel keeps the stride of the first dimension,
-    and then takes later images with channels last for contiguous ones."""
-    if given.device.type != "cpu":
-        return native_layer_norm(given, shape, *more)
-    others = given.shape[: given.ndim - len(shape)]
+    and then takes later source with channels last for contiguous ones."""
+    if source.device.type != "cpu":
+        return native_layer_norm(source, shape, *more)
+    others = source.shape[: source.ndim - len(shape)]
     weight = more[0]
-    dtype = weight.dtype if weight is not None and given.dtype in _HALVES else given.dtype
-    mean, scale = (given.new_empty((*others, *[1] * len(shape)), dtype=dtype) for _ in range(2))
-    return given.new_empty(given.shape), mean, scale
+    dtype = weight.dtype if weight is not None and source.dtype in _HALVES else source.dtype
+    mean, scale = (source.new_empty((*others, *[1] * len(shape)), dtype=dtype) for _ in range(2))
+    return source.new_empty(source.shape), mean, scale
 
 
 @_instead_of_decompositions(_aten.native_group_norm.default)
 def _group_norm(
-    mode: Any, operation: Any, given: Tensor, weight: Tensor | None, bias: Tensor | None, num: int, *more: Any
+    mode: Any, operation: Any, source: Tensor, weight: Tensor | None, bias: Tensor | None, num: int, *more: Any
 ) -> Any:
     """The output has the memory format of the input on a CPU (ATen/native/group_norm.cpp)."""
-    if given.device.type != "cpu":
+    if source.device.type != "cpu":
         return NotImplemented
-    dtype = weight.dtype if weight is not None and given.dtype in _HALVES else given.dtype
-    mean, scale = (given.new_empty((num, more[2]), dtype=dtype) for _ in range(2))
-    return _like(given), mean, scale
+    dtype = weight.dtype if weight is not None and source.dtype in _HALVES else source.dtype
+    mean, scale = (source.new_empty((num, more[2]), dtype=dtype) for _ in range(2))
+    return _like(source), mean, scale
 
 
 @_instead_of_decompositions(_aten.native_group_norm_backward.default)
-def _group_norm_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor, *more: Any) -> Any:
+def _group_norm_backward(mode: Any, operation: Any, gradient: Tensor, source: Tensor, *more: Any) -> Any:
     """The gradient of the input has the input's memory format on a CPU."""
-    if given.device.type != "cpu":
+    if source.device.type != "cpu":
         return NotImplemented
-    weight, asked = more[2], more[7]
-    return _gradients_of_norm(given, weight if weight is not None else gradient, asked)
+    weight, is_needed = more[2], more[7]
+    return _gradients_of_norm(source, weight if weight is not None else gradient, is_needed)
 
 
 @_instead_of_decompositions(_aten.native_batch_norm_backward.default)
-def _batch_norm_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor, *more: Any) -> Any:
+def _batch_norm_backward(mode: Any, operation: Any, gradient: Tensor, source: Tensor, *more: Any) -> Any:
     """The gradient of the input has the input's memory format on a CPU (ATen/native/Normalization.cpp)."""
-    if given.device.type != "cpu":
+    if source.device.type != "cpu":
         return NotImplemented
-    weight, asked = more[0], more[7]
-    return _gradients_of_norm(given, weight if weight is not None else given, asked)
+    weight, is_needed = more[0], more[7]
+    return _gradients_of_norm(source, weight if weight is not None else source, is_needed)
 
 
-def _gradients_of_norm(given: Tensor, parameter: Tensor, asked: Sequence[bool]) -> tuple[Tensor | None, ...]:
+def _gradients_of_norm(source: Tensor, parameter: Tensor, is_needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """Gradients of the input, and of the weight and the bias in the type of ``parameter``, as far as asked for."""
-    parameters = [parameter.new_empty(given.shape[1]) if wanted else None for wanted in asked[1:]]
-    return (_like(given) if asked[0] else None), *parameters
+    parameters = [parameter.new_empty(source.shape[1]) if is_wanted else None for is_wanted in is_needed[1:]]
+    return (_like(source) if is_needed[0] else None), *parameters
 
 
 @_instead_of_decompositions(_aten.reflection_pad2d_backward.default, _aten.replication_pad2d_backward.default)
-def _padding_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor, padding: Any) -> Tensor:
+def _padding_backward(mode: Any, operation: Any, gradient: Tensor, source: Tensor, padding: Any) -> Tensor:
     """The gradient has the input's memory format; torch's fake kernel makes a contiguous one."""
-    return _like(given)
+    return _like(source)
 
 
 @_instead_of_decompositions(_aten.glu_backward.default, _aten._log_softmax_backward_data.default)
@@ -166,11 +166,11 @@ def _contiguous_backward(mode: Any, operation: Any, gradient: Tensor, like: Tens
 )
 def _activation_backward(mode: Any, operation: Any, gradient: Tensor, *more: Any) -> Tensor:
     """Strides as of a product: the output's gradient comes first. torch's fake kernel takes the input's."""
-    given = more[-1] if operation is _aten.elu_backward.default else more[0]
-    made: Tensor = gradient * given
+    source = more[-1] if operation is _aten.elu_backward.default else more[0]
+    made: Tensor = gradient * source
     return made
 
 
-def _like(given: Tensor) -> Tensor:
-    """A tensor of the same shape in the memory format that torch suggests for ``given``."""
-    return torch.empty_like(given, memory_format=suggest_memory_format(given))
+def _like(source: Tensor) -> Tensor:
+    """A tensor of the same shape in the memory format that torch suggests for ``source``."""
+    return torch.empty_like(source, memory_format=suggest_memory_format(source))

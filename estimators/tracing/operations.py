@@ -83,26 +83,26 @@ def op_kind_of(operation: Any) -> str | None:
 
 def operation_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, kind: str) -> Operation:
     """The work of one operation of this kind, tensor by tensor."""
-    given, made = _tensors((args, kwargs)), _tensors(out)
-    known = {tensor.untyped_storage()._cdata for tensor in given} if made else set()
-    sizes = tuple(tensor.numel() * tensor.itemsize for tensor in given + made)
-    new = tuple(t.numel() * t.itemsize for t in made if t.untyped_storage()._cdata not in known)
+    inputs, made = _tensors((args, kwargs)), _tensors(out)
+    storages = {tensor.untyped_storage()._cdata for tensor in inputs} if made else set()
+    sizes = tuple(tensor.numel() * tensor.itemsize for tensor in inputs + made)
+    new = tuple(t.numel() * t.itemsize for t in made if t.untyped_storage()._cdata not in storages)
     flops = flops_of(operation, args, kwargs, out)
-    return kind, flops, bool(given) and given[-1].itemsize <= 2, sizes, new
+    return kind, flops, bool(inputs) and inputs[-1].itemsize <= 2, sizes, new
 
 
 def collective_of(operation: Any, args: tuple[Any, ...], out: Any) -> tuple[str, str, int] | None:
     """(kind of ``COLLECTIVES``, name of the process group, bytes of the whole tensor); None for other operations."""
-    known = _collective(operation)
-    if known is None:
+    collective = _collective(operation)
+    if collective is None:
         return None
-    kind, place = known
+    kind, place = collective
     if kind == "all_reduce" and operation.namespace == "c10d" and not any(arg is False for arg in args):
         kind = "queued_all_reduce"  # by default such an operation is asynchronous
-    whole = _tensors(out if place is None else args[place])
+    tensors = _tensors(out if place is None else args[place])
     group = next(arg for arg in reversed(args) if isinstance(arg, str) or _is_group(arg))
     name = group if isinstance(group, str) else dist.ProcessGroup.unbox(group).group_name
-    return kind, name, sum(tensor.numel() * tensor.itemsize for tensor in whole)
+    return kind, name, sum(tensor.numel() * tensor.itemsize for tensor in tensors)
 
 
 @cache

@@ -85,9 +85,9 @@ class Outcomes:
         if not operation._schema.returns:
             return None  # run each time: it may write to tensors whose values are known
         try:
-            named = ((name, self._key_part(value)) for name, value in kwargs.items())
+            named_parts = ((name, self._key_part(value)) for name, value in kwargs.items())
             # The default type is that of tensors made without a type, and of products of integers and other numbers.
-            return (operation, torch.get_default_dtype(), *map(self._key_part, args), *named)
+            return (operation, torch.get_default_dtype(), *map(self._key_part, args), *named_parts)
         except _Unknown:
             return None
 
@@ -99,19 +99,19 @@ class Outcomes:
         self, key: Key, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> OperationOutcome | None:
         """The outcome, computed on meta tensors instead of fake ones and cached; None if that does not work."""
-        if operation not in _KNOWN_ON_META or any(type(one) is torch.device for one in kwargs.values()):
+        if operation not in _KNOWN_ON_META or any(type(value) is torch.device for value in kwargs.values()):
             return None
         tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, FakeTensor)]
         devices = {tensor.fake_device for tensor in tensors}
         if len(devices) != 1 or (operation in PRODUCTS and len({tensor.dtype for tensor in tensors}) != 1):
             return None
         with torch._C._DisableTorchDispatch():
-            given = tuple(map(_on_meta, args))
+            meta_args = tuple(map(_on_meta, args))
             try:
-                out = operation(*given, **kwargs)
+                out = operation(*meta_args, **kwargs)
             except Exception:  # the call with fake tensors raises the proper error
                 return None
-            outcome = self.learn(key, operation, given, kwargs, out, *devices)
+            outcome = self.learn(key, operation, meta_args, kwargs, out, *devices)
         return outcome if outcome.made else None
 
     def learn(
@@ -132,9 +132,9 @@ class Outcomes:
         try:
             if key is None or torch.Tag.inplace_view in operation.tags or "out" in kwargs:
                 raise _Unknown
-            given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             outputs = out if sequence else (out,)
-            made = tuple(_described(one, args, given, device) for one in outputs)
+            made = tuple(_described(output, args, tensors, device) for output in outputs)
             memory = [o.untyped_storage()._cdata for o, m in zip(outputs, made, strict=True) if _is_own(m)]
             if len(set(memory)) < len(memory):
                 raise _Unknown  # outputs that share what they are made of
@@ -145,8 +145,8 @@ class Outcomes:
 
     def again(self, outcome: OperationOutcome, args: tuple[Any, ...]) -> Any:
         """New outputs of an operation with a cached outcome, for ``args``."""
-        given = [self._make(one, args) for one in outcome.made]
-        return outcome.sequence(given) if outcome.sequence else given[0]
+        tensors = [self._make(output, args) for output in outcome.made]
+        return outcome.sequence(tensors) if outcome.sequence else tensors[0]
 
     def _key_part(self, value: Any) -> Any:
         """Everything about an argument that the outcome can depend on; raises ``_Unknown`` if that is not known."""
@@ -191,13 +191,13 @@ def _on_meta(value: Any) -> Any:
     if type(value) is FakeTensor:
         room = torch.empty(value.storage_offset() + _extent(value), dtype=value.dtype, device="meta")
         return room.as_strided(value.shape, value.stride(), value.storage_offset())
-    return [_on_meta(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_on_meta(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _described(
-    out: Any, args: Sequence[Any], given: Sequence[Tensor], device: torch.device | None
+    out: Any, args: Sequence[Any], tensors: Sequence[Tensor], device: torch.device | None
 ) -> _Made | int | None:
-    """One output of an operation on the tensors ``given``; tensors that are not fake count as on ``device``."""
+    """One output of an operation on these ``tensors``; tensors that are not fake count as on ``device``."""
     if out is None:
         return None
     for place, arg in enumerate(args):
@@ -210,10 +210,10 @@ def _described(
     if device is None or out.layout is not torch.strided:
         raise _Unknown
     storage = out.untyped_storage()
-    is_view = any(storage._cdata == tensor.untyped_storage()._cdata for tensor in given)
+    is_view = any(storage._cdata == tensor.untyped_storage()._cdata for tensor in tensors)
     # With several tensors it would not be clear which one the view belongs to.
-    known = len(given) == 1 if is_view else storage.nbytes() == _bytes_of(out)
-    if not known or out.is_conj() or out.is_neg():
+    is_clear = len(tensors) == 1 if is_view else storage.nbytes() == _bytes_of(out)
+    if not is_clear or out.is_conj() or out.is_neg():
         raise _Unknown
     return _Made(tuple(out.shape), out.stride(), out.storage_offset(), out.dtype, device, is_view)
 

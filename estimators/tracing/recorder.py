@@ -197,8 +197,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def numbers(self, tree: Any) -> list[int]:
         """Numbers of the buffers of all tensors in ``tree``; storages that are not logged are left out."""
-        known = (self._buffers.get(tensor.untyped_storage()._cdata) for tensor in _local_fakes(tree))
-        return [buffer[1] for buffer in known if buffer is not None]
+        buffers = (self._buffers.get(tensor.untyped_storage()._cdata) for tensor in _local_fakes(tree))
+        return [buffer[1] for buffer in buffers if buffer is not None]
 
     def __enter__(self) -> Recorder:
         self._patches.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", self._resizing()))
@@ -259,7 +259,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if takes_masks(func):
                 masks, chosen = args[1], self.values.positions(args[1], self._fake_like)
                 positions_bytes = sum(
-                    one.nbytes for one in chosen if one is not None and all(one is not m for m in masks)
+                    tensor.nbytes for tensor in chosen if tensor is not None and all(tensor is not m for m in masks)
                 )
                 args = (args[0], chosen, *args[2:])
             elif (decided := self.values.decide(func, args, kwargs, self._fake_like)) is not NotImplemented:
@@ -316,8 +316,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if args[0].shape != args[1].shape or args[0].dtype != args[1].dtype:
             return False
         storage = args[0].untyped_storage()
-        known = self._buffers.get(storage._cdata)
-        if known is None or self._made_by.get(known[1], -1) in (-1, node._sequence_nr()):
+        buffer = self._buffers.get(storage._cdata)
+        if buffer is None or self._made_by.get(buffer[1], -1) in (-1, node._sequence_nr()):
             return False  # made by this node: it may be the node itself that adds
         counts = sys.getrefcount(args[0]), args[0]._use_count(), torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
         return counts in _OWN_REFERENCES and storage.nbytes() == args[0].numel() * args[0].itemsize
@@ -331,8 +331,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node: Any = torch._C._current_autograd_node()
         if node is None or isinstance(node, BackwardCFunction) or type(args[0]) is not FakeTensor:
             return False
-        known = self._buffers.get(args[0].untyped_storage()._cdata)
-        return known is not None and self._made_by.get(known[1]) == node._sequence_nr()
+        buffer = self._buffers.get(args[0].untyped_storage()._cdata)
+        return buffer is not None and self._made_by.get(buffer[1]) == node._sequence_nr()
 
     def _give_up(self, tensor: FakeTensor) -> None:
         """Log that the memory of ``tensor`` is free, although it is alive until the operation returns.
@@ -352,14 +352,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _sparse(self, operation: Any, args: tuple[Any, ...]) -> Any:
         """The result of an operation on sparse gradients; None for other tensors."""
-        given = args[1 if operation is sparse.MASK else 0]
-        if type(given) is not FakeTensor or given.layout is not torch.sparse_coo:
+        mask = args[1 if operation is sparse.MASK else 0]
+        if type(mask) is not FakeTensor or mask.layout is not torch.sparse_coo:
             return None
-        indices = given._indices()
+        indices = mask._indices()
         out = sparse.result(operation, args, self.values.of(indices) if operation is sparse.COALESCE else None)
-        if out._nnz() == given._nnz():
+        if out._nnz() == mask._nnz():
             self.values.follow(torch.ops.aten.clone.default, (indices,), {}, out._indices())
-        with self._taken((0, sparse.workspace_bytes(operation, given))):
+        with self._taken((0, sparse.workspace_bytes(operation, mask))):
             self._see(out)
         return out
 
@@ -394,7 +394,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (node := torch._C._current_autograd_node()) is not None:
             self._made_by[number] = node._sequence_nr()
         if self._of_forward:
-            alive = {known for _, known, _ in self._buffers.values()}
+            alive = {buffer for _, buffer, _ in self._buffers.values()}
             for earlier in alive.intersection(self._of_forward):
                 if self.categories[earlier] == "scratch":
                     self.categories[earlier] = "activations"
@@ -409,8 +409,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         storage = tensor.untyped_storage()
         address, size = storage._cdata, storage.nbytes()
-        known = self._buffers.get(address)
-        if known is None:
+        buffer = self._buffers.get(address)
+        if buffer is None:
             number = len(self.categories)
             self.categories.append("scratch")
             self._note_pass(number)
@@ -419,8 +419,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.streams[number] = self._others.setdefault(stream, len(self._others) + 1)
             reference = weakref.ref(storage, lambda gone: self._freed(address, gone))
             self._set(address, reference, number, 0, size)
-        elif known[2] != size:
-            self._set(address, *known, size)
+        elif buffer[2] != size:
+            self._set(address, *buffer, size)
 
     def _set(self, address: int, reference: weakref.ref[Any], number: int, before: int, size: int) -> None:
         self._buffers[address] = (reference, number, size)
@@ -429,13 +429,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.log.append((number, size))
 
     def _freed(self, address: int, gone: weakref.ref[Any]) -> None:
-        known = self._buffers.get(address)
-        if known is None or known[0] is not gone:
+        buffer = self._buffers.get(address)
+        if buffer is None or buffer[0] is not gone:
             return
         del self._buffers[address]
-        self.live_bytes -= known[2]
-        if known[2]:
-            self.log.append((known[1], 0))
+        self.live_bytes -= buffer[2]
+        if buffer[2]:
+            self.log.append((buffer[1], 0))
 
     def _resizing(self) -> Callable[[torch.UntypedStorage, int], Any]:
         """Logs resizes: FSDP2 frees and restores unsharded parameters by them, without a dispatched operation."""
@@ -443,10 +443,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def recorded(storage: torch.UntypedStorage, size: int) -> Any:
             result = resize(storage, size)
-            known = self._buffers.get(storage._cdata)
-            if known is not None:
-                self._set(storage._cdata, *known, storage.nbytes())
-                self.categories[known[1]] = "gathered"
+            buffer = self._buffers.get(storage._cdata)
+            if buffer is not None:
+                self._set(storage._cdata, *buffer, storage.nbytes())
+                self.categories[buffer[1]] = "gathered"
             return result
 
         return recorded

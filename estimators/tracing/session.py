@@ -268,7 +268,7 @@ class Session:
 
     def _unfreeze(self, optimizer: Optimizer) -> None:
         """Train whatever a later step may train: activations, gradients and states are then traced with all others."""
-        frozen = [one for one in _held_by(optimizer) if not one.requires_grad and one.is_floating_point()]
+        frozen = [tensor for tensor in _held_by(optimizer) if not tensor.requires_grad and tensor.is_floating_point()]
         if self._recipe.unfreezes and frozen:
             self._assumed.add(self._recipe.unfreezes)
             for parameter in frozen:
@@ -295,8 +295,8 @@ class Session:
         end, work = self._begun[1]
         marks = [mark for mark in two.marks if mark[0] < end]
         operations = two.operations[: work.num_operations]
-        one = replace(two, events=two.events[:end], work=work, marks=marks, operations=operations)
-        return one, two
+        of_one = replace(two, events=two.events[:end], work=work, marks=marks, operations=operations)
+        return of_one, two
 
     def step(self, micro_batch: int) -> Step:
         """A whole step, as ranks run it."""
@@ -521,8 +521,8 @@ class _WatchedOptimizer:
 
     def step(self) -> None:
         recorder, parameters = self._recorder, list(self._model.parameters())
-        if any(one.grad is None and one.requires_grad for one in parameters) and self._varies():
-            self.fill(one for one in _held_by(self._optimizer) if one.requires_grad)
+        if any(parameter.grad is None and parameter.requires_grad for parameter in parameters) and self._varies():
+            self.fill(tensor for tensor in _held_by(self._optimizer) if tensor.requires_grad)
         recorder.sort([parameter.grad for parameter in parameters], "gradients")
         self.without_gradient = {parameter for parameter in parameters if parameter.grad is None}
         passes = recorder.passes

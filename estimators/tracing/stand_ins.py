@@ -138,10 +138,10 @@ class _StandIns:
         return bool(self.item(tensor) if value is None else value.item())
 
     def check(self, error: type[Exception], condition: Tensor, message: Any = None) -> None:
-        known = self._values.of(condition)
-        if known is None:
+        known_value = self._values.of(condition)
+        if known_value is None:
             self._assume(HOLDS)
-        elif not known.all():
+        elif not known_value.all():
             raise error(message() if callable(message) else message)
 
     def made_of(self, data: Any, *args: Any, **kwargs: Any) -> Tensor:

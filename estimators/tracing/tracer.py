@@ -48,24 +48,24 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
     A model that draws from the generators of Python or numpy is traced with several draws, and the largest peak counts.
     """
     first, has_drawn = _traced(recipe, layout, batch, equal_blocks, 0)
-    if any(one.startswith(EVEN) for one in first.assumptions):
+    if any(assumption.startswith(EVEN) for assumption in first.assumptions):
         return _larger(first, _traced(recipe, layout, batch, equal_blocks, UNEVEN)[0], layout)
     if not has_drawn:
         return first
     others = [_traced(recipe, layout, batch, equal_blocks, draw)[0] for draw in range(1, NUM_DRAWS)]
-    if all(one.structure == first.structure for one in others):
+    if all(other.structure == first.structure for other in others):
         return first  # they decide nothing about memory
-    largest = max([first, *others], key=lambda one: one.curve.peak_bytes(batch))
+    largest = max([first, *others], key=lambda trace_: trace_.curve.peak_bytes(batch))
     return replace(largest, assumptions=(*largest.assumptions, f"the largest of {NUM_DRAWS} random draws"))
 
 
 def _larger(even: Trace, same: Trace, layout: Layout) -> Trace:
     """Chooses the end of a model's own choices (experts, say) that takes more; the plain layout names both ends."""
-    larger = max(even, same, key=lambda one: one.curve.peak_bytes(one.batch))
-    peaks = [f"{one.curve.peak_bytes(one.batch) / MIB:.1f} MiB" for one in (even, same)]
-    places = [one for one in even.assumptions if one.startswith(EVEN)]
-    kept = [one for one in even.assumptions if one not in places]
-    with_peaks = [f"{one}: {peaks[0]}, or {peaks[1]} if all are the same" for one in places if layout == Layout()]
+    larger = max(even, same, key=lambda trace_: trace_.curve.peak_bytes(trace_.batch))
+    peaks = [f"{trace_.curve.peak_bytes(trace_.batch) / MIB:.1f} MiB" for trace_ in (even, same)]
+    places = [assumption for assumption in even.assumptions if assumption.startswith(EVEN)]
+    kept = [assumption for assumption in even.assumptions if assumption not in places]
+    with_peaks = [f"{place}: {peaks[0]}, or {peaks[1]} if all are the same" for place in places if layout == Layout()]
     return replace(larger, assumptions=(*kept, *with_peaks))
 
 
@@ -154,7 +154,7 @@ def _evaluated(session: Session, sizes: Sequence[int]) -> _Evaluations | None:
     seen = {2: of_two, **{size: session.evaluation(size) for size in (*sizes, 1) if size != 2}}
     if seen[1].is_cut and not first.is_cut:
         del seen[1]
-    return _Evaluations({size: one.passes for size, one in seen.items()}, first.passes, kept_bytes)
+    return _Evaluations({size: evaluated.passes for size, evaluated in seen.items()}, first.passes, kept_bytes)
 
 
 def _evaluated_alone(recipe: Recipe, layout: Layout, sizes: Sequence[int], draw: int) -> _Evaluations | None:
@@ -198,7 +198,9 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
             verified = True
             if forward is not None:
                 plain = session.passes(2)
-                if (whole := stretch(plain, session.num_blocks)) is None or not whole.begins_with(forward):
+                if (stretched_step := stretch(plain, session.num_blocks)) is None or not stretched_step.begins_with(
+                    forward
+                ):
                     return None
                 few = {2: plain} if layout == Layout() else {}
             verified = evaluation is None or _is_stretched(session.evaluation(2), evaluation, session.num_blocks)
@@ -218,7 +220,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
         longer = stretch(passes, num_blocks)
         return longer.after(second.passes.held("optimizer")) if longer is not None else None
 
-    passes = {size: longer for size, one in few.items() if (longer := stretched(one)) is not None}
+    passes = {size: longer for size, step in few.items() if (longer := stretched(step)) is not None}
     single = stretched(few_single) if few_single is not None else None
     if len(passes) < len(few) or (single is None) != (few_single is None):
         return None
@@ -238,17 +240,17 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
     )  # fmt: skip
 
 
-def _is_stretched(few: Evaluated, whole: Evaluated, num_blocks: int) -> bool:
+def _is_stretched(few: Evaluated, evaluated: Evaluated, num_blocks: int) -> bool:
     """Whether the evaluation of a few blocks, stretched, is that of the whole model."""
     longer = stretch(few.passes, num_blocks)
-    return longer is not None and longer.equals(whole.passes)
+    return longer is not None and longer.equals(evaluated.passes)
 
 
 def _all_stretched(few: _Evaluations | None, stretched: Callable[[Passes], Passes | None]) -> _Evaluations | None:
     """The evaluations of a few blocks, each ``stretched``; None if one cannot be."""
     if few is None or (first := stretched(few.first)) is None:
         return None
-    passes = {size: longer for size, one in few.passes.items() if (longer := stretched(one)) is not None}
+    passes = {size: longer for size, pass_ in few.passes.items() if (longer := stretched(pass_)) is not None}
     return _Evaluations(passes, first, few.kept_bytes) if len(passes) == len(few.passes) else None
 
 
@@ -267,7 +269,7 @@ def _curve(steps: _Steps) -> Envelope | None:
     """The envelope; None if the passes are not affine in the micro-batch, or the first step needs more."""
     of_two, single, floor = steps.passes[2], steps.single, steps.update_peak
     # The optimizer does the same after every micro-batch if it begins with the same gradients alone.
-    if len({(one.held_before, one.held_after) for one in steps.passes.values()}) > 1:
+    if len({(step.held_before, step.held_after) for step in steps.passes.values()}) > 1:
         return None
     if single is not None:
         # A sum over a dimension of size 1 is a view: gradients of a single sample may keep larger buffers alive.
@@ -275,7 +277,9 @@ def _curve(steps: _Steps) -> Envelope | None:
         one_sample = max(single.peak, floor.plus("gradients", kept))
     else:
         one_sample = max(of_two.peak, floor)
-    curve = fit_envelope({size: one.events for size, one in steps.passes.items()}, floor, one_sample, of_two.categories)
+    curve = fit_envelope(
+        {size: step.events for size, step in steps.passes.items()}, floor, one_sample, of_two.categories
+    )
     return curve if curve is not None and steps.first_peak.fixed_bytes <= curve.peak_bytes(2) else None
 
 
@@ -293,14 +297,14 @@ def _evaluation_curve(
     assert seen is not None
     floor = max(seen.first.peak, seen.passes[2].peak)  # the first may also compute what it keeps
     one_sample = max(seen.passes.get(1, seen.passes[2]).peak, floor if seen.kept_bytes else Line(0, 0))
-    logs = {size: one.events for size, one in seen.passes.items() if size > 1}
+    logs = {size: pass_.events for size, pass_ in seen.passes.items() if size > 1}
     curve = fit_envelope(logs, floor, one_sample, seen.passes[2].categories)
     if curve is not None:
         return curve
     sizes = sorted({1 << power for power in range(1, batch.bit_length())} | {max(batch, 2)})
-    whole = _evaluated_alone(recipe, layout, sizes, draw)
-    assert whole is not None
-    points = [(size, max(whole.passes.get(size, whole.passes[2]).peak, floor)) for size in (1, *sizes)]
+    evaluation = _evaluated_alone(recipe, layout, sizes, draw)
+    assert evaluation is not None
+    points = [(size, max(evaluation.passes.get(size, evaluation.passes[2]).peak, floor)) for size in (1, *sizes)]
     return PeakTable(tuple(points))
 
 
@@ -375,8 +379,8 @@ def examples(recipe: Recipe, layout: Layout, micro_batch: int) -> tuple[Example,
         if session.assumptions or session.has_drawn:
             raise ValueError("the model makes choices of its own")
     facts = ModelFacts(tuple(session.outlines), session.divisions, tuple(outputs), equal_blocks)
-    whole, parts = (
+    all_examples, parts = (
         Example(num_blocks, shapes, tuple(dimensions), *log, updates, more, is_whole)
         for log in zip(logs, singles, strict=True)
     )
-    return replace(whole, facts=facts) if layout == Layout() else whole, parts
+    return replace(all_examples, facts=facts) if layout == Layout() else all_examples, parts

@@ -44,7 +44,7 @@ class Assumptions:
     @property
     def described(self) -> list[str]:
         """Assumptions of decisions, each with the first place in the code and the number of others."""
-        return [_in_words(one, list(places)) for one, places in sorted(self._places.items())]
+        return [_in_words(assumption, list(places)) for assumption, places in sorted(self._places.items())]
 
     @contextmanager
     def of_evaluation(self) -> Iterator[None]:
@@ -58,12 +58,12 @@ class Assumptions:
     def assume(self, *because: str) -> None:
         """Note what the code that runs now lets us assume; ``DRAWN`` is noted as a draw instead."""
         self.varies |= not self.in_evaluation and not _VARYING.isdisjoint(because)
-        for one in because:
-            if one == DRAWN:
+        for assumption in because:
+            if assumption == DRAWN:
                 self.has_drawn = True
             else:
                 frame = calling_frame()
-                self._note(one, frame.f_code.co_filename, frame.f_lineno)
+                self._note(assumption, frame.f_code.co_filename, frame.f_lineno)
 
     def cut(self, error: BaseException) -> None:
         """Note that an evaluation could not be traced beyond the place where this error happened."""
@@ -76,9 +76,9 @@ class Assumptions:
         self._places.setdefault(words, {})[Path(file).name, line] = None
 
 
-def _in_words(what: str, places: Sequence[tuple[str, int]]) -> str:
+def _in_words(assumption: str, places: Sequence[tuple[str, int]]) -> str:
     (file, line), *others = places
-    return f"{what} ({file}:{line}{f' and {len(others)} more' if others else ''})"
+    return f"{assumption} ({file}:{line}{f' and {len(others)} more' if others else ''})"
 
 
 def calling_frame() -> FrameType:

@@ -76,11 +76,11 @@ def if_nothing_is_found(operation: Any, args: Sequence[Any]) -> bool | None:
 
 def written(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[FakeTensor]:
     """The fake tensors that an operation changes in place."""
-    found: list[Any] = []
+    tensors: list[Any] = []
     for place, argument in enumerate(operation._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            found.append(args[place] if place < len(args) else kwargs.get(argument.name))
-    return [leaf for leaf in tree_leaves(found) if type(leaf) is FakeTensor and leaf.layout is torch.strided]
+            tensors.append(args[place] if place < len(args) else kwargs.get(argument.name))
+    return [leaf for leaf in tree_leaves(tensors) if type(leaf) is FakeTensor and leaf.layout is torch.strided]
 
 
 def keeps_uniform(operation: Any) -> bool:

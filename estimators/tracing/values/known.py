@@ -52,14 +52,14 @@ class KnownTensors:
 
     def given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[KnownValue] | None:
         """The known values of each tensor among the arguments; None if something is not."""
-        found: list[KnownValue] = []
+        values: list[KnownValue] = []
         for leaf in tree_leaves((args, kwargs)) if kwargs else _leaves(args):
             if isinstance(leaf, Tensor):
-                known = self.of(leaf)
-                if known is None:
+                value = self.of(leaf)
+                if value is None:
                     return None
-                found.append(known)
-        return found
+                values.append(value)
+        return values
 
     def of(self, leaf: Any) -> KnownValue | None:
         """The knowledge of a tensor's memory, if any; a real tensor is known."""
@@ -68,9 +68,9 @@ class KnownTensors:
         if type(leaf) is not FakeTensor or leaf.layout is not torch.strided or not self._by_address:
             return None
         storage = leaf.untyped_storage()
-        known = self._by_address.get(storage._cdata)
-        if known is None or known.is_uniform or known.twin.untyped_storage().nbytes() >= storage.nbytes():
-            return known
+        entry = self._by_address.get(storage._cdata)
+        if entry is None or entry.is_uniform or entry.twin.untyped_storage().nbytes() >= storage.nbytes():
+            return entry
         return None  # the memory has grown: nobody knows what is in it
 
     def know(self, fake: FakeTensor, real: Tensor, because: frozenset[str], *, is_uniform: bool = False) -> None:
@@ -99,17 +99,17 @@ class KnownTensors:
         self._by_address.pop(leaf.untyped_storage()._cdata, None)
 
     def _forget(self, address: int, gone: weakref.ref[Any]) -> None:
-        known = self._by_address.get(address)
-        if known is not None and known.storage is gone:
+        entry = self._by_address.get(address)
+        if entry is not None and entry.storage is gone:
             del self._by_address[address]
 
 
 def _leaves(args: Sequence[Any]) -> Any:
-    for one in args:
-        if type(one) is list or type(one) is tuple:
-            yield from one
+    for item in args:
+        if type(item) is list or type(item) is tuple:
+            yield from item
         else:
-            yield one
+            yield item
 
 
 def bytes_of(tensor: Tensor) -> int:

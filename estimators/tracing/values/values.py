@@ -46,9 +46,9 @@ class Values:
 
     def know_batch(self, fake: Any, real: Any) -> None:
         """The values of a batch's samples."""
-        for one, value in zip(tree_leaves(fake), tree_leaves(real), strict=True):
-            if type(one) is FakeTensor and value.nbytes <= _MOST_BATCH_BYTES:
-                self._known.know(one, value, frozenset([FIRST_SAMPLES]))
+        for fake_leaf, value in zip(tree_leaves(fake), tree_leaves(real), strict=True):
+            if type(fake_leaf) is FakeTensor and value.nbytes <= _MOST_BATCH_BYTES:
+                self._known.know(fake_leaf, value, frozenset([FIRST_SAMPLES]))
 
     def follow(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
         """Note what is known of the output of an operation that has just run."""
@@ -57,9 +57,9 @@ class Values:
                 self._lift(args[0], out)
             case "write" if self._known:
                 self._follow_write(operation, args, kwargs)
-            case "compare" if type(out) is FakeTensor and (found := if_nothing_is_found(operation, args)) is not None:
+            case "compare" if type(out) is FakeTensor and (empty := if_nothing_is_found(operation, args)) is not None:
                 with torch._C._DisableTorchDispatch():
-                    self._known.know(out, torch.tensor(found), frozenset([FINITE]), is_uniform=True)
+                    self._known.know(out, torch.tensor(empty), frozenset([FINITE]), is_uniform=True)
             case "random":
                 self._draw(operation, args, kwargs, out)
             case "compute" if self._known:
@@ -85,18 +85,18 @@ class Values:
             return
         if is_one and bytes_of(out) > _MOST_BYTES and effect != "compare":
             return
-        given = self._known.given(args, kwargs)
-        if given is None:
+        inputs = self._known.given(args, kwargs)
+        if inputs is None:
             if effect == "choose":
                 self._choose(operation, args, kwargs, out)
-        elif any(known.is_uniform for known in given):
-            if is_one and all(known.is_uniform or known.twin.numel() == 1 for known in given):
-                self._follow_uniform(operation, args, kwargs, out, given)
-        elif given or effect == "make":
-            real, because = self._run(operation, args, kwargs), _because(given)
-            for one, value in zip(tree_leaves(out), tree_leaves(real), strict=True):
-                if type(one) is FakeTensor and bytes_of(one) <= _MOST_BYTES:
-                    self._known.know(one, value, because)
+        elif any(each.is_uniform for each in inputs):
+            if is_one and all(each.is_uniform or each.twin.numel() == 1 for each in inputs):
+                self._follow_uniform(operation, args, kwargs, out, inputs)
+        elif inputs or effect == "make":
+            real, because = self._run(operation, args, kwargs), _because(inputs)
+            for fake_leaf, value in zip(tree_leaves(out), tree_leaves(real), strict=True):
+                if type(fake_leaf) is FakeTensor and bytes_of(fake_leaf) <= _MOST_BYTES:
+                    self._known.know(fake_leaf, value, because)
 
     def decide(
         self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], fake: Callable[[Tensor], FakeTensor]
@@ -105,17 +105,17 @@ class Values:
 
         ``fake`` makes a fake tensor like a real one.
         """
-        given = self._known.given(args, kwargs)
-        if given is None or any(known.is_uniform for known in given):
+        inputs = self._known.given(args, kwargs)
+        if inputs is None or any(value.is_uniform for value in inputs):
             if operation is torch.ops.aten.masked_select.default:
                 return args[0].new_empty(self._num_chosen(args[1], args[0].shape))
             if operation is torch.ops.aten.nonzero.default:
                 return args[0].new_empty((self._num_chosen(args[0], args[0].shape), args[0].ndim), dtype=torch.int64)
-        if not given:
+        if not inputs:
             return NotImplemented
-        if any(known.is_uniform for known in given) and operation is not torch.ops.aten._local_scalar_dense.default:
+        if any(value.is_uniform for value in inputs) and operation is not torch.ops.aten._local_scalar_dense.default:
             return NotImplemented
-        because = _because(given)
+        because = _because(inputs)
         self.assumptions.assume(*because)
         real = self._run(operation, args, kwargs)
 
@@ -128,12 +128,12 @@ class Values:
 
     def of(self, fake: Tensor) -> Tensor | None:
         """The value of a tensor that code wants to look at, None if it is not known; its assumptions are made."""
-        known = self._known.of(fake)
-        if known is None:
+        known_value = self._known.of(fake)
+        if known_value is None:
             return None
-        self.assumptions.assume(*known.because)
+        self.assumptions.assume(*known_value.because)
         with torch._C._DisableTorchDispatch():
-            return known.value(fake).expand(fake.shape).detach()
+            return known_value.value(fake).expand(fake.shape).detach()
 
     def positions(self, indices: Sequence[Tensor | None], fake: Callable[[Tensor], FakeTensor]) -> list[Any]:
         """The indices of an indexing with its masks replaced by the positions that they choose.
@@ -145,27 +145,27 @@ class Values:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
                 chosen.append(index)
                 continue
-            known = self._known.of(index)
-            if known is None or known.is_uniform:
+            known_index = self._known.of(index)
+            if known_index is None or known_index.is_uniform:
                 num = self._num_chosen(index, index.shape)
                 chosen += [index.new_empty(num, dtype=torch.int64) for _ in range(index.ndim)]
                 continue
-            self.assumptions.assume(*known.because)
+            self.assumptions.assume(*known_index.because)
             with torch._C._DisableTorchDispatch():
-                columns = [column.clone() for column in known.value(index).nonzero().unbind(1)]  # in own memory
+                columns = [column.clone() for column in known_index.value(index).nonzero().unbind(1)]  # in own memory
             for column in columns:
                 chosen.append(fake(column))
-                self._known.know(chosen[-1], column, known.because)
+                self._known.know(chosen[-1], column, known_index.because)
         return chosen
 
     def _num_chosen(self, mask: Tensor, shape: Sequence[int]) -> int:
         """How many elements of a tensor of this ``shape`` a mask chooses; all of them if the mask is not known."""
-        if (known := self._known.of(mask)) is None:
+        if (known_mask := self._known.of(mask)) is None:
             self.assumptions.assume(WHOLE)
             return math.prod(shape)
-        self.assumptions.assume(*known.because)
+        self.assumptions.assume(*known_mask.because)
         with torch._C._DisableTorchDispatch():
-            return int(known.value(mask).expand(tuple(shape)).count_nonzero().item())
+            return int(known_mask.value(mask).expand(tuple(shape)).count_nonzero().item())
 
     def _choose(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
         """Give values to indices that the model chooses by numbers that nobody knows: experts, queries, classes."""
@@ -193,37 +193,37 @@ class Values:
         self._known.know(indices, chosen, frozenset([EVEN]))
 
     def _follow_uniform(
-        self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: FakeTensor, given: Sequence[KnownValue]
+        self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: FakeTensor, inputs: Sequence[KnownValue]
     ) -> None:
         with torch._C._DisableTorchDispatch():
-            is_zero = keeps_zeros(operation) and not any(known.twin.any() for known in given)
+            is_zero = keeps_zeros(operation) and not any(value.twin.any() for value in inputs)
         if keeps_uniform(operation) or is_zero:
             real = self._run(operation, args, kwargs)
-            because = _because(given)
+            because = _because(inputs)
             with torch._C._DisableTorchDispatch():
                 self._known.know(out, real.reshape(-1)[0].clone(), because, is_uniform=True)
 
     def _follow_write(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """An operation that writes: into twins as well if all that it reads is known; otherwise they are lost."""
-        given, changed = self._known.given(args, kwargs), written(operation, args, kwargs)
+        inputs, changed = self._known.given(args, kwargs), written(operation, args, kwargs)
         is_random = torch.Tag.nondeterministic_seeded in operation.tags
-        if given and changed and not is_random and not any(known.is_uniform for known in given):
+        if inputs and changed and not is_random and not any(value.is_uniform for value in inputs):
             self._run(operation, args, kwargs)
             for leaf in changed:
-                self._known.write(leaf, _because(given))
+                self._known.write(leaf, _because(inputs))
             return
         for leaf in changed:
             self._known.lose(leaf)
 
     def _run(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def real(leaf: Any) -> Any:
-            known = self._known.of(leaf) if type(leaf) is FakeTensor else None
-            return known.value(leaf) if known is not None else leaf
+            known_value = self._known.of(leaf) if type(leaf) is FakeTensor else None
+            return known_value.value(leaf) if known_value is not None else leaf
 
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             return operation(*tree_map(real, args), **tree_map(real, kwargs))
 
 
-def _because(given: Sequence[KnownValue]) -> frozenset[str]:
+def _because(inputs: Sequence[KnownValue]) -> frozenset[str]:
     """The assumptions that all of these rest on."""
-    return frozenset().union(*(known.because for known in given))
+    return frozenset().union(*(value.because for value in inputs))

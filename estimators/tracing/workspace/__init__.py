@@ -68,19 +68,19 @@ def workspace_of(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
         if operation is _LSTM_BACKWARD:
             return recurrent.backward(args)
         convolution = convolution_of(operation, args, out)
-        asked = (bool(args[10][0]), bool(args[10][1])) if operation is _BACKWARD else None
-        return _of_convolution(convolution, asked)
+        is_needed = (bool(args[10][0]), bool(args[10][1])) if operation is _BACKWARD else None
+        return _of_convolution(convolution, is_needed)
 
 
-def _of_convolution(convolution: Convolution, asked: tuple[bool, bool] | None) -> Workspace:
-    """The workspace of the forward pass or, if ``asked`` says which, of the gradients of the input and the weight."""
-    if not convolution.made.numel() or not convolution.given.numel():
+def _of_convolution(convolution: Convolution, is_needed: tuple[bool, bool] | None) -> Workspace:
+    """The workspace of the forward pass, or of the gradients of input and weight that ``is_needed`` says."""
+    if not convolution.made.numel() or not convolution.images.numel():
         return ()
     rules = _rules_of(convolution)
     if rules is None:
         return ()
     try:
-        workspace = rules.forward(convolution) if asked is None else rules.backward(convolution, *asked)
+        workspace = rules.forward(convolution) if is_needed is None else rules.backward(convolution, *is_needed)
     except onednn.NoKernel:
         return ()  # the real operation fails too
     copied = convolution.num_copied
@@ -92,4 +92,4 @@ def _rules_of(convolution: Convolution) -> _Rules | None:
         return columns
     if onednn.is_available():
         return formats
-    return blocked if convolution.given.dtype == torch.float32 else None
+    return blocked if convolution.images.dtype == torch.float32 else None

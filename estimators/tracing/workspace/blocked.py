@@ -25,10 +25,10 @@ def forward(convolution: Convolution) -> Workspace:
 
 def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Workspace:
     """Workspace of the gradients of the input and of the weight, as far as they are asked for."""
-    made, given = _blocked(convolution.made), _blocked(convolution.given)
+    made, images = _blocked(convolution.made), _blocked(convolution.images)
     strided = max(convolution.stride) > 1 and not convolution.transposed
-    before = made + _blocked(convolution.weight, dimensions=(0, 1)) + given
-    input_takes = (before, given * (2 if strided else 1)) if of_input else NOTHING
+    before = made + _blocked(convolution.weight, dimensions=(0, 1)) + images
+    input_takes = (before, images * (2 if strided else 1)) if of_input else NOTHING
     if not of_weight:
         return input_takes, NOTHING
     if _is_product(convolution):
@@ -40,7 +40,7 @@ def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Works
 
 def _read(convolution: Convolution) -> int:
     """Bytes of the copy that is read; 0 if there are so few channels that they are read without a copy."""
-    return _blocked(convolution.given) if convolution.given.shape[1] > _FEW_CHANNELS else 0
+    return _blocked(convolution.images) if convolution.images.shape[1] > _FEW_CHANNELS else 0
 
 
 def _kernel(convolution: Convolution) -> int:
@@ -53,7 +53,7 @@ def _is_product(convolution: Convolution) -> bool:
     than the kernel, and kernels with gaps."""
     if convolution.transposed or convolution.is_of_points or has_avx512():
         return False
-    smaller = convolution.given.shape[-1] < convolution.weight.shape[-1]
+    smaller = convolution.images.shape[-1] < convolution.weight.shape[-1]
     return convolution.is_of_volumes or smaller or max(convolution.dilation) > 1
 
 

@@ -13,7 +13,7 @@ from torch._prims_common import suggest_memory_format
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution of ``given``. ``made`` has the shape of its output: it is the output or its gradient.
+    """A convolution of ``images``. ``made`` has the shape of its output: it is the output or its gradient.
 
     ``num_copied`` bytes are a copy of the input that torch holds for as long as the operation lasts.
 
@@ -21,7 +21,7 @@ class Convolution:
     line as that of an image with one row (``view1d_as_2d`` in ATen/native/Convolution.cpp).
     """
 
-    given: Tensor
+    images: Tensor
     weight: Tensor
     made: Tensor
     has_bias: bool
@@ -41,16 +41,16 @@ class Convolution:
     @property
     def is_of_volumes(self) -> bool:
         """Whether it has three dimensions of space."""
-        return self.given.ndim == 5
+        return self.images.ndim == 5
 
     @property
     def memory_format(self) -> torch.memory_format:
         """The format of its images: channels last if its input or its weight has that, and if its kernels know that."""
         if self.is_of_volumes and self.is_torchs:
             return torch.contiguous_format
-        formats = {suggest_memory_format(self.given), suggest_memory_format(self.weight)}
-        wanted = torch.channels_last_3d if self.is_of_volumes else torch.channels_last
-        return wanted if wanted in formats else torch.contiguous_format
+        formats = {suggest_memory_format(self.images), suggest_memory_format(self.weight)}
+        channels_last = torch.channels_last_3d if self.is_of_volumes else torch.channels_last
+        return channels_last if channels_last in formats else torch.contiguous_format
 
     @property
     def is_channels_last(self) -> bool:
@@ -60,24 +60,26 @@ class Convolution:
     @property
     def is_torchs(self) -> bool:
         """Whether torch computes it, not oneDNN: see ``use_mkldnn`` in ATen/native/Convolution.cpp, with one thread."""
-        if self.transposed and any(more >= one for more, one in zip(self.output_padding, self.stride, strict=True)):
+        if self.transposed and any(
+            more >= stride for more, stride in zip(self.output_padding, self.stride, strict=True)
+        ):
             return True
-        if self.given.dtype == torch.bfloat16:
+        if self.images.dtype == torch.bfloat16:
             return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        if self.given.dtype == torch.float16:
+        if self.images.dtype == torch.float16:
             return not torch.ops.mkldnn._is_mkldnn_fp16_supported()
-        if self.given.dtype != torch.float32:
+        if self.images.dtype != torch.float32:
             return True
-        first_four = self.given.numel() // (self.given.shape[-1] if self.is_of_volumes else 1)
+        first_four = self.images.numel() // (self.images.shape[-1] if self.is_of_volumes else 1)
         *_, before_last, last = self.weight.shape
-        few = self.groups == 1 and min(before_last, last) <= 3 and len(self.given) == 1 and first_four <= 20480
-        plain = max(*self.stride, *self.dilation, before_last, last) == 1 and len(self.given) < 16
+        few = self.groups == 1 and min(before_last, last) <= 3 and len(self.images) == 1 and first_four <= 20480
+        plain = max(*self.stride, *self.dilation, before_last, last) == 1 and len(self.images) < 16
         return few or plain
 
     def reformatted(self, *tensors: Tensor) -> int:
         """Bytes of the copies that bring these tensors into the common memory format."""
-        wanted = self.memory_format
-        return sum(tensor.nbytes for tensor in tensors if not tensor.is_contiguous(memory_format=wanted))
+        memory_format = self.memory_format
+        return sum(tensor.nbytes for tensor in tensors if not tensor.is_contiguous(memory_format=memory_format))
 
 
 def convolution_of(operation: Any, args: tuple[Any, ...], out: Any) -> Convolution:
@@ -88,18 +90,18 @@ def convolution_of(operation: Any, args: tuple[Any, ...], out: Any) -> Convoluti
         tensors, has_bias, options = (args[1], args[2], args[0]), args[10][2], args[4:10]
     stride, padding, dilation, transposed, output_padding, groups = options
     spatial = tensors[0].ndim - 2
-    given, weight, made = map(on_meta, tensors)
+    images, weight, made = map(on_meta, tensors)
     stride, padding, dilation, output_padding = (
         list(numbers) * (spatial if len(numbers) == 1 else 1) for numbers in (stride, padding, dilation, output_padding)
     )
     num_copied = 0
     if spatial == 1:
-        if not given.is_contiguous():  # torch wants no line to pass for an image with channels last
-            given, num_copied = given.contiguous(), given.nbytes
-        given, weight, made = (tensor.unsqueeze(2) for tensor in (given, weight, made))
+        if not images.is_contiguous():  # torch wants no line to pass for an image with channels last
+            images, num_copied = images.contiguous(), images.nbytes
+        images, weight, made = (tensor.unsqueeze(2) for tensor in (images, weight, made))
         stride, padding, dilation, output_padding = [1, *stride], [0, *padding], [1, *dilation], [0, *output_padding]
     return Convolution(
-        given, weight, made, has_bias, stride, padding, dilation, transposed, output_padding, groups, num_copied
+        images, weight, made, has_bias, stride, padding, dilation, transposed, output_padding, groups, num_copied
     )
 
 

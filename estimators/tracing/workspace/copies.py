@@ -44,15 +44,19 @@ def copies(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any], num_o
     elif operation in (_MEAN, _MEAN_OF_ALL):
         num_bytes = args[0].numel() * 4 if args[0].dtype in (torch.bfloat16, torch.float16) else 0  # a sum in fp32
     else:
-        given = [args[place] for place in _CONTIGUOUS[operation]]
-        num_bytes = sum(one.nbytes for one in given if not one.is_contiguous())
+        sources = [args[place] for place in _CONTIGUOUS[operation]]
+        num_bytes = sum(source.nbytes for source in sources if not source.is_contiguous())
     return ((0, num_bytes),) * num_outputs if num_bytes else ()
 
 
-def _of_gelu(gradient: Tensor, given: Tensor, kwargs: Mapping[str, Any]) -> int:
+def _of_gelu(gradient: Tensor, activations: Tensor, kwargs: Mapping[str, Any]) -> int:
     """oneDNN computes the gradient of exact GELU in fp32 if its input is contiguous, and converts another gradient."""
-    is_onednns = given.dtype == torch.float32 and given.is_contiguous() and kwargs.get("approximate", "none") == "none"
-    return 2 * given.nbytes if is_onednns and not gradient.is_contiguous() else 0
+    is_onednns = (
+        activations.dtype == torch.float32
+        and activations.is_contiguous()
+        and kwargs.get("approximate", "none") == "none"
+    )
+    return 2 * activations.nbytes if is_onednns and not gradient.is_contiguous() else 0
 
 
 def _of_chunks(gradients: Sequence[Tensor], num_chunks: int) -> int:
@@ -70,9 +74,9 @@ def _of_chunks(gradients: Sequence[Tensor], num_chunks: int) -> int:
     return max(num_bytes, gradients[0].itemsize)
 
 
-def _is_view(given: Tensor, num_chunks: int) -> bool:
+def _is_view(source: Tensor, num_chunks: int) -> bool:
     """Whether the tensor can be seen as ``num_chunks`` rows without a copy."""
-    on_meta = torch.empty_strided(given.shape, given.stride(), dtype=given.dtype, device="meta")
+    on_meta = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
     try:
         on_meta.view(num_chunks, -1)
     except RuntimeError:

@@ -19,24 +19,24 @@ from estimators.tracing.workspace.products import packed_bytes
 def forward(convolution: Convolution) -> Workspace:
     """Workspace of the forward pass. Raises ``Refused``."""
     primitive = _primitive("forward", convolution, bias=convolution.has_bias)
-    before = convolution.reformatted(convolution.given, convolution.weight)
-    copies = _scratch("forward", convolution, primitive) + primitive.given.copied + primitive.weight.copied
+    before = convolution.reformatted(convolution.images, convolution.weight)
+    copies = _scratch("forward", convolution, primitive) + primitive.images.copied + primitive.weight.copied
     return (_image(convolution, before, copies, primitive.made),)
 
 
 def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Workspace:
     """Workspace of the gradients of the input and of the weight, as far as they are asked for. Raises ``Refused``."""
-    before = convolution.reformatted(convolution.made, convolution.given, convolution.weight)
+    before = convolution.reformatted(convolution.made, convolution.images, convolution.weight)
     input_takes = weight_takes = NOTHING
     if of_input:
         primitive = _primitive("backward_data", convolution, bias=False)
         copies = _scratch("backward_data", convolution, primitive) + primitive.made.copied + primitive.weight.copied
-        input_takes = _image(convolution, before, copies, primitive.given)
+        input_takes = _image(convolution, before, copies, primitive.images)
     if of_weight or convolution.has_bias:
         primitive = _primitive("backward_weights", convolution, bias=convolution.has_bias)
-        copies = _scratch("backward_weights", convolution, primitive) + primitive.made.copied + primitive.given.copied
-        own = before + primitive.weight.num_bytes
-        weight_takes = (own + copies, own + _reordered(convolution, primitive.weight))
+        copies = _scratch("backward_weights", convolution, primitive) + primitive.made.copied + primitive.images.copied
+        own_bytes = before + primitive.weight.num_bytes
+        weight_takes = (own_bytes + copies, own_bytes + _reordered(convolution, primitive.weight))
     return input_takes, weight_takes
 
 
@@ -67,7 +67,7 @@ def _scratch(of: str, convolution: Convolution, primitive: Primitive) -> int:
         return primitive.scratch_bytes
     target = convolution.made
     if convolution.transposed:
-        target = convolution.given
+        target = convolution.images
         of = {"forward": "backward_data", "backward_data": "forward"}.get(of, of)
     positions = prod(target.shape[3 if convolution.is_of_volumes else 2 :])
     channels = target.shape[1] // convolution.groups
@@ -85,13 +85,13 @@ def _scratch(of: str, convolution: Convolution, primitive: Primitive) -> int:
 def _primitive(of: str, convolution: Convolution, *, bias: bool) -> Primitive:
     padding = convolution.padding
     more = convolution.output_padding if convolution.transposed else [0] * len(padding)
-    after = [one - other for one, other in zip(padding, more, strict=True)]
+    after = [before_ - other for before_, other in zip(padding, more, strict=True)]
     geometry = Geometry(convolution.stride, convolution.dilation, padding, after, convolution.transposed)
     weight = _grouped(convolution)
-    wanted = convolution.memory_format
-    given, made = (one.contiguous(memory_format=wanted) for one in (convolution.given, convolution.made))
+    memory_format = convolution.memory_format
+    images, made = (tensor.contiguous(memory_format=memory_format) for tensor in (convolution.images, convolution.made))
     keeps_images = convolution.is_channels_last
-    return onednn.convolution(of, given, weight, made, geometry, bias=bias, keeps_images=keeps_images)
+    return onednn.convolution(of, images, weight, made, geometry, bias=bias, keeps_images=keeps_images)
 
 
 def _grouped(convolution: Convolution) -> Tensor:

@@ -28,26 +28,26 @@ UPSAMPLING = _BILINEAR | _NEAREST
 BATCH_NORM_BACKWARD = _ATEN.native_batch_norm_backward.default
 
 
-def upsampling(operation: Any, given: Tensor, made: Tensor) -> Workspace:
+def upsampling(operation: Any, images: Tensor, made: Tensor) -> Workspace:
     """Workspace of upsampling: copies of both images with channels last, if they have another memory format.
 
     See ``_use_vectorized_kernel_cond_2d`` in ATen/native/cpu/UpSampleKernel.cpp, and where it is asked.
     """
-    channels = given.shape[1]
+    channels = images.shape[1]
     is_small = made.shape[-2] + made.shape[-1] <= _SMALL
     uses_channels_last = is_small or (operation in _BILINEAR and channels == _COLOURS)
-    if not uses_channels_last or given.is_contiguous(memory_format=torch.channels_last):
+    if not uses_channels_last or images.is_contiguous(memory_format=torch.channels_last):
         return ()
-    return ((0, given.nbytes + made.nbytes),)
+    return ((0, images.nbytes + made.nbytes),)
 
 
-def batch_norm_backward(gradient: Tensor, given: Tensor, of_input: bool) -> Workspace:
+def batch_norm_backward(gradient: Tensor, images: Tensor, of_input: bool) -> Workspace:
     """Workspace of the gradients of batch norm: the input's is allocated twice if both images have the same format.
 
     See ``batch_norm_backward_cpu_template`` in ATen/native/Normalization.cpp: ``all_contiguous``.
     """
-    formats = suggest_memory_format(given), suggest_memory_format(gradient)
+    formats = suggest_memory_format(images), suggest_memory_format(gradient)
     same = formats[0] == formats[1] and all(
-        tensor.is_contiguous(memory_format=formats[0]) for tensor in (given, gradient)
+        tensor.is_contiguous(memory_format=formats[0]) for tensor in (images, gradient)
     )
-    return ((0, given.nbytes),) if of_input and same else ()
+    return ((0, images.nbytes),) if of_input and same else ()

@@ -22,12 +22,12 @@ _FEWEST_PRODUCTS = 16**3  # of numbers, for which torch asks oneDNN
 
 def product(args: Sequence[Any]) -> Workspace:
     """Workspace of a product, or of one for each sample: copies of matrices that are not dense, and scratch memory."""
-    given = args[-2:]
-    if not all(one.numel() for one in given):
+    factors = args[-2:]
+    if not all(factor.numel() for factor in factors):
         return ()
-    num_bytes = sum(_copied(one) for one in given)
-    if given[0].dtype in (torch.bfloat16, torch.float16):
-        first, second = (_dense(one if one.ndim == 2 else one[0]) for one in map(on_meta, given))
+    num_bytes = sum(_copied(factor) for factor in factors)
+    if factors[0].dtype in (torch.bfloat16, torch.float16):
+        first, second = (_dense(factor if factor.ndim == 2 else factor[0]) for factor in map(on_meta, factors))
         num_bytes += scratch_bytes(first, second, first.dtype)
     return ((0, num_bytes),) if num_bytes else ()
 
@@ -49,14 +49,14 @@ def scratch_bytes(first: Tensor, second: Tensor, dtype: torch.dtype) -> int:
     return 4 * rows * columns if is_turned and dtype != torch.float32 else 0
 
 
-def _copied(given: Tensor) -> int:
+def _copied(factor: Tensor) -> int:
     """Bytes of the copy of a matrix, or of several: one after another or, in 16 bits, all at once."""
-    if given.ndim == 2:
-        return 0 if _is_dense(given) else given.numel() * given.itemsize
-    if given.itemsize == 2:
-        kept = given.is_contiguous() or given.transpose(1, 2).is_contiguous()
-        return 0 if kept else given.numel() * given.itemsize
-    return _copied(given[0])
+    if factor.ndim == 2:
+        return 0 if _is_dense(factor) else factor.numel() * factor.itemsize
+    if factor.itemsize == 2:
+        kept = factor.is_contiguous() or factor.transpose(1, 2).is_contiguous()
+        return 0 if kept else factor.numel() * factor.itemsize
+    return _copied(factor[0])
 
 
 def _dense(matrix: Tensor) -> Tensor:

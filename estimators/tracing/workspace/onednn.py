@@ -91,7 +91,7 @@ class MemoryFormat:
 class Primitive:
     """The needs of one pass of an operation: the formats of its tensors (or of their gradients), and scratch memory."""
 
-    given: MemoryFormat
+    images: MemoryFormat
     weight: MemoryFormat
     made: MemoryFormat
     scratch_bytes: int
@@ -115,7 +115,7 @@ def is_available() -> bool:
 
 
 def convolution(
-    of: str, given: Tensor, weight: Tensor, made: Tensor, geometry: Geometry, *, bias: bool, keeps_images: bool
+    of: str, image: Tensor, weight: Tensor, made: Tensor, geometry: Geometry, *, bias: bool, keeps_images: bool
 ) -> Primitive:
     """The pass ``of`` ("forward", "backward_data" or "backward_weights") of a convolution.
 
@@ -123,11 +123,11 @@ def convolution(
     ``keeps_images`` they stay in the formats that they have; else oneDNN chooses. Raises ``NoKernel``.
     """
     with _Query() as query:
-        source, weights, target = (query.any(tensor) for tensor in (given, weight, made))
+        source, weights, target = (query.any(tensor) for tensor in (image, weight, made))
         if keeps_images:
-            source, target = query.described(given), query.described(made)
+            source, target = query.described(image), query.described(made)
         biases = query.any(made.new_empty(made.shape[1])) if bias else None
-        dilation = [one - 1 for one in geometry.dilation]
+        dilation = [size - 1 for size in geometry.dilation]
         options = [*map(_numbers, (geometry.stride, dilation, geometry.padding, geometry.padding_after))]
         kind = "deconvolution" if geometry.transposed else "convolution"
         algorithm = _DECONVOLUTION if geometry.transposed else _CONVOLUTION
@@ -138,11 +138,12 @@ def convolution(
             whats = (_DIFF_SRC, _WEIGHTS, _DIFF_DST) if of == "backward_data" else (_SRC, _DIFF_WEIGHTS, _DIFF_DST)
             images = (source, weights, target) if of == "backward_data" else (source, weights, biases, target)
             primitive = query.primitive(f"{kind}_{of}", algorithm, *images, *options, primitive)
-        given_in, weight_in, made_in = (
-            query.layout(primitive, what, tensor) for what, tensor in zip(whats, (given, weight, made), strict=True)
+        images_in, weight_in, made_in = (
+            query.layout(primitive, argument, tensor)
+            for argument, tensor in zip(whats, (image, weight, made), strict=True)
         )
         scratch_bytes = query.num_bytes(primitive, _SCRATCHPAD)
-        return Primitive(given_in, weight_in, made_in, scratch_bytes, "gemm" in query.name(primitive))
+        return Primitive(images_in, weight_in, made_in, scratch_bytes, "gemm" in query.name(primitive))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +169,14 @@ def lstm(of: str, num_steps: int, batch: int, num_inputs: int, num_hidden: int, 
         # as torch stores it: outputs before inputs
         return states(1, 1, 4, num_hidden, size, dtype=dtype).permute(0, 1, 4, 2, 3)
 
-    given, made = states(num_steps, batch, num_inputs), states(num_steps, batch, num_hidden)
+    inputs, made = states(num_steps, batch, num_inputs), states(num_steps, batch, num_hidden)
     state, biases = states(1, 1, batch, num_hidden), states(1, 1, 4, num_hidden)
     with _Query() as query:
 
         def described(dtype: torch.dtype) -> list[Any]:
-            before = [query.described(one.to(dtype)) for one in (given, state, state)]
+            before = [query.described(state_tensor.to(dtype)) for state_tensor in (inputs, state, state)]
             chosen = [query.any(weights(size, dtype)) for size in (num_inputs, num_hidden)]
-            after = [query.described(one.to(dtype)) for one in (biases, made, state, state)]
+            after = [query.described(state_tensor.to(dtype)) for state_tensor in (biases, made, state, state)]
             return [*before, *chosen, None, None, *after]
 
         primitive = query.primitive("lstm_forward", _FORWARD, _LEFT_TO_RIGHT, *described(dtype), 0)
@@ -187,8 +188,8 @@ def lstm(of: str, num_steps: int, batch: int, num_inputs: int, num_hidden: int, 
             primitive = query.primitive("lstm_backward", _BACKWARD, _LEFT_TO_RIGHT, *tensors)
             whats.append((_DIFF_WEIGHTS, torch.float32))
         copied_bytes = sum(
-            query.layout(primitive, what, weights(size, kind), place).copied
-            for what, kind in whats
+            query.layout(primitive, argument, weights(size, kind), place).copied
+            for argument, kind in whats
             for place, size in enumerate((num_inputs, num_hidden))
         )
         scratch_bytes = query.num_bytes(primitive, _SCRATCHPAD)
@@ -239,9 +240,9 @@ class _Query:
         self._end.callback(self._functions["dnnl_primitive_desc_destroy"], made)
         return made
 
-    def num_bytes(self, primitive: Any, what: int) -> int:
+    def num_bytes(self, primitive: Any, argument: int) -> int:
         """Bytes of one of the primitive's tensors; 0 if it has none."""
-        return int(self._functions["dnnl_memory_desc_get_size"](self._wanted(primitive, what)))
+        return int(self._functions["dnnl_memory_desc_get_size"](self._wanted(primitive, argument)))
 
     def name(self, primitive: Any) -> str:
         """The name of the implementation that oneDNN chose."""
@@ -249,21 +250,21 @@ class _Query:
         self._functions["dnnl_primitive_desc_query"](primitive, _NAME, 0, ctypes.byref(name))
         return (name.value or b"").decode()
 
-    def layout(self, primitive: Any, what: int, tensor: Tensor, place: int = 0) -> MemoryFormat:
+    def layout(self, primitive: Any, argument: int, tensor: Tensor, place: int = 0) -> MemoryFormat:
         """The format of one of the primitive's tensors, compared with the tensor that there is.
 
         ``place`` is its number if there are several of a kind.
         """
-        wanted, equal = self._wanted(primitive, what, place), self._functions["dnnl_memory_desc_equal"]
+        queried, equal = self._wanted(primitive, argument, place), self._functions["dnnl_memory_desc_equal"]
         num_blocks = ctypes.c_int()
-        self._functions["dnnl_memory_desc_query"](wanted, _NUM_BLOCKS, ctypes.byref(num_blocks))
-        is_given = equal(wanted, self.described(tensor)) == 1
-        is_contiguous = equal(wanted, self.described(tensor.new_empty(tensor.shape))) == 1
-        num_bytes = int(self._functions["dnnl_memory_desc_get_size"](wanted))
+        self._functions["dnnl_memory_desc_query"](queried, _NUM_BLOCKS, ctypes.byref(num_blocks))
+        is_given = equal(queried, self.described(tensor)) == 1
+        is_contiguous = equal(queried, self.described(tensor.new_empty(tensor.shape))) == 1
+        num_bytes = int(self._functions["dnnl_memory_desc_get_size"](queried))
         return MemoryFormat(num_bytes, is_given, num_blocks.value == 0, is_contiguous)
 
-    def _wanted(self, primitive: Any, what: int, place: int = 0) -> Any:
-        return ctypes.c_void_p(self._functions["dnnl_primitive_desc_query_md"](primitive, what, place))
+    def _wanted(self, primitive: Any, argument: int, place: int = 0) -> Any:
+        return ctypes.c_void_p(self._functions["dnnl_primitive_desc_query_md"](primitive, argument, place))
 
     def _memory(self, by: str, tensor: Tensor, last: Any) -> Any:
         made = ctypes.c_void_p()

@@ -15,24 +15,24 @@ _NUM_GATES = 4
 _FP32_BYTES = 4
 
 
-def kept_bytes(given: Tensor, num_hidden: int) -> int:
+def kept_bytes(sequence: Tensor, num_hidden: int) -> int:
     """Bytes that the forward pass returns for the backward pass: oneDNN's workspace. 0 if oneDNN cannot be asked.
 
-    ``given`` has the shape (steps, batch, inputs).
+    ``sequence`` has the shape (steps, batch, inputs).
     """
-    if not _is_known(given):
+    if not _is_known(sequence):
         return 0
-    steps, batch, inputs = given.shape
-    return onednn.lstm("forward", steps, batch, inputs, num_hidden, given.dtype).kept_bytes
+    steps, batch, inputs = sequence.shape
+    return onednn.lstm("forward", steps, batch, inputs, num_hidden, sequence.dtype).kept_bytes
 
 
 def forward(args: tuple[Any, ...]) -> Workspace:
     """Workspace of ``aten.mkldnn_rnn_layer``: taken when the outputs exist, so that it belongs to the last of them."""
-    given, num_hidden = args[0], args[10]
-    if not _is_known(given):
+    sequence, num_hidden = args[0], args[10]
+    if not _is_known(sequence):
         return ()
-    steps, batch, inputs = given.shape
-    layer = onednn.lstm("forward", steps, batch, inputs, num_hidden, given.dtype)
+    steps, batch, inputs = sequence.shape
+    layer = onednn.lstm("forward", steps, batch, inputs, num_hidden, sequence.dtype)
     gates = _NUM_GATES * num_hidden
     packed = 0
     if layer.is_product:
@@ -40,17 +40,17 @@ def forward(args: tuple[Any, ...]) -> Workspace:
             packed_bytes(gates, steps * batch, inputs, "NN"),  # of the inputs of all steps
             packed_bytes(gates, batch, num_hidden, "NN"),  # of the states, step by step
         )
-    taken = gates * given.itemsize + layer.copied_bytes + layer.scratch_bytes + packed  # the first: the biases' sum
+    taken = gates * sequence.itemsize + layer.copied_bytes + layer.scratch_bytes + packed  # the first: the biases' sum
     return NOTHING, NOTHING, NOTHING, (0, taken)
 
 
 def backward(args: tuple[Any, ...]) -> Workspace:
     """Workspace of ``aten.mkldnn_rnn_layer_backward``, which has seven outputs and makes them first."""
-    given, num_hidden, of_output = args[0], args[15], args[10]
-    if not _is_known(given):
+    sequence, num_hidden, of_output = args[0], args[15], args[10]
+    if not _is_known(sequence):
         return ()
-    steps, batch, inputs = given.shape
-    layer = onednn.lstm("backward", steps, batch, inputs, num_hidden, given.dtype)
+    steps, batch, inputs = sequence.shape
+    layer = onednn.lstm("backward", steps, batch, inputs, num_hidden, sequence.dtype)
     gates = _NUM_GATES * num_hidden
     packed = 0
     if layer.is_product:
@@ -59,12 +59,12 @@ def backward(args: tuple[Any, ...]) -> Workspace:
             packed_bytes(gates, inputs, steps * batch, "NT"),
             packed_bytes(gates, num_hidden, steps * batch, "NT"),
         )
-    widened = _FP32_BYTES * (steps + 2) * batch * num_hidden if given.dtype != torch.float32 else 0
+    widened = _FP32_BYTES * (steps + 2) * batch * num_hidden if sequence.dtype != torch.float32 else 0
     if of_output is not None and not of_output.is_contiguous():
         widened += of_output.nbytes
     taken = gates * _FP32_BYTES + layer.copied_bytes + layer.scratch_bytes + packed + widened
     return *(NOTHING,) * 6, (0, taken)
 
 
-def _is_known(given: Tensor) -> bool:
-    return onednn.is_available() and given.numel() > 0
+def _is_known(sequence: Tensor) -> bool:
+    return onednn.is_available() and sequence.numel() > 0

@@ -27,9 +27,9 @@ def temporaries(operation: Any, args: Sequence[Any], num_outputs: int) -> Worksp
     return ((0, num_bytes),) * num_outputs if num_bytes else ()
 
 
-def _contiguous(given: Tensor) -> int:
+def _contiguous(source: Tensor) -> int:
     """Bytes of a copy of each sample, and of a contiguous one of all samples before it if they are not contiguous."""
-    return given.nbytes if given.is_contiguous() else 2 * given.nbytes
+    return source.nbytes if source.is_contiguous() else 2 * source.nbytes
 
 
 def _times(number: int) -> Callable[[Sequence[Any]], int]:
@@ -47,13 +47,13 @@ def _of_loss(number: int, place: int, always: int = 0) -> Callable[[Sequence[Any
 
 
 def _of_real_fft(args: Sequence[Any]) -> int:
-    given, dims = args[:2]
-    return 0 if given.is_contiguous() and dims[-1] == given.ndim - 1 else int(given.nbytes)
+    source, dims = args[:2]
+    return 0 if source.is_contiguous() and dims[-1] == source.ndim - 1 else int(source.nbytes)
 
 
 def _of_inverse_fft(args: Sequence[Any]) -> int:
-    given, dims = args[:2]
-    return 2 * int(given.nbytes) if len(dims) > 1 else _of_real_fft(args)
+    source, dims = args[:2]
+    return 2 * int(source.nbytes) if len(dims) > 1 else _of_real_fft(args)
 
 
 def _of_distances(args: Sequence[Any]) -> int:
