@@ -96,7 +96,7 @@ def _layer_norm_backward(mode: Any, operation: Any, gradient: Tensor, source: Te
 @_instead_of_decompositions(_aten.native_layer_norm.default)
 def _layer_norm(mode: Any, operation: Any, source: Tensor, shape: list[int], *more: Any) -> Any:
     """The output is contiguous on a CPU. Of a single image torch's fake kernel keeps the stride of the first dimension,
-    and then takes later source with channels last for contiguous ones."""
+    and then takes later images with channels last for contiguous ones."""
     if source.device.type != "cpu":
         return native_layer_norm(source, shape, *more)
     others = source.shape[: source.ndim - len(shape)]
