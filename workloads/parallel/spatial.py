@@ -31,6 +31,8 @@ _GLOBAL_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3
 _OF_POSITIONS = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
 """Layers that treat each position of a sequence on its own; their features are the last dimension."""
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+EXCHANGING = (*_CONVOLUTIONS, *_BATCH_NORMS, nn.GroupNorm)
+"""Layers in which ranks exchange something about dimension 2; so do poolings over all of it."""
 _OF_SPACE = (*_CONVOLUTIONS, *_TRANSPOSED, *_POOLS, *_GLOBAL_POOLS, *_BATCH_NORMS, nn.GroupNorm, nn.Upsample)
 """Layers whose divided dimension is 2."""
 
@@ -118,7 +120,7 @@ def _split(module: nn.Module, group: dist.ProcessGroup) -> None:
         sizes = (module.padding, getattr(module, "output_padding", 0))
         if _first(module.kernel_size) != _first(module.stride) or any(map(_first, sizes)):
             raise _CannotSplit("its kernel must be as large as its stride, without padding")
-    elif isinstance(module, _GLOBAL_POOLS) and _is_one(module.output_size):
+    elif is_global_pool(module):
         _replace(module, _global_pool(module, group))
     elif isinstance(module, nn.Upsample):
         if module.mode != "nearest":
@@ -133,6 +135,11 @@ def _split(module: nn.Module, group: dist.ProcessGroup) -> None:
 def _replace(module: Any, forward: Callable[[Tensor], Tensor]) -> None:
     """Replace ``forward`` on the instance; a wrapper module would make names in checkpoints depend on the plan."""
     module.forward = forward
+
+
+def is_global_pool(module: nn.Module) -> bool:
+    """Whether ``module`` gives the mean over all of space."""
+    return isinstance(module, _GLOBAL_POOLS) and _is_one(module.output_size)
 
 
 def _first(size: Any) -> int:

@@ -24,6 +24,8 @@ from workloads.refusals import WorkloadError, WrongResult, explain, without_fold
 from workloads.sandbox.dry_run import MetricFailed, mentioned, try_candidates
 from workloads.sandbox.proxies import proxy
 from workloads.sandbox.recipe import recipe_of
+from workloads.sandbox.slab_check import expect_equal_slabs
+from workloads.sandbox.split_check import expect_equal_parts
 from workloads.training.data.data_checks import expect_data, expect_order
 from workloads.training.faults import host_fault
 from workloads.training.updates.update import scaled_from
@@ -42,7 +44,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
       ``mentioned`` in the user's code, whether the workload has a method ``inherit``, and what is ``wrong`` with the
       workload, in words;
     - space: the search space that the workload's class gives in ``space()``; empty if it gives none;
-    - trace: trace a candidate with ``params`` under ``layout``; ``equal_blocks`` comes from another layout's answer;
+    - trace: trace a candidate with ``params`` under ``layout``, after a check that slabs of samples and parts of layers,
+      if it has any, compute what the whole does; ``equal_blocks`` comes from another layout's answer;
     - candidates: for each item of the list ``params``, its batch, or the reason why the workload refuses it;
     - examples: for each item of the list ``points``, with ``params``, ``layout`` and ``micro_batch``, two examples for
       blueprints (``estimators.scaling.blueprint``);
@@ -107,6 +110,10 @@ def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any
 def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     workload, batch = _candidate(load_estimable(request["workload"], code_dir), request["params"])
     recipe, layout = recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"])
+    if layout.spatial > 1:
+        expect_equal_slabs(workload, layout.spatial)
+    if (num_parts := layout.tp * layout.co_shard) > 1:
+        expect_equal_parts(workload, num_parts)
     return asdict(trace(recipe, layout, batch, request["equal_blocks"]))
 
 

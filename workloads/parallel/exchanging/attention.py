@@ -8,7 +8,7 @@ the heads, keys and values of all slabs are gathered instead. (torch's ``context
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -21,21 +21,26 @@ from workloads.parallel.exchanging.exchange import exchanged
 
 
 def attend_over_slabs(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Let the attention of ``model`` reach over the slabs of all ranks of ``group``, in place.
+    """Let the attention of ``model`` reach over the slabs of all ranks of ``group``, in place."""
+    intercept_attention(model, partial(_attend, group))
+
+
+def intercept_attention(model: nn.Module, attend: Callable[..., Tensor]) -> None:
+    """Call ``attend`` wherever ``model`` calls ``scaled_dot_product_attention``, in place.
 
     All modules are changed, as any of them may be computed again in a backward pass.
     """
-    mode = _Slabs(group)
+    mode = _Intercepted(attend)
     for module in model.modules():
         module.forward = mode.around(module.forward)
 
 
-class _Slabs(TorchFunctionMode):
-    """Replaces attention within a slab by attention over all slabs."""
+class _Intercepted(TorchFunctionMode):
+    """Replaces attention within a slab by another function with the same arguments."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, attend: Callable[..., Tensor]) -> None:
         super().__init__()
-        self._group, self._is_entered = group, False
+        self._attend, self._is_entered = attend, False
 
     def around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """``forward`` in this mode, which is entered once for nested modules."""
@@ -57,7 +62,7 @@ class _Slabs(TorchFunctionMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if function is functional.scaled_dot_product_attention:
-            return _attend(self._group, *args, **(kwargs or {}))
+            return self._attend(*args, **(kwargs or {}))
         return function(*args, **(kwargs or {}))
 
 
