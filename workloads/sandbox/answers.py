@@ -44,8 +44,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
       ``mentioned`` in the user's code, whether the workload has a method ``inherit``, and what is ``wrong`` with the
       workload, in words;
     - space: the search space that the workload's class gives in ``space()``; empty if it gives none;
-    - trace: trace a candidate with ``params`` under ``layout``, after a check that slabs of samples and parts of layers,
-      if it has any, compute what the whole does; ``equal_blocks`` comes from another layout's answer;
+    - trace: trace a candidate with ``params`` under ``layout``, after a check that slabs of samples and parts of
+      layers, if it has any, compute what the whole does; ``equal_blocks`` comes from another layout's answer;
     - candidates: for each item of the list ``params``, its batch, or the reason why the workload refuses it;
     - examples: for each item of the list ``points``, with ``params``, ``layout`` and ``micro_batch``, two examples for
       blueprints (``estimators.scaling.blueprint``);

@@ -130,7 +130,7 @@ def _divides(number: int, sizes: list[int]) -> bool:
 
 
 class _Seen:
-    """What whole samples had in the operations in which ranks exchange something, and what each module returned.
+    """Notes of what whole samples had where ranks exchange something, and of what each module returned.
 
     ``different`` names the first that differs for a slab, empty if none does.
     """

@@ -1,7 +1,7 @@
 """Builds a model with real numbers that is cheap to run: of many equal blocks it keeps two, and draws all parameters.
 
-Checks of how a model can be divided run it, whole and in parts. The parameters are random, none of them zero, because a part that a fresh
-model multiplies by zero, such as a table of positions, could not be seen.
+Checks of how a model can be divided run it, whole and in parts. The parameters are random, none of them zero, because a
+part that a fresh model multiplies by zero, such as a table of positions, could not be seen.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workloads.training.outline import outline_of
 
 NUM_BLOCKS = 2
 MOST_PARAMETERS = 1_500_000_000
-"""Of the whole model. Memory that nobody writes to costs nothing, but addresses are limited in the sandbox."""
+"""Most parameters of the whole model. Memory that nobody writes to costs nothing, but addresses are limited in the sandbox."""
 MOST_KEPT_PARAMETERS = 200_000_000
 TOLERANCE = 1e-3
 """Largest relative difference that counts as rounding, which makes some 1e-6."""
