@@ -19,7 +19,7 @@ from workloads.training.outline import outline_of
 
 NUM_BLOCKS = 2
 MOST_PARAMETERS = 1_500_000_000
-"""Most parameters of the whole model. Memory that nobody writes to costs nothing, but addresses are limited in the sandbox."""
+"""Most parameters of the whole model. Memory that nobody writes to costs nothing, but addresses are limited."""
 MOST_KEPT_PARAMETERS = 200_000_000
 TOLERANCE = 1e-3
 """Largest relative difference that counts as rounding, which makes some 1e-6."""
