@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
-from benchmarks.features.feature import Feature
+from benchmarks.features.feature import BATCH, Feature
 from estimators.model import Plan
 
 CUTS = (
@@ -58,11 +59,24 @@ CONTEXTS = (
     Plan(8, spatial=2, recompute=True, selective=True),
     Plan(2, 2, dp_shard=2),
 )
+SHARES = (
+    Plan(5, dp_replicate=2, shares=(5, 3)),
+    Plan(3, 2, dp_shard=2, shares=(1, 3)),
+    Plan(6, dp_replicate=2, zero1=True, shares=(6, 2)),
+    Plan(4, dp_shard=2, dp_replicate=2, shares=(1, 4, 2, 1)),
+    Plan(1, 8),
+    Plan(3, dp_shard=4, shares=(3, 2, 2, 1), recompute=True, evaluation_batch=2),
+)
+DIVIDED_SHARES = (
+    Plan(3, 2, pp=2, dp_shard=2, shares=(1, 3)),
+    Plan(5, tp=2, dp_shard=2, shares=(5, 3), sequence_parallel=True),
+    Plan(3, 2, pp=2, dp_replicate=2, shares=(3, 1), schedule="gpipe"),
+)
 _GROUPS = {"cuts": CUTS, "recompute": RECOMPUTED, "orders": ORDERS, "degrees": DEGREES}
 
 
 def every_kind() -> tuple[Feature, ...]:
-    """Each group of plans for two models: one of equal blocks, one of unlike ones; and divided tables."""
+    """Each group of plans for two models: one of equal blocks, one of unlike ones; divided tables; unlike shares."""
     kinds = (
         Feature(f"{name}: {model}", f"plans.py:{model}", plans, {"lr": 3e-3})
         for name, plans in _GROUPS.items()
@@ -73,13 +87,19 @@ def every_kind() -> tuple[Feature, ...]:
         Feature(f"contexts: {heads} heads", "contexts.py:Text", CONTEXTS, {"lr": 3e-3, "heads": heads}, gradients=True)
         for heads in (4, 3)
     )
-    return (*kinds, tables, *contexts)
+    shares = (
+        Feature("shares: Stack", "plans.py:Stack", SHARES, {"lr": 3e-3}, gradients=True),
+        Feature("shares: Tokens", "plans.py:Tokens", (*SHARES, *DIVIDED_SHARES), {"lr": 3e-3}, gradients=True),
+        Feature("shares: texts of unlike lengths, masked", "texts.py:Texts", SHARES, {"lr": 3e-3}, gradients=True),
+        Feature("shares: buckets of lengths", "data.py:Lengthy", SHARES),
+    )
+    return (*kinds, tables, *contexts, *shares)
 
 
 def drawn_models(seed: int) -> tuple[Feature, ...]:
     """Two models whose blocks and width a seed has drawn, each under eight plans that it has drawn.
 
-    Sizes of models with divided tables and divided sequences are drawn as well.
+    Sizes of models with divided tables and divided sequences, and shares of the batch, are drawn as well.
     """
     draws, found = random.Random(seed), list[Feature]()
     for number in range(2):
@@ -92,4 +112,19 @@ def drawn_models(seed: int) -> tuple[Feature, ...]:
     text = {"heads": heads, "width": heads * draws.choice([8, 12, 16]), "length": 4 * draws.randint(3, 12), "lr": 3e-3}
     found.append(Feature(f"drawn {seed}: tables", "tables.py:Clicks", TABLES, ranking, gradients=True))
     found.append(Feature(f"drawn {seed}: contexts", "contexts.py:Text", CONTEXTS, text, gradients=True))
+    uneven = tuple(dict.fromkeys(_drawn_shares(draws) for _ in range(6)))
+    found.append(Feature(f"drawn {seed}: shares", "texts.py:Texts", uneven, {"lr": 3e-3}, gradients=True))
     return tuple(found)
+
+
+def _drawn_shares(draws: random.Random) -> Plan:
+    """A plan of two to four ranks whose shares of the batch are drawn."""
+    spread = draws.choice(
+        [{"dp_replicate": 2}, {"dp_shard": 3}, {"dp_shard": 4}, {"dp_replicate": 3, "zero1": True}, {"dp_shard": 2}]
+    )
+    num_ranks = max(value for value in spread.values() if value is not True)
+    num_micro_batches = 2 if num_ranks < 4 and draws.random() < 0.5 else 1
+    ends = sorted(draws.sample(range(1, BATCH // num_micro_batches), num_ranks - 1))
+    shares = tuple(end - begin for begin, end in pairwise([0, *ends, BATCH // num_micro_batches]))
+    recompute = draws.random() < 0.3
+    return Plan(max(shares), num_micro_batches, shares=shares, recompute=recompute, **spread)
