@@ -69,8 +69,10 @@ def test_a_study_may_give_the_plan_of_its_candidates() -> None:
     spec = parse_study(study(plan=given))
     assert spec.given_plan == Plan(2, 4, pp=2, cut=(3, 5))
     assert StudySpec.model_validate(spec.to_json()).given_plan == spec.given_plan
-    uneven = {"micro_batch": 5, "dp_shard": 2, "shares": [5, 3]}
-    assert parse_study(study(plan=uneven)).given_plan == Plan(5, dp_shard=2, shares=(5, 3))
+    page = (ROOT / "docs" / "plan.md").read_text()
+    on_page = yaml.safe_load(page.partition("### Train with unlike shares")[2].split("```")[1].removeprefix("yaml"))
+    uneven = parse_study(study(**on_page)).given_plan
+    assert uneven == Plan(5, 2, dp_shard=2, shares=(5, 3)) and uneven.batch == on_page["fixed"]["batch"]
     for wrong, words in (
         ({"micro_batch": 2, "stages": 2}, "a plan has no stages"),
         ({"pp": 2}, "needs micro_batch"),
