@@ -84,15 +84,15 @@ class Predicted:
     step_seconds: float
 
 
-def predict(wanted: GpuCase, kind: DeviceKind) -> Predicted:
+def predict(gpu_case: GpuCase, kind: DeviceKind) -> Predicted:
     """The estimator's figures for ``wanted`` on ``kind``. Raises ``ValueError`` if there is no log to replay."""
-    case = wanted.case
+    case = gpu_case.case
     traced = trace(recipe_of(case.workload(), on_cuda=True), case.layout, case.batch)
     if traced.log is None:
         raise ValueError("its passes are not affine in the micro-batch, so there is no log to replay")
     run, streams = traced.log.run(case.batch), traced.log.streams(case.batch)
-    unlimited = replay(run, streams=streams, expandable=wanted.expandable)
-    least = smallest_capacity(run, streams=streams, expandable=wanted.expandable)
+    unlimited = replay(run, streams=streams, expandable=gpu_case.expandable)
+    least = smallest_capacity(run, streams=streams, expandable=gpu_case.expandable)
     seconds = kind.seconds(traced.work.step(case.batch, 1))
     return Predicted(unlimited.active_bytes, unlimited.reserved_bytes, least, seconds)
 
@@ -208,12 +208,12 @@ def score(data: Mapping[str, Any]) -> dict[str, float]:
     print(f"{data['product']}, driver {data['driver']}, {data['date']}: {kind.provenance}")
     print("  ".join(word.rjust(10) for word in HEADER))
     for one in data["cases"]:
-        wanted = GpuCase(Case(**one["case"]), one["expandable"])
+        gpu_case = GpuCase(Case(**one["case"]), one["expandable"])
         if "seen" not in one:
-            print(f"{wanted}: {one['failure']}")
+            print(f"{gpu_case}: {one['failure']}")
             continue
-        scores.append(Score(predict(wanted, kind), Observation.from_json(one["seen"])))
-        print("  ".join([*(cell.rjust(10) for cell in scores[-1].row()), str(wanted)]), flush=True)
+        scores.append(Score(predict(gpu_case, kind), Observation.from_json(one["seen"])))
+        print("  ".join([*(cell.rjust(10) for cell in scores[-1].row()), str(gpu_case)]), flush=True)
     known = known_kind(data["product"])
     return figures(scores, gpu(known).memory if known else None) if scores else {}
 

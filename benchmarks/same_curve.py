@@ -122,11 +122,11 @@ def compared(answers: Sequence[Any], reference: Any) -> Outcome:
     return Outcome("equal" if difference <= TOLERANCE else "wrong", difference=difference)
 
 
-def largest_difference(values: Sequence[Mapping[str, float]], wanted: Sequence[Mapping[str, float]]) -> float:
+def largest_difference(values: Sequence[Mapping[str, float]], reference: Sequence[Mapping[str, float]]) -> float:
     """The largest relative difference of any value of any report; infinite if there are others."""
-    if [sorted(each) for each in values] != [sorted(each) for each in wanted]:
+    if [sorted(each) for each in values] != [sorted(each) for each in reference]:
         return math.inf
-    pairs = [(one[name], other[name]) for one, other in zip(values, wanted, strict=True) for name in other]
+    pairs = [(one[name], other[name]) for one, other in zip(values, reference, strict=True) for name in other]
     differences = [abs(one - other) / max(1.0, abs(other)) for one, other in pairs]
     return math.inf if any(map(math.isnan, differences)) else max(differences, default=math.inf)
 
@@ -256,9 +256,9 @@ def main() -> None:
             name = f"{idiom.folder.name}/{idiom}"
             if any(name == known for known, _, _ in findings):
                 continue
-            (own := Path(folder, str(number))).mkdir()
+            (path := Path(folder, str(number))).mkdir()
             made = []
-            for plan, outcome in _run(Curves(idiom, depends, own), options.seed, options.plans, options.quick):
+            for plan, outcome in _run(Curves(idiom, depends, path), options.seed, options.plans, options.quick):
                 made.append((name, str(plan), outcome))
                 detail = _line(outcome.detail)
                 print(f"{name}: {plan}: {outcome.kind} {outcome.difference:.1e} {detail}", flush=True)

@@ -116,7 +116,8 @@ def predict(
     if plan.shares:
         shares = [plan.of_share(share) for share in range(plan.num_shares)]
         of_samples = {
-            one.micro_batch: predict(profile, one, extra_bytes, margin, evaluation) for one in dict.fromkeys(shares)
+            share.micro_batch: predict(profile, share, extra_bytes, margin, evaluation)
+            for share in dict.fromkeys(shares)
         }
         shares_mib = tuple(of_samples[samples].reserved_mib for samples in plan.shares)
         return replace(of_samples[plan.micro_batch], shares_mib=shares_mib)

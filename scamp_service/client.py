@@ -174,7 +174,10 @@ class Client:
         Parameters that are left out are random. Raises ``InvalidInput``, ``NotFound``, and ``Conflict`` unless the
         study is running.
         """
-        body, headers = {"candidates": [dict(one) for one in candidates]}, {"Idempotency-Key": str(uuid.uuid4())}
+        body, headers = (
+            {"candidates": [dict(candidate) for candidate in candidates]},
+            {"Idempotency-Key": str(uuid.uuid4())},
+        )
         answer = self._request("POST", f"/v1/studies/{study_id}/trials", json=body, headers=headers)
         return cast(list[int], answer["numbers"])
 
@@ -316,14 +319,14 @@ class Client:
                 return
             params["after"] = page["next"]
 
-    def _request(self, method: str, path: str, **given: Any) -> Json:
+    def _request(self, method: str, path: str, **options: Any) -> Json:
         """Send a request, and repeat it for a while when a service that has answered before is briefly unreachable.
 
         Every request of the API is safe to repeat.
         """
         while True:
             try:
-                answer = self._http.request(method, path, **given)
+                answer = self._http.request(method, path, **options)
                 break
             except httpx.TransportError as error:
                 if isinstance(error, httpx.TimeoutException) or not self._may_come_back():
@@ -384,9 +387,9 @@ def trial_row(trial: Mapping[str, Any]) -> Json:
 
 def _flat(name: str, value: Any) -> Json:
     if isinstance(value, Mapping):
-        return {key: one for part, given in value.items() for key, one in _flat(f"{name}.{part}", given).items()}
-    if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
-        return {key: one for place, given in enumerate(value) for key, one in _flat(f"{name}.{place}", given).items()}
+        return {key: leaf for part, inner in value.items() for key, leaf in _flat(f"{name}.{part}", inner).items()}
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+        return {key: leaf for place, inner in enumerate(value) for key, leaf in _flat(f"{name}.{place}", inner).items()}
     return {name: value}
 
 

@@ -94,9 +94,9 @@ class Settings(BaseSettings):
         description="Unix user that runs users' code; ScaMP must then run as root; default: its own",
     )
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         try:
-            super().__init__(**given)
+            super().__init__(**options)
         except ValidationError as error:
             raise InvalidInput("; ".join(map(_mistake, error.errors()))) from None
         except SettingsError:  # of the fields that are JSON

@@ -90,8 +90,8 @@ class ScampResources:
             raise InvalidInput(f"{workload} is a study: name its workload, such as model.py:Net")
         settings = Settings()
         self._cluster, self._kind = target(settings, device, count, mib, any_size=True)
-        found = candidates_of(workload, {}, working_dir=working_dir)
-        self._workload, self._code, self._seconds = found.workload, found.code, seconds
+        candidates = candidates_of(workload, {}, working_dir=working_dir)
+        self._workload, self._code, self._seconds = candidates.workload, candidates.code, seconds
         self._cache_dir = settings.data_dir / "profiles"
         self._per_rank, self._process_mib, self._when_too_large = dict(per_rank), process_mib, when_too_large
         self._least_share = 1 / settings.max_gangs_per_device
@@ -102,12 +102,12 @@ class ScampResources:
     def __call__(self, config: Mapping[str, Any]) -> PlacementGroupFactory:
         """The placement group of a trial with this config. Raises ``InvalidInput``, see ``scamp_resources``."""
         try:
-            found = self._chosen(config)
+            chosen = self._chosen(config)
         except InvalidInput:
             if self._when_too_large == "stop run":
                 raise
             return PlacementGroupFactory([dict(self._per_rank)])
-        return PlacementGroupFactory([self._bundle(found) for _ in range(found.plan.world_size)], strategy="PACK")
+        return PlacementGroupFactory([self._bundle(chosen) for _ in range(chosen.plan.world_size)], strategy="PACK")
 
     def plan(self, config: Mapping[str, Any]) -> Plan:
         """The plan for which the placement group of this config is made. Raises ``InvalidInput`` if there is none."""
@@ -138,18 +138,18 @@ class ScampResources:
         family = self._estimator.key(params)
         if family not in self._known:
             self._known[family] = self._estimator.plan(params, self._cluster)
-        found = self._known[family]
-        if isinstance(found, NoPlan):
-            raise InvalidInput(f"{listed(params)}: {found.reason}")
-        return found
+        chosen = self._known[family]
+        if isinstance(chosen, NoPlan):
+            raise InvalidInput(f"{listed(params)}: {chosen.reason}")
+        return chosen
 
-    def _bundle(self, found: ChosenPlan) -> dict[str, float]:
+    def _bundle(self, chosen: ChosenPlan) -> dict[str, float]:
         """Resources of one rank: a share of a GPU by its memory if it trains alone, so that small models share one."""
-        reserved_mib = found.prediction.reserved_mib
+        reserved_mib = chosen.prediction.reserved_mib
         if self._kind is None or self._kind.memory is None:
             return {**self._per_rank, "memory": float((reserved_mib + self._process_mib) * MIB)}
         offered_mib = self._cluster.devices[0].capacity_mib
-        share = max(self._least_share, reserved_mib / offered_mib) if found.plan.world_size == 1 else 1.0
+        share = max(self._least_share, reserved_mib / offered_mib) if chosen.plan.world_size == 1 else 1.0
         return {**self._per_rank, "GPU": math.ceil(share * 10_000) / 10_000}  # Ray counts in 1/10,000
 
 
@@ -160,7 +160,7 @@ def _nothing() -> None:
 def _plain(value: Any) -> Any:
     """``value`` with Python's numbers in place of NumPy's, which searchers of Tune propose."""
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value.item() if hasattr(value, "item") else value

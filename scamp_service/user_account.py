@@ -37,9 +37,9 @@ class UserAccount:
 
     def environment(self) -> dict[str, str]:
         """Environment of its processes: what users' code may read of ours, without our own home and its folders."""
-        given = {name: value for name, value in user_environment(os.environ).items() if not name.startswith("XDG_")}
-        own = {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
-        return given | own | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        variables = {name: value for name, value in user_environment(os.environ).items() if not name.startswith("XDG_")}
+        account_variables = {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+        return variables | account_variables | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +97,17 @@ def account_of(name: str) -> UserAccount | None:
     if not name:
         return None
     try:
-        found = pwd.getpwnam(name)
+        entry = pwd.getpwnam(name)
     except KeyError:
         raise Refused(
             f"{USER}: there is no user {name!r} on this machine; create it (useradd --system --create-home {name}), or "
             "correct the name"
         ) from None
-    if found.pw_uid == os.geteuid():
+    if entry.pw_uid == os.geteuid():
         raise Refused(f"{USER}: ScaMP itself runs as {name}, so this protects nothing; name another user")
     if os.geteuid() != 0:
         raise Refused(f"{USER}: only root may start processes as {name}; run ScaMP as root, or unset the variable")
-    account = UserAccount(name, found.pw_uid, found.pw_gid, found.pw_dir)
+    account = UserAccount(name, entry.pw_uid, entry.pw_gid, entry.pw_dir)
     _check(account)
     return account
 
@@ -115,7 +115,7 @@ def account_of(name: str) -> UserAccount | None:
 def check_folder(account: UserAccount, folder: Path) -> None:
     """Raise ``Refused`` unless the account can write in ``folder``, which is made for it where it does not exist."""
     if not folder.exists():
-        for above in reversed([one for one in folder.parents if not one.exists()]):
+        for above in reversed([parent for parent in folder.parents if not parent.exists()]):
             above.mkdir()
             above.chmod(0o755)  # the account must search it, whatever our umask is
         folder.mkdir(mode=0o700)

@@ -59,10 +59,10 @@ def close_environment(passed: str) -> None:
     """
     further = (*_names(passed), *_names(os.environ.get(PASS_ENVIRONMENT, "")))
     of_ray = _filter(OF_RAY)
-    named = _filter((*ALLOWED, *further))
+    filtered = _filter((*ALLOWED, *further))
 
     def may_read(name: str) -> bool:
-        return named(name) or (of_ray(name) and name not in NEVER_OF_RAY)
+        return filtered(name) or (of_ray(name) and name not in NEVER_OF_RAY)
 
     for name in [name for name in os.environ if not may_read(name)]:
         del os.environ[name]

@@ -134,7 +134,9 @@ Scamp = Callable[..., subprocess.CompletedProcess[str]]
 def scamp(warm: Warm) -> Scamp:
     """``scamp ARGUMENTS`` for a data directory, to its end, in a process of its own; it traces in warm ones."""
 
-    def run(data_dir: Path, *arguments: str | Path, **given: str) -> subprocess.CompletedProcess[str]:
-        return warm.run("scamp_service", list(map(str, arguments)), environment(data_dir, **given), PATIENCE_SECONDS)
+    def run(data_dir: Path, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        return warm.run(
+            "scamp_service", list(map(str, arguments)), environment(data_dir, **variables), PATIENCE_SECONDS
+        )
 
     return run

@@ -49,12 +49,12 @@ class QuickStore(Store):
         self._known.clear()
         self._quick.empty()
 
-    def _rows(self, statement: sa.Select[Any], **given: Any) -> Sequence[Any]:
-        key = statement, *[tuple(value) if type(value) is list else value for value in given.values()]
+    def _rows(self, statement: sa.Select[Any], **values: Any) -> Sequence[Any]:
+        key = statement, *[tuple(value) if type(value) is list else value for value in values.values()]
         now = [self._quick.writes[table] for table in tables_of(statement)]
         known = self._known.get(key)
         if known is None or known[0] != now:
-            known = self._known[key] = now, super()._rows(statement, **given)
+            known = self._known[key] = now, super()._rows(statement, **values)
         return known[1]
 
 
@@ -119,17 +119,17 @@ class Compiled:
     columns: SimpleResultMetaData
     converts: Sequence[tuple[int, Convert]]
 
-    def values(self, given: Given) -> list[Any]:
+    def values(self, parameters: Given) -> list[Any]:
         """The values of the placeholders."""
         values = list(self.constants)
         for place, name, index, convert in self.parameters:
-            value = given[name] if index is None else given[name][index]
+            value = parameters[name] if index is None else parameters[name][index]
             values[place] = convert(value) if convert else value
         return values
 
-    def rows(self, found: Sequence[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    def rows(self, rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Any]]:
         """Rows as SQLAlchemy returns them."""
-        for row in found:
+        for row in rows:
             values = list(row)
             for place, convert in self.converts:
                 values[place] = convert(values[place])
@@ -143,27 +143,27 @@ class QuickConnection:
         self._dialect, self._driver, self._writes = dialect, driver, writes
         self._compiled: dict[Any, Compiled] = {}
 
-    def execute(self, statement: Any, given: Given | Sequence[Given] = ()) -> sa.Result[Any]:
-        if type(given) is dict:
-            compiled = self._compile(statement, given)
-            found = self._run(compiled, given)
+    def execute(self, statement: Any, parameters: Given | Sequence[Given] = ()) -> sa.Result[Any]:
+        if type(parameters) is dict:
+            compiled = self._compile(statement, parameters)
+            found = self._run(compiled, parameters)
         else:
-            compiled = self._compile(statement, given[0] if given else {})
-            found = [row for one in given or [{}] for row in self._run(compiled, one)]
+            compiled = self._compile(statement, parameters[0] if parameters else {})
+            found = [row for one in parameters or [{}] for row in self._run(compiled, one)]
         return IteratorResult(compiled.columns, compiled.rows(found))
 
-    def _run(self, compiled: Compiled, given: Given) -> list[Any]:
+    def _run(self, compiled: Compiled, parameters: Given) -> list[Any]:
         self._writes[compiled.written] += 1
         try:
-            return self._driver.execute(compiled.sql, compiled.values(given)).fetchall()
+            return self._driver.execute(compiled.sql, compiled.values(parameters)).fetchall()
         except sqlite3.Error as error:
             raise AssertionError(f"{error}: {compiled.sql}") from error
 
-    def _compile(self, statement: Any, given: Given) -> Compiled:
-        key = statement, *given, *[len(value) for value in given.values() if type(value) is list]
+    def _compile(self, statement: Any, parameters: Given) -> Compiled:
+        key = statement, *parameters, *[len(value) for value in parameters.values() if type(value) is list]
         known = self._compiled.get(key)
         if known is None:
-            known = self._compiled[key] = compile_for(statement, given, self._dialect)
+            known = self._compiled[key] = compile_for(statement, parameters, self._dialect)
         return known
 
 
@@ -171,7 +171,7 @@ def compile_for(statement: Any, given: Given, dialect: sa.Dialect) -> Compiled:
     """The statement for all parameters that have the names of these, and as many elements."""
     compiled: Any = statement.compile(dialect=dialect, column_keys=list(given))
     defaults = {column.key: column.default.arg for column in getattr(compiled, "insert_prefetch", ())}
-    values = {name: one.effective_value for name, one in compiled.binds.items()} | defaults | dict(given)
+    values = {name: bind.effective_value for name, bind in compiled.binds.items()} | defaults | dict(given)
     expanded = compiled._process_parameters_for_postcompile(dict(values))
     elements = {
         name: (whole, index)
@@ -189,12 +189,12 @@ def compile_for(statement: Any, given: Given, dialect: sa.Dialect) -> Compiled:
         else:
             constants.append(convert(values[whole]) if convert else values[whole])
     columns = compiled._result_columns
-    results = [one.type.dialect_impl(dialect).result_processor(dialect, None) for one in columns]
+    results = [column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns]
     return Compiled(
         expanded.statement,
         "" if isinstance(statement, sa.Select) else statement.table.name,
         constants,
         parameters,
-        SimpleResultMetaData([one.keyname for one in columns]),
+        SimpleResultMetaData([column.keyname for column in columns]),
         [(place, convert) for place, convert in enumerate(results) if convert],
     )

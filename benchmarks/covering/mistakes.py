@@ -175,9 +175,9 @@ def study(name: str, *words: str, text: str | bytes | None = None, nets: str = "
     return Mistake(name, {"study.yaml": file} | ({"nets.py": nets} if nets else {}), words, ("run", "study.yaml"))
 
 
-def arguments(name: str, *words: str, given: str) -> Mistake:
+def arguments(name: str, *words: str, line: str) -> Mistake:
     """A mistake in the arguments of ``scamp estimate``."""
-    return Mistake(name, {"empty.py": "", "folder.py/in": "", "study.yaml": GOOD_STUDY}, words, tuple(given.split()))
+    return Mistake(name, {"empty.py": "", "folder.py/in": "", "study.yaml": GOOD_STUDY}, words, tuple(line.split()))
 
 
 GOOD_STUDY = json.dumps({
@@ -298,19 +298,19 @@ MISTAKES = (
     workload("a parameter that the model refuses", "nets.py, line 10", options=("--param", "width=wide")),
     # arguments
     arguments("misspelt parameter of a study", "no parameter 'widht'", "width",
-              given="estimate study.yaml --param widht=8"),
-    arguments("parameter without a value", "NAME=VALUE", given="estimate vit_digits --param width"),
-    arguments("--mib 0", "--mib", given="estimate vit_digits --mib 0"),
-    arguments("--count 0", "--count", given="estimate vit_digits --count 0"),
-    arguments("--seconds 0", "--seconds", given="estimate vit_digits --seconds 0"),
-    arguments("unknown GPU", "H100", given="estimate vit_digits --device H1000"),
-    arguments("a plan with an unknown field", "no field 'pt'", given="estimate vit_digits --plan micro_batch=4,pt=2"),
-    arguments("an illegal plan", "spatial", given="estimate vit_digits --plan micro_batch=4,tp=2,spatial=2"),
-    arguments("a module that does not exist", "nobody/nets.py", given="estimate nobody.nets:make"),
-    arguments("a folder instead of a file", "folder.py", given="estimate folder.py:make"),
-    arguments("unknown built-in", "vit_digits", given="estimate vit_digit"),
-    arguments("a file without a name", "FILE.py:Class", given="estimate empty.py"),
-    arguments("a folder", "FILE.py:Class", given="estimate ."),
+              line="estimate study.yaml --param widht=8"),
+    arguments("parameter without a value", "NAME=VALUE", line="estimate vit_digits --param width"),
+    arguments("--mib 0", "--mib", line="estimate vit_digits --mib 0"),
+    arguments("--count 0", "--count", line="estimate vit_digits --count 0"),
+    arguments("--seconds 0", "--seconds", line="estimate vit_digits --seconds 0"),
+    arguments("unknown GPU", "H100", line="estimate vit_digits --device H1000"),
+    arguments("a plan with an unknown field", "no field 'pt'", line="estimate vit_digits --plan micro_batch=4,pt=2"),
+    arguments("an illegal plan", "spatial", line="estimate vit_digits --plan micro_batch=4,tp=2,spatial=2"),
+    arguments("a module that does not exist", "nobody/nets.py", line="estimate nobody.nets:make"),
+    arguments("a folder instead of a file", "folder.py", line="estimate folder.py:make"),
+    arguments("unknown built-in", "vit_digits", line="estimate vit_digit"),
+    arguments("a file without a name", "FILE.py:Class", line="estimate empty.py"),
+    arguments("a folder", "FILE.py:Class", line="estimate ."),
     # studies
     study("a study with an unknown key", "spaces", spaces={}),
     study("a study without an objective", "objective", objective=None),
@@ -358,9 +358,9 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     return {"mistakes": len(results), "mistakes_clear_pct": 100 * num_clear / len(results)}
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Every answer that is not clear, with its faults."""
-    unclear = [one for one in found if one.values.get("faults")]
+    unclear = [finding for finding in findings if finding.values.get("faults")]
     lines = [
         [one.case, *one.values["text"].splitlines()[:12], *(f"! {f}" for f in one.values["faults"])] for one in unclear
     ]

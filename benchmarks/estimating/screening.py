@@ -138,7 +138,7 @@ def measure(case: Space, seconds: float) -> Result:
         warm = median(screened()[1] for _ in range(NUM_WARM))
         pairs = list(_compared(drawn, found, cluster, Path(folder), case))
     others = [(one, alone) for one, alone in pairs if _plan(one.choice) != _plan(alone)]
-    every = [one for screening in found for one in screening.candidates]
+    every = [candidate for screening in found for candidate in screening.candidates]
     return Result(
         cold,
         cold_cpu,
@@ -203,25 +203,25 @@ def _unet(source: random.Random) -> dict[str, Any]:
 
 
 def _compared(
-    drawn: Sequence[_Drawn], found: Sequence[Screening], cluster: Cluster, folder: Path, case: Space
+    drawn: Sequence[_Drawn], screenings: Sequence[Screening], cluster: Cluster, folder: Path, case: Space
 ) -> Iterator[tuple[Screened, ChosenPlan | NoPlan]]:
     """Yield random candidates, each with the plan that is chosen by its own traces."""
     every = [(place, number) for place, (_, _, some) in enumerate(drawn) for number in range(len(some))]
     for place, number in random.Random(f"compared {case.seed}").sample(every, case.num_compared):
         workload, code, candidates = drawn[place]
         with Estimator(workload, code, folder) as estimator:
-            yield found[place].candidates[number], estimator.plan(candidates[number], cluster)
+            yield screenings[place].candidates[number], estimator.plan(candidates[number], cluster)
 
 
 def _plan(choice: ChosenPlan | NoPlan | None) -> object:
     return choice.plan if isinstance(choice, ChosenPlan) else None
 
 
-def _difference_mib(one: ChosenPlan | NoPlan | None, other: ChosenPlan | NoPlan) -> int:
+def _difference_mib(first: ChosenPlan | NoPlan | None, other: ChosenPlan | NoPlan) -> int:
     """Difference of what a rank reserves under the same plan; 0 for other plans."""
-    if not (isinstance(one, ChosenPlan) and isinstance(other, ChosenPlan) and one.plan == other.plan):
+    if not (isinstance(first, ChosenPlan) and isinstance(other, ChosenPlan) and first.plan == other.plan):
         return 0
-    peaks = [choice.prediction.peak_bytes for choice in (one, other)]
+    peaks = [choice.prediction.peak_bytes for choice in (first, other)]
     return -(-abs(peaks[0] - peaks[1]) // MIB)
 
 
@@ -232,5 +232,5 @@ def _processor_seconds() -> float:
 
 
 def _by_ranks(screening: Screening) -> Counter[str]:
-    choices = [one.choice for one in screening.candidates]
+    choices = [candidate.choice for candidate in screening.candidates]
     return Counter(str(choice.plan.world_size) if isinstance(choice, ChosenPlan) else "none" for choice in choices)

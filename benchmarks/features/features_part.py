@@ -44,5 +44,7 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
         **trained.figures([result for result in results if result.feature not in _PAPERS], "features"),
         **{name: value for name, value in together.items() if not name.startswith("all")},
         "workloads_checked": len(workloads),
-        "workloads_max_error": max((max(one.error, one.gradient_error) for one in workloads), default=0.0),
+        "workloads_max_error": max(
+            (max(workload.error, workload.gradient_error) for workload in workloads), default=0.0
+        ),
     }

@@ -34,11 +34,13 @@ def first_gradients(checkpoint: Path) -> dict[str, Tensor]:
     return {key.removesuffix(MOMENT): tensor for key, tensor in entries.items()}
 
 
-def largest_gradient_difference(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
+def largest_gradient_difference(gradients: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> float:
     """Largest difference of an entry, relative to the largest entry of its parameter; infinite for other parameters."""
-    if found.keys() != wanted.keys():
+    if gradients.keys() != reference.keys():
         return math.inf
-    sizes = {name: float(gradient.abs().max()) for name, gradient in wanted.items()}
+    sizes = {name: float(gradient.abs().max()) for name, gradient in reference.items()}
     least = FLOOR * max(sizes.values(), default=0.0)
-    differences = [float((found[name] - wanted[name]).abs().max()) / max(sizes[name], least) for name in wanted]
+    differences = [
+        float((gradients[name] - reference[name]).abs().max()) / max(sizes[name], least) for name in reference
+    ]
     return max(differences, default=0.0)

@@ -136,10 +136,10 @@ class _Named:
 
 
 @lru_cache(maxsize=1)
-def _in_one_process(named: _Named, seconds: float) -> tuple[_Trained, Mapping[str, Tensor]]:
+def _in_one_process(named_feature: _Named, seconds: float) -> tuple[_Trained, Mapping[str, Tensor]]:
     with tempfile.TemporaryDirectory(prefix="scamp-features-") as folder:
-        whole = _trained(named.feature, named.feature.reference, Path(folder), 0, WHOLE, seconds)
-    return whole, _first_gradients(named.feature, named.feature.reference, seconds)
+        whole = _trained(named_feature.feature, named_feature.feature.reference, Path(folder), 0, WHOLE, seconds)
+    return whole, _first_gradients(named_feature.feature, named_feature.feature.reference, seconds)
 
 
 def _first_gradients(feature: Feature, plan: Plan, seconds: float) -> Mapping[str, Tensor]:

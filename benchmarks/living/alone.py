@@ -71,8 +71,8 @@ class Cost:
 
 def main() -> None:
     """Train each rank in a fork of this process, which has imported torch."""
-    trainings = [Training(**one) for one in json.loads(Path(sys.argv[1]).read_text())]
-    print(json.dumps([asdict(cost(one, float(sys.argv[2]))) for one in trainings]))
+    trainings = [Training(**load) for load in json.loads(Path(sys.argv[1]).read_text())]
+    print(json.dumps([asdict(cost(training, float(sys.argv[2]))) for training in trainings]))
 
 
 def cost(training: Training, seconds: float) -> Cost:

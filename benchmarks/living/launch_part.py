@@ -84,7 +84,9 @@ def _timed(case: Case, ran: Ran) -> Result:
     warm: list[Attempt] = []
     turnarounds: list[float] = []
     for device in sorted({one for attempt in ran.attempts for one in attempt.devices}):
-        mine = sorted((one for one in ran.attempts if device in one.devices), key=lambda one: one.started_at or 0.0)
+        mine = sorted(
+            (attempt for attempt in ran.attempts if device in attempt.devices), key=lambda one: one.started_at or 0.0
+        )
         warm += [one for one in mine[WARM_UP:] if one.devices[0] == device]
         pairs = list(pairwise(mine))[WARM_UP:]
         turnarounds += [1000 * ((after.started_at or 0.0) - ran.reported[before.trial_id]) for before, after in pairs]
@@ -118,20 +120,20 @@ def _training(number: int) -> Training:
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Medians of launches and turnarounds, and trials per second against Ray Tune."""
     found, rates = dict[str, float](), dict[str, float]()
-    for one in results:
-        if one.num_ranks == 1:
-            rates[one.system] = one.per_second
-        if one.launches:
-            found[f"launch_{one.num_ranks}_ms"] = median(one.launches)
-        if one.launches and one.num_ranks == 1:
-            found["turnaround_ms"] = median(one.turnarounds)
-            found["trials_per_second"] = one.per_second
-            found["own_code_growth_pct"] = one.growth_pct
+    for result in results:
+        if result.num_ranks == 1:
+            rates[result.system] = result.per_second
+        if result.launches:
+            found[f"launch_{result.num_ranks}_ms"] = median(result.launches)
+        if result.launches and result.num_ranks == 1:
+            found["turnaround_ms"] = median(result.turnarounds)
+            found["trials_per_second"] = result.per_second
+            found["own_code_growth_pct"] = result.growth_pct
     if len(rates) == 2:
         found["trials_per_second_ratio"] = rates["ScaMP"] / rates["Ray Tune"]
     return found
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Why cases failed."""
-    return [f"  {one.case}: {one.failure}" for one in found if one.failure]
+    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]

@@ -59,14 +59,14 @@ def measure(case: Case, seconds: float) -> Result:
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Rows a second at full speed, and the latency at the steady rate."""
     found = {}
-    for one in results:
-        if one.rate:
-            found["metrics_p99_ms"] = one.p99_ms
+    for result in results:
+        if result.rate:
+            found["metrics_p99_ms"] = result.p99_ms
         else:
-            found["metrics_rows_per_second"] = one.per_second
+            found["metrics_rows_per_second"] = result.per_second
     return found
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Why cases failed."""
-    return [f"  {one.case}: {one.failure}" for one in found if one.failure]
+    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]

@@ -69,7 +69,7 @@ class Processor:
         fields = {pid: one for pid in _pids() if len(one := _stat(pid)) > 19}
         below, new = {self._root}, True
         while new:
-            new = {pid for pid, one in fields.items() if int(one[1]) in below} - below
+            new = {pid for pid, field in fields.items() if int(field[1]) in below} - below
             below |= new
         for pid in below - {os.getpid()}:
             if pid in fields:

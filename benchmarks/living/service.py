@@ -48,8 +48,8 @@ class Ran:
 
     def plan_of(self, number: int) -> Plan:
         """The plan with which a trial has ended."""
-        trial_id = next(one.id for one in self.trials if one.number == number)
-        return next(one.plan for one in reversed(self.attempts) if one.trial_id == trial_id)
+        trial_id = next(trial.id for trial in self.trials if trial.number == number)
+        return next(attempt.plan for attempt in reversed(self.attempts) if attempt.trial_id == trial_id)
 
     def values(self) -> dict[int, float]:
         """The objective of each trial by number. Raises ``RuntimeError`` if one has not completed."""
@@ -97,7 +97,7 @@ class Served:
             used = {kind: n - before.get(kind, 0.0) for kind, n in self._processor.seconds().items()}
             attempts = sorted(store.study_attempts(study_id), key=lambda one: one.created_at)
             trials = all_trials(store, study_id)
-            reported = {one.id: max((row.time for row in store.metrics(one.id)), default=0.0) for one in trials}
+            reported = {trial.id: max((row.time for row in store.metrics(trial.id)), default=0.0) for trial in trials}
             return Ran(store.study(study_id), trials, attempts, used, reported, growth)
         finally:
             store.close()

@@ -88,7 +88,7 @@ class Result:
         seconds = (self.static_seconds, self.tune_seconds, self.scamp_seconds, self.bound_seconds)
         ratios = [self.scamp_seconds / other for other in (self.static_seconds, self.tune_seconds, self.bound_seconds)]
         simulated = [f"{self.simulated_seconds:.1f}", f"{self.simulated_pct:.1f} %"]
-        return [*(f"{one:.1f}" for one in seconds), *(f"{one:.2f}" for one in ratios), *simulated]
+        return [*(f"{second:.1f}" for second in seconds), *(f"{ratio:.2f}" for ratio in ratios), *simulated]
 
 
 def measure(case: Case, seconds: float) -> Result:
@@ -100,11 +100,11 @@ def measure(case: Case, seconds: float) -> Result:
     scamp = run(study, "pack", seconds)
     single = [_training(study, n, Plan(study.batch(n))) for n in _numbers(study)]
     gangs = [_training(study, n, scamp.plan_of(n)) for n in _numbers(study)]
-    costs = [Cost(**one) for one in json.loads(in_process("alone", [*single, *gangs], seconds))]
+    costs = [Cost(**load) for load in json.loads(in_process("alone", [*single, *gangs], seconds))]
     alone, own = costs[: len(single)], costs[len(single) :]
     found = {"static": static.values(), "Ray Tune": dict(enumerate(tune["losses"])), "ScaMP": scamp.values()}
     _expect_equal({n: one.loss for n, one in enumerate(alone)}, found)
-    starts = median(one.started_at - one.created_at for one in scamp.attempts if one.started_at)
+    starts = median(attempt.started_at - attempt.created_at for attempt in scamp.attempts if attempt.started_at)
     measured = {
         (n, str(scamp.plan_of(n))): max(one.rank_seconds) / study.steps
         for n, one in zip(_numbers(study), own, strict=True)
@@ -118,7 +118,7 @@ def measure(case: Case, seconds: float) -> Result:
         starts,
         scamp.processor,
         static.processor,
-        [len(one.devices) for one in scamp.attempts],
+        [len(attempt.devices) for attempt in scamp.attempts],
     )
 
 
@@ -146,7 +146,7 @@ def simulated_seconds(study: Drawn, measured: Mapping[tuple[int, str], float], s
 def in_process(module: str, trainings: Sequence[Training], seconds: float, num_devices: int = NUM_DEVICES) -> str:
     """The last line that this module of ours prints for the trainings, in a process of its own."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump([asdict(one) for one in trainings], file)
+        json.dump([asdict(training) for training in trainings], file)
         file.flush()
         last = str(num_devices) if module == "with_tune" else f"{seconds}"
         return last_line("-m", f"benchmarks.living.{module}", file.name, last, seconds=2 * seconds)
@@ -166,8 +166,8 @@ def _wide(study: Drawn, number: int) -> Plan:
     return Plan(study.batch(number) // study.num_devices, dp_shard=study.num_devices)
 
 
-def _expect_equal(expected: Mapping[int, float], found: Mapping[str, Mapping[int, float]]) -> None:
-    for system, losses in found.items():
+def _expect_equal(expected: Mapping[int, float], values: Mapping[str, Mapping[int, float]]) -> None:
+    for system, losses in values.items():
         for number, loss in losses.items():
             if abs(loss / expected[number] - 1) > TOLERANCE:
                 raise RuntimeError(f"{system}: trial {number} ends with a loss of {loss}, and alone {expected[number]}")
@@ -176,18 +176,18 @@ def _expect_equal(expected: Mapping[int, float], found: Mapping[str, Mapping[int
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """The mean ratios over all studies, and the worst difference of a simulation."""
     return {
-        "live_static_ratio": fmean(one.scamp_seconds / one.static_seconds for one in results),
-        "live_tune_ratio": fmean(one.scamp_seconds / one.tune_seconds for one in results),
-        "live_bound_ratio": fmean(one.scamp_seconds / one.bound_seconds for one in results),
-        "sim_live_pct": max(one.simulated_pct for one in results),
+        "live_static_ratio": fmean(result.scamp_seconds / result.static_seconds for result in results),
+        "live_tune_ratio": fmean(result.scamp_seconds / result.tune_seconds for result in results),
+        "live_bound_ratio": fmean(result.scamp_seconds / result.bound_seconds for result in results),
+        "sim_live_pct": max(result.simulated_pct for result in results),
     }
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Where processor time went, in each system."""
     lines = []
-    for one in (one for one in found if not one.failure):
+    for finding in (finding for finding in findings if not finding.failure):
         for name in ("processor", "static_processor"):
-            used = ", ".join(f"{kind} {seconds:.1f} s" for kind, seconds in one.values[name].items())
-            lines.append(f"  {one.case}, {'ScaMP' if name == 'processor' else 'static'}: {used}")
+            used = ", ".join(f"{kind} {seconds:.1f} s" for kind, seconds in finding.values[name].items())
+            lines.append(f"  {finding.case}, {'ScaMP' if name == 'processor' else 'static'}: {used}")
     return lines

@@ -50,8 +50,12 @@ def main() -> None:
         results = tuner.fit()
         seconds = time.monotonic() - began
     assert not results.errors, results.errors
-    losses = {one.config["training"]["seed"]: one.metrics["loss"] for one in results if one.config and one.metrics}
-    print(json.dumps({"seconds": seconds, "losses": [losses[one["seed"]] for one in trainings]}))
+    losses = {
+        result.config["training"]["seed"]: result.metrics["loss"]
+        for result in results
+        if result.config and result.metrics
+    }
+    print(json.dumps({"seconds": seconds, "losses": [losses[training["seed"]] for training in trainings]}))
 
 
 def trial(config: Mapping[str, Any]) -> None:
@@ -70,9 +74,9 @@ def trial(config: Mapping[str, Any]) -> None:
     ray.get(others)
 
 
-def other_rank(given: Mapping[str, Any], folder: str, rank: int, address: tuple[str, int]) -> None:
+def other_rank(config: Mapping[str, Any], folder: str, rank: int, address: tuple[str, int]) -> None:
     """Train as one of the other ranks."""
-    training = Training(**given)
+    training = Training(**config)
     world_size = training.planned().world_size
     torch.set_num_threads(1)
     train(training.job(Path(folder)), rank, world_size, connect_to_store(address, world_size), Reports())

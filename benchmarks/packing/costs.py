@@ -138,7 +138,7 @@ def main() -> None:
     from scamp_service.sizing.estimate import Estimator
 
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else TABLE
-    found = {json.dumps(one["params"]): one for one in (json.loads(path.read_text()) if path.exists() else [])}
+    found = {json.dumps(load["params"]): load for load in (json.loads(path.read_text()) if path.exists() else [])}
     with Estimator("stdlib_gpt", None, Settings().data_dir / "profiles", kind()) as estimator:
         for params in candidates():
             key = json.dumps(params)

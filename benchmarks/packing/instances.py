@@ -27,7 +27,7 @@ class Instance:
     @property
     def key(self) -> str:
         """Hash of all that the optimum depends on."""
-        numbers = [[(one.num_ranks, one.seconds) for one in shapes] for shapes in self.tasks]
+        numbers = [[(shape.num_ranks, shape.seconds) for shape in shapes] for shapes in self.tasks]
         return hashlib.sha256(repr((numbers, self.num_devices)).encode()).hexdigest()[:16]
 
 
@@ -37,7 +37,7 @@ def instance(number: int) -> Instance:
     num_devices, num_trials = source.choice((4, 8)), source.randint(6, 11)
     tasks = []
     for training in draw(source.randrange(10**6, 10**7), num_trials, among=NUM_CANDIDATES):
-        shapes = [_whole(one) for one in training.options if one.num_ranks <= num_devices]
+        shapes = [_whole(option) for option in training.options if option.num_ranks <= num_devices]
         if shapes:
             tasks.append(shapes)
     return Instance(tasks, num_devices)

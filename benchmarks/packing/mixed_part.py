@@ -91,9 +91,9 @@ def _mib(kind: str) -> int:
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """The mean ratio."""
-    return {"mixed_ratio": fmean(one.ratio for one in results)}
+    return {"mixed_ratio": fmean(result.ratio for result in results)}
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Why cases failed."""
-    return [f"  {one.case}: {one.failure}" for one in found if one.failure]
+    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]

@@ -89,11 +89,11 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     """How many instances, and our makespan over the optimum."""
     return {
         "optimum_instances": len(results),
-        "optimum_mean_ratio": fmean(one.ratio for one in results),
-        "optimum_max_ratio": max(one.ratio for one in results),
+        "optimum_mean_ratio": fmean(result.ratio for result in results),
+        "optimum_max_ratio": max(result.ratio for result in results),
     }
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Nothing."""
     return []

@@ -84,17 +84,17 @@ def measure(case: Case, seconds: float) -> Result:
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Seconds and megabytes of the default policy, ``pack``."""
     found: dict[str, float] = {}
-    for one in results:
-        if one.policy == "pack" and one.num_gpus == 1_024:
-            found["sim_1k_seconds"] = round(one.seconds, 3)
-        elif one.policy == "pack":
-            found |= {"sim_10k_seconds": round(one.seconds, 3), "sim_10k_mb": round(one.mb, 1)}
+    for result in results:
+        if result.policy == "pack" and result.num_gpus == 1_024:
+            found["sim_1k_seconds"] = round(result.seconds, 3)
+        elif result.policy == "pack":
+            found |= {"sim_10k_seconds": round(result.seconds, 3), "sim_10k_mb": round(result.mb, 1)}
     return found
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Why cases failed."""
-    return [f"  {one.case}: {one.failure}" for one in found if one.failure]
+    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]
 
 
 def draw(num_trials: int, seed: int) -> list[Job]:

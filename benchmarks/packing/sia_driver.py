@@ -149,14 +149,16 @@ def _ours(options):
             shares = {}
             for kind in self.cluster_ordering:
                 names = sorted(
-                    (one for one in jobs if homes[one] == kind),
+                    (job for job in jobs if homes[job] == kind),
                     key=lambda one: (now[one][0] != kind, jobs[one].creation_timestamp, one),
                 )
                 shares[kind] = self._divided(kind, names, jobs, goodputs, now)
                 spare[kind] = self.cluster_total_gpus[kind] - sum(shares[kind].values())
             self._move(jobs, goodputs, shares, spare)
             for kind, some in shares.items():
-                left = numpy.asarray([one.resources["nvidia.com/gpu"] for one in nodes[kind].values()], dtype="uint32")
+                left = numpy.asarray(
+                    [node.resources["nvidia.com/gpu"] for node in nodes[kind].values()], dtype="uint32"
+                )
                 asked = {one: (-(-gpus // self.cluster_ngpus_per_node[kind]), gpus) for one, gpus in some.items()}
                 same = {one: now[one] for one in some}
                 for one, placed in self.alloc_to_placement(kind, asked, same, left).items():
@@ -184,15 +186,15 @@ def _ours(options):
 
         def _homes(self, jobs, goodputs, now):
             """Jobs stay where they run. New ones go where the GPUs per job are the most, by what each gains there."""
-            homes = {one: now[one][0] for one in jobs if now[one][0] is not None}
+            homes = {job: now[job][0] for job in jobs if now[job][0] is not None}
             for one in sorted(jobs, key=lambda one: (jobs[one].creation_timestamp, one)):
                 if one in homes:
                     continue
 
-                def worth(kind, one=one):
+                def worth(kind, job=one):
                     others = sum(home == kind for home in homes.values())
                     room = self.cluster_total_gpus[kind] / (others + 1)
-                    fitting = [g for gpus, g in goodputs[one][kind].items() if gpus <= max(1, room)]
+                    fitting = [g for gpus, g in goodputs[job][kind].items() if gpus <= max(1, room)]
                     return max(fitting) * min(1.0, room)
 
                 homes[one] = max(self.cluster_ordering, key=worth)
@@ -200,15 +202,15 @@ def _ours(options):
 
         def _divided(self, kind, names, jobs, goodputs, now):
             shares = []
-            for one in names:
-                sizes = sorted(goodputs[one][kind])
-                held = len(now[one][1]) if now[one][0] == kind else 0
-                if jobs[one].scaling_underway and held in sizes:
+            for name in names:
+                sizes = sorted(goodputs[name][kind])
+                held = len(now[name][1]) if now[name][0] == kind else 0
+                if jobs[name].scaling_underway and held in sizes:
                     sizes = [held]
-                base = goodputs[one][kind].get(held) or min(goodputs[one][kind].values())
-                age = max(LEAST_AGE, jobs[one].age)
-                shapes = tuple(Shape(n, 1, age * base / goodputs[one][kind][n]) for n in sizes)
-                shares.append(Share(Queued(one, shapes), sizes.index(held) if held in sizes else None))
+                base = goodputs[name][kind].get(held) or min(goodputs[name][kind].values())
+                age = max(LEAST_AGE, jobs[name].age)
+                shapes = tuple(Shape(n, 1, age * base / goodputs[name][kind][n]) for n in sizes)
+                shares.append(Share(Queued(name, shapes), sizes.index(held) if held in sizes else None))
             restart = sum(map(_restart_of, names)) / max(1, len(names))
             chosen = redivide(shares, self.cluster_total_gpus[kind], restart)
             return {
@@ -231,7 +233,7 @@ def _ours(options):
                         saved = age * (1 - old / goodput) - _restart_of(one) if goodput else 0.0
                         if saved > max(most, 0.1 * age, 3 * _restart_of(one)):
                             best, most = (home, one, wanted), saved
-                waiting = [one for one in jobs if not any(one in some for some in shares.values())]
+                waiting = [job for job in jobs if not any(job in some for some in shares.values())]
                 if waiting and spare[kind] > 0:
                     shares[kind][waiting[0]] = 1
                     spare[kind] -= 1

@@ -88,17 +88,17 @@ def measure(case: Case, seconds: float) -> Result:
     return result_of(case.workload, json.loads(done.stdout.splitlines()[-1]))
 
 
-def result_of(workload: int, found: dict[str, float | str]) -> Result:
+def result_of(workload: int, summary: dict[str, float | str]) -> Result:
     """The result that the driver has printed."""
-    figures = (float(found[name]) for name in ("completion_hours", "makespan_hours", "restarts"))
-    return Result(workload, str(found["policy"]), *figures)
+    figures = (float(summary[name]) for name in ("completion_hours", "makespan_hours", "restarts"))
+    return Result(workload, str(summary["policy"]), *figures)
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Our hours over those of Sia, the mean over the workloads that both have run."""
-    by_name = {(one.workload, one.policy): one for one in results}
-    pairs = [(one, by_name[one.workload, "sia"]) for one in results if one.policy == "ours"
-             and (one.workload, "sia") in by_name]  # fmt: skip
+    by_name = {(result.workload, result.policy): result for result in results}
+    pairs = [(result, by_name[result.workload, "sia"]) for result in results if result.policy == "ours"
+             and (result.workload, "sia") in by_name]  # fmt: skip
     if not pairs:
         return {}
     return {
@@ -107,6 +107,6 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     }
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Why cases failed."""
-    return [f"  {one.case}: {one.failure}" for one in found if one.failure]
+    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]

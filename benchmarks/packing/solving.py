@@ -29,13 +29,13 @@ def main() -> None:
         OPTIMA.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def solve(cp_model: Any, one: Instance) -> int | None:
+def solve(cp_model: Any, instance_: Instance) -> int | None:
     """The least makespan in seconds; None without a proof."""
     model = cp_model.CpModel()
-    horizon = int(sum(max(shape.seconds or 0.0 for shape in shapes) for shapes in one.tasks))
+    horizon = int(sum(max(shape.seconds or 0.0 for shape in shapes) for shapes in instance_.tasks))
     makespan = model.new_int_var(0, horizon, "makespan")
     intervals, demands, areas = [], [], []
-    for n, shapes in enumerate(one.tasks):
+    for n, shapes in enumerate(instance_.tasks):
         chosen = [model.new_bool_var(f"c{n}.{m}") for m in range(len(shapes))]
         model.add_exactly_one(chosen)
         start = model.new_int_var(0, horizon, f"s{n}")
@@ -46,8 +46,8 @@ def solve(cp_model: Any, one: Instance) -> int | None:
             demands.append(shape.num_ranks)
             areas.append(seconds * shape.num_ranks * is_chosen)
             model.add(start + seconds <= makespan).only_enforce_if(is_chosen)
-    model.add_cumulative(intervals, demands, one.num_devices)
-    model.add(sum(areas) <= one.num_devices * makespan)  # follows from the others, and speeds up the proof
+    model.add_cumulative(intervals, demands, instance_.num_devices)
+    model.add(sum(areas) <= instance_.num_devices * makespan)  # follows from the others, and speeds up the proof
     model.minimize(makespan)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = SECONDS

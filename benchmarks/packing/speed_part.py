@@ -90,9 +90,9 @@ def _run(case: Case) -> Result:
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """The slower of the two largest clusters."""
-    return {"place_p99_us": max(one.p99_us for one in results if one.num_devices == 10_000)}
+    return {"place_p99_us": max(result.p99_us for result in results if result.num_devices == 10_000)}
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Nothing."""
     return []

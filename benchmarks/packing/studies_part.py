@@ -82,7 +82,7 @@ class Result:
         """The cells of the table under ``HEADER``, without the case."""
         hours = [self.hours["static"], *(self.hours[name] for name in POLICIES), self.bound_hours]
         shares = (self.communication_static, self.communication)
-        return [*(f"{one:.2f}" for one in hours), f"{self.ratio:.3f}", *(f"{100 * one:.1f} %" for one in shares)]
+        return [*(f"{hour:.2f}" for hour in hours), f"{self.ratio:.3f}", *(f"{100 * share:.1f} %" for share in shares)]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
@@ -122,7 +122,7 @@ def run_study(study: Sequence[Training], policy: str) -> Outcome:
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Means and the worst over the seeds that were not used to choose."""
-    judged = [one for one in results if one.seed in JUDGED_ON]
+    judged = [result for result in results if result.seed in JUDGED_ON]
     return {
         "makespan_mean_ratio": fmean(one.ratio for one in judged),
         "makespan_max_ratio": max(one.ratio for one in judged),
@@ -132,6 +132,10 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     }
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """How many gangs were on more nodes than they need."""
-    return [f"  {one.case}: {one.values['num_apart']} gangs apart" for one in found if one.values.get("num_apart")]
+    return [
+        f"  {finding.case}: {finding.values['num_apart']} gangs apart"
+        for finding in findings
+        if finding.values.get("num_apart")
+    ]

@@ -107,7 +107,7 @@ def moldable(job: TraceJob, source: random.Random) -> tuple[Job, Shape]:
     able = [one for one in table() if any(costs[0] == job.num_gpus for costs in one["options"])]
     costs = {int(one[0]): one for one in source.choice(able)["options"]}
     factor = job.seconds / costs[job.num_gpus][2]
-    shapes = {n: Shape(n, int(one[1]), one[2] * factor, one[3]) for n, one in costs.items()}
+    shapes = {n: Shape(n, int(cost[1]), cost[2] * factor, cost[3]) for n, cost in costs.items()}
     return Job(job.id, pareto(shapes.values()), job.at), shapes[job.num_gpus]
 
 
@@ -124,13 +124,13 @@ def _run(jobs: Sequence[Job], policy: str, restart_seconds: float | None = None)
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Means over the traces at the highest load."""
-    highest = [one for one in results if one.load == max(each.load for each in results)]
+    highest = [result for result in results if result.load == max(each.load for each in results)]
     return {
         "elastic_jobs_ratio": fmean(one.jobs_ratio for one in highest),
         "elastic_completion_ratio": fmean(one.completion_ratio for one in highest),
     }
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Why cases failed."""
-    return [f"  {one.case}: {one.failure}" for one in found if one.failure]
+    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]

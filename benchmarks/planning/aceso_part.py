@@ -94,23 +94,23 @@ class Result:
         """The cells of the table under ``HEADER``, without the case."""
         times = [self.predicted_seconds, self.scored_seconds, self.known_seconds]
         measured = [f"{self.search_seconds:.2f}", f"{self.making_seconds:.2f}"]
-        return [*(f"{one:.2f}" for one in times), *measured, f"{self.scored_mib:,.0f}", self.plan]
+        return [*(f"{time:.2f}" for time in times), *measured, f"{self.scored_mib:,.0f}", self.plan]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Seconds of each plan by Aceso's cost model; of the small case, also those of the search and of making costs."""
-    found = {f"{one.figure}_seconds": one.scored_seconds for one in results}
-    small = next((one for one in results if one.figure == "aceso_1p3b"), None)
+    found = {f"{result.figure}_seconds": result.scored_seconds for result in results}
+    small = next((result for result in results if result.figure == "aceso_1p3b"), None)
     if small:
         found |= {"aceso_search_seconds": small.search_seconds, "aceso_making_seconds": small.making_seconds}
     return found
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Why there are no cases, or every case without a result."""
-    if not found:
+    if not findings:
         return ["Nothing was compared with Aceso: name a checkout of it by --aceso."]
-    return [f"  {one.case}: {one.failure}" for one in found if one.failure]
+    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]
 
 
 def measure(case: Case, seconds: float) -> Result:
@@ -156,9 +156,9 @@ def _scored(
                 break
 
 
-def _score(case: Case, profile: Profile, found: StagedPlan) -> Score:
+def _score(case: Case, profile: Profile, plan: StagedPlan) -> Score:
     model = {"model_name": "gpt", "model_size": case.size, "num_layers": case.num_layers}
-    return score_of(case.checkout, case.profile, config_of(found, profile.units, model, case.batch), case.machine)
+    return score_of(case.checkout, case.profile, config_of(plan, profile.units, model, case.batch), case.machine)
 
 
 def _published_seconds(file: Path, size: str) -> float:

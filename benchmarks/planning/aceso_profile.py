@@ -243,8 +243,8 @@ class _Numbers:
         With all copies of its weights a stage that fits has at most a certain W, and up to there max(R, W) is at most
         the line from R at W = 0 to that W, which is safe.
         """
-        reserved = max(one.forward_reserved_bytes for one in self._operators.values())
-        reserved += max(one.backward_reserved_bytes for one in self._operators.values())
+        reserved = max(operator.forward_reserved_bytes for operator in self._operators.values())
+        reserved += max(operator.backward_reserved_bytes for operator in self._operators.values())
         if capacity_bytes is None:
             return reserved, STATE_COPIES
         return reserved, STATE_COPIES + max(0.0, 1 - reserved * (STATE_COPIES + 1) / capacity_bytes)

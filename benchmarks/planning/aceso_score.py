@@ -53,20 +53,20 @@ def score_of(checkout: Path, profile: str, config: Mapping[str, Any], machine: M
     return Score(seconds, tuple(round(float(row["memory(total)"]) * MIB) for row in rows))
 
 
-def config_of(found: StagedPlan, units: Sequence[Unit], model: Mapping[str, Any], batch: int) -> dict[str, Any]:
+def config_of(plan: StagedPlan, units: Sequence[Unit], model: Mapping[str, Any], batch: int) -> dict[str, Any]:
     """The plan as a configuration of Aceso: its lists have a list for each stage, with a number for each operator.
 
     ``model`` has the fields that name the model.
     """
-    tp, dp = found.spread.tp, found.spread.dp_replicate
-    recomputed = set(found.recomputed)
+    tp, dp = plan.spread.tp, plan.spread.dp_replicate
+    recomputed = set(plan.recomputed)
     by_unit = [[int(place in recomputed)] * len(unit) for place, unit in enumerate(units)]
-    bounds = pairwise(accumulate(found.cut, initial=0))
+    bounds = pairwise(accumulate(plan.cut, initial=0))
     flags = [[flag for flags in by_unit[start:end] for flag in flags] for start, end in bounds]
     return {
         **model,
         "global_batch_size": batch,
-        "micro_batch_size": found.micro_batch * dp,
+        "micro_batch_size": plan.micro_batch * dp,
         "num_stages": len(flags),
         "num_gpus": [tp * dp] * len(flags),
         "checkpoint_activations": [any(stage) for stage in flags],

@@ -239,12 +239,12 @@ def regrets_pct(results: Sequence[Result], *, steady: bool = False) -> dict[str,
     }
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """The regret of each model, and every gang that failed."""
-    regrets = regrets_pct([Result(**one.values) for one in found if not one.failure])
+    regrets = regrets_pct([Result(**finding.values) for finding in findings if not finding.failure])
     lines = [f"  {name}: the plan predicted to be fastest takes {regret:.1f} % longer than the fastest" for name, regret
              in regrets.items()]  # fmt: skip
-    return lines + [f"  {one.case}: {one.failure}" for one in found if one.failure]
+    return lines + [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]
 
 
 def measure(case: Gang, seconds: float) -> Result:
@@ -303,7 +303,9 @@ def _pipeline(plan: Plan, stages: Sequence[StepWork], case: Gang, kind: DeviceKi
     costs = []
     for layout, stage in zip(plan.layouts, stages, strict=True):
         passes = stage.fixed + stage.per_sample * plan.micro_batch
-        inside = replace(passes, collectives=tuple(one for one in passes.collectives if one.dimension != "pp"))
+        inside = replace(
+            passes, collectives=tuple(collective for collective in passes.collectives if collective.dimension != "pp")
+        )
         time, update = step_time(alone, layout, inside, 1), step_time(alone, layout, stage.update, 1)
         assert time is not None and update is not None
         forward, half = time.seconds * FORWARD_SHARE, time.seconds * (1 - FORWARD_SHARE) / 2

@@ -95,7 +95,7 @@ def in_flight(order: Order, num_micro_batches: int, stages: int, stage: int) -> 
 
 def by_trying(question: Question) -> float:
     """Seconds of the fastest plan, by trying all; infinite if none fits."""
-    return min((_tried(question, *one) for one in settings(question)), default=inf)
+    return min((_tried(question, *setting) for setting in settings(question)), default=inf)
 
 
 def _tried(question: Question, way: Way, stages: int, num: int) -> float:
@@ -104,7 +104,7 @@ def _tried(question: Question, way: Way, stages: int, num: int) -> float:
         bounds = [0, *ends, way.num_units]
         for kinds in product(range(len(question.devices)), repeat=stages):
             ranks = way.spread.world_size
-            if any(kinds.count(kind) * ranks > one.count for kind, one in enumerate(question.devices)):
+            if any(kinds.count(kind) * ranks > device.count for kind, device in enumerate(question.devices)):
                 continue
             pairs = []
             for place, kind in enumerate(kinds):
@@ -120,7 +120,7 @@ def stage_by_trying(costs: Costs, start: int, end: int, held: int, capacity_byte
     """Seconds of a micro-batch on a stage with the best set of recomputed units, and those that pass once."""
     units = range(start, end)
     fastest = inf
-    for chosen in (set(one) for size in range(len(units) + 1) for one in combinations(units, size)):
+    for chosen in (set(combination) for size in range(len(units) + 1) for combination in combinations(units, size)):
         num_bytes, seconds = stage_of(costs, start, end, held, chosen)
         if num_bytes <= capacity_bytes:
             fastest = min(fastest, seconds)
@@ -140,30 +140,30 @@ def stage_of(costs: Costs, start: int, end: int, held: int, recomputed: set[int]
     return float(num_bytes), float(seconds)
 
 
-def price(question: Question, found: StagedPlan) -> tuple[float, list[float]]:
+def price(question: Question, plan: StagedPlan) -> tuple[float, list[float]]:
     """Seconds of a plan, and bytes of a rank of each stage. Raises ``AssertionError`` for a plan that is none."""
-    stages, num = len(found.cut), found.num_micro_batches
-    spread = replace(found.spread, pp=1, schedule="1f1b")
-    way = next(one for one in question.ways if (one.spread, one.micro_batch) == (spread, found.micro_batch))
-    assert (way, stages, num) in settings(question) and sum(found.cut) == way.num_units and min(found.cut) > 0
-    names = [one.name for one in question.devices]
+    stages, num = len(plan.cut), plan.num_micro_batches
+    spread = replace(plan.spread, pp=1, schedule="1f1b")
+    way = next(one for one in question.ways if (one.spread, one.micro_batch) == (spread, plan.micro_batch))
+    assert (way, stages, num) in settings(question) and sum(plan.cut) == way.num_units and min(plan.cut) > 0
+    names = [device.name for device in question.devices]
     sizes, times, added = [], [], []
-    for place, (name, ends) in enumerate(zip(found.devices, accumulate(found.cut), strict=True)):
-        costs, start = way.costs[names.index(name)], ends - found.cut[place]
-        recomputed = {unit for unit in found.recomputed if start <= unit < ends}
+    for place, (name, ends) in enumerate(zip(plan.devices, accumulate(plan.cut), strict=True)):
+        costs, start = way.costs[names.index(name)], ends - plan.cut[place]
+        recomputed = {unit for unit in plan.recomputed if start <= unit < ends}
         held = in_flight(question.order, num, stages, place)
         num_bytes, seconds = stage_of(costs, start, ends, held, recomputed)
         sizes.append(num_bytes)
         times.append(seconds)
         added.append((num - 1) * seconds + float(costs.update_seconds[start:ends].sum()) + costs.closing_seconds)
     for one in question.devices:
-        assert found.devices.count(one.name) * way.num_ranks <= one.count
+        assert plan.devices.count(one.name) * way.num_ranks <= one.count
     return sum(times) + max(added), sizes
 
 
 def by_programming(question: Question) -> float:
     """Seconds of the fastest plan on one kind of devices, by HiGHS; infinite if none fits."""
-    return min((_programmed(question, *one) for one in settings(question)), default=inf)
+    return min((_programmed(question, *setting) for setting in settings(question)), default=inf)
 
 
 def _programmed(question: Question, way: Way, stages: int, num: int) -> float:

@@ -73,7 +73,13 @@ class Result:
         """The cells of the table under ``HEADER``, without the case."""
         seconds = (self.plain_seconds, self.any_seconds, self.new_seconds, self.ideal_seconds)
         link = f"[{slug(self.name)}]({PICTURES}/{slug(self.name)}.svg)"
-        return [*(f"{one:.2f}" for one in seconds), f"{self.ratio:.2f}", f"{self.ratio_of_any:.2f}", self.why, link]
+        return [
+            *(f"{second:.2f}" for second in seconds),
+            f"{self.ratio:.2f}",
+            f"{self.ratio_of_any:.2f}",
+            self.why,
+            link,
+        ]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
@@ -100,23 +106,23 @@ def measure(case: Case, seconds: float) -> Result:
 def figures(results: Sequence[Result]) -> dict[str, float | dict[str, float]]:
     """Both ratios of each case."""
     return {
-        "new_plan_ratios": {one.name: round(one.ratio, 3) for one in results},
-        "new_plan_ratios_of_any": {one.name: round(one.ratio_of_any, 3) for one in results},
+        "new_plan_ratios": {result.name: round(result.ratio, 3) for result in results},
+        "new_plan_ratios_of_any": {result.name: round(result.ratio_of_any, 3) for result in results},
     }
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Cases without a result."""
-    return [f"  {one.case}: {one.failure}" for one in found if one.failure]
+    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]
 
 
-def write_pictures(found: Sequence[Finding], page_folder: Path) -> None:
+def write_pictures(findings: Sequence[Finding], page_folder: Path) -> None:
     """Write one file for each case, into a folder beside the page."""
     folder = page_folder / PICTURES
     folder.mkdir(parents=True, exist_ok=True)
-    for one in found:
-        if not one.failure:
-            (folder / f"{slug(one.values['name'])}.svg").write_text(one.values["svg"])
+    for finding in findings:
+        if not finding.failure:
+            (folder / f"{slug(finding.values['name'])}.svg").write_text(finding.values["svg"])
 
 
 def slug(name: str) -> str:

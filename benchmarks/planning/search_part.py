@@ -131,12 +131,12 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     return counts | {result.figure: result.value for result in results if result.figure}
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Every case with a mismatch or without a result."""
     bad = [
-        f"  {one.case}: {one.failure or one.values['found']}"
-        for one in found
-        if one.failure or one.values["mismatches"]
+        f"  {finding.case}: {finding.failure or finding.values['found']}"
+        for finding in findings
+        if finding.failure or finding.values["mismatches"]
     ]
     return [f"{len(bad)} cases of the search failed:", *bad] if bad else []
 
@@ -160,13 +160,13 @@ def _compared(case: Random) -> Result:
     return Result(perf_counter() - begun, text, case.num, len(wrong))
 
 
-def _agrees(question: Question, found: StagedPlan | None, best: float) -> bool:
-    if found is None:
+def _agrees(question: Question, plan: StagedPlan | None, best: float) -> bool:
+    if plan is None:
         return best == inf
-    seconds, sizes = price(question, found)
-    capacity = {one.name: one.capacity_bytes for one in question.devices}
-    fits = all(size <= capacity[name] for size, name in zip(sizes, found.devices, strict=True))
-    return fits and isclose(seconds, found.seconds, rel_tol=1e-6) and isclose(best, found.seconds, rel_tol=1e-6)
+    seconds, sizes = price(question, plan)
+    capacity = {device.name: device.capacity_bytes for device in question.devices}
+    fits = all(size <= capacity[name] for size, name in zip(sizes, plan.devices, strict=True))
+    return fits and isclose(seconds, plan.seconds, rel_tol=1e-6) and isclose(best, plan.seconds, rel_tol=1e-6)
 
 
 def _searched(case: Large) -> Result:

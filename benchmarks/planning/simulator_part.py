@@ -48,9 +48,9 @@ class Case:
         """Seconds of the passes of each stage. Torch computes no gradient of the pipeline's input."""
         seconds = [PASS_SECONDS * NUM_RANKS / schedule.num_stages] * schedule.num_stages
         if not self.is_balanced:
-            seconds = [one * (0.5, 1.0, 1.5)[stage % 3] for stage, one in enumerate(seconds)]
+            seconds = [second * (0.5, 1.0, 1.5)[stage % 3] for stage, second in enumerate(seconds)]
         first, *others = seconds
-        return [StageCost(first, 0.0, 2 * first), *(StageCost(one, one, one) for one in others)]
+        return [StageCost(first, 0.0, 2 * first), *(StageCost(other, other, other) for other in others)]
 
     def __str__(self) -> str:
         return f"{self.name}, {'balanced' if self.is_balanced else 'unbalanced'}"
@@ -161,12 +161,12 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     }
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Every case that failed, or is off by more than ``MOST_PERCENT``."""
     off = [
-        f"  {one.case}: {one.failure or ', '.join(one.row)}"
-        for one in found
-        if one.failure or abs(Result(**one.values).error_pct) > MOST_PERCENT
+        f"  {finding.case}: {finding.failure or ', '.join(finding.row)}"
+        for finding in findings
+        if finding.failure or abs(Result(**finding.values).error_pct) > MOST_PERCENT
     ]
     return [f"{len(off)} pipelines failed, or are off by more than {MOST_PERCENT} %:", *off] if off else []
 

@@ -123,8 +123,8 @@ def measure(case: Case, seconds: float) -> Result:
 
 def figures(results: Sequence[Result]) -> Mapping[str, float | Mapping[str, float]]:
     """Errors over all rows, by kind of plan, and of unseen rows alone."""
-    errors = [abs(one.error_pct) for one in results if one.error_pct is not None]
-    unseen = [abs(one.error_pct) for one in results if one.error_pct is not None and not one.seen]
+    errors = [abs(result.error_pct) for result in results if result.error_pct is not None]
+    unseen = [abs(result.error_pct) for result in results if result.error_pct is not None and not result.seen]
     kinds = defaultdict(list)
     for one in results:
         if one.error_pct is not None:
@@ -142,7 +142,7 @@ def figures(results: Sequence[Result]) -> Mapping[str, float | Mapping[str, floa
             "published_unseen_median_pct": round(median(unseen), 2),
             "published_unseen_p95_pct": round(percentile(unseen, 95), 2),
         }
-    return found | {"fits_right_pct": round(100.0 * sum(one.fits_right for one in results) / len(results), 1)}
+    return found | {"fits_right_pct": round(100.0 * sum(result.fits_right for result in results) / len(results), 1)}
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:

@@ -110,7 +110,7 @@ def finetuned(
             return result
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW([one for one in parameters if one.requires_grad], lr=1e-5)
+        return torch.optim.AdamW([parameter for parameter in parameters if parameter.requires_grad], lr=1e-5)
 
     return made, inputs, run, optimizer
 
@@ -265,7 +265,7 @@ def _adapt(model: Any, *, four_bit: bool) -> None:
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    return list(max((one for one in model.modules() if isinstance(one, nn.ModuleList)), key=len))
+    return list(max((module for module in model.modules() if isinstance(module, nn.ModuleList)), key=len))
 
 
 def _hold_inputs(blocks: Iterable[nn.Module]) -> None:

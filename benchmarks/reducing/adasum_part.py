@@ -72,7 +72,7 @@ def _samples(case: Case, reduce: str, seconds: float) -> int:
     plan = replicas if reduce == "adasum" else Plan(case.batch)  # all plans have the curve of one rank
     steps, every = case.samples // case.batch, max(1, 500 // case.batch)
     values = trained(FILE, "Digits", {**params, "adasum_replicas": REPLICAS}, plan, steps, every, seconds)["values"]
-    reached = next((number for number, one in enumerate(values, 1) if one["accuracy"] >= TARGET), None)
+    reached = next((number for number, value in enumerate(values, 1) if value["accuracy"] >= TARGET), None)
     if reached is not None:
         return reached * every * case.batch
     return 0 if len(values) >= steps // every else -1

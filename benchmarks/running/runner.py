@@ -75,11 +75,11 @@ def run_parts(
     print(json.dumps({figure: value for name in chosen for figure, value in sections[name].figures.items()}))
 
 
-def run(name: str, part: ModuleType, wanted: Sequence[Any], results: Results, seconds: float) -> None:
+def run(name: str, part: ModuleType, cases: Sequence[Any], results: Results, seconds: float) -> None:
     """Run ``wanted`` and print each case as it ends; kept results are not run again, except failures."""
     widths = [max(len(word), 9) for word in part.HEADER[:-1]]
     print(_aligned(part.HEADER, widths))
-    for case in wanted:
+    for case in cases:
         known = results.of(name, str(case))
         if known is None or known.failure:
             known = find(name, part, case, seconds)
@@ -98,9 +98,9 @@ def find(name: str, part: ModuleType, case: Any, seconds: float) -> Finding:
     return Finding(name, str(case), result.row(), asdict(result), seconds=time.monotonic() - began)
 
 
-def figures(part: ModuleType, found: Sequence[Finding]) -> Mapping[str, Any]:
+def figures(part: ModuleType, findings: Sequence[Finding]) -> Mapping[str, Any]:
     """The part's figures over all findings that have a result; empty if none has."""
-    done = [part.Result(**finding.values) for finding in found if not finding.failure]
+    done = [part.Result(**finding.values) for finding in findings if not finding.failure]
     return part.figures(done) if done else {}
 
 

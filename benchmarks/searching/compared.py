@@ -127,13 +127,13 @@ def _compared(
     }
 
 
-def _normalised(found: Scores, random: Scores) -> np.ndarray[Any, Any]:
+def _normalised(scores: Scores, random: Scores) -> np.ndarray[Any, Any]:
     """Score of each seed, the mean over data sets, each divided by random's mean there."""
-    return np.mean([np.array(found[name]) / fmean(random[name]) for name in random], axis=0)
+    return np.mean([np.array(scores[name]) / fmean(random[name]) for name in random], axis=0)
 
 
-def _share(found: Scores, random: Scores) -> str:
-    values = list(_normalised(found, random))
+def _share(scores: Scores, random: Scores) -> str:
+    values = list(_normalised(scores, random))
     return f"{fmean(values):.3f} ± {stdev(values):.3f}"
 
 
@@ -147,11 +147,11 @@ def _ratio(mine: Scores, other: Scores, random: Scores) -> tuple[float | None, .
     return tuple(round(ratio, 3) if math.isfinite(ratio) else None for ratio in found)
 
 
-def _over(one: float, other: float) -> float:
+def _over(ratio: float, other: float) -> float:
     """The ratio of two scores; regrets may be 0 on both sides."""
-    if one == other:
+    if ratio == other:
         return 1.0
-    return one / other if other else math.inf
+    return ratio / other if other else math.inf
 
 
 def _mean(values: np.ndarray[Any, Any], source: np.random.Generator) -> float:

@@ -67,10 +67,10 @@ class Graphs:
         row = self._rows.get(arch.valid_hash())
         return None if row is None else (float(row["valid_perf"]), float(row["latency"]), float(row["para"]))
 
-    def hypervolume(self, found: Sequence[Values]) -> float:
+    def hypervolume(self, points: Sequence[Values]) -> float:
         """Share of the box between the worst and the best values that these dominate."""
         low, high = self._ends
-        losses = [(-accuracy, np.log(latency), np.log(para)) for accuracy, latency, para in found]
+        losses = [(-accuracy, np.log(latency), np.log(para)) for accuracy, latency, para in points]
         scaled = (np.array(losses) - low) / (np.array(high) - low)
         return float(compute_hypervolume(scaled, np.ones(3)))
 

@@ -156,8 +156,8 @@ def population(num_seeds: int) -> Mapping[str, Any]:
     print(f"\n{f'{MEMBERS} networks, {STEPS} steps each':36}{'error':>24}")
     seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
     errors = {name: [error_of(stopping, seed) for seed in seeds] for name, stopping in SEARCHES.items()}
-    for name, found in errors.items():
-        print(f"{name:36}{f'{fmean(found):.4f} ± {stdev(found):.4f}':>24}")
+    for name, error in errors.items():
+        print(f"{name:36}{f'{fmean(error):.4f} ± {stdev(error):.4f}':>24}")
     random, own = (np.array(found) for found in errors.values())
     drawn = list(_ratios(own, random))
     low, high = np.quantile(drawn, [0.025, 0.975])
@@ -168,9 +168,9 @@ def population(num_seeds: int) -> Mapping[str, Any]:
     }
 
 
-def _ratios(own: np.ndarray[Any, Any], random: np.ndarray[Any, Any]) -> Iterator[float]:
+def _ratios(errors: np.ndarray[Any, Any], random: np.ndarray[Any, Any]) -> Iterator[float]:
     """Ratios of the means of seeds that are drawn again and again, the same for both."""
     source = np.random.default_rng(0)
     for _ in range(2000):
-        places = source.integers(len(own), size=len(own))
-        yield float(own[places].mean() / random[places].mean())
+        places = source.integers(len(errors), size=len(errors))
+        yield float(errors[places].mean() / random[places].mean())

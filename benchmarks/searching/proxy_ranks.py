@@ -50,7 +50,7 @@ def proxy_ranks(num_seeds: int) -> Mapping[str, Any]:
     """Kendall's tau of each proxy, whose value is the mean over ``num_seeds`` of the weights."""
     table = {key: curve.accuracies[-1] for key, curve in curves().items()}
     params = {key: dict(zip(SPACE, key, strict=True)) for key in table}
-    architecture = {key: (one["width"], one["depth"]) for key, one in params.items()}
+    architecture = {key: (param["width"], param["depth"]) for key, param in params.items()}
     best = {shape: max(table[key] for key in table if architecture[key] == shape) for shape in architecture.values()}
     trained_cells = dict(enumerate(fmean(row.accuracies) for row in cells()))
     columns = (f"{len(trained_cells)} cells", f"{len(table)} networks", f"{len(best)} architectures")
@@ -62,8 +62,8 @@ def proxy_ranks(num_seeds: int) -> Mapping[str, Any]:
             place: fmean(_of_cell(name, row.params, seed) for seed in seeds) for place, row in enumerate(cells())
         }
         values = {
-            key: fmean(_value(name, one["width"], one["depth"], one["dropout"], seed) for seed in seeds)
-            for key, one in params.items()
+            key: fmean(_value(name, param["width"], param["depth"], param["dropout"], seed) for seed in seeds)
+            for key, param in params.items()
         }
         shapes = {architecture[key]: value for key, value in values.items() if params[key]["dropout"] == 0.0}
         found = (_tau(of_cells, trained_cells), _tau(values, table), _tau(shapes, best))

@@ -130,15 +130,15 @@ class Table:
 
     def _start(self, now: float, agenda: list[tuple[float, int]]) -> None:
         """Give a free device to a paused trial that may continue, or else to a new candidate."""
-        found = self._promoted()
-        if found is None:
+        running = self._promoted()
+        if running is None:
             changed, self._changed = self._changed, {}
             (params,) = self._search.propose(changed.values(), self.num_trials, 1)
-            found = Running(trial_of(self.num_trials, params), curves()[key_of(params)])
-            self.trials[self.num_trials] = found
+            running = Running(trial_of(self.num_trials, params), curves()[key_of(params)])
+            self.trials[self.num_trials] = running
             self.num_trials += 1
-        self._move(found, state=TrialState.RUNNING)
-        heapq.heappush(agenda, (now + found.report_seconds, found.trial.number))
+        self._move(running, state=TrialState.RUNNING)
+        heapq.heappush(agenda, (now + running.report_seconds, running.trial.number))
 
     def _promoted(self) -> Running | None:
         """The paused trial that continues next, by the order of ``decide.promote``; None if none may."""
@@ -249,9 +249,9 @@ def regrets(num_seeds: int) -> Mapping[str, Any]:
         print(f"{name:36}{''.join(f'{fmean(values):15.4f} ±{stdev(values):7.4f}' for values in columns)}")
     print(f"mean ± standard deviation over {num_seeds} seeds")
 
-    def ratio(one: str, other: str, mark: int) -> float:
+    def ratio(sampler: str, other: str, mark: int) -> float:
         place = MARKS.index(mark)
-        mine, theirs = (fmean(row[place] for row in found[name]) for name in (one, other))
+        mine, theirs = (fmean(row[place] for row in found[name]) for name in (sampler, other))
         return round(mine / theirs, 3) if theirs else 1.0 + (mine > 0)
 
     return {

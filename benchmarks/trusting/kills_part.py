@@ -75,16 +75,16 @@ def measure(case: Case, seconds: float) -> Result:
         return _result(case.backend, UnderFire(Path(folder), case.seed, database).run(case.kills))
 
 
-def _result(backend: str, found: Losses) -> Result:
+def _result(backend: str, losses: Losses) -> Result:
     return Result(
         backend=backend,
-        lost=len(found.lost),
-        duplicated=len(found.duplicated),
-        missing_metrics=len(found.missing_metrics),
-        leaked=len(found.leaked),
-        leaked_mib=found.leaked_mib,
-        seconds=found.seconds,
-        why=found.all(),
+        lost=len(losses.lost),
+        duplicated=len(losses.duplicated),
+        missing_metrics=len(losses.missing_metrics),
+        leaked=len(losses.leaked),
+        leaked_mib=losses.leaked_mib,
+        seconds=losses.seconds,
+        why=losses.all(),
     )
 
 
@@ -102,11 +102,11 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     }
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Lists losses, and the time to recovery by what was hit."""
-    lines = [f"  {one.case}: {why}" for one in found for why in one.values.get("why", [one.failure])]
+    lines = [f"  {finding.case}: {why}" for finding in findings for why in finding.values.get("why", [finding.failure])]
     by_victim: dict[str, list[float]] = {}
-    for one in found:
+    for one in findings:
         for victim, seconds in one.values.get("seconds", []):
             by_victim.setdefault(victim, []).append(seconds)
     for victim, times in sorted(by_victim.items()):

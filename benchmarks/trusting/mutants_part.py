@@ -400,6 +400,10 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     return {"mutants": len(results), "mutants_caught": sum(result.caught for result in results)}
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Every mutant that no test has noticed."""
-    return [f"  not caught: {one.case} {one.failure}" for one in found if one.failure or not one.values["caught"]]
+    return [
+        f"  not caught: {finding.case} {finding.failure}"
+        for finding in findings
+        if finding.failure or not finding.values["caught"]
+    ]

@@ -94,6 +94,10 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     return {"seeds": sum(result.seeds for result in results), **failed}
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """The first failure of each case that has any."""
-    return [f"  {one.case}: {one.failure or one.values['why']}" for one in found if one.failure or one.values["why"]]
+    return [
+        f"  {finding.case}: {finding.failure or finding.values['why']}"
+        for finding in findings
+        if finding.failure or finding.values["why"]
+    ]

@@ -193,7 +193,9 @@ def device_fill(store: Reads) -> dict[str, Any]:
 
     def gangs_on(device: str) -> list[Json]:
         here = (attempt for attempt in attempts if device in attempt.devices)
-        return [{"number": numbers.get(one.trial_id, "?"), "mib_per_rank": one.mib_on(device)} for one in here]
+        return [
+            {"number": numbers.get(attempt.trial_id, "?"), "mib_per_rank": attempt.mib_on(device)} for attempt in here
+        ]
 
     cluster["devices"] = [{**device, "gangs": gangs_on(device["id"])} for device in cluster["devices"]]
     return cluster

@@ -125,8 +125,8 @@ def test_the_document_says_how_to_show_the_token_and_what_refuses_a_request(api:
 def references(value: Any) -> list[str]:
     if isinstance(value, dict):
         own = [value["$ref"]] if "$ref" in value else []
-        return own + [found for item in value.values() for found in references(item)]
-    return [found for item in value for found in references(item)] if isinstance(value, list) else []
+        return own + [reference for item in value.values() for reference in references(item)]
+    return [reference for item in value for reference in references(item)] if isinstance(value, list) else []
 
 
 def test_answers_have_the_documented_fields(api: InProcess) -> None:

@@ -156,9 +156,9 @@ def test_many_clients_are_served_by_one_poller_and_each_event_is_encoded_once(
     encoded: list[int] = []
     events, encode = store.events, sse.encode
 
-    def counted_events(**given: Any) -> Any:
+    def counted_events(**options: Any) -> Any:
         polls.append(time.monotonic())
-        return events(**given)
+        return events(**options)
 
     def counted_encode(event: Event) -> sse.Encoded:
         encoded.append(event.id)
@@ -312,10 +312,10 @@ def test_a_quiet_stream_is_kept_alive_by_comments_that_carry_the_position(
 def test_a_database_that_is_away_delays_events_and_loses_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     events, away = store.events, True
 
-    def sometimes(**given: Any) -> Any:
+    def sometimes(**options: Any) -> Any:
         if away:
             raise Unavailable("away")
-        return events(**given)
+        return events(**options)
 
     async def run() -> None:
         nonlocal away

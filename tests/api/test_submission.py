@@ -32,9 +32,9 @@ def zipped(**files: bytes) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def refused(api: InProcess, status: int, **given: Any) -> str:
+def refused(api: InProcess, status: int, **options: Any) -> str:
     """The detail of the problem, after a look that nothing was stored."""
-    answer = api.post("/v1/studies", **given)
+    answer = api.post("/v1/studies", **options)
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert api.store.studies() == [] and api.store.last_event_id() == 0

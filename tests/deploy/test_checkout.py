@@ -32,9 +32,9 @@ def test_every_package_resolves_inside_the_repository(package: str) -> None:
 
 @pytest.mark.parametrize("line", PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"])
 def test_the_lock_has_one_version_of_every_dependency_and_it_is_an_allowed_one(line: str) -> None:
-    wanted = Requirement(line)
-    version = locked()[canonicalize_name(wanted.name)]
-    assert wanted.specifier.contains(version), f"{line}, but constraints.txt has {version}: run `make lock`"
+    requirement = Requirement(line)
+    version = locked()[canonicalize_name(requirement.name)]
+    assert requirement.specifier.contains(version), f"{line}, but constraints.txt has {version}: run `make lock`"
 
 
 def test_torch_is_pinned_to_the_release_that_everything_was_measured_on() -> None:

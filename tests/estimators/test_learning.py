@@ -258,13 +258,13 @@ def test_failures_that_ask_for_more_never_lower_the_bound(past: list[PastAttempt
 
 
 @given(RUNS)
-def test_the_next_attempt_gets_more_than_the_one_that_failed(one: PastAttempt) -> None:
-    assert one.traced_bytes + need_of(one) >= one.reserved_bytes
-    assert learn([replace(one, ending=Ending.OUT_OF_MEMORY)], KIND).extra_bytes == need_of(one)
+def test_the_next_attempt_gets_more_than_the_one_that_failed(past_attempt: PastAttempt) -> None:
+    assert past_attempt.traced_bytes + need_of(past_attempt) >= past_attempt.reserved_bytes
+    assert learn([replace(past_attempt, ending=Ending.OUT_OF_MEMORY)], KIND).extra_bytes == need_of(past_attempt)
 
 
-def need_of(one: PastAttempt) -> int:
-    return one.asked_bytes
+def need_of(attempt: PastAttempt) -> int:
+    return attempt.asked_bytes
 
 
 def evaluating(trial: int, batch: int, held_mib: int) -> PastAttempt:

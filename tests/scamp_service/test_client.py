@@ -205,10 +205,10 @@ def test_events_and_calls_go_on_over_a_restart_and_none_is_lost_or_told_twice(tm
     writer.close()
 
 
-def collect(settings: Settings, found: list[int], last: int) -> None:
+def collect(settings: Settings, numbers: list[int], last: int) -> None:
     with Client(f"http://127.0.0.1:{settings.port}") as client:
         for event in client.events(after=0):
-            found.append(event["id"])
+            numbers.append(event["id"])
             if event["id"] >= last:
                 return
 

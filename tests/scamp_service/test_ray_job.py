@@ -85,8 +85,8 @@ class Head:
     def get(self, path: str) -> httpx.Response:
         return self._http.get(self.url + path)
 
-    def listed(self, what: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.get(f"/api/v0/{what}").json()["data"]["result"]["result"]
+    def listed(self, resource: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.get(f"/api/v0/{resource}").json()["data"]["result"]["result"]
         return found
 
     def submit(self, *command: str) -> subprocess.CompletedProcess[str]:

@@ -79,12 +79,12 @@ class Watched:
         assert [(trial["study_id"], trial["number"]) for trial in trials] == [
             (study_id, number) for study_id, spec in self.specs.items() for number in range(spec["budget"]["trials"])
         ], "every trial is there once"
-        told = Counter(event.trial_id for event in _events(store) if event.data.get("state") == "COMPLETED")
+        counter = Counter(event.trial_id for event in _events(store) if event.data.get("state") == "COMPLETED")
         for trial in trials:
             spec = self.specs[trial["study_id"]]
             where = f"trial {trial['number']} of {spec['name']}"
             assert trial["state"] == "COMPLETED", f"{where}: {trial['reason']}"
-            assert told[trial["id"]] == 1, f"{where} completed once"
+            assert counter[trial["id"]] == 1, f"{where} completed once"
             attempts = client.trial(trial["study_id"], trial["number"])["attempts"]
             outcomes = [attempt["outcome"] for attempt in attempts]
             assert outcomes.count("DONE") == 1 and outcomes[-1] == "DONE", f"{where}: {outcomes}"

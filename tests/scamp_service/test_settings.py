@@ -41,15 +41,15 @@ def test_all_wrong_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DATA_DIR", "PORT", "KEEP_LOGS_DAYS", "CHECKPOINT_DIR"):
         monkeypatch.setenv(f"SCAMP_{name}", "")
-    found = Settings()
-    assert (found.data_dir, found.port, found.keep_logs_days) == (Path.home() / ".scamp", 8100, None)
-    assert found.checkpoints == Path.home() / ".scamp" / "checkpoints"
+    settings = Settings()
+    assert (settings.data_dir, settings.port, settings.keep_logs_days) == (Path.home() / ".scamp", 8100, None)
+    assert settings.checkpoints == Path.home() / ".scamp" / "checkpoints"
 
 
 def test_folders_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    found = Settings(data_dir=Path("data"), checkpoint_dir="~/kept")
-    assert (found.data_dir, found.checkpoints) == (tmp_path / "data", Path.home() / "kept")
+    settings = Settings(data_dir=Path("data"), checkpoint_dir="~/kept")
+    assert (settings.data_dir, settings.checkpoints) == (tmp_path / "data", Path.home() / "kept")
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///scamp.db", "mysql://a:secret@h/b", "no"])

@@ -40,9 +40,9 @@ print(json.dumps([[n for n in sys.argv[2:] if f"{n}=value of {n}" in lines] for 
 """
 
 
-def said(act: str, *names: str, **given: str) -> list[list[str]]:
+def said(act: str, *names: str, **variables: str) -> list[list[str]]:
     """Which of ``names`` a process shows in /proc, has for the C library, and has for Python, after ``act``."""
-    environment = {"PATH": os.environ["PATH"], **{name: f"value of {name}" for name in names}, **given}
+    environment = {"PATH": os.environ["PATH"], **{name: f"value of {name}" for name in names}, **variables}
     words = subprocess.check_output([sys.executable, "-c", SAY, act, *names], cwd=ROOT, env=environment, text=True)
     found: list[list[str]] = json.loads(words)
     return found

@@ -230,7 +230,9 @@ class UnderFire:
                 return
 
     def _waiting(self, studies: list[int]) -> list[str]:
-        trials = [trial for one in studies for trial in self._asked(lambda client, one=one: list(client.trials(one)))]
+        trials = [
+            trial for study in studies for trial in self._asked(lambda client, one=study: list(client.trials(one)))
+        ]
         return [f"{trial['state']}: {trial['reason']}" for trial in trials if trial["state"] != "COMPLETED"]
 
     # --- the account ----------------------------------------------------------------------------------------------
@@ -238,13 +240,13 @@ class UnderFire:
     def _check(self) -> None:
         """Compare what the service says now with what it has ever acknowledged."""
         store = Store(self._url)
-        told = Counter(event.trial_id for event in _events(store) if event.data.get("state") == "COMPLETED")
+        counter = Counter(event.trial_id for event in _events(store) if event.data.get("state") == "COMPLETED")
         for study_id, spec in self._specs.items():
             trials = self._asked(lambda client, study_id=study_id: list(client.trials(study_id)))
             if [trial["number"] for trial in trials] != list(range(spec["budget"]["trials"])):
                 self.found.lost.append(f"study {study_id} has trials {[trial['number'] for trial in trials]}")
             for trial in trials:
-                self._check_trial(trial, spec, told[trial["id"]])
+                self._check_trial(trial, spec, counter[trial["id"]])
         devices = self._asked(lambda client: client.cluster())["devices"]
         self.found.leaked_mib += sum(device["reserved_mib"] for device in devices)
         if len(devices) != 2 or self.found.leaked_mib or any(device["gangs"] or device["closed"] for device in devices):

@@ -23,21 +23,21 @@ PATIENCE_SECONDS = 180.0
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T | None], what: str, seconds: float = PATIENCE_SECONDS) -> T:
+def until(condition: Callable[[], T | None], condition_name: str, seconds: float = PATIENCE_SECONDS) -> T:
     """The first true answer of ``condition``."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {condition_name}"
         time.sleep(0.1)
     return found
 
 
-def environment(data_dir: Path, **given: str) -> dict[str, str]:
+def environment(data_dir: Path, **variables: str) -> dict[str, str]:
     """Variables of a process that belongs to ``data_dir``, whatever is set outside of the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SCAMP_", "PYTHON"))}
     ours = {"SCAMP_DATA_DIR": str(data_dir), "SCAMP_PORT": str(free_port()), "PYTHONUNBUFFERED": "1"}
     ours["SCAMP_SELF_CALIBRATION"] = "false"  # it would take processor time from every test that waits
-    return kept | ours | {"COLUMNS": "200", "PYTHONWARNINGS": "default"} | given
+    return kept | ours | {"COLUMNS": "200", "PYTHONWARNINGS": "default"} | variables
 
 
 def run_scamp(data_dir: Path, *arguments: str | Path, **given: str) -> subprocess.CompletedProcess[str]:
@@ -75,14 +75,14 @@ def _read(pid: int, name: str) -> bytes:
 class Served:
     """A running ``scamp serve``."""
 
-    def __init__(self, data_dir: Path, **given: str) -> None:
+    def __init__(self, data_dir: Path, **variables: str) -> None:
         self.data_dir = data_dir
         self.output = data_dir.parent / f"serve-{time.monotonic_ns()}.out"
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "scamp_service", "serve"],
                 cwd=ROOT,
-                env=environment(data_dir, **given),
+                env=environment(data_dir, **variables),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -43,14 +43,14 @@ class InProcess:
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         self._http = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8100")
 
-    def request(self, method: str, path: str, **given: Any) -> httpx.Response:
-        return self._runner.run(self._http.request(method, path, **given))
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return self._runner.run(self._http.request(method, path, **options))
 
-    def get(self, path: str, **given: Any) -> httpx.Response:
-        return self.request("GET", path, **given)
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("GET", path, **options)
 
-    def post(self, path: str, **given: Any) -> httpx.Response:
-        return self.request("POST", path, **given)
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("POST", path, **options)
 
     def submit(self, spec: Any = SPEC, **headers: str) -> httpx.Response:
         return self.post("/v1/studies", json={"spec": spec}, headers=headers)
@@ -61,8 +61,8 @@ class InProcess:
         self.store.close()
 
 
-def settings_in(folder: Path, **given: Any) -> Settings:
-    return Settings(data_dir=folder, **given)
+def settings_in(folder: Path, **options: Any) -> Settings:
+    return Settings(data_dir=folder, **options)
 
 
 def free_port() -> int:

@@ -59,11 +59,11 @@ def train(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Any:
     folder = tmp_path_factory.mktemp("keeps")
     (folder / "keeps.py").write_text(KEEPS)
 
-    def trained(plan: Plan, **given: Any) -> list[dict[str, Any]]:
+    def trained(plan: Plan, **options: Any) -> list[dict[str, Any]]:
         # in new ranks: gaps that another training has left in the heap may hold a candidate of this size
         ranks = Ranks(tmp_path_factory.mktemp("ranks"), warm)
         try:
-            return ranks.train(plan, **given)
+            return ranks.train(plan, **options)
         finally:
             ranks.close()
 

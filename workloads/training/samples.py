@@ -72,8 +72,8 @@ def _divided(size: int, most: Sequence[int]) -> list[int]:
     """``size`` samples divided between ranks by the ``most`` that each takes, at least one for each if possible."""
     if size <= len(most):
         return [int(share < size) for share in range(len(most))]
-    room, left = [one - 1 for one in most], size - len(most)
-    parts = [1 + left * one // sum(room) for one in room]
+    room, left = [most_there - 1 for most_there in most], size - len(most)
+    parts = [1 + left * room_there // sum(room) for room_there in room]
     for share in range(len(most)):
         parts[share] += parts[share] < most[share] and sum(parts) < size
     return parts

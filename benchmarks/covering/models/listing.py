@@ -55,10 +55,10 @@ def trainable() -> list[str]:
     return [family for family in families if has_task(family)]
 
 
-def _lines(found: dict[str, dict[str, Any]]) -> str:
+def _lines(listed: dict[str, dict[str, Any]]) -> str:
     """JSON with one line for each family."""
     parts = []
-    for kind, one in found.items():
+    for kind, one in listed.items():
         inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in one.items())
         parts.append(f'"{kind}": {{\n{inner}\n}}')
     return "{" + ",\n".join(parts) + "}\n"

@@ -130,12 +130,12 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     }
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Every case with an error of more than ``MOST_PERCENT``, and every one that failed."""
     off = [
-        f"  {one.case}: {one.failure or ', '.join(one.row)}"
-        for one in found
-        if one.failure or max(map(abs, Result(**one.values).errors_pct)) > MOST_PERCENT
+        f"  {finding.case}: {finding.failure or ', '.join(finding.row)}"
+        for finding in findings
+        if finding.failure or max(map(abs, Result(**finding.values).errors_pct)) > MOST_PERCENT
     ]
     return [f"{len(off)} evaluations failed, or are off by more than {MOST_PERCENT} %:", *off] if off else []
 

@@ -78,20 +78,20 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     }
 
 
-def _of_tracker(asked: Sequence[Result]) -> dict[str, float]:
-    if not asked:
+def _of_tracker(results: Sequence[Result]) -> dict[str, float]:
+    if not results:
         return {}
     return {
-        "tracker_families": len(asked),
-        "tracker_answered_pct": 100 * sum(not result.tracker_failure for result in asked) / len(asked),
-        "tracker_median_seconds": median(result.tracker_seconds for result in asked),
-        "tracker_worst_seconds": max(result.tracker_seconds for result in asked),
+        "tracker_families": len(results),
+        "tracker_answered_pct": 100 * sum(not result.tracker_failure for result in results) / len(results),
+        "tracker_median_seconds": median(result.tracker_seconds for result in results),
+        "tracker_worst_seconds": max(result.tracker_seconds for result in results),
     }
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Every refused family with its reason, and every family that is left out of the list."""
-    without = [one for one in found if one.values.get("refusal")]
+    without = [finding for finding in findings if finding.values.get("refusal")]
     refused = [f"  {one.case}: {one.values['refusal']} [{one.values['refused_at']}]" for one in without]
     left_out = [f"  {name}: {reason}" for name, reason in LEFT_OUT.items()]
     return [f"{len(refused)} families refused:", *refused, f"{len(left_out)} families left out:", *left_out]

@@ -92,12 +92,12 @@ def measure(case: Case, seconds: float) -> Result:
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Median and largest processor seconds, and the share of interrupts that ended well."""
-    seconds = [one.cpu_seconds for one in results]
+    seconds = [result.cpu_seconds for result in results]
     return {
         "first_answers": len(results),
         "first_answer_seconds": round(median(seconds), 2),
         "first_answer_max_seconds": round(max(seconds), 2),
-        "interrupted_pct": 100.0 * sum(one.is_interrupted for one in results) / len(results),
+        "interrupted_pct": 100.0 * sum(result.is_interrupted for result in results) / len(results),
     }
 
 
@@ -111,7 +111,7 @@ def _cpu_seconds(pid: int) -> float:
             continue
         times[int(status.parent.name)] = int(words[1]), sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
 
-    def total(one: int) -> float:
-        return times[one][1] + sum(total(child) for child, (parent, _) in times.items() if parent == one)
+    def total(parent_id: int) -> float:
+        return times[parent_id][1] + sum(total(child) for child, (parent, _) in times.items() if parent == parent_id)
 
     return total(pid)

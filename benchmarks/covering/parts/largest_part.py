@@ -108,9 +108,13 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     return {"largest_cases": len(results), "largest_fits_pct": 100 * fit / len(results)}
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Every case that did not run to its end."""
-    bad = [f"  {one.case}: {one.failure or one.values['end']}" for one in found if one.failure or one.values["end"]]
+    bad = [
+        f"  {finding.case}: {finding.failure or finding.values['end']}"
+        for finding in findings
+        if finding.failure or finding.values["end"]
+    ]
     return [f"{len(bad)} largest micro-batches did not run:", *bad] if bad else []
 
 

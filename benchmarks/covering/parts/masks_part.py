@@ -43,7 +43,7 @@ def cases(quick: bool, seed: int) -> Sequence[Asked]:
 def measure(case: Asked, seconds: float) -> Result:
     """The result of one case; ``seconds`` limits its real run."""
     answer = ask(case)
-    assumed = ", ".join(one.split(" (")[0] for one in answer.assumptions)
+    assumed = ", ".join(assumption.split(" (")[0] for assumption in answer.assumptions)
     measured = 0 if answer.refusal else counted_peak(case, seconds)
     return Result(answer.predicted, measured, answer.refusal, assumed)
 

@@ -121,9 +121,11 @@ def _spread(sizes: list[float]) -> dict[str, float]:
     return {"median_pct": median(ordered), "p95_pct": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]}
 
 
-def notes(found: Sequence[Any]) -> list[str]:
+def notes(findings: Sequence[Any]) -> list[str]:
     """Every refused case with its reason, and every failure of the tracker."""
-    refused = [f"  {one.case}: {one.values['refusal']}" for one in found if one.values.get("refusal")]
+    refused = [
+        f"  {finding.case}: {finding.values['refusal']}" for finding in findings if finding.values.get("refusal")
+    ]
     return [f"{len(refused)} cases refused:", *refused] if refused else []
 
 

@@ -83,9 +83,9 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     return {"uneven_ranks_cases": len(results), "uneven_ranks_max_pct": max(errors)}
 
 
-def notes(found: Sequence[Finding]) -> list[str]:
+def notes(findings: Sequence[Finding]) -> list[str]:
     """Every gang with an error of more than ``gangs_part.MOST_PERCENT``, and every one that failed."""
-    return gangs_part.notes(found)
+    return gangs_part.notes(findings)
 
 
 def measure(case: Gang, seconds: float) -> Result:

@@ -256,8 +256,8 @@ class NestedBatch(Points):
 
 
 class FillingBlock(Gated):
-    def forward(self, x, named, seen):
-        x, named["gate"] = self.compute(x)
+    def forward(self, x, outputs, seen):
+        x, outputs["gate"] = self.compute(x)
         seen.append(x)
         return x
 

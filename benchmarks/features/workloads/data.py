@@ -157,8 +157,8 @@ class Lengthy(Workload):
 
     def collate(self, sequences):
         padded = nn.utils.rnn.pad_sequence(sequences, batch_first=True)
-        sizes = torch.tensor([len(one) for one in sequences])
-        classes = torch.stack([one.sum(0).argmax() for one in sequences])
+        sizes = torch.tensor([len(sequence) for sequence in sequences])
+        classes = torch.stack([sequence.sum(0).argmax() for sequence in sequences])
         return padded, (torch.arange(padded.shape[1]) < sizes[:, None]).float(), classes
 
     def loss(self, model, batch):

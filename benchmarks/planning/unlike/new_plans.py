@@ -75,7 +75,7 @@ def _unlike(model: Model, below_seconds: float) -> Planned | None:
     for num_inner, samples in product(powers_of_two(NUM_RANKS), powers_of_two(model.batch)):
         grid, num = Grid(NUM_RANKS // num_inner, num_inner, num_inner), model.batch // samples
         distinct = list(dict.fromkeys(model.units))
-        usable = {unit: [one for one in _styles(unit) if possible(unit, one, grid, samples)] for unit in distinct}
+        usable = {unit: [style for style in _styles(unit) if possible(unit, style, grid, samples)] for unit in distinct}
         inners = {style.inner for every in usable.values() for style in every}
         if not all(usable.values()) or (num_inner > 1 and inners == {"data"}):
             continue
@@ -154,23 +154,23 @@ def _cut(model: Model, below_seconds: float) -> Planned | None:
         found = find([way], _DEVICES, batch=model.batch)
         if found is not None and found.seconds < 1.05 * below:
             below = min(below, found.seconds)
-            drafts += [(found.seconds, *one) for one in _drafts(model, stage, less, found)]
+            drafts += [(found.seconds, *draft) for draft in _drafts(model, stage, less, found)]
     return best_of(drafts, NUM_SIMULATED, below_seconds)
 
 
-def _drafts(model: Model, stage: _Stage, less: Style, found: StagedPlan) -> Iterator[tuple[str, Draft]]:
+def _drafts(model: Model, stage: _Stage, less: Style, plan: StagedPlan) -> Iterator[tuple[str, Draft]]:
     """Yield what the search found, in each schedule that holds no more.
 
     A backward pass runs in parts only if nothing is recomputed: both parts need all activations.
     """
     every, lesser = alike(model, stage.style), alike(model, less)
-    chosen = tuple(lesser[place] if place in found.recomputed else one for place, one in enumerate(every))
-    names = ["3f1b"] if model.num_forwards > 1 else ["1f1b"] if found.recomputed else ["1f1b", "zb-h1"]
-    kept = f", {less.kept} of {len(found.recomputed)}" if found.recomputed else ""
+    chosen = tuple(lesser[place] if place in plan.recomputed else one for place, one in enumerate(every))
+    names = ["3f1b"] if model.num_forwards > 1 else ["1f1b"] if plan.recomputed else ["1f1b", "zb-h1"]
+    kept = f", {less.kept} of {len(plan.recomputed)}" if plan.recomputed else ""
     for name in names:
         num = model.batch // stage.samples
-        draft = Draft(model, name, stage.grid, stage.samples, num, chosen, found.cut, stage.distance)
-        yield f"{stage.said(model, name)}{kept}, stages of {_range(found.cut)} units", draft
+        draft = Draft(model, name, stage.grid, stage.samples, num, chosen, plan.cut, stage.distance)
+        yield f"{stage.said(model, name)}{kept}, stages of {_range(plan.cut)} units", draft
 
 
 def _plain(model: Model, stage: _Stage) -> Draft:
@@ -217,7 +217,7 @@ def _piped(model: Model, below_seconds: float) -> Planned | None:
                     *_interlaced(model, named, chosen, below_seconds),
                 ]
                 drafts += [(draft.bound_seconds, words, draft) for words, draft in every]
-    return best_of([one for one in drafts if one[0] < below_seconds], NUM_SIMULATED, below_seconds)
+    return best_of([draft for draft in drafts if draft[0] < below_seconds], NUM_SIMULATED, below_seconds)
 
 
 def _chunked(

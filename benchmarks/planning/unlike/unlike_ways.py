@@ -110,8 +110,8 @@ def choose(
         free = question.relaxed(limit, 0.0)
         if free.bound >= best:  # a lower limit allows fewer ways
             break
-        for found in question.improvements(limit, free, best):
-            best, places = found
+        for improvement in question.improvements(limit, free, best):
+            best, places = improvement
     return priced(units, conversions, room, places) if places is not None else None
 
 
@@ -131,9 +131,9 @@ def priced(units: Sequence[UnitWays], conversions: Conversions, room: Room, plac
     )
 
 
-def _between(conversions: Conversions, tensor: Tensor, one: Flow, other: Flow) -> tuple[Conversion, Conversion]:
-    ahead = conversions.between(tensor, one.leaves, other.needs)
-    return ahead, conversions.between(tensor, other.gradient_leaves, one.gradient_needs)
+def _between(conversions: Conversions, tensor: Tensor, flow: Flow, other: Flow) -> tuple[Conversion, Conversion]:
+    ahead = conversions.between(tensor, flow.leaves, other.needs)
+    return ahead, conversions.between(tensor, other.gradient_leaves, flow.gradient_needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +319,7 @@ class _Question:
         for number, unit in enumerate(self._units):
             edges = self._edges[number - 1] if number else np.zeros((1, len(unit.starts)))
             at_starts = [
-                _merged([one.extended(0, edges[end, start], end) for end, one in enumerate(at_ends)], room, below)
+                _merged([at_end.extended(0, edges[end, start], end) for end, at_end in enumerate(at_ends)], room, below)
                 for start in range(len(unit.starts))
             ]
             at_ends = []

@@ -143,10 +143,10 @@ def missing_devices(offer: Offer, demand: Shape) -> str:
     num_ranks, mib = demand.num_ranks, demand.mib_per_rank
     if demand.mibs:
         offered = sorted((offered_mib for _, offered_mib, number in offer for _ in range(number)), reverse=True)
-        wanted = sorted(demand.mibs, reverse=True)
-        if len(offered) >= num_ranks and all(map(ge, offered, wanted)):
+        largest_first = sorted(demand.mibs, reverse=True)
+        if len(offered) >= num_ranks and all(map(ge, offered, largest_first)):
             return ""
-        mibs = ", ".join(map(str, wanted))
+        mibs = ", ".join(map(str, largest_first))
         return f"its plan needs {num_ranks} devices of {mibs} MiB, which the cluster does not have now"
     able = sum(number for _, offered_mib, number in offer if offered_mib >= mib)
     if able >= num_ranks:

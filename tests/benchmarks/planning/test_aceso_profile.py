@@ -222,20 +222,20 @@ def _row(name: str, place: int, num: int, tp: int) -> str:
     return ",".join([name, *(f"{cell:.3f}" for cell in cells)])
 
 
-def _stages(profile: Profile, found: StagedPlan) -> list[tuple[list[str], list[bool]]]:
+def _stages(profile: Profile, plan: StagedPlan) -> list[tuple[list[str], list[bool]]]:
     """Operators of each stage, and whether each is recomputed."""
     stages = []
-    for start, end in pairwise(accumulate(found.cut, initial=0)):
-        units = [(profile.units[place], place in found.recomputed) for place in range(start, end)]
+    for start, end in pairwise(accumulate(plan.cut, initial=0)):
+        units = [(profile.units[place], place in plan.recomputed) for place in range(start, end)]
         names = [name for unit, _ in units for name in unit]
         stages.append((names, [flag for unit, flag in units for _ in unit]))
     return stages
 
 
-def _costs(profile: Profile, found: StagedPlan) -> list[tuple[float, float]]:
+def _costs(profile: Profile, plan: StagedPlan) -> list[tuple[float, float]]:
     """Seconds of a micro-batch and bytes of each stage as Aceso counts them, operator by operator."""
-    stages = _stages(profile, found)
-    operators = profile.operators[found.micro_batch, found.spread.tp]
+    stages = _stages(profile, plan)
+    operators = profile.operators[plan.micro_batch, plan.spread.tp]
     return [
         (_seconds([operators[name] for name in names], flags), _bytes(operators, names, flags, len(stages) - place))
         for place, (names, flags) in enumerate(stages)

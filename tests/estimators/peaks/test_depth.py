@@ -98,10 +98,12 @@ class Writer:
         return mine
 
 
-def same(one: Passes, other: Passes) -> bool:
-    return (one.held_before, one.work, streams(one)) == (other.held_before, other.work, streams(other)) and all(
-        a.begins_with(b) for a, b in ((one, other), (other, one))
-    )
+def same(passes: Passes, other: Passes) -> bool:
+    return (passes.held_before, passes.work, streams(passes)) == (
+        other.held_before,
+        other.work,
+        streams(other),
+    ) and all(a.begins_with(b) for a, b in ((passes, other), (other, passes)))
 
 
 def streams(passes: Passes) -> list[int]:

@@ -30,10 +30,10 @@ def test_a_product_of_dimensions_is_found_whatever_its_exponents(
 ) -> None:
     common = int(np.lcm.reduce(SAMPLES)) * under if samples < 0 else under
     exponents = tuple((n, e) for n, e in (("width", width), ("tokens", tokens), ("micro_batch", samples)) if e)
-    told = Monomial(Fraction(coefficient * common, under), exponents)
-    values = told.at(POINTS)
+    monomial = Monomial(Fraction(coefficient * common, under), exponents)
+    values = monomial.at(POINTS)
     found = Solver(POINTS).formula(values, [])
-    assert found == Formula(told)
+    assert found == Formula(monomial)
     assert FORMULA.validate_json(FORMULA.dump_json(found)) == found
 
 
@@ -107,8 +107,10 @@ def test_where_a_formula_is_not_whole_it_says_so_instead_of_rounding() -> None:
 
 
 def test_only_gradients_with_rows_that_ranks_do_not_divide_are_padded() -> None:
-    one = Monomial(Fraction(1))
-    padded = Padded(((Monomial(Fraction(1), (("classes", 1),)), Monomial(Fraction(1), (("width", 1),))), (_of(8), one)))
+    monomial = Monomial(Fraction(1))
+    padded = Padded(
+        ((Monomial(Fraction(1), (("classes", 1),)), Monomial(Fraction(1), (("width", 1),))), (_of(8), monomial))
+    )
     points = {"classes": np.array([10, 10, 12, 9]), "width": np.full(4, 3), RANKS: np.array([2, 4, 4, 3])}
     assert padded.at(points).tolist() == [1, 12 * 3, 1, 9]
     formula = Formula(_of(4), (padded,))

@@ -14,10 +14,10 @@ from estimators.tracing.workspace import onednn
 @pytest.mark.skipif(not onednn.is_available(), reason="needs a torch with a symbol table")
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_fake_lstms_keep_what_real_ones_keep(batch_first: bool) -> None:
-    def kept_bytes(lstm: nn.Module, given: Tensor) -> int:
+    def kept_bytes(lstm: nn.Module, sequence: Tensor) -> int:
         kept = []
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor), lambda none: none):
-            lstm(given)
+            lstm(sequence)
         return sum({id(tensor): tensor.nbytes for tensor in kept}.values())
 
     real = kept_bytes(nn.LSTM(20, 24, batch_first=batch_first), torch.randn(7, 3, 20))

@@ -25,7 +25,10 @@ def gpt(depth: int) -> Recipe:
 
 
 def counted(work: Work) -> dict[Key, tuple[float, float]]:
-    return {(one.kind, one.dimension, one.overlaps): (one.num, one.num_bytes) for one in work.collectives}
+    return {
+        (collective.kind, collective.dimension, collective.overlaps): (collective.num, collective.num_bytes)
+        for collective in work.collectives
+    }
 
 
 def step(plan: Plan) -> dict[Key, tuple[float, float]]:

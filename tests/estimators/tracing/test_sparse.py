@@ -14,15 +14,15 @@ NUM_ROWS, WIDTH = 100, 8
 ASKED = torch.tensor([[1, 5, 5], [1, 99, 0]])
 
 
-def gradient(asked: Tensor) -> Tensor:
+def gradient(indices: Tensor) -> Tensor:
     words = nn.Embedding(NUM_ROWS, WIDTH, sparse=True)
-    words(asked).sum().backward()
+    words(indices).sum().backward()
     assert words.weight.grad is not None
     return words.weight.grad
 
 
-def shapes(given: Tensor) -> tuple[torch.Size, torch.Size]:
-    return given._indices().shape, given._values().shape
+def shapes(tensor: Tensor) -> tuple[torch.Size, torch.Size]:
+    return tensor._indices().shape, tensor._values().shape
 
 
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -90,8 +90,8 @@ def test_there_is_one_of_each_degree_and_schedule_and_the_fastest_comes_first() 
     assert listed(EVEN, 4) == found
 
 
-def one_of(found: list[Option], name: str, num_ranks: int, *, even: bool = True) -> Option:
-    of_name = [one for one in found if name_of(one) == name and one.plan.world_size == num_ranks]
+def one_of(options: list[Option], name: str, num_ranks: int, *, even: bool = True) -> Option:
+    of_name = [option for option in options if name_of(option) == name and option.plan.world_size == num_ranks]
     (one,) = [one for one in of_name if drawn(one).is_even == even]
     return one
 
@@ -209,7 +209,7 @@ def test_a_slower_device_takes_longer_for_the_same_pipelines(question: Question,
     same = [[(drawn(one).schedule, drawn(one).cut, one.fits) for one in found] for found in (ours, theirs)]
     assert same[0] == same[1]
     seconds = [[drawn(one).simulation.makespan_seconds for one in found] for found in (ours, theirs)]
-    assert [factor * one for one in seconds[0]] == seconds[1]
+    assert [factor * second for second in seconds[0]] == seconds[1]
 
 
 @settings(deadline=None, max_examples=30)

@@ -56,9 +56,9 @@ def one_way(costs: Costs, num_stages: int | None = None) -> Way:
     return Way(Spread(), 1, (costs,), num_stages)
 
 
-def plan_of(found: StagedPlan | NoPlan) -> StagedPlan:
-    assert isinstance(found, StagedPlan), found
-    return found
+def plan_of(plan: StagedPlan | NoPlan) -> StagedPlan:
+    assert isinstance(plan, StagedPlan), plan
+    return plan
 
 
 @pytest.mark.parametrize("seeds", [range(start, start + 60) for start in range(0, 240, 60)], ids=str)
@@ -81,7 +81,7 @@ def test_a_plan_costs_what_it_says_and_fits() -> None:
         found = asked(question)
         if isinstance(found, StagedPlan):
             num_found += 1
-            capacity_bytes = {one.name: one.capacity_bytes for one in question.devices}
+            capacity_bytes = {device.name: device.capacity_bytes for device in question.devices}
             expected_seconds, sizes = price(question, found)
             assert found.seconds == pytest.approx(expected_seconds)
             assert list(found.peak_bytes) == sizes
@@ -97,15 +97,15 @@ def test_the_front_has_the_fastest_plan_for_every_number_of_devices_and_all_memo
         for count in range(1, device.count + 1):
             for capacity_bytes in range(10, device.capacity_bytes + 1, 7):
                 smaller = replace(question, devices=[Devices("", count, capacity_bytes)])
-                fits = [one for one in plans if one.num_ranks <= count and one.largest_bytes <= capacity_bytes]
-                assert min((one.seconds for one in fits), default=inf) == pytest.approx(by_trying(smaller))
+                fits = [plan for plan in plans if plan.num_ranks <= count and plan.largest_bytes <= capacity_bytes]
+                assert min((fit.seconds for fit in fits), default=inf) == pytest.approx(by_trying(smaller))
 
 
 def test_no_plan_of_the_front_is_better_than_another() -> None:
     for seed in range(20):
         question = draw(seed, num_kinds=1 + seed % 2)
         plans = front(question.ways, question.devices, batch=question.batch, order=question.order, step_bytes=1)
-        costs = [(one.num_ranks, one.largest_bytes, one.seconds) for one in plans]
+        costs = [(plan.num_ranks, plan.largest_bytes, plan.seconds) for plan in plans]
         for one, other in permutations(costs, 2):
             assert any(mine < theirs for mine, theirs in zip(other, one, strict=True))
 
@@ -116,26 +116,26 @@ QUESTIONS = st.builds(draw, st.integers(0, 10_000), num_kinds=st.integers(1, 2))
 @settings(max_examples=40, deadline=None)
 @given(QUESTIONS, st.integers(1, 60))
 def test_more_memory_never_makes_the_best_plan_slower(question: Question, more_bytes: int) -> None:
-    larger = [replace(one, capacity_bytes=one.capacity_bytes + more_bytes) for one in question.devices]
+    larger = [replace(device, capacity_bytes=device.capacity_bytes + more_bytes) for device in question.devices]
     assert seconds(replace(question, devices=larger)) <= seconds(question) * (1 + 1e-9)
 
 
 @settings(max_examples=40, deadline=None)
 @given(QUESTIONS, st.integers(1, 4))
 def test_more_devices_never_make_the_best_plan_slower(question: Question, more: int) -> None:
-    others = [replace(one, count=one.count + more) for one in question.devices]
+    others = [replace(device, count=device.count + more) for device in question.devices]
     assert seconds(replace(question, devices=others)) <= seconds(question) * (1 + 1e-9)
 
 
 def slower(costs: Costs, factor: float) -> Costs:
     values = {each.name: getattr(costs, each.name) for each in fields(costs)}
-    return Costs(**{name: one * factor if name.endswith("seconds") else one for name, one in values.items()})
+    return Costs(**{name: value * factor if name.endswith("seconds") else value for name, value in values.items()})
 
 
 @settings(max_examples=40, deadline=None)
 @given(QUESTIONS, st.sampled_from([1e-6, 0.5, 3.0, 1e4]))
 def test_the_best_time_is_scaled_with_all_times(question: Question, factor: float) -> None:
-    ways = [replace(one, costs=tuple(slower(costs, factor) for costs in one.costs)) for one in question.ways]
+    ways = [replace(way, costs=tuple(slower(costs, factor) for costs in way.costs)) for way in question.ways]
     assert seconds(replace(question, ways=ways)) == pytest.approx(seconds(question) * factor)
 
 

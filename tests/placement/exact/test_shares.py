@@ -66,7 +66,7 @@ def test_shares_are_never_slower_than_even_ones(members: list[Member], samples: 
 @settings(max_examples=100, deadline=None)
 @given(MEMBERS, st.integers(1, 30), st.integers(1, 50))
 def test_more_memory_never_makes_the_shares_slower(members: list[Member], samples: int, more_bytes: int) -> None:
-    larger = [replace(one, capacity_bytes=one.capacity_bytes + more_bytes) for one in members]
+    larger = [replace(member, capacity_bytes=member.capacity_bytes + more_bytes) for member in members]
     before, after = (slowest_seconds(each, samples) for each in (members, larger))
     assert after <= before * (1 + 1e-9)
 

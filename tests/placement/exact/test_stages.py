@@ -49,8 +49,8 @@ def test_the_fastest_step_may_not_have_the_smallest_maximum(seed: int) -> None:
         cuts = all_sums(question, staged)
         found, _ = fastest(staged, question.devices, Recomputes(), inf)
         if found is not None:
-            assert found.seconds == pytest.approx(min(one.seconds for one in cuts))
-            num_traded += found.largest_seconds > min(one.largest_seconds for one in cuts)
+            assert found.seconds == pytest.approx(min(cut.seconds for cut in cuts))
+            num_traded += found.largest_seconds > min(cut.largest_seconds for cut in cuts)
     assert num_traded
 
 

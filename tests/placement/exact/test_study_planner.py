@@ -30,11 +30,11 @@ def question(profile: ModelProfile | None = None, count: int = 4) -> Question:
     return Question(profile or gpt(), 64, cluster(one=(count, 1_500)), on_slow_links())
 
 
-def chosen(planner: Callable[[Question], Answer], asked: Question) -> tuple[ChosenPlan, Option]:
+def chosen(planner: Callable[[Question], Answer], question_asked: Question) -> tuple[ChosenPlan, Option]:
     """The answer, and its option, where by their traces only pipelines fit."""
-    while isinstance(answer := planner(asked), Untraced):
+    while isinstance(answer := planner(question_asked), Untraced):
         curve = line(100 if answer.layout.pp > 1 else 5_000, 1)
-        asked = replace(asked, profile=asked.profile.with_curve(answer.layout, curve))
+        question_asked = replace(question_asked, profile=question_asked.profile.with_curve(answer.layout, curve))
     assert isinstance(answer, ChosenPlan)
     return answer, next(option for option in answer.options if option.plan == answer.plan)
 

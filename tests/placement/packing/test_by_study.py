@@ -32,8 +32,8 @@ def test_the_policy_of_the_first_trial_decides_first_and_the_ledger_stays_as_it_
     book, policy = ledger(2), by_study({2: "static-2"}, pack)
     first = policy([trial("a", 2), trial("b", 1)], book, {})
     second = policy([trial("b", 1), trial("a", 2)], book, {})
-    assert [one.gang.id for one in first.placements] == ["a"] and list(first.waits) == ["b"]
-    assert [one.gang.id for one in second.placements] == ["b"] and list(second.waits) == ["a"]
+    assert [placement.gang.id for placement in first.placements] == ["a"] and list(first.waits) == ["b"]
+    assert [placement.gang.id for placement in second.placements] == ["b"] and list(second.waits) == ["a"]
     assert not book.gangs and book.find(2, 100)
 
 

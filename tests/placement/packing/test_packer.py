@@ -124,11 +124,11 @@ def test_a_gang_waits_for_a_node_if_that_is_sooner_than_it_would_end_across_two(
     soon = pack(wide, ledger, {"held0": 30.0, "held1": 60.0})
     assert not soon.placements and soon.waits["wide"].blocked is Blocked.OWN_RESERVATION
     for left in ({"held0": 300.0, "held1": 300.0}, {}):
-        assert [one.devices for one in pack(wide, ledger, left).placements] == [("d1", "d3")]
+        assert [placement.devices for placement in pack(wide, ledger, left).placements] == [("d1", "d3")]
     late = [replace(wide[0], passed_over=PASSES_BEFORE_RESERVATION)]
     assert pack(late, ledger, {"held0": 30.0, "held1": 60.0}).placements
     narrow = [Queued("n", (Shape(1, 90, 120.0), Shape(2, 90, 100.0)))]
-    assert [one.choice for one in pack(narrow, ledger, {"held0": 30.0, "held1": 60.0}).placements] == [0]
+    assert [placement.choice for placement in pack(narrow, ledger, {"held0": 30.0, "held1": 60.0}).placements] == [0]
 
 
 def test_a_gang_that_does_not_fit_whole_holds_nothing_and_says_what_is_missing() -> None:

@@ -33,7 +33,7 @@ def drawn(random: Random, name: str, study: int, num_devices: int) -> Queued:
     seconds, mib, ranks = random.uniform(1, 20), random.randint(1, 96), random.choice((1, 1, 2, 3))
     widths = [ranks * 2**n for n in range(random.randint(1, 3)) if ranks * 2**n <= num_devices] or [num_devices]
     known = random.random() < 0.8
-    shapes = pareto(Shape(one, mib, seconds / one**0.8 if known else None) for one in widths)
+    shapes = pareto(Shape(width, mib, seconds / width**0.8 if known else None) for width in widths)
     return Queued(name, shapes, arrival=int(name), study=study)
 
 
@@ -132,9 +132,9 @@ def test_pack_gives_few_trials_more_devices_each() -> None:
 def test_pack_starts_the_longest_of_a_study_first_and_keeps_turns_between_studies() -> None:
     ledger = Ledger(cluster(1), 1)
     short, long = Queued("short", (Shape(1, 10, 1.0),)), Queued("long", (Shape(1, 10, 9.0),))
-    assert [one.gang.id for one in decided("pack", [short, long], ledger).placements] == ["long"]
+    assert [placement.gang.id for placement in decided("pack", [short, long], ledger).placements] == ["long"]
     other = Queued("other", (Shape(1, 10, 0.1),), study=1)
-    assert [one.gang.id for one in decided("pack", [other, short, long], ledger).placements] == ["other"]
+    assert [placement.gang.id for placement in decided("pack", [other, short, long], ledger).placements] == ["other"]
 
 
 def test_pack_keeps_devices_for_a_blocked_gang_and_lets_those_pass_that_end_before() -> None:
@@ -182,7 +182,7 @@ def test_min_degree_takes_the_narrowest_shape() -> None:
 def test_elastic_divides_the_devices_by_what_each_trial_gains() -> None:
     poor = Queued("poor", (Shape(1, 10, 8.0), Shape(2, 10, 7.0)))
     decision = decided("elastic", [poor, Queued("good", LINEAR)], Ledger(cluster(5), 1))
-    assert {one.gang.id: len(one.devices) for one in decision.placements} == {"poor": 1, "good": 4}
+    assert {placement.gang.id: len(placement.devices) for placement in decision.placements} == {"poor": 1, "good": 4}
 
 
 options = st.dictionaries(st.integers(0, 2), st.tuples(st.integers(1, 4), st.floats(0.1, 9.0)), min_size=1)

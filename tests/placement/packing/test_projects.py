@@ -16,9 +16,9 @@ from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 NOTHING = Usage()
 
 
-def claims(*given: tuple[int, int, str]) -> list[Claim]:
+def claims(*rows: tuple[int, int, str]) -> list[Claim]:
     """(study, ranks, project) of each."""
-    return [Claim(number, study, ranks, project) for number, (study, ranks, project) in enumerate(given)]
+    return [Claim(number, study, ranks, project) for number, (study, ranks, project) in enumerate(rows)]
 
 
 def test_inside_a_project_studies_take_turns_and_the_one_with_the_fewest_running_is_first() -> None:
@@ -101,7 +101,9 @@ def test_quotas_hold_and_no_feasible_trial_waits_for_ever(
             for one in left.values()
         ]
         by_id = {queued.id: queued for queued in every}
-        started = {one.gang.id for one in pack([by_id[str(n)] for n in found.order], Ledger(cluster, 1)).placements}
+        started = {
+            placement.gang.id for placement in pack([by_id[str(n)] for n in found.order], Ledger(cluster, 1)).placements
+        }
         counts = passed_over(every, started)
         left = {n: replace(one, passed_over=counts[str(n)]) for n, one in left.items() if str(n) not in started}
     assert not feasible & left.keys()

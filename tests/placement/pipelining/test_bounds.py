@@ -55,7 +55,7 @@ def test_equal_stages_take_no_more_than_the_bounds(name: str, num_ranks: int, ro
 @given(st.lists(COSTS, min_size=1, max_size=5), st.integers(1, 9))
 def test_a_step_of_gpipe_without_messages_and_updates_takes_its_formula(costs: list[StageCost], num: int) -> None:
     """Σf + (m − 1) · max f for forward passes, and the same for backward passes."""
-    plain = [StageCost(one.forward_seconds, one.input_seconds, one.weight_seconds) for one in costs]
+    plain = [StageCost(cost.forward_seconds, cost.input_seconds, cost.weight_seconds) for cost in costs]
     simulated = simulate_step(SCHEDULES["gpipe"](len(plain), num), plain)
     assert least_seconds("gpipe", plain, len(plain), num) == pytest.approx(simulated.makespan_seconds)
 

@@ -59,7 +59,9 @@ def schedule_of(demand: CutTarget) -> PipelineSchedule:
 def simulated(pieces: Sequence[Piece], cut: Cut, demand: CutTarget) -> float:
     """Seconds of the step."""
     seconds = [sum(piece.forward_seconds for piece in stage) for stage in stages(pieces, cut)]
-    return simulate_step(schedule_of(demand), [StageCost(one, one, one) for one in seconds]).makespan_seconds
+    return simulate_step(
+        schedule_of(demand), [StageCost(second, second, second) for second in seconds]
+    ).makespan_seconds
 
 
 def formula(pieces: Sequence[Piece], cut: Cut, demand: CutTarget) -> float:
@@ -114,8 +116,8 @@ def test_cuts_do_not_depend_on_the_unit_of_time_nor_on_chance(
 ) -> None:
     pieces, demand = instance
     scaled = [
-        replace(one, forward_seconds=factor * one.forward_seconds, backward_seconds=factor * one.backward_seconds)
-        for one in pieces
+        replace(piece, forward_seconds=factor * piece.forward_seconds, backward_seconds=factor * piece.backward_seconds)
+        for piece in pieces
     ]
     found = best_cut(pieces, demand, capacity)
     assert found == best_cut(pieces, demand, capacity) == best_cut(scaled, demand, capacity)

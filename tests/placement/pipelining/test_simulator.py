@@ -110,7 +110,7 @@ def test_streams_do_one_thing_at_a_time_and_give_all_memory_back(
     simulated = simulate_step(*pipeline)
     for rank in range(schedule.num_ranks):
         computing = [one for one in simulated.computing if one.rank == rank]
-        messages = [one for one in simulated.messages if rank in (one.rank, one.receiver)]
+        messages = [message for message in simulated.messages if rank in (message.rank, message.receiver)]
         for stream in (computing, messages):
             for one, following in itertools.pairwise(stream):
                 assert one.end_seconds <= following.start_seconds
@@ -141,7 +141,9 @@ def test_a_result_on_its_way_is_communication_and_one_not_computed_is_a_bubble()
     assert simulated.makespan_seconds == 1 + 2 + 1 + 1 + 2 + 1
     assert [(one.rank, one.start_seconds, one.end_seconds) for one in simulated.late] == [(1, 1.0, 3.0), (0, 5.0, 7.0)]
     assert (simulated.communication_share, simulated.bubble_share) == (4 / 16, 8 / 16)
-    assert [(one.rank, one.receiver, one.start_seconds, one.end_seconds) for one in simulated.messages] == [
+    assert [
+        (message.rank, message.receiver, message.start_seconds, message.end_seconds) for message in simulated.messages
+    ] == [
         (0, 1, 1.0, 3.0),
         (1, 0, 5.0, 7.0),
     ]

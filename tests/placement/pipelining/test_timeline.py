@@ -19,11 +19,11 @@ def step(plan: Plan, stage: StageStep = EVEN, cores: float | None = None, factor
 
 
 def names(row: StageRow) -> list[str]:
-    return [f"{one.kind[0]}{'' if one.micro_batch is None else one.micro_batch}" for one in row.passes]
+    return [f"{pass_.kind[0]}{'' if pass_.micro_batch is None else pass_.micro_batch}" for pass_ in row.passes]
 
 
-def span(one: Passed) -> tuple[float, float]:
-    return one.start_seconds, one.end_seconds
+def span(passed: Passed) -> tuple[float, float]:
+    return passed.start_seconds, passed.end_seconds
 
 
 def test_each_stage_has_its_passes_in_the_order_of_the_schedule_and_the_update_at_the_end() -> None:
@@ -48,7 +48,7 @@ def test_a_message_ends_with_the_pass_whose_result_it_has_and_the_next_stage_wai
     first = StageStep(PassTime(1.0, waiting_seconds=0.25, sending_seconds=0.5), PassTime(2.0), 0.0)
     last = StageStep(PassTime(1.0), PassTime(2.0, sending_seconds=0.75), 0.0)
     made = PipelineStep(Plan(1, 2, pp=2), (first, last)).timeline()
-    forward, backward = made.messages[0], next(one for one in made.messages if one.sender == 1)
+    forward, backward = made.messages[0], next(message for message in made.messages if message.sender == 1)
     assert (forward.receiver, forward.micro_batch) == (1, 0)
     assert (forward.start_seconds, forward.end_seconds) == (1.25, 1.75)
     assert (backward.receiver, backward.micro_batch) == (0, 0)
@@ -117,11 +117,13 @@ def test_a_rank_does_one_thing_at_a_time_and_no_pass_starts_before_its_input(mad
             assert one.start_seconds <= one.communicating_from_seconds <= one.end_seconds + close
             assert one.end_seconds <= following.start_seconds + close
         assert row.passes[-1].end_seconds <= timeline.makespan_seconds + close
-        busy = sum(one.end_seconds - one.start_seconds for one in row.passes)
+        busy = sum(pass_.end_seconds - pass_.start_seconds for pass_ in row.passes)
         waited = sum(end - start for start, end in timeline.waits(row))
         assert busy + waited == pytest.approx(timeline.makespan_seconds)
     ends = {
-        (stage, one.kind, one.micro_batch): span(one) for stage, row in enumerate(timeline.rows) for one in row.passes
+        (stage, pass_.kind, pass_.micro_batch): span(pass_)
+        for stage, row in enumerate(timeline.rows)
+        for pass_ in row.passes
     }
     for message in timeline.messages:
         kind = "forward" if message.receiver > message.sender else "backward"

@@ -193,7 +193,7 @@ def test_what_zero1_lacks_may_be_its_share_of_the_optimizer_states() -> None:
     run = PastAttempt(
         1, layout, (VIRTUAL_KIND,), 90 * MIB, 0, 100 * MIB, 101 * MIB, Ending.OUT_OF_MEMORY, micro_batch=1
     )
-    by_states = [one.state_bytes for one in corrections([run]) if one.state_bytes]
+    by_states = [correction.state_bytes for correction in corrections([run]) if correction.state_bytes]
     assert by_states[0] == 4 * run.asked_bytes, "four ranks each lack as much, if it is optimizer states"
     assert by_states[-1] == run.held_bytes - run.traced_bytes, "and no more than this in all, if it is gradients"
     assert Extra(state_bytes=by_states[0]).bytes_for(Layout(dp_shard=4)) == run.asked_bytes

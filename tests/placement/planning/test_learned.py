@@ -16,7 +16,9 @@ ALONE, PAIR, FOUR = Plan(8), Plan(4, dp_shard=2), Plan(2, dp_shard=4)
 
 
 def choose(
-    needs_mib: Mapping[Plan, int], own: Mapping[Plan, int] | None = None, learned: Mapping[Plan, int] | None = None
+    needs_mib: Mapping[Plan, int],
+    own_bytes: Mapping[Plan, int] | None = None,
+    learned: Mapping[Plan, int] | None = None,
 ) -> Answer:
     """The answer for a candidate with these plans, in the order of preference; all figures are MiB."""
 
@@ -31,7 +33,7 @@ def choose(
         plan.layout: Learned(plan.layout, mib * MIB, MIB, num_trials=3, num_out_of_memory=1)
         for plan, mib in (learned or {}).items()
     }
-    runs = [failure(plan, mib) for plan, mib in (own or {}).items()]
+    runs = [failure(plan, mib) for plan, mib in (own_bytes or {}).items()]
     return choose_learned(ask, runs, family)
 
 
@@ -77,13 +79,13 @@ def test_what_a_family_needed_makes_no_candidate_infeasible() -> None:
 
 
 def test_what_a_candidate_itself_needed_is_added_everywhere_while_a_plan_fits() -> None:
-    plan, extra, reason = chosen(choose({ALONE: 80, PAIR: 40}, own={ALONE: 30}))
+    plan, extra, reason = chosen(choose({ALONE: 80, PAIR: 40}, own_bytes={ALONE: 30}))
     assert (plan, extra) == (PAIR, 30)
     assert reason == "fits; with 30.0 MiB beyond the trace, as it ran out of memory with layout single"
 
 
 def test_otherwise_it_is_divided_as_plans_divide_the_model() -> None:
-    plan, extra, reason = chosen(choose({PAIR: 80, FOUR: 75}, own={PAIR: 30}))
+    plan, extra, reason = chosen(choose({PAIR: 80, FOUR: 75}, own_bytes={PAIR: 30}))
     assert (plan, extra) == (FOUR, 15)
     assert "; with 15.0 MiB beyond the trace, as it ran out of memory with layout fsdp2" in reason
 
@@ -91,11 +93,11 @@ def test_otherwise_it_is_divided_as_plans_divide_the_model() -> None:
 def test_no_plan_forgets_what_was_measured_under_another_layout() -> None:
     """One rank needed 97 MiB beyond its trace: of its other layouts, none is tried again as if nothing had happened."""
     again = Plan(4, 2)
-    assert isinstance(choose({ALONE: 60, again: 60, Plan(8, recompute=True): 40}, own={ALONE: 97}), NoPlan)
+    assert isinstance(choose({ALONE: 60, again: 60, Plan(8, recompute=True): 40}, own_bytes={ALONE: 97}), NoPlan)
 
 
 def test_infeasible_by_its_own_failures_says_that_this_is_learned_by_how_much_and_from_what() -> None:
-    answer = choose({PAIR: 80, FOUR: 85}, own={PAIR: 30, FOUR: 40})
+    answer = choose({PAIR: 80, FOUR: 85}, own_bytes={PAIR: 30, FOUR: 40})
     assert answer == NoPlan(
         "devices offer 100 MiB. This counts 40.0 MiB beyond the trace, as it ran out of memory with layout fsdp2, "
         "fsdp4; plans divide these bytes as they divide the model. By its trace alone it would fit (FSDP over 2 ranks, "
@@ -104,10 +106,10 @@ def test_infeasible_by_its_own_failures_says_that_this_is_learned_by_how_much_an
 
 
 def test_of_own_and_family_the_larger_is_added_and_tensors_correct_the_prediction() -> None:
-    answer = choose({ALONE: 20}, own={ALONE: 30}, learned={ALONE: 40})
+    answer = choose({ALONE: 20}, own_bytes={ALONE: 30}, learned={ALONE: 40})
     assert isinstance(answer, ChosenPlan)
     assert (answer.prediction.extra_bytes, answer.prediction.bias_bytes) == (40 * MIB, MIB)
-    _, extra, reason = chosen(choose({ALONE: 20}, own={ALONE: 50}, learned={ALONE: 40}))
+    _, extra, reason = chosen(choose({ALONE: 20}, own_bytes={ALONE: 50}, learned={ALONE: 40}))
     assert extra == 50 and "learned" not in reason
 
 

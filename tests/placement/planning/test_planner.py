@@ -162,8 +162,8 @@ def test_recomputing_little_on_more_ranks_goes_before_recomputing_everything_on_
 
 
 def test_a_layer_wider_than_a_device_is_divided_by_tensor_parallelism() -> None:
-    whole = Model(state=30, sample=300)
-    assert isinstance(whole.choose(batch=4), NoPlan)
+    model = Model(state=30, sample=300)
+    assert isinstance(model.choose(batch=4), NoPlan)
     divided = Model(state=30, sample=300, divisions=Divisions(most_parts=8))
     assert divided.chosen(batch=4).plan.tp == 4
     in_parts = Model(state=30, sample=300, divisions=Divisions(most_parts=8, in_parts=True))

@@ -145,10 +145,12 @@ def test_a_stage_sends_its_results_at_the_end_of_its_passes() -> None:
     }
     step = pipeline_step(replace(known, work=work), plan, slow)
     assert step is not None and step.cores is None
-    assert [(one.forward.computing_seconds, one.backward.computing_seconds) for one in step.stages] == [(1.0, 2.0)] * 3
-    assert [one.forward.sending_seconds for one in step.stages] == [2.0, 2.0, 0.0]
-    assert [one.backward.sending_seconds for one in step.stages] == [0.0, 2.0, 2.0]
-    assert {one.forward.waiting_seconds + one.backward.waiting_seconds for one in step.stages} == {0.0}
+    assert [(stage.forward.computing_seconds, stage.backward.computing_seconds) for stage in step.stages] == [
+        (1.0, 2.0)
+    ] * 3
+    assert [stage.forward.sending_seconds for stage in step.stages] == [2.0, 2.0, 0.0]
+    assert [stage.backward.sending_seconds for stage in step.stages] == [0.0, 2.0, 2.0]
+    assert {stage.forward.waiting_seconds + stage.backward.waiting_seconds for stage in step.stages} == {0.0}
     assert step.seconds == predicted_step_seconds(replace(known, work=work), plan, slow)
 
 
@@ -164,9 +166,9 @@ def test_ranks_of_a_stage_wait_for_each_other_in_both_passes() -> None:
         replace(known, work={one: replace(known.work[one], fixed=sums) for one in known.work}), plan, slow
     )
     assert step is not None
-    assert [one.forward.waiting_seconds for one in step.stages] == pytest.approx([1.0, 1.0])
-    assert [one.backward.waiting_seconds for one in step.stages] == pytest.approx([2.0, 2.0])
-    assert {one.forward.sending_seconds for one in step.stages} == {0.0}
+    assert [stage.forward.waiting_seconds for stage in step.stages] == pytest.approx([1.0, 1.0])
+    assert [stage.backward.waiting_seconds for stage in step.stages] == pytest.approx([2.0, 2.0])
+    assert {stage.forward.sending_seconds for stage in step.stages} == {0.0}
 
 
 def test_recompute_makes_the_backward_pass_longer_and_not_the_step() -> None:
@@ -199,14 +201,14 @@ def test_activations_are_never_more_than_the_peak_has_room_for() -> None:
     plan = Plan(1, 4, pp=2)
     known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
     step = pipeline_step(known, plan, KIND)
-    huge = replace(known, units=tuple(replace(one, activations=Line(1000, 0)) for one in known.units))
+    huge = replace(known, units=tuple(replace(unit, activations=Line(1000, 0)) for unit in known.units))
     assert step is not None
     first, last = with_memory(step, huge, extra_bytes=0).stages
     assert (first.kept_bytes, first.passing_bytes) == (13, 0), "half of the 26 bytes that are not states"
     assert (last.kept_bytes, last.passing_bytes) == (15, 0)
 
 
-def with_peaks(known: ModelProfile, plan: Plan) -> ModelProfile:
+def with_peaks(model_profile: ModelProfile, plan: Plan) -> ModelProfile:
     """Peaks of 100 bytes of states, 5 of scratch, and 21 or 10 of activations; blocks keep 4 bytes of a sample, the
     part before them 1 byte."""
     names = ("parameters", "optimizer", "activations", "scratch")
@@ -216,8 +218,8 @@ def with_peaks(known: ModelProfile, plan: Plan) -> ModelProfile:
     nothing = PassWork(Work(), Work())
     sizes = (("before", 1, 1), ("block", 4, 4), ("after", 0, 1))
     units = tuple(Unit(name, 1, 1, nothing, nothing, Line(kept, 0), Line(0, 0), num) for name, kept, num in sizes)
-    work = {**known.work, Layout(): StepWork(Work(), Work(), Work())}
-    return replace(known, curves={**curves, Layout(): curves[plan.layout]}, work=work, units=units)
+    work = {**model_profile.work, Layout(): StepWork(Work(), Work(), Work())}
+    return replace(model_profile, curves={**curves, Layout(): curves[plan.layout]}, work=work, units=units)
 
 
 def test_a_trial_keeps_the_step_of_its_pipeline_as_it_is_predicted() -> None:
@@ -268,5 +270,5 @@ def test_the_step_of_any_order_takes_at_least_as_long_as_its_busiest_rank_and_ha
     assert 12.0 * 4 + 1 <= step.seconds <= 12.0 * 5 + 1, "the bubble is at most that of 1F1B"
     timeline = step.timeline()
     assert [row.ranks for row in timeline.rows] == [(0,), (1,)]
-    busy = [sum(one.end_seconds - one.start_seconds for one in row.passes) for row in timeline.rows]
+    busy = [sum(pass_.end_seconds - pass_.start_seconds for pass_ in row.passes) for row in timeline.rows]
     assert busy == pytest.approx([12.0 * 4 + 1] * 2)

@@ -50,9 +50,12 @@ def test_tensor_parallel_ranks_communicate_in_every_pass_and_more_with_recompute
 
 
 def test_merged_collectives_keep_their_number_and_bytes() -> None:
-    one = Collectives("all_gather", "dp", True, 2, 10)
-    other = replace(one, overlaps=False)
-    assert merged_communication([(one, 1), (other, 1), (one, 1)]) == [replace(one, num=4, num_bytes=20), other]
+    collectives = Collectives("all_gather", "dp", True, 2, 10)
+    other = replace(collectives, overlaps=False)
+    assert merged_communication([(collectives, 1), (other, 1), (collectives, 1)]) == [
+        replace(collectives, num=4, num_bytes=20),
+        other,
+    ]
 
 
 def test_replicas_share_optimizer_states_only_with_zero1() -> None:

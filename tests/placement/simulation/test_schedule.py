@@ -26,12 +26,12 @@ def drawn(seed: int, num_jobs: int, rate: float = 0.0) -> list[Job]:
     return jobs
 
 
-def check(found: Schedule, jobs: list[Job], cluster: Cluster, max_gangs: int) -> None:
+def check(result: Schedule, jobs: list[Job], cluster: Cluster, max_gangs: int) -> None:
     """Every job runs once, whole, and no device ever holds more than it has, or too many jobs."""
     shapes = {job.id: job.shapes[0] for job in jobs}
-    assert sorted(run.id for run in found.runs) == sorted(shapes) and not found.never
+    assert sorted(run.id for run in result.runs) == sorted(shapes) and not result.never
     events = []
-    for run in found.runs:
+    for run in result.runs:
         shape = shapes[run.id]
         assert len(set(run.devices)) == shape.num_ranks and run.arrived <= run.start < run.end
         assert shape.seconds is not None and run.end - run.start >= shape.seconds - 1e-6

@@ -35,8 +35,8 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimating.out, "_width", 160)
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, *found: Gpu) -> None:
-    monkeypatch.setattr(gpus, "inventory", lambda: found)
+def machine(monkeypatch: pytest.MonkeyPatch, *gpu: Gpu) -> None:
+    monkeypatch.setattr(gpus, "inventory", lambda: gpu)
 
 
 def test_devices_lists_each_gpu_in_a_line(monkeypatch: pytest.MonkeyPatch, wide: None) -> None:
@@ -73,8 +73,8 @@ def test_calibrate_measures_the_cpu_then_one_gpu_of_each_model_and_warns_of_othe
 ) -> None:
     asked: list[Any] = []
 
-    def gpu(data_dir: Path, one: Gpu) -> DeviceKind:
-        asked.append((data_dir, one.uuid))
+    def gpu(data_dir: Path, device: Gpu) -> DeviceKind:
+        asked.append((data_dir, device.uuid))
         return replace(catalogue.gpu("H100"), provenance="measured now")
 
     machine(monkeypatch, MIG, H100, replace(H100, index=2, uuid="GPU-cccc", other_processes_mib=30000))

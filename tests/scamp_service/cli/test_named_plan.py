@@ -68,8 +68,8 @@ def test_every_field_can_be_named(plan: Plan) -> None:
 
 def test_fields_that_are_not_named_have_their_defaults() -> None:
     text = "micro_batch=4,dp_shard=2,dp_replicate=2,reshard=false,recompute=true,selective=true"
-    wanted = Plan(4, dp_shard=2, dp_replicate=2, reshard=False, recompute=True, selective=True)
-    assert plan_of(text) == wanted
+    plan = Plan(4, dp_shard=2, dp_replicate=2, reshard=False, recompute=True, selective=True)
+    assert plan_of(text) == plan
 
 
 def test_replicas_cost_a_rank_what_its_shards_cost(estimator: Estimator) -> None:

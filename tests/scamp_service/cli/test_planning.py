@@ -33,7 +33,7 @@ def test_json_has_the_options_of_the_estimate_and_pipelines(folder: Path, scamp:
     planned = json.loads(scamp(folder, "plan", *SMALL, "--json").stdout)
     (estimated,) = json.loads(scamp(folder, "estimate", *SMALL, "--json").stdout)
     others = [one for one in planned["alternatives"] if one["schedule"] is None and one["searched"] is None]
-    options = {json.dumps(one["plan"]): one for one in others}
+    options = {json.dumps(other["plan"]): other for other in others}
     assert len(options) == len(estimated["options"])
     for option in estimated["options"]:
         same = options[json.dumps(option["plan"])]
@@ -56,9 +56,9 @@ def test_unlike_devices_share_the_batch_unevenly(folder: Path, tmp_path: Path, s
         assert words in done.stdout
     assert "a row without them is for those of V100-32 alone" in done.stdout
     (shared,) = [
-        one
-        for one in json.loads(scamp(folder, "plan", *model, "--cluster", str(file), "--json").stdout)["alternatives"]
-        if one["searched"] and one["searched"]["samples"]
+        load
+        for load in json.loads(scamp(folder, "plan", *model, "--cluster", str(file), "--json").stdout)["alternatives"]
+        if load["searched"] and load["searched"]["samples"]
     ]
     fast, slow = shared["searched"]["samples"]["V100-32"][0], shared["searched"]["samples"]["P100"][0]
     assert fast >= slow and shared["num_micro_batches"] * (fast + slow) == 64 and shared["trains_today"]

@@ -102,7 +102,7 @@ def test_time_is_skipped_only_while_nothing_can_happen(seed: int) -> None:
         simulation = Unstopped(store, seed, no_faults())
         simulation.skips = skips
         simulation.run()
-        ends[skips] = [(one.state, one.params, one.step, one.num_oom) for one in store.trials(1)]
+        ends[skips] = [(trial.state, trial.params, trial.step, trial.num_oom) for trial in store.trials(1)]
     assert ends[True] == ends[False]
 
 

@@ -55,7 +55,10 @@ class Hung(SimulatedProposer):
     """The sampler of study 1 never answers."""
 
     def requests(self) -> Mapping[int, ProposalRequest]:
-        return {study: replace(one, answer=None) if study == 1 else one for study, one in super().requests().items()}
+        return {
+            study: replace(request, answer=None) if study == 1 else request
+            for study, request in super().requests().items()
+        }
 
 
 class TwoStudies(Simulation):

@@ -143,7 +143,7 @@ def test_results_of_ray_tune_are_read_from_json_alone(tmp_path: Path, store: Sto
     assert not (folder / "ran").exists(), "no pickle was loaded"
     trials = store.trials(study_id)
     ends = ["COMPLETED", "FAILED", "CANCELLED", "CANCELLED"]
-    assert [(one.number, one.state.value) for one in trials] == list(enumerate(ends))
+    assert [(trial.number, trial.state.value) for trial in trials] == list(enumerate(ends))
     first = trials[0]
     assert (first.value, first.step, first.params) == (0.25, 3, {"lr": 0.01, "net": {"width": 16}})
     assert (first.started_at, first.finished_at, store.study(study_id).created_at) == (100.0, 103.0, 100.0)

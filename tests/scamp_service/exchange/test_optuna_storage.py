@@ -132,7 +132,7 @@ def test_several_objectives_are_directions_and_values(storage: ScampStorage, sto
     assert store.move_trial(first, TrialState.RUNNING, 1, TrialState.COMPLETED, now=5.0)
     begun(store, second)
     found = optuna.load_study(study_name="digits", storage=storage)
-    assert [one.name for one in found.directions] == ["MINIMIZE", "MAXIMIZE", "MINIMIZE"]
+    assert [direction.name for direction in found.directions] == ["MINIMIZE", "MAXIMIZE", "MINIMIZE"]
     assert found.metric_names == ["predicted.peak_mib", "accuracy", "loss"]
     assert [trial.values for trial in found.trials] == [[20.0, 0.75, 0.25], None]
     assert [trial.number for trial in found.best_trials] == [0]
@@ -156,8 +156,8 @@ def test_a_study_of_scamp_is_loaded_by_its_name(storage: ScampStorage, store: St
     assert (best.value, best.intermediate_values) == (0.25, {10: 0.5, 20: 0.25})
     assert best.params == {**PARAMS, "kernel": "[3, 3]"}
     assert set(best.params) - set(other.params) == {"momentum"}
-    assert all(one.distributions[name]._contains(one.distributions[name].to_internal_repr(one.params[name]))
-               for one in study.trials for name in one.params)  # fmt: skip
+    assert all(trial.distributions[name]._contains(trial.distributions[name].to_internal_repr(trial.params[name]))
+               for trial in study.trials for name in trial.params)  # fmt: skip
     assert refused.user_attrs["scamp:state"] == "INFEASIBLE" and refused.user_attrs["scamp:reason"] == "needs 41 GiB"
     assert (pruned.user_attrs["scamp:reason"], pruned.value) == ("diverged: the loss is inf", None)
     assert pruned.intermediate_values == {10: 0.5}
@@ -192,7 +192,7 @@ def test_another_process_adds_trials_while_scamp_runs_its_own(storage: ScampStor
     with pytest.raises(UpdateFinishedTrialError, match="run by ScaMP"):
         storage.set_trial_state_values(before[1].id, OptunaState.FAIL)
     assert store.best_trial(study_id, spec().objective) == min(
-        (one for one in trials if one.state is TrialState.COMPLETED and one.value == one.value),
+        (trial for trial in trials if trial.state is TrialState.COMPLETED and trial.value == trial.value),
         key=lambda one: one.value,
     )
 
@@ -200,14 +200,18 @@ def test_another_process_adds_trials_while_scamp_runs_its_own(storage: ScampStor
 def test_trials_of_other_programs_are_history_for_the_sampler_of_the_study(storage: ScampStorage, store: Store) -> None:
     study_id = store.create_study(spec().to_json(), now=1.0).id
     study = optuna.load_study(study_name="digits", storage=storage)
-    space = {name: one for name, one in storage._known_of(study_id).distributions.items() if name != "momentum"}
+    space = {
+        name: distribution
+        for name, distribution in storage._known_of(study_id).distributions.items()
+        if name != "momentum"
+    }
     for _ in range(3):
         study.tell(study.ask(space), 0.5)
     search = Search(spec())
     search.propose(store.trials(study_id), 0, 1)
     complete = [trial for trial in store.trials(study_id) if trial.params["optimizer"] == "adam"]
     shown = search._history.shown(3).completed
-    assert {one.number for one in shown} <= {one.number for one in store.trials(study_id)}
+    assert {one.number for one in shown} <= {trial.number for trial in store.trials(study_id)}
     assert len(shown) >= len([one for one in complete if one.params["kernel"] is None])
 
 

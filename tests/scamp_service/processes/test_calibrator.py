@@ -56,12 +56,12 @@ def measuring(tmp_path: Path) -> Iterator[Calibrator]:
     calibrator.end()
 
 
-def tick_until(measuring: Calibrator, done: Callable[[], bool], what: str) -> None:
+def tick_until(measuring: Calibrator, done: Callable[[], bool], condition_name: str) -> None:
     def tick() -> bool:
         measuring.tick(True)
         return done()
 
-    until(tick, what)
+    until(tick, condition_name)
 
 
 def tick_until_known(measuring: Calibrator, data_dir: Path) -> None:

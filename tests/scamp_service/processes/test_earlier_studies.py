@@ -29,8 +29,8 @@ def test_the_newest_earlier_study_with_a_name_is_the_history_of_a_new_one() -> N
     other = created("other", "minimize")
     newest = created("old", depth=3)
 
-    def found(wanted: str | int) -> list[Any]:
-        spec = parse_study({**store.study(newest).spec, "search": {"history": [{"study": wanted}]}})
+    def found(name_or_id: str | int) -> list[Any]:
+        spec = parse_study({**store.study(newest).spec, "search": {"history": [{"study": name_or_id}]}})
         return [dict(one.params) for one in earlier_of(store, newest, spec)]
 
     assert found("old") == found(second) == [{"depth": 2}] and found(first) == [{"depth": 1}]

@@ -120,7 +120,7 @@ class World:
     def monotonic(self) -> float:
         return self.now
 
-    def popen(self, command: list[str], **given: Any) -> Child:
+    def popen(self, command: list[str], **options: Any) -> Child:
         if self.cannot_fork:
             self.num_failed += 1
             raise self.cannot_fork

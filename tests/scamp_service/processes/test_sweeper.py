@@ -218,7 +218,7 @@ def test_a_folder_that_cannot_be_reached_holds_up_nothing_but_folders(
     answers.set()
     one.tick(50)
     assert left(store, gone)["trials"] == 0
-    assert {int(path.name) for path in settings.checkpoints.iterdir()} == {one.id for one in store.trials(old)[:2]}
+    assert {int(path.name) for path in settings.checkpoints.iterdir()} == {trial.id for trial in store.trials(old)[:2]}
 
 
 def test_a_folder_that_cannot_be_removed_is_left_to_the_operator(

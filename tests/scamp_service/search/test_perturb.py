@@ -44,12 +44,12 @@ def test_numbers_grow_or_shrink_and_choices_stay_unless_they_are_drawn_anew() ->
 
 def test_only_what_may_change_does_and_nothing_leaves_the_space() -> None:
     spec = parse_study(study(space=SPACE, stopping={"rule": "pbt", "mutate": ["lr"], "factors": [100]}))
-    assert {one["lr"] for one in copies(spec)} - {1e-1} and all(one["lr"] <= 1e-1 for one in copies(spec))
-    assert {(one["batch"], one["width"]) for one in copies(spec)} == {(16, 32)}
+    assert {copy["lr"] for copy in copies(spec)} - {1e-1} and all(copy["lr"] <= 1e-1 for copy in copies(spec))
+    assert {(copy["batch"], copy["width"]) for copy in copies(spec)} == {(16, 32)}
 
 
 def test_copies_satisfy_constraints_or_stay_as_they_are() -> None:
-    assert all(one["batch"] <= one["width"] for one in copies(spec_of(constraints=["batch <= width"], resample=1)))
+    assert all(copy["batch"] <= copy["width"] for copy in copies(spec_of(constraints=["batch <= width"], resample=1)))
     same = copies(spec_of({"width": SPACE["width"]}, ["width == 32"], resample=0), {"width": 32}, 3)
     assert same == [{"width": 32}] * 3
 

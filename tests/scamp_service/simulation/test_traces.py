@@ -75,8 +75,8 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
 def test_jobs_that_share_a_device_do_not_slow_each_other(tmp_path: Path) -> None:
     text = OPENB.replace("2,1000,,LS,Running,300,900,400", "1,500,,LS,Running,100,900,150")
     jobs = read_trace(written(tmp_path, "pods.csv", text), 10)
-    one = Cluster(FOUR.devices[:1])
-    assert [run.end for run in replay_trace(jobs, one, "pack", 4).runs] == [750, 750]
+    cluster = Cluster(FOUR.devices[:1])
+    assert [run.end for run in replay_trace(jobs, cluster, "pack", 4).runs] == [750, 750]
 
 
 def test_the_command_compares_policies_on_a_drawn_trace() -> None:

@@ -18,7 +18,7 @@ def read(folder: Path, text: str) -> NamedCluster:
 
 def test_a_node_has_devices_of_one_kind_and_may_offer_less_than_all(tmp_path: Path) -> None:
     found = read(tmp_path, "nodes: [{kind: v100-32, count: 2}, {kind: P100, count: 3, mib: 9000}]")
-    assert [(one.node, one.kind) for one in found.cluster.devices] == [("node0", "V100-32")] * 2 + [
+    assert [(device.node, device.kind) for device in found.cluster.devices] == [("node0", "V100-32")] * 2 + [
         ("node1", "P100")
     ] * 3
     fast, slow = found.cluster.devices[0].capacity_mib, found.cluster.devices[-1].capacity_mib
@@ -68,7 +68,7 @@ def test_the_example_is_valid(tmp_path: Path) -> None:
 
 def test_a_cluster_has_a_short_form(tmp_path: Path) -> None:
     found = cluster_named("2x4xV100-16,8xA100", Settings(data_dir=tmp_path))
-    assert Counter((one.node, one.kind) for one in found.cluster.devices) == {
+    assert Counter((device.node, device.kind) for device in found.cluster.devices) == {
         ("node0", "V100-16"): 4,
         ("node1", "V100-16"): 4,
         ("node2", "A100-40"): 8,

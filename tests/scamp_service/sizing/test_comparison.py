@@ -65,18 +65,18 @@ def compared(folder: Path, pool: TracePool, kind: DeviceKind | None, mib: int = 
     return found
 
 
-def of_estimate(found: Comparison) -> list[Option]:
+def of_estimate(comparison: Comparison) -> list[Option]:
     """The options whose plans are those of the estimate."""
-    plans = [option.plan for option in found.estimate.options]
-    return [option for option in found.options if option.trained in plans]
+    plans = [option.plan for option in comparison.estimate.options]
+    return [option for option in comparison.options if option.trained in plans]
 
 
-def pipelines_of(found: Comparison) -> list[Option]:
-    return [option for option in found.options if option.refinement.pipeline is not None]
+def pipelines_of(comparison: Comparison) -> list[Option]:
+    return [option for option in comparison.options if option.refinement.pipeline is not None]
 
 
-def searched_of(found: Comparison) -> list[Option]:
-    return [option for option in found.options if option.refinement.is_searched]
+def searched_of(comparison: Comparison) -> list[Option]:
+    return [option for option in comparison.options if option.refinement.is_searched]
 
 
 def makespan_seconds(option: Option) -> float:
@@ -98,7 +98,7 @@ def test_options_have_the_memory_and_seconds_of_the_estimate(folder: Path, pool:
 
 def test_the_best_come_first(folder: Path, pool: TracePool) -> None:
     for kind in (None, SLOW):
-        seconds = [float(f"{one.seconds or 0:.6g}") for one in compared(folder, pool, kind).options]
+        seconds = [float(f"{option.seconds or 0:.6g}") for option in compared(folder, pool, kind).options]
         assert seconds == sorted(seconds) and all(seconds)
 
 
@@ -115,7 +115,7 @@ def test_pipelines_on_shared_cores_take_longer_than_simulated(folder: Path, pool
 def test_flops_stand_for_seconds_where_no_speed_is_known(folder: Path, pool: TracePool) -> None:
     by_flops, slow = compared(folder, pool, None), compared(folder, pool, SLOW)
     assert by_flops.by_flops and not slow.by_flops and not slow.links_are_known
-    alone = next(one for one in by_flops.options if one.plan.world_size == 1 and not one.plan.recompute)
+    alone = next(option for option in by_flops.options if option.plan.world_size == 1 and not option.plan.recompute)
     work = by_flops.estimate.profile.work[alone.plan.layout]
     assert alone.seconds == pytest.approx(work.step(4, 1).flops)
     assert {"step_flops"} == {name for name in comparison_json(by_flops)["alternatives"][0] if name.startswith("step_")}
@@ -127,14 +127,14 @@ def test_the_pipeline_that_ranks_can_train_is_traced_and_the_units_were_nearly_r
 ) -> None:
     found = compared(folder, pool, None)
     pipelines = pipelines_of(found)
-    (traced,) = [one for one in pipelines if one.is_traced]
+    (traced,) = [pipeline for pipeline in pipelines if pipeline.is_traced]
     assert traced.trained is not None and traced.fits
     stages = Estimator("vit_digits", None, folder, pool=pool).predict(SMALL, traced.plan)
     assert traced.prediction.reserved_mib == max(stage.reserved_mib for stage in stages)
     assert traced.refinement.pipeline is not None
     by_units = max(traced.refinement.pipeline.simulation.peak_bytes)
     assert by_units == pytest.approx(traced.prediction.peak_bytes, rel=0.2)
-    trained = {ways_in_words(one) for one in pipelines if one.trained is not None}
+    trained = {ways_in_words(pipeline) for pipeline in pipelines if pipeline.trained is not None}
     assert trained >= {"PP ×2 1f1b", "PP ×2 zb-h1", "PP ×2 zbv"}
 
 
@@ -143,7 +143,7 @@ def test_plans_of_the_search_stand_beside_the_others_once_and_the_best_that_rank
 ) -> None:
     found = compared(folder, pool, gpu("V100-16"), 8000)
     assert {option.plan.world_size for option in found.searched} == {1, 2}
-    plans = [one.trained for one in found.options if one.trained is not None]
+    plans = [option.trained for option in found.options if option.trained is not None]
     assert len(plans) == len(set(plans)), "no plan has two rows"
     new = searched_of(found)
     assert all(one in found.searched for one in new)
@@ -213,10 +213,10 @@ def test_an_option_that_does_not_fit_has_no_time_as_a_single_sample_may_stand_fo
 ) -> None:
     found = compared(folder, pool, SLOW, 12)
     options = of_estimate(found)
-    assert any(one.is_traced and one.plan.batch < SMALL["batch"] for one in options)
-    assert {(one.fits, one.seconds is None) for one in options} == {(True, False), (False, True)}
+    assert any(option.is_traced and option.plan.batch < SMALL["batch"] for option in options)
+    assert {(option.fits, option.seconds is None) for option in options} == {(True, False), (False, True)}
     bounds = [one for one in comparison_json(found)["alternatives"] if not one["fits"] and one["schedule"] is None]
-    assert bounds and {one["step_seconds"] for one in bounds} == {None}
+    assert bounds and {bound["step_seconds"] for bound in bounds} == {None}
 
 
 def test_a_pipeline_that_does_not_fit_is_drawn_as_such(folder: Path, pool: TracePool) -> None:
@@ -232,7 +232,7 @@ def test_a_model_that_cannot_be_cut_says_why_and_its_pipelines_are_only_planned(
         found = compare(estimator, {}, equal_devices(2, 1000))
     assert "Net does not say where a pipeline may cut it" in found.refusal
     pipelines = pipelines_of(found)
-    assert pipelines and {one.trained for one in pipelines} == {None}
+    assert pipelines and {pipeline.trained for pipeline in pipelines} == {None}
     undivided = replace(found, estimate=replace(found.estimate, refused="FSDP expects one type"))
     assert "no FSDP plans: FSDP expects one type" in list(footnotes(undivided))
     assert not any("no plans" in line for line in footnotes(found))
@@ -255,11 +255,11 @@ def test_all_alternatives_obey_the_hints_which_a_footnote_names(folder: Path, po
     with Estimator("hinted.py:Hinted", packed.getvalue(), folder, pool=pool) as estimator:
         found = compare(estimator, {"batch": 8}, equal_devices(2, 1000))
         none = compare(estimator, {"batch": 8}, equal_devices(1, 1000))
-    assert {one.plan.world_size for one in found.options} == {2}
-    assert {one.plan.num_micro_batches for one in found.options} == {4}
+    assert {option.plan.world_size for option in found.options} == {2}
+    assert {option.plan.num_micro_batches for option in found.options} == {4}
     assert any("a pipeline of 2 stages and 4 micro-batches (hint pipeline at the model)" in w for w in footnotes(found))
     assert ["PP ×2" in ways_in_words(one) for one in of_estimate(found)] == [True]
-    plans = [one.trained for one in found.options if one.trained is not None]
+    plans = [option.trained for option in found.options if option.trained is not None]
     assert len(plans) == len(set(plans)), "the choice is one of the pipelines, which has one row"
     assert not none.options and none.shortage is None
     assert any("this takes 2 devices, and there are 1" in line for line in footnotes(none))

@@ -163,9 +163,9 @@ def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alon
     )
 
 
-def shown(found: Estimate) -> str:
+def shown(result: Estimate) -> str:
     console = Console(file=io.StringIO(), width=80)
-    console.print(headline(found), as_table(found), *footnotes(found))
+    console.print(headline(result), as_table(result), *footnotes(result))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -290,7 +290,7 @@ def test_a_study_and_an_estimate_obey_the_hints_of_a_model_and_name_them(folder:
     found = estimator.estimate({"degree": 2, "batch": 4}, equal_devices(2, 96))
     asked = "the model asks for tensor parallelism of degree 2 (hint split at blocks)"
     assert isinstance(found.choice, ChosenPlan) and found.choice.plan.tp == found.choice.plan.world_size == 2
-    assert found.reason.endswith(f"; {asked}") and [one.plan for one in found.options] == [found.choice.plan]
+    assert found.reason.endswith(f"; {asked}") and [option.plan for option in found.options] == [found.choice.plan]
     blobs = MemoryBlobs()
     sizer = ProcessSizer(blobs, folder)
     try:

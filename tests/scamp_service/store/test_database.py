@@ -170,8 +170,8 @@ def test_an_unfinished_migration_leaves_nothing(shared_url: str, monkeypatch: An
 
     migrate, create = database._migrate, database._create
 
-    def cut(*given: Any) -> bool:
-        (create if len(given) == 1 else migrate)(*given)
+    def cut(*arguments: Any) -> bool:
+        (create if len(arguments) == 1 else migrate)(*arguments)
         raise PowerCut
 
     for old in (False, True):

@@ -20,11 +20,11 @@ PREDICTIONS = [
 
 
 @pytest.mark.parametrize("known", Evidence)
-def test_an_option_that_was_read_back_has_the_same_json(known: Evidence) -> None:
+def test_an_option_that_was_read_back_has_the_same_json(evidence: Evidence) -> None:
     for plan, prediction, seconds in product(PLANS, PREDICTIONS, [None, 0.1]):
-        if known is Evidence.STATES and prediction.reserved_mib <= 100:
+        if evidence is Evidence.STATES and prediction.reserved_mib <= 100:
             continue  # an option of states alone is always a refusal
-        written = option_json(Option(plan, prediction, 100, known, seconds, 0.25, 1.5), PLANS[0])
+        written = option_json(Option(plan, prediction, 100, evidence, seconds, 0.25, 1.5), PLANS[0])
         read = option_of(json.loads(json.dumps(written)))
         assert option_json(read, PLANS[0]) == written
         assert read.plan == plan and read.lacking_mib == prediction.reserved_mib - 100

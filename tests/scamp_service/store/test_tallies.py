@@ -120,13 +120,13 @@ def test_threads_that_move_trials_of_one_study_at_once_do_not_lose_a_count(share
     study = store.create_study(SPEC, now=0.0).id
     store.create_trials(study, [(number, {}) for number in range(24)], now=0.0)
 
-    def live(one: Trial) -> None:
-        assert store.move_trial(one.id, S.WAITING, 0, S.QUEUED, sized=sized(), family="f", now=1.0)
-        assert store.move_trial(one.id, S.QUEUED, 0, S.WAITING, now=2.0)
-        assert store.move_trial(one.id, S.WAITING, 0, S.QUEUED, now=3.0)
-        assert store.begin_attempt(new_attempt(one.id, devices=(f"n/{one.number}",)))
-        assert store.report(one.id, 1, "t", measured_bytes=10 * MIB, now=4.0)
-        assert store.move_attempt(one.id, 1, [AttemptState.STARTING], AttemptState.ENDED, now=5.0)
+    def live(running: Trial) -> None:
+        assert store.move_trial(running.id, S.WAITING, 0, S.QUEUED, sized=sized(), family="f", now=1.0)
+        assert store.move_trial(running.id, S.QUEUED, 0, S.WAITING, now=2.0)
+        assert store.move_trial(running.id, S.WAITING, 0, S.QUEUED, now=3.0)
+        assert store.begin_attempt(new_attempt(running.id, devices=(f"n/{running.number}",)))
+        assert store.report(running.id, 1, "t", measured_bytes=10 * MIB, now=4.0)
+        assert store.move_attempt(running.id, 1, [AttemptState.STARTING], AttemptState.ENDED, now=5.0)
 
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(live, store.trials(study)))

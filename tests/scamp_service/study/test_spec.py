@@ -53,8 +53,8 @@ def test_a_population_follows_from_the_budget_and_is_kept_when_that_is_extended(
 
 
 def test_evolution_draws_half_of_its_population_and_sizes_that_are_given_stay() -> None:
-    def sizes(budget: int = 100, **given: Any) -> tuple[int, int]:
-        search = {"one_shot": given.pop("one_shot", None), "sampler": {"name": "evolution", **given}}
+    def sizes(budget: int = 100, **fields: Any) -> tuple[int, int]:
+        search = {"one_shot": fields.pop("one_shot", None), "sampler": {"name": "evolution", **fields}}
         spec = parse_study(study(search=search, budget={"trials": budget}, stopping={"rule": "none"}))
         sampler: Any = spec.search.sampler
         return sampler.population_size, sampler.sample_size

@@ -88,7 +88,7 @@ def test_measured_links_are_read_again_as_they_were_written() -> None:
 def test_a_rank_that_fails_is_an_error_and_no_measurement(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def run_rank(store: str, rank: int, *given: object) -> LinkMeasurement:
+    def run_rank(store: str, rank: int, *arguments: object) -> LinkMeasurement:
         if rank == 1:
             raise OSError("no network")
         return LinkMeasurement((time.sleep(600),), 1.0, 0.0, 0.0, 0.0)  # type: ignore[arg-type, func-returns-value]

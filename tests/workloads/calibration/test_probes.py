@@ -107,9 +107,9 @@ def test_a_step_trains_and_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch) 
     built: list[nn.Module] = []
     made = nn.Module.to
 
-    def kept(model: nn.Module, *given: Any) -> Any:
+    def kept(model: nn.Module, *arguments: Any) -> Any:
         built.append(model)
-        return made(model, *given)
+        return made(model, *arguments)
 
     monkeypatch.setattr(nn.Module, "to", kept)
     run = next(steps(CPU))

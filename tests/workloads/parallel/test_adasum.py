@@ -66,7 +66,7 @@ def on_rank(rank: int, num: int, folder: Path, bucket_bytes: int) -> dict[str, A
     weight.grad = torch.full((3,), 1.0)
     AdasumOptimizer(SGD([weight], 0.5), group).step()
     dist.destroy_process_group()
-    return {"updates": [one.tolist() for one in updates], "zeros": zeros[0].tolist(), "weight": weight.tolist()}
+    return {"updates": [update.tolist() for update in updates], "zeros": zeros[0].tolist(), "weight": weight.tolist()}
 
 
 @pytest.mark.parametrize(("num", "bucket_bytes"), [(2, 2**20), (4, 2**20), (4, 100)])
@@ -139,7 +139,7 @@ def test_each_replica_steps_from_the_same_weights_with_its_own_optimizer(ranks: 
     models.append(deepcopy(models[0]))
     optimizers = [workload.optimizer(model) for model in models]
     for step, (_, values) in enumerate(found):
-        before = [one.detach().double().numpy() for one in models[0].parameters()]
+        before = [parameter.detach().double().numpy() for parameter in models[0].parameters()]
         halves = batch_indices(workload.num_train, 16, step, 0).chunk(2)
         losses = [workload.loss(model, workload.train_batch(half)) for model, half in zip(models, halves, strict=True)]
         for loss, optimizer in zip(losses, optimizers, strict=True):

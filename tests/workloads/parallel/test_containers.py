@@ -11,10 +11,10 @@ from workloads.parallel.containers import keep_containers
 class Changing(nn.Module):
     """Changes the list and the dictionary that it is given."""
 
-    def forward(self, x: Tensor, seen: list[Any], named: dict[str, Any]) -> Tensor:
+    def forward(self, x: Tensor, seen: list[Any], outputs: dict[str, Any]) -> Tensor:
         seen.append(x + 1)
-        named["sum"], named["inner"][0] = x + 2, x + 3
-        del named["old"]
+        outputs["sum"], outputs["inner"][0] = x + 2, x + 3
+        del outputs["old"]
         return x
 
 

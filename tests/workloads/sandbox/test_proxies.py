@@ -54,7 +54,7 @@ def test_parameters_and_flops_are_those_of_the_layers() -> None:
 
 def test_synflow_of_linear_layers_is_their_number_times_the_flow_and_a_normalisation_changes_nothing() -> None:
     torch.manual_seed(0)
-    first, second = (one.detach().double().abs() for one in linear().parameters())
+    first, second = (parameter.detach().double().abs() for parameter in linear().parameters())
     flow = float((second @ first @ torch.ones(4, dtype=torch.double)).sum())
     torch.manual_seed(0)
     assert synflow(Given({"make": linear}), 8) == pytest.approx(math.log(2 * flow))
@@ -74,7 +74,9 @@ def test_grad_norm_adds_the_norms_of_the_gradients_of_all_parameters() -> None:
     torch.manual_seed(0)
     model = linear()
     workload.loss(model, workload.train_batch(torch.arange(8))).backward()  # type: ignore[no-untyped-call]
-    assert found == pytest.approx(sum(float(one.grad.norm()) for one in model.parameters() if one.grad is not None))
+    assert found == pytest.approx(
+        sum(float(parameter.grad.norm()) for parameter in model.parameters() if parameter.grad is not None)
+    )
 
 
 def test_jacob_cov_is_higher_where_samples_are_told_apart() -> None:

@@ -151,7 +151,7 @@ class Loop:
         """The mean loss over the batch, and whether any rank must stop; equal on all ranks, or some would hang."""
         plan, phases = self._job.plan, updates_of(self._rank.model).losses
         weight = plan.weight_of(self._rank.number)
-        losses = [weight * float(one) for one in (loss, *phases.values())]
+        losses = [weight * float(loss_part) for loss_part in (loss, *phases.values())]
         mine = torch.tensor([float(self._rank.reporter.should_stop()), *losses], dtype=torch.float64)
         stops, *totals = self._rank.sum(mine).tolist()
         share = plan.pp / plan.world_size  # in a pipeline only the last stage has a loss

@@ -199,11 +199,11 @@ def ranks(mesh: Mesh) -> list[tuple[int, ...]]:
     return list(product(*(range(group.num_ranks) for group in mesh.groups)))
 
 
-def divided(whole: npt.NDArray[np.int64], layout: TensorLayout, mesh: Mesh) -> Shards:
+def divided(tensor: npt.NDArray[np.int64], layout: TensorLayout, mesh: Mesh) -> Shards:
     """The part of each rank; the parts of a sum differ on all ranks."""
     found = {}
     for rank in ranks(mesh):
-        part = piece(whole, layout, mesh, rank)
+        part = piece(tensor, layout, mesh, rank)
         if layout.partial:
             first = all(rank[k] == 0 for k in layout.partial)
             noise = sum((rank[k] + 1) * 10 ** (3 * place) for place, k in enumerate(sorted(layout.partial)))
@@ -219,12 +219,12 @@ def total_noise(layout: TensorLayout, mesh: Mesh) -> int:
 
 
 def piece(
-    whole: npt.NDArray[np.int64], layout: TensorLayout, mesh: Mesh, rank: tuple[int, ...]
+    tensor: npt.NDArray[np.int64], layout: TensorLayout, mesh: Mesh, rank: tuple[int, ...]
 ) -> npt.NDArray[np.int64]:
     for dimension, split in enumerate(layout.splits):
         for k in split:
-            whole = np.split(whole, mesh.groups[k].num_ranks, axis=dimension)[rank[k]]
-    return whole
+            tensor = np.split(tensor, mesh.groups[k].num_ranks, axis=dimension)[rank[k]]
+    return tensor
 
 
 def run(step: Step, shards: Shards, mesh: Mesh, before: TensorLayout) -> Shards:
@@ -259,11 +259,11 @@ def run(step: Step, shards: Shards, mesh: Mesh, before: TensorLayout) -> Shards:
     return found
 
 
-def assert_is(whole: npt.NDArray[np.int64], shards: Shards, layout: TensorLayout, mesh: Mesh) -> None:
+def assert_is(tensor: npt.NDArray[np.int64], shards: Shards, layout: TensorLayout, mesh: Mesh) -> None:
     """All ranks have what the layout says; parts of a sum add up to it."""
     for rank in ranks(mesh):
         added = product(
             *(range(mesh.groups[k].num_ranks) if k in layout.partial else [rank[k]] for k in range(len(rank)))
         )
         total = np.sum([shards[one] for one in added], axis=0)
-        np.testing.assert_array_equal(total, piece(whole, layout, mesh, rank))
+        np.testing.assert_array_equal(total, piece(tensor, layout, mesh, rank))

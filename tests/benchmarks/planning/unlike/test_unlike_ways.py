@@ -34,7 +34,7 @@ def draw(seed: int) -> list[UnitWays]:
         ways = []
         for place in range(int(source.integers(1, 5))):
             forward, backward, once = source.uniform(0.0, 2e-4, 3)
-            state, kept, working = (float(one) for one in source.integers(0, 12, 3))
+            state, kept, working = (float(integer) for integer in source.integers(0, 12, 3))
             flow = FLOWS[source.integers(len(FLOWS))]
             ways.append(UnitWay(f"way {place}", flow, forward, backward, state, kept, working, once))
         units.append(UnitWays(Tensor((8, 1024 * int(source.integers(1, 4)))), tuple(ways)))

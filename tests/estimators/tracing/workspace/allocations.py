@@ -25,7 +25,7 @@ _BF16 = torch.bfloat16
 
 def convolution(
     batch: int,
-    given: int,
+    num_inputs: int,
     made: int,
     side: int,
     kernel: int,
@@ -40,8 +40,8 @@ def convolution(
 ) -> Iterator[Call]:
     """A convolution with half a kernel of padding and its gradients; ``last``: channels last."""
     padding = (kernel - 1) // 2 * dilation
-    first, second = (given, made // groups) if transposed else (made, given // groups)
-    image = torch.randn(batch, given, *[side] * dimensions).to(dtype)
+    first, second = (num_inputs, made // groups) if transposed else (made, num_inputs // groups)
+    image = torch.randn(batch, num_inputs, *[side] * dimensions).to(dtype)
     weight = torch.randn(first, second, *[kernel] * dimensions).to(dtype)
     if last:
         memory_format = torch.channels_last if dimensions == 2 else torch.channels_last_3d

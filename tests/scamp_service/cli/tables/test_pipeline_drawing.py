@@ -18,8 +18,8 @@ def pipeline(
     return Pipeline(schedule, (1,) * schedule.num_stages, simulation)
 
 
-def drawn(one: Pipeline, width: int = 79) -> list[str]:
-    return list(draw(one, lambda seconds: f"{seconds:g} s", width))
+def drawn(drawing: Pipeline, width: int = 79) -> list[str]:
+    return list(draw(drawing, lambda seconds: f"{seconds:g} s", width))
 
 
 def test_a_drawing_shows_who_computes_what_when_and_what_it_holds() -> None:

@@ -82,10 +82,10 @@ class World:
         assert self.lease is not None
         self.lease = self.store.renew_lease(CONTROLLER_LEASE, self.lease, now=time.time())
 
-    def until(self, condition: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
+    def until(self, condition: Callable[[], Any], condition_name: str, seconds: float = 120.0) -> Any:
         deadline = time.monotonic() + seconds
         while not (found := condition()):
-            assert time.monotonic() < deadline, f"{what}: not in {seconds} s; gangs {self.executor.gangs()}"
+            assert time.monotonic() < deadline, f"{condition_name}: not in {seconds} s; gangs {self.executor.gangs()}"
             self.renew()
             time.sleep(0.01)
         return found

@@ -160,8 +160,8 @@ def test_a_rank_whose_rows_were_lost_never_reports_that_it_is_done(monkeypatch: 
     for verdict in ("done", "stopped"):
         sink = FakeSink(flush)
 
-        def train(*given: Any, verdict: str = verdict) -> str:
-            given[-1].metrics(1, {"accuracy": 0.5})
+        def train(*arguments: Any, verdict: str = verdict) -> str:
+            arguments[-1].metrics(1, {"accuracy": 0.5})
             return verdict
 
         ended = end(train, sink)

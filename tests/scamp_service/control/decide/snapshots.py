@@ -32,9 +32,9 @@ def study(**changes: Any) -> StudyRules:
     return replace(rules, **changes)
 
 
-def effects(*, trials: list[Trial], attempts: list[Attempt] | None = None, **known: Any) -> list[d.Effect]:
-    known = {"now": 1.0, "studies": {1: study()}, "gangs": {}, "cluster": CLUSTER, **known}
-    return decide(Snapshot(trials=trials, attempts=attempts or [], **known))
+def effects(*, trials: list[Trial], attempts: list[Attempt] | None = None, **fields: Any) -> list[d.Effect]:
+    fields = {"now": 1.0, "studies": {1: study()}, "gangs": {}, "cluster": CLUSTER, **fields}
+    return decide(Snapshot(trials=trials, attempts=attempts or [], **fields))
 
 
 def only_move(found: list[d.Effect]) -> d.MoveTrial:

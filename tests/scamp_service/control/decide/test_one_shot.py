@@ -30,8 +30,8 @@ def rules(**changes: Any) -> Any:
     return {1: study(one_shot=one_shot, inherits=True, stopping=NeverStop(), max_trials=20, **changes)}
 
 
-def done(one: Trial) -> d.MoveTrial:
-    found = effects(trials=[one], attempts=[attempt(outcome=Outcome.DONE)], studies=rules(), gangs={"1/1": ALIVE})
+def done(ended: Trial) -> d.MoveTrial:
+    found = effects(trials=[ended], attempts=[attempt(outcome=Outcome.DONE)], studies=rules(), gangs={"1/1": ALIVE})
     return only_move(found)
 
 
@@ -48,7 +48,7 @@ def test_the_supernet_trains_its_own_steps_and_candidates_none() -> None:
     donor = Donor(CheckpointName(9, 400), {"supernet": True})
     found = effects(trials=waiting, studies=rules(), donors={2: donor})
     orders = [e.order for e in found if isinstance(e, d.Begin)]
-    assert [(one.steps, one.donor) for one in orders] == [(400, None), (0, donor)]
+    assert [(order.steps, order.donor) for order in orders] == [(400, None), (0, donor)]
 
 
 @pytest.mark.parametrize(("num_trials", "count"), [(1, 4), (5, 2), (7, 2)])

@@ -58,8 +58,8 @@ def test_where_all_objectives_are_predicted_nothing_is_launched_before_every_can
     whole = study(objectives=peak, launches_front=True, num_trials=10)
     more = replace(whole, num_trials=9)
     for rules, trials in ((more, [queued]), (whole, [queued, waiting])):
-        moves = [one for one in effects(trials=trials, studies={1: rules}) if isinstance(one, d.MoveTrial)]
-        assert [(one.trial.id, one.changes["reason"]) for one in moves] == [(1, WAITS_FOR_FRONT)]
+        moves = [effect for effect in effects(trials=trials, studies={1: rules}) if isinstance(effect, d.MoveTrial)]
+        assert [(move.trial.id, move.changes["reason"]) for move in moves] == [(1, WAITS_FOR_FRONT)]
     begun = trial(state=TrialState.QUEUED, attempt=1, predicted_bytes=20 * MIB)
     for rules, one in ((whole, queued), (more, begun)):
         assert any(isinstance(effect, d.Begin) for effect in effects(trials=[one], studies={1: rules}))

@@ -34,8 +34,8 @@ def stopped(queued: Trial, held: list[tuple[Trial, Attempt]], studies: dict[int,
         studies=studies or rules(),
     )  # fmt: skip
     moves = [one for one in found if isinstance(one, d.MoveAttempt)]
-    assert all(one.to is AttemptState.STOPPING and one.changes["outcome"] is Outcome.STOPPED for one in moves)
-    return {one.attempt.trial_id for one in moves}
+    assert all(move.to is AttemptState.STOPPING and move.changes["outcome"] is Outcome.STOPPED for move in moves)
+    return {move.attempt.trial_id for move in moves}
 
 
 def wants(ranks: int = 1, study_id: int = HIGH, **changes: Any) -> Trial:

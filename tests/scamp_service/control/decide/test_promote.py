@@ -37,8 +37,8 @@ def rungs(*trials: Trial) -> dict[int, dict[int, Rung]]:
     return {1: found}
 
 
-def moves(found: list[d.Effect]) -> dict[int, TrialState]:
-    return {effect.trial.number: effect.to for effect in found if isinstance(effect, d.MoveTrial)}
+def moves(all_effects: list[d.Effect]) -> dict[int, TrialState]:
+    return {effect.trial.number: effect.to for effect in all_effects if isinstance(effect, d.MoveTrial)}
 
 
 def test_an_attempt_trains_to_the_next_rung_and_then_its_trial_is_paused() -> None:

@@ -45,10 +45,10 @@ def running(**changes: Any) -> Attempt:
     return attempt(predicted_step_seconds=1.0, measured_step_seconds=2.0, **changes)
 
 
-def effects(trials: list[Trial], attempts: list[Attempt], **known: Any) -> list[d.Effect]:
+def effects(trials: list[Trial], attempts: list[Attempt], **fields: Any) -> list[d.Effect]:
     gangs = {one.key: ALIVE for one in attempts}
     usual = {"studies": {1: study()}, "gangs": gangs, "checkpoints": {1: CheckpointName(1, 100)}}
-    return snapshots.effects(trials=trials, attempts=attempts, **{**usual, **known})
+    return snapshots.effects(trials=trials, attempts=attempts, **{**usual, **fields})
 
 
 def test_it_continues_on_idle_devices_where_this_saves_time() -> None:
@@ -69,7 +69,7 @@ def test_the_trial_that_would_run_longest_goes_first() -> None:
     attempts = [running(), running(trial_id=2, devices=("n/1",))]
     checkpoints = {1: CheckpointName(1, 600), 2: CheckpointName(2, 100)}
     two = [replace(one, sized=trial(choice(Plan(4, dp_shard=2), 0.5)).sized) for one in trials]
-    stops = [one for one in effects(two, attempts, checkpoints=checkpoints) if isinstance(one, d.MoveAttempt)]
+    stops = [effect for effect in effects(two, attempts, checkpoints=checkpoints) if isinstance(effect, d.MoveAttempt)]
     assert [stop.attempt.trial_id for stop in stops] == [2]
 
 
@@ -105,8 +105,10 @@ def test_a_wider_plan_has_to_fit_beside_other_gangs(mib: int, fits: bool) -> Non
     at_100 = trial(choice(Plan(2, dp_shard=2), 0.4, mib=mib))
     found = effects([at_100], [running(), other], closed=closed)
     moves = [one for one in found if isinstance(one, d.MoveAttempt)]
-    assert [one.attempt for one in moves] == [other, *[running()] * fits], "the other one is stopped: no trial runs it"
-    assert [one.changes["outcome"] for one in moves[1:]] == [Outcome.STOPPED] * fits
+    assert [move.attempt for move in moves] == [other, *[running()] * fits], (
+        "the other one is stopped: no trial runs it"
+    )
+    assert [move.changes["outcome"] for move in moves[1:]] == [Outcome.STOPPED] * fits
 
 
 BEFORE = running(state=AttemptState.ENDED, outcome=Outcome.STOPPED, timed_steps=40)

@@ -102,7 +102,7 @@ def test_wider_plans_that_break_a_bound_are_no_choices() -> None:
     choices = [own.own_choice, *(replace(own.own_choice, plan=Plan(4, dp_shard=ranks)) for ranks in (2, 4))]
     answer = replace(own, choices=tuple(choices))
     move = only_move(effects(trials=[trial(state=TrialState.WAITING)], sized={1: answer}, studies=bounded))
-    assert move.sized is not None and [one.plan.world_size for one in move.sized.choices] == [1, 2]
+    assert move.sized is not None and [choice.plan.world_size for choice in move.sized.choices] == [1, 2]
 
 
 def test_a_predicted_objective_that_is_not_known_fails_the_trial_with_what_to_do() -> None:
@@ -175,7 +175,7 @@ def test_a_candidate_that_cannot_be_traced_because_of_the_host_is_sized_later() 
     assert move.changes["reason"] == "waits 5 s after: No space left on device three times"
     again = replace(waiting, num_faults=1, retry_at=105.0)
     assert effects(trials=[again], now=104.0) == []
-    assert [type(one) for one in effects(trials=[again], now=105.0)] == [d.Size]
-    assert [type(one) for one in effects(trials=[again], now=-1e6)] == [d.Size], "a clock was set back"
+    assert [type(effect) for effect in effects(trials=[again], now=105.0)] == [d.Size]
+    assert [type(effect) for effect in effects(trials=[again], now=-1e6)] == [d.Size], "a clock was set back"
     last = only_move(effects(trials=[replace(waiting, num_faults=MAX_FAULTS)], sized={1: full}))
     assert last.to is TrialState.FAILED and "mend the host" in last.changes["reason"]

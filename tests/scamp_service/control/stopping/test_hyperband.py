@@ -29,9 +29,9 @@ def test_each_bracket_leaves_out_one_more_rung_until_none_is_left() -> None:
 
 def test_early_brackets_have_more_trials_in_about_the_shares_of_the_paper() -> None:
     rule = hyperband()
-    found = Counter(map(rule.bracket_of, range(4000)))
+    counter = Counter(map(rule.bracket_of, range(4000)))
     shares = {0: 4 * 27 / 4, 1: 4 * 9 / 3, 2: 4 * 3 / 2, 3: 4.0}
-    assert all(abs(found[i] / 4000 - share / sum(shares.values())) < 0.03 for i, share in shares.items())
+    assert all(abs(counter[i] / 4000 - share / sum(shares.values())) < 0.03 for i, share in shares.items())
 
 
 def test_a_trial_is_compared_with_its_own_bracket_also_as_others_report_later() -> None:

@@ -26,7 +26,7 @@ def kinds(values: Mapping[int, float]) -> list[type]:
 
 
 def test_all_wait_until_the_last_member_is_there() -> None:
-    assert {type(one) for one in verdicts({0: 0.1, 1: 0.2}, is_last=False).values()} == {Pause}
+    assert {type(verdict) for verdict in verdicts({0: 0.1, 1: 0.2}, is_last=False).values()} == {Pause}
 
 
 def test_the_worst_quarter_gives_way_to_the_best_quarter() -> None:

@@ -63,10 +63,10 @@ def reported(rule: StoppingRule, objective: Objective, values: Iterable[tuple[in
     return {rung: rung_of(objective, dict(values)) for rung in rule.rungs}
 
 
-def verdicts(rule: StoppingRule, number: int, known: Mapping[int, Rung]) -> list[Verdict]:
+def verdicts(rule: StoppingRule, number: int, rungs: Mapping[int, Rung]) -> list[Verdict]:
     """Verdicts on a trial that has just reached each rung."""
     reached = [(trial(number=number, step=rung), rung) for rung in rule.rungs]
-    return [rule.judge(*one, known, is_last=is_last) for one in reached for is_last in (False, True)]
+    return [rule.judge(*one, rungs, is_last=is_last) for one in reached for is_last in (False, True)]
 
 
 def test_each_name_that_a_study_may_give_is_a_rule_that_is_tested_here() -> None:
@@ -180,7 +180,7 @@ def test_some_trial_continues_at_each_rung_when_nothing_else_is_left(options: An
 @every_rule
 @pytest.mark.parametrize("value", BROKEN)
 def test_a_value_that_is_not_finite_stops_a_trial_wherever_it_is_judged(options: Any, value: float) -> None:
-    kinds = {one["rule"] for one in (options if isinstance(options, list) else [options])}
+    kinds = {option["rule"] for option in (options if isinstance(options, list) else [options])}
     if kinds & {"none", "pbt"}:
         return  # none judges nobody, and a member of a population gives way to a copy
     spec = spec_of(options)

@@ -144,5 +144,5 @@ def test_the_verdict_follows_from_the_values_and_not_from_the_order_of_arrival(
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=60, unique=True), st.integers(2, 4))
 def test_of_distinct_values_one_in_reduction_factor_goes_on(values: list[float], eta: int) -> None:
     peers = dict(enumerate(values))
-    kept = sum(isinstance(judge(rung(peers), one, eta), Continue) for one in peers)
+    kept = sum(isinstance(judge(rung(peers), peer, eta), Continue) for peer in peers)
     assert kept == (len(values) if len(values) < eta else math.ceil(len(values) / eta))

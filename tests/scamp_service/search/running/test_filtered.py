@@ -23,7 +23,7 @@ def spec_of(sampler: str = "tpe", space: dict[str, Any] = SPACE, **more: Any) ->
 
 
 def by_lr(candidates: Sequence[Params]) -> list[float | None]:
-    return [one["lr"] for one in candidates]
+    return [candidate["lr"] for candidate in candidates]
 
 
 def filtered(spec: StudySpec, score: Any = by_lr) -> FilteredSearch:

@@ -48,7 +48,7 @@ def test_first_comes_the_supernet_and_then_candidates_of_the_sampler_that_inheri
 def test_then_the_best_different_candidates_are_trained_alone_the_same_after_a_restart() -> None:
     spec = spec_of()
     values = [(0.1, -1.0), (0.2, -3.0), (0.3, None), (0.4, float("nan")), (0.2, -3.0), (0.6, -2.0)]
-    trials = [USERS, SUPERNET, *(scored(number, *one) for number, one in enumerate(values, 2))]
+    trials = [USERS, SUPERNET, *(scored(number, *value) for number, value in enumerate(values, 2))]
     search = search_of(spec)
     search.propose(trials[:5], 3, 1)
     assert search.propose(trials[5:], 7, 1) == [{"batch": 8, "x": 0.2}] and search.parents == ()

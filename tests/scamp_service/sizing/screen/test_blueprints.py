@@ -37,23 +37,23 @@ class Finder(BlueprintFinder):
         self.asked: list[tuple[str, Json]] = []
         self.futures: list[Future[Json]] = []
 
-    def _ask(self, what: str, request: Json) -> Future[Json]:
-        self.asked.append((what, request))
+    def _ask(self, request_kind: str, request: Json) -> Future[Json]:
+        self.asked.append((request_kind, request))
         future: Future[Json] = Future()
         self.futures.append(future)
         try:
-            if (given := self._answer(what, request)) is not None:
+            if (given := self._answer(request_kind, request)) is not None:
                 future.set_result(given)
         except TraceFailed as failed:
             future.set_exception(failed)
         return future
 
 
-def task(layout_kind: Layout | None = None, asked: Sequence[Json] = ()) -> Task:
-    return Task(GROUP, layout_kind or Layout(), MEMBERS, [4] * len(MEMBERS), "depth", 16, asked)
+def task(layout_kind: Layout | None = None, points: Sequence[Json] = ()) -> Task:
+    return Task(GROUP, layout_kind or Layout(), MEMBERS, [4] * len(MEMBERS), "depth", 16, points)
 
 
-def refuse(what: str, request: Json) -> Any:
+def refuse(request_kind: str, request: Json) -> Any:
     raise TraceFailed("first line\nsecond line", infeasible=True)
 
 
@@ -68,10 +68,10 @@ def test_examples_are_dealt_to_all_processes_a_few_at_once_and_each_is_asked_for
     assert max(map(len, chunks)) - min(map(len, chunks)) <= 1
     points = [point for chunk in chunks for point in chunk]
     examples = wanted.examples()
-    assert [point["params"]["width"] for point in points] == [one["width"] for one in examples]
-    assert [point["micro_batch"] for point in points] == [one[SAMPLES] for one in examples]
+    assert [point["params"]["width"] for point in points] == [example["width"] for example in examples]
+    assert [point["micro_batch"] for point in points] == [example[SAMPLES] for example in examples]
     assert [(point["layout"]["dp_shard"], point["layout"]["tp"]) for point in points] == [
-        (one[RANKS], one[PARTS]) for one in examples
+        (example[RANKS], example[PARTS]) for example in examples
     ]
     assert all(point["params"].keys() == {"width", "depth"} for point in points)
 
@@ -89,8 +89,8 @@ def test_examples_that_were_begun_are_not_asked_for_again(tmp_path: Path) -> Non
 def test_a_failed_example_is_a_reason_in_one_line_and_the_others_are_not_traced(tmp_path: Path) -> None:
     left = iter([refuse])
 
-    def answer(what: str, request: Json) -> Any:
-        return next(left, lambda *_: None)(what, request)
+    def answer(request_kind: str, request: Json) -> Any:
+        return next(left, lambda *_: None)(request_kind, request)
 
     finder = Finder(tmp_path, answer)
     (found,) = finder.find([task()])
@@ -125,8 +125,8 @@ def _damaged(data: bytes) -> Any:
 
 
 def traced(peak: int) -> Callable[[str, Json], Any]:
-    def answer(what: str, request: Json) -> Any:
-        if what == "peak":
+    def answer(request_kind: str, request: Json) -> Any:
+        if request_kind == "peak":
             return {"peak": peak}
         return {"examples": [({}, {}) for _ in request["points"]]}
 
@@ -168,7 +168,7 @@ def test_the_number_of_blocks_is_found_though_the_largest_candidate_has_few(tmp_
     group = FormulaGroup({}, ("heads", "layers", "width"), (0, 1))
     finder = Deep("w", None, Tracer(OneBlob(b""), tmp_path, 60), SimpleNamespace())  # type: ignore[arg-type]
     assert finder.depth(group, members) == "layers"
-    assert finder.depth(group, [{**one, "layers": 2} for one in members]) is None
+    assert finder.depth(group, [{**member, "layers": 2} for member in members]) is None
 
 
 def test_batches_are_asked_for_once_and_a_damaged_answer_again(tmp_path: Path) -> None:

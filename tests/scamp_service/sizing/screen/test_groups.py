@@ -44,7 +44,7 @@ def test_the_examples_span_every_size_and_tell_all_apart() -> None:
     members = list(candidates().values())
     points = choose_examples(members, ["width", "heads"], lambda one: DEGREES, "depth")
     for name in ("width", "heads"):
-        values = [one[name] for one in members]
+        values = [member[name] for member in members]
         assert {min(values), max(values)} <= {point[name] for point in points}
     assert {point[RANKS] for point in points} == {2, 4, 8}
     assert all(point["depth"] > 4 and point[SAMPLES] > 1 for point in points)
@@ -62,8 +62,8 @@ def test_the_smallest_and_the_largest_gang_are_among_the_examples_however_many_t
 
 def test_examples_are_divided_only_into_parts_that_they_have_and_over_the_devices_that_there_are() -> None:
     (group,) = grouped(candidates())
-    members = [one for one in candidates().values() if one["heads"] > 1]
-    task = Task(group, Layout(dp_shard=2, tp=2), members, [one["heads"] for one in members], "depth", 16)
+    members = [candidate for candidate in candidates().values() if candidate["heads"] > 1]
+    task = Task(group, Layout(dp_shard=2, tp=2), members, [member["heads"] for member in members], "depth", 16)
     points = task.examples()
     assert {point[PARTS] for point in points} == {2, 4}
     assert all(point["heads"] % point[PARTS] == 0 and point[RANKS] * point[PARTS] <= 16 for point in points)
@@ -79,6 +79,6 @@ def test_layouts_with_other_degrees_share_a_family_and_pipelines_have_none() -> 
 
 
 def test_sizes_that_always_change_together_cannot_be_told_apart() -> None:
-    members = [{**one, "heads": one["width"] // 32} for one in candidates().values()]
+    members = [{**candidate, "heads": candidate["width"] // 32} for candidate in candidates().values()]
     with pytest.raises(NoBlueprint, match=r"cannot tell .* apart"):
         choose_examples(members, ["width", "heads"], depth="depth")

@@ -83,9 +83,9 @@ def test_formulas_of_tensor_parallel_ranks_come_from_members_that_can_be_divided
     finder, formulas = NoExamples(), group(profiles)
     search(tmp_path, finder).find([(one, Layout(tp=4)) for one in asking(formulas, 5)])
     (task,) = finder.asked
-    assert [one["width"] for one in task.members] == [place + 1 for place, even in enumerate(divisible) if even]
+    assert [member["width"] for member in task.members] == [place + 1 for place, even in enumerate(divisible) if even]
     assert set(task.most_parts) == {4} and task.num_devices == 4
-    assert [one["tp"] for one in task.points] == [4] * 5
+    assert [point["tp"] for point in task.points] == [4] * 5
 
 
 class Processes:

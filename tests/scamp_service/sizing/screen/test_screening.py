@@ -66,7 +66,11 @@ def screening(folder: Path, said: list[str]) -> Screening:
 def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) -> None:
     by_formula = [number for number in range(40) if screening.candidates[number].known_by == "formulas"]
     assert len(by_formula) > 30
-    plans = {one.choice.plan: one for one in screening.candidates if isinstance(one.choice, ChosenPlan)}
+    plans = {
+        candidate.choice.plan: candidate
+        for candidate in screening.candidates
+        if isinstance(candidate.choice, ChosenPlan)
+    }
     again = [one for plan, one in plans.items() if plan.num_micro_batches > 1]
     assert again, "the space has candidates that fit only with accumulation"
     with Estimator("stdlib_gpt", None, folder / "profiles") as estimator:
@@ -82,7 +86,7 @@ def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) 
 def test_candidates_of_one_block_are_traced_and_what_the_workload_refuses_is_told(
     screening: Screening, said: list[str]
 ) -> None:
-    single = [one for one in screening.candidates if one.traced == NO_FORMULA]
+    single = [candidate for candidate in screening.candidates if candidate.traced == NO_FORMULA]
     assert {one.params["depth"] for one in single} == {1} and {one.known_by for one in single} == {"traces"}
     assert any(f"no formulas for {len(single)} candidates" in line for line in said)
     assert all(isinstance(one.choice, ChosenPlan | NoPlan) for one in single)
@@ -101,12 +105,12 @@ def test_the_table_counts_every_candidate(screening: Screening) -> None:
 
 
 def test_a_second_screening_traces_nothing(screening: Screening, folder: Path) -> None:
-    candidates = [one.params for one in screening.candidates if one.known_by == "formulas"]
+    candidates = [candidate.params for candidate in screening.candidates if candidate.known_by == "formulas"]
     again = screen("stdlib_gpt", None, candidates, CLUSTER, folder / "profiles")
     assert (again.num_examples, again.num_checked) == (0, 0)
-    assert not any(one.traced for one in again.candidates)
-    known = {json.dumps(dict(one.params)): one.to_json() for one in screening.candidates}
-    assert all(one.to_json() == known[json.dumps(dict(one.params))] for one in again.candidates)
+    assert not any(candidate.traced for candidate in again.candidates)
+    known = {json.dumps(dict(candidate.params)): candidate.to_json() for candidate in screening.candidates}
+    assert all(candidate.to_json() == known[json.dumps(dict(candidate.params))] for candidate in again.candidates)
 
 
 def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path, tmp_path: Path) -> None:
@@ -115,7 +119,7 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
     assert len(files) == 2  # without and with accumulation
     for file in files:
         file.write_bytes(file.read_bytes()[:1000])
-    known = {place: one.params for place, one in enumerate(screening.candidates) if not one.refused}
+    known = {place: candidate.params for place, candidate in enumerate(screening.candidates) if not candidate.refused}
     (group,) = grouped(known)
     for cache, there in ((folder / "profiles", True), (tmp_path / "profiles", False)):
         with TracePool() as pool:
@@ -124,7 +128,7 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
 
 
 def test_a_candidate_with_untried_plans_says_so(screening: Screening) -> None:
-    one = next(one for one in screening.candidates if isinstance(one.choice, ChosenPlan))
+    one = next(candidate for candidate in screening.candidates if isinstance(candidate.choice, ChosenPlan))
     pipeline = Option(Plan(1, 2, pp=2), one.choice.prediction, 100, Evidence.UNITS)  # type: ignore[union-attr]
     unsure = replace(one, untried=(pipeline,))
     assert not one.may_be_cheaper and unsure.may_be_cheaper

@@ -111,12 +111,12 @@ def test_closing_does_not_wait_for_a_pause(failing: Failing) -> None:
         with pytest.raises(TraceFailed):
             process.ask({}, 5)
 
-    asked = threading.Thread(target=ask)
-    asked.start()
+    thread = threading.Thread(target=ask)
+    thread.start()
     assert killed.is_awaited.wait(30)
     process.kill()
-    asked.join(10)
-    assert not asked.is_alive()
+    thread.join(10)
+    assert not thread.is_alive()
     process.end()
 
 

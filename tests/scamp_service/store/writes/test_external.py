@@ -116,6 +116,6 @@ def test_scamp_and_others_that_create_trials_at_once_lose_none(shared_url: str) 
         thread.join()
     trials = stores[0].trials(study)
     assert [trial.number for trial in trials] == list(range(90))
-    assert [one.params["place"] for one in trials if one.origin is Origin.SEARCH] == list(range(30))
+    assert [trial.params["place"] for trial in trials if trial.origin is Origin.SEARCH] == list(range(30))
     for store in stores:
         store.close()

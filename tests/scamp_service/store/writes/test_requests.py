@@ -30,7 +30,7 @@ def test_candidates_are_enqueued_once_beside_those_of_the_sampler(store: Store) 
     assert store.enqueue(study, [{"lr": 0.01}], "other", now=2.0) == [3]
     store.create_trials(study, [(1, {})], now=3.0)
     origins = [Origin.SEARCH, *[Origin.ENQUEUED] * 3, Origin.SEARCH]
-    assert [(one.number, one.origin) for one in store.trials(study)] == list(enumerate(origins))
+    assert [(trial.number, trial.origin) for trial in store.trials(study)] == list(enumerate(origins))
     assert store.counted(study) == tally_study(store.trials(study), [])
     assert len(store.live_trials()) == 5 and store.study_attributes(study, is_system=False) == {}
 

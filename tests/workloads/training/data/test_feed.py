@@ -122,7 +122,7 @@ class Streamed(Noisy):
 
 def test_an_iterable_set_is_the_same_under_every_plan_and_begins_again_with_each_epoch() -> None:
     whole = batches(Plan(8), make=Streamed)
-    assert [one.tolist() for one in batches(Plan(1, 4, dp_shard=2), make=Streamed, workers=1)][:2] == [
+    assert [batch.tolist() for batch in batches(Plan(1, 4, dp_shard=2), make=Streamed, workers=1)][:2] == [
         one.tolist() for one in whole
     ][:2]
     assert torch.equal(batches(Plan(4, 2), range(2, 3), Streamed)[0], whole[3])

@@ -48,7 +48,7 @@ def loss(model: Any, batch: Tensor) -> Tensor:
 
 
 def of(*names: str) -> Callable[[Any], Optimizer]:
-    return lambda model: SGD([one for name in names for one in getattr(model, name).parameters()], lr=1.0)
+    return lambda model: SGD([parameter for name in names for parameter in getattr(model, name).parameters()], lr=1.0)
 
 
 def test_each_phase_updates_its_own_parameters_in_every_such_step() -> None:

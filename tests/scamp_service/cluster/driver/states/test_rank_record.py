@@ -17,11 +17,11 @@ from scamp_service.host import Process
 LEASE_SECONDS = 60.0
 
 
-def remote(**known: Any) -> RankRecord:
+def remote(**fields: Any) -> RankRecord:
     """A rank on another host that was found dead at second 100 and last answered at second 90."""
     status = RankStatus(Process("another kernel", 1, "1"), "1/1", 0, 4, True)
     given: dict[str, Any] = {"status": status, "since": 100.0, "progressed": 90.0, "heard": 90.0, "dead": True}
-    return RankRecord("rank/n/0", "n/0", RankPhase.ENDING, **given | known)
+    return RankRecord("rank/n/0", "n/0", RankPhase.ENDING, **given | fields)
 
 
 def ended(rank: RankRecord, now: float, *, may_trust_ray: bool) -> bool:
