@@ -12,9 +12,10 @@ import time
 from collections.abc import Mapping
 from html import escape
 from http.cookies import CookieError, SimpleCookie
+from typing import Annotated
 from urllib.parse import parse_qs, quote, urlsplit
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -165,8 +166,8 @@ def login_router(settings: Settings) -> APIRouter:
     failed = FailedLogins()
 
     @router.get("/login")
-    def login_page(next: str = "/") -> HTMLResponse:
-        return _login_page(_local(next), "")
+    def login_page(target: Annotated[str, Query(alias="next")] = "/") -> HTMLResponse:
+        return _login_page(_local(target), "")
 
     @router.post("/login")
     async def login(request: Request) -> Response:

@@ -116,8 +116,8 @@ class Work:
         return sum(self.amounts[2::_PER_KIND])
 
     def __add__(self, other: Work) -> Work:
-        amounts = tuple(a + b for a, b in zip(self.amounts, other.amounts, strict=True))
-        return Work(amounts, _merged(self.collectives, other.collectives))
+        sums = tuple(a + b for a, b in zip(self.amounts, other.amounts, strict=True))
+        return Work(sums, _merged(self.collectives, other.collectives))
 
     def __sub__(self, other: Work) -> Work:
         return self + other * -1
@@ -138,7 +138,7 @@ def _merged(some: tuple[Collectives, ...], others: tuple[Collectives, ...]) -> t
     for collective in (*some, *others):
         num, num_bytes = sums.get(key := (collective.kind, collective.dimension, collective.overlaps), (0, 0))
         sums[key] = num + collective.num, num_bytes + collective.num_bytes
-    return tuple(Collectives(*key, *amounts) for key, amounts in sums.items() if any(amounts))
+    return tuple(Collectives(*key, *num_and_bytes) for key, num_and_bytes in sums.items() if any(num_and_bytes))
 
 
 class WorkCounter:
@@ -157,9 +157,9 @@ class WorkCounter:
 
     def communicate(self, kind: str, dimension: str, num_bytes: float, *, overlaps: bool = False) -> None:
         """Count one collective (see ``Collectives``)."""
-        amounts = self._collectives.setdefault((kind, dimension, overlaps), [0.0, 0.0])
-        amounts[0] += 1
-        amounts[1] += num_bytes
+        num_and_bytes = self._collectives.setdefault((kind, dimension, overlaps), [0.0, 0.0])
+        num_and_bytes[0] += 1
+        num_and_bytes[1] += num_bytes
 
     def clear(self) -> None:
         """Start again from zero."""
@@ -169,7 +169,7 @@ class WorkCounter:
     @property
     def work(self) -> Work:
         """The work counted since the start or the last ``clear``."""
-        collectives = (Collectives(*key, *amounts) for key, amounts in self._collectives.items())
+        collectives = (Collectives(*key, *values) for key, values in self._collectives.items())
         return Work(tuple(self._amounts), tuple(collectives))
 
 

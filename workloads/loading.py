@@ -231,8 +231,8 @@ class _UserCode:
     def _import(
         self,
         name: str,
-        globals: Mapping[str, Any] | None = None,
-        locals: Mapping[str, Any] | None = None,
+        globals: Mapping[str, Any] | None = None,  # noqa: A002 (the names that ``__import__`` has)
+        locals: Mapping[str, Any] | None = None,  # noqa: A002
         fromlist: Sequence[str] | None = None,
         level: int = 0,
     ) -> ModuleType:

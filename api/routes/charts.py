@@ -41,8 +41,8 @@ def get_history(
     objective = Objective.of_spec(store.study(study_id).spec)
     trials = store.history(study_id)
     if state or where.strip():
-        chosen = {number for number, *_ in store.columns(study_id, (), states=state, where=where)}
-        trials = [trial for trial in trials if trial.number in chosen]
+        numbers = {number for number, *_ in store.columns(study_id, (), states=state, where=where)}
+        trials = [trial for trial in trials if trial.number in numbers]
     return history_view(trials, objective, points, last_event_id)
 
 
@@ -78,10 +78,12 @@ def list_curves(
         if fitting and num_rows > MOST_ROWS:
             break
         fitting += 1
-    chosen = trials[:fitting]
-    points_of = store.curves([trial.id for trial in chosen])
-    items = [view for each in chosen for view in curve_views(each.id, each.number, points_of[each.id], metric, points)]
-    return Page(items=items, next=chosen[-1].number if fitting < len(trials) else None)
+    read_trials = trials[:fitting]
+    points_of = store.curves([trial.id for trial in read_trials])
+    items = [
+        view for each in read_trials for view in curve_views(each.id, each.number, points_of[each.id], metric, points)
+    ]
+    return Page(items=items, next=read_trials[-1].number if fitting < len(trials) else None)
 
 
 @router.get("/studies/{study_id}/order", responses=problems(404, 422))

@@ -193,9 +193,9 @@ def _cost_of_all(seen: TracedPasses) -> Cost:
 def unit_of(outline: Outline, less: Cost, more: Cost, low: int, high: int) -> Unit:
     """The unit, from its costs at micro-batches of ``low`` and ``high`` samples."""
     forward, backward = (_pass_work(few, many, low, high) for few, many in zip(less[:2], more[:2], strict=True))
-    activations, output = (_line(few, many, low, high) for few, many in zip(less[2:], more[2:], strict=True))
+    activation_line, output = (_line(few, many, low, high) for few, many in zip(less[2:], more[2:], strict=True))
     sizes = outline.name, outline.num_params, outline.most_parts
-    return Unit(*sizes, forward, backward, activations, output, num_table_params=outline.num_table_params)
+    return Unit(*sizes, forward, backward, activation_line, output, num_table_params=outline.num_table_params)
 
 
 def _pass_work(few: Work, many: Work, low: int, high: int) -> PassWork:

@@ -252,7 +252,7 @@ class ModelCosts:
     def stage_bytes(self, way: Spread, stage: Mapping[UnitCosts, int], micro_batch: int, in_flight: int) -> float:
         """Bytes of a rank that has so many of these units, added up; see ``correction``."""
         samples = micro_batch / way.spatial
-        kept = in_flight * sum(count * unit.kept(way, samples) for unit, count in stage.items())
+        kept = in_flight * sum(num * unit.kept(way, samples) for unit, num in stage.items())
         working = max(unit.working(way, samples) for unit in stage)
         return self._fixed_bytes(way, stage) + kept + working + self.transient_bytes(micro_batch) / way.spatial
 
@@ -260,7 +260,7 @@ class ModelCosts:
         """Bytes that do not depend on the micro-batch, computed once for each way and its stages."""
         key = way, id(stage)
         if key not in self._fixed:
-            states = sum(count * unit.held_bytes(way, self.bytes_per_parameter) for unit, count in stage.items())
+            states = sum(num * unit.held_bytes(way, self.bytes_per_parameter) for unit, num in stage.items())
             self._fixed[key] = states + gathered_bytes(way, stage), stage
         return self._fixed[key][0]
 
@@ -308,13 +308,13 @@ def gathered_bytes(way: Spread, units: Mapping[UnitCosts, int]) -> float:
     largest = max(unit.parameter_bytes(way) for unit in units)
     if way.reshard:
         return 3 * largest
-    return sum(count * unit.parameter_bytes(way) for unit, count in units.items()) + largest
+    return sum(num * unit.parameter_bytes(way) for unit, num in units.items()) + largest
 
 
 def broadcasts(way: Spread, units: Mapping[UnitCosts, int]) -> Iterator[Collectives]:
     """Yield how ZeRO-1 ends a step: replicas send each other the parameters that they have updated."""
     if way.zero1:
-        everything = sum(count * unit.parameter_bytes(way) for unit, count in units.items())
+        everything = sum(num * unit.parameter_bytes(way) for unit, num in units.items())
         yield waited("broadcast", "dp_replicate", way.dp_replicate, everything / way.dp_replicate)
 
 

@@ -18,7 +18,7 @@ app = typer.Typer()
 @app.command()
 def export(
     study: StudyId,
-    format: Annotated[Literal["csv", "jsonl", "parquet"], typer.Option(help="file format")] = "csv",
+    file_format: Annotated[Literal["csv", "jsonl", "parquet"], typer.Option("--format", help="file format")] = "csv",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="file to write; default: print")] = None,
     address: Address = "",
     token: Token = "",
@@ -29,15 +29,15 @@ def export(
     client = client_of(address, token)
     client.study(study)  # an unknown study has no trials either
     trials = client.trials(study)
-    if format == "parquet":
+    if file_format == "parquet":
         if output is None:
             raise InvalidInput("Parquet is not text: name a file with --output")
         write_parquet(trials, output)
     elif output is None:
-        write_text(trials, Format(format), sys.stdout)
+        write_text(trials, Format(file_format), sys.stdout)
     else:
         with output.open("w", encoding="utf-8", newline="") as stream:
-            write_text(trials, Format(format), stream)
+            write_text(trials, Format(file_format), stream)
 
 
 @app.command(name="import")

@@ -196,10 +196,10 @@ def run(
 
         store, study_id = run_study(settings, spec, code, watch, warnings=warnings)
     summary = study_summary(store, study_id, now=time.time()).to_json()
-    trials = [trial_fields(trial, spec.every_objective) for trial in all_trials(store, study_id)]
+    rows = [trial_fields(trial, spec.every_objective) for trial in all_trials(store, study_id)]
     reason = store.study(study_id).reason
     store.close()
-    if not _conclude(summary, trials, spec, as_json, reason):
+    if not _conclude(summary, rows, spec, as_json, reason):
         raise typer.Exit(1)
 
 
@@ -213,12 +213,10 @@ def _word_of(summary: Mapping[str, Any]) -> str:
     return "ended" if summary["state"] == "COMPLETED" else "scamp"
 
 
-def _conclude(
-    summary: dict[str, Any], trials: list[dict[str, Any]], spec: StudySpec, as_json: bool, reason: str
-) -> bool:
+def _conclude(summary: dict[str, Any], rows: list[dict[str, Any]], spec: StudySpec, as_json: bool, reason: str) -> bool:
     """Print the result of a study; returns whether it succeeded."""
     if not as_json:
-        out.print(leaderboard(trials, spec.to_json()))
+        out.print(leaderboard(rows, spec.to_json()))
         out.print(closing_line(summary), markup=False, soft_wrap=True)
     if reason:
         err.print(f"{_word_of(summary)}: {plain(reason)}", markup=False, soft_wrap=True)

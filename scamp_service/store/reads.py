@@ -364,7 +364,7 @@ class Reads:
             return []
         spec = self._rows(sql.SPEC_OF_TRIAL, id=rows[0][0])[0][0]  # all are of one study
         metric = spec["objective"]["metric"]
-        return [Metric(trial, 0, step, step, {metric: value}, time) for trial, step, value, time in rows]
+        return [Metric(trial, 0, step, step, {metric: value}, reported_at) for trial, step, value, reported_at in rows]
 
     def rungs(
         self, study_id: int, metrics: Sequence[str], steps: Sequence[int], trial_ids: Collection[int] | None = None

@@ -148,7 +148,7 @@ def _run_fork(sender: Connection, store: str, rank: int, num_ranks: int, rounds:
         sender.send(measured)
 
 
-def fitted_links(measured: LinkMeasurement, num_cores: int, source: str) -> OnHost:
+def fitted_links(measured: LinkMeasurement, num_host_cores: int, source: str) -> OnHost:
     """The figures fitted to the samples; relative errors count, so small messages fit as well as large ones.
 
     Ranks that share cores slow each other while they communicate too, so samples of more ranks than cores count
@@ -159,7 +159,9 @@ def fitted_links(measured: LinkMeasurement, num_cores: int, source: str) -> OnHo
         return Figure(value, "measured", f"{link_name}; {source}")
 
     slowing = max(1.0, measured.slowing)
-    cores = figure(num_cores / slowing, f"{num_cores} cores; two ranks at once take {slowing:.2f} times as long as one")
+    cores = figure(
+        num_host_cores / slowing, f"{num_host_cores} cores; two ranks at once take {slowing:.2f} times as long as one"
+    )
     paces: dict[str, Pace] = {}
     for kind in dict.fromkeys(sample.kind for sample in measured.samples):
         samples = [sample for sample in measured.samples if sample.kind == kind]

@@ -31,7 +31,7 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
             optimizer.param_groups = groups
             return optimizer
 
-        groups = [dict(group) for group in optimizer.param_groups]
+        groups = [dict(param_group) for param_group in optimizer.param_groups]
         super().__init__(groups, optim=part, group=group, **optimizer.defaults)
         self.state = self.optim.state
         for parameter in self.state.keys() - self.own:  # some optimizers make states at once, such as Adagrad

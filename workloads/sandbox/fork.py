@@ -45,13 +45,13 @@ def in_fork(request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]]) -
     os.close(result_write)
     os.close(output_write)
     wall_seconds = WALL_FACTOR * request["seconds"]
-    answer, output = _collect(result_read, output_read, time.monotonic() + wall_seconds + _GRACE_SECONDS)
-    ended = None if answer else _exit_of(child)
+    reply, output = _collect(result_read, output_read, time.monotonic() + wall_seconds + _GRACE_SECONDS)
+    ended = None if reply else _exit_of(child)
     _end_group(child)
     os.close(result_read)
     os.close(output_read)
-    if answer:
-        result: dict[str, Any] = json.loads(answer)
+    if reply:
+        result: dict[str, Any] = json.loads(reply)
         return result
     if ended is not None and ended.si_code == os.CLD_KILLED and ended.si_status == signal.SIGKILL:
         return error_answer("host", "the process that traces the model was killed by SIGKILL")  # as by the OOM killer

@@ -60,7 +60,7 @@ def _difference(workload: Workload, count: int) -> str:
         batch = _beginning(model, spatial, batches[split], count)
         with torch.no_grad(), seen.whole():
             seed_everything(0)
-            whole = function(model, batch)
+            answer = function(model, batch)
         parts: list[Mapping[str, Tensor]] = []
         for index in range(count):
             part = slab(model, batch, index, count)
@@ -69,16 +69,16 @@ def _difference(workload: Workload, count: int) -> str:
                 parts.append(function(model, part))
             if seen.different:
                 return _words(model, spatial, count, f"{seen.different} differs from that of whole samples")
-        for key, value in whole.items():
+        for key, value in answer.items():
             mean = torch.stack([part[key] for part in parts]).mean(0)
             if not are_close(mean, value):
-                what = f"{name} {key}".strip()
+                metric = f"{name} {key}".strip()
                 numbers = f"{float(mean.mean()):.4g} instead of {float(value.mean()):.4g}"
-                return _words(model, spatial, count, f"the mean {what} of all slabs is {numbers}")
+                return _words(model, spatial, count, f"the mean {metric} of all slabs is {numbers}")
     return ""
 
 
-def _words(model: nn.Module, spatial: Spatial, count: int, what: str) -> str:
+def _words(model: nn.Module, spatial: Spatial, count: int, difference: str) -> str:
     if isinstance(spatial, Context):
         unit, among = "sequences", "an attention that does not call scaled_dot_product_attention, positions counted in "
         among += "forward instead of in the batch, a mean over positions, or a loss that leaves positions out"
@@ -87,7 +87,7 @@ def _words(model: nn.Module, spatial: Spatial, count: int, what: str) -> str:
         among += "linear layer after a mean over all positions"
     return (
         f"ranks cannot divide {unit} of {type(model).__name__}, although its attribute `spatial` says so: with {count} "
-        f"slabs {what}. Look for {among}; or leave `spatial` out"
+        f"slabs {difference}. Look for {among}; or leave `spatial` out"
     )
 
 
@@ -170,22 +170,22 @@ class _Seen:
         return run
 
     def _attention(self, *args: Any, **kwargs: Any) -> Tensor:
-        named = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
-        tensors = tuple(named[each] for each in ("query", "key", "value"))
+        named_args = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+        tensors = tuple(named_args[each] for each in ("query", "key", "value"))
         where = f"the input of scaled_dot_product_attention, call {self._num_calls + 1},"
         return self._exchange(where, tensors, -2, lambda: functional.scaled_dot_product_attention(*args, **kwargs))
 
     def _exchange(self, where: str, inputs: tuple[Tensor, ...], dim: int, compute: Callable[[], Tensor]) -> Tensor:
         """The output of an operation: computed of whole samples, for a slab its part of what these had."""
         if self._index < 0:
-            self._inputs.append(tuple(one.clone() for one in inputs))  # they may be changed in place afterwards
+            self._inputs.append(tuple(tensor.clone() for tensor in inputs))  # they may be changed in place afterwards
             output = compute()
             self._outputs.append(output.clone())
             return output
-        whole, output = self._inputs[self._num_calls], self._outputs[self._num_calls]
+        whole_inputs, output = self._inputs[self._num_calls], self._outputs[self._num_calls]
         self._num_calls += 1
-        for own, of_all in zip(inputs, whole, strict=True):
-            if not self._is_part(own, of_all, dim):
+        for of_slab, of_all in zip(inputs, whole_inputs, strict=True):
+            if not self._is_part(of_slab, of_all, dim):
                 self._differs(where)
         is_pooled = output.shape[dim] < self._count
         return (output if is_pooled else output.chunk(self._count, dim)[self._index]).clone()
@@ -196,22 +196,22 @@ class _Seen:
             if self._index < 0:
                 self._returned.append((name, None if tensor is None else tensor.clone()))
                 return
-            known, whole = self._returned[self._num_returned]
+            known_name, whole_tensor = self._returned[self._num_returned]
             self._num_returned += 1
-            if known != name or tensor is None or whole is None or tensor.ndim != whole.ndim:
+            if known_name != name or tensor is None or whole_tensor is None or tensor.ndim != whole_tensor.ndim:
                 return
-            dims = [dim for dim in range(tensor.ndim) if tensor.shape[dim] != whole.shape[dim]]
-            if len(dims) == 1 and not self._is_part(tensor, whole, dims[0]):
+            dims = [dim for dim in range(tensor.ndim) if tensor.shape[dim] != whole_tensor.shape[dim]]
+            if len(dims) == 1 and not self._is_part(tensor, whole_tensor, dims[0]):
                 self._differs(f"the output of {name or 'the model'} ({type(module).__name__})")
 
         return hook
 
-    def _is_part(self, own: Tensor, whole: Tensor, dim: int) -> bool:
-        """Whether ``own`` is this slab's part of ``whole``, or all of it, as where it is not divided."""
-        if own.shape == whole.shape and are_close(own, whole):
+    def _is_part(self, of_slab: Tensor, undivided: Tensor, dim: int) -> bool:
+        """Whether ``of_slab`` is this slab's part of ``undivided``, or all of it, as where it is not divided."""
+        if of_slab.shape == undivided.shape and are_close(of_slab, undivided):
             return True
-        part = whole.chunk(self._count, dim)[self._index]
-        return own.shape == part.shape and are_close(own, part, whole)
+        part = undivided.chunk(self._count, dim)[self._index]
+        return of_slab.shape == part.shape and are_close(of_slab, part, undivided)
 
     def _differs(self, where: str) -> None:
         self.different = self.different or where

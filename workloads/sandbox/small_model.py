@@ -48,12 +48,14 @@ def _spread(parameter: nn.Parameter) -> float:
     return 0.1 if parameter.ndim < 2 else 1 / sqrt(parameter.shape[-1])
 
 
-def are_close(one: Tensor, other: Tensor, whole: Tensor | None = None) -> bool:
-    """Whether all numbers are equal but for rounding, relative to the largest of ``whole``, by default ``other``.
+def are_close(tensor: Tensor, other: Tensor, undivided: Tensor | None = None) -> bool:
+    """Whether all numbers are equal but for rounding, relative to the largest of ``undivided``, by default ``other``.
 
     Numbers that are not finite prove nothing, and count as equal.
     """
-    first, second, scale = (each.detach().double() for each in (one, other, other if whole is None else whole))
-    if not one.numel() or not all(bool(each.isfinite().all()) for each in (first, second, scale)):
+    first, second, scale = (
+        each.detach().double() for each in (tensor, other, other if undivided is None else undivided)
+    )
+    if not tensor.numel() or not all(bool(each.isfinite().all()) for each in (first, second, scale)):
         return True
     return float((first - second).abs().max()) <= TOLERANCE * float(scale.abs().max())

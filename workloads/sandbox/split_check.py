@@ -65,11 +65,11 @@ def _calls(
     workload: Workload, model: nn.Module, blocks: list[nn.Module]
 ) -> list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]:
     """Each block with the arguments of its first call. Nothing runs after all blocks have been called."""
-    found: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+    calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def note(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        found.setdefault(block, (_copied(args), _copied(kwargs)))
-        if len(found) == len(hooks):
+        calls.setdefault(block, (_copied(args), _copied(kwargs)))
+        if len(calls) == len(hooks):
             raise _AllFound
 
     hooks = [block.register_forward_pre_hook(note, with_kwargs=True) for block in dict.fromkeys(blocks)]
@@ -80,7 +80,7 @@ def _calls(
             loss(model, batch)
     for hook in hooks:
         hook.remove()
-    return [(block, *arguments) for block, arguments in found.items()]
+    return [(block, *arguments) for block, arguments in calls.items()]
 
 
 class _AllFound(BaseException):
@@ -91,7 +91,7 @@ def _beginning(
     block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments, or the first positions of their sequences where all of them would take long."""
-    tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     if not tensors or tensors[0].ndim < 3:
         return args, kwargs
     length = tensors[0].shape[1]
@@ -111,12 +111,12 @@ def _beginning(
 def _different_layer(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> str:
     """Name of what the parts of ``block`` compute otherwise than the whole, empty if there is nothing."""
     split: Split = block.split  # type: ignore[assignment]
-    whole: dict[_Call, Tensor] = {}
+    undivided: dict[_Call, Tensor] = {}
     sums: defaultdict[_Call, list[Tensor]] = defaultdict(list)
 
     def note(name: str, layer: Any, number: int, x: Tensor) -> Tensor:
         output = functional.linear(x, layer.weight, layer.bias)
-        whole[name, number] = output.clone()
+        undivided[name, number] = output.clone()
         return output
 
     def run(column: Callable[..., Tensor] | None, row: Callable[..., Tensor]) -> Any:
@@ -133,16 +133,16 @@ def _different_layer(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
 
         def row(name: str, layer: Any, number: int, x: Tensor, index: int = index) -> Tensor:
             sums[name, number].append(functional.linear(x, layer.weight.chunk(count, 1)[index]))
-            return whole[name, number].clone()
+            return undivided[name, number].clone()
 
-        own = run(column, row)
-        pairs = zip(tree_leaves(own), tree_leaves(output), strict=True)
+        computed = run(column, row)
+        pairs = zip(tree_leaves(computed), tree_leaves(output), strict=True)
         if not all(are_close(*pair) for pair in pairs if isinstance(pair[0], Tensor)):
             return "output"
     for (name, number), parts in sums.items():
         bias = getattr(block.get_submodule(name), "bias", None)
         total = torch.stack(parts).sum(0)
-        if not are_close(total if bias is None else total + bias, whole[name, number]):
+        if not are_close(total if bias is None else total + bias, undivided[name, number]):
             return f"output of {name}"
     return ""
 
@@ -161,8 +161,8 @@ def _replaced(
 
         return run
 
-    named = [(name, column) for name in split.columns] + [(name, row) for name in split.rows]
-    layers = [(name, block.get_submodule(name), function) for name, function in named if function is not None]
+    named_layers = [(name, column) for name in split.columns] + [(name, row) for name in split.rows]
+    layers = [(name, block.get_submodule(name), function) for name, function in named_layers if function is not None]
     for name, layer, function in layers:
         layer.forward = calling(name, layer, function)
     try:

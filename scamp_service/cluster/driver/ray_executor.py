@@ -155,11 +155,11 @@ class RayExecutor:
         It is put off while a node starts other ranks.
         """
         with self._lock:
-            nodes = {device: node for node in self._nodes() for device in node.devices}
-            if missing := [device for device in order.devices if device not in nodes]:
+            nodes_there = {device: node for node in self._nodes() for device in node.devices}
+            if missing := [device for device in order.devices if device not in nodes_there]:
                 log.warning("attempt %s is not launched: %s has left the cluster", order.key, ", ".join(missing))
                 return
-            self._actors.handle(events.LaunchOrdered(order, tuple(nodes[device] for device in order.devices)))
+            self._actors.handle(events.LaunchOrdered(order, tuple(nodes_there[device] for device in order.devices)))
 
     def stop(self, key: str) -> None:
         """Ask the ranks of an attempt to stop; they are killed if the gang is broken or they take too long."""

@@ -142,9 +142,9 @@ def missing_devices(offer: Offer, demand: Shape) -> str:
     """Why such a gang never fits on these devices; empty if it does when they are free."""
     num_ranks, mib = demand.num_ranks, demand.mib_per_rank
     if demand.mibs:
-        offered = sorted((offered_mib for _, offered_mib, number in offer for _ in range(number)), reverse=True)
+        mibs_offered = sorted((offered_mib for _, offered_mib, number in offer for _ in range(number)), reverse=True)
         largest_first = sorted(demand.mibs, reverse=True)
-        if len(offered) >= num_ranks and all(map(ge, offered, largest_first)):
+        if len(mibs_offered) >= num_ranks and all(map(ge, mibs_offered, largest_first)):
             return ""
         mibs = ", ".join(map(str, largest_first))
         return f"its plan needs {num_ranks} devices of {mibs} MiB, which the cluster does not have now"

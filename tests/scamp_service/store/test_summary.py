@@ -32,7 +32,7 @@ HONEST = attempt(trial_id=1, predicted_bytes=67442480, measured_bytes=67442992, 
 
 
 def summary_of(*attempts: Attempt) -> Summary:
-    rows = [trial(id=id, state=TrialState.COMPLETED) for id in sorted({one.trial_id for one in attempts})]
+    rows = [trial(id=trial_id, state=TrialState.COMPLETED) for trial_id in sorted({one.trial_id for one in attempts})]
     return summarize(STUDY, tally_study(rows, attempts), None, [], now=9.0)
 
 

@@ -49,11 +49,11 @@ class OutOfMemory(Exception):
         requested_bytes: int,
         measured_bytes: int,
         budget_bytes: int | None,
-        num_threads: int = 0,
+        num_live_threads: int = 0,
         phase: AttemptPhase | None = None,
     ) -> None:
         self.requested_bytes, self.measured_bytes, self.budget_bytes = requested_bytes, measured_bytes, budget_bytes
-        self.num_threads, self.phase = num_threads, phase
+        self.num_threads, self.phase = num_live_threads, phase
         request = f"; last request {requested_bytes / MIB:.1f} MiB" if requested_bytes else ""
         during = f" during {phase}" if phase else ""
         super().__init__(f"this rank {self._need()}{during}{request}{self._threads()}")
@@ -182,14 +182,14 @@ def baseline(device: torch.device) -> HeldMemory:
 
 
 @contextmanager
-def enforce(device: torch.device, baseline: HeldMemory, budget_bytes: int | None) -> Iterator[EnforcedBudget]:
-    """Limit this process to ``budget_bytes`` over ``baseline``; raises ``OutOfMemory`` for any failure at the limit.
+def enforce(device: torch.device, held_before: HeldMemory, budget_bytes: int | None) -> Iterator[EnforcedBudget]:
+    """Limit this process to ``budget_bytes`` over ``held_before``; raises ``OutOfMemory`` for any failure at the limit.
 
     Raises ``HostFault`` if this host does not let the process have as much.
     """
-    budget = EnforcedBudget(device, baseline, budget_bytes)
+    budget = EnforcedBudget(device, held_before, budget_bytes)
     most = _most_bytes() if device.type == "cpu" else None
-    if budget_bytes is not None and most is not None and (needed := baseline.data_bytes + budget_bytes) > most:
+    if budget_bytes is not None and most is not None and (needed := held_before.data_bytes + budget_bytes) > most:
         raise HostFault(
             f"a rank needs {needed / MIB:.0f} MiB with its budget of {budget_bytes / MIB:.1f} MiB, but the hard limit "
             f"of its data segment (RLIMIT_DATA) is {most / MIB:.0f} MiB: raise it where ScaMP or Ray is started "
@@ -197,7 +197,7 @@ def enforce(device: torch.device, baseline: HeldMemory, budget_bytes: int | None
         )
     if budget_bytes is not None and device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, (baseline.data_bytes + budget_bytes) / total), device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (held_before.data_bytes + budget_bytes) / total), device)
     spare = bytearray(RESERVE_BYTES)
     try:
         budget.restore()

@@ -55,9 +55,9 @@ class HeldMemory:
         tensors = after.tensor_bytes - before.tensor_bytes
         growth = max(0, after.data_bytes - before.data_bytes - tensors)
         gaps = min(growth, max(0, after.free_bytes - before.free_bytes))
-        num_threads = max(0, after.num_threads - before.num_threads)
+        num_new_threads = max(0, after.num_threads - before.num_threads)
         return HeldMemory(
-            self.data_bytes + growth, self.tensor_bytes, self.free_bytes + gaps, self.num_threads + num_threads
+            self.data_bytes + growth, self.tensor_bytes, self.free_bytes + gaps, self.num_threads + num_new_threads
         )
 
 

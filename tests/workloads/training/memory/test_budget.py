@@ -224,7 +224,7 @@ def test_threads_whose_stacks_use_up_the_budget_are_named() -> None:
 )
 def test_an_overrun_says_numbers_that_differ(measured_bytes: int, words: str) -> None:
     assert str(OutOfMemory(0, measured_bytes, 5 * MIB)) == words.partition("; 9")[0]
-    few = OutOfMemory(0, measured_bytes, 5 * MIB, num_threads=9 if "threads" in words else 0)
+    few = OutOfMemory(0, measured_bytes, 5 * MIB, num_live_threads=9 if "threads" in words else 0)
     assert str(few).startswith(words) and str(pickle.loads(pickle.dumps(few))) == str(few)
 
 
