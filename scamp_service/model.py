@@ -173,6 +173,7 @@ class Trial:
     best_step: int | None = None  # of ``value`` in a study whose trials count by their best report; None: ``step``
     measured_communication_share: float | None = None  # of the newest attempt with this plan that was measured
     proposal_reason: str = ""  # why it was chosen among several proposals of the sampler; empty: it was not
+    noise_scale: float | None = None  # of its gradient in samples, where AdaScale has estimated it (``workloads.gain``)
 
     @property
     def parent(self) -> CheckpointName | None:

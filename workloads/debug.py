@@ -105,6 +105,9 @@ class _Printed:
     def communicated(self, share: float) -> None:
         print(f"ranks wait for each other for {share:.0%} of a step", flush=True)
 
+    def learned_noise(self, noise_scale: float) -> None:
+        print(f"noise scale of the gradient: {noise_scale:.3g} samples", flush=True)
+
     def checkpoint(self, step: int) -> None:
         self._checkpoints.append(CheckpointName(1, step))
 

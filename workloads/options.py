@@ -49,6 +49,10 @@ _RULES = {
         lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
         "the batch that lr and steps are meant for, an integer of at least 1",
     ),
+    "largest_batch": _Rule(
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
+        "the largest batch that ScaMP may train with, an integer of at least 1",
+    ),
 }
 NAMES = tuple(_RULES)
 
@@ -61,7 +65,8 @@ class TrainingOptions:
     of the weights: an exponential one with ``ema_decay``, or the mean of those after each step from ``swa_start`` on.
     With ``reduce`` "mean" one update is made from the mean of all gradients; with "adasum" each of ``adasum_replicas``
     makes one from its own, and these are combined. With ``scale_lr`` "adascale" the learning rate and the number of
-    steps are those of ``base_batch`` (None: of the workload's default batch), and follow the larger batch.
+    steps are those of ``base_batch`` (None: of the workload's default batch), and follow the larger batch. A trial may
+    continue with a batch of up to ``largest_batch`` samples on more devices (None: its batch never grows).
     """
 
     clip_norm: float | None = None
@@ -72,6 +77,7 @@ class TrainingOptions:
     adasum_replicas: int = 2
     scale_lr: str = "none"
     base_batch: int | None = None
+    largest_batch: int | None = None
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> TrainingOptions:
@@ -84,10 +90,13 @@ class TrainingOptions:
             raise ValueError(BOTH_AVERAGES)
         if options.get("reduce") == "adasum" and options.get("scale_lr") == "adascale":
             raise ValueError(BOTH_SCALINGS)
+        if "largest_batch" in options and options.get("scale_lr") != "adascale":
+            raise ValueError(NEEDS_ADASCALE)
         return cls(**options)
 
 
 BOTH_SCALINGS = "reduce: adasum and scale_lr: adascale are two ways to train with a larger batch: keep one"
+NEEDS_ADASCALE = "largest_batch needs scale_lr: adascale, by which the learning rate follows the batch"
 BOTH_AVERAGES = "ema_decay and swa_start are two ways to average the weights: keep one"
 
 

@@ -95,6 +95,9 @@ class TrialView(View):
     measured_communication_share: Annotated[
         float | None, Field(description="measured share, of the rank that waits least; null: not measured")
     ]
+    noise_scale: Annotated[
+        float | None, Field(description="of its gradient, in samples, as AdaScale estimates it; null: not known")
+    ]
     num_oom: Annotated[int, Field(description="attempts that ran out of memory")]
     healed: Annotated[bool, Field(description="whether it completed or was pruned after running out of memory")]
     num_lost: Annotated[int, Field(description="attempts that were lost, for example with their node")]

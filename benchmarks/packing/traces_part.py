@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
-from benchmarks.packing.costs import cluster, table
+from benchmarks.packing.costs import cluster, kind, table
 from benchmarks.running.results import Finding
+from estimators.devices.communication import Group, collective_seconds
 from placement.model import Shape, pareto
 from placement.packing.policies import policy_named
 from placement.simulation.generated import PHILLY, TraceJob, at_load, generate
 from placement.simulation.schedule import Job, Schedule, schedule
+from workloads.gain import gain_of_batch
 
 NUM_JOBS = 400
 LOADS = (0.5, 1.0, 2.0)
@@ -20,11 +24,16 @@ MOST_GPUS, MOST_SECONDS = 8, 24 * 3600.0
 RESTART_SECONDS = 30.0
 """The simulators of Pollux and Sia use this value where nothing was measured."""
 ROUND_SECONDS = 60.0
+MOST_GROWTH = 8
+"""The largest batch of a job over its own one."""
+NOISE_TOKENS = (39e3, 1.07e6)
+"""Least and largest noise scale of a language model, in tokens: the critical batches at losses of 6 and 3 in equation
+5.3 of Kaplan et al., "Scaling laws for neural language models" (arXiv:2001.08361). Logarithms are drawn evenly."""
 
 TITLE = "Elastic jobs on a trace like Philly's"
 HEADER = (
-    "done fixed", "done elastic", "mean h fixed", "mean h pack", "mean h elastic", "restarts", "jobs ratio",
-    "completion ratio", "load, seed",
+    "done fixed", "done elastic", "done growing", "mean h fixed", "mean h pack", "mean h elastic", "mean h growing",
+    "restarts", "jobs ratio", "completion ratio", "load, seed",
 )  # fmt: skip
 ABOUT = f"""\
 {NUM_JOBS} jobs are drawn from the marginals of Microsoft's Philly cluster (`placement/simulation/generated.py`), up to
@@ -32,10 +41,14 @@ ABOUT = f"""\
 steps as take the trace's time on the GPUs that it asked for. "Fixed" gives it these, first come first served; those
 that fit pass those that do not. "Pack" may start it wider or narrower. "Elastic" divides the devices anew at most once
 a minute among running and waiting jobs, by the dynamic program of Saxena et al. (MASCOTS 2020); each change takes a job
-{RESTART_SECONDS:.0f} s. "Done" are the jobs that have ended when the last one arrives, "mean h" the mean hours from
-arrival to end. At a load of 2, twice the work arrives that the GPUs can do in this time. Against fixed jobs, Saxena et
-al. report about twice the jobs and a tenth of the completion time, where batches may also grow, which trains faster.
-No batch grows here. The figures are means at load {LOADS[-1]:g}."""
+{RESTART_SECONDS:.0f} s. "Growing" does the same, and a batch may be up to {MOST_GROWTH} times as large: replicas of a
+plan, on as many times the GPUs, train it in the plan's time and that of an all-reduce of the gradients. A step then
+counts as AdaScale's gain (`workloads/gain.py`), with a noise scale of {NOISE_TOKENS[0]:.0f} to {NOISE_TOKENS[1]:.0f}
+tokens, as measured on language models by Kaplan et al. (arXiv:2001.08361). "Done" are the jobs that have ended when the
+last one arrives, "mean h" the mean hours from arrival to end. At a load of 2, twice the work arrives that the GPUs can
+do in this time. "Restarts" and the ratios to "fixed" are those of "growing". Saxena et al. report about twice the jobs
+and a tenth of the completion time, where a batch of any size within the user's range is worth its number of samples.
+The figures are means at load {LOADS[-1]:g}; those `with_equal_batches` are of "elastic"."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +71,20 @@ class Result:
     hours: dict[str, float]
     num_restarts: int
 
-    @property
-    def jobs_ratio(self) -> float:
-        """Jobs done by the elastic policy for each of the fixed one."""
-        return self.done["elastic"] / self.done["fixed"]
+    def jobs_ratio(self, policy: str) -> float:
+        """Jobs done by a policy for each of the fixed one."""
+        return self.done[policy] / self.done["fixed"]
 
-    @property
-    def completion_ratio(self) -> float:
-        """How many times the mean completion time is shorter under the elastic policy."""
-        return self.hours["fixed"] / self.hours["elastic"]
+    def completion_ratio(self, policy: str) -> float:
+        """How many times the mean completion time is shorter under a policy."""
+        return self.hours["fixed"] / self.hours[policy]
 
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
-        done = [str(self.done[name]) for name in ("fixed", "elastic")]
-        hours = [f"{self.hours[name]:.2f}" for name in ("fixed", "pack", "elastic")]
-        return [*done, *hours, str(self.num_restarts), f"{self.jobs_ratio:.2f}", f"{self.completion_ratio:.2f}"]
+        done = [str(self.done[name]) for name in ("fixed", "elastic", "growing")]
+        hours = [f"{self.hours[name]:.2f}" for name in ("fixed", "pack", "elastic", "growing")]
+        ratios = self.jobs_ratio("growing"), self.completion_ratio("growing")
+        return [*done, *hours, str(self.num_restarts), *(f"{one:.2f}" for one in ratios)]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
@@ -89,26 +101,55 @@ def measure(case: Case, seconds: float) -> Result:
     )
     source = random.Random(f"candidates {case.seed}")
     jobs = [moldable(job, source) for job in drawn]
-    fixed = [replace(job, shapes=(asked,)) for job, asked in jobs]
-    free = [job for job, _ in jobs]
     found = {
-        "fixed": _run(fixed, "min-degree"),
-        "pack": _run(free, "pack"),
-        "elastic": _run(free, "elastic", RESTART_SECONDS),
+        "fixed": _run([one.fixed for one in jobs], "min-degree"),
+        "pack": _run([one.free for one in jobs], "pack"),
+        "elastic": _run([one.free for one in jobs], "elastic", RESTART_SECONDS),
+        "growing": _run([one.growing for one in jobs], "elastic", RESTART_SECONDS),
     }
     last = drawn[-1].at
     done = {name: sum(run.end <= last for run in one.runs) for name, one in found.items()}
     hours = {name: one.mean_completion / 3600 for name, one in found.items()}
-    return Result(case.load, done, hours, sum(run.num_restarts for run in found["elastic"].runs))
+    return Result(case.load, done, hours, sum(run.num_restarts for run in found["growing"].runs))
 
 
-def moldable(job: TraceJob, source: random.Random) -> tuple[Job, Shape]:
-    """The job as a drawn candidate with the shapes of the table, and the shape that it asked for."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A job of the trace with the shape that it asked for, with all of the table, and with those of larger batches."""
+
+    fixed: Job
+    free: Job
+    growing: Job
+
+
+def moldable(job: TraceJob, source: random.Random) -> Drawn:
+    """The job as a candidate of the table."""
     able = [one for one in table() if any(costs[0] == job.num_gpus for costs in one["options"])]
-    costs = {int(one[0]): one for one in source.choice(able)["options"]}
-    factor = job.seconds / costs[job.num_gpus][2]
-    shapes = {n: Shape(n, int(cost[1]), cost[2] * factor, cost[3]) for n, cost in costs.items()}
-    return Job(job.id, pareto(shapes.values()), job.at), shapes[job.num_gpus]
+    candidate = source.choice(able)
+    costs = {int(cost[0]): cost for cost in candidate["options"]}
+    steps = job.seconds / costs[job.num_gpus][2]
+    shapes = {n: Shape(n, int(cost[1]), cost[2] * steps, cost[3]) for n, cost in costs.items()}
+    low, high = map(math.log, NOISE_TOKENS)
+    noise_tokens = math.exp(random.Random(f"noise {job.id} {job.seconds}").uniform(low, high))
+    grown = [*shapes.values(), *with_larger_batches(candidate, steps, noise_tokens)]
+    offers = ([shapes[job.num_gpus]], shapes.values(), grown)
+    fixed, free, growing = (Job(job.id, pareto(offer), job.at) for offer in offers)
+    return Drawn(fixed, free, growing)
+
+
+def with_larger_batches(candidate: Mapping[str, Any], steps: float, noise_tokens: float) -> Iterator[Shape]:
+    """Shapes of replicas of its plans, each with the candidate's batch; the noise scale is in tokens."""
+    params, links = candidate["params"], kind().links
+    assert links is not None
+    noise_scale = noise_tokens / params["context"]
+    gradient_bytes = 4 * 12 * params["depth"] * params["width"] ** 2
+    factors = [2**n for n in range(1, MOST_GROWTH.bit_length())]
+    for ranks, mib, seconds, share, *_ in candidate["options"]:
+        for factor in factors:
+            reduced = collective_seconds("all_reduce", gradient_bytes / ranks, Group(factor, ranks), links)
+            gain = gain_of_batch(factor * params["batch"], params["batch"], noise_scale)
+            waiting = (share * seconds + reduced) / (seconds + reduced)
+            yield Shape(ranks * factor, mib, steps * (seconds + reduced) / gain, waiting)
 
 
 def _run(jobs: Sequence[Job], policy: str, restart_seconds: float | None = None) -> Schedule:
@@ -126,8 +167,10 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     """Means over the traces at the highest load."""
     highest = [result for result in results if result.load == max(each.load for each in results)]
     return {
-        "elastic_jobs_ratio": fmean(one.jobs_ratio for one in highest),
-        "elastic_completion_ratio": fmean(one.completion_ratio for one in highest),
+        "elastic_jobs_ratio": fmean(one.jobs_ratio("growing") for one in highest),
+        "elastic_completion_ratio": fmean(one.completion_ratio("growing") for one in highest),
+        "elastic_jobs_ratio_with_equal_batches": fmean(one.jobs_ratio("elastic") for one in highest),
+        "elastic_completion_ratio_with_equal_batches": fmean(one.completion_ratio("elastic") for one in highest),
     }
 
 

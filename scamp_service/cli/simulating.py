@@ -56,6 +56,10 @@ def simulate(
     ] = "",
     epoch_steps: Annotated[int | None, typer.Option(help="optimizer steps of an epoch", min=1)] = None,
     start_seconds: Annotated[float, typer.Option(help="seconds from launch until a gang trains", min=0.0)] = 1.0,
+    noise_scale: Annotated[
+        float | None,
+        typer.Option(help="of all gradients, in samples; batches that may grow (AdaScale) do so by it", min=0.0),
+    ] = None,
     traces: Annotated[
         str,
         typer.Option(
@@ -116,6 +120,7 @@ def simulate(
         epoch_steps,
         start_seconds,
         settings.max_gangs_per_device,
+        noise_scale=noise_scale,
     )
     with err.status("simulating …"):
         by_policy = {name: simulated(submitted, named_cluster, replace(options, policy=name)) for name in names}

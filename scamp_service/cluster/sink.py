@@ -73,6 +73,7 @@ class Report:
     step_seconds: float = 0.0
     timed_steps: int = 0
     communication_share: float | None = None
+    noise_scale: float | None = None
     best_of: str = ""
 
 
@@ -111,6 +112,7 @@ class Sink:
             step_seconds=report.step_seconds,
             timed_steps=report.timed_steps,
             communication_share=report.communication_share,
+            noise_scale=report.noise_scale,
             now=time.time(),
         )
 

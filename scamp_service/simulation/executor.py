@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from placement.model import Cluster
 from placement.simulation.progress import Domains, Progress
+from scamp_service.control.decide.growth import counted_by
 from scamp_service.control.executor import GangState, GangStatus, Order
 from scamp_service.lifecycle import Outcome
 from scamp_service.model import Metric
@@ -26,9 +27,10 @@ class _Gang:
     order: Order
     first: int  # step from which it trains
     until: int  # step to which it trains; one more than ``first`` for an evaluation alone
-    step_seconds: float  # alone on its devices
+    step_seconds: float  # alone on its devices, of a step as the study counts them
     launched: float
     starts: float  # when its ranks begin to train
+    gain: float  # steps that one optimizer step counts as
     next_step: int  # of the next report
     trains: bool = False
     seq: int = 0
@@ -42,7 +44,8 @@ class VirtualExecutor:
     """Gangs on ``cluster``, from ``launch`` to their end. ``seconds_of`` returns the seconds of a step of an order.
 
     A gang trains ``start_seconds`` after its launch, whatever else is on its devices. Trials report each
-    ``report_every`` steps, and keep a checkpoint.
+    ``report_every`` steps, and keep a checkpoint. ``noise_scale`` is that of all gradients, in samples, where AdaScale
+    estimates it; None: it is not known.
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class VirtualExecutor:
         values: Values,
         communication_of: Callable[[Order], float | None],
         start_seconds: float,
+        noise_scale: float | None = None,
     ) -> None:
+        self._noise_scale = noise_scale
         self._store, self._cluster = store, cluster
         self._seconds_of, self._values, self._communication_of = seconds_of, values, communication_of
         self._start_seconds = start_seconds
@@ -89,8 +94,9 @@ class VirtualExecutor:
         until = max(first + 1, order.until or order.steps)
         now, every = self._progress.now, order.report_every
         next_step = min(until, (first // every + 1) * every)
-        seconds = self._seconds_of(order)
-        self._gangs[order.key] = _Gang(order, first, until, seconds, now, now + self._start_seconds, next_step)
+        gain = counted_by(order.candidate.params, order.plan, self._noise_scale)
+        seconds = self._seconds_of(order) / gain
+        self._gangs[order.key] = _Gang(order, first, until, seconds, now, now + self._start_seconds, gain, next_step)
         self.num_launches += 1
 
     def stop(self, key: str) -> None:
@@ -133,9 +139,10 @@ class VirtualExecutor:
             metrics=[Metric(order.trial_id, order.attempt, gang.seq, reported, self._values(order, reported), now)],
             objectives=order.metrics,
             checkpoint_step=reported,
-            step_seconds=(now - gang.starts) / (step - gang.first),
+            step_seconds=(now - gang.starts) / (step - gang.first) * gang.gain,
             timed_steps=step - gang.first,
             best_of=order.best_of,
+            noise_scale=self._noise_scale if order.candidate.params.get("scale_lr") == "adascale" else None,
             now=now,
         )
         if step < gang.until:

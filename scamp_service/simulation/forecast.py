@@ -21,6 +21,7 @@ from placement.packing.policy import Blocked, Policy, Wait
 from placement.packing.projects import OVER_QUOTA
 from placement.simulation.progress import domains_of
 from placement.simulation.schedule import Job, Running, Schedule, schedule
+from scamp_service.control.decide.growth import counts_as
 from scamp_service.lifecycle import LIVE_STUDIES, StudyState, TrialState
 from scamp_service.model import Attempt, Json, Study, Trial
 from scamp_service.store.store import Store
@@ -233,7 +234,8 @@ def _step_seconds(rules: Budget, trial: Trial, attempt: Attempt | None, now: flo
             return None
         return (now - attempt.started_at) / trial.step
     measured = attempt.measured_step_seconds if attempt is not None else None
-    return measured or trial.measured_step_seconds or trial.predicted_step_seconds
+    known = measured or trial.measured_step_seconds or trial.predicted_step_seconds
+    return known if known is None or trial.plan is None else known / counts_as(trial, trial.plan)
 
 
 def _num_to_come(store: Store, study_id: int, rules: Budget) -> int:

@@ -61,6 +61,7 @@ class ReplayOptions:
     studies that count in epochs. A gang trains ``start_seconds`` after its launch. ``policy`` is the name of the policy
     that packs trials of studies that name none onto devices. ``measured`` has seconds of a step of a gang alone on its
     devices, by the number of its trial and its plan in words; all other steps take as long as is predicted.
+    ``noise_scale`` is that of all gradients, in samples, where AdaScale estimates it; None: no batch grows.
     """
 
     cache_dir: Path
@@ -71,6 +72,7 @@ class ReplayOptions:
     max_gangs_per_device: int = 4
     policy: str = "pack"
     measured: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    noise_scale: float | None = None
 
 
 def simulate(studies: Sequence[Submitted], named_cluster: NamedCluster, options: ReplayOptions) -> Simulated:
@@ -111,7 +113,7 @@ class _Sizer:
         results = self._sizer.results()
         for trial_id, sized in results.items():
             if trial_id in self._pending and isinstance(sized, Sized):
-                for option in sized.options:
+                for option in (*sized.options, *sized.choices):
                     self.communication[trial_id, str(option.plan)] = option.communication_share
         self._pending -= results.keys()
         return results
@@ -161,6 +163,7 @@ class _Replay:
             self.values,
             lambda order: self.sizer.communication.get((order.trial_id, str(order.plan))),
             self.options.start_seconds,
+            self.options.noise_scale,
         )
         self.tokens = 0
         self.policy = policy_named(self.options.policy)
@@ -290,6 +293,10 @@ class _Replay:
             assumptions.append("no trial is stopped early")
         elif any(simulated_spec(study.spec).stopping_rules[0].rule != "none" for study in self.studies):
             assumptions.append(f"stopping rules judge drawn values (seed {self.options.seed}), not real curves")
+        if any("largest_batch" in {*study.spec.fixed, *study.spec.space} for study in self.studies):
+            scale = self.options.noise_scale
+            known = None if scale is None else f"gradients have a noise scale of {scale:g} samples"
+            assumptions.append(known or "no batch grows, as the noise scale is not known (--noise-scale)")
         if len(self.named_cluster.kinds) > 1:
             fastest = self.named_cluster.fastest.name
             assumptions.append(f"plans are made for {fastest}; other kinds are slower by their matrix products")

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from estimators.devices.kind import DeviceKind
@@ -263,10 +264,10 @@ class ProcessSizer:
         most = len(cluster.devices)
         question = Question(profile, batch, cluster, kind, most, slow_downs=slow_downs, plan=demand.plan)
 
-        def ask(extra: Extra) -> Answer:
-            return self._planner(replace(question, extra=replace(extra, evaluation=demand.evaluation)))
+        def ask(batch: int, extra: Extra) -> Answer:
+            return self._planner(replace(question, batch=batch, extra=replace(extra, evaluation=demand.evaluation)))
 
-        match choose_learned(ask, demand.own_attempts, demand.learned):
+        match choose_learned(partial(ask, batch), demand.own_attempts, demand.learned):
             case Untraced(layout):
                 return Missing([layout])
             case NoPlan(reason=reason):
@@ -277,7 +278,15 @@ class ProcessSizer:
                 sized = Sized(profile.structure, plan, prediction, words, learned_bytes, chosen.options)
                 sized = replace(sized, num_params=profile.num_params, flops_per_sample=profile.flops_per_sample)
                 sized = timed(sized, profile, kind, slow_downs)
-                sized = replace(sized, choices=choices_of(sized, chosen.wider, profile, kind, slow_downs))
+                choices = choices_of(sized, chosen.wider, profile, kind, slow_downs)
+                grown: list[Option] = []
+                for larger in larger_batches(demand, batch) if kind else ():
+                    match choose_learned(partial(ask, larger), demand.own_attempts, demand.learned):
+                        case Untraced(layout):
+                            return Missing([layout])
+                        case ChosenPlan(options=options, wider=wider):
+                            grown += [one for one in (*options[-1:], *wider) if one.fits]
+                sized = replace(sized, choices=with_larger_batches(sized, choices, grown, profile, kind, slow_downs))
                 return replace(sized, pipeline=pipeline_json(sized, profile, kind))
 
 
@@ -296,6 +305,37 @@ def choices_of(
         if seconds is not None and least is not None and seconds < least:
             choices.append(other.own_choice)
     return tuple(choices) if len(choices) > 1 else ()
+
+
+def larger_batches(demand: Demand, batch: int) -> Sequence[int]:
+    """The batches with which the candidate may continue: each twice as large as the one before it.
+
+    There are none under a plan that the study gives, nor after the candidate ran out of memory.
+    """
+    largest = demand.candidate.params.get("largest_batch")
+    if not largest or demand.plan is not None or demand.own_attempts:
+        return ()
+    return [batch << n for n in range(1, (largest // batch).bit_length())]
+
+
+def with_larger_batches(
+    sized: Sized,
+    choices: tuple[Choice, ...],
+    grown: Sequence[Option],
+    profile: ModelProfile,
+    kind: DeviceKind | None,
+    slow_downs: SlowDowns,
+) -> tuple[Choice, ...]:
+    """The choices, and ``grown`` plans on more ranks that train a larger batch, those on the fewest ranks first."""
+    more = [
+        timed(replace(sized, plan=one.plan, prediction=one.prediction), profile, kind, slow_downs).own_choice
+        for one in grown
+        if one.plan.world_size > sized.plan.world_size
+    ]
+    if not more or sized.step_seconds is None:
+        return choices
+    all_of_them = [*(choices or (sized.own_choice,)), *(one for one in more if one.step_seconds is not None)]
+    return tuple(sorted(all_of_them, key=lambda one: (one.plan.world_size, one.plan.batch)))
 
 
 def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:

@@ -306,6 +306,7 @@ trials = Table(
     Column("best_step", sa.BigInteger),
     Column("proposal_reason", Text, nullable=False, default=""),
     Column("choices", ChoicesText),
+    Column("noise_scale", Real),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
     Index("ix_scamp_trials_state", "state"),

@@ -27,6 +27,7 @@ class Collected:
         self.peak = 0
         self.times: list[tuple[float, int]] = []
         self.shares: list[float] = []
+        self.noise_scales: list[float] = []
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self.reports.append((step, values))
@@ -39,6 +40,9 @@ class Collected:
 
     def communicated(self, share: float) -> None:
         self.shares.append(share)
+
+    def learned_noise(self, noise_scale: float) -> None:
+        self.noise_scales.append(noise_scale)
 
     def timed(self, step_seconds: float, num_steps: int) -> None:
         self.times.append((step_seconds, num_steps))

@@ -70,6 +70,7 @@ class ReportQueue:
         self.why_lost = ""
         self._step_seconds, self._timed_steps = 0.0, 0
         self._communication_share: float | None = None
+        self._noise_scale: float | None = None
         self._num_metrics = self._num_logs = 0
         self._waiting_characters = self._logged_characters = 0
         self._closed = self._stop = False
@@ -123,6 +124,11 @@ class ReportQueue:
         """Report the share of a step in which ranks wait for each other."""
         with self._changed:
             self._communication_share, self._news = share, True
+
+    def learned_noise(self, noise_scale: float) -> None:
+        """Report the noise scale of the gradient in samples."""
+        with self._changed:
+            self._noise_scale, self._news = noise_scale, True
 
     def checkpoint(self, step: int) -> None:
         """Report that the checkpoint of ``step`` is committed."""
@@ -245,6 +251,7 @@ class ReportQueue:
             step_seconds=self._step_seconds,
             timed_steps=self._timed_steps,
             communication_share=self._communication_share,
+            noise_scale=self._noise_scale,
         )
 
 

@@ -18,6 +18,7 @@ from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
 from scamp_service.control.decide.ending import ended_with
 from scamp_service.control.decide.faults import must_wait
+from scamp_service.control.decide.growth import counted_seconds, step_seconds, worth_offering
 from scamp_service.control.decide.orders import order_for
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.stopping.rule import next_pause
@@ -227,7 +228,8 @@ def offered(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choice, ..
 
     One that ran out of memory keeps its plan, because what it needs is known for that plan only, and so does one that
     was lost, or whose project has a quota of devices: it was admitted with that many. A plan whose layout was found to
-    need more memory since is left out, but for the trial's own.
+    need more memory since is left out, but for the trial's own. So are those whose batch is not the best one for their
+    number of ranks.
     """
     sized = _sized(trial)
     project = s.projects.get(s.studies[trial.study_id].project, NO_QUOTA)
@@ -239,13 +241,13 @@ def offered(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choice, ..
         newer = of_family.get(choice.plan.layout)
         return newer is None or newer.extra_bytes < choice.prediction.extra_bytes + MIB
 
-    return tuple(choice for choice in sized.choices if choice.plan == sized.plan or is_known(choice))
+    return worth_offering(trial, (choice for choice in sized.choices if choice.plan == sized.plan or is_known(choice)))
 
 
 def _queued_of(s: Snapshot, trial: Trial, learned: Corrections) -> Queued:
     study = s.studies[trial.study_id]
     left = max(1, study.steps_of(trial) - trial.step)
-    shapes = tuple(choice.shape for choice in offered(s, trial, learned))
+    shapes = tuple(replace(one.shape, seconds=counted_seconds(trial, one)) for one in offered(s, trial, learned))
     return _queued(trial.id, trial.attempt + 1, trial.study_id, shapes, left, trial.passed_over)
 
 
@@ -269,12 +271,7 @@ def seconds_left(s: Snapshot) -> dict[str, float]:
         trial = trials.get(attempt.trial_id)
         if trial is None or trial.attempt != attempt.attempt or attempt.outcome is not None:
             left[attempt.key] = 0.0
-        elif (seconds := step_seconds(attempt)) and (study := s.studies[trial.study_id]).unit == "step":
+        elif (seconds := step_seconds(trial, attempt)) and (study := s.studies[trial.study_id]).unit == "step":
             until = next_pause(study.stopping, trial) or study.steps_of(trial)
             left[attempt.key] = max(0, until - trial.step) * seconds
     return left
-
-
-def step_seconds(attempt: Attempt) -> float | None:
-    """Seconds of an optimizer step, as measured or else as predicted; None if neither is known."""
-    return attempt.measured_step_seconds or attempt.predicted_step_seconds

@@ -2,9 +2,10 @@
 
 That is done when nothing waits and no study will propose more trials, for the trial that would run longest, if it saves
 more than it costs: the seconds of a restart, as long as its own start took, and the steps since its checkpoint, which
-are made again. If nothing comes of the wider plan, the trial continues under the one before. A trial that has run out
-of memory keeps its plan, because what it needs is known for that plan only, and so do one that was ever lost, and one
-whose project has a quota of devices: it was admitted with as many as it has.
+are made again. The wider plan may train a larger batch where the candidate has ``largest_batch`` (``growth``). If
+nothing comes of the wider plan, the trial continues under the one before. A trial that has run out of memory keeps its
+plan, because what it needs is known for that plan only, and so do one that was ever lost, and one whose project has a
+quota of devices: it was admitted with as many as it has.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from placement.model import Cluster, Gang
 from placement.packing.ledger import Ledger
 from placement.packing.projects import NO_QUOTA
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial
+from scamp_service.control.decide.growth import counts_as, worth_offering
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import GangState
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
@@ -43,7 +45,7 @@ def widen_running(s: Snapshot) -> Iterator[Effect]:
     for trial, attempt in sorted(running, key=lambda pair: -_seconds_left(s, *pair)):
         if (choice := _best(s, trial, attempt, idle)) is not None:
             saved = _saved_seconds(s, trial, attempt, choice)
-            more = f"{devices_in_words(choice.plan)} instead of {attempt.plan.world_size}"
+            more = f"{devices_in_words(choice.plan)} instead of {attempt.plan.world_size}{_batch_in_words(choice, attempt)}"
             why = f"{len(idle)} of the devices were idle, and on {more} it ends about {saved / 60:.0f} min earlier"
             yield MoveTrial(trial, TrialState.RUNNING, {"reason": why}, _only(trial, choice))
             yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
@@ -55,7 +57,8 @@ def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> C
     project = s.projects.get(s.studies[trial.study_id].project, NO_QUOTA)
     if trial.num_oom or trial.num_lost or trial.sized is None or project.devices is not None:
         return None
-    wider = [choice for choice in trial.sized.choices if choice.plan.world_size > attempt.plan.world_size]
+    choices = worth_offering(trial, trial.sized.choices)
+    wider = [choice for choice in choices if choice.plan.world_size > attempt.plan.world_size]
     able = [choice for choice in wider if _can_start(s, choice, [*idle, *attempt.devices], attempt)]
     best = max(able, key=lambda choice: _saved_seconds(s, trial, attempt, choice), default=None)
     if best is None:
@@ -119,7 +122,7 @@ def _seconds_left(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
 def _seconds_per_step(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
     """Seconds of a step as the study counts them: an epoch has more than one optimizer step."""
     if s.studies[trial.study_id].unit == "step" or attempt.started_at is None:
-        return attempt.measured_step_seconds or 0.0
+        return (attempt.measured_step_seconds or 0.0) / counts_as(trial, attempt.plan)
     return (s.now - attempt.started_at) / max(1, trial.step)
 
 
@@ -136,8 +139,15 @@ def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, choice: Choice) 
     left = _seconds_left(s, trial, attempt)
     kept = s.checkpoints.get(trial.id)
     again = (trial.step - (kept.step if kept else 0)) * _seconds_per_step(s, trial, attempt)
-    ratio = choice.step_seconds / attempt.predicted_step_seconds
+    gain = counts_as(trial, choice.plan) / counts_as(trial, attempt.plan)
+    ratio = choice.step_seconds / attempt.predicted_step_seconds / gain
     return left - (left + again) * ratio - _restart_seconds(attempt)
+
+
+def _batch_in_words(choice: Choice, attempt: Attempt) -> str:
+    """The words for a batch that changes, with a space; empty if it does not."""
+    now, then = attempt.plan.batch, choice.plan.batch
+    return "" if now == then else f" with a batch of {then} instead of {now} samples"
 
 
 def devices_in_words(plan: Plan) -> str:

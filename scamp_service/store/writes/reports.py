@@ -47,6 +47,7 @@ class Reports(Transactions):
         step_seconds: float = 0.0,
         timed_steps: int = 0,
         communication_share: float | None = None,
+        noise_scale: float | None = None,
         best_of: str = "",
         now: float,
     ) -> bool:
@@ -57,7 +58,8 @@ class Reports(Transactions):
         report, of which the first is the value. If there are several, so does ``trial.values``, with None for those
         that are predicted. With ``best_of``, the direction of the only objective, ``trial.value`` is the best finite
         value so far, and ``trial.best_step`` its step. ``measured_bytes`` of trial and attempt can only grow.
-        ``communication_share`` is that of the ranks' steps, None: it is not measured yet.
+        ``communication_share`` is that of the ranks' steps, and ``noise_scale`` that of the gradient in samples, None:
+        it is not measured yet.
         ``step_seconds`` is the median of ``timed_steps`` steps (0: no step was), and that of the most steps is kept.
         The report is stale when the attempt is not STARTING or RUNNING, or when the token differs.
         """
@@ -85,6 +87,7 @@ class Reports(Transactions):
                 "_measured_bytes": measured_bytes,
                 "_measured_step_seconds": step_seconds if is_timed else None,
                 "_measured_communication_share": communication_share,
+                "_noise_scale": noise_scale,
             }
             if valued and newest.objective_seq == valued.seq:  # otherwise a newer flush has already set the value
                 new |= {"_attempt": attempt, "_step": valued.step}
@@ -93,7 +96,7 @@ class Reports(Transactions):
                 else:
                     statement, values = sql.UPDATE_VALUE, _newest(valued, objectives)
                 connection.execute(statement, {**new, **values})
-            elif measured_bytes or is_timed or communication_share is not None:
+            elif measured_bytes or is_timed or communication_share is not None or noise_scale is not None:
                 connection.execute(sql.UPDATE_MEASURED, new)
             if measured_bytes or is_timed:
                 self._measure(connection, trial_id)

@@ -12,7 +12,7 @@ from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import Slot, existing_values, flat, nested
 from scamp_service.study.spaces.space import Repeat, ends
 from scamp_service.study.values import listed
-from workloads.options import BOTH_AVERAGES, wrong_value
+from workloads.options import BOTH_AVERAGES, NEEDS_ADASCALE, wrong_value
 from workloads.options import NAMES as OPTIONS
 
 
@@ -70,6 +70,11 @@ def option_complaints(study: Fields) -> Iterator[str]:
     for start in _values_of(study, "swa_start"):
         if start is not None and study.budget.epochs is None and start >= study.budget.steps:
             yield f"swa_start ({start}) must be less than budget.steps ({study.budget.steps}): it averages nothing"
+    largest, scalings = _values_of(study, "largest_batch"), _values_of(study, "scale_lr")
+    if largest and "adascale" not in scalings:
+        yield NEEDS_ADASCALE
+    if largest and max(largest) < min(_values_of(study, "batch"), default=0):
+        yield f"largest_batch ({max(largest)}) is smaller than every batch of the study: no batch would grow"
     if {"ema_decay", "swa_start"} <= study.fixed.keys():
         yield BOTH_AVERAGES
 

@@ -12,6 +12,14 @@ from placement.simulation.generated import TraceJob
 
 @pytest.mark.parametrize("num_gpus", [1, 2, 4, 8])
 def test_a_job_takes_the_seconds_of_its_trace_on_the_gpus_that_it_asked_for(num_gpus: int) -> None:
-    job, asked = moldable(TraceJob("a", 3.0, num_gpus, 1234.0), random.Random(1))
-    assert (asked.num_ranks, job.at) == (num_gpus, 3.0) and asked.seconds == pytest.approx(1234.0)
-    assert all(shape.seconds for shape in job.shapes)
+    drawn = moldable(TraceJob("a", 3.0, num_gpus, 1234.0), random.Random(1))
+    (asked,) = drawn.fixed.shapes
+    assert (asked.num_ranks, drawn.free.at) == (num_gpus, 3.0) and asked.seconds == pytest.approx(1234.0)
+    assert all(shape.seconds for shape in drawn.free.shapes)
+
+
+def test_a_larger_batch_is_offered_on_more_gpus_and_takes_fewer_seconds() -> None:
+    drawn = moldable(TraceJob("a", 3.0, 1, 1234.0), random.Random(1))
+    seconds = {shape.num_ranks: shape.seconds or 0.0 for shape in drawn.free.shapes}
+    grown = {shape.num_ranks: shape.seconds or 0.0 for shape in drawn.growing.shapes}
+    assert grown[1] == seconds[1] and max(grown) > max(seconds) and min(grown.values()) < min(seconds.values())

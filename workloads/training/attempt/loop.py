@@ -177,6 +177,13 @@ class Loop:
         self._timing.report_waiting()
         if rank.is_first:
             self._timing.report_seconds()
+            self._report_noise()
             rank.reporter.metrics(step // self._job.each, values)
         if keeps and step and (is_best or step == self._job.last_step or self._saving.is_due()):
             self._saving.save(step)
+
+    def _report_noise(self) -> None:
+        """Report the noise scale, by which it is decided whether a larger batch trains faster."""
+        scaling = updates_of(self._rank.model).scaling
+        if scaling is not None and (noise_scale := scaling.noise_scale) is not None:
+            self._rank.reporter.learned_noise(noise_scale)

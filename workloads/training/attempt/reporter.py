@@ -33,6 +33,10 @@ class Reporter(Protocol):
         """Report the share of a step (0 to 1) in which the rank that waits least waits for others, in a gang."""
         ...
 
+    def learned_noise(self, noise_scale: float) -> None:
+        """Report the noise scale of the gradient in samples (``workloads.gain``), where AdaScale estimates it."""
+        ...
+
     def checkpoint(self, step: int) -> None:
         """Report that a checkpoint after ``step`` steps is committed."""
         ...

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 
+from workloads.gain import noise_scale_of
 from workloads.parallel.forward_state.snapshot import local_part
 from workloads.refusals import WorkloadError
 from workloads.training.updates.norms import global_sums
@@ -111,6 +112,13 @@ class AdaScale:
         for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate
 
+    @property
+    def noise_scale(self) -> float | None:
+        """The noise scale in samples (``workloads.gain``); None before ``LEAST_COMPARED`` steps in all were compared."""
+        if self.num_steps <= LEAST_COMPARED:
+            return None
+        return noise_scale_of(self.variance, self.square, round(self.scale * self.base_batch))
+
     def end_step(self, batch: int, mean_loss: float) -> None:
         """Count a step with ``batch`` samples."""
         self.mean_loss = mean_loss
@@ -129,6 +137,9 @@ class AdaScale:
             setattr(self, name, state[name])
         self.variance /= self.scale
 
+
+LEAST_COMPARED = 20
+"""Steps of whose gradients a mean is taken before anything is decided by the noise scale."""
 
 _STORED = ("previous_norm", "variance", "square", "weight", "progress", "num_steps", "num_samples", "mean_loss")
 

@@ -1,0 +1,63 @@
+"""Seconds of a step where AdaScale counts it as several, and which plans a trial may take: those whose batch may grow.
+
+A plan with a larger batch is worth it only by the trial's own noise scale, which it measures while it trains. So every
+trial begins with the batch of its candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+from estimators.model import Plan
+from scamp_service.model import Attempt, Choice, Json, Trial
+from workloads.gain import gain_of_batch
+
+
+def counts_as(trial: Trial, plan: Plan) -> float:
+    """Steps of the study that an optimizer step under this plan counts as: 1, unless AdaScale is known to gain more."""
+    return counted_by(trial.params, plan, trial.noise_scale)
+
+
+def counted_by(params: Json, plan: Plan, noise_scale: float | None) -> float:
+    """Steps of the study that an optimizer step of a candidate counts as, with a noise scale in samples.
+
+    They are steps of the candidate's batch where it does not say for which one its learning rate is meant.
+    """
+    if noise_scale is None or params.get("scale_lr") != "adascale":
+        return 1.0
+    base_batch = params.get("base_batch") or params.get("batch") or plan.batch
+    return gain_of_batch(plan.batch, base_batch, noise_scale)
+
+
+def counted_seconds(trial: Trial, choice: Choice) -> float | None:
+    """Predicted seconds of one step of the study under this plan; None where they are not known."""
+    return None if choice.step_seconds is None else choice.step_seconds / counts_as(trial, choice.plan)
+
+
+def step_seconds(trial: Trial, attempt: Attempt) -> float | None:
+    """Seconds of one step of the study, as measured or else as predicted; None if neither is known."""
+    known = attempt.measured_step_seconds or attempt.predicted_step_seconds
+    return known and known / counts_as(trial, attempt.plan)
+
+
+def worth_offering(trial: Trial, choices: Iterable[Choice]) -> tuple[Choice, ...]:
+    """The choices with the best batch for each number of ranks, each with fewer seconds than the one before.
+
+    Until its noise scale is known, a trial keeps the smallest batch of its choices.
+    """
+    known = tuple(choices)
+    least = min((one.plan.batch for one in known), default=0)
+    able = [one for one in known if trial.noise_scale is not None or one.plan.batch == least]
+    if all(one.plan.batch == least for one in able):
+        return tuple(able)
+    best: list[Choice] = []
+    for one in sorted(able, key=lambda one: (one.plan.world_size, _order(trial, one))):
+        if not best or _order(trial, one) < _order(trial, best[-1]):
+            best.append(one)
+    return tuple(best)
+
+
+def _order(trial: Trial, choice: Choice) -> float:
+    seconds = counted_seconds(trial, choice)
+    return inf if seconds is None else seconds

@@ -1,0 +1,85 @@
+"""Batches that grow: which plans a trial may take, and how long their steps take as the study counts them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from estimators.model import Plan
+from placement.packing.elastic import elastic
+from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.growth import counted_seconds, counts_as, worth_offering
+from scamp_service.control.stopping.never_stop import NeverStop
+from scamp_service.lifecycle import AttemptState, TrialState
+from scamp_service.model import Choice, Trial
+from tests import values
+from tests.scamp_service.control.decide import snapshots
+from tests.values import attempt, sized
+from workloads.training.checkpoints.name import CheckpointName
+
+PARAMS = {"scale_lr": "adascale", "base_batch": 8, "batch": 8, "largest_batch": 32}
+
+
+def choice(plan: Plan, seconds: float) -> Choice:
+    return Choice(plan, sized(plan).prediction, seconds)
+
+
+OWN = choice(Plan(8), 1.0)
+SAME = choice(Plan(4, dp_shard=2), 0.9)
+DOUBLE, QUADRUPLE = choice(Plan(8, dp_shard=2), 1.1), choice(Plan(8, dp_shard=4), 1.2)
+
+
+def trial(noise_scale: float | None, **changes: Any) -> Trial:
+    row = values.trial(**{"params": PARAMS, "step": 100, "noise_scale": noise_scale, **changes})
+    assert row.sized is not None
+    known = replace(row.sized, step_seconds=1.0, choices=(OWN, SAME, DOUBLE, QUADRUPLE))
+    return replace(row, sized=known)
+
+
+@pytest.mark.parametrize(
+    ("noise_scale", "offered"),
+    [
+        (None, (OWN, SAME)),
+        (0.0, (OWN, SAME)),
+        (1e9, (OWN, DOUBLE, QUADRUPLE)),
+        (2.0, (OWN, SAME)),
+    ],
+)
+def test_the_best_batch_for_each_number_of_ranks_is_offered_once_the_noise_is_known(
+    noise_scale: float | None, offered: tuple[Choice, ...]
+) -> None:
+    one = trial(noise_scale)
+    assert one.sized is not None
+    assert worth_offering(one, one.sized.choices) == offered
+
+
+def test_steps_count_as_those_of_the_base_batch() -> None:
+    one = trial(1e9)
+    assert counts_as(one, QUADRUPLE.plan) == pytest.approx(4)
+    assert counted_seconds(one, QUADRUPLE) == pytest.approx(0.3)
+    assert counts_as(trial(None), QUADRUPLE.plan) == 1.0
+    assert counts_as(trial(1e9, params={**PARAMS, "scale_lr": "none"}), QUADRUPLE.plan) == 1.0
+
+
+def study(**changes: Any) -> Any:
+    return snapshots.study(**{"max_trials": 1, "num_trials": 1, "steps": 1000, "stopping": NeverStop(), **changes})
+
+
+def test_a_running_trial_continues_on_idle_devices_with_a_larger_batch() -> None:
+    running = attempt(predicted_step_seconds=1.0, measured_step_seconds=2.0)
+    known = {"studies": {1: study()}, "gangs": {running.key: snapshots.ALIVE}, "checkpoints": {1: CheckpointName(1, 100)}}
+    assert not snapshots.effects(trials=[trial(None)], attempts=[running], **known), "it is hardly faster on two"
+    move, stop = snapshots.effects(trials=[trial(1e9)], attempts=[running], **known)
+    assert isinstance(move, d.MoveTrial) and move.sized is not None and move.sized.plan == QUADRUPLE.plan
+    assert isinstance(stop, d.MoveAttempt) and stop.to is AttemptState.STOPPING
+    assert "on 4 devices instead of 1 with a batch of 32 instead of 8 samples it ends" in stop.changes["detail"]
+
+
+def test_a_queued_trial_starts_with_the_batch_that_trains_fastest_on_its_devices() -> None:
+    queued = trial(1e9, state=TrialState.QUEUED)
+    (begin,) = snapshots.effects(trials=[queued], studies={1: study()}, policy=elastic)
+    assert isinstance(begin, d.Begin) and begin.order.plan == QUADRUPLE.plan
+    (begin,) = snapshots.effects(trials=[replace(queued, noise_scale=None)], studies={1: study()}, policy=elastic)
+    assert isinstance(begin, d.Begin) and begin.order.plan == SAME.plan
