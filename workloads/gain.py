@@ -1,8 +1,8 @@
 """The gain of a larger batch: as how many steps of the base batch one step counts with AdaScale. Pure arithmetic.
 
-With the variance σ² of the gradient of one sample, summed over all parameters, and the square μ² of its mean, the *noise
-scale* N = σ² / μ² is a number of samples: far below it a larger batch trains faster in proportion, far above it not at
-all. A step with a batch of B samples, where the learning rate and the steps are those of a base batch b, counts as
+With the variance σ² of the gradient of one sample, summed over all parameters, and the square μ² of its mean, the
+*noise scale* N = σ² / μ² is a number of samples. A batch far below it trains faster in proportion as it grows, one far
+above it does not. A step with a batch of B samples, where the learning rate and the steps are those of a base batch b, counts as
 
     r = (σ² / b + μ²) / (σ² / B + μ²) = (N / b + 1) / (N / B + 1)
 

@@ -113,8 +113,10 @@ class _Sizer:
         results = self._sizer.results()
         for trial_id, sized in results.items():
             if trial_id in self._pending and isinstance(sized, Sized):
-                for option in (*sized.options, *sized.choices):
+                for option in sized.options:
                     self.communication[trial_id, str(option.plan)] = option.communication_share
+                for choice in sized.choices:
+                    self.communication[trial_id, str(choice.plan)] = choice.communication_share
         self._pending -= results.keys()
         return results
 

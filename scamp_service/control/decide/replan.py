@@ -45,7 +45,8 @@ def widen_running(s: Snapshot) -> Iterator[Effect]:
     for trial, attempt in sorted(running, key=lambda pair: -_seconds_left(s, *pair)):
         if (choice := _best(s, trial, attempt, idle)) is not None:
             saved = _saved_seconds(s, trial, attempt, choice)
-            more = f"{devices_in_words(choice.plan)} instead of {attempt.plan.world_size}{_batch_in_words(choice, attempt)}"
+            more = f"{devices_in_words(choice.plan)} instead of {attempt.plan.world_size}"
+            more += _batch_in_words(choice, attempt)
             why = f"{len(idle)} of the devices were idle, and on {more} it ends about {saved / 60:.0f} min earlier"
             yield MoveTrial(trial, TrialState.RUNNING, {"reason": why}, _only(trial, choice))
             yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})

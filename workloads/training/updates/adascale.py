@@ -114,7 +114,7 @@ class AdaScale:
 
     @property
     def noise_scale(self) -> float | None:
-        """The noise scale in samples (``workloads.gain``); None before ``LEAST_COMPARED`` steps in all were compared."""
+        """The noise scale in samples (``workloads.gain``); None in the first ``LEAST_COMPARED`` steps of a trial."""
         if self.num_steps <= LEAST_COMPARED:
             return None
         return noise_scale_of(self.variance, self.square, round(self.scale * self.base_batch))

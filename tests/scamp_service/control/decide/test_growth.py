@@ -69,7 +69,11 @@ def study(**changes: Any) -> Any:
 
 def test_a_running_trial_continues_on_idle_devices_with_a_larger_batch() -> None:
     running = attempt(predicted_step_seconds=1.0, measured_step_seconds=2.0)
-    known = {"studies": {1: study()}, "gangs": {running.key: snapshots.ALIVE}, "checkpoints": {1: CheckpointName(1, 100)}}
+    known = {
+        "studies": {1: study()},
+        "gangs": {running.key: snapshots.ALIVE},
+        "checkpoints": {1: CheckpointName(1, 100)},
+    }
     assert not snapshots.effects(trials=[trial(None)], attempts=[running], **known), "it is hardly faster on two"
     move, stop = snapshots.effects(trials=[trial(1e9)], attempts=[running], **known)
     assert isinstance(move, d.MoveTrial) and move.sized is not None and move.sized.plan == QUADRUPLE.plan

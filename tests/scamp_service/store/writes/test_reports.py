@@ -218,3 +218,11 @@ def test_a_trial_that_counts_by_its_best_report_keeps_it_whatever_comes_later_or
     assert reached((5, 50, float("inf")), (6, 60, 0.7)) == (0.7, 30, 60)
     assert reached((6, 60, 0.7), (7, 70, 0.8)) == (0.8, 70, 70), "a report that is repeated counts once"
     assert reached((8, 80, -1.0)) == (0.8, 70, 80)
+
+
+def test_the_noise_scale_of_a_trial_stays_when_later_reports_have_none(store: Store) -> None:
+    trial_id = run(store)
+    assert store.trial(trial_id).noise_scale is None
+    assert store.report(trial_id, 1, "token-1", noise_scale=40.0, now=6.0)
+    assert store.report(trial_id, 1, "token-1", measured_bytes=9, now=7.0)
+    assert store.trial(trial_id).noise_scale == 40.0
