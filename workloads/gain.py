@@ -2,7 +2,8 @@
 
 With the variance σ² of the gradient of one sample, summed over all parameters, and the square μ² of its mean, the
 *noise scale* N = σ² / μ² is a number of samples. A batch far below it trains faster in proportion as it grows, one far
-above it does not. A step with a batch of B samples, where the learning rate and the steps are those of a base batch b, counts as
+above it does not. A step with a batch of B samples, where the learning rate and the steps are those of a base batch b,
+counts as
 
     r = (σ² / b + μ²) / (σ² / B + μ²) = (N / b + 1) / (N / B + 1)
 

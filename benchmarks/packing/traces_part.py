@@ -131,16 +131,9 @@ def moldable(job: TraceJob, source: random.Random) -> Drawn:
     shapes = {n: Shape(n, int(cost[1]), cost[2] * steps, cost[3]) for n, cost in costs.items()}
     low, high = map(math.log, NOISE_TOKENS)
     noise_tokens = math.exp(random.Random(f"noise {job.id} {job.seconds}").uniform(low, high))
-<<<<<<< HEAD
     grown = [*shapes.values(), *with_larger_batches(candidate, steps, noise_tokens)]
     offers = ([shapes[job.num_gpus]], shapes.values(), grown)
     fixed, free, growing = (Job(job.id, pareto(offer), job.at) for offer in offers)
-=======
-    grown = [*shapes.values(), *with_larger_batches(one, steps, noise_tokens)]
-    fixed, free, growing = (
-        Job(job.id, pareto(each), job.at) for each in ([shapes[job.num_gpus]], shapes.values(), grown)
-    )
->>>>>>> 4304a7c6 (The noise scale of a trial stays; shares of communication of all choices)
     return Drawn(fixed, free, growing)
 
 
