@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from api.submission import MAX_SPEC_BYTES, parse_submission
 from scamp_service.model import Study
+from scamp_service.settings import Settings
 from scamp_service.sizing.submission_check import check_workload
 from scamp_service.sizing.tracing.trace_process import TraceProcess
 from scamp_service.sizing.user_workload import with_space
@@ -38,8 +39,8 @@ _Answer = TypeVar("_Answer")
 class Admission:
     """The studies that are being submitted. Used from the event loop; its own threads do the work."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
         self._parsers = ThreadPoolExecutor(2, "submission")
         self._importer = ThreadPoolExecutor(1, "import")
         self._process = TraceProcess()
@@ -84,6 +85,7 @@ class Admission:
 
     async def _submit(self, body: bytes, key: str | None) -> Study:
         spec, code = await self._in(self._parsers, lambda: _parse(body))
+        self._settings.expect_priority(spec.project, spec.priority)
         sha256 = None if code is None else await self._in(self._parsers, lambda: hashlib.sha256(code).hexdigest())
         if key is not None and spec.space:
             study = await self._in(self._parsers, lambda: self._known(spec, sha256, key))

@@ -34,7 +34,7 @@ def create_app(settings: Settings) -> FastAPI:
     """
     check_settings(settings)
     store = Store(settings.url)
-    hub, admission = EventHub(store), Admission(store)
+    hub, admission = EventHub(store), Admission(store, settings)
     metrics = Metrics(store)
 
     @asynccontextmanager

@@ -33,6 +33,7 @@ class ProjectSettings(BaseModel):
     devices: int | None = Field(default=None, description="most devices at once", ge=1)
     trials: int | None = Field(default=None, description="most running trials at once", ge=1)
     mib_hours: float | None = Field(default=None, description="most MiB × hours in all", gt=0)
+    max_priority: int | None = Field(default=None, description="largest priority of its studies", ge=-100, le=100)
 
     def to_project(self) -> Project:
         """The project as placement knows it."""
@@ -63,6 +64,12 @@ class Settings(BaseSettings):
     projects: dict[str, ProjectSettings] = Field(
         default={},
         description='share of the devices and quotas of projects, as JSON: {"vision": {"weight": 2, "devices": 8}}',
+    )
+    max_priority: int = Field(
+        default=100,
+        description="largest priority of studies whose project has no max_priority of its own",
+        ge=-100,
+        le=100,
     )
     policy: str = Field(
         default="pack", description="how trials are placed: pack, elastic, min-degree, or static-N for N devices each"
@@ -124,6 +131,13 @@ class Settings(BaseSettings):
         if "://" in folder:
             raise ValueError("must be a folder; mount the storage on each host")
         return str(Path(folder).expanduser().absolute()) if folder else ""
+
+    def expect_priority(self, project: str, priority: int) -> None:
+        """Raise ``InvalidInput`` for a priority that studies of ``project`` may not have."""
+        own = self.projects[project].max_priority if project in self.projects else None
+        most = self.max_priority if own is None else own
+        if priority > most:
+            raise InvalidInput(f"priority is {priority}, but studies of project {project!r} may have at most {most}")
 
     @property
     def checkpoints(self) -> Path:

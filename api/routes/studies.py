@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api.problems import read_body
 from api.routes.answers import page_of, problems
-from api.routes.parameters import After, StudyId, TheAdmission, TheStore
+from api.routes.parameters import After, StudyId, TheAdmission, TheSettings, TheStore
 from api.submission import MAX_BODY_BYTES, check_content_type, check_idempotency_key
 from api.views.studies import (
     Clone,
@@ -111,16 +111,22 @@ def extend_study(study_id: StudyId, limits: Limits, store: TheStore) -> StudyDet
 
 @router.post("/studies/{study_id}:clone", status_code=201, responses=problems(404, 409, 422))
 def clone_study(
-    study_id: StudyId, clone: Clone, response: Response, store: TheStore, idempotency_key: IdempotencyKey = None
+    study_id: StudyId,
+    clone: Clone,
+    response: Response,
+    store: TheStore,
+    settings: TheSettings,
+    idempotency_key: IdempotencyKey = None,
 ) -> StudyDetail:
     """Submit a study again, with the same spec and files, and a name of its own if one is given."""
     original = store.study(study_id)
     if "directions" in original.spec:
         raise Conflict(f"study {study_id} was run by other programs; ScaMP has no workload to run it with")
-    spec = parse_study({**original.spec, "name": clone.name or original.name}).to_json()
+    spec = parse_study({**original.spec, "name": clone.name or original.name})
+    settings.expect_priority(spec.project, spec.priority)
     key = check_idempotency_key(idempotency_key)
     study = store.create_study(
-        spec, code=original.code, idempotency_key=key, warnings=original.warnings, now=time.time()
+        spec.to_json(), code=original.code, idempotency_key=key, warnings=original.warnings, now=time.time()
     )
     response.headers["Location"] = f"/v1/studies/{study.id}"
     return _detail(store, study)

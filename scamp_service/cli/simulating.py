@@ -120,6 +120,7 @@ def simulate(
         epoch_steps,
         start_seconds,
         settings.max_gangs_per_device,
+        projects={name: project.to_project() for name, project in settings.projects.items()},
         noise_scale=noise_scale,
     )
     with err.status("simulating …"):

@@ -18,6 +18,7 @@ from estimators.devices.kind import DeviceKind
 from placement.model import Cluster, Queued
 from placement.packing.by_study import by_study
 from placement.packing.policies import policy_named
+from placement.packing.projects import Project
 from placement.simulation.progress import domains_of
 from scamp_service.control.controller import Controller
 from scamp_service.control.decide.place import ledger_of
@@ -58,9 +59,10 @@ class ReplayOptions:
     """How to simulate. ``cache_dir`` keeps traces for the next time.
 
     Without ``early_stopping`` every trial trains to its end. ``epoch_steps`` are the optimizer steps of an epoch, for
-    studies that count in epochs. A gang trains ``start_seconds`` after its launch. ``policy`` is the name of the policy
-    that packs trials of studies that name none onto devices. ``measured`` has seconds of a step of a gang alone on its
-    devices, by the number of its trial and its plan in words; all other steps take as long as is predicted.
+    studies that count in epochs. A gang trains ``start_seconds`` after its launch. ``projects`` have weights and
+    quotas. ``policy`` is the name of the policy that packs trials of studies that name none onto devices.
+    ``measured`` has seconds of a step of a gang alone on its devices, by the number of its trial and its plan in
+    words; all other steps take as long as is predicted.
     ``noise_scale`` is that of all gradients, in samples, where AdaScale estimates it; None: no batch grows.
     """
 
@@ -70,6 +72,7 @@ class ReplayOptions:
     epoch_steps: int | None = None
     start_seconds: float = 1.0
     max_gangs_per_device: int = 4
+    projects: Mapping[str, Project] = field(default_factory=dict)
     policy: str = "pack"
     measured: Mapping[tuple[int, str], float] = field(default_factory=dict)
     noise_scale: float | None = None
@@ -178,6 +181,7 @@ class _Replay:
             clock=lambda: self.now,
             monotonic=lambda: self.now,
             new_token=self.new_token,
+            projects=self.options.projects,
             policy=self.policy,
         )
 

@@ -20,6 +20,7 @@ from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import calibrated
 
 MOST_DEVICES = 20_000
+MOST_ON_A_NODE = 1024
 """Devices of a cluster in the short form, which a client of the API may name."""
 
 
@@ -82,8 +83,13 @@ def cluster_named(text: str, settings: Settings) -> NamedCluster:
     """
     nodes: list[NodeSpec] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(?:(\d{1,4})x)?(\d{1,4})x([A-Za-z][\w-]*)", part.strip())
-        if match is None or int(match[1] or 1) < 1 or not 1 <= int(match[2]) <= 1024:
+        match = re.fullmatch(r"(?:(\d{1,5})x)?(\d{1,5})x([A-Za-z][\w-]*)", part.strip())
+        if match is not None and int(match[2]) > MOST_ON_A_NODE:
+            raise InvalidInput(
+                f"the node {part.strip()!r} has {match[2]} devices, and at most {MOST_ON_A_NODE} are allowed: write "
+                "NODESxDEVICESxKIND for several nodes, such as 8x4xV100-16"
+            )
+        if match is None or int(match[1] or 1) < 1 or int(match[2]) < 1:
             raise InvalidInput(
                 f"cannot read the cluster {part.strip()!r}: write NODESxDEVICESxKIND, such as 8x4xV100-16 for 8 nodes "
                 "of 4 GPUs, or 8xA100-40 for one node of 8; join several with commas, or name a file"

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from difflib import get_close_matches
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -24,7 +25,7 @@ from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
 from scamp_service.store.options import option_of
 from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score, attempt_of, trial_of
-from scamp_service.store.table.order import VALUES, SortOrder, order_of, sorted_numbers
+from scamp_service.store.table.order import PARAMETER, VALUES, SortOrder, order_of, sorted_numbers
 from scamp_service.store.table.trial_filter import TrialFilter, objective_quantities
 from scamp_service.store.tallies import (
     DEVICE_SECONDS,
@@ -36,6 +37,7 @@ from scamp_service.store.tallies import (
 )
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
+from scamp_service.study.spaces.parameter_axes import MISSING, axes_of, leaves_in, value_at
 from workloads.training.checkpoints.name import CheckpointName
 
 _ENDINGS = {Outcome.DONE: Ending.FINISHED, Outcome.OUT_OF_MEMORY: Ending.OUT_OF_MEMORY}
@@ -152,7 +154,24 @@ class Reads:
         ``table.choice``). Raises ``InvalidInput``.
         """
         order = self._order(study_id, by)
-        return sorted_numbers(order, self.columns(study_id, order.columns, states=states, where=where), descending)
+        rows = self.columns(study_id, order.columns, states=states, where=where)
+        if by.startswith(PARAMETER):
+            self._expect_parameter(study_id, by.removeprefix(PARAMETER))
+        return sorted_numbers(order, rows, descending)
+
+    def _expect_parameter(self, study_id: int, name: str) -> None:
+        """Raise ``InvalidInput`` if neither the study's space nor any trial has this parameter."""
+        spec = self.study(study_id).spec
+        known = {*axes_of(spec.get("space", {})), *spec.get("space", {}), *spec.get("fixed", {})}
+        if name in known:
+            return
+        every = [params for _, params in self.columns(study_id, ("params",))]
+        if all(value_at(params, name) is MISSING for params in every):
+            known.update(leaf for params in every for leaf in leaves_in(params))
+            close = get_close_matches(name, known, 1, 0.5)
+            raise InvalidInput(
+                f"no trial has a parameter {name[:100]!r}" + (f"; did you mean {close[0]}?" * len(close))
+            )
 
     def columns(
         self, study_id: int, names: Sequence[str], *, states: Iterable[TrialState] | None = None, where: str = ""

@@ -67,6 +67,13 @@ def test_a_database_that_processes_can_share_is_accepted(url: str) -> None:
 def test_projects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCAMP_PROJECTS", '{"vision": {"weight": 2, "devices": 16}}')
     assert Settings().projects["vision"].to_project() == Project(2.0, devices=16)
+    monkeypatch.setenv("SCAMP_PROJECTS", '{"vision": {"max_priority": 50}}')
+    monkeypatch.setenv("SCAMP_MAX_PRIORITY", "0")
+    Settings().expect_priority("vision", 50)
+    Settings().expect_priority("default", -10)
+    for project, priority in (("vision", 51), ("default", 1)):
+        with pytest.raises(InvalidInput, match=f"priority is {priority}, but studies of project '{project}'"):
+            Settings().expect_priority(project, priority)
     for wrong in ('{"vision": {"gpus": 16}}', "vision=2"):
         monkeypatch.setenv("SCAMP_PROJECTS", wrong)
         with pytest.raises(InvalidInput, match="SCAMP_PROJECTS"):

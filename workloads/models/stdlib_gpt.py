@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from workloads.models.parameters import number_in
 from workloads.models.transformer import Block, warmup_cosine
 from workloads.protocol import Chain, Workload
 
@@ -86,13 +87,13 @@ class StdlibGpt(Workload):
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         super().__init__(params)
-        self.depth = int(params.get("depth", 2))
-        self.width = int(params.get("width", 64))
-        self.heads = int(params.get("heads", 4))
-        self.context = int(params.get("context", 64))
-        self.dropout = float(params.get("dropout", 0.0))
-        self.lr = float(params.get("lr", 5e-3))
-        self.weight_decay = float(params.get("weight_decay", 0.1))
+        self.depth = number_in(params, "depth", 2)
+        self.width = number_in(params, "width", 64)
+        self.heads = number_in(params, "heads", 4)
+        self.context = number_in(params, "context", 64)
+        self.dropout = number_in(params, "dropout", 0.0)
+        self.lr = number_in(params, "lr", 5e-3)
+        self.weight_decay = number_in(params, "weight_decay", 0.1)
         if self.depth < 1 or self.width < 1 or self.heads < 1:
             raise ValueError(f"depth, width and heads must be positive, got {self.depth}, {self.width}, {self.heads}")
         if self.width % self.heads:

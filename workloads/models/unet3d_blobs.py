@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from workloads.models.parameters import number_in
 from workloads.models.transformer import warmup_cosine
 from workloads.protocol import Spatial, Workload
 
@@ -36,13 +37,13 @@ class Unet3dBlobs(Workload):
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         super().__init__(params)
-        self.levels = int(params.get("levels", 2))
-        self.width = int(params.get("width", 8))
-        self.side = int(params.get("side", 16))
-        self.noise = float(params.get("noise", 1.5))
-        self.lr = float(params.get("lr", 3e-3))
-        self.weight_decay = float(params.get("weight_decay", 0.01))
-        self.warmup = float(params.get("warmup", 0.1))
+        self.levels = number_in(params, "levels", 2)
+        self.width = number_in(params, "width", 8)
+        self.side = number_in(params, "side", 16)
+        self.noise = number_in(params, "noise", 1.5)
+        self.lr = number_in(params, "lr", 3e-3)
+        self.weight_decay = number_in(params, "weight_decay", 0.01)
+        self.warmup = number_in(params, "warmup", 0.1)
         if self.levels < 1 or self.width < GROUPS or self.width % GROUPS:
             raise ValueError(
                 f"levels must be positive, and width a multiple of {GROUPS}, got {self.levels} and {self.width}"

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from workloads.models.parameters import number_in
 from workloads.models.transformer import Block, warmup_cosine
 from workloads.protocol import Chain, Workload
 
@@ -36,15 +37,15 @@ class VitDigits(Workload):
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         super().__init__(params)
-        self.patch = int(params.get("patch", 2))
-        self.depth = int(params.get("depth", 4))
-        self.width = int(params.get("width", 64))
-        self.heads = int(params.get("heads", 4))
-        self.mlp_ratio = float(params.get("mlp_ratio", 4.0))
-        self.dropout = float(params.get("dropout", 0.0))
-        self.lr = float(params.get("lr", 2e-3))
-        self.weight_decay = float(params.get("weight_decay", 0.05))
-        self.warmup = float(params.get("warmup", 0.1))
+        self.patch = number_in(params, "patch", 2)
+        self.depth = number_in(params, "depth", 4)
+        self.width = number_in(params, "width", 64)
+        self.heads = number_in(params, "heads", 4)
+        self.mlp_ratio = number_in(params, "mlp_ratio", 4.0)
+        self.dropout = number_in(params, "dropout", 0.0)
+        self.lr = number_in(params, "lr", 2e-3)
+        self.weight_decay = number_in(params, "weight_decay", 0.05)
+        self.warmup = number_in(params, "warmup", 0.1)
         if self.patch not in (1, 2, 4):
             raise ValueError(f"patch must be 1, 2 or 4, got {self.patch}")
         if self.depth < 1 or self.width < 1 or self.heads < 1:

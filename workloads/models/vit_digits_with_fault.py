@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workloads.models.parameters import number_in
 from workloads.models.vit_digits import VitDigits
 
 
@@ -20,8 +21,8 @@ class VitDigitsWithFault(VitDigits):
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         super().__init__(params)
-        self.spike_bytes = int(params.get("spike_mib", 0)) * 2**20
-        self.spike_step = int(params.get("spike_step", -1))
+        self.spike_bytes = number_in(params, "spike_mib", 0) * 2**20
+        self.spike_step = number_in(params, "spike_step", -1)
         self._step = -1
         self._spikes: list[Tensor] = []
 

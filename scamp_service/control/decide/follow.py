@@ -94,6 +94,8 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             attempt.state is AttemptState.STARTING and s.absent.get(attempt.key, 0.0) < LAUNCH_PATIENCE_SECONDS
         ):
             yield Launch(order_for(s, trial, attempt))
+        case None if attempt.state is AttemptState.STARTING:
+            yield _lose(attempt, f"its ranks did not start within {LAUNCH_PATIENCE_SECONDS:.0f} s")
         case None:
             yield _lose(attempt, "all its ranks disappeared")
 

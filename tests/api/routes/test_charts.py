@@ -102,6 +102,8 @@ def test_series_of_a_study_that_does_not_exist_are_not_found(api: InProcess) -> 
         assert api.get(f"/v1/studies/7/{path}").status_code == 404
     fill(api.store)
     assert api.get(f"{FIRST}/order?by=colour").status_code == 422
+    unknown = api.get(f"{FIRST}/order?by=params.lrr")
+    assert unknown.status_code == 422 and "did you mean lr?" in unknown.text
     assert api.get(f"{FIRST}/history?points=1").status_code == 422
 
 

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from placement.packing.projects import Project
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import TrialState
 from scamp_service.settings import Settings
@@ -50,6 +51,8 @@ def test_every_trial_trains_for_its_predicted_seconds_and_a_seed_repeats_the_log
     assert took > 1.0 and one.makespan == pytest.approx(took) and one.utilisation == pytest.approx(1.0)
     assert replay(spec(), "1x8xV100-16", profiles).to_json() == one.to_json()
     # Four on each of two devices take turns: they train as long as one after another.
+    alone = replay(spec(), "1x8xV100-16", profiles, projects={"default": Project(trials=1)})
+    assert alone.makespan == pytest.approx(8 * took, rel=0.1), "a quota lets one trial run at a time"
     two = replay(spec(), "1x2xV100-16", profiles)
     assert two.makespan == pytest.approx(1.0 + 4 * (took - 1.0))
     assert two.device_seconds == pytest.approx(8 * two.makespan)

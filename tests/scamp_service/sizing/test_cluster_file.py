@@ -83,6 +83,7 @@ def test_a_cluster_has_a_short_form(tmp_path: Path) -> None:
         ("/etc/passwd.yaml", "NODESxDEVICESxKIND"),
         ("0x4xV100-16", "NODESxDEVICESxKIND"),
         ("4xB100", "unknown device 'B100'"),
+        ("2000xH100", "2000 devices, and at most 1024"),
         ("9999x8xH100", "79992 devices, and at most 20000"),
         ("1x4xvirtual", "run `scamp calibrate`"),
     ],

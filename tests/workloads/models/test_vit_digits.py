@@ -25,6 +25,12 @@ def accuracy_after(steps: int, params: dict[str, Any]) -> float:
         return float(workload.evaluate(model, workload.eval_batch(torch.arange(360)))["accuracy"].mean())
 
 
+@pytest.mark.parametrize("name", ["lr", "weight_decay", "depth"])
+def test_a_parameter_that_is_no_number_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a number, got None"):
+        VitDigits({name: None})
+
+
 def test_a_small_model_learns_the_digits_in_a_hundred_steps() -> None:
     assert accuracy_after(100, {"depth": 2, "width": 32, "lr": 4e-3}) > 0.95
 

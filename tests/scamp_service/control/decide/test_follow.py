@@ -146,6 +146,7 @@ def test_a_launch_that_never_reports_is_lost_in_the_end() -> None:
     starting = attempt(state=AttemptState.STARTING)
     found = effects(trials=[trial()], attempts=[starting], absent={starting.key: LAUNCH_PATIENCE_SECONDS})
     assert isinstance(found[0], d.MoveAttempt) and found[0].changes["outcome"] is Outcome.LOST
+    assert "did not start within 120 s" in found[0].changes["detail"]
 
 
 def test_the_worst_at_a_rung_is_pruned_and_the_best_goes_on() -> None:
