@@ -167,6 +167,7 @@ class Controller:
         """Read the database, the executor and the sizer into one snapshot, of the studies ``live`` or else of all."""
         silent = self._executor.silent()
         gangs = self._executor.gangs()  # gangs, attempts, trials: Snapshot explains this order
+        put_off = self._executor.put_off()
         silent |= self._executor.silent()  # a rank that answers while this is read is in one of the three
         attempts = self._store.open_attempts()
         cluster = self._executor.cluster()
@@ -203,7 +204,7 @@ class Controller:
             donors=self._donors(trials),
             past=self._projection.family_runs(to_plan),
             refusals=self._refusals.seconds({refusal: self._clock() - refusal.newest_at for refusal in refusals}),
-            absent=self._absent.seconds({attempt.key: 0.0 for attempt in attempts if attempt.key not in gangs}),
+            absent=self._absent.seconds(dict.fromkeys({one.key for one in attempts} - gangs.keys() - put_off, 0.0)),
             former=self._former(attempts),
             refused=self._no_longer_refused(refusals, cluster.offer),
             failures=self._store.trial_runs(failed),

@@ -102,6 +102,10 @@ class Executor(Protocol):
         """Devices with a process that does not answer, so that nobody knows which attempt it runs."""
         ...
 
+    def put_off(self) -> frozenset[str]:
+        """Attempts whose launch was postponed, and only waits for its turn."""
+        ...
+
     def closed(self) -> Mapping[str, str]:
         """Devices on which no gang may be placed now, and why. Silent ones are among them."""
         ...

@@ -82,6 +82,10 @@ class VirtualExecutor:
         """No devices: every process answers."""
         return frozenset()
 
+    def put_off(self) -> frozenset[str]:
+        """No attempts: all start at once."""
+        return frozenset()
+
     def closed(self) -> Mapping[str, str]:
         """No devices."""
         return {}

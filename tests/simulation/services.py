@@ -53,6 +53,9 @@ class SimulatedExecutor:
         gangs = self.world.gangs_by_key
         return frozenset(device for key in self._unheard() if key in gangs for device in gangs[key].order.devices)
 
+    def put_off(self) -> frozenset[str]:
+        return frozenset()
+
     def closed(self) -> Mapping[str, str]:
         return dict.fromkeys(self.silent(), "a rank does not answer")
 

@@ -142,6 +142,11 @@ class RayExecutor:
         with self._lock:
             return self._states.ranks.silent()
 
+    def put_off(self) -> frozenset[str]:
+        """Attempts whose launch waits until their nodes have started other ranks."""
+        with self._lock:
+            return self._states.put_off(self._looked)
+
     def closed(self) -> Mapping[str, str]:
         """Devices on which nothing new may start now, and why."""
         with self._lock:

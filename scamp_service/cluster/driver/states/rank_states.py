@@ -30,6 +30,8 @@ from scamp_service.lifecycle import Outcome
 log = logging.getLogger("scamp.ray")
 
 PROBE_SECONDS = 5.0  # between two questions to a rank how it is
+ORDER_SECONDS = 60.0
+"""A launch that was put off, and is not ordered again for so long, is forgotten."""
 PUT_OFF_SECONDS = 1.0  # for which a launch that was put off keeps spare ranks from starting
 
 
@@ -49,6 +51,7 @@ class RankStates:
         self._alive: Mapping[str, str] = {}
         self._drained: frozenset[str] = frozenset()
         self._put_off_until = -math.inf
+        self._put_off: dict[str, float] = {}  # launch that waits for others → when it was last ordered
         self._now, self._may_act = -math.inf, False  # those of the present event
         self._instructions: list[Instruction] = []
 
@@ -92,6 +95,11 @@ class RankStates:
         keys = {rank.key for rank in self.ranks.values() if rank.key} | self._gangs.unexplained()
         return {key: self._gangs.status(key, self.ranks.members(key), now) for key in sorted(keys)}
 
+    def put_off(self, now: float) -> frozenset[str]:
+        """Attempts whose launch waits until their nodes have started other ranks; they are ordered again and again."""
+        self._put_off = {key: at for key, at in self._put_off.items() if now - at < ORDER_SECONDS}
+        return frozenset(self._put_off)
+
     def closed(self) -> dict[str, str]:
         """Devices on which nothing new may start now, and why."""
         silent = dict.fromkeys(self.ranks.silent(), "a rank does not answer; its process is being ended")
@@ -107,7 +115,10 @@ class RankStates:
         code, where = order.candidate.code, list(zip(order.devices, event.nodes, strict=True))
         if not all(suitable(self.ranks.idle(device), code) or self._may_start(node, device) for device, node in where):
             self._put_off_until = self._now + PUT_OFF_SECONDS
+            if all(self._failures.may_try(device, self._now) for device in order.devices):
+                self._put_off[order.key] = self._now
             return
+        self._put_off.pop(order.key, None)
         self._gangs.launched(order.key)
         ranks = [
             next(iter(suitable(self.ranks.idle(device), code)), None) or self._start_instead(device)

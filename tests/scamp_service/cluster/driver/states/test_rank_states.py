@@ -175,9 +175,11 @@ def test_a_launch_is_put_off_while_cores_start_ranks_and_no_spare_rank_overtakes
     (name,) = started(driven.on(Looked((small,))))
     second = LaunchOrdered(order("a/1"), (small,))
     assert driven.on(second) == [] and not driven.states.gangs(driven.now)
+    assert driven.states.put_off(driven.now) == {second.order.key} and not driven.states.put_off(driven.now + 100)
+    driven.on(second)
     driven.hear(name)
     assert driven.on(Looked((small,)), PUT_OFF_SECONDS / 2) == []
-    assert started(driven.on(second)) == ["rank/a/1/1"]
+    assert started(driven.on(second)) == ["rank/a/1/1"] and not driven.states.put_off(driven.now)
 
 
 def test_half_of_the_cores_that_train_are_left_to_training(driven: Driven) -> None:
