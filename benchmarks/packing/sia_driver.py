@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from placement.model import Queued, Shape
@@ -212,7 +213,8 @@ def _ours(options):
                 shapes = tuple(Shape(n, 1, age * base / goodputs[name][kind][n]) for n in sizes)
                 shares.append(Share(Queued(name, shapes), sizes.index(held) if held in sizes else None))
             restart = sum(map(_restart_of, names)) / max(1, len(names))
-            chosen = redivide(shares, self.cluster_total_gpus[kind], restart)
+            jobs = [replace(share, restart_seconds=restart) for share in shares]
+            chosen = redivide(jobs, self.cluster_total_gpus[kind])
             return {
                 one: share.queued.shapes[choice].num_ranks
                 for one, share, choice in zip(names, shares, chosen, strict=True)

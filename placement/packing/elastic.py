@@ -4,9 +4,9 @@ The scaled throughput of a trial on some ranks is the seconds of its narrowest s
 largest sum is found by the dynamic program of Saxena, Jayaram, Basu, Sabharwal and Verma, "Effective elastic scaling of
 deep learning workloads", MASCOTS 2020, section IV.
 
-As a policy it decides about queued trials only, and running gangs keep their devices: a service gives a running trial
-more when nothing waits any longer (``scamp_service.control.decide.replan``). ``redivide`` is the whole of theirs, where
-running jobs become wider and narrower at any time; ``placement.simulation.schedule`` can simulate it.
+As a policy it decides about queued trials only, and running gangs keep their devices. ``redivide`` is the whole of
+theirs, where running jobs become wider and narrower at any time: a service stops these
+(``scamp_service.control.decide.redivide``), and ``placement.simulation.schedule`` simulates it on known jobs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ WORTH_SHARE, WORTH_RESTARTS = 0.1, 3.0
 class Share:
     """A job among those that devices are divided between; ``choice`` is the shape in which it runs, None if it waits.
 
-    Its shapes have known seconds, of which the part ``left`` (above 0, at most 1) is still to do.
+    Its shapes have known seconds, of which the part ``left`` (above 0, at most 1) is still to do. If it runs, a change
+    of its shape takes it ``restart_seconds``.
     """
 
     queued: Queued
     choice: int | None = None
     left: float = 1.0
+    restart_seconds: float = 0.0
 
 
 def elastic(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
@@ -58,7 +60,7 @@ def elastic(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, 
         return packing_round.decision()
 
 
-def redivide(jobs: Sequence[Share], num_devices: int, restart_seconds: float) -> list[int | None]:
+def redivide(jobs: Sequence[Share], num_devices: int) -> list[int | None]:
     """The shape of each job on so many equal devices, by the largest scaled throughput of all; None: it waits.
 
     As many jobs as possible run, the first ones of the list: put running ones first, and the others in the order of
@@ -72,7 +74,7 @@ def redivide(jobs: Sequence[Share], num_devices: int, restart_seconds: float) ->
         kept = [
             n
             for n, choice in chosen.items()
-            if len(options[n]) > 1 and not _is_worth(jobs[n], choice, restart_seconds, others_start=starts)
+            if len(options[n]) > 1 and not _is_worth(jobs[n], choice, others_start=starts)
         ]
         if not kept:
             return [chosen.get(n) for n in range(len(jobs))]
@@ -82,14 +84,15 @@ def redivide(jobs: Sequence[Share], num_devices: int, restart_seconds: float) ->
             options[n] = {now: options[n][now]}
 
 
-def _is_worth(job: Share, choice: int | None, restart_seconds: float, *, others_start: bool) -> bool:
+def _is_worth(job: Share, choice: int | None, *, others_start: bool) -> bool:
     """Whether a job may change to this shape, or need not change at all."""
     if job.choice is None or choice is None or choice == job.choice:
         return True
     now, then = (job.left * (job.queued.shapes[n].seconds or 0.0) for n in (job.choice, choice))
     if then >= now:
         return others_start
-    return now - then - restart_seconds >= max(WORTH_SHARE * now, WORTH_RESTARTS * restart_seconds)
+    saved = now - then - job.restart_seconds
+    return saved >= max(WORTH_SHARE * now, WORTH_RESTARTS * job.restart_seconds)
 
 
 def _values(shapes: Sequence[Shape], num_devices: int) -> dict[int, tuple[int, float]]:

@@ -274,9 +274,12 @@ class _Simulation:
     def _redivide(self, now: float, restart_seconds: float) -> None:
         """Give all jobs the shapes of ``redivide``. Those that become narrower leave their devices first."""
         nominated = self._queues.nominated(self._most_nominated)
-        jobs = [Share(queued, choice, self._part_left(job)) for job, (queued, choice) in self._shapes.items()]
+        jobs = [
+            Share(queued, choice, self._part_left(job), restart_seconds)
+            for job, (queued, choice) in self._shapes.items()
+        ]
         jobs += [Share(queued) for queued in nominated]
-        chosen = redivide(jobs, len(self._ledger.devices), restart_seconds)
+        chosen = redivide(jobs, len(self._ledger.devices))
         self._found.num_rounds += 1
         changed = [(job, choice) for job, choice in zip(jobs, chosen, strict=True) if choice not in (None, job.choice)]
         left = {}

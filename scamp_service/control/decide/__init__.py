@@ -21,6 +21,7 @@ from scamp_service.control.decide.place import place_queued
 from scamp_service.control.decide.preempt import preempt
 from scamp_service.control.decide.promote import promote
 from scamp_service.control.decide.propose import propose
+from scamp_service.control.decide.redivide import redivide_running, redivided_studies
 from scamp_service.control.decide.replan import widen_running
 from scamp_service.control.decide.size import size_waiting
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
@@ -38,8 +39,9 @@ def decide(snapshot: Snapshot) -> list[Effect]:
     placed = list(place_queued(snapshot, learned))
     effects += placed  # 4. gangs onto devices
     if all(isinstance(effect, MoveTrial) and effect.to is TrialState.QUEUED for effect in placed):
-        effects += preempt(snapshot)  # 4. where nothing else changes, running trials of lower priority make room
-    effects += widen_running(snapshot)  # 5. running trials onto idle devices
+        stopped = list(preempt(snapshot))  # 4. where nothing else changes, running trials of lower priority make room
+        effects += stopped or redivide_running(snapshot, learned)  # 5. or get more or fewer devices
+    effects += widen_running(snapshot, redivided_studies(snapshot))  # 5. running trials onto idle devices
     promoted = list(promote(snapshot))
     effects += promoted  # 6. paused trials that continue or end
     continuing = [effect for effect in promoted if isinstance(effect, MoveTrial) and effect.to is TrialState.QUEUED]

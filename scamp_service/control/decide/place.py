@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from operator import ge
@@ -66,7 +66,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     yield from _over_quota(s, queued, admission.over_quota)
     trials = {trial.id: trial for trial in queued}
     fair = [trials[trial_id] for trial_id in admission.order]
-    queue = [_queued_of(s, trial, learned) for trial in fair]
+    queue = [queued_of(s, trial, learned) for trial in fair]
     by_gang = {gang.id: trial for gang, trial in zip(queue, fair, strict=True)}
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(usable, s.attempts, s.max_gangs_per_device)
@@ -244,7 +244,20 @@ def offered(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choice, ..
     return worth_offering(trial, (choice for choice in sized.choices if choice.plan == sized.plan or is_known(choice)))
 
 
-def _queued_of(s: Snapshot, trial: Trial, learned: Corrections) -> Queued:
+def in_start_order(s: Snapshot) -> Sequence[Trial]:
+    """The queued trials that may start, in the order to place them."""
+    queued = {
+        trial.id: trial
+        for trial in s.in_state(TrialState.QUEUED)
+        if s.studies[trial.study_id].state is StudyState.RUNNING
+        and not must_wait(s.now, trial)
+        and trial.reason != WAITS_FOR_FRONT
+    }
+    return [queued[trial_id] for trial_id in admitted(s, queued.values()).order]
+
+
+def queued_of(s: Snapshot, trial: Trial, learned: Corrections) -> Queued:
+    """The trial as policies know it: a gang with the shapes of its plans and the seconds until its end."""
     study = s.studies[trial.study_id]
     left = max(1, study.steps_of(trial) - trial.step)
     shapes = tuple(replace(one.shape, seconds=counted_seconds(trial, one)) for one in offered(s, trial, learned))

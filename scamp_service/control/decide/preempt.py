@@ -7,15 +7,14 @@ fewest steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from placement.model import Cluster
 from scamp_service.control.decide.effects import MoveAttempt
-from scamp_service.control.decide.faults import must_wait
-from scamp_service.control.decide.place import WAITS_FOR_FRONT, admitted, ledger_of
+from scamp_service.control.decide.place import in_start_order, ledger_of
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.executor import GangState
-from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, Trial
 
 
@@ -25,9 +24,9 @@ def preempt(s: Snapshot) -> Iterator[MoveAttempt]:
     Nothing is stopped while another attempt winds down: what it leaves free may be enough.
     """
     running = {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
-    if any(_winds_down(attempt, running) for attempt in s.attempts):
+    if any(winds_down(attempt, running) for attempt in s.attempts):
         return
-    first = _first_in_queue(s)
+    first = next(iter(in_start_order(s)), None)
     if first is None or first.sized is None:
         return
     priority = s.studies[first.study_id].priority
@@ -42,19 +41,8 @@ def preempt(s: Snapshot) -> Iterator[MoveAttempt]:
         yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
 
 
-def _first_in_queue(s: Snapshot) -> Trial | None:
-    queued = {
-        trial.id: trial
-        for trial in s.in_state(TrialState.QUEUED)
-        if s.studies[trial.study_id].state is StudyState.RUNNING
-        and not must_wait(s.now, trial)
-        and trial.reason != WAITS_FOR_FRONT
-    }
-    order = admitted(s, queued.values()).order
-    return queued[order[0]] if order else None
-
-
-def _winds_down(attempt: Attempt, running: dict[int, Trial]) -> bool:
+def winds_down(attempt: Attempt, running: Mapping[int, Trial]) -> bool:
+    """Whether the attempt is about to end; ``running`` are the running trials by id."""
     trial = running.get(attempt.trial_id)
     is_current = trial is not None and trial.attempt == attempt.attempt
     return not is_current or attempt.outcome is not None or attempt.state is AttemptState.STOPPING

@@ -10,7 +10,7 @@ quota of devices: it was admitted with as many as it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from estimators.model import Plan
@@ -32,8 +32,8 @@ WORTH_RESTARTS = 3.0
 """It must also save so many times what the restart costs."""
 
 
-def widen_running(s: Snapshot) -> Iterator[Effect]:
-    """Stop the running trial that gains from idle devices, to continue on more of them."""
+def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect]:
+    """Stop the running trial that gains from idle devices, to continue on more of them; not of studies ``left_out``."""
     taken = {device for attempt in s.attempts for device in attempt.devices}
     idle = [device.id for device in s.cluster.devices if device.id not in taken | s.closed]
     if not idle or s.in_state(TrialState.WAITING) or s.in_state(TrialState.QUEUED):
@@ -41,12 +41,16 @@ def widen_running(s: Snapshot) -> Iterator[Effect]:
     if any(study.wants_trials for study in s.studies.values()):
         return
     trials = {trial.id: trial for trial in s.trials}
-    running = [(trial, each) for each in s.attempts if (trial := trials.get(each.trial_id)) and _trains(s, trial, each)]
-    for trial, attempt in sorted(running, key=lambda pair: -_seconds_left(s, *pair)):
+    running = [
+        (trial, each)
+        for each in s.attempts
+        if (trial := trials.get(each.trial_id)) and trial.study_id not in left_out and trains(s, trial, each)
+    ]
+    for trial, attempt in sorted(running, key=lambda pair: -seconds_to_go(s, *pair)):
         if (choice := _best(s, trial, attempt, idle)) is not None:
             saved = _saved_seconds(s, trial, attempt, choice)
             more = f"{devices_in_words(choice.plan)} instead of {attempt.plan.world_size}"
-            more += _batch_in_words(choice, attempt)
+            more += batch_in_words(choice, attempt)
             why = f"{len(idle)} of the devices were idle, and on {more} it ends about {saved / 60:.0f} min earlier"
             yield MoveTrial(trial, TrialState.RUNNING, {"reason": why}, _only(trial, choice))
             yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
@@ -64,7 +68,7 @@ def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> C
     best = max(able, key=lambda choice: _saved_seconds(s, trial, attempt, choice), default=None)
     if best is None:
         return None
-    least = max(WORTH_SHARE * _seconds_left(s, trial, attempt), WORTH_RESTARTS * _restart_seconds(attempt))
+    least = max(WORTH_SHARE * seconds_to_go(s, trial, attempt), WORTH_RESTARTS * restart_seconds(attempt))
     return best if _saved_seconds(s, trial, attempt, best) >= least else None
 
 
@@ -75,7 +79,7 @@ def _only(trial: Trial, choice: Choice) -> Sized:
     return replace(trial.sized.taking(choice), choices=wide)
 
 
-def _trains(s: Snapshot, trial: Trial, attempt: Attempt) -> bool:
+def trains(s: Snapshot, trial: Trial, attempt: Attempt) -> bool:
     """Whether this is the trial's present attempt, and nothing is wrong with it."""
     if trial.state is not TrialState.RUNNING or trial.attempt != attempt.attempt:
         return False
@@ -116,8 +120,15 @@ def _can_start(s: Snapshot, choice: Choice, among: Sequence[str], instead_of: At
     return ledger.find_for(choice.shape) is not None
 
 
-def _seconds_left(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
+def seconds_to_go(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
+    """Seconds until a running trial has trained all its steps; 0 where no step was timed."""
     return (s.studies[trial.study_id].steps - trial.step) * _seconds_per_step(s, trial, attempt)
+
+
+def seconds_since_checkpoint(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
+    """Seconds of the steps since the last checkpoint, which are made again after a restart."""
+    kept = s.checkpoints.get(trial.id)
+    return (trial.step - (kept.step if kept else 0)) * _seconds_per_step(s, trial, attempt)
 
 
 def _seconds_per_step(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
@@ -127,7 +138,7 @@ def _seconds_per_step(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
     return (s.now - attempt.started_at) / max(1, trial.step)
 
 
-def _restart_seconds(attempt: Attempt) -> float:
+def restart_seconds(attempt: Attempt) -> float:
     """Seconds that a restart costs: as long as the attempt's own start took, from its placement to its first step."""
     seconds = attempt.started_at - attempt.created_at if attempt.started_at is not None else 0.0
     return max(LEAST_RESTART_SECONDS, seconds)
@@ -137,16 +148,15 @@ def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, choice: Choice) 
     """Seconds that the trial would end earlier: steps since its last checkpoint are made again."""
     if not attempt.predicted_step_seconds or not choice.step_seconds:
         return 0.0
-    left = _seconds_left(s, trial, attempt)
-    kept = s.checkpoints.get(trial.id)
-    again = (trial.step - (kept.step if kept else 0)) * _seconds_per_step(s, trial, attempt)
+    left = seconds_to_go(s, trial, attempt)
+    again = seconds_since_checkpoint(s, trial, attempt)
     gain = counts_as(trial, choice.plan) / counts_as(trial, attempt.plan)
     ratio = choice.step_seconds / attempt.predicted_step_seconds / gain
-    return left - (left + again) * ratio - _restart_seconds(attempt)
+    return left - (left + again) * ratio - restart_seconds(attempt)
 
 
-def _batch_in_words(choice: Choice, attempt: Attempt) -> str:
-    """The words for a batch that changes, with a space; empty if it does not."""
+def batch_in_words(choice: Choice, attempt: Attempt) -> str:
+    """Words for a batch that changes, with a space; empty if it does not."""
     now, then = attempt.plan.batch, choice.plan.batch
     return "" if now == then else f" with a batch of {then} instead of {now} samples"
 

@@ -216,11 +216,11 @@ def test_an_unknown_policy_is_refused_with_the_known_names() -> None:
 def test_running_jobs_become_narrower_so_that_others_start_and_wider_if_that_is_worth_a_restart() -> None:
     wide = Queued("a", (Shape(1, 1, 1000.0), Shape(2, 1, 520.0), Shape(4, 1, 280.0)))
     new = Queued("b", wide.shapes)
-    assert redivide([Share(wide)], 4, 10.0) == [2]
-    assert redivide([Share(wide, 2, 0.9), Share(new)], 4, 10.0) == [1, 1]
-    assert redivide([Share(wide, 0, 0.9)], 4, 10.0) == [2]
-    assert redivide([Share(wide, 0, 0.03)], 4, 10.0) == [0], "it ends in 30 s, and a restart takes 10"
-    assert redivide([Share(wide, 2, 0.5), *(Share(replace(new, id=f"{n}")) for n in range(5))], 4, 10.0) == [
+    assert redivide([Share(wide)], 4) == [2]
+    assert redivide([Share(wide, 2, 0.9, 10.0), Share(new)], 4) == [1, 1]
+    assert redivide([Share(wide, 0, 0.9, 10.0)], 4) == [2]
+    assert redivide([Share(wide, 0, 0.03, 10.0)], 4) == [0], "it ends in 30 s, and a restart takes 10"
+    assert redivide([Share(wide, 2, 0.5, 10.0), *(Share(replace(new, id=f"{n}")) for n in range(5))], 4) == [
         *(0, 0, 0, 0),
         *(None, None),
     ]
@@ -228,4 +228,4 @@ def test_running_jobs_become_narrower_so_that_others_start_and_wider_if_that_is_
 
 def test_a_job_that_no_devices_hold_waits() -> None:
     wide = Queued("a", (Shape(8, 1, 10.0),))
-    assert redivide([Share(wide), Share(Queued("b", (Shape(1, 1, 5.0),)))], 4, 1.0) == [None, 0]
+    assert redivide([Share(wide), Share(Queued("b", (Shape(1, 1, 5.0),)))], 4) == [None, 0]

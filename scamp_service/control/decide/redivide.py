@@ -1,0 +1,134 @@
+"""Step 5 under the policy ``elastic``: divides the devices anew between its running and waiting trials.
+
+A running trial becomes narrower so that others start, and wider, maybe with a larger batch, where that is worth a
+restart (``placement.packing.elastic.redivide``, as simulations of traces have it). Its attempt ends, and the policy
+starts the next one from the last checkpoint. On devices of unequal speed nothing is divided anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from placement.model import Cluster, Queued, Shape
+from placement.packing.elastic import Share, elastic, redivide
+from placement.packing.kinds import speeds_of
+from scamp_service.control.decide.effects import MoveAttempt
+from scamp_service.control.decide.growth import counted_seconds
+from scamp_service.control.decide.place import in_start_order, offered, queued_of
+from scamp_service.control.decide.preempt import winds_down
+from scamp_service.control.decide.replan import (
+    batch_in_words,
+    devices_in_words,
+    restart_seconds,
+    seconds_since_checkpoint,
+    seconds_to_go,
+    trains,
+)
+from scamp_service.control.decide.snapshot import Corrections, Snapshot
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.model import Attempt, Choice, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A running trial with the plans between which may be chosen; the present one is at ``present``."""
+
+    trial: Trial
+    attempt: Attempt
+    choices: Sequence[Choice]
+    present: int
+    share: Share
+
+
+def redivided_studies(s: Snapshot) -> frozenset[int]:
+    """Studies whose trials may be divided anew: those of the policy ``elastic``, on devices of equal speed."""
+    if len(set(speeds_of(frozenset(device.kind for device in s.cluster.devices)).values())) > 1:
+        return frozenset()
+    return frozenset(
+        study.id
+        for study in s.studies.values()
+        if study.policy == "elastic" or (study.policy is None and s.policy is elastic)
+    )
+
+
+def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
+    """Stop the running trials that get other numbers of devices. Nothing is stopped while an attempt winds down."""
+    studies = redivided_studies(s)
+    running = {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
+    if not studies or any(winds_down(attempt, running) for attempt in s.attempts):
+        return
+    jobs = [
+        job
+        for attempt in sorted(s.attempts, key=lambda attempt: (attempt.created_at, attempt.trial_id))
+        if (trial := running[attempt.trial_id]).study_id in studies and (job := _job(s, learned, trial, attempt))
+    ]
+    if not any(len(job.choices) > 1 for job in jobs):
+        return
+    held = {device for job in jobs for device in job.attempt.devices}
+    others = {device for one in s.attempts if all(one is not job.attempt for job in jobs) for device in one.devices}
+    jobs = [job for job in jobs if others.isdisjoint(job.attempt.devices)]
+    free = [device for device in s.cluster.devices if device.id not in others | s.closed]
+    waiting = [trial for trial in in_start_order(s) if trial.study_id in studies][: len(free)]
+    if not waiting and all(device.id in held for device in free):
+        return
+    cluster = Cluster(tuple(free))
+    shares = [*(job.share for job in jobs), *(Share(queued_of(s, trial, learned)) for trial in waiting)]
+    chosen = redivide([_possible(share, cluster) for share in shares], len(free))
+    num_started = sum(choice is not None for choice in chosen[len(jobs) :])
+    for job, choice in zip(jobs, chosen, strict=False):
+        if choice is not None and choice != job.present:
+            why = _why(job, choice, num_started)
+            yield MoveAttempt(job.attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
+
+
+def _job(s: Snapshot, learned: Corrections, trial: Trial, attempt: Attempt) -> _Job | None:
+    """The running trial as one that may change; None if it may not, or if too little is known about its speed."""
+    if not trains(s, trial, attempt) or attempt.checkpoint_step < 0 or not attempt.predicted_step_seconds:
+        return None
+    known = offered(s, trial, learned)
+    present = next(
+        (choice for choice in (trial.sized.choices if trial.sized else ()) if choice.plan == attempt.plan), None
+    )
+    to_go = seconds_to_go(s, trial, attempt)
+    if present is None or not to_go or len(known) < 2:
+        return None
+    others = [choice for choice in known if choice.plan.world_size != attempt.plan.world_size]
+    choices = sorted([present, *others], key=lambda choice: choice.plan.world_size)
+    now = counted_seconds(trial, present)
+    assert now, "a present plan with predicted seconds"
+    shapes = tuple(
+        Shape(choice.plan.world_size, choice.prediction.reserved_mib, to_go * seconds / now)
+        for choice in choices
+        if (seconds := counted_seconds(trial, choice))
+    )
+    if len(shapes) < len(choices):
+        return None
+    place = choices.index(present)
+    restart = restart_seconds(attempt) + seconds_since_checkpoint(s, trial, attempt)
+    return _Job(trial, attempt, choices, place, Share(Queued(attempt.key, shapes), place, 1.0, restart))
+
+
+def _possible(share: Share, cluster: Cluster) -> Share:
+    """The job, where shapes that these devices could never hold keep their places, but with too many ranks."""
+    shapes = tuple(
+        shape if _holds(cluster, shape) else Shape(len(cluster.devices) + 1, shape.mib_per_rank, shape.seconds)
+        for shape in share.queued.shapes
+    )
+    return Share(Queued(share.queued.id, shapes), share.choice, share.left, share.restart_seconds)
+
+
+def _holds(cluster: Cluster, shape: Shape) -> bool:
+    return sum(device.capacity_mib >= shape.mib_per_rank for device in cluster.devices) >= shape.num_ranks
+
+
+def _why(job: _Job, choice: int, num_started: int) -> str:
+    plan, now = job.choices[choice].plan, job.attempt.plan
+    change = f"{devices_in_words(plan)} instead of {now.world_size}{batch_in_words(job.choices[choice], job.attempt)}"
+    if plan.world_size < now.world_size:
+        others = "another trial starts" if num_started == 1 else f"{num_started} other trials start"
+        return f"the policy elastic divided the devices anew: it continues on {change}, so that {others}"
+    shapes = job.share.queued.shapes
+    before, after = (shapes[n].seconds or 0.0 for n in (job.present, choice))
+    minutes = (before - after - job.share.restart_seconds) / 60
+    return f"the policy elastic divided the devices anew: on {change} it ends about {minutes:.0f} min earlier"

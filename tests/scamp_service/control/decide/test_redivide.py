@@ -1,0 +1,95 @@
+"""Under the policy ``elastic`` devices are divided anew between running and waiting trials."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from estimators.model import Plan
+from placement.model import Cluster, Device
+from placement.packing.elastic import elastic
+from placement.packing.packer import pack
+from scamp_service.control.decide import effects as d
+from scamp_service.control.stopping.never_stop import NeverStop
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.model import Attempt, Choice, Trial
+from tests import values
+from tests.scamp_service.control.decide import snapshots
+from tests.values import attempt, sized
+from workloads.training.checkpoints.name import CheckpointName
+
+ONE, TWO, FOUR = Plan(8), Plan(4, dp_shard=2), Plan(2, dp_shard=4)
+SECONDS = {ONE: 1.0, TWO: 0.52, FOUR: 0.28}
+CHOICES = tuple(Choice(plan, sized(plan).prediction, seconds) for plan, seconds in SECONDS.items())
+ALL = ("n/0", "n/1", "n/2", "n/3")
+
+
+def trial(number: int = 1, **changes: Any) -> Trial:
+    row = values.trial(**{"id": number, "number": number, "step": 100, **changes})
+    assert row.sized is not None
+    return replace(row, sized=replace(row.sized, step_seconds=1.0, choices=CHOICES))
+
+
+def queued(number: int) -> Trial:
+    return trial(number, state=TrialState.QUEUED, attempt=0, step=0)
+
+
+def running(number: int = 1, plan: Plan = ONE, devices: tuple[str, ...] = ("n/0",), **changes: Any) -> Attempt:
+    seconds = SECONDS[plan]
+    known = {"predicted_step_seconds": seconds, "measured_step_seconds": seconds, "checkpoint_step": 100}
+    return attempt(**{"trial_id": number, "plan": plan, "devices": devices, **known, **changes})
+
+
+def stopped(trials: list[Trial], attempts: list[Attempt], **known: Any) -> list[d.MoveAttempt]:
+    study = snapshots.study(max_trials=1, num_trials=1, steps=1000, stopping=NeverStop(), **known.pop("study", {}))
+    usual = {
+        "studies": {1: study},
+        "gangs": {each.key: snapshots.ALIVE for each in attempts},
+        "checkpoints": {each.trial_id: CheckpointName(each.trial_id, 100) for each in attempts},
+        "policy": elastic,
+    }
+    found = snapshots.effects(trials=trials, attempts=attempts, **{**usual, **known})
+    return [effect for effect in found if isinstance(effect, d.MoveAttempt)]
+
+
+def test_a_running_trial_becomes_narrower_so_that_another_starts() -> None:
+    (stop,) = stopped([trial(), queued(2)], [running(plan=FOUR, devices=ALL)])
+    change = "it continues on 2 devices instead of 4, so that another trial starts"
+    why = f"the policy elastic divided the devices anew: {change}"
+    assert stop.to is AttemptState.STOPPING and stop.changes == {"outcome": Outcome.STOPPED, "detail": why}
+
+
+def test_it_becomes_wider_where_devices_are_idle_and_that_is_worth_a_restart() -> None:
+    (stop,) = stopped([trial()], [running()])
+    assert "anew: on 4 devices instead of 1 it ends about 10 min earlier" in stop.changes["detail"]
+    assert not stopped([trial(step=950)], [running()]), "it ends in 50 s"
+
+
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        ({"policy": pack}, "another policy"),
+        ({"study": {"policy": "pack"}}, "its study names another policy"),
+        ({"attempts": [running(plan=FOUR, devices=ALL, checkpoint_step=-1)]}, "it would begin anew"),
+        ({"attempts": [running(plan=FOUR, devices=ALL, state=AttemptState.STARTING)]}, "it has not begun"),
+        ({"attempts": [running(plan=FOUR, devices=ALL, measured_step_seconds=None)]}, "no step was timed"),
+        ({"trials": [trial(num_oom=1), queued(2)]}, "what it needs is known for its plan only"),
+    ],
+)
+def test_it_keeps_its_devices_where(known: dict[str, Any], why: str) -> None:
+    usual: dict[str, Any] = {"trials": [trial(), queued(2)], "attempts": [running(plan=FOUR, devices=ALL)]}
+    assert not stopped(**{**usual, **known}), why
+
+
+def test_nothing_is_divided_on_devices_of_unequal_speed() -> None:
+    kinds = ("V100-16", "V100-16", "T4", "T4")
+    cluster = Cluster(tuple(Device(f"n/{i}", "n", i, kind, 96) for i, kind in enumerate(kinds)))
+    assert not stopped([trial(), queued(2)], [running(plan=FOUR, devices=ALL)], cluster=cluster)
+
+
+def test_while_an_attempt_winds_down_nothing_else_is_stopped() -> None:
+    ending = running(2, devices=("n/3",), state=AttemptState.STOPPING, outcome=Outcome.STOPPED)
+    moves = stopped([trial(), trial(2), queued(3)], [running(), ending])
+    assert all(move.attempt.trial_id == 2 for move in moves)
