@@ -5,7 +5,7 @@ Times are seconds since the epoch (UTC). Ids are integers that the database assi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -309,6 +309,31 @@ class LogLine:
     seq: int
     time: float
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Rows that a rank sends at once: metrics, log lines, and what it has measured since.
+
+    ``objectives`` are the names of the study's objectives, and ``best_of`` the direction of the only one if its best
+    value counts. ``step_seconds`` is the median of ``timed_steps`` steps, ``communication_share`` that of the ranks'
+    steps, ``noise_scale`` that of the gradient in samples, and ``checkpoint_step`` the last committed checkpoint. None,
+    0 bytes or steps, or a checkpoint of -1 mean nothing new.
+    """
+
+    trial_id: int
+    attempt: int
+    token: str
+    objectives: Sequence[str] = ()
+    metrics: Sequence[Metric] = ()
+    logs: Sequence[LogLine] = ()
+    measured_bytes: int = 0
+    checkpoint_step: int = -1
+    step_seconds: float = 0.0
+    timed_steps: int = 0
+    communication_share: float | None = None
+    noise_scale: float | None = None
+    best_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)

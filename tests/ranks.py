@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from estimators.model import Candidate, Plan
-from scamp_service.cluster.sink import Report
 from scamp_service.control.executor import Order
+from scamp_service.model import Report
 
 ORDER = Order(1, 1, "token", 1, Candidate("vit_digits", None, {}), Plan(1), ("d",), 1, 0, 10, 1, "accuracy")
 

@@ -18,11 +18,11 @@ from typing import Any
 import ray
 
 from estimators.model import Candidate, Plan, Prediction
-from scamp_service.cluster.sink import Report, SinkClient, ensure_sink
+from scamp_service.cluster.sink import SinkClient, ensure_sink
 from scamp_service.cluster.worker.report_queue import Delivery, ReportQueue
 from scamp_service.control.executor import Order
 from scamp_service.lifecycle import AttemptState, TrialState
-from scamp_service.model import Attempt
+from scamp_service.model import Attempt, Report
 from scamp_service.store.store import Store
 
 NAMESPACE = "benchmark"

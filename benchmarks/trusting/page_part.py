@@ -18,7 +18,7 @@ from benchmarks.trusting.browser import Page, find_chromium, opened
 from benchmarks.trusting.scale_part import POINTS, database
 from estimators.model import MIB, Plan
 from scamp_service.lifecycle import TrialState
-from scamp_service.model import Attempt, Metric, Sized
+from scamp_service.model import Attempt, Metric, Report, Sized
 from scamp_service.settings import ROOT, Settings
 from scamp_service.store.store import Store
 from tests.services.serving import free_port
@@ -201,9 +201,18 @@ def _reporting(store: Store, attempts: Sequence[Attempt]) -> Iterator[None]:
             step = 1 + number // len(attempts)
             metric = Metric(attempt.trial_id, 1, step, step, {"score": 1 - 1 / (1 + step)}, time.time())
             assert store.report(
-                attempt.trial_id, 1, "t", metrics=[metric], objectives=["score"], measured_bytes=80 * MIB,
-                step_seconds=0.01, timed_steps=step, now=time.time(),
-            )  # fmt: skip
+                Report(
+                    attempt.trial_id,
+                    1,
+                    "t",
+                    metrics=[metric],
+                    objectives=["score"],
+                    measured_bytes=80 * MIB,
+                    step_seconds=0.01,
+                    timed_steps=step,
+                ),
+                now=time.time(),
+            )
             number += 1
 
     thread = threading.Thread(target=report, daemon=True)

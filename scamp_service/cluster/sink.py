@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from scamp_service.cluster.devices.pool_table import remove_pools
 from scamp_service.errors import Unavailable
 from scamp_service.host import Process, source_hash
 from scamp_service.lifecycle import CONTROLLER_LEASE, Outcome
-from scamp_service.model import Lease, LogLine, Metric
+from scamp_service.model import Lease, Report
 
 if TYPE_CHECKING:
     from scamp_service.store.store import Store
@@ -55,28 +55,6 @@ class SinkStatus:
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Rows that a rank sends at once. ``step_seconds`` is the median of ``timed_steps`` steps.
-
-    A ``measured_bytes`` or ``timed_steps`` of 0, or a ``checkpoint_step`` of -1, means nothing new.
-    """
-
-    trial_id: int
-    attempt: int
-    token: str
-    objectives: Sequence[str]
-    metrics: Sequence[Metric] = ()
-    logs: Sequence[LogLine] = ()
-    measured_bytes: int = 0
-    checkpoint_step: int = -1
-    step_seconds: float = 0.0
-    timed_steps: int = 0
-    communication_share: float | None = None
-    noise_scale: float | None = None
-    best_of: str = ""
-
-
 class Sink:
     """Writes reports into the study database, one call at a time. ``SinkActor`` is the process that ranks talk to."""
 
@@ -99,22 +77,7 @@ class Sink:
 
     def flush(self, report: Report) -> bool:
         """Store a report; False when the attempt is stale."""
-        return self._store.report(
-            report.trial_id,
-            report.attempt,
-            report.token,
-            metrics=report.metrics,
-            logs=report.logs,
-            objectives=report.objectives,
-            best_of=report.best_of,
-            measured_bytes=report.measured_bytes,
-            checkpoint_step=report.checkpoint_step,
-            step_seconds=report.step_seconds,
-            timed_steps=report.timed_steps,
-            communication_share=report.communication_share,
-            noise_scale=report.noise_scale,
-            now=time.time(),
-        )
+        return self._store.report(report, now=time.time())
 
     def outcome(self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str, phase: str = "") -> bool:
         """Store how an attempt ended, and the phase in which; False when the attempt is stale."""

@@ -14,7 +14,7 @@ from placement.simulation.progress import Domains, Progress
 from scamp_service.control.decide.growth import counted_by
 from scamp_service.control.executor import GangState, GangStatus, Order
 from scamp_service.lifecycle import Outcome
-from scamp_service.model import Metric
+from scamp_service.model import Metric, Report
 from scamp_service.simulation.outcome import Span
 from scamp_service.store.store import Store
 
@@ -139,14 +139,16 @@ class VirtualExecutor:
         gang.seq += 1
         reported = min(step, order.steps)
         self._store.report(
-            *attempt_key,
-            metrics=[Metric(order.trial_id, order.attempt, gang.seq, reported, self._values(order, reported), now)],
-            objectives=order.metrics,
-            checkpoint_step=reported,
-            step_seconds=(now - gang.starts) / (step - gang.first) * gang.gain,
-            timed_steps=step - gang.first,
-            best_of=order.best_of,
-            noise_scale=self._noise_scale if order.candidate.params.get("scale_lr") == "adascale" else None,
+            Report(
+                *attempt_key,
+                metrics=[Metric(order.trial_id, order.attempt, gang.seq, reported, self._values(order, reported), now)],
+                objectives=order.metrics,
+                checkpoint_step=reported,
+                step_seconds=(now - gang.starts) / (step - gang.first) * gang.gain,
+                timed_steps=step - gang.first,
+                best_of=order.best_of,
+                noise_scale=self._noise_scale if order.candidate.params.get("scale_lr") == "adascale" else None,
+            ),
             now=now,
         )
         if step < gang.until:

@@ -24,7 +24,7 @@ from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
-from scamp_service.model import Json, LogLine, Metric, Study
+from scamp_service.model import Json, LogLine, Metric, Report, Study
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
@@ -103,10 +103,20 @@ class Filler:
         metric = Metric(trial, attempt, step, step, values, self.tick())
         line = LogLine(trial, attempt, 0, step, self.now, f"step {step} accuracy {value:.4f}")
         assert self.store.report(
-            trial, attempt, f"token {trial}/{attempt}", metrics=[metric], logs=[line], objectives=["accuracy"],
-            measured_bytes=int(measured * MIB), checkpoint_step=step, now=self.now,
-            step_seconds=measured / 800, timed_steps=max(0, step - 3) if measured else 0,
-        )  # fmt: skip
+            Report(
+                trial,
+                attempt,
+                f"token {trial}/{attempt}",
+                metrics=[metric],
+                logs=[line],
+                objectives=["accuracy"],
+                measured_bytes=int(measured * MIB),
+                checkpoint_step=step,
+                step_seconds=measured / 800,
+                timed_steps=max(0, step - 3) if measured else 0,
+            ),
+            now=self.now,
+        )
 
     def train(self, trial: int, attempt: int, best: float, until: int, measured: float, start: int = 0) -> None:
         for step in range(start + 10, until + 1, 10):

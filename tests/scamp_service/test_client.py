@@ -14,7 +14,7 @@ import pytest
 from scamp_service.client import Client
 from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, Unavailable
 from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.model import LogLine
+from scamp_service.model import LogLine, Report
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from tests.services.serving import DEVICE, SECRET, SPEC, WORKLOAD, end, fill, free_port, served, settings_in
@@ -95,7 +95,7 @@ def test_lists_come_whole_whatever_the_page(service: tuple[Client, Store], monke
     assert client.learned(study.id) == []
     running = store.trials(study.id)[1].id
     lines = [LogLine(running, 1, 0, seq, 1.0, f"line {seq}") for seq in range(3)]
-    assert store.report(running, 1, SECRET, logs=lines, now=1.0)
+    assert store.report(Report(running, 1, SECRET, logs=lines), now=1.0)
     first = client.logs(study.id, 1, limit=2)
     assert [line["text"] for line in first + client.logs(study.id, 1, after=first[-1]["id"])] == [
         "line 0", "line 1", "line 2"

@@ -17,7 +17,7 @@ from api.__main__ import server_for
 from api.app import create_app
 from estimators.model import Plan
 from scamp_service.lifecycle import TrialState
-from scamp_service.model import Json, Metric, Study
+from scamp_service.model import Json, Metric, Report, Study
 from scamp_service.processes.addresses import url_of
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
@@ -127,7 +127,7 @@ def fill_several(store: Store) -> Study:
         assert store.report_started(trial.id, 1, SECRET, now=time.time())
         row = Metric(trial.id, 1, 1, 10, {"accuracy": mib / 100}, time.time())
         names = spec.every_objective.names
-        assert store.report(trial.id, 1, SECRET, metrics=[row], objectives=names, now=time.time())
+        assert store.report(Report(trial.id, 1, SECRET, metrics=[row], objectives=names), now=time.time())
         if mib > 10:
             end(store, trial.id)
     return study
@@ -136,7 +136,8 @@ def fill_several(store: Store) -> Study:
 def report(store: Store, trial_id: int, steps: list[int], value: float = 0.5) -> None:
     rows = [Metric(trial_id, 1, step, step, {"accuracy": value + step / 1000}, time.time()) for step in steps]
     assert store.report(
-        trial_id, 1, SECRET, metrics=rows, objectives=["accuracy"], measured_bytes=2 * 2**20, now=time.time()
+        Report(trial_id, 1, SECRET, metrics=rows, objectives=["accuracy"], measured_bytes=2 * 2**20),
+        now=time.time(),
     )
 
 

@@ -12,7 +12,7 @@ from placement.model import Device
 from scamp_service.control.decide.finish import JOIN_SECONDS, RETURN_SECONDS
 from scamp_service.control.executor import Order
 from scamp_service.lifecycle import Outcome
-from scamp_service.model import Metric
+from scamp_service.model import Metric, Report
 from scamp_service.patience import RANK_SECONDS, STARTING_RANK_SECONDS
 from scamp_service.store.store import Store
 from tests.simulation.candidates import grown_mib, objective, step_seconds, tensors_mib, truth_mib
@@ -207,7 +207,8 @@ class World:
             self.send(
                 gang,
                 lambda: self.store.report(
-                    order.trial_id, order.attempt, order.token, measured_bytes=measured, now=self.clock.now
+                    Report(order.trial_id, order.attempt, order.token, measured_bytes=measured),
+                    now=self.clock.now,
                 ),
             )
             self.finish(gang, Outcome.OUT_OF_MEMORY, "tried to allocate")
@@ -251,15 +252,17 @@ class World:
 
         def deliver() -> bool:
             accepted = self.store.report(
-                order.trial_id,
-                order.attempt,
-                order.token,
-                metrics=[metric],
-                objectives=order.metrics,
-                measured_bytes=tensors_mib(order.candidate.params) * MIB,
-                checkpoint_step=metric.step or -1,
-                step_seconds=step_seconds(order),
-                timed_steps=metric.step,
+                Report(
+                    order.trial_id,
+                    order.attempt,
+                    order.token,
+                    metrics=[metric],
+                    objectives=order.metrics,
+                    measured_bytes=tensors_mib(order.candidate.params) * MIB,
+                    checkpoint_step=metric.step or -1,
+                    step_seconds=step_seconds(order),
+                    timed_steps=metric.step,
+                ),
                 now=self.clock.now,
             )
             if accepted:

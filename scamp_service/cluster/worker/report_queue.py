@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from scamp_service.cluster.sink import Report, SinkClient
+from scamp_service.cluster.sink import SinkClient
 from scamp_service.control.executor import Order
 from scamp_service.errors import Unavailable
-from scamp_service.model import LogLine, Metric
+from scamp_service.model import LogLine, Metric, Report
 from workloads.training.checkpoints.name import CheckpointName
 
 if TYPE_CHECKING:

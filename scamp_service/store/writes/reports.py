@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from scamp_service.lifecycle import OPEN_ATTEMPTS, Outcome
-from scamp_service.model import LogLine, Metric
+from scamp_service.model import LogLine, Metric, Report
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
 from scamp_service.store.writes.transactions import Transactions
@@ -33,70 +33,52 @@ class Reports(Transactions):
                 return True
             return connection.execute(sql.IS_BEGINNING, keys).first() is not None
 
-    def report(
-        self,
-        trial_id: int,
-        attempt: int,
-        token: str,
-        *,
-        metrics: Sequence[Metric] = (),
-        logs: Sequence[LogLine] = (),
-        objectives: Sequence[str] = (),
-        measured_bytes: int = 0,
-        checkpoint_step: int = -1,
-        step_seconds: float = 0.0,
-        timed_steps: int = 0,
-        communication_share: float | None = None,
-        noise_scale: float | None = None,
-        best_of: str = "",
-        now: float,
-    ) -> bool:
-        """Store one flush of a rank: metrics (repeats ignored), log lines, measured peak and step time, and the last
+    def report(self, report: Report, *, now: float) -> bool:
+        """Store one report of a rank: metrics (repeats ignored), log lines, measured peak and step time, and the last
         committed checkpoint.
 
         ``trial.step`` and ``trial.value`` come from the newest metric row that has all ``objectives`` that evaluations
         report, of which the first is the value. If there are several, so does ``trial.values``, with None for those
-        that are predicted. With ``best_of``, the direction of the only objective, ``trial.value`` is the best finite
-        value so far, and ``trial.best_step`` its step. ``measured_bytes`` of trial and attempt can only grow.
-        ``communication_share`` is that of the ranks' steps, and ``noise_scale`` that of the gradient in samples, None:
-        it is not measured yet.
-        ``step_seconds`` is the median of ``timed_steps`` steps (0: no step was), and that of the most steps is kept.
+        that are predicted. With ``best_of``, ``trial.value`` is the best finite value so far, and ``trial.best_step``
+        its step. ``measured_bytes`` of trial and attempt can only grow, and the step time of the most steps is kept.
         The report is stale when the attempt is not STARTING or RUNNING, or when the token differs.
         """
+        trial_id, attempt, metrics, logs = report.trial_id, report.attempt, report.metrics, report.logs
+        measured_bytes, communication_share = report.measured_bytes, report.communication_share
         rows: list[Metric | LogLine] = [*metrics, *logs]
-        assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "a flush belongs to one attempt"
-        reported = measured(objectives)
+        assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "it is of one attempt"
+        reported = measured(report.objectives)
         complete = (row for row in metrics if reported and all(name in row.values for name in reported))
         valued = max(complete, key=lambda row: row.seq, default=None)
-        keys = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        keys = {"_trial_id": trial_id, "_attempt": attempt, "_token": report.token}
         progress = {
             "_measured_bytes": measured_bytes,
-            "_checkpoint_step": checkpoint_step,
+            "_checkpoint_step": report.checkpoint_step,
             "_objective_seq": valued.seq if valued else -1,
-            "_measured_step_seconds": step_seconds,
-            "_timed_steps": timed_steps,
+            "_measured_step_seconds": report.step_seconds,
+            "_timed_steps": report.timed_steps,
             "_measured_communication_share": communication_share,
         }
         with self._write() as connection:
             newest = connection.execute(sql.REPORT, {**keys, **progress}).first()
             if newest is None:
                 return False
-            is_timed = timed_steps > 0 and newest.timed_steps == timed_steps  # otherwise a newer flush has set the time
+            is_timed = 0 < report.timed_steps == newest.timed_steps  # otherwise a newer report has set the time
             new = {
                 "_id": trial_id,
                 "_measured_bytes": measured_bytes,
-                "_measured_step_seconds": step_seconds if is_timed else None,
+                "_measured_step_seconds": report.step_seconds if is_timed else None,
                 "_measured_communication_share": communication_share,
-                "_noise_scale": noise_scale,
+                "_noise_scale": report.noise_scale,
             }
-            if valued and newest.objective_seq == valued.seq:  # otherwise a newer flush has already set the value
+            if valued and newest.objective_seq == valued.seq:  # otherwise a newer report has already set the value
                 new |= {"_attempt": attempt, "_step": valued.step}
-                if best_of:
-                    statement, values = sql.UPDATE_BEST[best_of], _best(metrics, reported[0], best_of)
+                if report.best_of:
+                    statement, values = sql.UPDATE_BEST[report.best_of], _best(metrics, reported[0], report.best_of)
                 else:
-                    statement, values = sql.UPDATE_VALUE, _newest(valued, objectives)
+                    statement, values = sql.UPDATE_VALUE, _newest(valued, report.objectives)
                 connection.execute(statement, {**new, **values})
-            elif measured_bytes or is_timed or communication_share is not None or noise_scale is not None:
+            elif measured_bytes or is_timed or communication_share is not None or report.noise_scale is not None:
                 connection.execute(sql.UPDATE_MEASURED, new)
             if measured_bytes or is_timed:
                 self._measure(connection, trial_id)

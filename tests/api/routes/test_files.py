@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from scamp_service.model import Report
 from tests.services.serving import SECRET, InProcess, fill
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.name import CheckpointName
@@ -53,7 +54,7 @@ def test_a_checkpoint_is_one_archive_with_the_state_dictionary(api: InProcess, t
     trial = api.store.trials(study.id)[1]
     path = f"/v1/studies/{study.id}/trials/1/checkpoint"
     assert "has no checkpoint" in api.get(path).json()["detail"]
-    assert api.store.report(trial.id, 1, SECRET, checkpoint_step=10, now=time.time())
+    assert api.store.report(Report(trial.id, 1, SECRET, checkpoint_step=10), now=time.time())
     assert "is not in" in api.get(path).json()["detail"]
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     checkpoint.save(

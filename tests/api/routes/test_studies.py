@@ -7,7 +7,7 @@ import pytest
 from estimators.model import Plan
 from scamp_service.exchange.imported import spec_of_others
 from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.model import Metric
+from scamp_service.model import Metric, Report
 from scamp_service.study.parse import parse_study
 from tests.services.serving import SECRET, SPEC, InProcess, end, fill
 from tests.values import new_attempt, sized
@@ -68,7 +68,7 @@ def test_an_evaluation_that_is_not_a_number_is_null_in_the_summary(api: InProces
     study = fill(api.store)
     running = api.store.trials(study.id)[1]
     row = Metric(running.id, 1, 0, 99, {"accuracy": 0.9, "loss": float("nan")}, 1.0)
-    assert api.store.report(running.id, 1, SECRET, metrics=[row], objectives=["accuracy"], now=3.0)
+    assert api.store.report(Report(running.id, 1, SECRET, metrics=[row], objectives=["accuracy"]), now=3.0)
     end(api.store, running.id)
     assert api.get(f"/v1/studies/{study.id}").json()["summary"]["best_metrics"] == {"accuracy": 0.9, "loss": None}
 
@@ -88,7 +88,7 @@ def test_what_was_learned_is_shown_by_family(api: InProcess) -> None:
     assert api.store.begin_attempt(
         new_attempt(waiting.id, token=SECRET, device_kinds=("virtual",), reserved_mib=9, predicted_bytes=8 * 2**20)
     )
-    assert api.store.report(waiting.id, 1, SECRET, measured_bytes=10 * 2**20, now=3.0)
+    assert api.store.report(Report(waiting.id, 1, SECRET, measured_bytes=10 * 2**20), now=3.0)
     learned = {"family": "f", "layout": "single", "extra_bytes": 2 * 2**20, "bias_bytes": 0, "num_trials": 1,
               "num_out_of_memory": 0, "num_halvings": 0, "studies": [study.id]}  # fmt: skip
     assert api.get(f"/v1/studies/{study.id}/learned").json() == [learned]

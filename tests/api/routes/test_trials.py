@@ -15,7 +15,7 @@ from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import Outcome, TrialState
-from scamp_service.model import LogLine, Metric
+from scamp_service.model import LogLine, Metric, Report
 from tests.services.serving import DEVICE, SECRET, InProcess, fill
 from tests.values import new_attempt, sized
 
@@ -163,7 +163,7 @@ def test_trials_attempts_and_peaks_have_step_times(api: InProcess) -> None:
     assert [trial[name] for name in names] == [0.3, 1.5, None]
     attempt = replace(new_attempt(waiting.id, token=SECRET), predicted_step_seconds=0.3, step_factor=1.5)
     assert api.store.begin_attempt(attempt)
-    assert api.store.report(waiting.id, 1, SECRET, measured_bytes=9, step_seconds=0.4, timed_steps=7, now=3.0)
+    assert api.store.report(Report(waiting.id, 1, SECRET, measured_bytes=9, step_seconds=0.4, timed_steps=7), now=3.0)
     trial = api.get(path).json()
     for shown in (trial, trial["attempts"][0]):
         assert [shown[name] for name in names] == [0.3, 1.5, 0.4]
@@ -190,7 +190,7 @@ def test_metrics_come_by_step_in_pages_and_what_is_not_finite_is_null(api: InPro
     study = fill(api.store)
     running = api.store.trials(study.id)[1]
     rows = [Metric(running.id, 1, 0, 0, {"loss": math.nan}, 1.0), Metric(running.id, 1, 1, 5, {"loss": 0.5}, 2.0)]
-    assert api.store.report(running.id, 1, SECRET, metrics=rows, now=3.0)
+    assert api.store.report(Report(running.id, 1, SECRET, metrics=rows), now=3.0)
     first = api.get(f"/v1/studies/{study.id}/trials/1/metrics?limit=1").json()
     assert first["items"] == [{"step": 0, "attempt": 1, "values": {"loss": None}, "time": 1.0}]
     second = api.get(f"/v1/studies/{study.id}/trials/1/metrics?after={first['next']}").json()
@@ -201,7 +201,7 @@ def test_logs_are_read_on_from_a_line_or_from_the_end(api: InProcess) -> None:
     study = fill(api.store)
     running = api.store.trials(study.id)[1]
     lines = [LogLine(running.id, 1, 0, seq, 1.0, f"line {seq}") for seq in range(5)]
-    assert api.store.report(running.id, 1, SECRET, logs=lines, now=1.0)
+    assert api.store.report(Report(running.id, 1, SECRET, logs=lines), now=1.0)
     path = f"/v1/studies/{study.id}/trials/1/logs"
     first = api.get(f"{path}?limit=2").json()
     assert [line["text"] for line in first["items"]] == ["line 0", "line 1"]
@@ -254,7 +254,7 @@ def test_the_prediction_that_compares_with_the_measured_peak_is_one_number_every
     assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
     begun = new_attempt(waiting.id, token=SECRET, plan=planned.plan, devices=("n/0", "n/1", "n/2", "n/3"), now=2.0)
     assert api.store.begin_attempt(replace(begun, prediction=planned.prediction))
-    assert api.store.report(waiting.id, 1, SECRET, measured_bytes=25 * 2**20, now=3.0)
+    assert api.store.report(Report(waiting.id, 1, SECRET, measured_bytes=25 * 2**20), now=3.0)
     trial = api.get(f"/v1/studies/{study.id}/trials/2").json()
     [attempt] = trial["attempts"]
     *_, peaks = api.get(f"/v1/studies/{study.id}/peaks").json()["items"]

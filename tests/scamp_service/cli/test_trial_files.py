@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from scamp_service.cli import main
+from scamp_service.model import Report
 from tests.services.serving import SECRET, fill, free_port, report, served, settings_in
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.name import CheckpointName
@@ -37,7 +38,7 @@ def test_files_and_weights_are_downloaded(
         best, running = store.trials(study.id)[:2]
         TrialContext(folder=settings.checkpoints / str(best.id) / ARTIFACTS).keep("plots/loss curve.png", b"png")
         report(store, running.id, steps=[10])
-        assert store.report(running.id, 1, SECRET, checkpoint_step=10, now=time.time())
+        assert store.report(Report(running.id, 1, SECRET, checkpoint_step=10), now=time.time())
         model = nn.Linear(2, 2)
         optimizer = torch.optim.SGD(model.parameters())
         checkpoint.save(settings.checkpoints, CheckpointName(running.id, 10), model, optimizer)

@@ -16,10 +16,10 @@ from ray.exceptions import RayTaskError
 
 from estimators.model import Plan
 from scamp_service.cluster import sink as module
-from scamp_service.cluster.sink import LeaseWatch, Report, Silence, Sink, SinkActor, SinkClient, is_waiting
+from scamp_service.cluster.sink import LeaseWatch, Silence, Sink, SinkActor, SinkClient, is_waiting
 from scamp_service.errors import NotFound, Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, AttemptState, Outcome, TrialState
-from scamp_service.model import Lease, Metric
+from scamp_service.model import Lease, Metric, Report
 from scamp_service.store import database
 from scamp_service.store.store import Store
 from tests.services.processes import ROOT

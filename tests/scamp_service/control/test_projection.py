@@ -14,7 +14,7 @@ from scamp_service.control import projection as module
 from scamp_service.control.projection import Projection
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import TRIAL_MOVES, AttemptState, Outcome, TrialState
-from scamp_service.model import Metric
+from scamp_service.model import Metric, Report
 from scamp_service.store.store import Store
 from scamp_service.study.objectives import Objectives
 from tests.values import new_attempt, sized
@@ -64,9 +64,11 @@ class Course:
                 self.seq += 1
                 values = {"m": source.choice([0.5, 1.5, float("nan"), float("inf")])}
                 row = Metric(*key[:2], self.seq, source.choice([1, *RUNGS]), values, 1.0)
-                self.store.report(*key, metrics=[row], objectives=OBJECTIVES.names, now=1.0)
+                self.store.report(Report(*key, metrics=[row], objectives=OBJECTIVES.names), now=1.0)
             case "measure" if trial.attempt:
-                self.store.report(*key, measured_bytes=source.randrange(99), step_seconds=0.5, timed_steps=3, now=1.0)
+                self.store.report(
+                    Report(*key, measured_bytes=source.randrange(99), step_seconds=0.5, timed_steps=3), now=1.0
+                )
             case "outcome" if trial.attempt:
                 self.store.report_outcome(*key, source.choice(list(Outcome)), "", now=1.0)
             case "end" if trial.attempt:

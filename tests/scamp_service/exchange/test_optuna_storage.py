@@ -26,7 +26,7 @@ from sqlalchemy.pool import NullPool
 from scamp_service.exchange.bounded_sampler import BoundedSampler
 from scamp_service.exchange.optuna_storage import ScampStorage
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
-from scamp_service.model import Metric
+from scamp_service.model import Metric, Report
 from scamp_service.search.proposals import Search
 from scamp_service.store.database import _parse
 from scamp_service.store.store import Store
@@ -83,7 +83,7 @@ def begun(store: Store, trial: int) -> None:
 def report(store: Store, trial: int, losses: list[float]) -> None:
     for seq, loss in enumerate(losses):
         metric = Metric(trial, 1, seq, 10 * (seq + 1), {"loss": loss, "accuracy": 1 - loss}, 4.0)
-        assert store.report(trial, 1, "t", metrics=[metric], objectives=["loss"], now=4.0)
+        assert store.report(Report(trial, 1, "t", metrics=[metric], objectives=["loss"]), now=4.0)
 
 
 def completed(store: Store, trial: int, losses: list[float]) -> None:
@@ -127,7 +127,7 @@ def test_several_objectives_are_directions_and_values(storage: ScampStorage, sto
     first, second = (trial.id for trial in store.trials(study))
     begun(store, first)
     row = Metric(first, 1, 0, 10, {"loss": 0.25, "accuracy": 0.75}, 4.0)
-    assert store.report(first, 1, "t", metrics=[row], objectives=several.every_objective.names, now=4.0)
+    assert store.report(Report(first, 1, "t", metrics=[row], objectives=several.every_objective.names), now=4.0)
     assert store.trial(first).values == (None, 0.75, 0.25) and store.trial(first).value == 0.75
     assert store.move_trial(first, TrialState.RUNNING, 1, TrialState.COMPLETED, now=5.0)
     begun(store, second)

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from scamp_service.lifecycle import StudyState
-from scamp_service.model import LogLine
+from scamp_service.model import LogLine, Report
 from scamp_service.processes import sweeper
 from scamp_service.processes.sweeper import DAY_SECONDS, LOOK_SECONDS, REST_SECONDS, Remover, Sweeper
 from scamp_service.settings import Settings
@@ -37,7 +37,7 @@ def ended_study(store: Store, settings: Settings) -> int:
     began(store, study.id, 900.0)
     first, second, _ = store.trials(study.id)
     lines = [LogLine(second.id, 1, 0, number, 1.0, "a line") for number in range(5)]
-    assert store.report(second.id, 1, SECRET, logs=lines, now=1.0)
+    assert store.report(Report(second.id, 1, SECRET, logs=lines), now=1.0)
     end(store, second.id)
     for trial in (first, second):
         (settings.checkpoints / str(trial.id) / "step-10").mkdir(parents=True)

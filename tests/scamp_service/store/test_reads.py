@@ -11,7 +11,7 @@ import pytest
 from estimators.learning import AttemptPhase, Ending, PastAttempt
 from estimators.model import MIB, Layout
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
-from scamp_service.model import Metric, Totals
+from scamp_service.model import Metric, Report, Totals
 from scamp_service.store.store import Store
 from scamp_service.study.objective import Objective
 from tests.services.serving import SECRET, fill
@@ -39,7 +39,7 @@ def hold(store: Store, trial_id: int, devices: str, began: float, ended: float |
 def value(store: Store, trial_id: int, acc: float, state: TrialState = TrialState.COMPLETED) -> None:
     hold(store, trial_id, "a", 1.0)
     rows = [Metric(trial_id, 1, 1, 10, {"acc": acc}, 2.0)]
-    assert store.report(trial_id, 1, "t", metrics=rows, objectives=["acc"], now=2.0)
+    assert store.report(Report(trial_id, 1, "t", metrics=rows, objectives=["acc"]), now=2.0)
     assert store.move_trial(trial_id, TrialState.RUNNING, 1, state, now=3.0)
 
 
@@ -125,7 +125,7 @@ def test_a_run_says_whether_it_was_an_evaluation_that_ran_out_of_memory(store: S
 
 def measured(store: Store, trial_id: int, peak: int) -> None:
     hold(store, trial_id, "a", 1.0)
-    assert store.report(trial_id, 1, "t", measured_bytes=peak, now=2.0)
+    assert store.report(Report(trial_id, 1, "t", measured_bytes=peak), now=2.0)
 
 
 def new_family(store: Store, names: str) -> list[int]:
@@ -144,7 +144,7 @@ def test_the_past_of_a_family_is_that_of_its_newest_trials_in_all_studies(store:
     measured(store, old[1], 2)
     assert store.move_trial(old[1], TrialState.RUNNING, 1, TrialState.QUEUED, now=2.0)
     hold(store, old[1], "a", 3.0, attempt=2)
-    assert store.report(old[1], 2, "t", measured_bytes=3, now=3.0)
+    assert store.report(Report(old[1], 2, "t", measured_bytes=3), now=3.0)
     measured(store, new[0], 4)
     measured(store, new[2], 5)
     found = [(run.trial_id, run.measured_bytes) for run in store.family_runs("f", 10)]
@@ -157,7 +157,7 @@ def test_the_past_of_a_family_has_its_step_times(store: Store) -> None:
     (trial_id,) = new_family(store, "f")
     timed = replace(new_attempt(trial_id), predicted_step_seconds=0.6, step_factor=1.5)
     assert store.begin_attempt(timed)
-    assert store.report(trial_id, 1, "t", measured_bytes=9, step_seconds=0.8, timed_steps=4, now=3.0)
+    assert store.report(Report(trial_id, 1, "t", measured_bytes=9, step_seconds=0.8, timed_steps=4), now=3.0)
     (run,) = store.family_runs("f", 10)
     assert (run.predicted_step_seconds, run.step_factor, run.measured_step_seconds) == (0.6, 1.5, 0.8)
     assert run.step_ratio == pytest.approx(2.0), "over what was predicted without what was learned"
@@ -180,7 +180,7 @@ def test_an_attempt_is_told_in_the_words_of_the_estimators(store: Store) -> None
     assert store.trial_runs([ids[0], failed]) == {ids[0]: [], failed: evidence[1:]}
     assert store.family_runs("f", 10) == evidence, "the others have neither a measured peak nor an end that tells"
     for trial_id in set(ids) - {done, failed}:
-        assert store.report(trial_id, 1, "t", measured_bytes=9, now=3.0)
+        assert store.report(Report(trial_id, 1, "t", measured_bytes=9), now=3.0)
     assert [run.ending for run in store.family_runs("f", 10)].count(Ending.OTHER) == len(ids) - 2
 
 
@@ -208,7 +208,7 @@ def test_pages_of_a_curve_have_each_step_once_however_often_it_was_reported(stor
     trial_id = store.trials(study.id)[1].id
     steps = [1, 1, 1, 1, 1, 2, 3, 3, 4, 5, 5, 5]
     rows = [Metric(trial_id, 1, seq, step, {"accuracy": float(seq)}, 1.0) for seq, step in enumerate(steps)]
-    assert store.report(trial_id, 1, SECRET, metrics=rows, objectives=["accuracy"], now=1.0)
+    assert store.report(Report(trial_id, 1, SECRET, metrics=rows, objectives=["accuracy"]), now=1.0)
     found: list[Metric] = []
     while page := store.metrics(trial_id, after=found[-1].step if found else -1, limit=limit):
         assert len(page) <= limit

@@ -21,7 +21,7 @@ from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
 from scamp_service.errors import Conflict, InvalidInput, NotFound
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
-from scamp_service.model import LogLine, Refusals, Trial
+from scamp_service.model import LogLine, Refusals, Report, Trial
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
 from tests.scamp_service.store.trials import PLAN, SPEC, begin, contents, metric, new_trial, queue, report, retry, run
 from tests.values import new_attempt, sized
@@ -349,7 +349,7 @@ def test_a_trial_keeps_the_start_of_its_first_attempt(store: Store) -> None:
 def test_a_candidate_begins_with_the_newest_checkpoint_of_its_parent_unless_that_trains_now(store: Store) -> None:
     parent = run(store, 0)
     token = store.attempts(parent)[0].token
-    assert store.report(parent, 1, token, checkpoint_step=20, now=5.0)
+    assert store.report(Report(parent, 1, token, checkpoint_step=20), now=5.0)
     assert store.create_trials(1, [(1, {"lr": 0.2})], parents={1: 0}, now=6.0) == 1
     assert store.move_trial(parent, TrialState.RUNNING, 1, TrialState.PRUNED, now=7.0)
     assert store.create_trials(1, [(2, {"lr": 0.3})], parents={2: 0}, now=8.0) == 1
@@ -419,9 +419,9 @@ def test_an_attempt_moves_by_compare_and_set(store: Store) -> None:
 def test_log_lines_are_followed_by_row_and_tailed(store: Store) -> None:
     trial_id = run(store)
     lines = [LogLine(trial_id, 1, 0, seq, 6.0, f"line {seq}") for seq in range(5)]
-    assert store.report(trial_id, 1, "token-1", logs=lines[:3], now=6.0)
+    assert store.report(Report(trial_id, 1, "token-1", logs=lines[:3]), now=6.0)
     seen = store.logs(trial_id, limit=2)
-    assert store.report(trial_id, 1, "token-1", logs=lines[3:], now=6.0)
+    assert store.report(Report(trial_id, 1, "token-1", logs=lines[3:]), now=6.0)
     assert [line for _, line in seen + store.logs(trial_id, after=seen[-1][0])] == lines
     assert [line for _, line in store.logs(trial_id, after=-1, limit=2)] == lines[-2:]
 
@@ -624,8 +624,9 @@ _WRITER = """
 store, trial_id = Store(sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True); sys.stdin.readline()
 for seq in range(1, 1_000_000):
-    assert store.report(trial_id, 1, "token-1", metrics=[Metric(trial_id, 1, seq, seq, {"acc": 0.5}, 1.0)],
-                        logs=[LogLine(trial_id, 1, 0, seq, 1.0, "line")], objectives=["acc"], now=1.0)
+    report = Report(trial_id, 1, "token-1", metrics=[Metric(trial_id, 1, seq, seq, {"acc": 0.5}, 1.0)],
+                    logs=[LogLine(trial_id, 1, 0, seq, 1.0, "line")], objectives=["acc"])
+    assert store.report(report, now=1.0)
     print(seq, flush=True)
 """
 

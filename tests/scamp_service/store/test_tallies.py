@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from estimators.model import MIB, Plan
 from scamp_service.lifecycle import OPEN_ATTEMPTS, TRIAL_MOVES, AttemptState, Outcome, TrialState
-from scamp_service.model import Attempt, Trial
+from scamp_service.model import Attempt, Report, Trial
 from scamp_service.store.store import Store
 from scamp_service.store.summary import all_trials, study_summary
 from scamp_service.store.tallies import Counted, ErrorSummary, device_seconds, spread, tally_study
@@ -68,7 +68,7 @@ class Walk:
         match name:
             case "report":
                 measured = {"measured_bytes": source.randrange(50) * MIB, "step_seconds": 0.1 + source.random()}
-                self.store.report(*given, **measured, timed_steps=source.choice([0, 3, 9]), now=now)
+                self.store.report(Report(*given, **measured, timed_steps=source.choice([0, 3, 9])), now=now)
             case "outcome":
                 self.store.report_outcome(*given, source.choice(list(Outcome)), "", now=now)
             case "end" if last.state in OPEN_ATTEMPTS:
@@ -125,7 +125,7 @@ def test_threads_that_move_trials_of_one_study_at_once_do_not_lose_a_count(share
         assert store.move_trial(running.id, S.QUEUED, 0, S.WAITING, now=2.0)
         assert store.move_trial(running.id, S.WAITING, 0, S.QUEUED, now=3.0)
         assert store.begin_attempt(new_attempt(running.id, devices=(f"n/{running.number}",)))
-        assert store.report(running.id, 1, "t", measured_bytes=10 * MIB, now=4.0)
+        assert store.report(Report(running.id, 1, "t", measured_bytes=10 * MIB), now=4.0)
         assert store.move_attempt(running.id, 1, [AttemptState.STARTING], AttemptState.ENDED, now=5.0)
 
     with ThreadPoolExecutor(6) as threads:
@@ -141,7 +141,7 @@ def test_the_median_is_the_mean_of_the_two_in_the_middle(store: Store, num: int)
     for row in store.trials(study):
         store.move_trial(row.id, S.WAITING, 0, S.QUEUED, sized=sized(), now=1.0)
         store.begin_attempt(new_attempt(row.id))
-        store.report(row.id, 1, "t", measured_bytes=(10 + row.number**2) * MIB, now=2.0)
+        store.report(Report(row.id, 1, "t", measured_bytes=(10 + row.number**2) * MIB), now=2.0)
     errors = [abs(100.0 * (20 - own) / own) for own in (10 + number**2 for number in range(num))]
     kept = store.counted(study).peak_error_pct
     assert (kept.median, kept.max) == pytest.approx((spread(errors).median, spread(errors).max))

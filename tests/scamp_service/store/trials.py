@@ -6,7 +6,7 @@ from typing import Any
 
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, TrialState
-from scamp_service.model import Metric
+from scamp_service.model import Metric, Report
 from scamp_service.store.store import Store
 from tests.values import new_attempt, sized
 
@@ -68,7 +68,8 @@ def metric(trial_id: int, seq: int, step: int, acc: float, attempt: int = 1) -> 
 def report(store: Store, *rows: Metric) -> bool:
     first = rows[0]
     return store.report(
-        first.trial_id, first.attempt, f"token-{first.attempt}", metrics=rows, objectives=["acc"], now=6.0
+        Report(first.trial_id, first.attempt, f"token-{first.attempt}", metrics=rows, objectives=["acc"]),
+        now=6.0,
     )
 
 

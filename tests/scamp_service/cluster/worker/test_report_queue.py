@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from scamp_service.cluster.sink import Report
 from scamp_service.cluster.worker import report_queue as module
 from scamp_service.cluster.worker.report_queue import MAX_LINE, MOST_ROWS_PER_FLUSH, Delivery, LineWriter, ReportQueue
 from scamp_service.errors import Unavailable
+from scamp_service.model import Report
 from tests.ranks import ORDER, FakeSink
 from workloads.training.checkpoints.name import CheckpointName
 

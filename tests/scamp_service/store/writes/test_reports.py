@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
-from scamp_service.model import LogLine, Metric
+from scamp_service.model import LogLine, Metric, Report
 from scamp_service.store.store import Store
 from tests.scamp_service.store.trials import begin, contents, metric, new_trial, queue, report, retry, run
 from tests.values import sized
@@ -19,9 +19,9 @@ def test_a_start_is_reported_once_and_confirmed_until_there_is_a_checkpoint(stor
     events = store.last_event_id()
     assert store.report_started(trial_id, 1, "token-1", now=6.0)
     assert store.last_event_id() == events and store.attempts(trial_id)[0].started_at == 5.0
-    assert store.report(trial_id, 1, "token-1", checkpoint_step=10, now=6.5)
+    assert store.report(Report(trial_id, 1, "token-1", checkpoint_step=10), now=6.5)
     assert not store.report_started(trial_id, 1, "token-1", now=6.6), "a launch that was on its way for long"
-    assert store.report(trial_id, 1, "token-1", checkpoint_step=20, now=6.7)
+    assert store.report(Report(trial_id, 1, "token-1", checkpoint_step=20), now=6.7)
     assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=7.0)
     assert not store.report_started(trial_id, 1, "token-1", now=8.0)
 
@@ -31,14 +31,16 @@ def test_a_stale_report_is_refused_and_stores_nothing(store: Store) -> None:
 
     def flush(token: str, attempt: int = 1) -> bool:
         return store.report(
-            trial_id,
-            attempt,
-            token,
-            metrics=[metric(trial_id, 1, 10, 0.5, attempt)],
-            logs=[LogLine(trial_id, attempt, 0, 1, 6.0, "hello")],
-            objectives=["acc"],
-            measured_bytes=7,
-            checkpoint_step=10,
+            Report(
+                trial_id,
+                attempt,
+                token,
+                metrics=[metric(trial_id, 1, 10, 0.5, attempt)],
+                logs=[LogLine(trial_id, attempt, 0, 1, 6.0, "hello")],
+                objectives=["acc"],
+                measured_bytes=7,
+                checkpoint_step=10,
+            ),
             now=6.0,
         )
 
@@ -65,7 +67,7 @@ def test_a_report_that_arrives_twice_counts_once(store: Store) -> None:
     rows = [metric(trial_id, 1, 10, 0.5), metric(trial_id, 2, 20, 0.6)]
     lines = [LogLine(trial_id, 1, rank, 1, 6.0, f"rank {rank}") for rank in range(2)]
     for _ in range(2):
-        assert store.report(trial_id, 1, "token-1", metrics=rows, logs=lines, objectives=["acc"], now=6.0)
+        assert store.report(Report(trial_id, 1, "token-1", metrics=rows, logs=lines, objectives=["acc"]), now=6.0)
     assert store.metrics(trial_id) == rows
     assert [line for _, line in store.logs(trial_id)] == lines
     told = [event for event in store.events() if event.kind == "metrics"]
@@ -101,8 +103,8 @@ def test_where_attempts_overlap_the_newest_counts(store: Store) -> None:
 def test_the_measured_share_of_communication_stays_when_later_reports_have_none(store: Store) -> None:
     trial_id = run(store)
     assert store.attempts(trial_id)[0].measured_communication_share is None
-    assert store.report(trial_id, 1, "token-1", communication_share=0.4, now=6.0)
-    assert store.report(trial_id, 1, "token-1", measured_bytes=9, now=7.0)
+    assert store.report(Report(trial_id, 1, "token-1", communication_share=0.4), now=6.0)
+    assert store.report(Report(trial_id, 1, "token-1", measured_bytes=9), now=7.0)
     assert store.attempts(trial_id)[0].measured_communication_share == 0.4
     assert store.trial(trial_id).measured_communication_share == 0.4
 
@@ -111,14 +113,14 @@ def test_the_step_time_of_the_most_steps_is_kept_however_reports_arrive(store: S
     trial_id = run(store)
     assert store.attempts(trial_id)[0].measured_step_seconds is None
     for seconds, steps in ((0.5, 4), (0.0, 0), (0.3, 20), (0.5, 4), (0.3, 20)):
-        assert store.report(trial_id, 1, "token-1", step_seconds=seconds, timed_steps=steps, now=6.0)
-    assert not store.report(trial_id, 1, "stale", step_seconds=9.0, timed_steps=99, now=6.0)
+        assert store.report(Report(trial_id, 1, "token-1", step_seconds=seconds, timed_steps=steps), now=6.0)
+    assert not store.report(Report(trial_id, 1, "stale", step_seconds=9.0, timed_steps=99), now=6.0)
     attempt = store.attempts(trial_id)[0]
     assert (attempt.measured_step_seconds, attempt.timed_steps) == (0.3, 20)
     assert store.trial(trial_id).measured_step_seconds == 0.3
     late = {"step_seconds": 0.7, "timed_steps": 10, "measured_bytes": 8}
     assert report(store, metric(trial_id, 1, 10, 0.1))
-    assert store.report(trial_id, 1, "token-1", now=7.0, **late)
+    assert store.report(Report(trial_id, 1, "token-1", **late), now=7.0)
     assert store.trial(trial_id).measured_step_seconds == 0.3, "an old report does not undo a newer one"
 
 
@@ -126,7 +128,8 @@ def test_a_metric_and_a_step_time_of_one_flush_are_both_stored(store: Store) -> 
     trial_id = run(store)
     rows = [metric(trial_id, 1, 10, 0.4)]
     assert store.report(
-        trial_id, 1, "token-1", metrics=rows, objectives=["acc"], step_seconds=0.2, timed_steps=7, now=6.0
+        Report(trial_id, 1, "token-1", metrics=rows, objectives=["acc"], step_seconds=0.2, timed_steps=7),
+        now=6.0,
     )
     trial = store.trial(trial_id)
     assert (trial.value, trial.measured_step_seconds) == (0.4, 0.2)
@@ -136,10 +139,10 @@ def test_a_new_attempt_of_a_plan_keeps_its_step_time_until_it_has_its_own_and_a_
     store: Store,
 ) -> None:
     trial_id = run(store)
-    assert store.report(trial_id, 1, "token-1", step_seconds=0.3, timed_steps=20, now=6.0)
+    assert store.report(Report(trial_id, 1, "token-1", step_seconds=0.3, timed_steps=20), now=6.0)
     retry(store, trial_id, 2)
     assert store.trial(trial_id).measured_step_seconds == 0.3
-    assert store.report(trial_id, 2, "token-2", step_seconds=0.4, timed_steps=2, now=7.0)
+    assert store.report(Report(trial_id, 2, "token-2", step_seconds=0.4, timed_steps=2), now=7.0)
     assert store.trial(trial_id).measured_step_seconds == 0.4
     assert [attempt.measured_step_seconds for attempt in store.attempts(trial_id)] == [0.3, 0.4]
     again = replace(sized(), step_seconds=0.6, step_factor=1.5)
@@ -152,11 +155,13 @@ def test_a_new_attempt_of_a_plan_keeps_its_step_time_until_it_has_its_own_and_a_
 def test_peaks_and_checkpoints_only_grow(store: Store) -> None:
     trial_id = run(store)
     for measured_bytes, step in ((2**33, 40), (5, 20), (0, -1)):
-        assert store.report(trial_id, 1, "token-1", measured_bytes=measured_bytes, checkpoint_step=step, now=6.0)
+        assert store.report(
+            Report(trial_id, 1, "token-1", measured_bytes=measured_bytes, checkpoint_step=step), now=6.0
+        )
     attempt = store.attempts(trial_id)[0]
     assert (attempt.measured_bytes, attempt.checkpoint_step) == (2**33, 40)
     retry(store, trial_id, 2)
-    assert store.report(trial_id, 2, "token-2", measured_bytes=9, now=6.0)
+    assert store.report(Report(trial_id, 2, "token-2", measured_bytes=9), now=6.0)
     assert store.attempts(trial_id)[1].measured_bytes == 9
     assert store.trial(trial_id).measured_bytes == 2**33
     assert store.checkpoints([trial_id, 99]) == {trial_id: CheckpointName(trial_id, 40)}
@@ -196,7 +201,7 @@ def test_a_stopping_attempt_may_say_how_it_ended_and_an_ended_one_not(store: Sto
 def test_text_that_a_database_would_refuse_is_mended(store: Store) -> None:
     trial_id = run(store)
     bad = "nul \0, surrogate \udc80, fine é 🙂"
-    assert store.report(trial_id, 1, "token-1", logs=[LogLine(trial_id, 1, 0, 1, 6.0, bad)], now=6.0)
+    assert store.report(Report(trial_id, 1, "token-1", logs=[LogLine(trial_id, 1, 0, 1, 6.0, bad)]), now=6.0)
     assert store.report_outcome(trial_id, 1, "token-1", Outcome.ERROR, bad, now=7.0)
     assert store.move_trial(trial_id, TrialState.RUNNING, 1, TrialState.FAILED, reason=bad, now=8.0)
     mended = "nul \ufffd, surrogate ?, fine é 🙂"
@@ -209,7 +214,9 @@ def test_a_trial_that_counts_by_its_best_report_keeps_it_whatever_comes_later_or
 
     def reached(*rows: tuple[int, int, float]) -> tuple[float | None, int | None, int]:
         metrics = [metric(trial_id, seq, step, value) for seq, step, value in rows]
-        assert store.report(trial_id, 1, "token-1", metrics=metrics, objectives=["acc"], best_of="maximize", now=6.0)
+        assert store.report(
+            Report(trial_id, 1, "token-1", metrics=metrics, objectives=["acc"], best_of="maximize"), now=6.0
+        )
         trial = store.trial(trial_id)
         return trial.value, trial.best_step, trial.step
 
@@ -223,6 +230,6 @@ def test_a_trial_that_counts_by_its_best_report_keeps_it_whatever_comes_later_or
 def test_the_noise_scale_of_a_trial_stays_when_later_reports_have_none(store: Store) -> None:
     trial_id = run(store)
     assert store.trial(trial_id).noise_scale is None
-    assert store.report(trial_id, 1, "token-1", noise_scale=40.0, now=6.0)
-    assert store.report(trial_id, 1, "token-1", measured_bytes=9, now=7.0)
+    assert store.report(Report(trial_id, 1, "token-1", noise_scale=40.0), now=6.0)
+    assert store.report(Report(trial_id, 1, "token-1", measured_bytes=9), now=7.0)
     assert store.trial(trial_id).noise_scale == 40.0
