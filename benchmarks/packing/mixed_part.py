@@ -15,7 +15,7 @@ from placement.model import Cluster, Device
 from placement.packing.kinds import speeds_of
 from placement.packing.packer import pack
 from placement.simulation.progress import Domains
-from placement.simulation.schedule import Job, Schedule, schedule
+from placement.simulation.schedule import Job, Schedule, ScheduleOptions, schedule
 
 KINDS = ("V100-16", "T4")
 NODES_OF_KIND, PER_NODE = 4, 4
@@ -80,7 +80,7 @@ def run(jobs: Sequence[Job], *, knows: bool) -> Schedule:
         for kind, node, n in product(KINDS, range(NODES_OF_KIND), range(PER_NODE))
     )
     speeds = {device.id: SPEEDS[device.id.split("/")[0]] for device in devices}
-    return schedule(jobs, Cluster(devices), pack, domains=Domains({}, speeds))
+    return schedule(jobs, Cluster(devices), pack, ScheduleOptions(domains=Domains({}, speeds)))
 
 
 def _mib(kind: str) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from benchmarks.running.results import Finding
 from placement.model import Cluster, Device, Shape
 from placement.packing.policies import policy_named
-from placement.simulation.schedule import Job, schedule
+from placement.simulation.schedule import Job, ScheduleOptions, schedule
 
 TITLE = "Simulated clusters"
 HEADER = ("seconds", "MB", "makespan h", "busy", "trials/s", "case")
@@ -121,7 +121,7 @@ def main() -> None:
     num_gpus, num_trials, seed = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4])
     jobs, cluster, policy = draw(num_trials, seed), cluster_of(num_gpus), policy_named(sys.argv[3])
     began = time.process_time()
-    found = schedule(jobs, cluster, policy, round_seconds=ROUND_SECONDS, most_nominated=MOST_NOMINATED)
+    found = schedule(jobs, cluster, policy, ScheduleOptions(round_seconds=ROUND_SECONDS, most_nominated=MOST_NOMINATED))
     seconds = time.process_time() - began
     mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     result = {"seconds": seconds, "mb": mb, "makespan_hours": found.makespan / 3600, "busy": found.utilisation}

@@ -24,7 +24,7 @@ from benchmarks.running.results import Finding
 from placement.model import Queued
 from placement.packing.allotment import least_target
 from placement.packing.policies import policy_named
-from placement.simulation.schedule import Job, schedule
+from placement.simulation.schedule import Job, ScheduleOptions, schedule
 
 NUM_TRIALS = 200
 PACKED = ("pack", "min-degree")
@@ -105,7 +105,7 @@ def measure(case: Case, seconds: float) -> Result:
 def run_elastic(study: Sequence[Training]) -> float:
     """Makespan in seconds where devices are divided anew at each end of a trial, which no gang is charged for."""
     jobs = [Job(f"{n}", one.options) for n, one in enumerate(study)]
-    return schedule(jobs, cluster(), policy_named("elastic"), restart_seconds=RESTART_SECONDS).makespan
+    return schedule(jobs, cluster(), policy_named("elastic"), ScheduleOptions(restart_seconds=RESTART_SECONDS)).makespan
 
 
 def run_study(study: Sequence[Training], policy: str) -> Outcome:

@@ -15,7 +15,7 @@ from estimators.devices.communication import Group, collective_seconds
 from placement.model import Shape, pareto
 from placement.packing.policies import policy_named
 from placement.simulation.generated import PHILLY, TraceJob, at_load, generate
-from placement.simulation.schedule import Job, Schedule, schedule
+from placement.simulation.schedule import Job, Schedule, ScheduleOptions, schedule
 from workloads.gain import gain_of_batch
 
 NUM_JOBS = 400
@@ -157,9 +157,7 @@ def _run(jobs: Sequence[Job], policy: str, restart_seconds: float | None = None)
         jobs,
         cluster(),
         policy_named(policy),
-        round_seconds=ROUND_SECONDS,
-        most_nominated=200,
-        restart_seconds=restart_seconds,
+        ScheduleOptions(round_seconds=ROUND_SECONDS, most_nominated=200, restart_seconds=restart_seconds),
     )
 
 

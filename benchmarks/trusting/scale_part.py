@@ -26,7 +26,7 @@ from estimators.model import MIB, Plan
 from placement.model import Cluster, Device, Gang, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
-from scamp_service.control.controller import Controller
+from scamp_service.control.controller import Controller, TimeAndTokens
 from scamp_service.control.decide import effects as e
 from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.settings import Settings
@@ -200,7 +200,8 @@ def _controller(store: Store) -> tuple[_Timed, World]:
     tokens = iter(range(10**9))
     sizer, proposer = SimulatedSizer(world.clock, source), SimulatedProposer(world.clock, source)
     executor = SimulatedExecutor(world, 1)
-    timed = _Timed(store, executor, sizer, proposer, clock=world.wall_clock, new_token=lambda: f"t{next(tokens)}")
+    time_and_tokens = TimeAndTokens(world.wall_clock, new_token=lambda: f"t{next(tokens)}")
+    timed = _Timed(store, executor, sizer, proposer, time_and_tokens=time_and_tokens)
     return timed, world
 
 

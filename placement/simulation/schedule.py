@@ -126,20 +126,9 @@ class Schedule:
         return sum(seconds * share for seconds, share in held) / total_seconds if total_seconds else 0.0
 
 
-def schedule(
-    jobs: Sequence[Job],
-    cluster: Cluster,
-    policy: Policy,
-    *,
-    running: Sequence[Running] = (),
-    max_gangs_per_device: int = 1,
-    domains: Domains | None = None,
-    round_seconds: float = 0.0,
-    most_nominated: int = 1000,
-    most_running: Mapping[int, int] = NO_LIMITS,
-    restart_seconds: float | None = None,
-) -> Schedule:
-    """Run all jobs to their ends under ``policy``.
+@dataclass(frozen=True, slots=True)
+class ScheduleOptions:
+    """How a simulated cluster is run.
 
     The policy decides when a job arrives or ends, but at most once in ``round_seconds``, among about
     ``most_nominated`` jobs of the queue. ``domains`` say which devices share what; by default, jobs on one GPU take
@@ -147,18 +136,25 @@ def schedule(
     anew each time among running and waiting jobs (``placement.packing.elastic.redivide``) instead of the policy's
     decision: a running job that changes its shape then needs so many seconds more. Each device has one job at a time.
     """
-    return _Simulation(
-        jobs,
-        cluster,
-        policy,
-        running,
-        max_gangs_per_device,
-        domains or domains_of(cluster),
-        round_seconds,
-        most_nominated,
-        most_running,
-        restart_seconds,
-    ).run()
+
+    max_gangs_per_device: int = 1
+    domains: Domains | None = None
+    round_seconds: float = 0.0
+    most_nominated: int = 1000
+    most_running: Mapping[int, int] = NO_LIMITS
+    restart_seconds: float | None = None
+
+
+def schedule(
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    policy: Policy,
+    options: ScheduleOptions = ScheduleOptions(),
+    *,
+    running: Sequence[Running] = (),
+) -> Schedule:
+    """Run all jobs to their ends under ``policy``, after those that are ``running`` at the beginning."""
+    return _Simulation(jobs, cluster, policy, options, running).run()
 
 
 class _SecondsLeft(Mapping[str, float]):
@@ -186,25 +182,20 @@ class _Simulation:
         jobs: Sequence[Job],
         cluster: Cluster,
         policy: Policy,
+        options: ScheduleOptions,
         running: Sequence[Running],
-        max_gangs: int,
-        domains: Domains,
-        round_seconds: float,
-        most_nominated: int,
-        most_running: Mapping[int, int],
-        restart_seconds: float | None,
     ) -> None:
-        if restart_seconds is not None and (max_gangs != 1 or running):
+        if options.restart_seconds is not None and (options.max_gangs_per_device != 1 or running):
             raise ValueError("jobs are divided anew on devices of their own, from an empty cluster")
-        self._restart_seconds = restart_seconds
+        self._restart_seconds = options.restart_seconds
         self._shapes: dict[str, tuple[Queued, int]] = {}  # of running jobs, where they may change
-        self._policy, self._round_seconds, self._most_nominated = policy, round_seconds, most_nominated
+        self._policy, self._round_seconds, self._most_nominated = policy, options.round_seconds, options.most_nominated
         self._arrivals = sorted(range(len(jobs)), key=lambda n: (jobs[n].at, n), reverse=True)
         self._jobs = jobs
-        self._ledger = Ledger(cluster, max_gangs)
-        self._progress = Progress(domains)
+        self._ledger = Ledger(cluster, options.max_gangs_per_device)
+        self._progress = Progress(options.domains or domains_of(cluster))
         self._left = _SecondsLeft(self._progress)
-        self._queues = Queues(most_running)
+        self._queues = Queues(options.most_running)
         self._open: dict[str, Run] = {}  # without their ends
         self._arrived: dict[str, float] = {}
         self._found = Schedule(len(cluster.devices))

@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from placement.model import Offer, offers_more
 from placement.packing.packer import pack
@@ -46,12 +46,30 @@ ARE_TRAINED = frozenset({TrialState.QUEUED, TrialState.RUNNING, TrialState.PAUSE
 WENT_WRONG = (Outcome.ERROR, Outcome.LOST, Outcome.STALLED)
 
 
-class Controller:
-    """Runs one cycle per ``tick``.
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How gangs get devices: the policy, how many may be on one device, and the quotas of projects."""
+
+    policy: Policy = pack
+    max_gangs_per_device: int = 4
+    projects: Mapping[str, Project] = NO_PROJECTS
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAndTokens:
+    """Functions that answer differently each time; a simulation gives its own.
 
     ``clock`` returns seconds since the epoch, and ``monotonic`` those of a clock that never jumps. ``new_token``
-    returns a fencing token for an attempt. ``errors`` collects those that a cycle survives, for the dashboard.
+    returns a fencing token for an attempt.
     """
+
+    clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    new_token: Callable[[], str] = lambda: secrets.token_hex(16)
+
+
+class Controller:
+    """Runs one cycle per ``tick``. ``errors`` collects those that a cycle survives, for the dashboard."""
 
     def __init__(
         self,
@@ -60,28 +78,23 @@ class Controller:
         sizer: Sizer,
         proposer: Proposer,
         *,
-        max_gangs_per_device: int = 4,
-        projects: Mapping[str, Project] = NO_PROJECTS,
-        policy: Policy = pack,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-        new_token: Callable[[], str] = lambda: secrets.token_hex(16),
+        packing: Packing = Packing(),
+        time_and_tokens: TimeAndTokens = TimeAndTokens(),
         errors: ContainedErrors | None = None,
     ) -> None:
         self._store, self._executor, self._sizer = store, executor, sizer
-        self._max_gangs_per_device, self._policy = max_gangs_per_device, policy
-        self._projects = projects
+        self._packing = packing
         self._project_of: dict[int, str] = {}  # study → its project, which never changes
-        self._clock, self._new_token = clock, new_token
+        self._clock, self._monotonic = time_and_tokens.clock, time_and_tokens.monotonic
+        self._new_token = time_and_tokens.new_token
         self._projection = Projection(store)
         self._specs = Specs()
         self._proposing = Proposing(self._projection, proposer)
         self._asked: dict[int, tuple[bool, int]] = {}  # trial → its state when a plan was asked for
         self._params_of_donors: dict[int, Json] = {}  # of the last cycle; they never change
-        self._refusals: FirstSeen[Refusals] = FirstSeen(monotonic)
-        self._absent: FirstSeen[str] = FirstSeen(monotonic)
+        self._refusals: FirstSeen[Refusals] = FirstSeen(self._monotonic)
+        self._absent: FirstSeen[str] = FirstSeen(self._monotonic)
         self._contained = ContainedErrors() if errors is None else errors
-        self._monotonic = monotonic
         self.is_idle = False
         """Whether the last cycle found neither a live study nor an open attempt."""
         self.has_changed = False
@@ -208,16 +221,16 @@ class Controller:
             former=self._former(attempts),
             refused=self._no_longer_refused(refusals, cluster.offer),
             failures=self._store.trial_runs(failed),
-            max_gangs_per_device=self._max_gangs_per_device,
-            projects=self._projects,
+            max_gangs_per_device=self._packing.max_gangs_per_device,
+            projects=self._packing.projects,
             mib_seconds=self._mib_seconds() if waiting else {},
-            policy=self._policy,
+            policy=self._packing.policy,
         )
 
     def _mib_seconds(self) -> dict[str, float]:
         """MiB × seconds of attempts that have ended by project, if any project has a quota of them."""
         mib_seconds: dict[str, float] = {}
-        if all(project.mib_hours is None for project in self._projects.values()):
+        if all(project.mib_hours is None for project in self._packing.projects.values()):
             return mib_seconds
         for study_id, held in self._store.mib_seconds().items():
             if study_id not in self._project_of:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -24,7 +25,7 @@ from placement.planning.planner import choose
 from scamp_service.cluster.driver.ray_executor import RayExecutor
 from scamp_service.cluster.local.local_ray import START_SECONDS, LocalRay, check_account
 from scamp_service.control.contained import ContainedErrors
-from scamp_service.control.controller import Controller
+from scamp_service.control.controller import Controller, Packing
 from scamp_service.control.leadership import LeaderElection, Leadership
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.files import keep_private
@@ -225,7 +226,8 @@ def controlling(
         stack.callback(leadership.resign)
         keeper = stack.enter_context(Keeper(leadership, settings.lease_seconds))
         election = LeaderElection(
-            leadership, lambda lease: _Leader(settings, store, sizer, remover, calibrator, leadership, lease, news)
+            leadership,
+            lambda lease: _Leader(settings, store, _Workers(sizer, remover, calibrator), leadership, lease, news),
         )
         stack.callback(election.close if outlives else election.end)  # first of all, while the keeper renews the lease
         cycles = Cycles(election)
@@ -237,19 +239,20 @@ def controlling(
         yield tick
 
 
+@dataclass(frozen=True, slots=True)
+class _Workers:
+    """The threads and processes that continue from one term to the next."""
+
+    sizer: ProcessSizer
+    remover: Remover
+    calibrator: Calibrator | None
+
+
 class _Leader:
     """The controller and the executor of one term."""
 
     def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        sizer: ProcessSizer,
-        remover: Remover,
-        calibrator: Calibrator | None,
-        leadership: Leadership,
-        lease: Lease,
-        news: News,
+        self, settings: Settings, store: Store, workers: _Workers, leadership: Leadership, lease: Lease, news: News
     ) -> None:
         self._store = store.fenced(CONTROLLER_LEASE, lease)
         self._leader: Json = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
@@ -273,15 +276,17 @@ class _Leader:
         self._controller = Controller(
             self._store,
             self._executor,
-            sizer,
+            workers.sizer,
             self._proposer,
-            max_gangs_per_device=settings.max_gangs_per_device,
-            projects={name: project.to_project() for name, project in settings.projects.items()},
-            policy=policy_named(settings.policy),
+            packing=Packing(
+                policy_named(settings.policy),
+                settings.max_gangs_per_device,
+                {name: project.to_project() for name, project in settings.projects.items()},
+            ),
             errors=self._errors,
         )
-        self._sweeper = Sweeper(self._store, settings, remover)
-        self._calibrator, self._data_dir, self._news = calibrator, settings.data_dir, news
+        self._sweeper = Sweeper(self._store, settings, workers.remover)
+        self._calibrator, self._data_dir, self._news = workers.calibrator, settings.data_dir, news
         self._recorded = 0.0
 
     def tick(self) -> None:

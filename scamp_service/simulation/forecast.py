@@ -20,7 +20,7 @@ from placement.packing.packer import pack
 from placement.packing.policy import Blocked, Policy, Wait
 from placement.packing.projects import OVER_QUOTA
 from placement.simulation.progress import domains_of
-from placement.simulation.schedule import Job, Running, Schedule, schedule
+from placement.simulation.schedule import Job, Running, Schedule, ScheduleOptions, schedule
 from scamp_service.control.decide.growth import counts_as
 from scamp_service.lifecycle import LIVE_STUDIES, StudyState, TrialState
 from scamp_service.model import Attempt, Json, Study, Trial
@@ -158,12 +158,14 @@ def forecast(
         jobs,
         cluster,
         by_study(load.policies, policy),
+        ScheduleOptions(
+            max_gangs_per_device=max_gangs_per_device,
+            domains=domains_of(cluster, cores, speeds),
+            round_seconds=rounds,
+            most_nominated=64 + 2 * len(cluster.devices),
+            most_running=load.most_running,
+        ),
         running=running,
-        max_gangs_per_device=max_gangs_per_device,
-        domains=domains_of(cluster, cores, speeds),
-        round_seconds=rounds,
-        most_nominated=64 + 2 * len(cluster.devices),
-        most_running=load.most_running,
     )
     return _read(result, cluster)
 

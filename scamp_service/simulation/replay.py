@@ -20,7 +20,7 @@ from placement.packing.by_study import by_study
 from placement.packing.policies import policy_named
 from placement.packing.projects import Project
 from placement.simulation.progress import domains_of
-from scamp_service.control.controller import Controller
+from scamp_service.control.controller import Controller, Packing, TimeAndTokens
 from scamp_service.control.decide.place import ledger_of
 from scamp_service.control.executor import Demand, Order, Unsized
 from scamp_service.errors import InvalidInput
@@ -177,12 +177,8 @@ class _Replay:
             self.executor,
             self.sizer,
             self.proposer,
-            max_gangs_per_device=self.options.max_gangs_per_device,
-            clock=lambda: self.now,
-            monotonic=lambda: self.now,
-            new_token=self.new_token,
-            projects=self.options.projects,
-            policy=self.policy,
+            packing=Packing(self.policy, self.options.max_gangs_per_device, self.options.projects),
+            time_and_tokens=TimeAndTokens(lambda: self.now, lambda: self.now, self.new_token),
         )
 
     def new_token(self) -> str:

@@ -19,7 +19,7 @@ from placement.model import Cluster
 from placement.packing.policies import policy_named
 from placement.simulation.generated import CLUSTERS, TraceJob, at_load, generate, rigid_jobs
 from placement.simulation.progress import Domains
-from placement.simulation.schedule import Schedule, schedule
+from placement.simulation.schedule import Schedule, ScheduleOptions, schedule
 from scamp_service.errors import InvalidInput
 
 DRAWN_LOAD = 0.9
@@ -48,8 +48,7 @@ def replay_trace(jobs: Sequence[TraceJob], cluster: Cluster, policy: str, max_ga
         rigid_jobs(jobs, cluster),
         cluster,
         policy_named(policy),
-        max_gangs_per_device=max_gangs_per_device,
-        domains=full_speed,
+        ScheduleOptions(max_gangs_per_device=max_gangs_per_device, domains=full_speed),
     )
 
 

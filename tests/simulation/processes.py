@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scamp_service.control.controller import Controller
+from scamp_service.control.controller import Controller, TimeAndTokens
 from scamp_service.control.leadership import Leader, LeaderElection, Leadership
 from scamp_service.errors import Unavailable
 from scamp_service.model import Lease
@@ -99,9 +99,7 @@ class ControllerProcess:
             executor,
             self.sizer,
             proposer,
-            clock=simulation.world.wall_clock,
-            monotonic=simulation.clock,
-            new_token=simulation.new_token,
+            time_and_tokens=TimeAndTokens(simulation.world.wall_clock, simulation.clock, simulation.new_token),
         )
         return SimulatedLeader(controller)
 

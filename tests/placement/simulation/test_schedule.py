@@ -8,7 +8,7 @@ from placement.model import Cluster, Device, Shape
 from placement.packing.packer import pack
 from placement.packing.policy import Blocked
 from placement.simulation.progress import domains_of
-from placement.simulation.schedule import Job, Running, Schedule, schedule
+from placement.simulation.schedule import Job, Running, Schedule, ScheduleOptions, schedule
 
 
 def gpus(nodes: int, per_node: int, mib: int = 100) -> Cluster:
@@ -51,14 +51,14 @@ def check(result: Schedule, jobs: list[Job], cluster: Cluster, max_gangs: int) -
 def test_every_job_runs_once_and_devices_hold_no_more_than_they_have(max_gangs: int, rate: float) -> None:
     cluster = gpus(2, 4)
     jobs = drawn(7, 60, rate)
-    found = schedule(jobs, cluster, pack, max_gangs_per_device=max_gangs)
+    found = schedule(jobs, cluster, pack, ScheduleOptions(max_gangs_per_device=max_gangs))
     check(found, jobs, cluster, max_gangs)
     assert 0 < found.utilisation <= max_gangs and 0 < found.communication_share < 0.1
-    again = schedule(jobs, cluster, pack, max_gangs_per_device=max_gangs)
+    again = schedule(jobs, cluster, pack, ScheduleOptions(max_gangs_per_device=max_gangs))
     assert again.runs == found.runs and again.waited == found.waited
     # Rarer rounds, with a part of the queue, change when jobs begin, but not what holds.
-    check(schedule(jobs, cluster, pack, max_gangs_per_device=max_gangs, round_seconds=20, most_nominated=8), jobs,
-          cluster, max_gangs)  # fmt: skip
+    rarer = ScheduleOptions(max_gangs_per_device=max_gangs, round_seconds=20, most_nominated=8)
+    check(schedule(jobs, cluster, pack, rarer), jobs, cluster, max_gangs)
 
 
 def test_jobs_one_after_another_and_beside_what_runs_already() -> None:
@@ -90,16 +90,18 @@ def test_a_job_needs_known_seconds() -> None:
 
 def test_a_study_may_limit_its_running_jobs_and_slow_devices_take_longer() -> None:
     jobs = [Job(f"{study}{n}", (Shape(1, 60, 10.0),), study=study) for study in (1, 2) for n in range(2)]
-    found = schedule(jobs, gpus(1, 4), pack, most_running={1: 1})
+    found = schedule(jobs, gpus(1, 4), pack, ScheduleOptions(most_running={1: 1}))
     assert [(run.id, run.end) for run in found.runs] == [("10", 10), ("20", 10), ("21", 10), ("11", 20)]
-    slow = schedule(jobs[:1], gpus(1, 1), pack, domains=domains_of(gpus(1, 1), speeds={"V100-16": 0.5}))
+    slow = schedule(
+        jobs[:1], gpus(1, 1), pack, ScheduleOptions(domains=domains_of(gpus(1, 1), speeds={"V100-16": 0.5}))
+    )
     assert slow.makespan == 20
 
 
 def test_divided_anew_a_job_gives_devices_to_a_new_one_and_takes_those_of_one_that_has_ended() -> None:
     shapes = (Shape(1, 60, 1000.0), Shape(2, 60, 500.0), Shape(4, 60, 250.0))
     jobs = [Job("a", shapes), Job("b", (Shape(2, 60, 100.0),), at=50.0)]
-    found = schedule(jobs, gpus(1, 4), pack, restart_seconds=10.0)
+    found = schedule(jobs, gpus(1, 4), pack, ScheduleOptions(restart_seconds=10.0))
     # a does a fifth on four devices, then 100 s on two, of which 10 s are for the restart, and the rest on four.
     first, last = found.runs
     assert (first.id, first.start, first.end) == ("b", 50, 150)
@@ -107,7 +109,7 @@ def test_divided_anew_a_job_gives_devices_to_a_new_one_and_takes_those_of_one_th
     assert last.device_seconds == pytest.approx(4 * 50 + 2 * 100 + 4 * (last.end - 150))
     assert found.utilisation == pytest.approx(1.0)
     with pytest.raises(ValueError, match="devices of their own"):
-        schedule(jobs, gpus(1, 4), pack, max_gangs_per_device=2, restart_seconds=10.0)
+        schedule(jobs, gpus(1, 4), pack, ScheduleOptions(max_gangs_per_device=2, restart_seconds=10.0))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -118,7 +120,7 @@ def test_divided_anew_every_job_is_done_once_and_none_loses_work(seed: int) -> N
         seconds, ranks = source.uniform(10, 2000), source.choice((1, 2))
         shapes = tuple(Shape(ranks * 2**k, 60, seconds / 1.8**k) for k in range(3))
         jobs.append(Job(f"{n}", shapes, source.uniform(0, 3000)))
-    found = schedule(jobs, gpus(2, 4), pack, restart_seconds=20.0, round_seconds=5.0)
+    found = schedule(jobs, gpus(2, 4), pack, ScheduleOptions(restart_seconds=20.0, round_seconds=5.0))
     assert sorted(run.id for run in found.runs) == sorted(job.id for job in jobs)
     by_id = {job.id: job for job in jobs}
     for run in found.runs:

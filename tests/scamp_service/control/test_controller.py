@@ -198,7 +198,8 @@ def test_a_rank_that_answers_while_the_snapshot_is_read_is_not_taken_for_gone() 
     executor = AnswersWhileItIsRead(world, world.term)
     executor.heard = dict.fromkeys(world.gangs_by_key, world.clock.now + 1.0)
     sizer, proposer = SimulatedSizer(simulation.clock, simulation.rng), SimulatedProposer(simulation.clock, world.rng)
-    snapshot = controller.Controller(store, executor, sizer, proposer, clock=world.wall_clock).find()
+    time_and_tokens = controller.TimeAndTokens(world.wall_clock)
+    snapshot = controller.Controller(store, executor, sizer, proposer, time_and_tokens=time_and_tokens).find()
     held = [attempt for attempt in snapshot.attempts if attempt.key in world.gangs_by_key]
     assert held and all(snapshot.may_hold_memory(attempt) for attempt in held)
     assert snapshot.closed >= {device for attempt in held for device in attempt.devices}
@@ -258,9 +259,9 @@ def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_
     executor: Any = SimulatedExecutor(simulation.world, 1)
     errors = ContainedErrors()
     seconds = count(0.0, failing.SECONDS_BEFORE_FAILED / failing.ERRORS_BEFORE_FAILED)
-    now: dict[str, Any] = {"clock": lambda: 7.0, "monotonic": lambda: next(seconds)}
+    now = controller.TimeAndTokens(lambda: 7.0, lambda: next(seconds))
     process = simulation.controllers[0]
-    one = controller.Controller(store, executor, process.sizer, process.proposer, **now, errors=errors)
+    one = controller.Controller(store, executor, process.sizer, process.proposer, time_and_tokens=now, errors=errors)
     monkeypatch.setattr(services, "Search", no_search)
     while store.studies()[0].state is StudyState.RUNNING:
         one.tick()
@@ -351,7 +352,8 @@ def one_controller(store: Store, simulation: Simulation) -> tuple[controller.Con
     clock = simulation.clock
     sizer, proposer = SimulatedSizer(clock, simulation.rng), SimulatedProposer(clock, simulation.rng)
     executor = SimulatedExecutor(simulation.world, 1)
-    return controller.Controller(store, executor, sizer, proposer, clock=clock, monotonic=clock), sizer
+    time_and_tokens = controller.TimeAndTokens(clock, clock)
+    return controller.Controller(store, executor, sizer, proposer, time_and_tokens=time_and_tokens), sizer
 
 
 def test_proposals_that_could_not_be_stored_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from scamp_service.control.contained import ContainedErrors
-from scamp_service.control.controller import Controller
+from scamp_service.control.controller import Controller, TimeAndTokens
 from scamp_service.control.proposing import HUNG_SECONDS, SLOW_SECONDS
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Json
@@ -85,7 +85,9 @@ class Run:
     def new_controller(self) -> Controller:
         executor = SimulatedExecutor(self.simulation.world, 1)
         sizer, clock = SimulatedSizer(self.clock, self.simulation.rng), self.clock
-        return Controller(self.store, executor, sizer, self.proposer, clock=clock, monotonic=clock, errors=self.errors)
+        return Controller(
+            self.store, executor, sizer, self.proposer, time_and_tokens=TimeAndTokens(clock, clock), errors=self.errors
+        )
 
     def cycle(self) -> None:
         self.controller.tick()
