@@ -141,7 +141,7 @@ class ScheduleOptions:
     domains: Domains | None = None
     round_seconds: float = 0.0
     most_nominated: int = 1000
-    most_running: Mapping[int, int] = NO_LIMITS
+    most_running: Mapping[int, int] = field(default_factory=lambda: NO_LIMITS)
     restart_seconds: float | None = None
 
 

@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from placement.model import Offer, offers_more
 from placement.packing.packer import pack
@@ -52,7 +52,7 @@ class Packing:
 
     policy: Policy = pack
     max_gangs_per_device: int = 4
-    projects: Mapping[str, Project] = NO_PROJECTS
+    projects: Mapping[str, Project] = field(default_factory=lambda: NO_PROJECTS)
 
 
 @dataclass(frozen=True, slots=True)
