@@ -68,9 +68,10 @@ def drawn_from(workload: object) -> object:
 
 
 def _own_generators(owner: object) -> Iterator[Any]:
-    attributes = list(getattr(owner, "__dict__", {}).values())
-    kinds: list[Any] = list(map(type, attributes))
-    return (value for value, kind in zip(attributes, kinds, strict=True) if _is_of_generators(kind))
+    for value in list(getattr(owner, "__dict__", {}).values()):
+        kind: Any = type(value)
+        if _is_of_generators(kind):
+            yield value
 
 
 @cache

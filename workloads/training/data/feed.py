@@ -214,8 +214,12 @@ class DatasetFeed:
                 self._reader.read(ReadRequest(split, [SamplePlace(0, 0, 0)], 0))
 
     def step(self, step: int) -> Iterator[Batch]:
-        requests = self._of_step(step)
+        requests, made = self._of_step(step), list[Batch]()
+        if self._workers is None:  # before the generators are seeded, so that reading need not keep their states
+            made.append(self._reader.read(requests.pop(0), keeps_generators=False))
         seed_everything((self._seed, step, self._plan.data_rank(self._rank)), self._workload)
+        while made:
+            yield made.pop()  # nothing here holds a batch that has been used
         yield from self._batches(requests)
 
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:

@@ -8,6 +8,7 @@ import pickle
 import resource
 import signal
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -58,8 +59,11 @@ class Reader:
             self._readings[split] = Reading(self._workload, split)
         return self._readings[split]
 
-    def read(self, request: ReadRequest) -> Batch:
-        """The batch that ``request`` asks for. Raises ``WrongResult`` if it depends on how a step is divided."""
+    def read(self, request: ReadRequest, *, keeps_generators: bool = True) -> Batch:
+        """The batch that ``request`` asks for. Raises ``WrongResult`` if it depends on how a step is divided.
+
+        The caller seeds all generators afterwards if this need not ``keeps_generators``, which takes 0.2 ms.
+        """
         workload, split = self._workload, request.split
         dataset = opened_dataset(workload, split)
 
@@ -69,11 +73,12 @@ class Reader:
             seed_host(number, workload, dataset)
             return torch.Generator().manual_seed(hash((number, 1)))
 
-        with kept_generators(workload, dataset):
+        with kept_generators(workload, dataset) if keeps_generators else nullcontext():
             samples = self.open(split).samples(request.places, seed)
-            before = drawn_from(workload)
+            is_own = defines(workload, "collate")  # the default one draws nothing
+            before = drawn_from(workload) if is_own else None
             batch = workload.collate(samples)
-            if drawn_from(workload) != before:
+            if is_own and drawn_from(workload) != before:
                 raise WrongResult(
                     workload.collate,
                     "draws random numbers, which would depend on how a step is divided into micro-batches",
