@@ -14,8 +14,10 @@ Pure and deterministic. Its rules:
 - Reservation: devices are kept for the first gang of several ranks that does not fit now, where the ends of running
   gangs are predicted; others start there only if they end before (EASY backfilling, Lifka, "The ANL/IBM SP scheduling
   system", JSSPP 1995).
-- Ageing: a gang that was passed over too often goes first, and the devices on which the fewest gangs must end are kept
-  for it, whatever is predicted. This bounds the wait: a kept device gets no new gang, and is exchanged only for one
+- Ageing: a gang that was passed over too often goes first. Where the ends of running gangs are predicted, devices are
+  reserved for it as above, also for one rank. Gangs that start there end before, so its start never moves back as long
+  as predictions hold. Where none are, or a gang still runs that should have ended, the devices on which the fewest
+  gangs must end are kept for it. This bounds the wait: a kept device gets no new gang, and is exchanged only for one
   where fewer gangs must end (or equally many, if that device comes first in the cluster). So the number of gangs that
   must still end never rises, and it is zero at the latest when all gangs now on the kept devices have ended.
 """
@@ -154,14 +156,20 @@ def _reservation(
     shape = queued.shapes[first_choice]
     if packing_round.kept_for is not None:
         return inf, ()
+    ledger, is_starved = packing_round.ledger, queued.passed_over >= PASSES_BEFORE_RESERVATION
     if shape.mibs:
-        ledger, is_old = packing_round.ledger, queued.passed_over >= PASSES_BEFORE_RESERVATION
-        return inf, ledger.find_uneven_later(shape, speeds_of(ledger.kinds)) if is_old else ()
-    if queued.passed_over >= PASSES_BEFORE_RESERVATION:
-        return inf, packing_round.ledger.fewest_ends(shape.num_ranks, shape.mib_per_rank)
-    if shape.num_ranks > 1 and shape.seconds is not None:
-        return soonest(packing_round.ledger, shape.num_ranks, shape.mib_per_rank, seconds_left)
-    return inf, ()
+        return inf, ledger.find_uneven_later(shape, speeds_of(ledger.kinds)) if is_starved else ()
+    is_predicted = shape.seconds is not None and not (is_starved and _is_late(ledger, seconds_left))
+    if is_predicted and (is_starved or shape.num_ranks > 1):
+        start_in, devices = soonest(ledger, shape.num_ranks, shape.mib_per_rank, seconds_left)
+        if devices:
+            return start_in, devices
+    return inf, ledger.fewest_ends(shape.num_ranks, shape.mib_per_rank) if is_starved else ()
+
+
+def _is_late(ledger: Ledger, seconds_left: Mapping[str, float]) -> bool:
+    """Whether a gang still runs that should have ended, so that predictions may be wrong."""
+    return any(seconds_left.get(gang.id) == 0.0 for gang in ledger.gangs)
 
 
 def _starts_far(queued: Queued, first_choice: int, packing_round: Round, seconds_left: Mapping[str, float]) -> bool:

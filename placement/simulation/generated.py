@@ -149,9 +149,13 @@ def at_load(jobs: Sequence[TraceJob], num_gpus: int, load: float) -> list[TraceJ
 
 
 def rigid_jobs(jobs: Sequence[TraceJob], cluster: Cluster) -> list[Job]:
-    """The jobs for ``schedule``, each on as many devices as it asked for, with its share of the smallest of them."""
+    """The jobs for ``schedule``, each on as many devices as it asked for, with its share of the smallest of them.
+
+    Each counts as a study of its own, so that none goes first because it is longer.
+    """
     mib = min((device.capacity_mib for device in cluster.devices), default=1)
-    return [Job(job.id, (Shape(job.num_gpus, max(1, int(job.share * mib)), job.seconds),), job.at) for job in jobs]
+    shapes = (Shape(job.num_gpus, max(1, int(job.share * mib)), job.seconds) for job in jobs)
+    return [Job(job.id, (shape,), job.at, n) for n, (job, shape) in enumerate(zip(jobs, shapes, strict=True))]
 
 
 def _at_quantile(seconds: Sequence[float], quantile: float) -> float:

@@ -39,6 +39,8 @@ class Queues:
     def started(self, queued: Queued) -> None:
         """A waiting job has started."""
         del self._of(queued)[queued.id]
+        if not any(self._waiting[queued.study].values()):
+            del self._waiting[queued.study]
         self._running[queued.study] += 1
 
     def runs(self, job: str, study: int) -> None:

@@ -206,6 +206,18 @@ def test_a_gang_passed_over_too_often_keeps_devices_for_itself() -> None:
     assert [p.gang.id for p in decided([starved, small], ledger)[0]] == ["old/1", "new/1"]
 
 
+def test_a_gang_passed_over_too_often_gets_the_devices_that_are_free_first_and_short_ones_use_them_before() -> None:
+    ledger = ledger_with(3, ("d0", 96), ("d1", 96))
+    starved = Queued("old/1", (Shape(2, 50, 500.0),), PASSES_BEFORE_RESERVATION)
+    short, long = Queued("short/1", (Shape(1, 50, 9.0),)), Queued("long/1", (Shape(1, 50, 99.0),))
+    ends = {"held0": 10_000.0, "held1": 10.0}
+    found = pack([starved, long, short], ledger, ends)
+    assert [(one.gang.id, one.devices) for one in found.placements] == [("short/1", ("d2",))]
+    assert found.kept == ("d1", "d2"), "d0 needs no other end than d1, but thousands of seconds"
+    late = pack([starved, short], ledger, {**ends, "held0": 0.0})
+    assert not late.placements, "predictions were wrong, so nothing may start where devices are kept"
+
+
 def test_a_gang_too_large_for_the_whole_cluster_reserves_nothing() -> None:
     impossible = Queued("old/1", (Shape(3, 10),), 10 * PASSES_BEFORE_RESERVATION)
     placements, _ = decided([impossible, Queued("new/1", (Shape(1, 10),))], ledger_with(2))
