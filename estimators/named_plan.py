@@ -1,7 +1,8 @@
-"""A plan given as text, such as ``tp=2,micro_batch=8`` or ``pp=2,cut=3-5,micro_batch=2``."""
+"""A plan given as text, such as ``tp=2,micro_batch=8`` or ``pp=2,cut=3-5,micro_batch=2``, or as JSON."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from typing import Any, get_type_hints
 
@@ -11,6 +12,10 @@ from estimators.model import Plan
 def plan_of(text: str) -> Plan:
     """Plan from its text. Raises ``ValueError``, whose message says how plans are written."""
     try:
+        if text.lstrip().startswith("{"):
+            return Plan.from_json(json.loads(text))
+        if without := [part for part in text.split(",") if "=" not in part]:
+            raise ValueError(f"{without[0]!r} gives no field a value")
         parts = dict(part.split("=", 1) for part in text.replace(" ", "").split(","))
         return Plan.from_json({name: _value(name, value) for name, value in parts.items()})
     except (TypeError, ValueError, KeyError) as error:

@@ -64,6 +64,7 @@ def test_every_field_can_be_named(plan: Plan) -> None:
         return "-".join(map(str, value)) if isinstance(value, list) else str(value)
 
     assert plan_of(", ".join(f"{name}={text(value)}" for name, value in plan.to_json().items())) == plan
+    assert plan_of(json.dumps(plan.to_json())) == plan, "as scamp plan --json prints it"
 
 
 def test_fields_that_are_not_named_have_their_defaults() -> None:
