@@ -22,6 +22,7 @@ from scamp_service.settings import Settings
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.estimate import Estimator, target
 from scamp_service.sizing.estimated import listed
+from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.study.budget import TRACE_SECONDS
 
 CPU_RANK = {"CPU": 1.0}
@@ -133,7 +134,9 @@ class ScampResources:
         """The plan and its cost, the same for candidates that differ only in numbers of the optimizer."""
         params = {name: _plain(value) for name, value in config.items()}
         if self._estimator is None:
-            self._estimator = Estimator(self._workload, self._code, self._cache_dir, self._kind, seconds=self._seconds)
+            self._estimator = Estimator(
+                self._workload, self._code, Tracing(self._cache_dir, seconds=self._seconds), self._kind
+            )
             self._close = weakref.finalize(self, self._estimator.__exit__, None, None, None)
         family = self._estimator.key(params)
         if family not in self._known:

@@ -27,6 +27,7 @@ from scamp_service.client import bundle_code
 from scamp_service.sizing.estimate import Estimator, equal_devices
 from scamp_service.sizing.screen.screened import Screened, Screening
 from scamp_service.sizing.screen.screening import screen
+from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 
 TITLE = "Screening a space"
@@ -130,7 +131,7 @@ def measure(case: Space, seconds: float) -> Result:
         def screened() -> tuple[list[Screening], float, float]:
             began, used = time.monotonic(), _processor_seconds()
             with TracePool() as pool:
-                found = [screen(*one, cluster, Path(folder), pool=pool) for one in drawn]
+                found = [screen(*one, cluster, Tracing(Path(folder), pool=pool)) for one in drawn]
             return found, time.monotonic() - began, _processor_seconds() - used
 
         found, cold, cold_cpu = screened()
@@ -209,7 +210,7 @@ def _compared(
     every = [(place, number) for place, (_, _, some) in enumerate(drawn) for number in range(len(some))]
     for place, number in random.Random(f"compared {case.seed}").sample(every, case.num_compared):
         workload, code, candidates = drawn[place]
-        with Estimator(workload, code, folder) as estimator:
+        with Estimator(workload, code, Tracing(folder)) as estimator:
             yield screenings[place].candidates[number], estimator.plan(candidates[number], cluster)
 
 

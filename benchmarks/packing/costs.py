@@ -136,10 +136,11 @@ def main() -> None:
     """Trace the candidates that the table (or a given file) does not have yet, and write the costs of each."""
     from scamp_service.settings import Settings
     from scamp_service.sizing.estimate import Estimator
+    from scamp_service.sizing.tracing.options import Tracing
 
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else TABLE
     found = {json.dumps(load["params"]): load for load in (json.loads(path.read_text()) if path.exists() else [])}
-    with Estimator("stdlib_gpt", None, Settings().data_dir / "profiles", kind()) as estimator:
+    with Estimator("stdlib_gpt", None, Tracing(Settings().data_dir / "profiles"), kind()) as estimator:
         for params in candidates():
             key = json.dumps(params)
             if key not in found:

@@ -23,6 +23,7 @@ from estimators.devices.kind import Memory
 from estimators.model import Plan, Prediction
 from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import Estimator
+from scamp_service.sizing.tracing.options import Tracing
 
 TITLE = "Peaks and out-of-memory of fine-tuning on A100s with 80 GB"
 HEADER = ("predicted MiB", "published MiB", "error", "fits", "seen", "run")
@@ -184,4 +185,4 @@ def _predicted(row: Row, plan: Plan, seconds: int) -> Prediction:
 @cache
 def _estimator(seconds: int) -> Estimator:
     code = candidates_of(_MODELS, {})
-    return Estimator(code.workload, code.code, _TRACES, gpu("A100-80"), seconds=seconds)
+    return Estimator(code.workload, code.code, Tracing(_TRACES, seconds=seconds), gpu("A100-80"))

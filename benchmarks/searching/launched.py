@@ -99,11 +99,12 @@ def launched(num_seeds: int) -> Mapping[str, Any]:
 def traced() -> Iterator[Quantities]:
     """Predicted quantities of each network, from a trace of it."""
     from scamp_service.sizing.estimate import Estimator, equal_devices
+    from scamp_service.sizing.tracing.options import Tracing
     from scamp_service.study.user_code import bundle_code
 
     names = ("width", "depth", "dropout")
     code = bundle_code(FOLDER / "study.yaml", WORKLOAD)
-    with tempfile.TemporaryDirectory() as cache_dir, Estimator(WORKLOAD, code, Path(cache_dir)) as estimator:
+    with tempfile.TemporaryDirectory() as cache_dir, Estimator(WORKLOAD, code, Tracing(Path(cache_dir))) as estimator:
         for point in itertools.product(*(SPACE[name]["ordinal"] for name in names[:2]), (0.0, 0.2)):
             known = dict(zip(names, point, strict=True))
             found = estimator.estimate({"lr": 1e-3, "batch": BATCH, **known}, equal_devices(1, 96))

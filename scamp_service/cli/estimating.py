@@ -88,6 +88,7 @@ def estimate(
     from scamp_service.cli.named_plan import plan_of
     from scamp_service.cli.tables.estimate import footnotes
     from scamp_service.sizing.estimate import Estimator, target
+    from scamp_service.sizing.tracing.options import Tracing
 
     settings = settings_of(data_dir=data_dir)
     if expandable and device is None:
@@ -95,15 +96,16 @@ def estimate(
     fixed_plan = plan_of(plan) if plan is not None else None
     sized_candidates = candidates_of(source, params_of(param), candidates, working_dir)
     cluster, kind = target(settings, device, count, mib, any_size=not is_study(source))
-    options = sized_candidates.workload, sized_candidates.code, settings.data_dir / "profiles", kind, expandable
     under_way = UnderWay()
+    tracing = Tracing(settings.data_dir / "profiles", seconds, under_way)
+    options = sized_candidates.workload, sized_candidates.code, tracing, kind, expandable
     if fixed_plan is not None:
-        with Estimator(*options, seconds=seconds, under_way=under_way) as estimator, progress(under_way):
+        with Estimator(*options) as estimator, progress(under_way):
             stages = [estimator.predict(params, fixed_plan) for params in sized_candidates.candidates]
         _show_plan(sized_candidates.candidates, fixed_plan, stages, kind if device else None, as_json)
         return
     estimates = []
-    with Estimator(*options, seconds=seconds, under_way=under_way, hear=say) as estimator:
+    with Estimator(*options, hear=say) as estimator:
         for params in sized_candidates.candidates:
             answer_first(estimator, params, under_way, settings, measures=device is None)
             with progress(under_way):
@@ -155,6 +157,7 @@ def screen(
     from scamp_service.cli.tables.screen import as_table, footnotes
     from scamp_service.sizing.estimate import target
     from scamp_service.sizing.screen.screening import screen as screened
+    from scamp_service.sizing.tracing.options import Tracing
 
     settings = settings_of(data_dir=data_dir)
     cluster, kind = target(settings, device, count, mib)
@@ -163,7 +166,6 @@ def screen(
             f"{study_file} has no space to screen: name a study in YAML, or run `scamp estimate {study_file}`"
         )
     screened_candidates = candidates_of(str(study_file), params_of(param), candidates, working_dir, at_random=True)
-    cache_dir = settings.data_dir / "profiles"
     under_way = UnderWay()
     with progress(under_way):
         screening = screened(
@@ -171,11 +173,9 @@ def screen(
             screened_candidates.code,
             screened_candidates.candidates,
             cluster,
-            cache_dir,
+            Tracing(settings.data_dir / "profiles", seconds, under_way),
             kind,
             err.print,
-            seconds=seconds,
-            under_way=under_way,
         )
     if as_json:
         print(json.dumps([candidate.to_json() for candidate in screening.candidates]))

@@ -70,6 +70,7 @@ def plan(
     from scamp_service.sizing.cluster_file import read_cluster
     from scamp_service.sizing.comparison import compare
     from scamp_service.sizing.estimate import Estimator, target
+    from scamp_service.sizing.tracing.options import Tracing
 
     settings = settings_of(data_dir=data_dir)
     if cluster_file is not None and any(option is not None for option in (device, count, mib)):
@@ -81,9 +82,14 @@ def plan(
         if named_cluster is not None
         else target(settings, device, count, mib, any_size=not is_study(source))
     )
-    under_way, params, profiles = UnderWay(), sized_candidates.candidates[0], settings.data_dir / "profiles"
+    under_way, params = UnderWay(), sized_candidates.candidates[0]
+    tracing = Tracing(settings.data_dir / "profiles", seconds, under_way)
     with Estimator(
-        sized_candidates.workload, sized_candidates.code, profiles, kind, seconds=seconds, under_way=under_way, hear=say
+        sized_candidates.workload,
+        sized_candidates.code,
+        tracing,
+        kind,
+        hear=say,
     ) as estimator:
         answer_first(estimator, params, under_way, settings, measures=named_cluster is None and device is None)
         with progress(under_way):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,10 +33,9 @@ from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.early_answers import Hear, early_answer
 from scamp_service.sizing.estimated import ANY_MIB, Estimate, listed
 from scamp_service.sizing.plan_search import Answer, Missing, PlanSearch, run_search, search_plan
+from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
-from scamp_service.sizing.tracing.traces import Tracer
-from scamp_service.sizing.tracing.under_way import UnderWay
 from scamp_service.study.budget import TRACE_SECONDS
 from scamp_service.study.user_code import check_code
 
@@ -57,8 +55,8 @@ def estimate(
     settings = Settings()
     cluster, kind = target(settings, device, count, mib, any_size=not is_study(source))
     candidates = candidates_of(source, params or {}, 1, working_dir)
-    profiles = settings.data_dir / "profiles"
-    with Estimator(candidates.workload, candidates.code, profiles, kind, expandable, seconds=seconds) as estimator:
+    tracing = Tracing(settings.data_dir / "profiles", seconds)
+    with Estimator(candidates.workload, candidates.code, tracing, kind, expandable) as estimator:
         return estimator.estimate(candidates.candidates[0], cluster)
 
 
@@ -97,33 +95,22 @@ class Estimator:
         self,
         workload: str,
         code: bytes | None,
-        cache_dir: Path,
+        tracing: Tracing,
         kind: DeviceKind | None = None,
         expandable: bool = False,
-        pool: TracePool | None = None,
         *,
-        seconds: int = TRACE_SECONDS,
-        under_way: UnderWay | None = None,
         hear: Hear = lambda answer: None,
     ) -> None:
         """``code`` is the zip of the user's files. ``kind`` gives the speed of devices and the memory of GPUs, whose
-        allocator may have ``expandable`` segments. A given ``pool`` is left running. A trace has ``seconds`` of
-        processor time; ``under_way`` is told what is traced, and ``hear`` gets the answer of each new trace as soon as
-        it is there. Raises ``InvalidInput`` for a workload that does not exist."""
+        allocator may have ``expandable`` segments. ``hear`` gets the answer of each new trace as soon as it is there.
+        Raises ``InvalidInput`` for a workload that does not exist."""
         check_code(workload, code, functions=True)
         self._workload, self._code = workload, hashlib.sha256(code).hexdigest() if code else None
-        self._pool, self._ends_pool = pool or TracePool(), pool is None
+        self._pool, self._ends_pool = tracing.pool or TracePool(), tracing.pool is None
         self._kind, self._expandable, self._hear = kind, expandable, hear
         self._on_gpu = kind is not None and kind.memory is not None
         self._planner = StudyPlanner()
-        self._tracer = Tracer(
-            OneBlob(code or b""),
-            cache_dir,
-            seconds,
-            on_cuda=self._on_gpu,
-            under_way=under_way,
-            one_workload=self._ends_pool,
-        )
+        self._tracer = tracing.tracer(code, on_cuda=self._on_gpu)
 
     def __enter__(self) -> Self:
         return self
@@ -255,14 +242,3 @@ def equal_devices(count: int, mib: int, kind: str = VIRTUAL_KIND) -> Cluster:
     if count < 1 or mib < 1:
         raise InvalidInput(f"there must be at least one device of at least 1 MiB, got {count} of {mib} MiB")
     return Cluster(tuple(Device(f"here/{index}", "here", index, kind, mib) for index in range(count)))
-
-
-@dataclass(frozen=True, slots=True)
-class OneBlob:
-    """Store of a single zip, for a ``Tracer`` of one workload."""
-
-    data: bytes
-
-    def blob(self, sha256: str) -> bytes:
-        """The zip, whatever its hash."""
-        return self.data

@@ -13,6 +13,7 @@ from placement.planning.answers import ChosenPlan
 from scamp_service.lifecycle import TrialState
 from scamp_service.search.proposals import Search
 from scamp_service.sizing.estimate import Estimator, equal_devices
+from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.study.parse import parse_study
 from scamp_service.study.user_code import bundle_code
 from scamp_service.study.values import Params
@@ -40,7 +41,7 @@ def accuracy(params: Params) -> float:
 @pytest.mark.usefixtures("warm_traces")
 def test_the_example_finds_a_front_of_accuracy_and_predicted_memory(tmp_path: Path) -> None:
     search, trials = Search(SPEC), list[Trial]()
-    with Estimator(SPEC.workload, bundle_code(STUDY, SPEC.workload), tmp_path) as estimator:
+    with Estimator(SPEC.workload, bundle_code(STUDY, SPEC.workload), Tracing(tmp_path)) as estimator:
         for number in range(NUM_TRIALS):
             (params,) = search.propose(trials, number, 1)
             plan = estimator.plan(params, equal_devices(4, 96))

@@ -16,6 +16,7 @@ from placement.planning.answers import ChosenPlan
 from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import Estimator, equal_devices
 from scamp_service.sizing.estimated import ANY_MIB
+from scamp_service.sizing.tracing.options import Tracing
 
 FOLDER = Path(__file__).parents[2] / "curves" / "calling"
 NUM_DEVICES = 4
@@ -90,7 +91,7 @@ def measure(case: Called, seconds: float) -> Result:
     plans: list[str] = []
     refused = worse = 0
     with tempfile.TemporaryDirectory() as cache:
-        with Estimator(wanted.workload, wanted.code, Path(cache)) as estimator:
+        with Estimator(wanted.workload, wanted.code, Tracing(Path(cache))) as estimator:
             everything = estimator.estimate(params, equal_devices(NUM_DEVICES, ANY_MIB))
             needs = [option.prediction.reserved_mib for option in everything.options]
             least, alone = min(needs), needs[0]

@@ -17,7 +17,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from pydantic import TypeAdapter
 from threadpoolctl import threadpool_limits
@@ -27,15 +26,13 @@ from placement.model import Cluster
 from scamp_service.errors import InvalidInput
 from scamp_service.files import write_atomically
 from scamp_service.model import Json
-from scamp_service.sizing.estimate import OneBlob
 from scamp_service.sizing.screen.blueprints import BlueprintFinder
 from scamp_service.sizing.screen.joint_search import JointSearch
 from scamp_service.sizing.screen.screened import Screened, Screening
+from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
-from scamp_service.sizing.tracing.traces import Tracer, tracing_version
-from scamp_service.sizing.tracing.under_way import UnderWay
-from scamp_service.study.budget import TRACE_SECONDS
+from scamp_service.sizing.tracing.traces import tracing_version
 from scamp_service.study.user_code import check_code
 
 _SCREENING = TypeAdapter(Screening)
@@ -46,36 +43,23 @@ def screen(
     code: bytes | None,
     candidates: Sequence[Json],
     cluster: Cluster,
-    cache_dir: Path,
+    tracing: Tracing,
     kind: DeviceKind | None = None,
     say: Callable[[str], None] = lambda progress: None,
-    *,
-    seconds: int = TRACE_SECONDS,
-    under_way: UnderWay | None = None,
-    pool: TracePool | None = None,
 ) -> Screening:
     """Screen candidates on ``cluster``, whose devices are of ``kind``. Raises ``InvalidInput``.
 
-    ``code`` is the zip of the user's files. ``say`` gets messages on the progress. A trace may take ``seconds`` of
-    processor time; ``under_way`` is told what is traced. The traces are made in ``pool``, which the caller closes; None
-    for a pool of its own.
+    ``code`` is the zip of the user's files. ``say`` gets messages on the progress.
     """
     check_code(workload, code, functions=True)
-    tracer = Tracer(
-        OneBlob(code or b""),
-        cache_dir,
-        seconds,
-        on_cuda=cluster.has_gpus,
-        under_way=under_way,
-        one_workload=pool is None,
-    )
+    tracer = tracing.tracer(code, on_cuda=cluster.has_gpus)
     sha256 = hashlib.sha256(code).hexdigest() if code else None
     sources = tracing_version("placement", "scamp_service/sizing")
     request = [[dict(params) for params in candidates], repr(cluster), repr(kind), sources]
     file = tracer.cache.file_of("screening", workload, sha256, *request)
     with contextlib.suppress(OSError, ValueError):
         return replace(_SCREENING.validate_json(file.read_bytes()), num_examples=0, num_checked=0)
-    own_pool = TracePool() if pool is None else contextlib.nullcontext(pool)
+    own_pool = TracePool() if tracing.pool is None else contextlib.nullcontext(tracing.pool)
     with own_pool as pool, threadpool_limits(1, "blas"):  # small products: threads would only wait for each other
         finder = BlueprintFinder(workload, sha256, tracer, pool)
         batches = _batches(finder, candidates)

@@ -12,6 +12,7 @@ from estimators.model import Plan
 from scamp_service.cli.named_plan import plan_of
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.estimate import Estimator
+from scamp_service.sizing.tracing.options import Tracing
 from tests.conftest import Scamp
 from tests.plans import plans
 
@@ -25,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def estimator(folder: Path) -> Iterator[Estimator]:
-    with Estimator("vit_digits", None, folder / "profiles") as estimator:
+    with Estimator("vit_digits", None, Tracing(folder / "profiles")) as estimator:
         yield estimator
 
 

@@ -24,6 +24,7 @@ from scamp_service.cli.plan_json import comparison_json
 from scamp_service.cli.tables.plan import footnotes, picture, reason, shortage_lines
 from scamp_service.sizing.comparison import Comparison, compare
 from scamp_service.sizing.estimate import Estimator, equal_devices
+from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 
 SMALL = {"depth": 4, "width": 64, "heads": 4, "batch": 4}
@@ -58,7 +59,7 @@ def pool(warm_traces: None) -> Iterator[TracePool]:
 
 
 def compared(folder: Path, pool: TracePool, kind: DeviceKind | None, mib: int = 1000) -> Comparison:
-    estimator = Estimator("vit_digits", None, folder, kind, pool=pool)
+    estimator = Estimator("vit_digits", None, Tracing(folder, pool=pool), kind)
     name = kind.name if kind and kind.memory else "virtual"
     found = compare(estimator, SMALL, equal_devices(2, mib, name))
     assert list(found.estimate.options) == list(estimator.estimate(SMALL, equal_devices(2, mib, name)).options)
@@ -129,7 +130,7 @@ def test_the_pipeline_that_ranks_can_train_is_traced_and_the_units_were_nearly_r
     pipelines = pipelines_of(found)
     (traced,) = [pipeline for pipeline in pipelines if pipeline.is_traced]
     assert traced.trained is not None and traced.fits
-    stages = Estimator("vit_digits", None, folder, pool=pool).predict(SMALL, traced.plan)
+    stages = Estimator("vit_digits", None, Tracing(folder, pool=pool)).predict(SMALL, traced.plan)
     assert traced.prediction.reserved_mib == max(stage.reserved_mib for stage in stages)
     assert traced.refinement.pipeline is not None
     by_units = max(traced.refinement.pipeline.simulation.peak_bytes)
@@ -157,7 +158,7 @@ def test_plans_of_the_search_stand_beside_the_others_once_and_the_best_that_rank
     assert "fastest plan of the search: " in "\n".join(reason(found)) and list(shortage_lines(found)) == []
 
 
-class Tracing(Estimator):
+class LargeByTrace(Estimator):
     """Its traces show that every plan needs far more than its units say."""
 
     def predict(self, params: Mapping[str, Any], plan: Plan) -> tuple[Prediction, ...]:
@@ -167,7 +168,9 @@ class Tracing(Estimator):
 def test_where_a_trace_shows_that_a_plan_of_the_search_does_not_fit_the_next_one_is_traced(
     folder: Path, pool: TracePool
 ) -> None:
-    found = compare(Tracing("vit_digits", None, folder, pool=pool), {**SMALL, "batch": 1}, equal_devices(4, 1000))
+    found = compare(
+        LargeByTrace("vit_digits", None, Tracing(folder, pool=pool)), {**SMALL, "batch": 1}, equal_devices(4, 1000)
+    )
     new = [one for one in searched_of(found) if one.trained is not None]
     assert {one.plan.world_size for one in new} == {2, 4}
     assert all(one.is_traced and not one.fits for one in new)
@@ -188,7 +191,7 @@ def test_memory_added_up_from_units_is_near_that_of_traces(
     folder: Path, pool: TracePool, plan: Plan, low: float, high: float
 ) -> None:
     model = {"depth": 6, "width": 128, "heads": 4, "batch": 4}
-    estimator = Estimator("vit_digits", None, folder, pool=pool)
+    estimator = Estimator("vit_digits", None, Tracing(folder, pool=pool))
     traced = max(stage.peak_bytes for stage in estimator.predict(model, plan))
     costs = ModelCosts(estimator.estimate(model, equal_devices(1, 1000)).profile, FLOP_COUNTER)
     added = costs.stage_bytes(Spread(**plan.values), costs.counted, plan.micro_batch, 1)
@@ -228,7 +231,7 @@ def test_a_model_that_cannot_be_cut_says_why_and_its_pipelines_are_only_planned(
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("nets.py", NOT_A_CHAIN)
-    with Estimator("nets.py:make", packed.getvalue(), folder, pool=pool) as estimator:
+    with Estimator("nets.py:make", packed.getvalue(), Tracing(folder, pool=pool)) as estimator:
         found = compare(estimator, {}, equal_devices(2, 1000))
     assert "Net does not say where a pipeline may cut it" in found.refusal
     pipelines = pipelines_of(found)
@@ -252,7 +255,7 @@ def test_all_alternatives_obey_the_hints_which_a_footnote_names(folder: Path, po
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("hinted.py", HINTED)
-    with Estimator("hinted.py:Hinted", packed.getvalue(), folder, pool=pool) as estimator:
+    with Estimator("hinted.py:Hinted", packed.getvalue(), Tracing(folder, pool=pool)) as estimator:
         found = compare(estimator, {"batch": 8}, equal_devices(2, 1000))
         none = compare(estimator, {"batch": 8}, equal_devices(1, 1000))
     assert {option.plan.world_size for option in found.options} == {2}
@@ -272,7 +275,7 @@ def test_a_chosen_pipeline_takes_as_long_as_a_study_predicts_and_is_drawn(
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("hinted.py", HINTED)
-    with Estimator("hinted.py:Hinted", packed.getvalue(), folder, kind, pool=pool) as estimator:
+    with Estimator("hinted.py:Hinted", packed.getvalue(), Tracing(folder, pool=pool), kind) as estimator:
         found = compare(estimator, {"batch": 8}, equal_devices(2, 1000))
     (chosen,), (known,) = of_estimate(found), found.estimate.options
     assert chosen.trained is not None and chosen.plan.pp == 2

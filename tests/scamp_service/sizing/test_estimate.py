@@ -32,6 +32,7 @@ from scamp_service.settings import Settings
 from scamp_service.sizing.estimate import Estimator, equal_devices, estimate, target
 from scamp_service.sizing.estimated import UNVERIFIED, Estimate
 from scamp_service.sizing.sizer import ProcessSizer
+from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from tests.conftest import Scamp
 from tests.sizing import USER, MemoryBlobs, Sizing
@@ -53,7 +54,7 @@ def pool(warm_traces: None) -> Iterator[TracePool]:
 
 @pytest.fixture(scope="module")
 def estimator(folder: Path, pool: TracePool) -> Estimator:
-    return Estimator("vit_digits", None, folder, pool=pool)
+    return Estimator("vit_digits", None, Tracing(folder, pool=pool))
 
 
 def plans(estimate: Estimate) -> list[tuple[int, bool]]:
@@ -66,7 +67,7 @@ def plans(estimate: Estimate) -> list[tuple[int, bool]]:
 def test_all_plans_are_compared_and_a_study_takes_and_reserves_what_the_estimate_says(
     cluster: Cluster, kind: str | None, folder: Path, pool: TracePool
 ) -> None:
-    estimator = Estimator("vit_digits", None, folder, gpu(kind) if kind else None, pool=pool)
+    estimator = Estimator("vit_digits", None, Tracing(folder, pool=pool), gpu(kind) if kind else None)
     found = estimator.estimate(MEDIUM, cluster)
     assert plans(found) == [(1, False), (1, True), (2, False), (2, True)]
     sizer = ProcessSizer(MemoryBlobs(), folder)
@@ -85,7 +86,7 @@ LINKED = DeviceKind("linked", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up", links
 def test_a_study_traces_wider_plans_with_their_seconds_beside_the_plan_of_an_estimate(
     folder: Path, pool: TracePool
 ) -> None:
-    estimator = Estimator("vit_digits", None, folder, LINKED, pool=pool)
+    estimator = Estimator("vit_digits", None, Tracing(folder, pool=pool), LINKED)
     found = estimator.estimate(MEDIUM, equal_devices(2, 96))
     assert isinstance(found.choice, ChosenPlan) and found.choice.wider == ()
     sizer = ProcessSizer(MemoryBlobs(), folder, kind_of=lambda cluster: LINKED)
@@ -149,11 +150,15 @@ def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alon
         option["step_seconds"] for option in estimator.estimate(MEDIUM, equal_devices(2, 96)).to_json()["options"]
     } == {None}
     slow = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
-    found = Estimator("vit_digits", None, folder, slow, pool=pool).estimate(MEDIUM, equal_devices(2, 96))
+    found = Estimator("vit_digits", None, Tracing(folder, pool=pool), slow).estimate(MEDIUM, equal_devices(2, 96))
     plain, recompute, *gangs = (data["step_seconds"] for data in found.to_json()["options"])
     assert plain is not None and recompute is not None and recompute > plain and gangs == [None, None]
     linked = replace(slow, links=gpu("H100").links)
-    joined = Estimator("vit_digits", None, folder, linked, pool=pool).estimate(MEDIUM, equal_devices(2, 96)).to_json()
+    joined = (
+        Estimator("vit_digits", None, Tracing(folder, pool=pool), linked)
+        .estimate(MEDIUM, equal_devices(2, 96))
+        .to_json()
+    )
     assert [data["step_seconds"] for data in joined["options"][:2]] == [plain, recompute]
     assert all(data["communication_share"] > 0 for data in joined["options"][2:])
     assert "inside_bytes_per_second" in joined["device"]["figures"]
@@ -174,7 +179,7 @@ def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
     estimator: Estimator, folder: Path, pool: TracePool, expandable: bool
 ) -> None:
     tensors = estimator.estimate(MEDIUM, equal_devices(2, 96)).to_json()
-    on_gpu = Estimator("vit_digits", None, folder, gpu("H100"), expandable, pool)
+    on_gpu = Estimator("vit_digits", None, Tracing(folder, pool=pool), gpu("H100"), expandable)
     found = on_gpu.estimate(MEDIUM, equal_devices(2, 1100, "H100"))
     data = found.to_json()
     assert data["device"]["name"] == "H100" and all(one["unverified"] == list(UNVERIFIED) for one in data["options"])
@@ -206,7 +211,7 @@ def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
     (tmp_path / "device_kinds" / "h100.json").write_text(json.dumps(asdict(kind)))
     cluster, found = target(Settings(data_dir=tmp_path), "H100", 2, 2000)
     assert found == kind and cluster.devices[0].kind == "H100"
-    estimate = Estimator("vit_digits", None, folder, found, pool=pool).estimate(MEDIUM, cluster)
+    estimate = Estimator("vit_digits", None, Tracing(folder, pool=pool), found).estimate(MEDIUM, cluster)
     for option in estimate.to_json()["options"]:
         alone = option["plan"]["dp_shard"] == 1
         assert option["outside_bytes"] == (500 + 64 + (0 if alone else 544)) * MIB
@@ -229,7 +234,7 @@ def test_every_kind_of_gpu_offers_the_memory_that_it_has(kind: str) -> None:
 
 
 def test_a_plan_that_fits_a_gpu_by_its_tensors_alone_is_refused(folder: Path, pool: TracePool) -> None:
-    on_gpu = Estimator("vit_digits", None, folder, gpu("T4"), pool=pool)
+    on_gpu = Estimator("vit_digits", None, Tracing(folder, pool=pool), gpu("T4"))
     room = on_gpu.estimate(MEDIUM, equal_devices(1, 1000, "T4")).options[0].prediction.reserved_mib
     assert on_gpu.estimate(MEDIUM, equal_devices(1, room, "T4")).options[0].fits
     tight = on_gpu.estimate(MEDIUM, equal_devices(1, room - 1, "T4"))
@@ -260,7 +265,7 @@ def test_a_users_file_is_estimated_and_its_refusals_are_told(folder: Path, pool:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("mine.py", USER)
-    estimator = Estimator("mine.py:Mine", packed.getvalue(), folder, pool=pool)
+    estimator = Estimator("mine.py:Mine", packed.getvalue(), Tracing(folder, pool=pool))
     assert estimator.estimate({"width": 8}, equal_devices(1, 96)).batch == 6
     with pytest.raises(InvalidInput, match=r"mine.py:Mine with width=7: width must be even"):
         estimator.estimate({"width": 7}, equal_devices(1, 96))
@@ -286,7 +291,7 @@ def test_a_study_and_an_estimate_obey_the_hints_of_a_model_and_name_them(folder:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("hinted.py", HINTED)
-    estimator = Estimator("hinted.py:Hinted", packed.getvalue(), folder, pool=pool)
+    estimator = Estimator("hinted.py:Hinted", packed.getvalue(), Tracing(folder, pool=pool))
     found = estimator.estimate({"degree": 2, "batch": 4}, equal_devices(2, 96))
     asked = "the model asks for tensor parallelism of degree 2 (hint split at blocks)"
     assert isinstance(found.choice, ChosenPlan) and found.choice.plan.tp == found.choice.plan.world_size == 2
@@ -311,7 +316,7 @@ def test_an_estimate_without_a_plan_that_hints_allow_says_why(folder: Path, pool
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("hinted.py", HINTED)
-    estimator = Estimator("hinted.py:Hinted", packed.getvalue(), folder, pool=pool)
+    estimator = Estimator("hinted.py:Hinted", packed.getvalue(), Tracing(folder, pool=pool))
     found = estimator.estimate({"degree": 2, "batch": 4}, equal_devices(1, 96))
     assert not found.options and "this takes 2 devices, and there are 1" in found.reason and shown(found)
     with pytest.raises(InvalidInput, match=r"split\(degree=8\) at blocks: 8 ranks cannot divide blocks.0 evenly"):
@@ -368,7 +373,7 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
         archive.writestr("nets.py", FUNCTIONS)
 
     def function(name: str, kind: DeviceKind | None = None) -> Estimator:
-        return Estimator(f"nets.py:{name}", packed.getvalue(), folder, kind, pool=pool)
+        return Estimator(f"nets.py:{name}", packed.getvalue(), Tracing(folder, pool=pool), kind)
 
     def state_bytes(estimator: Estimator, **params: Any) -> int:
         return estimator.estimate(params, equal_devices(1, 96)).profile.state_bytes
@@ -394,7 +399,7 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
     mixed = function("mixed").estimate({"width": 32, "batch": 4}, equal_devices(4, 96))
     assert [option.plan.world_size for option in mixed.options] == [1, 1] and isinstance(mixed.choice, ChosenPlan)
     assert "FSDP expects uniform original parameter dtype" in mixed.refused
-    endless = Estimator("nets.py:endless", packed.getvalue(), folder, pool=pool, seconds=3)
+    endless = Estimator("nets.py:endless", packed.getvalue(), Tracing(folder, pool=pool, seconds=3))
     refuses(endless, r"nets\.py, line \d+: (pass|while True:)\ntook more than 3 s of .*\n→ .* --seconds 12")
     refuses(function("wrong"), r"must return \(model, inputs\[, loss\[, optimizer\]\]\), not Net")
     with pytest.raises(InvalidInput, match="defines no class or function none"):

@@ -16,10 +16,10 @@ from estimators.model import Layout
 from estimators.scaling.example import NoBlueprint
 from estimators.scaling.formula import PARTS, RANKS, SAMPLES, Monomial
 from scamp_service.model import Json
-from scamp_service.sizing.estimate import OneBlob
 from scamp_service.sizing.screen import blueprints
 from scamp_service.sizing.screen.blueprints import AT_ONCE, BlueprintFinder, depth_of
 from scamp_service.sizing.screen.groups import FormulaGroup, Task
+from scamp_service.sizing.tracing.options import OneBlob
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.traces import Tracer
 

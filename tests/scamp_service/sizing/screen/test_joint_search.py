@@ -18,9 +18,10 @@ from estimators.work import StepWork, Work
 from placement.planning.planner import PlanChoice
 from placement.planning.question import Question
 from scamp_service.model import Json
-from scamp_service.sizing.estimate import OneBlob, equal_devices
+from scamp_service.sizing.estimate import equal_devices
 from scamp_service.sizing.screen.groups import FormulaGroup, Task
 from scamp_service.sizing.screen.joint_search import Formulas, JointSearch, LeftOut, OpenCandidate
+from scamp_service.sizing.tracing.options import OneBlob
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.traces import Tracer
 

@@ -17,12 +17,13 @@ from placement.option import Evidence, NoPlan, Option
 from placement.planning.answers import ChosenPlan
 from scamp_service.cli.tables.screen import as_table, footnotes
 from scamp_service.sizing.candidates import candidates_of
-from scamp_service.sizing.estimate import Estimator, OneBlob, equal_devices
+from scamp_service.sizing.estimate import Estimator, equal_devices
 from scamp_service.sizing.screen.blueprints import BlueprintFinder
 from scamp_service.sizing.screen.groups import grouped
 from scamp_service.sizing.screen.joint_search import NO_FORMULA
 from scamp_service.sizing.screen.screened import Screening
 from scamp_service.sizing.screen.screening import screen
+from scamp_service.sizing.tracing.options import OneBlob, Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.traces import Tracer
 from tests.conftest import Scamp
@@ -60,7 +61,7 @@ def said() -> list[str]:
 def screening(folder: Path, said: list[str]) -> Screening:
     wanted = candidates_of(str(folder / "study.yaml"), {}, 40, at_random=True)
     odd = {**wanted.candidates[0], "width": 30}  # no multiple of the heads
-    return screen("stdlib_gpt", None, [*wanted.candidates, odd], CLUSTER, folder / "profiles", say=said.append)
+    return screen("stdlib_gpt", None, [*wanted.candidates, odd], CLUSTER, Tracing(folder / "profiles"), say=said.append)
 
 
 def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) -> None:
@@ -73,7 +74,7 @@ def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) 
     }
     again = [one for plan, one in plans.items() if plan.num_micro_batches > 1]
     assert again, "the space has candidates that fit only with accumulation"
-    with Estimator("stdlib_gpt", None, folder / "profiles") as estimator:
+    with Estimator("stdlib_gpt", None, Tracing(folder / "profiles")) as estimator:
         for one in [screening.candidates[by_formula[0]], again[0]]:
             alone = estimator.estimate(one.params, CLUSTER)
             assert one.reason == alone.choice.reason + alone.profile.assumed
@@ -106,7 +107,7 @@ def test_the_table_counts_every_candidate(screening: Screening) -> None:
 
 def test_a_second_screening_traces_nothing(screening: Screening, folder: Path) -> None:
     candidates = [candidate.params for candidate in screening.candidates if candidate.known_by == "formulas"]
-    again = screen("stdlib_gpt", None, candidates, CLUSTER, folder / "profiles")
+    again = screen("stdlib_gpt", None, candidates, CLUSTER, Tracing(folder / "profiles"))
     assert (again.num_examples, again.num_checked) == (0, 0)
     assert not any(candidate.traced for candidate in again.candidates)
     known = {json.dumps(dict(candidate.params)): candidate.to_json() for candidate in screening.candidates}
