@@ -169,9 +169,8 @@ class Reads:
         if all(value_at(params, name) is MISSING for params in every):
             known.update(leaf for params in every for leaf in leaves_in(params))
             close = get_close_matches(name, known, 1, 0.5)
-            raise InvalidInput(
-                f"no trial has a parameter {name[:100]!r}" + (f"; did you mean {close[0]}?" * len(close))
-            )
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise InvalidInput(f"no trial has a parameter {name[:100]!r}{hint}")
 
     def columns(
         self, study_id: int, names: Sequence[str], *, states: Iterable[TrialState] | None = None, where: str = ""

@@ -104,6 +104,7 @@ def test_series_of_a_study_that_does_not_exist_are_not_found(api: InProcess) -> 
     assert api.get(f"{FIRST}/order?by=colour").status_code == 422
     unknown = api.get(f"{FIRST}/order?by=params.lrr")
     assert unknown.status_code == 422 and "did you mean lr?" in unknown.text
+    assert "has a parameter 'colour'" in api.get(f"{FIRST}/order?by=params.colour").text
     assert api.get(f"{FIRST}/history?points=1").status_code == 422
 
 
