@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -56,15 +57,22 @@ def scamp_resources(
     """
     return ScampResources(
         workload,
+        _Requests(dict(per_rank), process_mib, when_too_large),
         device=device,
         count=count,
         mib=mib,
-        per_rank=per_rank,
-        process_mib=process_mib,
-        when_too_large=when_too_large,
         working_dir=working_dir,
         seconds=seconds,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Requests:
+    """The resources that each rank asks of Ray, and what happens to a trial that fits nowhere."""
+
+    per_rank: dict[str, float]
+    process_mib: int
+    when_too_large: Literal["stop run", "fail trial"]
 
 
 class ScampResources:
@@ -77,13 +85,11 @@ class ScampResources:
     def __init__(
         self,
         workload: str,
+        requests: _Requests,
         *,
         device: str | None,
         count: int,
         mib: int | None,
-        per_rank: Mapping[str, float],
-        process_mib: int,
-        when_too_large: Literal["stop run", "fail trial"],
         working_dir: Path | None,
         seconds: int,
     ) -> None:
@@ -94,7 +100,7 @@ class ScampResources:
         candidates = candidates_of(workload, {}, working_dir=working_dir)
         self._workload, self._code, self._seconds = candidates.workload, candidates.code, seconds
         self._cache_dir = settings.data_dir / "profiles"
-        self._per_rank, self._process_mib, self._when_too_large = dict(per_rank), process_mib, when_too_large
+        self._requests = requests
         self._least_share = 1 / settings.max_gangs_per_device
         self._estimator: Estimator | None = None
         self._close: Callable[[], object] = _nothing
@@ -105,9 +111,9 @@ class ScampResources:
         try:
             chosen = self._chosen(config)
         except InvalidInput:
-            if self._when_too_large == "stop run":
+            if self._requests.when_too_large == "stop run":
                 raise
-            return PlacementGroupFactory([dict(self._per_rank)])
+            return PlacementGroupFactory([dict(self._requests.per_rank)])
         return PlacementGroupFactory([self._bundle(chosen) for _ in range(chosen.plan.world_size)], strategy="PACK")
 
     def plan(self, config: Mapping[str, Any]) -> Plan:
@@ -150,10 +156,10 @@ class ScampResources:
         """Resources of one rank: a share of a GPU by its memory if it trains alone, so that small models share one."""
         reserved_mib = chosen.prediction.reserved_mib
         if self._kind is None or self._kind.memory is None:
-            return {**self._per_rank, "memory": float((reserved_mib + self._process_mib) * MIB)}
+            return {**self._requests.per_rank, "memory": float((reserved_mib + self._requests.process_mib) * MIB)}
         offered_mib = self._cluster.devices[0].capacity_mib
         share = max(self._least_share, reserved_mib / offered_mib) if chosen.plan.world_size == 1 else 1.0
-        return {**self._per_rank, "GPU": math.ceil(share * 10_000) / 10_000}  # Ray counts in 1/10,000
+        return {**self._requests.per_rank, "GPU": math.ceil(share * 10_000) / 10_000}  # Ray counts in 1/10,000
 
 
 def _nothing() -> None:

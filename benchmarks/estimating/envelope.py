@@ -25,7 +25,7 @@ from estimators.scaling.formula import RANKS, SAMPLES
 from estimators.tracing.tracer import trace, trace_peak
 from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, depth_of
 from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, layout_kind_of
-from scamp_service.sizing.tracing.options import OneBlob
+from scamp_service.sizing.tracing.options import OneBlob, TracedWorkload
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.traces import Tracer
 from scamp_service.study.budget import TRACE_SECONDS
@@ -160,7 +160,8 @@ def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[FormulaGr
     sharded = (1, 2) if max(degrees) > 1 else (1,)
     layout_kinds = [Layout(dp_shard=shards, recompute=again) for shards in sharded for again in (False, True)]
     with tempfile.TemporaryDirectory() as folder, TracePool() as pool:
-        finder = BlueprintFinder(workload, None, Tracer(OneBlob(b""), Path(folder), TRACE_SECONDS), pool)
+        traced = TracedWorkload(workload, None, Tracer(OneBlob(b""), Path(folder), TRACE_SECONDS), pool)
+        finder = BlueprintFinder(traced)
         every = []
         for group, plain in finder.plain(candidates):
             if isinstance(plain, str):

@@ -16,8 +16,12 @@ from scamp_service.sizing.candidates import code_of, read_study
 from scamp_service.study.parse import parse_study
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placement.model import Cluster
+    from scamp_service.simulation.replay import ReplayOptions, Submitted
     from scamp_service.simulation.traces import Replayed
+    from scamp_service.sizing.cluster_file import NamedCluster
 
 app = typer.Typer()
 
@@ -84,13 +88,9 @@ def simulate(
     many seconds as is predicted. With --traces, jobs of a GPU cluster run
     instead, as wide and as long as its trace says. See docs/simulate.md.
     """
-    from scamp_service.cli.tables.simulation import as_table, footnotes
-    from scamp_service.simulation.gantt import write_gantt
-    from scamp_service.simulation.replay import ReplayOptions, Submitted
-    from scamp_service.simulation.replay import simulate as simulated
+    from scamp_service.simulation.replay import ReplayOptions
     from scamp_service.simulation.traces import Replayed
     from scamp_service.sizing.cluster_file import cluster_named, read_cluster
-    from scamp_service.sizing.user_workload import with_space
 
     settings = settings_of(data_dir=data_dir)
     if gantt is not None and gantt.suffix not in (".svg", ".html"):
@@ -106,13 +106,7 @@ def simulate(
         how = Replayed(jobs, seed, load, settings.max_gangs_per_device)
         _replay_traces(traces, named_cluster.cluster, names, how, as_json=as_json)
         return
-    submitted = []
-    for file in studies or ():
-        spec = parse_study(read_study(file))
-        if policy:
-            spec = spec.model_copy(update={"policy": None})
-        code = code_of(file, spec, working_dir)
-        submitted.append(Submitted(with_space(spec, code), code))
+    submitted = _submitted(studies or (), working_dir, keeps_policies=not policy)
     options = ReplayOptions(
         settings.data_dir / "profiles",
         seed,
@@ -123,21 +117,49 @@ def simulate(
         projects={name: project.to_project() for name, project in settings.projects.items()},
         noise_scale=noise_scale,
     )
+    _replay_studies(submitted, named_cluster, names, options, gantt, as_json=as_json)
+
+
+def _submitted(files: Sequence[Path], working_dir: Path | None, *, keeps_policies: bool) -> list[Submitted]:
+    """The studies in these files with their code, all submitted at once."""
+    from scamp_service.simulation.replay import Submitted
+    from scamp_service.sizing.user_workload import with_space
+
+    submitted = []
+    for file in files:
+        spec = parse_study(read_study(file))
+        if not keeps_policies:
+            spec = spec.model_copy(update={"policy": None})
+        code = code_of(file, spec, working_dir)
+        submitted.append(Submitted(with_space(spec, code), code))
+    return submitted
+
+
+def _replay_studies(
+    studies: Sequence[Submitted],
+    named_cluster: NamedCluster,
+    names: Sequence[str],
+    options: ReplayOptions,
+    gantt: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Replay studies under each policy, draw what ran, and print the figures."""
+    from scamp_service.cli.tables.simulation import as_table, footnotes
+    from scamp_service.simulation.gantt import write_gantt
+    from scamp_service.simulation.replay import simulate as simulated
+
     with err.status("simulating …"):
-        by_policy = {name: simulated(submitted, named_cluster, replace(options, policy=name)) for name in names}
+        by_policy = {name: simulated(studies, named_cluster, replace(options, policy=name)) for name in names}
+    is_single = len(names) == 1
     if gantt is not None:
-        title = ", ".join(each.spec.name for each in submitted)
-        write_gantt(
-            gantt, [(title if len(names) == 1 else f"{title}: {name}", result) for name, result in by_policy.items()]
-        )
+        title = ", ".join(study.spec.name for study in studies)
+        write_gantt(gantt, [(title if is_single else f"{title}: {name}", result) for name, result in by_policy.items()])
     if as_json:
-        print(
-            json.dumps(
-                by_policy[names[0]].to_json() if len(names) == 1 else {n: o.to_json() for n, o in by_policy.items()}
-            )
-        )
+        answers = {name: result.to_json() for name, result in by_policy.items()}
+        print(json.dumps(answers[names[0]] if is_single else answers))
         return
-    out.print(as_table([("" if len(names) == 1 else name, result) for name, result in by_policy.items()]))
+    out.print(as_table([("" if is_single else name, result) for name, result in by_policy.items()]))
     for line in dict.fromkeys(line for result in by_policy.values() for line in footnotes(result)):
         out.print(line, style="dim", soft_wrap=True, markup=False)
     if gantt is not None:

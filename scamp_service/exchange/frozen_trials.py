@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from optuna.distributions import BaseDistribution, json_to_distribution
 from optuna.trial import FrozenTrial
@@ -103,11 +103,9 @@ class Freezer:
             row,
             state,
             values,
-            params,
-            {name: self._space.distributions[name] for name in params},
+            _Point(params, {name: self._space.distributions[name] for name in params}),
             reported,
-            {name: value for name, value in system.items() if value},
-            {},
+            _Attributes({name: value for name, value in system.items() if value}, {}),
         )
 
 
@@ -119,18 +117,27 @@ def _external(
         distributions[name] = _distribution(text)
         params[name] = distributions[name].to_external_repr(number)
     values = None if row.values is None else list(row.values)
-    return _frozen(row, TO_OPTUNA[row.state], values, params, distributions, reported, user, system)
+    point = _Point(params, distributions)
+    return _frozen(row, TO_OPTUNA[row.state], values, point, reported, _Attributes(user, system))
+
+
+class _Point(NamedTuple):
+    params: dict[str, Any]
+    distributions: dict[str, BaseDistribution]
+
+
+class _Attributes(NamedTuple):
+    user: dict[str, Any]
+    system: dict[str, Any]
 
 
 def _frozen(
     row: OptunaTrialRow,
     state: OptunaState,
     values: list[float] | None,
-    params: dict[str, Any],
-    distributions: dict[str, BaseDistribution],
+    point: _Point,
     reported: dict[int, float],
-    user: dict[str, Any],
-    system: dict[str, Any],
+    attributes: _Attributes,
 ) -> FrozenTrial:
     return FrozenTrial(
         number=row.number,
@@ -140,10 +147,10 @@ def _frozen(
         values=values,
         datetime_start=local_time(row.started_at),
         datetime_complete=local_time(row.finished_at),
-        params=params,
-        distributions=distributions,
-        user_attrs=user,
-        system_attrs=system,
+        params=point.params,
+        distributions=point.distributions,
+        user_attrs=attributes.user,
+        system_attrs=attributes.system,
         intermediate_values=reported,
     )
 

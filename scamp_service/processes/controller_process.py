@@ -22,7 +22,7 @@ from types import FrameType
 
 from placement.packing.policies import policy_named
 from placement.planning.planner import choose
-from scamp_service.cluster.driver.ray_executor import RayExecutor
+from scamp_service.cluster.driver.ray_executor import RayExecutor, Term
 from scamp_service.cluster.local.local_ray import START_SECONDS, LocalRay, check_account
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.controller import Controller, Packing
@@ -261,9 +261,7 @@ class _Leader:
             settings,
             settings.url,
             settings.checkpoints,
-            identity=store.identity(),
-            term=lease.term,
-            may_act=leadership.is_certain,
+            Term(store.identity(), lease.term, leadership.is_certain),
             has_news=news.tell,
         )
         self._proxies = ProxyValues(store, settings.data_dir / "profiles")

@@ -40,29 +40,29 @@ class _Gang:
         return (self.until - step) * self.step_seconds
 
 
-class VirtualExecutor:
-    """Gangs on ``cluster``, from ``launch`` to their end. ``seconds_of`` returns the seconds of a step of an order.
+@dataclass(frozen=True, slots=True)
+class Trainings:
+    """How simulated trials train.
 
-    A gang trains ``start_seconds`` after its launch, whatever else is on its devices. Trials report each
-    ``report_every`` steps, and keep a checkpoint. ``noise_scale`` is that of all gradients, in samples, where AdaScale
-    estimates it; None: it is not known.
+    ``seconds_of`` returns the seconds of a step of an order, ``values`` what its trial reports, and
+    ``communication_of`` the share of its steps in which ranks communicate (None: it is not known). A gang trains
+    ``start_seconds`` after its launch, whatever else is on its devices. ``noise_scale`` is that of all gradients, in
+    samples, where AdaScale estimates it; None: it is not known.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        cluster: Cluster,
-        domains: Domains,
-        seconds_of: Callable[[Order], float],
-        values: Values,
-        communication_of: Callable[[Order], float | None],
-        start_seconds: float,
-        noise_scale: float | None = None,
-    ) -> None:
-        self._noise_scale = noise_scale
-        self._store, self._cluster = store, cluster
-        self._seconds_of, self._values, self._communication_of = seconds_of, values, communication_of
-        self._start_seconds = start_seconds
+    seconds_of: Callable[[Order], float]
+    values: Values
+    communication_of: Callable[[Order], float | None]
+    start_seconds: float
+    noise_scale: float | None = None
+
+
+class VirtualExecutor:
+    """Gangs on ``cluster``, from ``launch`` to their end. Trials report each ``report_every`` steps, and keep a
+    checkpoint."""
+
+    def __init__(self, store: Store, cluster: Cluster, domains: Domains, trainings: Trainings) -> None:
+        self._store, self._cluster, self._trainings = store, cluster, trainings
         self._progress = Progress(domains)
         self._gangs: dict[str, _Gang] = {}
         self.spans: list[Span] = []
@@ -98,9 +98,11 @@ class VirtualExecutor:
         until = max(first + 1, order.until or order.steps)
         now, every = self._progress.now, order.report_every
         next_step = min(until, (first // every + 1) * every)
-        gain = counted_by(order.candidate.params, order.plan, self._noise_scale)
-        seconds = self._seconds_of(order) / gain
-        self._gangs[order.key] = _Gang(order, first, until, seconds, now, now + self._start_seconds, gain, next_step)
+        gain = counted_by(order.candidate.params, order.plan, self._trainings.noise_scale)
+        seconds = self._trainings.seconds_of(order) / gain
+        self._gangs[order.key] = _Gang(
+            order, first, until, seconds, now, now + self._trainings.start_seconds, gain, next_step
+        )
         self.num_launches += 1
 
     def stop(self, key: str) -> None:
@@ -141,13 +143,19 @@ class VirtualExecutor:
         self._store.report(
             Report(
                 *attempt_key,
-                metrics=[Metric(order.trial_id, order.attempt, gang.seq, reported, self._values(order, reported), now)],
+                metrics=[
+                    Metric(
+                        order.trial_id, order.attempt, gang.seq, reported, self._trainings.values(order, reported), now
+                    )
+                ],
                 objectives=order.metrics,
                 checkpoint_step=reported,
                 step_seconds=(now - gang.starts) / (step - gang.first) * gang.gain,
                 timed_steps=step - gang.first,
                 best_of=order.best_of,
-                noise_scale=self._noise_scale if order.candidate.params.get("scale_lr") == "adascale" else None,
+                noise_scale=self._trainings.noise_scale
+                if order.candidate.params.get("scale_lr") == "adascale"
+                else None,
             ),
             now=now,
         )
@@ -161,7 +169,7 @@ class VirtualExecutor:
         gang = self._gangs.pop(key)
         if gang.trains:
             self._progress.stop(key)
-        self.spans.append(_span(gang, self._progress.now, ending, self._communication_of(gang.order)))
+        self.spans.append(_span(gang, self._progress.now, ending, self._trainings.communication_of(gang.order)))
 
 
 def _span(gang: _Gang, now: float, ending: str, communication_share: float | None) -> Span:

@@ -27,7 +27,7 @@ from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import LIVE_STUDIES, TrialState
 from scamp_service.model import Sized, Trial
 from scamp_service.search.running.threads import ThreadProposer
-from scamp_service.simulation.executor import VirtualExecutor, slowest
+from scamp_service.simulation.executor import Trainings, VirtualExecutor, slowest
 from scamp_service.simulation.outcome import PLAN, VERDICT, Simulated
 from scamp_service.simulation.values import drawn_values
 from scamp_service.sizing.cluster_file import NamedCluster
@@ -164,11 +164,13 @@ class _Replay:
             self.store,
             self.named_cluster.cluster,
             domains_of(self.named_cluster.cluster, cores),
-            self.step_seconds,
-            self.values,
-            lambda order: self.sizer.communication.get((order.trial_id, str(order.plan))),
-            self.options.start_seconds,
-            self.options.noise_scale,
+            Trainings(
+                self.step_seconds,
+                self.values,
+                lambda order: self.sizer.communication.get((order.trial_id, str(order.plan))),
+                self.options.start_seconds,
+                self.options.noise_scale,
+            ),
         )
         self.tokens = 0
         self.policy = policy_named(self.options.policy)

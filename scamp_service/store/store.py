@@ -14,7 +14,7 @@ import hashlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -58,6 +58,15 @@ from scamp_service.store.writes.transactions import picked
 MAX_BLOB_BYTES = 64 * 2**20
 NO_PARENTS: Mapping[int, int] = {}
 NO_REASONS: Mapping[int, str] = {}
+
+
+class _TrialMove(NamedTuple):
+    """A trial, its attempt count, its expected state, and its new one."""
+
+    trial_id: int
+    attempt: int
+    expected: TrialState
+    to: TrialState
 
 
 class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests):
@@ -208,7 +217,8 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         removes it. A move that ``lifecycle.TRIAL_MOVES`` does not allow fails an assert.
         """
         with self._write() as connection:
-            return self._move_trial(connection, trial_id, expected, attempt, to, changes, sized, now)
+            move = _TrialMove(trial_id, attempt, expected, to)
+            return self._move_trial(connection, move, changes, sized, now=now)
 
     def note_regret(self, study_id: int, bound: float, *, now: float) -> None:
         """Store the bound on the regret of a study, in units of its objective."""
@@ -226,9 +236,8 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         changes: dict[str, Any] = {"reason": reason, "judged_step": step}
         with self._write() as connection:
             connection.execute(sql.LOCK_STUDY, {"study_id": trial.study_id})
-            moved = self._move_trial(
-                connection, trial.id, TrialState.PAUSED, trial.attempt, TrialState.PRUNED, changes, None, now
-            )
+            move = _TrialMove(trial.id, trial.attempt, TrialState.PAUSED, TrialState.PRUNED)
+            moved = self._move_trial(connection, move, changes, None, now=now)
             if moved:
                 number = int(connection.execute(sql.NEXT_NUMBER, {"study_id": trial.study_id}).scalar_one())
                 row = {"study_id": trial.study_id, "number": number, "params": params, "origin": Origin.BRANCH}
@@ -245,14 +254,13 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
     def _move_trial(
         self,
         connection: sa.Connection,
-        trial_id: int,
-        expected: TrialState,
-        attempt: int,
-        to: TrialState,
+        move: _TrialMove,
         changes: dict[str, Any],
         sized: Sized | None,
+        *,
         now: float,
     ) -> bool:
+        trial_id, attempt, expected, to = move
         assert to is expected or to in TRIAL_MOVES[expected], f"a trial never moves from {expected} to {to}"
         assert set(changes) <= TRIAL_CHANGES, f"a move cannot change {sorted(set(changes) - TRIAL_CHANGES)}"
         changes |= sized_columns(sized) if sized else {}

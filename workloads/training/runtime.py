@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -86,7 +86,7 @@ def train(
         # Workers are forked first, so that they hold none of the gang's connections and nothing of the model.
         with feeding(workload, job.plan, rank, job.seed, steps, is_evaluated, first) as feed:
             with process_group(job.plan, rank, rendezvous, device) as mesh:
-                return _train(job, workload, device, mesh, rank, reporter, feed, begun)
+                return _train(job, workload, _Place(rank, device, mesh), reporter, feed, begun)
     except budget.OutOfMemory as error:
         overrun = error.with_traceback(None)  # the traceback's frames hold memory that the next job needs
         overrun.__cause__ = overrun.__context__ = None
@@ -132,16 +132,18 @@ def _begun(job: TrainingJob) -> tuple[int, int]:
     return num_steps, num_samples - num_steps * job.plan.batch
 
 
+class _Place(NamedTuple):
+    """A rank, its device, and the mesh of its gang; None for one rank alone."""
+
+    rank: int
+    device: torch.device
+    mesh: DeviceMesh | None
+
+
 def _train(
-    job: TrainingJob,
-    workload: Workload,
-    device: torch.device,
-    mesh: DeviceMesh | None,
-    rank: int,
-    reporter: Reporter,
-    feed: Feed,
-    begun: int,
+    job: TrainingJob, workload: Workload, place: _Place, reporter: Reporter, feed: Feed, begun: int
 ) -> Literal["done", "stopped"]:
+    rank, device, mesh = place
     warm_up(device, mesh)
     feed.open()
     if mesh is not None:

@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,18 @@ REFRESH_SECONDS = 1.0
 MAX_ATTEMPTS = 200
 
 
+@dataclass(frozen=True, slots=True)
+class Term:
+    """The term of a leading controller. ``identity`` is the name of its study database, ``number`` that of its lease.
+
+    Ranks are started and ended only while ``may_act()``, which says that no other controller can lead now.
+    """
+
+    identity: str
+    number: int
+    may_act: Callable[[], bool] = lambda: True
+
+
 class RayExecutor:
     """Implements ``executor.Executor``. One background thread handles ends and deaths; no method waits for a rank."""
 
@@ -53,26 +65,23 @@ class RayExecutor:
         settings: Settings,
         store_url: str,
         checkpoint_root: Path,
+        term: Term,
         *,
-        identity: str,
-        term: int,
-        may_act: Callable[[], bool] = lambda: True,
         has_news: Callable[[], None] = lambda: None,
         lease_seconds: float = 60.0,
     ) -> None:
         """Connect to ``settings.ray_address`` and take over the living ranks. Raises ``Unavailable`` or ``Refused``.
 
-        ``identity`` is the name of the study database, ``term`` that of the controller's lease. Ranks are started and
-        ended only while ``may_act()``, which says that no other controller can lead now. ``has_news`` is called, in any
-        thread, when a rank has answered.
+        ``has_news`` is called, in any thread, when a rank has answered.
         """
         self._settings, self._store_url, self._lease_seconds = settings, store_url, lease_seconds
         self._folders = Folders.of_controller(settings, checkpoint_root)
-        self._identity, self._namespace, self._term, self._may_act = identity, namespace_of(identity), term, may_act
+        self._identity, self._namespace = term.identity, namespace_of(term.identity)
+        self._term, self._may_act = term.number, term.may_act
         self._has_news = has_news
         self._lock = threading.RLock()
         self._closed = threading.Event()
-        self._pools = Pools(settings, identity)
+        self._pools = Pools(settings, term.identity)
         self._calls = Calls()
         self._states = RankStates(
             new_id=lambda: secrets.token_hex(4),

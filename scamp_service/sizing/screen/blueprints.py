@@ -25,9 +25,8 @@ from estimators.scaling.model_formulas import PredictedModel
 from scamp_service.files import write_atomically
 from scamp_service.model import Json
 from scamp_service.sizing.screen.groups import FormulaGroup, Task, grouped, parted, variables
-from scamp_service.sizing.tracing.trace_pool import TracePool
+from scamp_service.sizing.tracing.options import TracedWorkload
 from scamp_service.sizing.tracing.trace_process import TraceFailed
-from scamp_service.sizing.tracing.traces import Tracer
 
 _EXAMPLE, _BLUEPRINT = TypeAdapter(Example), TypeAdapter(Blueprint)
 
@@ -44,9 +43,9 @@ Blueprints = dict[bool, Blueprint]
 class BlueprintFinder:
     """Finds blueprints for the candidates of one workload."""
 
-    def __init__(self, workload: str, code: str | None, tracer: Tracer, pool: TracePool) -> None:
-        """``code`` is the hash of the user's files, which ``tracer`` can fetch; None for a built-in workload."""
-        self._workload, self._code, self._tracer, self._pool = workload, code, tracer, pool
+    def __init__(self, workload: TracedWorkload) -> None:
+        self._workload, self._code = workload.name, workload.code
+        self._tracer, self._pool = workload.tracer, workload.pool
         self._begun: dict[Path, _Asked | NoBlueprint] = {}
         self.num_examples = 0
         self.num_checked = 0

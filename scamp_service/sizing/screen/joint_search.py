@@ -28,9 +28,8 @@ from scamp_service.model import Json
 from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, depth_of, predicted_models
 from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, layout_kind_of, variables
 from scamp_service.sizing.screen.screened import Screened
-from scamp_service.sizing.tracing.trace_pool import TracePool
+from scamp_service.sizing.tracing.options import TracedWorkload
 from scamp_service.sizing.tracing.trace_process import TraceFailed
-from scamp_service.sizing.tracing.traces import Tracer
 
 NO_FORMULA = "they have a single block, or shards that are rounded up as in no example"
 LEAST_SHARE = 0.02
@@ -102,15 +101,13 @@ class JointSearch:
 
     def __init__(
         self,
-        workload: str,
-        code: str | None,
-        tracer: Tracer,
-        pool: TracePool,
+        workload: TracedWorkload,
         finder: BlueprintFinder,
         cluster: Cluster,
         kind: DeviceKind | None,
     ) -> None:
-        self._workload, self._code, self._tracer, self._pool, self._finder = workload, code, tracer, pool, finder
+        self._workload, self._tracer, self._pool = workload, workload.tracer, workload.pool
+        self._finder = finder
         self._cluster, self._kind = cluster, kind
         self._open: list[OpenCandidate] = []
         self.decided: list[OpenCandidate] = []
@@ -255,7 +252,9 @@ class JointSearch:
 
     def _traces(self, pairs: Sequence[tuple[Json, Layout]]) -> list[Trace | str]:
         """The trace of each candidate under each layout, or the reason why there is none; equal ones are made once."""
-        candidates = [(Candidate(self._workload, self._code, dict(params)), layout) for params, layout in pairs]
+        candidates = [
+            (Candidate(self._workload.name, self._workload.code, dict(params)), layout) for params, layout in pairs
+        ]
         keys = [self._tracer.cache.key(candidate, layout) for candidate, layout in candidates]
         first = dict(zip(reversed(keys), reversed(candidates), strict=True))
         traces = {key: self._tracer.known(*pair) for key, pair in first.items()}

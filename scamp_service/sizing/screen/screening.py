@@ -29,7 +29,7 @@ from scamp_service.model import Json
 from scamp_service.sizing.screen.blueprints import BlueprintFinder
 from scamp_service.sizing.screen.joint_search import JointSearch
 from scamp_service.sizing.screen.screened import Screened, Screening
-from scamp_service.sizing.tracing.options import Tracing
+from scamp_service.sizing.tracing.options import TracedWorkload, Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.traces import tracing_version
@@ -61,9 +61,10 @@ def screen(
         return replace(_SCREENING.validate_json(file.read_bytes()), num_examples=0, num_checked=0)
     own_pool = TracePool() if tracing.pool is None else contextlib.nullcontext(tracing.pool)
     with own_pool as pool, threadpool_limits(1, "blas"):  # small products: threads would only wait for each other
-        finder = BlueprintFinder(workload, sha256, tracer, pool)
+        traced = TracedWorkload(workload, sha256, tracer, pool)
+        finder = BlueprintFinder(traced)
         batches = _batches(finder, candidates)
-        search = JointSearch(workload, sha256, tracer, pool, finder, cluster, kind)
+        search = JointSearch(traced, finder, cluster, kind)
         sound = {place: batch for place, batch in enumerate(batches) if isinstance(batch, int)}
         say(f"looking for formulas for {len(sound)} candidates")
         search.begin({place: candidates[place] for place in sound}, sound)

@@ -45,3 +45,16 @@ class Tracing:
             under_way=self.under_way,
             one_workload=self.pool is None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TracedWorkload:
+    """A workload, and what traces its candidates.
+
+    ``code`` is the hash of the user's files, which ``tracer`` can fetch; None for a built-in workload.
+    """
+
+    name: str
+    code: str | None
+    tracer: Tracer
+    pool: TracePool

@@ -22,7 +22,7 @@ from estimators.model import Candidate, Plan
 from scamp_service import patience
 from scamp_service.cluster.devices.gpus import is_rank
 from scamp_service.cluster.devices.pools import Offers
-from scamp_service.cluster.driver.ray_executor import RayExecutor
+from scamp_service.cluster.driver.ray_executor import RayExecutor, Term
 from scamp_service.cluster.driver.states import idle_ranks
 from scamp_service.cluster.driver.states.rank_record import RankPhase
 from scamp_service.cluster.local.connection import namespace_of
@@ -67,9 +67,7 @@ class World:
             self.settings,
             self.settings.url,
             self.settings.data_dir / "checkpoints",
-            identity=self.store.identity(),
-            term=self.term,
-            may_act=lambda: self.leads,
+            Term(self.store.identity(), self.term, lambda: self.leads),
         )
 
     def reopen(self) -> None:

@@ -14,7 +14,7 @@ from placement.model import Device
 from scamp_service import patience
 from scamp_service.cluster.driver import rank_actors, sink_keeper
 from scamp_service.cluster.driver import ray_executor as module
-from scamp_service.cluster.driver.ray_executor import RayExecutor
+from scamp_service.cluster.driver.ray_executor import RayExecutor, Term
 from scamp_service.cluster.sink import SinkStatus
 from scamp_service.control.executor import GangState
 from scamp_service.host import Process, source_hash
@@ -113,7 +113,7 @@ def begin(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayExe
     settings = Settings(ray_address="fake:1")
 
     def new(may_act: Callable[[], bool] = lambda: True) -> RayExecutor:
-        return RayExecutor(settings, "", settings.checkpoints, identity="mine", term=1, may_act=may_act)
+        return RayExecutor(settings, "", settings.checkpoints, Term("mine", 1, may_act))
 
     return new
 

@@ -19,7 +19,7 @@ from scamp_service.model import Json
 from scamp_service.sizing.screen import blueprints
 from scamp_service.sizing.screen.blueprints import AT_ONCE, BlueprintFinder, depth_of
 from scamp_service.sizing.screen.groups import FormulaGroup, Task
-from scamp_service.sizing.tracing.options import OneBlob
+from scamp_service.sizing.tracing.options import OneBlob, TracedWorkload
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.traces import Tracer
 
@@ -32,7 +32,7 @@ class Finder(BlueprintFinder):
 
     def __init__(self, folder: Path, answer: Callable[[str, Json], Any], num_processes: int = 2) -> None:
         pool: Any = SimpleNamespace(num_processes=num_processes, start=lambda: None)
-        super().__init__("w", None, Tracer(OneBlob(b""), folder, 60), pool)
+        super().__init__(TracedWorkload("w", None, Tracer(OneBlob(b""), folder, 60), pool))
         self._answer = answer
         self.asked: list[tuple[str, Json]] = []
         self.futures: list[Future[Json]] = []
@@ -166,7 +166,8 @@ class Deep(BlueprintFinder):
 def test_the_number_of_blocks_is_found_though_the_largest_candidate_has_few(tmp_path: Path) -> None:
     members = [{"layers": 3, "width": 64, "heads": 8}, {"layers": 9, "width": 32, "heads": 2}]
     group = FormulaGroup({}, ("heads", "layers", "width"), (0, 1))
-    finder = Deep("w", None, Tracer(OneBlob(b""), tmp_path, 60), SimpleNamespace())  # type: ignore[arg-type]
+    pool: Any = SimpleNamespace()
+    finder = Deep(TracedWorkload("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool))
     assert finder.depth(group, members) == "layers"
     assert finder.depth(group, [{**member, "layers": 2} for member in members]) is None
 

@@ -21,7 +21,7 @@ from scamp_service.model import Json
 from scamp_service.sizing.estimate import equal_devices
 from scamp_service.sizing.screen.groups import FormulaGroup, Task
 from scamp_service.sizing.screen.joint_search import Formulas, JointSearch, LeftOut, OpenCandidate
-from scamp_service.sizing.tracing.options import OneBlob
+from scamp_service.sizing.tracing.options import OneBlob, TracedWorkload
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.traces import Tracer
 
@@ -46,7 +46,7 @@ class NoExamples:
 
 
 def search(folder: Path, finder: Any = None, pool: Any = None) -> JointSearch:
-    return JointSearch("w", None, Tracer(OneBlob(b""), folder, 60), pool, finder, CLUSTER, None)
+    return JointSearch(TracedWorkload("w", None, Tracer(OneBlob(b""), folder, 60), pool), finder, CLUSTER, None)
 
 
 def asking(formulas: Formulas, num: int) -> list[OpenCandidate]:

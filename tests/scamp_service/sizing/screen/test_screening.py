@@ -23,7 +23,7 @@ from scamp_service.sizing.screen.groups import grouped
 from scamp_service.sizing.screen.joint_search import NO_FORMULA
 from scamp_service.sizing.screen.screened import Screening
 from scamp_service.sizing.screen.screening import screen
-from scamp_service.sizing.tracing.options import OneBlob, Tracing
+from scamp_service.sizing.tracing.options import OneBlob, TracedWorkload, Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.traces import Tracer
 from tests.conftest import Scamp
@@ -124,7 +124,7 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
     (group,) = grouped(known)
     for cache, there in ((folder / "profiles", True), (tmp_path / "profiles", False)):
         with TracePool() as pool:
-            finder = BlueprintFinder("stdlib_gpt", None, Tracer(OneBlob(b""), cache, 60), pool)
+            finder = BlueprintFinder(TracedWorkload("stdlib_gpt", None, Tracer(OneBlob(b""), cache, 60), pool))
             assert (finder.known(group, Layout()) is not None) == there
 
 
