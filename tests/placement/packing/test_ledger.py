@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+from random import Random
+
 import pytest
 
-from placement.model import Cluster, Device, Gang
+from placement.model import Cluster, Device, Gang, Shape
 from placement.packing.ledger import Ledger
 
 
@@ -81,3 +84,28 @@ def test_restoring_still_demands_a_whole_gang() -> None:
 def test_at_least_one_gang_per_device() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Ledger(Cluster(), 0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ranks_of_unlike_shares_get_devices_wherever_there_are_any(seed: int) -> None:
+    draws = Random(seed)
+    sizes = [draws.randint(20, 100) for _ in range(5)]
+    devices = [Device(f"d{n}", "n0", n, draws.choice(["fast", "slow"]), mib) for n, mib in enumerate(sizes)]
+    book = Ledger(Cluster(tuple(devices)), 2)
+    for device in draws.sample(devices, 2):
+        book.place(Gang(f"on {device.id}", 1, draws.randint(1, device.capacity_mib)), [device.id])
+    mibs = tuple(draws.randint(5, 90) for _ in range(draws.randint(2, 4)))
+    free = [book.free_mib(device.id) for device in devices]
+    is_possible = any(all(a <= b for a, b in zip(mibs, some, strict=False)) for some in permutations(free, len(mibs)))
+    shape = Shape(len(mibs), max(mibs), mibs=mibs, samples=mibs)
+    found = book.find_uneven(shape, {"fast": 1.0, "slow": 0.4})
+    assert (found is not None) == is_possible
+    if found is not None:
+        gang = Gang("a", len(mibs), max(mibs), mibs)
+        book.place(gang, found)
+        assert [book.gangs_on(device)["a"] for device in found] == list(mibs)
+        book.release("a")
+        assert [book.free_mib(device.id) for device in devices] == free
+    assert book.could_hold(shape) == any(
+        all(a <= b for a, b in zip(mibs, some, strict=False)) for some in permutations(sizes, len(mibs))
+    )
