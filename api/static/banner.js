@@ -4,9 +4,16 @@ import * as api from "./client.js";
 import { byId, setText } from "./elements/dom.js";
 import { duration } from "./format.js";
 
+/** @import { ClusterView } from "./answers.d.ts" */
+/** @import { PageState } from "./page_state.js" */
+
 const EVERY_MS = 5000;
 
-/** Fetch the cluster into the page's state now and regularly, and say in the banner what is wrong with it. */
+/**
+ * Fetch the cluster into the page's state now and regularly, and say in the banner what is wrong with it.
+ * @param {PageState} state
+ * @returns {void}
+ */
 export function watchCluster(state) {
   state.watch((field) => field === "cluster" && showBanner(state.cluster));
   const look = async () => {
@@ -20,6 +27,7 @@ export function watchCluster(state) {
   setInterval(look, EVERY_MS);
 }
 
+/** @param {ClusterView} cluster */
 function showBanner(cluster) {
   const banner = byId("banner");
   const words = trouble(cluster);
@@ -28,7 +36,11 @@ function showBanner(cluster) {
   setText(banner, words);
 }
 
-/** Why no trial is started now, or an empty string. */
+/**
+ * Why no trial is started now, or an empty string.
+ * @param {ClusterView} cluster
+ * @returns {string}
+ */
 export function trouble(cluster) {
   if (cluster.data_directory) return `The data directory ${cluster.data_directory}.`;
   const detail = cluster.detail ? ` ${cluster.detail}` : "";

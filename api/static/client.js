@@ -2,17 +2,45 @@
 
 import { toMib } from "./format.js";
 
+/** @import * as Answers from "./answers.d.ts" */
+
+/**
+ * A trial from the API, with its memory in MiB as well.
+ * @typedef {Answers.TrialView & {predicted_mib: number | null, measured_mib: number | null}} Trial
+ */
+
+/**
+ * One trial with its attempts and the plans that were compared.
+ * @typedef {Answers.TrialDetail & {predicted_mib: number | null, measured_mib: number | null}} DetailedTrial
+ */
+
+/**
+ * Which trials to take: those in one of the states, or in any, for which the expression `where` is true.
+ * @typedef {{states?: string[], where?: string}} TrialChoice
+ */
+
 const AT_ONCE = 100; // trials that are fetched by their numbers in one request
 const CURVES = 25; // and curves, so that the first are drawn soon
 const STUDIES = 50;
 
 export class ApiError extends Error {
+  /**
+   * @param {number} status HTTP status; 0: no answer came
+   * @param {string} message what to do
+   */
   constructor(status, message) {
     super(message);
     this.status = status;
   }
 }
 
+/**
+ * The JSON of an answer; null if it has none.
+ * @param {string} path
+ * @param {RequestInit} [options]
+ * @returns {Promise<any>}
+ * @throws {ApiError}
+ */
 export async function request(path, options = {}) {
   let response;
   try {
@@ -25,12 +53,19 @@ export async function request(path, options = {}) {
   throw new ApiError(response.status, await problem(response));
 }
 
-/** Leaves the page for the one to sign in. It never resolves, so that no error shows up meanwhile. */
+/**
+ * Leaves the page for the one to sign in. It never resolves, so that no error shows up meanwhile.
+ * @returns {Promise<never>}
+ */
 function signIn() {
   location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
   return new Promise(() => {});
 }
 
+/**
+ * @param {Response} response
+ * @returns {Promise<string>}
+ */
 async function problem(response) {
   try {
     const body = await response.json();
@@ -44,47 +79,89 @@ async function problem(response) {
 
 // --- resources, as the pages draw them --------------------------------------------------------------------------------
 
+/** @returns {Promise<Answers.ClusterView>} */
 export function cluster() {
   return request("/v1/cluster");
 }
 
-/** Files that a trial keeps, by name. */
+/**
+ * Files that a trial keeps, by name.
+ * @param {number} studyId
+ * @param {number} number of the trial
+ * @returns {Promise<Answers.FileView[]>}
+ */
 export async function files(studyId, number) {
   return (await request(`/v1/studies/${studyId}/trials/${number}/files`)).items;
 }
 
+/**
+ * @param {number} studyId
+ * @param {number} number of the trial
+ * @param {string} name of the file, with slashes
+ * @returns {string}
+ */
 export function fileAddress(studyId, number, name) {
   return `/v1/studies/${studyId}/trials/${number}/files/${name.split("/").map(encodeURIComponent).join("/")}`;
 }
 
+/**
+ * @param {number} studyId
+ * @param {number} number of the trial
+ * @returns {string}
+ */
 export function checkpointAddress(studyId, number) {
   return `/v1/studies/${studyId}/trials/${number}/checkpoint`;
 }
 
-/** The newest studies with an id < `before` (0: the newest of all): {items, next}. */
+/**
+ * The newest studies with an id < `before` (0: the newest of all): {items, next}.
+ * @param {number} [before]
+ * @returns {Promise<Answers.Page_StudyView_>}
+ */
 export function studies(before = 0) {
   return request(`/v1/studies?newest_first=true&limit=${STUDIES}&after=${before}`);
 }
 
-/** One study as it is listed, in an array; much cheaper than with its summary. */
+/**
+ * One study as it is listed, in an array; much cheaper than with its summary.
+ * @param {number} studyId
+ * @returns {Promise<Answers.StudyView[]>}
+ */
 export async function listedStudy(studyId) {
   return (await request(`/v1/studies?limit=1&after=${studyId - 1}`)).items;
 }
 
+/**
+ * @param {number} studyId
+ * @returns {Promise<Answers.StudyDetail>}
+ */
 export function study(studyId) {
   return request(`/v1/studies/${studyId}`);
 }
 
+/**
+ * @param {number} studyId
+ * @returns {Promise<unknown>}
+ */
 export function stop(studyId) {
   return request(`/v1/studies/${studyId}:stop`, { method: "POST" });
 }
 
-/** Forget a study that has ended, with all that belongs to it. */
+/**
+ * Forget a study that has ended, with all that belongs to it.
+ * @param {number} studyId
+ * @returns {Promise<unknown>}
+ */
 export function remove(studyId) {
   return request(`/v1/studies/${studyId}`, { method: "DELETE" });
 }
 
-/** The trials with these numbers. */
+/**
+ * The trials with these numbers.
+ * @param {number} studyId
+ * @param {number[]} numbers
+ * @returns {Promise<Trial[]>}
+ */
 export async function trials(studyId, numbers) {
   const pages = await Promise.all(
     chunks(numbers, AT_ONCE).map((some) => request(`/v1/studies/${studyId}/trials?${numbered(some)}`)),
@@ -92,62 +169,114 @@ export async function trials(studyId, numbers) {
   return pages.flatMap((page) => page.items.map(asTrial));
 }
 
-/** Running trials; there are no more than devices have room for. */
+/**
+ * Running trials; there are no more than devices have room for.
+ * @param {number} studyId
+ * @returns {Promise<Trial[]>}
+ */
 export async function running(studyId) {
   return (await request(`/v1/studies/${studyId}/trials?state=RUNNING&limit=1000`)).items.map(asTrial);
 }
 
-/** Objective by trial number, thinned, of the trials that pass the filter of the table: see HistoryView of the API. */
+/**
+ * Objective by trial number, thinned, of the trials that pass the filter of the table: see HistoryView of the API.
+ * @param {number} studyId
+ * @param {TrialChoice} [choice]
+ * @returns {Promise<Answers.HistoryView>}
+ */
 export function history(studyId, { states = [], where = "" } = {}) {
   const query = filterQuery(states, where);
   return request(`/v1/studies/${studyId}/history${query.size ? `?${query}` : ""}`);
 }
 
+/**
+ * @param {string[]} states
+ * @param {string} where
+ * @returns {URLSearchParams}
+ */
 function filterQuery(states, where) {
   const query = new URLSearchParams(states.map((state) => ["state", state]));
   if (where) query.set("where", where);
   return query;
 }
 
-/** Numbers of the trials in an order; `query`: that of `study/table/view.js`. */
+/**
+ * Numbers of the trials in an order; `query`: that of `study/table/view.js`.
+ * @param {number} studyId
+ * @param {string} query
+ * @returns {Promise<number[]>}
+ */
 export async function order(studyId, query) {
   return (await request(`/v1/studies/${studyId}/order?${query}`)).number;
 }
 
-/** Address of the same trials as CSV. */
+/**
+ * Address of the same trials as CSV.
+ * @param {number} studyId
+ * @param {URLSearchParams} query
+ * @returns {string}
+ */
 export function csvAddress(studyId, query) {
   return `/v1/studies/${studyId}/trials.csv?${query}`;
 }
 
-/** Values of these parameters by trial, as columns, thinned: see CandidatesView of the API. */
+/**
+ * Values of these parameters by trial, as columns, thinned: see CandidatesView of the API.
+ * @param {number} studyId
+ * @param {TrialChoice & {params?: string[], points: number}} choice
+ * @returns {Promise<Answers.CandidatesView>}
+ */
 export function candidates(studyId, { params = [], states = [], where = "", points }) {
   const query = filterQuery(states, where);
-  query.set("points", points);
+  query.set("points", String(points));
   for (const name of params) query.append("param", name);
   return request(`/v1/studies/${studyId}/candidates?${query}`);
 }
 
-/** Trials by the values of several objectives: see FrontView of the API. */
+/**
+ * Trials by the values of several objectives: see FrontView of the API.
+ * @param {number} studyId
+ * @returns {Promise<Answers.FrontView>}
+ */
 export function front(studyId) {
   return request(`/v1/studies/${studyId}/front`);
 }
 
-/** How much each parameter matters: see ImportancesView of the API. */
+/**
+ * How much each parameter matters: see ImportancesView of the API.
+ * @param {number} studyId
+ * @returns {Promise<Answers.ImportancesView>}
+ */
 export function importances(studyId) {
   return request(`/v1/studies/${studyId}/importances`);
 }
 
-/** Which trials are copies of others, about so many: see LineageView of the API. */
+/**
+ * Which trials are copies of others, about so many: see LineageView of the API.
+ * @param {number} studyId
+ * @param {number} trials
+ * @returns {Promise<Answers.LineageView>}
+ */
 export function lineage(studyId, trials) {
   return request(`/v1/studies/${studyId}/lineage?trials=${trials}`);
 }
 
-/** Measured attempts by trial, {trial_id, number, state, attempts}: those on the outline of all, `points` at most. */
+/**
+ * Measured attempts by trial, {trial_id, number, state, attempts}: those on the outline of all, `points` at most.
+ * @param {number} studyId
+ * @param {number} points
+ * @returns {Promise<Answers.PeaksView[]>}
+ */
 export async function peaks(studyId, points) {
   return (await request(`/v1/studies/${studyId}/peaks?points=${points}`)).items;
 }
 
-/** Measured attempts of the trials with these numbers. */
+/**
+ * Measured attempts of the trials with these numbers.
+ * @param {number} studyId
+ * @param {number[]} numbers
+ * @returns {Promise<Answers.PeaksView[]>}
+ */
 export async function peaksOf(studyId, numbers) {
   const pages = await Promise.all(
     chunks(numbers, AT_ONCE).map((some) => request(`/v1/studies/${studyId}/peaks?${numbered(some)}`)),
@@ -155,42 +284,80 @@ export async function peaksOf(studyId, numbers) {
   return pages.flatMap((page) => page.items);
 }
 
-/** Thinned curves of the trials with these numbers, a few at a time: `take(curves)`. `metric`: only this one. */
+/**
+ * Thinned curves of the trials with these numbers, a few at a time: `take(curves)`. `metric`: only this one.
+ * @param {number} studyId
+ * @param {number[]} numbers
+ * @param {{metric?: string, points: number}} choice
+ * @param {(curves: Answers.CurveView[]) => void} take
+ * @returns {Promise<void>}
+ */
 export async function curves(studyId, numbers, { metric = "", points }, take) {
   for (const some of chunks(numbers, CURVES)) {
     const query = `${numbered(some)}&points=${points}&metric=${encodeURIComponent(metric)}`;
     for (let after = -1; after !== null;) {
       const page = await request(`/v1/studies/${studyId}/curves?${query}&after=${after}`);
-      take(page.items, some);
+      take(page.items);
       after = page.next;
     }
   }
 }
 
+/**
+ * @param {number[]} numbers
+ * @returns {string}
+ */
 function numbered(numbers) {
   return numbers.map((number) => `number=${number}`).join("&");
 }
 
+/**
+ * @template Item
+ * @param {Item[]} items
+ * @param {number} size
+ * @returns {Item[][]}
+ */
 function chunks(items, size) {
   return Array.from({ length: Math.ceil(items.length / size) }, (_, at) => items.slice(at * size, (at + 1) * size));
 }
 
-/** One trial with its attempts. */
+/**
+ * One trial with its attempts.
+ * @param {number} studyId
+ * @param {number} number
+ * @returns {Promise<DetailedTrial>}
+ */
 export async function trial(studyId, number) {
   return asTrial(await request(`/v1/studies/${studyId}/trials/${number}`));
 }
 
-/** One simulated step of the trial's pipeline; null for other plans. */
+/**
+ * One simulated step of the trial's pipeline; null for other plans.
+ * @param {number} studyId
+ * @param {number} number of the trial
+ * @returns {Promise<Answers.TimelineView | null>}
+ */
 export function timeline(studyId, number) {
   return request(`/v1/studies/${studyId}/trials/${number}/timeline`);
 }
 
-/** Log lines with id > `after`; with -1, the last 1000. */
+/**
+ * Log lines with id > `after`; with -1, the last 1000.
+ * @param {number} studyId
+ * @param {number} number of the trial
+ * @param {number} after
+ * @returns {Promise<Answers.LogLineView[]>}
+ */
 export async function logs(studyId, number, after) {
   return (await request(`/v1/studies/${studyId}/trials/${number}/logs?after=${after}&limit=1000`)).items;
 }
 
-/** A trial from the API with its memory in MiB as well. */
+/**
+ * A trial from the API with its memory in MiB as well.
+ * @template {Answers.TrialView} View
+ * @param {View} trial
+ * @returns {View & {predicted_mib: number | null, measured_mib: number | null}}
+ */
 export function asTrial(trial) {
   return {
     ...trial,
@@ -200,7 +367,11 @@ export function asTrial(trial) {
   };
 }
 
-/** The value, or null when it is not finite: JSON has no NaN, so a diverged value arrives as null or text. */
+/**
+ * The value, or null when it is not finite: JSON has no NaN, so a diverged value arrives as null or text.
+ * @param {unknown} value
+ * @returns {number | null}
+ */
 function finite(value) {
-  return Number.isFinite(value) ? value : null;
+  return Number.isFinite(value) ? Number(value) : null;
 }

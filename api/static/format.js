@@ -1,10 +1,22 @@
 // Numbers, sizes, times and plans as text.
 
+/** @typedef {number | null | undefined} Maybe a number that may not be known */
+
 const MIB = 2 ** 20;
 const NONE = "–";
+/** @type {[string, number][]} */
+const SIZES = [
+  ["GB", 1e9],
+  ["MB", 1e6],
+  ["kB", 1e3],
+];
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-/** Four significant digits without trailing zeros: 0.9531, 12.3, 3e-4. */
+/**
+ * Four significant digits without trailing zeros: 0.9531, 12.3, 3e-4.
+ * @param {unknown} value
+ * @returns {string}
+ */
 export function num(value) {
   if (value === null || value === undefined || value === "") return NONE;
   const number = Number(value);
@@ -20,57 +32,99 @@ export function num(value) {
   return String(Number(number.toPrecision(4)));
 }
 
-/** An objective or metric value, with four decimals in the usual range, so that a column lines up. */
+/**
+ * An objective or metric value, with four decimals in the usual range, so that a column lines up.
+ * @param {Maybe} value
+ * @returns {string}
+ */
 export function metric(value) {
   if (value === null || value === undefined) return NONE;
   const size = Math.abs(value);
   return size !== 0 && (size < 1e-3 || size >= 1e4) ? num(value) : value.toFixed(4);
 }
 
-/** A value of the objective `name`: numbers that were counted before a training have no decimals. */
+/**
+ * A value of the objective `name`: numbers that were counted before a training have no decimals.
+ * @param {string} name
+ * @param {Maybe} value
+ * @returns {string}
+ */
 export function objectiveValue(name, value) {
   return name.startsWith("predicted.") && Number.isInteger(value) ? num(value) : metric(value);
 }
 
+/**
+ * A whole number with commas between thousands.
+ * @param {number} value
+ * @returns {string}
+ */
 export function count(value) {
   return grouped.format(value);
 }
 
+/**
+ * MiB; null where bytes are not known or 0.
+ * @param {Maybe} bytes
+ * @returns {number | null}
+ */
 export function toMib(bytes) {
   return bytes ? bytes / MIB : null;
 }
 
-/** MiB without the unit: one decimal below 100. */
+/**
+ * MiB without the unit: one decimal below 100.
+ * @param {Maybe} value
+ * @returns {string}
+ */
 export function mib(value) {
   if (value === null || value === undefined || value === 0) return NONE;
   return value < 100 ? value.toFixed(1) : grouped.format(value);
 }
 
-/** MiB with the unit; GiB from 10 GiB on. */
+/**
+ * MiB with the unit; GiB from 10 GiB on.
+ * @param {Maybe} value
+ * @returns {string}
+ */
 export function mibWords(value) {
   if (value === null || value === undefined) return NONE;
   return value >= 10 * 1024 ? `${(value / 1024).toFixed(1)} GiB` : `${grouped.format(value)} MiB`;
 }
 
-/** A size in bytes, kB, MB or GB, as file managers show it. */
+/**
+ * A size in bytes, kB, MB or GB, as file managers show it.
+ * @param {number} bytes
+ * @returns {string}
+ */
 export function bytesWords(bytes) {
-  const [unit, size] = [
-    ["GB", 1e9],
-    ["MB", 1e6],
-    ["kB", 1e3],
-  ].find(([, one]) => bytes >= one) ?? ["bytes", 1];
+  const [unit, size] = SIZES.find(([, one]) => bytes >= one) ?? ["bytes", 1];
   return `${size === 1 ? bytes : (bytes / size).toPrecision(3)} ${unit}`;
 }
 
+/**
+ * A count with its noun, such as "3 trials".
+ * @param {number} number
+ * @param {string} noun in the singular
+ * @returns {string}
+ */
 export function plural(number, noun) {
   return `${grouped.format(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-/** The unit in which a study counts the steps of its trials. */
+/**
+ * The unit in which a study counts the steps of its trials.
+ * @param {Record<string, any>} spec of the study
+ * @returns {"epoch" | "step"}
+ */
 export function stepUnit({ budget }) {
   return budget.epochs ? "epoch" : "step";
 }
 
+/**
+ * Seconds as words, such as "3 m 07 s".
+ * @param {Maybe} seconds
+ * @returns {string}
+ */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return NONE;
   if (seconds < 0) return "0 s";
@@ -82,18 +136,33 @@ export function duration(seconds) {
   return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
 }
 
-/** Seconds from a trial's first launch to its end, or until now; null before its launch. */
+/**
+ * Seconds from a trial's first launch to its end, or until now; null before its launch.
+ * @param {{started_at: number | null, finished_at: number | null}} trial
+ * @param {number} [now] seconds since the epoch
+ * @returns {number | null}
+ */
 export function runSeconds(trial, now = Date.now() / 1000) {
   return trial.started_at ? (trial.finished_at ?? now) - trial.started_at : null;
 }
 
-/** Seconds of an optimizer step with the unit, in three digits. */
+/**
+ * Seconds of an optimizer step with the unit, in three digits.
+ * @param {Maybe} seconds
+ * @returns {string}
+ */
 export function stepWords(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
   if (seconds < 1) return `${Number((1000 * seconds).toPrecision(3))} ms`;
   return seconds < 60 ? `${Number(seconds.toPrecision(3))} s` : duration(seconds);
 }
 
+/**
+ * How long ago a time was.
+ * @param {Maybe} time seconds since the epoch
+ * @param {number} [now] seconds since the epoch
+ * @returns {string}
+ */
 export function ago(time, now = Date.now() / 1000) {
   if (!time) return NONE;
   const seconds = Math.max(0, now - time);
@@ -103,46 +172,83 @@ export function ago(time, now = Date.now() / 1000) {
   return `${Math.floor(seconds / 86400)} d ago`;
 }
 
+/**
+ * The time of day.
+ * @param {Maybe} time seconds since the epoch
+ * @returns {string}
+ */
 export function clock(time) {
   return time ? new Date(time * 1000).toLocaleTimeString("en-GB") : NONE;
 }
 
+/**
+ * The date and the time of day.
+ * @param {Maybe} time seconds since the epoch
+ * @returns {string}
+ */
 export function dateTime(time) {
   if (!time) return NONE;
   const at = new Date(time * 1000);
   return `${at.toLocaleDateString("en-CA")} ${at.toLocaleTimeString("en-GB")}`;
 }
 
+/**
+ * The micro-batches of a step on one rank, such as "16 × 2".
+ * @param {Record<string, any> | null} plan
+ * @returns {string}
+ */
 export function microBatch(plan) {
   if (!plan) return NONE;
   const samples = plan.shares?.length ? [...new Set(plan.shares)].join("/") : plan.micro_batch;
   return plan.num_micro_batches > 1 ? `${plan.num_micro_batches} × ${samples}` : String(samples);
 }
 
-/** The plan of a trial in one line. */
+/**
+ * The plan of a trial in one line.
+ * @param {{plan_text: string, state: string, batch: number}} trial
+ * @returns {string}
+ */
 export function planWords(trial) {
   if (!trial.plan_text) return trial.state === "INFEASIBLE" ? "No plan fits" : "No plan yet";
   return `${trial.plan_text}; effective batch ${count(trial.batch)}`;
 }
 
+/**
+ * The value of a parameter: a number, a text, a list, or blocks.
+ * @param {any} value
+ * @returns {string}
+ */
 export function paramValue(value) {
   if (typeof value === "number") return num(value);
   if (Array.isArray(value)) return value.some(isBlock) ? value.map(blockWords).join(" | ") : JSON.stringify(value);
   return isBlock(value) ? blockWords(value) : String(value);
 }
 
-/** Whether a value is one of the repeated blocks of a parameter. */
+/**
+ * Whether a value is one of the repeated blocks of a parameter.
+ * @param {unknown} value
+ * @returns {boolean}
+ */
 function isBlock(value) {
   return value !== null && typeof value === "object" && !Array.isArray(value);
 }
 
+/**
+ * @param {Record<string, any>} block
+ * @returns {string}
+ */
 function blockWords(block) {
   return Object.entries(block)
     .map(([name, value]) => `${name} ${paramValue(value)}`)
     .join(", ");
 }
 
-/** The parameters that differ from `fixed`, in one line. */
+/**
+ * The parameters that differ from `fixed`, in one line.
+ * @param {Record<string, any> | null} params
+ * @param {Record<string, any>} [fixed]
+ * @returns {string}
+ */
 export function paramsLine(params, fixed = {}) {
   return Object.entries(params ?? {})
     .filter(([name, value]) => JSON.stringify(fixed[name]) !== JSON.stringify(value))

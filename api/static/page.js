@@ -1,18 +1,4 @@
 // The host of a page: it loads the page's state and its panels, passes live events on, and redraws what has changed.
-//
-// A panel is a part of a page: one picture, one table, or something that only fetches. Each is one file with a function
-// that returns an object. All of these are optional:
-//
-//   card          its element, which is added to the page's grid; without one, the panel fills a part of the template
-//   shows         fields of the page's state that it shows: after a change of one of them it is drawn again
-//   draw()        show the present state; called once per frame at most
-//   restMs        draw at most once in so many milliseconds
-//   isLazy        draw only while its card is near the part of the page that is seen
-//   seen()        called when the card comes near it
-//   load()        fetch what only this panel needs, once, after the page's own state has come
-//   on            {kind: (event) => …}: what it fetches or notes after a live event
-//   tick()        show what changes with time alone, each second, or each `everyMs`
-//   point(trial)  mark the trial under the pointer in another panel; null: there is none any more
 
 import { watchCluster } from "./banner.js";
 import { coalesced } from "./elements/frames.js";
@@ -20,13 +6,40 @@ import { guarded } from "./elements/notices.js";
 import { KINDS, follow } from "./live.js";
 import { Requests } from "./requests.js";
 
+/** @import { Handler } from "./live.js" */
+/** @import { PageState } from "./page_state.js" */
+
+/**
+ * A part of a page: one picture, one table, or something that only fetches. It is made by a function in a file of its
+ * own, which gets the page's state and returns this. All fields are optional.
+ * @typedef {object} Panel
+ * @property {HTMLElement} [card] its element, which is added to the page's grid; without one it fills a part of the template
+ * @property {() => unknown} [load] fetches what only this panel needs, once, after the page's own state has come
+ * @property {Record<string, Handler>} [on] kind of a live event → what it fetches or notes after one
+ * @property {string[]} [shows] fields of the page's state that it shows: it is drawn again after a change of one
+ * @property {() => unknown} [draw] shows the present state; called once per frame at most
+ * @property {number} [restMs] draw at most once in so many milliseconds
+ * @property {boolean} [isLazy] draw only while its card is near the part of the page that is seen
+ * @property {() => unknown} [seen] called when the card comes near it
+ * @property {() => unknown} [tick] shows what changes with time alone, each second, or each `everyMs`
+ * @property {number} [everyMs]
+ * @property {(trial: Marked | null) => unknown} [point] marks the trial under the pointer in another panel; null: there is none any more
+ */
+
+/** @typedef {{id?: number | null, number: number}} Marked a trial that panels mark together */
+
 const TICK_MS = 1000;
 
 export class Page {
-  /** `state`: a `PageState`. `grid`: the element that gets the cards, if panels have some. */
+  /**
+   * `state`: a `PageState`. `grid`: the element that gets the cards, if panels have some.
+   * @param {PageState} state
+   * @param {HTMLElement | null} [grid] gets the cards, if panels have some
+   */
   constructor(state, grid = null) {
     this.state = state;
     this.grid = grid;
+    /** @type {Panel[]} */
     this.panels = [];
     this.requests = new Requests();
     this.near = new Set(); // cards that are seen, or nearly
@@ -34,27 +47,49 @@ export class Page {
     this.late = new Set(); // panels to draw once they are seen
   }
 
-  /** Await `work()`, and show its error if it fails; returns its result, or undefined. */
+  /**
+   * Await `work()`, and show its error if it fails; returns its result, or undefined.
+   * @template Result
+   * @param {() => Promise<Result> | Result} work
+   * @returns {Promise<Result | undefined>}
+   */
   run(work) {
     return guarded(() => this.requests.run(work));
   }
 
+  /**
+   * A function that collects keys, which `fetch(keys)` fetches at most once in `restMs`; see `Requests`.
+   * @param {(keys: any[]) => unknown} fetch
+   * @param {number} [restMs]
+   * @returns {(key: unknown) => void}
+   */
   refresher(fetch, restMs) {
     return this.requests.refresher(fetch, restMs);
   }
 
-  /** Show a trial that is under the pointer in the panel `source`, or null, in all others. */
+  /**
+   * Show a trial that is under the pointer in the panel `source`, or null, in all others.
+   * @param {Panel} source
+   * @param {Marked | null} trial
+   */
   point(source, trial) {
     for (const panel of this.panels) if (panel !== source) panel.point?.(trial);
   }
 
-  /** Go to another page; what this one shows is gone. */
+  /**
+   * Go to another page; what this one shows is gone.
+   * @param {string} address
+   */
   leave(address) {
     this.requests.close();
     location.assign(address);
   }
 
-  /** Await `work()`, which removes what this page shows, and go to another page. No request asks for it meanwhile. */
+  /**
+   * Await `work()`, which removes what this page shows, and go to another page. No request asks for it meanwhile.
+   * @param {() => Promise<unknown>} work
+   * @param {string} address
+   */
   leaveAfter(work, address) {
     return guarded(async () => {
       await this.requests.close();
@@ -71,10 +106,15 @@ export class Page {
   /**
    * Add the panels in this order, load the state and follow its events. `load()` returns the id of the last event that
    * is in the state. `studyId`: follow only this study's events. `failed()` is called if nothing could be loaded.
+   * @param {object} options
+   * @param {Panel[]} options.panels
+   * @param {() => Promise<number>} options.load
+   * @param {number | null} [options.studyId]
+   * @param {() => void} options.failed
    */
   async open({ panels, load, studyId = null, failed }) {
     this.panels = panels;
-    this.grid?.append(...panels.flatMap((panel) => panel.card ?? []));
+    this.grid?.append(...panels.flatMap(({ card }) => (card ? [card] : [])));
     this.redrawChanges();
     this.watchCards();
     const after = await this.run(load);
@@ -87,18 +127,27 @@ export class Page {
     }
   }
 
-  /** Whether a card is seen, or nearly. */
+  /**
+   * Whether a card is seen, or nearly.
+   * @param {Element | undefined} card
+   * @returns {boolean}
+   */
   sees(card) {
     return this.near.has(card);
   }
 
-  /** Whether a panel that shows this field of the state is seen, or nearly. */
+  /**
+   * Whether a panel that shows this field of the state is seen, or nearly.
+   * @param {string} field
+   * @returns {boolean}
+   */
   showsNow(field) {
     return this.panels.some(({ card, shows }) => shows?.includes(field) && this.sees(card));
   }
 
   watchCards() {
-    const watched = new Map(this.panels.filter((panel) => panel.card).map((panel) => [panel.card, panel]));
+    /** @type {Map<Element, Panel>} */
+    const watched = new Map(this.panels.flatMap((panel) => (panel.card ? [[panel.card, panel]] : [])));
     const observer = new IntersectionObserver(
       (entries) => {
         for (const { target, isIntersecting } of entries) {
@@ -116,6 +165,7 @@ export class Page {
     for (const card of watched.keys()) observer.observe(card);
   }
 
+  /** @param {Panel} panel */
   drawNow(panel) {
     if (!this.state.isLoaded) return;
     if (panel.isLazy && !this.sees(panel.card)) this.late.add(panel);
@@ -135,7 +185,10 @@ export class Page {
     });
   }
 
-  /** A function for each kind of event that someone listens to: the state first, then the panels in their order. */
+  /**
+   * A function for each kind of event that someone listens to: the state first, then the panels in their order.
+   * @returns {Record<string, Handler>}
+   */
   handlers() {
     const listeners = [this.state, ...this.panels];
     const heard = KINDS.filter((kind) => listeners.some((listener) => listener.on?.[kind]));

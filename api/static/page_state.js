@@ -1,11 +1,16 @@
 // What a page knows, as one object: panels read it, and hear which of its fields have changed. It knows no element, so
 // that it can be tested without a browser.
 
+/** @import { ClusterView } from "./answers.d.ts" */
+/** @import { Handler } from "./live.js" */
+
 export class PageState {
   constructor() {
-    this.cluster = null; // the last answer about the cluster
+    /** @type {ClusterView | null} the last answer about the cluster */
+    this.cluster = null;
+    /** @type {((field: string) => void)[]} */
     this.watchers = [];
-    /** Kind of a live event → what it changes here, before the panels hear of it. */
+    /** @type {Record<string, Handler>} kind of a live event → what it changes here, before the panels hear of it */
     this.on = {};
   }
 
@@ -14,16 +19,24 @@ export class PageState {
     return this.cluster !== null;
   }
 
+  /** @param {ClusterView} cluster */
   setCluster(cluster) {
     this.cluster = cluster;
     this.changed("cluster");
   }
 
-  /** Call `watcher(field)` after each change. */
+  /**
+   * Call `watcher(field)` after each change.
+   * @param {(field: string) => void} watcher
+   */
   watch(watcher) {
     this.watchers.push(watcher);
   }
 
+  /**
+   * Say that these fields have changed.
+   * @param {...string} fields
+   */
   changed(...fields) {
     for (const field of fields) for (const watcher of this.watchers) watcher(field);
   }

@@ -10,7 +10,12 @@ export class Requests {
     this.underWay = new Set();
   }
 
-  /** Await `work()`; once closed, nothing is done and the result is undefined. */
+  /**
+   * Await `work()`; once closed, nothing is done and the result is undefined.
+   * @template Result
+   * @param {() => Promise<Result> | Result} work
+   * @returns {Promise<Result | undefined>}
+   */
   async run(work) {
     if (this.isClosed) return undefined;
     const running = work();
@@ -22,7 +27,10 @@ export class Requests {
     }
   }
 
-  /** Begin nothing any more. Resolves when what is under way has ended, whether well or not. */
+  /**
+   * Begin nothing any more. Resolves when what is under way has ended, whether well or not.
+   * @returns {Promise<void>}
+   */
   async close() {
     this.isClosed = true;
     await Promise.allSettled(this.underWay);
@@ -35,6 +43,9 @@ export class Requests {
   /**
    * Returns a function that collects keys, which `fetch(keys)` fetches at most once in `restMs`. It retries failures,
    * and rests longer when answers take long, so that a page never keeps the server busy.
+   * @param {(keys: any[]) => unknown} fetch
+   * @param {number} [restMs]
+   * @returns {(key: unknown) => void}
    */
   refresher(fetch, restMs = REFRESH_MS) {
     const dirty = new Set();

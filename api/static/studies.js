@@ -11,7 +11,7 @@ const PANELS = [listPanel, emptyPanel];
 
 const state = new StudiesState();
 const page = new Page(state);
-const loadPage = async (before) => state.keepPage(await api.studies(before));
+const loadPage = async (/** @type {number} */ before) => state.keepPage(await api.studies(before));
 
 page.open({
   panels: PANELS.map((panel) => panel({ state, page, loadPage })),

@@ -43,7 +43,7 @@ const state = new StudyState(studyId, Number(data.mostCurves));
 state.view = readView(location.search);
 const page = new Page(state, byId("panels"));
 const feeds = new StudyFeeds(state, page);
-const open = (trial) => location.assign(`/studies/${studyId}/trials/${trial.number}`);
+const open = (/** @type {{number: number}} */ trial) => location.assign(`/studies/${studyId}/trials/${trial.number}`);
 
 page.open({
   panels: [feeds, ...PANELS.map((panel) => panel({ state, page, feeds, open }))],

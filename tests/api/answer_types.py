@@ -1,7 +1,7 @@
 """Types of the API's answers for the dashboard's JavaScript, from the OpenAPI description.
 
-``python -m tests.api.answer_types`` writes them to ``api/static/answers.d.ts``, which ``make types`` reads. A test fails
-while that file differs from the API.
+``python -m tests.api.answer_types`` writes them to ``api/static/answers.d.ts``, which ``make types`` reads. A test
+fails while that file differs from the API.
 """
 
 from __future__ import annotations

@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from api.app import create_app
+from tests.api.answer_types import FILE as ANSWERS
+from tests.api.answer_types import answer_types
+from tests.services.serving import settings_in
+
 FILES = sorted((Path(__file__).parent / "javascript").glob("*.test.mjs"))
 OLDEST_NODE = 20
 
@@ -32,3 +37,17 @@ def test_the_modules_of_the_dashboard(file: Path) -> None:
     command = ["node", "--test", "--test-reporter=spec", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_types_of_answers_are_those_of_the_api(tmp_path: Path) -> None:
+    now = answer_types(create_app(settings_in(tmp_path)).openapi())
+    assert ANSWERS.read_text() == now, "run `python -m tests.api.answer_types`"
+
+
+def test_every_answer_is_a_type_and_so_is_all_that_it_has() -> None:
+    page = {"type": "object", "properties": {"items": {"type": "array", "items": {"$ref": "#/x/Item"}}}}
+    item = {"properties": {"at": {"anyOf": [{"type": "number"}, {"type": "null"}]}}, "required": ["at"]}
+    schemas = {"Page": page, "Item": item, "Sent": {"type": "string"}}
+    answer = {"200": {"content": {"application/json": {"schema": {"$ref": "#/x/Page"}}}}}
+    written = answer_types({"components": {"schemas": schemas}, "paths": {"/": {"get": {"responses": answer}}}})
+    assert "items?: Item[];" in written and "at: number | null;" in written and "Sent" not in written

@@ -4,7 +4,25 @@
 import { num, paramValue } from "../format.js";
 import { oneTwoFive, padded, tickSize } from "./scales.js";
 
-/** Share of the axis, 0 to 1, at which a place is drawn; null if there is none. */
+/**
+ * The axis of a parameter, as AxisView of the API, or that of an objective, which has no `place`.
+ * @typedef {object} Axis
+ * @property {string} name
+ * @property {any[] | null} choices null: numbers from `low` to `high`
+ * @property {number} low
+ * @property {number} high
+ * @property {boolean} log
+ * @property {(number | null)[]} [place] of each trial; null: it does not have the parameter
+ */
+
+/** @typedef {Axis & {numOutside: number}} ObjectiveAxis `numOutside`: values beyond the ends */
+
+/**
+ * Share of the axis, 0 to 1, at which a place is drawn; null if there is none.
+ * @param {Axis} axis
+ * @param {number | null | undefined} place
+ * @returns {number | null}
+ */
 export function share(axis, place) {
   if (place === null || place === undefined) return null;
   if (axis.choices) return (place + 0.5) / Math.max(1, axis.choices.length);
@@ -13,7 +31,12 @@ export function share(axis, place) {
   return (scale(place) - scale(axis.low)) / (scale(axis.high) - scale(axis.low));
 }
 
-/** The place at a share of the axis, between its ends. */
+/**
+ * The place at a share of the axis, between its ends.
+ * @param {Axis} axis
+ * @param {number} at
+ * @returns {number}
+ */
 export function placeAt(axis, at) {
   const within = Math.min(1, Math.max(0, at));
   if (axis.choices) return Math.min(axis.choices.length - 1, Math.floor(within * axis.choices.length));
@@ -21,7 +44,12 @@ export function placeAt(axis, at) {
   return axis.low + within * (axis.high - axis.low);
 }
 
-/** [{at, text}] of an axis, at most `most` of them. */
+/**
+ * [{at, text}] of an axis, at most `most` of them.
+ * @param {Axis} axis
+ * @param {number} [most]
+ * @returns {{at: number, text: string}[]}
+ */
 export function ticks(axis, most = 6) {
   if (axis.choices) {
     const step = Math.ceil(axis.choices.length / most);
@@ -33,6 +61,11 @@ export function ticks(axis, most = 6) {
   return numbers(axis, most).map((place) => ({ at: share(axis, place), text: num(place) }));
 }
 
+/**
+ * @param {Axis} axis
+ * @param {number} most
+ * @returns {number[]}
+ */
 function numbers({ low, high, log }, most) {
   if (log) {
     const found = oneTwoFive(low, high);
@@ -45,7 +78,12 @@ function numbers({ low, high, log }, most) {
   return Array.from({ length: Math.max(0, count) }, (_, index) => Number(((first + index) * size).toPrecision(12)));
 }
 
-/** Value below which a `fraction` of the sorted numbers are. */
+/**
+ * Value below which a `fraction` of the sorted numbers are.
+ * @param {ArrayLike<number>} sorted
+ * @param {number} fraction
+ * @returns {number}
+ */
 export function quantile(sorted, fraction) {
   return sorted[Math.min(sorted.length - 1, Math.floor(fraction * sorted.length))];
 }
@@ -56,9 +94,14 @@ const MAGNITUDES = 100; // nine tenths of the values span so many times the leas
 /**
  * The axis of an objective, {low, high, log, numOutside}: from the best value on, without outliers at the worse end, which
  * would squash all others. It is logarithmic if the values differ by magnitudes.
+ * @param {string} name
+ * @param {number[]} values
+ * @param {string} direction
+ * @returns {ObjectiveAxis}
  */
 export function objectiveAxis(name, values, direction) {
   const sorted = Float64Array.from(values).sort(); // several times as fast as an array of thousands
+  /** @type {ObjectiveAxis} */
   const axis = { name, choices: null, log: false, low: 0, high: 1, numOutside: 0 };
   if (!sorted.length) return axis;
   let [low, high] = [sorted[0], sorted.at(-1)];
@@ -68,7 +111,12 @@ export function objectiveAxis(name, values, direction) {
   return { ...axis, low, high, numOutside: sorted.filter((value) => value < low || value > high).length };
 }
 
-/** [low, high] of an objective's axis with some room at both ends, and at the lower one a `share` of it more. */
+/**
+ * [low, high] of an objective's axis with some room at both ends, and at the lower one a `share` of it more.
+ * @param {Axis} axis
+ * @param {number} [share]
+ * @returns {[number, number]}
+ */
 export function objectiveRange({ low, high, log }, share = 0) {
   if (!log) {
     const [from, to] = padded(low, high);
@@ -78,24 +126,55 @@ export function objectiveRange({ low, high, log }, share = 0) {
   return [low / room / (high / low) ** share, high * room];
 }
 
-/** Options for uPlot: those of the scale and of the axis of an objective. `now()` is its axis; only its `log` is fixed. */
+/**
+ * Options for uPlot: those of the scale and of the axis of an objective. `now()` is its axis; only its `log` is fixed.
+ * @param {() => Axis} now
+ * @param {number} [share]
+ * @returns {{scale: Record<string, any>, axis: Record<string, any>}}
+ */
 export function objectiveOptions(now, share = 0) {
   const range = () => objectiveRange(now(), share);
   if (!now().log) return { scale: { range }, axis: { values: asNumbers } };
   const splits = () => oneTwoFive(now().low, now().high);
-  return { scale: { range, distr: 3 }, axis: { values: asNumbers, splits, filter: (_, found) => found } };
+  return { scale: { range, distr: 3 }, axis: { values: asNumbers, splits, filter: asFound } };
 }
 
-function asNumbers(_, splits) {
+/**
+ * Labels of ticks, for uPlot.
+ * @param {unknown} _
+ * @param {number[]} splits
+ * @returns {string[]}
+ */
+export function asNumbers(_, splits) {
   return splits.map(num);
 }
 
-/** A value, or the end of the axis that it lies beyond. */
+/**
+ * All ticks of a logarithmic axis: uPlot would leave some out.
+ * @param {unknown} _
+ * @param {number[]} splits
+ * @returns {number[]}
+ */
+export function asFound(_, splits) {
+  return splits;
+}
+
+/**
+ * A value, or the end of the axis that it lies beyond.
+ * @param {Axis} axis
+ * @param {number} value
+ * @returns {number}
+ */
 export function clamped(axis, value) {
   return Math.min(axis.high, Math.max(axis.low, value));
 }
 
-/** Indices of trials, the best value first. */
+/**
+ * Indices of trials, the best value first.
+ * @param {number[]} values
+ * @param {string} direction
+ * @returns {number[]}
+ */
 export function bestFirst(values, direction) {
   const sign = direction === "minimize" ? 1 : -1;
   return values.map((_, index) => index).sort((a, b) => sign * (values[a] - values[b]));

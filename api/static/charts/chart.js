@@ -7,15 +7,27 @@ import { label, shape } from "../states.js";
 import uPlot from "../vendor/uplot/uPlot.esm.js";
 import { Pen } from "./pen.js";
 
+/** @typedef {import("../vendor/uplot/uPlot.esm.js")} Plot */
+
+/** @typedef {{opts: Record<string, any>, data: any[]}} Wanted options and columns for uPlot */
+
+/** @typedef {(trial: any) => unknown} Open shows the page of a trial */
+
 export const REACH = 18; // CSS pixels within which the pointer selects a point or line
 
 /** One uPlot, sized by its box and coloured by the theme. `plan()` returns {opts, data}, or null without data. */
 export class Chart {
+  /**
+   * @param {HTMLElement} box
+   * @param {string} blank words to show without data
+   */
   constructor(box, blank) {
     this.box = box;
+    this.opens = false; // whether a click opens the page of a trial
     this.tip = h("div", { class: "tip", role: "status", hidden: true });
     this.blank = h("p", { class: "blank" }, blank);
     box.replaceChildren(this.blank, this.tip);
+    /** @type {any} a uPlot, or null without data */
     this.plot = null;
     this.pen = new Pen();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
@@ -23,6 +35,14 @@ export class Chart {
       this.rebuild();
     });
     new ResizeObserver(() => this.resize()).observe(box);
+  }
+
+  /**
+   * The options and columns of the chart, or null without data. Overridden.
+   * @returns {Wanted | null}
+   */
+  plan() {
+    return null;
   }
 
   size() {
@@ -40,10 +60,16 @@ export class Chart {
     this.plot = null;
     const wanted = this.plan();
     this.blank.hidden = wanted !== null;
-    if (wanted) this.plot = new uPlot({ ...this.size(), ...wanted.opts }, wanted.data, this.box);
+    if (wanted) this.plot = new uPlot(/** @type {any} */ ({ ...this.size(), ...wanted.opts }), wanted.data, this.box);
     this.point(null);
   }
 
+  /**
+   * Options of an axis with this name.
+   * @param {string} text
+   * @param {Record<string, any>} [extra]
+   * @returns {Record<string, any>}
+   */
   axis(text, extra = {}) {
     return {
       stroke: this.pen.colour("muted"),
@@ -60,7 +86,12 @@ export class Chart {
     };
   }
 
-  /** Show a tooltip beside a place in the plot, both in CSS pixels, or hide it with null. */
+  /**
+   * Show a tooltip beside a place in the plot, both in CSS pixels, or hide it with null.
+   * @param {HTMLElement[] | null} nodes
+   * @param {number} [left]
+   * @param {number} [top]
+   */
   point(nodes, left = 0, top = 0) {
     this.tip.hidden = nodes === null;
     this.box.classList.toggle("hit", nodes !== null && this.opens === true);
@@ -75,7 +106,12 @@ export class Chart {
   }
 }
 
-/** What a trial is, for a tooltip. */
+/**
+ * What a trial is, for a tooltip.
+ * @param {{number: number, state: string}} trial
+ * @param {string} [rest]
+ * @returns {HTMLDivElement}
+ */
 export function head(trial, rest = "") {
   const mark = h("span", { class: `state state-${trial.state.toLowerCase()}` }, icon(shape(trial.state)));
   return h(
@@ -88,7 +124,12 @@ export function head(trial, rest = "") {
   );
 }
 
-/** Labels of ticks; only whole numbers have one. */
+/**
+ * Labels of ticks; only whole numbers have one.
+ * @param {unknown} _
+ * @param {number[]} splits
+ * @returns {string[]}
+ */
 export function wholeNumbers(_, splits) {
   return splits.map((at) => (Number.isInteger(at) ? count(at) : ""));
 }

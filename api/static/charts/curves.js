@@ -1,23 +1,45 @@
 // Learning curves.
 
 import { h } from "../elements/dom.js";
-import { count, metric, num } from "../format.js";
+import { count, metric } from "../format.js";
+import { asNumbers } from "./axes.js";
 import { Chart, REACH, head, wholeNumbers } from "./chart.js";
 import { padded } from "./scales.js";
 import { aligned } from "./series.js";
 
-/** Distance, for uPlot, from the pointer to a line's nearest value, so that a line is not selected beyond its end. */
+/** @import { Open, Plot } from "./chart.js" */
+
+/**
+ * One line of a chart: the values of a metric of a trial by step.
+ * @typedef {{trial: {id: number, number: number, state: string}, points: [number, number][]}} Line
+ */
+
+const NO_VALUES = /** @type {unknown[]} */ ([undefined, null]);
+
+/**
+ * Distance, for uPlot, from the pointer to a line's nearest value, so that a line is not selected beyond its end.
+ * @param {any} plot
+ * @param {unknown} _line
+ * @param {number} row
+ * @returns {number}
+ */
 function nearStep(plot, _line, row) {
   return Math.abs(plot.cursor.left - plot.valToPos(plot.data[0][row], "x")) + REACH;
 }
 
-/** One line per trial over steps. `update` takes [{trial, points: [[step, value], …]}], ordered so that the best is last. */
+/** One line per trial over steps. */
 export class Curves extends Chart {
+  /**
+   * @param {HTMLElement} box
+   * @param {{open?: Open | null, onHover?: ((trial: Line["trial"] | null) => unknown) | null, blank?: string}} [options]
+   */
   constructor(box, { open = null, onHover = null, blank = "Curves appear here as the trials report." } = {}) {
     super(box, blank);
     this.opens = open !== null;
     this.onHover = onHover;
+    /** @type {Line[]} */
     this.lines = [];
+    /** @type {number | null} index of the line that is named */
     this.lit = null;
     this.bestId = null;
     this.signature = "";
@@ -42,6 +64,11 @@ export class Curves extends Chart {
     this.plot.setCursor({ left: this.pointer.clientX - inside.left, top: this.pointer.clientY - inside.top });
   }
 
+  /**
+   * Draw these lines, the last one above the others.
+   * @param {Line[]} lines
+   * @param {{name: string, unit?: string, bestId?: number | null, marks?: number[]}} options `marks`: steps with a dashed line
+   */
   update(lines, { name, unit = "step", bestId = null, marks = [] }) {
     this.lines = lines;
     this.name = name;
@@ -58,7 +85,10 @@ export class Curves extends Chart {
     }
   }
 
-  /** Highlight the line of a trial, such as the one of a hovered table row, or none. */
+  /**
+   * Highlight the line of a trial, such as the one of a hovered table row, or none.
+   * @param {number | null} trialId
+   */
   highlight(trialId) {
     const index = this.lines.findIndex((line) => line.trial.id === trialId);
     if (this.plot) this.plot.setSeries(index < 0 ? null : index + 1, { focus: true });
@@ -86,28 +116,30 @@ export class Curves extends Chart {
         y: false,
         drag: { x: false, y: false },
         focus: { prox: REACH },
-        hover: { prox: nearStep, skip: [undefined, null] },
+        hover: { prox: nearStep, skip: NO_VALUES },
         points: { one: true, size: 7 },
       },
       scales: {
-        x: { time: false, range: (_, low, high) => [low, high > low ? high : low + 1] },
-        y: { range: (_, low, high) => padded(low, high) },
+        x: { time: false, range: stepRange },
+        y: { range: (/** @type {unknown} */ _, /** @type {[number, number]} */ ...ends) => padded(...ends) },
       },
-      axes: [
-        this.axis(this.unit, { values: wholeNumbers }),
-        this.axis(this.name, { size: 48, values: (_, splits) => splits.map(num) }),
-      ],
+      axes: [this.axis(this.unit, { values: wholeNumbers }), this.axis(this.name, { size: 48, values: asNumbers })],
       series: [{}, ...series],
       hooks: {
-        setSeries: [(_, index) => this.light(index ? index - 1 : null)],
+        setSeries: [
+          (/** @type {Plot} */ _, /** @type {number | null} */ index) => this.light(index ? index - 1 : null),
+        ],
         setCursor: [() => this.describe()],
-        draw: [(plot) => this.drawMarks(plot)],
+        draw: [(/** @type {Plot} */ plot) => this.drawMarks(plot)],
       },
     };
     return { opts, data };
   }
 
-  /** Draw a dashed vertical line where a later attempt resumed. */
+  /**
+   * Draw a dashed vertical line where a later attempt resumed.
+   * @param {Plot} plot
+   */
   drawMarks(plot) {
     const { ctx, bbox } = plot;
     ctx.save();
@@ -123,6 +155,10 @@ export class Curves extends Chart {
     ctx.restore();
   }
 
+  /**
+   * Name the line with this index; null: none.
+   * @param {number | null} index
+   */
   light(index) {
     if (index === this.lit) return;
     this.lit = index;
@@ -138,4 +174,15 @@ export class Curves extends Chart {
     const text = h("div", {}, `${this.name} ${metric(value)} at ${this.unit} ${count(step)}`);
     this.point([head(this.lines[this.lit].trial), text], this.plot.valToPos(step, "x"), this.plot.valToPos(value, "y"));
   }
+}
+
+/**
+ * The range of steps, for uPlot: at least one long.
+ * @param {unknown} _
+ * @param {number} low
+ * @param {number} high
+ * @returns {[number, number]}
+ */
+function stepRange(_, low, high) {
+  return [low, high > low ? high : low + 1];
 }

@@ -7,13 +7,27 @@ import { clamped, objectiveAxis, objectiveOptions } from "./axes.js";
 import { head } from "./chart.js";
 import { Points } from "./points.js";
 
+/** @import { FrontView } from "../answers.d.ts" */
+/** @import { ObjectiveAxis } from "./axes.js" */
+/** @import { Open, Plot } from "./chart.js" */
+/** @import { Pointed } from "./points.js" */
+
 export class Front extends Points {
+  /**
+   * @param {HTMLElement} box
+   * @param {Open} open
+   */
   constructor(box, open) {
     super(box, "Trials appear here once all objectives of one are known.", open);
     this.axes = null;
   }
 
-  /** `found`: see FrontView of the API; `across` and `up` are the places of two objectives in it. */
+  /**
+   * Draw the trials by two objectives.
+   * @param {FrontView} found
+   * @param {number} across place of an objective in it
+   * @param {number} up
+   */
   update(found, across, up) {
     this.found = found;
     this.chosen = [across, up];
@@ -59,23 +73,33 @@ export class Front extends Points {
           points: { show: false },
         },
       ],
-      hooks: { draw: [(plot) => this.draw(plot)] },
+      hooks: { draw: [(/** @type {Plot} */ plot) => this.draw(plot)] },
     };
     return { opts, data: [edge.map(([x]) => x), edge.map(([, y]) => y)] };
   }
 
+  /**
+   * @param {number} place
+   * @returns {string}
+   */
   name(place) {
     return `${this.found.metrics[place]} (${this.found.directions[place] === "minimize" ? "less" : "more"} is better)`;
   }
 
+  /**
+   * @param {Plot} plot
+   * @param {Pointed} trial
+   * @returns {[number, number]}
+   */
   place(plot, { values }) {
     const [x, y] = this.chosen.map((place, at) => clamped(this.axes[at], values[place]));
     return [plot.valToPos(x, "x", true), plot.valToPos(y, "y", true)];
   }
 
+  /** @param {Plot} plot */
   draw(plot) {
     const scale = devicePixelRatio;
-    const marked = [...this.trials].sort((a, b) => a.isOnFront - b.isOnFront);
+    const marked = [...this.trials].sort((a, b) => Number(a.isOnFront) - Number(b.isOnFront));
     for (const trial of marked) {
       if (trial === this.lit) continue;
       const [x, y] = this.place(plot, trial);
@@ -85,6 +109,10 @@ export class Front extends Points {
     if (this.lit) this.pen.stamp(plot.ctx, ...this.mark(this.lit), ...this.place(plot, this.lit), 7 * scale);
   }
 
+  /**
+   * @param {Pointed} trial
+   * @returns {HTMLElement[]}
+   */
   describe(trial) {
     const lines = this.found.metrics.map((name, place) =>
       h("div", {}, `${name} ${objectiveValue(name, trial.values[place])}`),
@@ -93,7 +121,12 @@ export class Front extends Points {
   }
 }
 
-/** The corners of the region that points dominate in two directions, by the first value: those not dominated in both. */
+/**
+ * The corners of the region that points dominate in two directions, by the first value: those not dominated in both.
+ * @param {[number, number][]} points
+ * @param {[string, string]} directions
+ * @returns {[number, number][]}
+ */
 export function staircase(points, [across, up]) {
   const [signX, signY] = [across, up].map((direction) => (direction === "minimize" ? 1 : -1));
   const ordered = [...points].sort((a, b) => signX * (a[0] - b[0]) || signY * (a[1] - b[1]));

@@ -8,19 +8,36 @@ import { head, wholeNumbers } from "./chart.js";
 import { Points } from "./points.js";
 import { bestSoFar, byNumber } from "./series.js";
 
+/** @import { Objective } from "../objectives.js" */
+/** @import { Point } from "../study/state.js" */
+/** @import { Open, Plot } from "./chart.js" */
+/** @import { Pointed } from "./points.js" */
+
 const BELOW = 0.1; // share of the height, below the values, for trials without one
 
 /** Objective by trial number. Trials that ended without a value are drawn along the bottom. */
 export class History extends Points {
-  /** `reasonOf(trial)` says why a trial has no value, or returns an empty string. */
+  /**
+   * `reasonOf(trial)` says why a trial has no value, or returns an empty string.
+   * @param {HTMLElement} box
+   * @param {Open} open
+   * @param {(trial: {number: number}) => string} reasonOf
+   */
   constructor(box, open, reasonOf) {
     super(box, "Values appear here as soon as a trial reports.", open);
     this.reasonOf = reasonOf;
   }
 
-  /** Draw `trials`: all `num` trials of the study, or some of them. */
+  /**
+   * Draw `trials`: all `num` trials of the study, or some of them.
+   * @param {Point[]} trials
+   * @param {number} num
+   * @param {Objective} objective
+   * @param {string} [unit] of steps
+   */
   update(trials, num, objective, unit = "step") {
-    [this.num, this.unit] = [num, unit];
+    this.num = num;
+    this.unit = unit;
     const renamed = this.objective?.metric !== objective.metric;
     this.objective = objective;
     this.trials = trials;
@@ -56,9 +73,15 @@ export class History extends Points {
           spanGaps: true,
         },
       ],
-      hooks: { draw: [(plot) => this.draw(plot)] },
+      hooks: { draw: [(/** @type {Plot} */ plot) => this.draw(plot)] },
     };
-    return { opts, data: [ordered.map((trial) => trial.number), bestSoFar(ordered, this.objective.direction)] };
+    return {
+      opts,
+      data: [
+        ordered.map((trial) => trial.number),
+        bestSoFar(/** @type {Point[]} */ (ordered), this.objective.direction),
+      ],
+    };
   }
 
   /** The axis of the objective; see `objectiveAxis`. */
@@ -67,6 +90,11 @@ export class History extends Points {
     return objectiveAxis(this.objective.metric, values, this.objective.direction);
   }
 
+  /**
+   * @param {Plot} plot
+   * @param {Pointed} trial
+   * @returns {[number, number] | null}
+   */
   place(plot, trial) {
     const x = plot.valToPos(trial.number, "x", true);
     if (trial.value !== null) return [x, plot.valToPos(clamped(this.shown, trial.value), "y", true)];
@@ -74,6 +102,10 @@ export class History extends Points {
     return [x, plot.bbox.top + plot.bbox.height - 9 * devicePixelRatio];
   }
 
+  /**
+   * @param {Pointed} trial
+   * @returns {HTMLElement[]}
+   */
   describe(trial) {
     const lines = [head(trial)];
     if (trial.value !== null)

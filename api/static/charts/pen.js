@@ -11,22 +11,44 @@ export class Pen {
     this.stamps = new Map(); // key → a small canvas: to copy one is many times as fast as to fill a path
   }
 
+  /**
+   * The colour that the theme has under this name.
+   * @param {string} name
+   * @returns {string}
+   */
   colour(name) {
     if (!this.colours.has(name))
       this.colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
     return this.colours.get(name);
   }
 
-  /** [shape, colour] of a trial's state. */
+  /**
+   * [shape, colour] of a trial's state.
+   * @param {string} state
+   * @returns {[string, string]}
+   */
   state(state) {
     return [shape(state), this.stateColour(state)];
   }
 
+  /**
+   * @param {string} state
+   * @returns {string}
+   */
   stateColour(state) {
     return this.colour(state.toLowerCase());
   }
 
-  /** Draw a shape, an SVG path in a box from -1 to 1, around a place on the canvas. */
+  /**
+   * Draw a shape, an SVG path in a box from -1 to 1, around a place on the canvas.
+   * @param {CanvasRenderingContext2D} context
+   * @param {string} path
+   * @param {string} fill
+   * @param {number} x
+   * @param {number} y
+   * @param {number} radius
+   * @param {number} [alpha]
+   */
   stamp(context, path, fill, x, y, radius, alpha = 1) {
     const { canvas, half } = this.stampOf(path, fill, radius);
     context.globalAlpha = alpha;
@@ -34,7 +56,13 @@ export class Pen {
     context.globalAlpha = 1;
   }
 
-  /** A canvas with a shape, and half of its side. */
+  /**
+   * A canvas with a shape, and half of its side.
+   * @param {string} path
+   * @param {string} fill
+   * @param {number} radius
+   * @returns {{canvas: HTMLCanvasElement, half: number}}
+   */
   stampOf(path, fill, radius) {
     const key = `${path} ${fill} ${radius}`;
     if (!this.stamps.has(key)) this.stamps.set(key, filled(path, fill, radius));
@@ -42,6 +70,12 @@ export class Pen {
   }
 }
 
+/**
+ * @param {string} path
+ * @param {string} fill
+ * @param {number} radius
+ * @returns {{canvas: HTMLCanvasElement, half: number}}
+ */
 function filled(path, fill, radius) {
   const half = Math.ceil(REACH_OF_SHAPE * radius);
   const canvas = h("canvas", { width: 2 * half, height: 2 * half });

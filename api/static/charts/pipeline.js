@@ -15,6 +15,10 @@ import {
 } from "./pipeline_words.js";
 import { tickSize } from "./scales.js";
 
+/** @import { MessageView, PassView, RowView, TimelineView } from "../answers.d.ts" */
+
+/** @typedef {(time: number) => number} Scale from the time in a step to pixels from the left */
+
 const ROW = 26; // heights and widths in CSS pixels
 const BETWEEN = 14; // room for messages
 const AXIS = 22;
@@ -28,7 +32,11 @@ const LETTER = 7; // width of a digit
 const TICK = 90; // least distance between the words of the axis
 
 export class Pipeline {
-  /** Draws into `box`, and explains what is drawn in `legend`. */
+  /**
+   * Draws into `box`, and explains what is drawn in `legend`.
+   * @param {HTMLElement} box
+   * @param {HTMLElement} legend
+   */
   constructor(box, legend) {
     this.box = box;
     this.legend = legend;
@@ -37,6 +45,10 @@ export class Pipeline {
     new ResizeObserver(() => this.resize()).observe(box);
   }
 
+  /**
+   * Draw this step.
+   * @param {TimelineView} step
+   */
   show(step) {
     this.step = step;
     this.width = 0;
@@ -61,22 +73,36 @@ export class Pipeline {
 
 /** Where rows and memories begin, from the top. */
 class Place {
+  /** @param {TimelineView} step */
   constructor({ rows }) {
     this.num = rows.length;
     this.axis = this.num * (ROW + BETWEEN);
     this.height = this.memory(this.num) - APART + 2;
   }
 
+  /**
+   * @param {number} stage
+   * @returns {number}
+   */
   row(stage) {
     return 4 + stage * (ROW + BETWEEN);
   }
 
+  /**
+   * @param {number} stage
+   * @returns {number}
+   */
   memory(stage) {
     return this.axis + AXIS + APART + stage * (MEMORY + APART);
   }
 }
 
-/** The width of the window, or more if passes would be too narrow. */
+/**
+ * The width of the window, or more if passes would be too narrow.
+ * @param {TimelineView} step
+ * @param {number} room
+ * @returns {number}
+ */
 function widthOf({ rows, makespan }, room) {
   const lengths = rows
     .flatMap(({ passes }) => passes.filter((one) => one.kind !== "update").map((one) => one.end - one.start))
@@ -87,6 +113,11 @@ function widthOf({ rows, makespan }, room) {
 
 // --- names -----------------------------------------------------------------------------------------------------------
 
+/**
+ * @param {TimelineView} step
+ * @param {Place} place
+ * @returns {HTMLElement[]}
+ */
 function namesOf({ rows, offered_bytes: offered }, place) {
   const names = rows.map((row) => nameOf(place.row(row.stage), ROW, [who(row)], whoInFull(row)));
   const memories = rows.map((row) => {
@@ -101,6 +132,13 @@ function namesOf({ rows, offered_bytes: offered }, place) {
   return [...names, nameOf(place.axis, AXIS + APART, [h("small", {}, "Memory held")], ""), ...memories];
 }
 
+/**
+ * @param {number} top
+ * @param {number} height
+ * @param {(string | Node)[]} words
+ * @param {string} title
+ * @returns {HTMLElement}
+ */
 function nameOf(top, height, words, title) {
   const node = h("span", { title }, words);
   node.style.top = `${top}px`;
@@ -110,7 +148,14 @@ function nameOf(top, height, words, title) {
 
 // --- the drawing -------------------------------------------------------------------------------------------------------
 
+/**
+ * @param {TimelineView} step
+ * @param {Place} place
+ * @param {number} width
+ * @returns {SVGSVGElement}
+ */
 function drawing(step, place, width) {
+  /** @type {Scale} */
   const scale = (time) => EDGE + ((width - 2 * EDGE) * time) / (step.makespan || 1);
   const hatch = svg(
     "pattern",
@@ -141,6 +186,13 @@ function drawing(step, place, width) {
   );
 }
 
+/**
+ * @param {TimelineView} step
+ * @param {Place} place
+ * @param {Scale} scale
+ * @param {number} width
+ * @returns {SVGGElement}
+ */
 function axisOf({ makespan, unit }, place, scale, width) {
   const size = tickSize(makespan, Math.max(3, Math.floor(width / TICK)));
   const nodes = [];
@@ -159,6 +211,13 @@ function axisOf({ makespan, unit }, place, scale, width) {
   return svg("g", {}, nodes);
 }
 
+/**
+ * @param {RowView} row
+ * @param {TimelineView} step
+ * @param {Place} place
+ * @param {Scale} scale
+ * @returns {SVGGElement}
+ */
 function passesOf(row, step, place, scale) {
   const top = place.row(row.stage);
   const line = svg("rect", { class: "lane", x: scale(0), y: top, width: scale(step.makespan) - scale(0), height: ROW });
@@ -178,6 +237,14 @@ function passesOf(row, step, place, scale) {
   );
 }
 
+/**
+ * @param {PassView} one
+ * @param {RowView} row
+ * @param {TimelineView} step
+ * @param {number} top
+ * @param {Scale} scale
+ * @returns {SVGGElement}
+ */
 function passOf(one, row, step, top, scale) {
   const box = across(one.start, one.end, scale);
   const words = one.micro_batch === null ? "" : String(one.micro_batch);
@@ -198,7 +265,14 @@ function passOf(one, row, step, top, scale) {
   );
 }
 
-/** A line from the sender's row to the receiver's, in the room between them. */
+/**
+ * A line from the sender's row to the receiver's, in the room between them.
+ * @param {MessageView} message
+ * @param {TimelineView} step
+ * @param {Place} place
+ * @param {Scale} scale
+ * @returns {SVGGElement}
+ */
 function messageOf(message, step, place, scale) {
   const { sender, receiver, start, end } = message;
   const down = receiver > sender;
@@ -215,9 +289,17 @@ function messageOf(message, step, place, scale) {
   );
 }
 
+/**
+ * @param {RowView} row
+ * @param {TimelineView} step
+ * @param {Place} place
+ * @param {Scale} scale
+ * @returns {SVGGElement}
+ */
 function memoryOf(row, step, place, scale) {
   const top = place.memory(row.stage);
   const most = Math.max(step.offered_bytes ?? 0, ...step.rows.map((one) => one.peak_bytes), 1) * 1.06;
+  /** @type {(bytes: number) => number} */
   const y = (bytes) => top + MEMORY * (1 - bytes / most);
   const points = row.memory.map(
     ([time, bytes], at) => `${at ? "H" : "M"}${scale(time).toFixed(1)}${at ? "V" : ","}${y(bytes).toFixed(1)}`,
@@ -236,12 +318,21 @@ function memoryOf(row, step, place, scale) {
   );
 }
 
+/**
+ * @param {number} start
+ * @param {number} end
+ * @param {Scale} scale
+ */
 function across(start, end, scale) {
   return { x: scale(start), width: Math.max(0, scale(end) - scale(start)) };
 }
 
 // --- legend ------------------------------------------------------------------------------------------------------------
 
+/**
+ * @param {TimelineView} step
+ * @returns {any[]} texts and elements
+ */
 function legendOf({ rows, communication_share: communication, offered_bytes: offered, unit, cores }) {
   return [
     key("forward", "forward"),
@@ -258,7 +349,12 @@ function legendOf({ rows, communication_share: communication, offered_bytes: off
   ].filter((words) => words);
 }
 
-/** A sample of how something is drawn, with its meaning. */
+/**
+ * A sample of how something is drawn, with its meaning.
+ * @param {string} kind
+ * @param {string} words
+ * @returns {HTMLElement}
+ */
 function key(kind, words) {
   return h("span", { class: `key ${kind}` }, words);
 }

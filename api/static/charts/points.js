@@ -2,15 +2,29 @@
 
 import { Chart, REACH } from "./chart.js";
 
+/** @import { Open, Plot } from "./chart.js" */
+
+/**
+ * A trial or an attempt that is drawn as a point. What else it has, its chart knows.
+ * @typedef {{id: unknown, number: number, state: string} & Record<string, any>} Pointed
+ */
+
 const MANY = 400; // points that are drawn smaller
 
 /** Trials as points on two linear axes. The point nearest to the pointer gets a tooltip; a click opens its trial. */
 export class Points extends Chart {
+  /**
+   * @param {HTMLElement} box
+   * @param {string} blank
+   * @param {Open} open
+   */
   constructor(box, blank, open) {
     super(box, blank);
     this.opens = true;
     this.open = open;
+    /** @type {Pointed[]} */
     this.trials = [];
+    /** @type {Pointed | null} the trial that is named */
     this.lit = null;
     box.classList.add("points");
     box.addEventListener("mousemove", (event) => this.hover(event));
@@ -21,16 +35,35 @@ export class Points extends Chart {
     box.addEventListener("blur", () => this.select(null));
   }
 
-  /** Position of a trial in canvas pixels, or null; overridden. */
-  place() {
+  /**
+   * Position of a trial in canvas pixels, or null; overridden.
+   * @param {Plot} _plot
+   * @param {Pointed} _trial
+   * @returns {[number, number] | null}
+   */
+  place(_plot, _trial) {
     return null;
   }
 
-  /** [shape, colour] of a trial. */
+  /**
+   * [shape, colour] of a trial.
+   * @param {Pointed} trial
+   * @returns {[string, string]}
+   */
   mark(trial) {
     return this.pen.state(trial.state);
   }
 
+  /**
+   * The tooltip of a trial. Overridden.
+   * @param {Pointed} _trial
+   * @returns {HTMLElement[]}
+   */
+  describe(_trial) {
+    return [];
+  }
+
+  /** @param {Plot} plot */
   draw(plot) {
     const scale = devicePixelRatio;
     const radius = this.trials.length > MANY ? 2.6 : 4.2;
@@ -43,6 +76,7 @@ export class Points extends Chart {
     if (at) this.pen.stamp(plot.ctx, ...this.mark(this.lit), at[0], at[1], 6.5 * scale);
   }
 
+  /** @param {MouseEvent} event */
   hover(event) {
     if (!this.plot) return;
     const inside = this.plot.over.getBoundingClientRect();
@@ -61,7 +95,10 @@ export class Points extends Chart {
     this.select(nearest);
   }
 
-  /** Arrow keys go from point to point, from left to right; Enter opens one. */
+  /**
+   * Arrow keys go from point to point, from left to right; Enter opens one.
+   * @param {KeyboardEvent} event
+   */
   key(event) {
     if (!this.plot) return;
     if (event.key === "Enter" && this.lit) this.open(this.lit);
@@ -70,7 +107,11 @@ export class Points extends Chart {
     event.preventDefault();
   }
 
-  /** Name the next point in the direction of a key, if it is one that has a direction. */
+  /**
+   * Name the next point in the direction of a key, if it is one that has a direction.
+   * @param {string} key
+   * @returns {boolean} whether there is one
+   */
   step(key) {
     const places = this.trials
       .map((trial) => ({ trial, at: this.place(this.plot, trial) }))
@@ -88,6 +129,10 @@ export class Points extends Chart {
     return true;
   }
 
+  /**
+   * Name a trial in a tooltip at a place in the plot; null: none.
+   * @param {{trial: Pointed, px: number, py: number} | null} found
+   */
   select(found) {
     const changed = (found?.trial ?? null) !== this.lit;
     this.lit = found?.trial ?? null;
@@ -96,6 +141,10 @@ export class Points extends Chart {
     else this.point(null);
   }
 
+  /**
+   * Draw these trials.
+   * @param {Pointed[]} trials
+   */
   refresh(trials) {
     this.trials = trials;
     if (this.lit) this.lit = trials.find((trial) => trial.id === this.lit.id) ?? null;

@@ -7,10 +7,19 @@ import { clamped, objectiveAxis, objectiveOptions, share, ticks } from "./axes.j
 import { head } from "./chart.js";
 import { Points } from "./points.js";
 
+/** @import { AxisView, CandidatesView } from "../answers.d.ts" */
+/** @import { Objective } from "../objectives.js" */
+/** @import { Open, Plot } from "./chart.js" */
+/** @import { Pointed } from "./points.js" */
+
 const JITTER = 0.55; // share of its place over which the trials with one choice are spread
 const LANE = 0.07; // share of the axis, at its beginning, for trials without the parameter
 
 export class Slice extends Points {
+  /**
+   * @param {HTMLElement} box
+   * @param {Open} open
+   */
   constructor(box, open) {
     super(box, "Points appear here once trials have a value.", open);
     this.across = null;
@@ -18,8 +27,11 @@ export class Slice extends Points {
   }
 
   /**
-   * `across` and `up`: axes of CandidatesView of the API, which is `found`. Without `up` it is the objective that goes
-   * up; with it, the colour says how good a trial is.
+   * Draw the trials by one parameter, or by two.
+   * @param {AxisView | null} across
+   * @param {AxisView | null} up null: the objective goes up; otherwise the colour says how good a trial is
+   * @param {CandidatesView} found
+   * @param {Objective} objective
    */
   update(across, up, found, { metric: name, direction }) {
     this.across = across && new Lane(across);
@@ -55,12 +67,22 @@ export class Slice extends Points {
       },
       axes: [this.axis(this.across.name, this.across.marks(Math.floor(width / 80), 14)), upwards ?? objective],
       series: [{}, { points: { show: false } }],
-      hooks: { draw: [(plot) => this.draw(plot)] },
+      hooks: { draw: [(/** @type {Plot} */ plot) => this.draw(plot)] },
     };
-    const nothing = [null, null];
-    return { opts, data: [[0, 1], nothing] };
+    return {
+      opts,
+      data: [
+        [0, 1],
+        /** @type {unknown[]} */ ([null, null]),
+      ],
+    };
   }
 
+  /**
+   * @param {Plot} plot
+   * @param {Pointed} trial
+   * @returns {[number, number]}
+   */
   place(plot, trial) {
     const y = this.up ? this.up.at(trial.up, spread(trial.number, 0.754878)) : clamped(this.objective, trial.value);
     return [
@@ -69,10 +91,18 @@ export class Slice extends Points {
     ];
   }
 
+  /**
+   * @param {Pointed} trial
+   * @returns {[string, string]}
+   */
   mark(trial) {
     return this.up ? [shape("COMPLETED"), this.pen.colour(colourOf(trial.rank))] : super.mark(trial);
   }
 
+  /**
+   * @param {Pointed} trial
+   * @returns {HTMLElement[]}
+   */
   describe(trial) {
     const values = [
       [this.across, trial.across],
@@ -86,7 +116,11 @@ export class Slice extends Points {
   }
 }
 
-/** Colour of a trial by the share of trials that are better. */
+/**
+ * Colour of a trial by the share of trials that are better.
+ * @param {number} rank
+ * @returns {string}
+ */
 export function colourOf(rank) {
   if (rank < 0.1) return "best";
   return rank < 0.5 ? "running" : "faint";
@@ -94,6 +128,7 @@ export function colourOf(rank) {
 
 /** An axis from 0 to 1, with room at its beginning for trials without the parameter, if there are some. */
 class Lane {
+  /** @param {AxisView} axis */
   constructor(axis) {
     this.axis = axis;
     this.name = axis.name;
@@ -101,31 +136,53 @@ class Lane {
     this.low = this.hasMissing ? LANE + 0.03 : 0.02;
   }
 
+  /**
+   * @param {number} at
+   * @returns {number}
+   */
   scaled(at) {
     return this.low + at * (0.98 - this.low);
   }
 
-  /** Where a place is drawn. Those of one choice are apart by their `spread`, 0 to 1. */
+  /**
+   * Where a place is drawn. Those of one choice are apart by their `spread`, 0 to 1.
+   * @param {number | null} place
+   * @param {number} spread
+   * @returns {number}
+   */
   at(place, spread) {
     if (place === null) return LANE / 2 + LANE * 0.5 * (spread - 0.5);
     const width = this.axis.choices ? JITTER / this.axis.choices.length : 0;
     return this.scaled(share(this.axis, place) + width * (spread - 0.5));
   }
 
-  /** Ticks for uPlot: at most `most`, with words of at most so many `letters`. */
+  /**
+   * Ticks for uPlot: at most `most`, with words of at most so many `letters`.
+   * @param {number} most
+   * @param {number} letters
+   */
   marks(most, letters) {
     const found = ticks(this.axis, Math.max(2, most)).map(({ at, text }) => [this.scaled(at), text.slice(0, letters)]);
     const all = this.hasMissing ? [[LANE / 2, "none"], ...found] : found;
     return { splits: () => all.map(([at]) => at), values: () => all.map(([, text]) => text) };
   }
 
+  /**
+   * @param {number | null} place
+   * @returns {string}
+   */
   words(place) {
     if (place === null) return "none";
     return paramValue(this.axis.choices ? this.axis.choices[place] : place);
   }
 }
 
-/** A number from 0 to 1 that is always the same for a trial, and far from those of its neighbours. */
+/**
+ * A number from 0 to 1 that is always the same for a trial, and far from those of its neighbours.
+ * @param {number} number
+ * @param {number} step
+ * @returns {number}
+ */
 function spread(number, step) {
   return (number * step) % 1;
 }

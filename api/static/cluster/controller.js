@@ -4,6 +4,10 @@ import { aside, card, emptyRow, scrolling, tableHead } from "../elements/card.js
 import { h, keyed, setText } from "../elements/dom.js";
 import { count, dateTime } from "../format.js";
 
+/** @import { ClusterView, ContainedView } from "../answers.d.ts" */
+/** @import { Panel } from "../page.js" */
+/** @import { ClusterContext } from "./links.js" */
+
 const COLUMNS = [
   { name: "Last time" },
   { name: "Times", numeric: true },
@@ -11,6 +15,10 @@ const COLUMNS = [
   { name: "What failed, and why" },
 ];
 
+/**
+ * @param {ClusterContext} context
+ * @returns {Panel}
+ */
 export function controllerPanel({ state }) {
   const beside = aside("controller");
   const body = h("tbody", { id: "errors" });
@@ -35,11 +43,19 @@ export function controllerPanel({ state }) {
   };
 }
 
+/**
+ * @param {ClusterView} cluster
+ * @returns {string}
+ */
 function leaderWords({ controller, controller_alive: isAlive }) {
   if (!controller) return "none has reported yet";
   return `process ${controller.pid} on ${controller.host} ${isAlive ? "leads" : "led"} since ${dateTime(controller.since)}`;
 }
 
+/**
+ * @param {ContainedView | null} error
+ * @returns {HTMLTableRowElement}
+ */
 function create(error) {
   if (!error) return emptyRow(COLUMNS, "No error of ScaMP's own code is known.");
   const study =
@@ -58,6 +74,10 @@ function create(error) {
   );
 }
 
+/**
+ * @param {HTMLTableRowElement} row
+ * @param {ContainedView | null} error
+ */
 function update(row, error) {
   if (!error) return;
   setText(row.children[0], dateTime(error.last_at));

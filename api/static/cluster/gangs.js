@@ -6,6 +6,10 @@ import { setState } from "../elements/marks.js";
 import { count } from "../format.js";
 import { gangColour, linked, studyLink, trialLink } from "./links.js";
 
+/** @import { GangView } from "../answers.d.ts" */
+/** @import { Panel } from "../page.js" */
+/** @import { ClusterContext } from "./links.js" */
+
 const COLUMNS = [
   { name: "Trial" },
   { name: "Study" },
@@ -16,6 +20,10 @@ const COLUMNS = [
   { name: "Reason for placement" },
 ];
 
+/**
+ * @param {ClusterContext} context
+ * @returns {Panel}
+ */
 export function gangsPanel({ state }) {
   const beside = aside("gangs");
   const body = h("tbody", { id: "gangs" });
@@ -40,6 +48,10 @@ export function gangsPanel({ state }) {
   };
 }
 
+/**
+ * @param {GangView | null} gang
+ * @returns {HTMLTableRowElement}
+ */
 function create(gang) {
   if (!gang) return emptyRow(COLUMNS, "No gang is running.");
   const row = h(

@@ -4,6 +4,16 @@ import { byId, h, keyed, setText } from "../elements/dom.js";
 import { mibWords, plural } from "../format.js";
 import { gangColour, linked } from "./links.js";
 
+/** @import { ClusterView, DeviceView, GangView } from "../answers.d.ts" */
+/** @import { Panel } from "../page.js" */
+/** @import { ClusterContext } from "./links.js" */
+
+/** @typedef {{name: string, devices: DeviceView[]}} ClusterNode */
+
+/**
+ * @param {ClusterContext} context
+ * @returns {Panel}
+ */
 export function mapPanel({ state }) {
   return {
     shows: ["cluster"],
@@ -20,7 +30,11 @@ export function mapPanel({ state }) {
   };
 }
 
-/** Devices by node: [{name, devices}]. */
+/**
+ * Devices by node: [{name, devices}].
+ * @param {DeviceView[]} devices
+ * @returns {ClusterNode[]}
+ */
 export function byNode(devices) {
   const nodes = new Map();
   for (const device of devices) {
@@ -30,6 +44,12 @@ export function byNode(devices) {
   return [...nodes.values()];
 }
 
+/**
+ * Devices, reserved memory and gangs of the cluster.
+ * @param {ClusterView} cluster
+ * @param {ClusterNode[]} nodes
+ * @returns {string}
+ */
 export function summaryWords(cluster, nodes) {
   if (!cluster.devices.length)
     return cluster.status === "ready"
@@ -41,6 +61,10 @@ export function summaryWords(cluster, nodes) {
   return `${plural(cluster.devices.length, "device")} on ${plural(nodes.length, "node")} · ${mibWords(reserved)} of ${mibWords(capacity)} reserved (${share} %) · ${plural(cluster.gangs.length, "gang")}`;
 }
 
+/**
+ * @param {ClusterNode} node
+ * @returns {HTMLElement}
+ */
 function createNode(node) {
   return h(
     "section",
@@ -50,15 +74,24 @@ function createNode(node) {
   );
 }
 
+/**
+ * @param {any} element
+ * @param {ClusterNode} node
+ */
 function updateNode(element, node) {
   setText(element.querySelector(".aside"), plural(node.devices.length, "device"));
   keyed(element.lastChild, node.devices, (device) => device.id, createDevice, updateDevice);
 }
 
+/** @returns {HTMLElement} */
 function createDevice() {
   return h("div", { class: "device" }, h("div", { class: "line" }, h("span"), h("span")), h("div", { class: "bar" }));
 }
 
+/**
+ * @param {any} element
+ * @param {DeviceView} device
+ */
 function updateDevice(element, device) {
   const [line, bar] = element.children;
   setText(line.firstChild, `${device.index} · ${device.kind}`);
@@ -76,6 +109,10 @@ function updateDevice(element, device) {
   );
 }
 
+/**
+ * @param {GangView} gang
+ * @returns {HTMLAnchorElement}
+ */
 function createGang(gang) {
   const part = h(
     "a",
@@ -86,6 +123,11 @@ function createGang(gang) {
   return linked(part, gang);
 }
 
+/**
+ * @param {any} part
+ * @param {GangView} gang
+ * @param {DeviceView} device
+ */
 function updateGang(part, gang, device) {
   const ranks = gang.devices.length;
   const rank = gang.devices.indexOf(device.id);

@@ -6,6 +6,10 @@ import { setState } from "../elements/marks.js";
 import { count, duration, plural } from "../format.js";
 import { studyLink, trialLink } from "./links.js";
 
+/** @import { WaitingView } from "../answers.d.ts" */
+/** @import { Panel } from "../page.js" */
+/** @import { ClusterContext } from "./links.js" */
+
 const COLUMNS = [
   { name: "Trial" },
   { name: "Study" },
@@ -17,6 +21,10 @@ const COLUMNS = [
   { name: "Why it waits" },
 ];
 
+/**
+ * @param {ClusterContext} context
+ * @returns {Panel}
+ */
 export function waitingPanel({ state }) {
   const beside = aside("waiting");
   const body = h("tbody", { id: "waiting" });
@@ -36,6 +44,10 @@ export function waitingPanel({ state }) {
   };
 }
 
+/**
+ * @param {WaitingView | null} item
+ * @returns {HTMLTableRowElement}
+ */
 function create(item) {
   if (!item) return emptyRow(COLUMNS, "No trial is waiting.");
   return h(
@@ -52,6 +64,10 @@ function create(item) {
   );
 }
 
+/**
+ * @param {any} row as `create` returns it
+ * @param {WaitingView | null} item
+ */
 function update(row, item) {
   if (!item) return;
   setState(row.children[2], item.state);

@@ -4,9 +4,15 @@
 import { count, paramValue } from "../format.js";
 import { h } from "./dom.js";
 
+/** @typedef {Record<string, any>} Block parameters of one of the repeated blocks */
+
 const COLOURS = 10;
 
-/** The pictures of all lists of blocks among `params`, or null if there is none. */
+/**
+ * The pictures of all lists of blocks among `params`, or null if there is none.
+ * @param {Record<string, any> | null} params
+ * @returns {HTMLDivElement | null}
+ */
 export function architecture(params) {
   const lists = Object.entries(params ?? {}).filter(([, value]) => isBlocks(value));
   return lists.length
@@ -18,16 +24,30 @@ export function architecture(params) {
     : null;
 }
 
+/**
+ * Whether a value is a list of blocks.
+ * @param {unknown} value
+ * @returns {boolean}
+ */
 export function isBlocks(value) {
   return Array.isArray(value) && value.length > 0 && value.every(isBlock);
 }
 
+/**
+ * @param {unknown} value
+ * @returns {boolean}
+ */
 function isBlock(value) {
   return value !== null && typeof value === "object" && !Array.isArray(value);
 }
 
-/** Neighbours that are equal, as one: [{block, first, times}]. `first`: index of the first of them. */
+/**
+ * Neighbours that are equal, as one: [{block, first, times}]. `first`: index of the first of them.
+ * @param {Block[]} blocks
+ * @returns {{block: Block, first: number, times: number}[]}
+ */
 export function runs(blocks) {
+  /** @type {{block: Block, first: number, times: number}[]} */
   const found = [];
   blocks.forEach((block, index) => {
     const last = found.at(-1);
@@ -37,15 +57,26 @@ export function runs(blocks) {
   return found;
 }
 
-/** Names of the number that gives the width and of the choice that gives the colour; null where no block has one. */
+/**
+ * Names of the number that gives the width and of the choice that gives the colour; null where no block has one.
+ * @param {Block[]} blocks
+ * @returns {{size: string | null, kind: string | null}}
+ */
 export function looks(blocks) {
   const names = [...new Set(blocks.flatMap((block) => Object.keys(block)))];
-  const values = (name) => blocks.map((block) => block[name]).filter((value) => value !== undefined);
-  const isSized = (name) => values(name).every((value) => typeof value === "number" && value >= 0);
-  const isNamed = (name) => values(name).some((value) => typeof value === "string");
+  const values = (/** @type {string} */ name) =>
+    blocks.map((block) => block[name]).filter((value) => value !== undefined);
+  const isSized = (/** @type {string} */ name) =>
+    values(name).every((value) => typeof value === "number" && value >= 0);
+  const isNamed = (/** @type {string} */ name) => values(name).some((value) => typeof value === "string");
   return { size: names.find(isSized) ?? null, kind: names.find(isNamed) ?? null };
 }
 
+/**
+ * @param {string} name
+ * @param {Block[]} blocks
+ * @returns {HTMLElement}
+ */
 function picture(name, blocks) {
   const { size, kind } = looks(blocks);
   const largest = Math.max(...blocks.map((block) => block[size] ?? 0), 0);
@@ -54,7 +85,7 @@ function picture(name, blocks) {
     const node = h("li", {
       class: kind && block[kind] !== undefined ? `box g${kinds.indexOf(block[kind]) % COLOURS}` : "box",
     });
-    if (size && largest) node.style.setProperty("--size", (block[size] ?? 0) / largest);
+    if (size && largest) node.style.setProperty("--size", String((block[size] ?? 0) / largest));
     node.append(...content(block, kind));
     const place = times > 1 ? `${first}–${first + times - 1}` : String(first);
     node.prepend(h("span", { class: "place" }, times > 1 ? `${place} · × ${times}` : place));
@@ -64,6 +95,11 @@ function picture(name, blocks) {
   return h("figure", {}, h("figcaption", {}, words), h("ol", { class: "blocks", start: "0" }, boxes));
 }
 
+/**
+ * @param {Block} block
+ * @param {string | null} kind
+ * @returns {HTMLElement[]}
+ */
 function content(block, kind) {
   const nested = Object.entries(block).filter(([, value]) => isBlocks(value));
   const plain = Object.entries(block).filter(([name, value]) => name !== kind && !isBlocks(value));

@@ -2,9 +2,16 @@
 
 import { h } from "./dom.js";
 
+/** @import { Children } from "./dom.js" */
+
+/** @typedef {{name: string, numeric?: boolean, title?: string | null, id?: string | null}} ColumnHead */
+
 /**
  * A card with a title. Its id and those of its parts begin with `id`. `span`: columns of the grid's twelve, all without
  * it. `beside`: elements in the line of the title.
+ * @param {{id: string, title: string, span?: number | null, beside?: Children, hidden?: boolean}} options
+ * @param {...Children} content
+ * @returns {HTMLElement}
  */
 export function card({ id, title, span = null, beside = [], hidden = false }, ...content) {
   const name = `${id}-title`;
@@ -13,22 +20,43 @@ export function card({ id, title, span = null, beside = [], hidden = false }, ..
   return h("section", props, heading, content);
 }
 
-/** Text beside a card's title. */
+/**
+ * Text beside a card's title.
+ * @param {string | null} id of the card; null: the text has no id
+ * @param {...Children} content
+ * @returns {HTMLSpanElement}
+ */
 export function aside(id, ...content) {
   return h("span", { class: "aside", id: id && `${id}-aside` }, content);
 }
 
-/** The element of a chart, with words for those who do not see it. */
+/**
+ * The element of a chart, with words for those who do not see it.
+ * @param {string} id
+ * @param {string} words
+ * @returns {HTMLDivElement}
+ */
 export function chartBox(id, words) {
   return h("div", { class: "chart", id, role: "img", "aria-label": words });
 }
 
-/** An area of the card `id` that scrolls by itself. */
+/**
+ * An area of the card `id` that scrolls by itself.
+ * @param {string} id
+ * @param {string} name class
+ * @param {...Children} content
+ * @returns {HTMLDivElement}
+ */
 export function scrolling(id, name, ...content) {
   return h("div", { class: name, tabindex: "0", role: "region", "aria-labelledby": `${id}-title` }, content);
 }
 
-/** The head of a table. `columns`: [{name, numeric, title, id}]. */
+/**
+ * The head of a table. `columns`: [{name, numeric, title, id}].
+ * @param {ColumnHead[]} columns
+ * @param {Record<string, any>} [props]
+ * @returns {HTMLTableSectionElement}
+ */
 export function tableHead(columns, props = {}) {
   const heads = columns.map(({ name, numeric = false, title = null, id = null }) =>
     h("th", { scope: "col", class: numeric && "num", title, id }, name),
@@ -36,7 +64,12 @@ export function tableHead(columns, props = {}) {
   return h("thead", props, h("tr", {}, heads));
 }
 
-/** A row that says why a table is empty. */
+/**
+ * A row that says why a table is empty.
+ * @param {ColumnHead[]} columns
+ * @param {string} words
+ * @returns {HTMLTableRowElement}
+ */
 export function emptyRow(columns, words) {
   return h("tr", {}, h("td", { colspan: columns.length, class: "muted" }, words));
 }

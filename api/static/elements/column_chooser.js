@@ -2,10 +2,24 @@
 
 import { h, setText } from "./dom.js";
 
+/** @typedef {{key: string, name: string}} Choice */
+
+/**
+ * How columns are chosen: see `columnChooser`.
+ * @typedef {object} Chooser
+ * @property {() => Choice[]} every
+ * @property {() => string[]} chosen
+ * @property {(keys: string[] | null) => void} onChange
+ * @property {(keys: string[], key: string) => string[]} added
+ * @property {(keys: string[], from: number, step: number) => string[]} moved
+ */
+
 /**
  * `every()` returns all columns, [{key, name}]; `chosen()` the keys of those that are shown, in their order.
  * `onChange(keys)` is called after each change, with null for the default columns. `added(keys, key)` and
  * `moved(keys, from, step)` return the keys with one more, or with one at another place.
+ * @param {Chooser} options
+ * @returns {[HTMLButtonElement, HTMLDialogElement]}
  */
 export function columnChooser({ every, chosen, onChange, added, moved }) {
   const list = h("ul", { class: "choices" });
@@ -29,11 +43,17 @@ export function columnChooser({ every, chosen, onChange, added, moved }) {
   });
   search.addEventListener("input", draw);
 
+  /** @param {string[] | null} keys */
   function change(keys) {
     onChange(keys);
     draw();
   }
 
+  /**
+   * @param {Choice} choice
+   * @param {number} index its place among those that are shown; -1: it is not
+   * @param {string[]} keys
+   */
   function item({ key, name }, index, keys) {
     const isChosen = index >= 0;
     const box = h("input", {
@@ -41,7 +61,7 @@ export function columnChooser({ every, chosen, onChange, added, moved }) {
       checked: isChosen,
       onchange: () => change(isChosen ? keys.filter((each) => each !== key) : added(keys, key)),
     });
-    const move = (step, mark, words) =>
+    const move = (/** @type {number} */ step, /** @type {string} */ mark, /** @type {string} */ words) =>
       h(
         "button",
         {
@@ -60,8 +80,13 @@ export function columnChooser({ every, chosen, onChange, added, moved }) {
     return h("li", { "data-key": key }, h("label", {}, box, " ", name), move(-1, "↑", "up"), move(1, "↓", "down"));
   }
 
+  /**
+   * @param {string} key
+   * @param {number} step
+   */
   function focusOn(key, step) {
-    const row = [...list.children].find((each) => each.dataset.key === key);
+    const row = [...list.children].find((each) => each.getAttribute("data-key") === key);
+    /** @type {HTMLElement | null | undefined} */
     const target = row?.querySelector(`button[data-step="${step}"]:not(:disabled)`) ?? row?.querySelector("input");
     target?.focus();
   }
@@ -71,7 +96,7 @@ export function columnChooser({ every, chosen, onChange, added, moved }) {
     const columns = every();
     const known = new Map(columns.map((column) => [column.key, column]));
     const text = search.value.trim().toLowerCase();
-    const focused = list.querySelector("input:focus")?.closest("li").dataset.key;
+    const focused = list.querySelector("input:focus")?.closest("li")?.dataset.key;
     const shown = [
       ...keys.map((key) => known.get(key)).filter(Boolean),
       ...columns.filter(({ key }) => !keys.includes(key)),

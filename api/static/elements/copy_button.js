@@ -3,7 +3,12 @@
 import { h, setText } from "./dom.js";
 import { toast } from "./notices.js";
 
-/** A button that copies the text returned by `text()`. */
+/**
+ * A button that copies the text returned by `text()`.
+ * @param {() => string} text
+ * @param {string} [name]
+ * @returns {HTMLButtonElement}
+ */
 export function copyButton(text, name = "Copy") {
   const button = h("button", { type: "button" }, name);
   button.addEventListener("click", async () => {

@@ -5,10 +5,12 @@ const FRAME_MS = 8; // of each frame's 16, so that scrolling and typing stay smo
 /** What is to be drawn. What does not fit into a frame waits for the next one. */
 class Queue {
   constructor() {
+    /** @type {(() => void)[]} */
     this.due = [];
     this.isPumping = false;
   }
 
+  /** @param {() => void} draw */
   add(draw) {
     this.due.push(draw);
     if (this.isPumping) return;
@@ -33,6 +35,9 @@ const queue = new Queue(); // one for the page, as frames are
 /**
  * Returns a function that runs `draw` in the next frame: once per frame, and at most once in `restMs`. What takes longer
  * than a part of a frame leaves the rest to the next one, so that several charts never block the page together.
+ * @param {() => void} draw
+ * @param {number} [restMs]
+ * @returns {() => void}
  */
 export function coalesced(draw, restMs = 0) {
   let asked = false;

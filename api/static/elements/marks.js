@@ -4,7 +4,7 @@ import { TRIAL_STATES, label, shape } from "../states.js";
 import { h, icon } from "./dom.js";
 
 /** States of studies and attempts that use the icon of a trial's state. */
-const AS_TRIAL = {
+const AS_TRIAL = /** @type {Record<string, string>} */ ({
   STOPPING: "PAUSED",
   STOPPED: "CANCELLED",
   EXTERNAL: "RUNNING",
@@ -18,32 +18,54 @@ const AS_TRIAL = {
   STALLED: "INFEASIBLE",
   LOST: "INFEASIBLE",
   NO_SUCCESS: "PRUNED",
-};
+});
 
-/** A state as an icon and a word. */
+/**
+ * A state as an icon and a word.
+ * @param {string} state
+ * @param {string} [words]
+ * @returns {HTMLSpanElement}
+ */
 export function stateMark(state, words = label(state).replaceAll("_", " ")) {
   const kind = AS_TRIAL[state] ?? state;
   return h("span", { class: `state state-${kind.toLowerCase()}` }, icon(shape(kind)), h("span", {}, words));
 }
 
-/** Replace the mark in `parent` only when the state has changed. */
+/**
+ * Replace the mark in `parent` only when the state has changed.
+ * @param {HTMLElement} parent
+ * @param {string} state
+ * @param {string} [words]
+ */
 export function setState(parent, state, words = undefined) {
   if (parent.dataset.state === state) return;
   parent.dataset.state = state;
   parent.replaceChildren(stateMark(state, words));
 }
 
-/** Show a study's state in the words of the API. A study that completed without a completed trial is not a success. */
+/**
+ * Show a study's state in the words of the API. A study that completed without a completed trial is not a success.
+ * @param {HTMLElement} parent
+ * @param {{state: string, state_text: string, no_success: boolean}} study
+ */
 export function setStudyState(parent, study) {
   setState(parent, study.no_success ? "NO_SUCCESS" : study.state, study.state_text);
 }
 
-/** An empty stacked bar of trials by state. */
+/**
+ * An empty stacked bar of trials by state.
+ * @returns {HTMLDivElement}
+ */
 export function progressBar() {
   return h("div", { class: "progress", role: "img" });
 }
 
-/** Fill a stacked bar. `planned` is the budget: trials that have not been proposed yet leave it empty. */
+/**
+ * Fill a stacked bar. `planned` is the budget: trials that have not been proposed yet leave it empty.
+ * @param {HTMLElement} bar
+ * @param {Record<string, number>} counts
+ * @param {number | null} [planned]
+ */
 export function setProgress(bar, counts, planned) {
   const total = Math.max(
     planned ?? 0,
@@ -55,6 +77,7 @@ export function setProgress(bar, counts, planned) {
   bar.setAttribute("aria-label", `${total} trials: ${words || "none started"}`);
   bar.title = words || "No trials yet";
   for (const state of TRIAL_STATES) {
+    /** @type {HTMLElement | null} */
     let part = bar.querySelector(`.fill-${state.toLowerCase()}`);
     if (!part && counts[state]) {
       part = h("span", { class: `fill fill-${state.toLowerCase()}` });

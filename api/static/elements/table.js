@@ -3,32 +3,61 @@
 import { h, keyed } from "./dom.js";
 import { coalesced } from "./frames.js";
 
+/** @import { Rows } from "../study/table/order.js" */
+
+/**
+ * One column. It has a fixed `width`, or at least `least` pixels and a share of what is left.
+ * @typedef {object} Column
+ * @property {string} key
+ * @property {string} name
+ * @property {string} [title] its tooltip
+ * @property {number} [width]
+ * @property {number} [least]
+ * @property {boolean} [numeric]
+ * @property {boolean} [isExtra] whether it is not shown by default
+ * @property {() => boolean} [isLargeFirst] whether a first click on its head sorts downwards
+ * @property {(cell: any, row: any) => unknown} cell fills the cell of a row
+ */
+
+/**
+ * @typedef {object} TableOptions
+ * @property {Column[]} columns those to show at first
+ * @property {string} caption
+ * @property {string} sortBy key of a column
+ * @property {() => string} empty says why there are no rows
+ * @property {(number: number) => any} rowAt the row with this number, or undefined while it is not known: then only the first column is filled
+ * @property {(number: number) => string} [rowClass]
+ * @property {(numbers: number[]) => void} onMissing is called with those rows that are seen and not known
+ * @property {(key: string, descending: boolean) => void} onSort is to call `setOrder`
+ * @property {(number: number) => void} onOpen handles a click anywhere in a row
+ * @property {(row: any) => void} [onHover] is called as the pointer moves, with null outside of rows
+ */
+
 const ROW = 32; // height in CSS pixels
 const SPARE = 12; // rows kept above and below the visible ones
 
-/**
- * `columns`: [{key, name, width or least, numeric, isLargeFirst(), cell(td, row)}], those to show at first. A row is identified by its `number`; `rowAt(number)`
- * returns it, or undefined while it is not known: then only the first column is filled, and `onMissing(numbers)` is called.
- * `onSort(key, descending)` is to call `setOrder`. `onOpen(number)` handles a click anywhere in a row; `onHover(row | null)`
- * is called as the pointer moves.
- */
+/** Shows rows that are identified by their `number`. */
 export class PagedTable {
+  /**
+   * @param {HTMLElement} box
+   * @param {TableOptions} options
+   */
   constructor(box, { columns, caption, sortBy, empty, rowAt, rowClass, onMissing, onSort, onOpen, onHover }) {
-    Object.assign(this, {
-      box,
-      empty,
-      rowAt,
-      rowClass,
-      onMissing,
-      onSort,
-      onOpen,
-      onHover,
-      sortBy,
-      descending: false,
-    });
-    this.order = { length: 0, at: () => null };
+    this.box = box;
+    this.empty = empty;
+    this.rowAt = rowAt;
+    this.rowClass = rowClass;
+    this.onMissing = onMissing;
+    this.onSort = onSort;
+    this.onOpen = onOpen;
+    this.onHover = onHover;
+    this.sortBy = sortBy;
+    this.descending = false;
+    /** @type {Rows} */
+    this.order = { length: 0, at: () => undefined };
     this.body = h("tbody");
-    [this.above, this.below] = [0, 0].map(() => h("tr", { class: "space", "aria-hidden": "true" }, h("td")));
+    this.above = spaceRow();
+    this.below = spaceRow();
     this.nothing = h("tr", { class: "empty" }, h("td"));
     this.group = h("colgroup");
     this.head = h("thead");
@@ -52,20 +81,26 @@ export class PagedTable {
     this.body.addEventListener("mouseleave", () => this.onHover?.(null));
   }
 
-  /** `order`: {length, at(index) → number of a row}; an array has both. */
+  /**
+   * Show the rows in this order.
+   * @param {Rows} order
+   */
   setOrder(order) {
     this.order = order;
     this.draw();
   }
 
-  /** Show these columns, in this order. */
+  /**
+   * Show these columns, in this order.
+   * @param {Column[]} columns
+   */
   setColumns(columns) {
     this.columns = columns;
     this.group.replaceChildren(...this.widths());
     this.head.replaceChildren(this.headRow());
-    for (const row of [this.above, this.below, this.nothing]) row.firstChild.colSpan = columns.length;
+    for (const row of [this.above, this.below, this.nothing]) row.cells[0].colSpan = columns.length;
     this.table.style.minWidth = `${columns.reduce((sum, column) => sum + (column.width ?? column.least), 0)}px`;
-    keyed(this.body, [], () => null); // rows have a cell for each column
+    keyed(this.body, [], () => null, spaceRow); // none: rows have a cell for each column
     this.draw?.();
   }
 
@@ -97,18 +132,24 @@ export class PagedTable {
     return h("tr", {}, this.heads);
   }
 
+  /** @param {Column} column */
   sortOf({ key }) {
     if (key !== this.sortBy) return "none";
     return this.descending ? "descending" : "ascending";
   }
 
+  /** @param {Column} column */
   sortOn(column) {
     this.setSort(column.key, this.sortBy === column.key ? !this.descending : (column.isLargeFirst?.() ?? false));
     this.box.scrollTop = this.top = 0;
     this.onSort(this.sortBy, this.descending);
   }
 
-  /** Show in the head by which column rows are sorted. */
+  /**
+   * Show in the head by which column rows are sorted.
+   * @param {string} sortBy
+   * @param {boolean} descending
+   */
   setSort(sortBy, descending) {
     [this.sortBy, this.descending] = [sortBy, descending];
     this.columns.forEach((each, index) => this.heads[index].setAttribute("aria-sort", this.sortOf(each)));
@@ -117,14 +158,15 @@ export class PagedTable {
   drawNow() {
     const { length } = this.order;
     const [first, last] = rowsInView(this.top, this.height, length);
-    this.above.firstChild.style.height = `${first * ROW}px`;
-    this.below.firstChild.style.height = `${(length - last) * ROW}px`;
-    if (!length) this.nothing.firstChild.textContent = this.empty();
-    this.table.setAttribute("aria-rowcount", length + 1);
+    this.above.cells[0].style.height = `${first * ROW}px`;
+    this.below.cells[0].style.height = `${(length - last) * ROW}px`;
+    if (!length) this.nothing.cells[0].textContent = this.empty();
+    this.table.setAttribute("aria-rowcount", String(length + 1));
     const shown = Array.from({ length: Math.max(0, last - first) }, (_, at) => ({
       number: this.order.at(first + at),
       index: first + at + 2,
     }));
+    /** @type {any[]} rows of trials, and the space above and below them */
     const parts = length ? [{ node: this.above }, ...shown, { node: this.below }] : [{ node: this.nothing }];
     keyed(
       this.body,
@@ -145,28 +187,55 @@ export class PagedTable {
     );
   }
 
+  /**
+   * @param {HTMLTableRowElement} node
+   * @param {{number: number, index: number}} part
+   */
   fill(node, { number, index }) {
     const row = this.rowAt(number);
-    node.number = number;
-    if (node.getAttribute("aria-rowindex") !== String(index)) node.setAttribute("aria-rowindex", index);
+    node.dataset.number = String(number);
+    if (node.getAttribute("aria-rowindex") !== String(index)) node.setAttribute("aria-rowindex", String(index));
     const name = `row ${this.rowClass?.(number) ?? ""}`;
     if (node.className !== name) node.className = name;
     if (row) this.columns.forEach((column, at) => column.cell(node.children[at], row));
     else this.columns[0].cell(node.children[0], { number });
   }
 
+  /** @param {any} target */
   rowOf(target) {
-    const number = target.closest("tr.row")?.number;
-    return number === undefined ? null : (this.rowAt(number) ?? null);
+    const number = numberOf(target);
+    return number === null ? null : (this.rowAt(number) ?? null);
   }
 
+  /** @param {any} event */
   click(event) {
-    const number = event.target.closest("tr.row")?.number;
-    if (number !== undefined && !event.target.closest("a") && !getSelection().toString()) this.onOpen(number);
+    const number = numberOf(event.target);
+    if (number !== null && !event.target.closest("a") && !getSelection().toString()) this.onOpen(number);
   }
 }
 
-/** [first, after the last] of `length` rows to create when the view begins at `top` and is `height` high. */
+/** A row in place of those that are not created. */
+function spaceRow() {
+  return h("tr", { class: "space", "aria-hidden": "true" }, h("td"));
+}
+
+/**
+ * Number of the row that has this element; null outside of rows.
+ * @param {any} target
+ * @returns {number | null}
+ */
+function numberOf(target) {
+  const number = target.closest("tr.row")?.dataset.number;
+  return number === undefined ? null : Number(number);
+}
+
+/**
+ * [first, after the last] of `length` rows to create when the view begins at `top` and is `height` high.
+ * @param {number} top
+ * @param {number} height
+ * @param {number} length
+ * @returns {[number, number]}
+ */
 export function rowsInView(top, height, length) {
   const first = Math.max(0, Math.floor(top / ROW) - SPARE);
   return [first, Math.min(length, first + Math.ceil(height / ROW) + 2 * SPARE)];

@@ -3,6 +3,9 @@
 import { copyButton } from "../elements/copy_button.js";
 import { byId, setText } from "../elements/dom.js";
 
+/** @import { Panel } from "../page.js" */
+/** @import { StudiesContext } from "./state.js" */
+
 const FIRST_STUDY = `{"spec": {
   "name": "first study",
   "workload": "vit_digits",
@@ -11,6 +14,10 @@ const FIRST_STUDY = `{"spec": {
   "budget": {"trials": 8, "steps": 60}
 }}`;
 
+/**
+ * @param {StudiesContext} context
+ * @returns {Panel}
+ */
 export function emptyPanel({ state }) {
   const commands = {
     cli: `scamp submit examples/digits.yaml --address ${location.origin}`,

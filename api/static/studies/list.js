@@ -7,11 +7,22 @@ import { ago, count, dateTime, metric } from "../format.js";
 import { objectiveWords } from "../objectives.js";
 import { progressOf } from "../states.js";
 
+/** @import { ClusterView, StudyView } from "../answers.d.ts" */
+/** @import { LiveEvent } from "../live.js" */
+/** @import { Panel } from "../page.js" */
+/** @import { StudiesContext } from "./state.js" */
+
+/**
+ * @param {StudiesContext} context
+ * @returns {Panel}
+ */
 export function listPanel({ state, page, loadPage }) {
   const older = byId("older");
   older.addEventListener("click", () => page.run(() => loadPage(state.older)));
-  const refresh = page.refresher((ids) => Promise.all(ids.map(async (id) => state.keep(await api.listedStudy(id)))));
-  const changed = ({ study_id: id }) => id !== null && refresh(id);
+  const refresh = page.refresher((/** @type {number[]} */ ids) =>
+    Promise.all(ids.map(async (id) => state.keep(await api.listedStudy(id)))),
+  );
+  const changed = (/** @type {LiveEvent} */ { study_id: id }) => id !== null && refresh(id);
 
   function draw() {
     const listed = state.newestFirst;
@@ -41,6 +52,10 @@ export function listPanel({ state, page, loadPage }) {
   };
 }
 
+/**
+ * @param {StudyView} study
+ * @returns {HTMLTableRowElement}
+ */
 function create(study) {
   return h(
     "tr",
@@ -59,6 +74,11 @@ function create(study) {
   );
 }
 
+/**
+ * @param {any} row as `create` returns it
+ * @param {StudyView} study
+ * @param {ClusterView | null} cluster
+ */
 function update(row, study, cluster) {
   const [name, state, progress, best, devices, age] = row.children;
   setText(name.firstChild, study.name || `study ${study.id}`); // Optuna allows an empty name
@@ -74,13 +94,23 @@ function update(row, study, cluster) {
   age.title = dateTime(study.created_at);
 }
 
+/**
+ * How many trials have ended and run.
+ * @param {StudyView} study
+ * @returns {string}
+ */
 export function progressWords(study) {
   const running = study.trials.RUNNING ?? 0;
   const { ended, total } = progressOf(study);
   return `${count(ended)} of ${count(total)} done${running ? `, ${count(running)} running` : ""}`;
 }
 
-/** Number of devices on which the study has a gang. */
+/**
+ * Number of devices on which the study has a gang.
+ * @param {ClusterView | null} cluster
+ * @param {number} studyId
+ * @returns {number}
+ */
 export function devicesInUse(cluster, studyId) {
   return (cluster?.devices ?? []).filter((device) => device.gangs.some((gang) => gang.study_id === studyId)).length;
 }

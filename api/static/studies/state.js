@@ -3,12 +3,26 @@
 import { PageState } from "../page_state.js";
 import { LIVE_STUDY } from "../states.js";
 
+/** @import { Page_StudyView_, StudyView } from "../answers.d.ts" */
+/** @import { LiveEvent } from "../live.js" */
+/** @import { Page } from "../page.js" */
+
+/**
+ * What each panel of the page gets.
+ * @typedef {object} StudiesContext
+ * @property {StudiesState} state
+ * @property {Page} page
+ * @property {(before: number) => Promise<void>} loadPage
+ */
+
 export class StudiesState extends PageState {
   constructor() {
     super();
-    this.studies = new Map(); // id → study
-    this.older = undefined; // cursor of the next page of older studies; null: there is none; undefined: nothing is loaded
-    this.on = { study: (event) => this.onStudy(event) };
+    /** @type {Map<number, StudyView>} by id */
+    this.studies = new Map();
+    /** @type {number | null | undefined} cursor of older studies; null: there are none; undefined: nothing is loaded */
+    this.older = undefined;
+    this.on = { study: (/** @type {LiveEvent} */ event) => this.onStudy(event) };
   }
 
   get isLoaded() {
@@ -23,17 +37,22 @@ export class StudiesState extends PageState {
     return [...this.studies.values()].filter((study) => LIVE_STUDY.has(study.state)).length;
   }
 
-  /** Keep a page of studies from the API. */
+  /**
+   * Keep a page of studies from the API.
+   * @param {Page_StudyView_} found
+   */
   keepPage({ items, next }) {
     this.older = next;
     this.keep(items);
   }
 
+  /** @param {StudyView[]} items */
   keep(items) {
     for (const study of items) this.studies.set(study.id, study);
     this.changed("studies");
   }
 
+  /** @param {LiveEvent} event */
   onStudy({ study_id: id, data }) {
     if (data.state !== "DELETED") return;
     this.studies.delete(id);

@@ -6,6 +6,13 @@ import { toast } from "../elements/notices.js";
 import { plural } from "../format.js";
 import { LIVE_STUDY, TERMINAL, numIn } from "../states.js";
 
+/** @import { Panel } from "../page.js" */
+/** @import { StudyContext } from "./state.js" */
+
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function actionsPanel({ state, page, feeds }) {
   const stop = byId("stop");
   const remove = byId("delete");
@@ -41,7 +48,12 @@ export function actionsPanel({ state, page, feeds }) {
   };
 }
 
-/** Ask in `dialog` with `words()` when `button` is clicked, and `act()` after a yes. */
+/**
+ * Ask in `dialog` with `words()` when `button` is clicked, and `act()` after a yes.
+ * @param {HTMLButtonElement} button
+ * @param {HTMLDialogElement} dialog
+ * @param {{words: () => string, act: () => unknown}} options
+ */
 function confirmed(button, dialog, { words, act }) {
   button.addEventListener("click", () => {
     setText(dialog.querySelector("p"), words());

@@ -8,11 +8,20 @@ import { count, metric, paramValue, planWords, stepUnit } from "../format.js";
 import { isSeveral } from "../objectives.js";
 import { LIVE_STUDY } from "../states.js";
 
+/** @import { Trial } from "../client.js" */
+/** @import { Panel } from "../page.js" */
+/** @import { StudyContext, StudyState } from "./state.js" */
+
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function bestPanel({ state, feeds }) {
   const beside = h("span", { class: "aside", id: "best-copy" });
   const box = h("div", { class: "body", id: "best-box" }, muted("Loading …"));
   let shown = "";
 
+  /** @param {Trial} best */
   function drawTrial(best) {
     box.replaceChildren(...trialNodes(best, state));
     beside.replaceChildren(copyButton(() => JSON.stringify(best.params, null, 2), "Copy parameters"));
@@ -41,6 +50,11 @@ export function bestPanel({ state, feeds }) {
   };
 }
 
+/**
+ * @param {Trial} best
+ * @param {StudyState} state
+ * @returns {Node[]}
+ */
 function trialNodes(best, { study, studyId }) {
   const { regret_bound: bound } = study.summary;
   const running = best.state === "COMPLETED" ? "" : ", still running";
@@ -60,6 +74,10 @@ function trialNodes(best, { study, studyId }) {
   ].filter(Boolean);
 }
 
+/**
+ * @param {...(string | Node)} words
+ * @returns {HTMLElement}
+ */
 function muted(...words) {
   return h("p", { class: "muted" }, words);
 }

@@ -7,22 +7,33 @@ import { h, keyed, setText, setTitle } from "../elements/dom.js";
 import { count, plural, stepUnit } from "../format.js";
 import { filteredMark } from "./filtered.js";
 
+/** @import { LiveEvent } from "../live.js" */
+/** @import { Panel } from "../page.js" */
+/** @import { StudyContext } from "./state.js" */
+
 const POINTS = 150; // of each of up to 200 lines, in a chart of about 500 pixels
 
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function curvesPanel({ state, page, open }) {
   const beside = aside("curves");
   const select = h("select", { id: "metric" });
   const box = chartBox("curves", "The chosen metric over training, one line per trial");
   const chart = new Curves(box, { open, onHover: (trial) => page.point(panel, trial) });
   const refresh = page.refresher((numbers) => load(numbers.filter((number) => state.leading.includes(number))), 3000);
-  let led = null; // the leading trials for which curves have been asked for
-  const asked = new Set(); // numbers of leading trials whose curves have been asked for
+  /** @type {number[] | null} the leading trials for which curves have been asked for */
+  let led = null;
+  /** @type {Set<number>} numbers of leading trials whose curves have been asked for */
+  const asked = new Set();
   select.addEventListener("change", () => {
     asked.clear();
     state.chooseMetric(select.value);
     page.run(() => load(state.leading));
   });
 
+  /** @param {number[]} numbers */
   async function load(numbers) {
     const name = state.metric;
     for (const number of numbers) asked.add(number);
@@ -40,6 +51,7 @@ export function curvesPanel({ state, page, open }) {
     if (missing.length) page.run(() => load(missing));
   }
 
+  /** @param {LiveEvent} event */
   function refreshTrial({ trial_id: id }) {
     const number = state.numbers.get(id);
     if (number !== undefined) refresh(number);
@@ -69,6 +81,7 @@ export function curvesPanel({ state, page, open }) {
     });
   }
 
+  /** @type {Panel} */
   const panel = {
     card: card(
       {

@@ -3,35 +3,51 @@
 
 import * as api from "../client.js";
 
+/** @import { LiveEvent } from "../live.js" */
+/** @import { Page } from "../page.js" */
+/** @import { StudyState } from "./state.js" */
+
 const PEAK_POINTS = 1000;
 const CANDIDATES = 1500;
 const MOST_AXES = 30;
 
 /** A panel without a picture. Panels call `fetchRow(number)` for the trial of a row that they are to show. */
 export class StudyFeeds {
+  /**
+   * @param {StudyState} state
+   * @param {Page} page
+   */
   constructor(state, page) {
     this.state = state;
     this.page = page;
-    this.wanted = new Set(); // numbers of trials to fetch
-    this.coming = new Set(); // numbers of trials in requests under way
+    /** @type {Set<number>} numbers of trials to fetch */
+    this.wanted = new Set();
+    /** @type {Set<number>} numbers of trials in requests under way */
+    this.coming = new Set();
     const { studyId } = state;
     this.refreshStudy = page.refresher(async () => state.setStudy(await api.study(studyId)));
-    this.refreshRows = page.refresher(async (numbers) => state.keepRows(await api.trials(studyId, numbers)), 2000);
+    this.refreshRows = page.refresher(
+      async (/** @type {number[]} */ numbers) => state.keepRows(await api.trials(studyId, numbers)),
+      2000,
+    );
     this.refreshHistory = page.refresher(() => this.loadHistory(), 5000);
     this.refreshCandidates = page.refresher(() => this.loadCandidates(), 5000);
-    this.refreshPeaks = page.refresher(async (numbers) => {
+    this.refreshPeaks = page.refresher(async (/** @type {number[]} */ numbers) => {
       state.keepPeaks(await api.peaksOf(studyId, numbers));
       this.refreshStudy("errors");
     }, 2000);
     this.on = {
-      study: (event) => this.onStudy(event),
-      trial: (event) => this.onTrial(event),
-      attempt: (event) => this.onAttempt(event),
-      metrics: (event) => this.onMetrics(event),
+      study: (/** @type {LiveEvent} */ event) => this.onStudy(event),
+      trial: (/** @type {LiveEvent} */ event) => this.onTrial(event),
+      attempt: (/** @type {LiveEvent} */ event) => this.onAttempt(event),
+      metrics: (/** @type {LiveEvent} */ event) => this.onMetrics(event),
     };
   }
 
-  /** Fetch the study and its history; returns the event after which to follow: the first that one of them lacks. */
+  /**
+   * Fetch the study and its history; returns the event after which to follow: the first that one of them lacks.
+   * @returns {Promise<number>}
+   */
   async loadStudy() {
     const { studyId } = this.state;
     const [study, eventId] = await Promise.all([api.study(studyId), this.loadHistory()]);
@@ -39,7 +55,10 @@ export class StudyFeeds {
     return Math.min(study.last_event_id, eventId);
   }
 
-  /** Fetch the history of the trials that pass the table's filter; returns the last event that it includes. */
+  /**
+   * Fetch the history of the trials that pass the table's filter; returns the last event that it includes.
+   * @returns {Promise<number>}
+   */
   async loadHistory() {
     const { state } = this;
     const { states, where } = state.view;
@@ -50,12 +69,17 @@ export class StudyFeeds {
     return found?.last_event_id ?? Infinity;
   }
 
-  /** What `fetch()` returns, or null if the filter is wrong: the table says so. */
+  /**
+   * What `fetch()` returns, or null if the filter is wrong: the table says so.
+   * @template Result
+   * @param {() => Promise<Result>} fetch
+   * @returns {Promise<Result | null>}
+   */
   async unlessWrong(fetch) {
     try {
       return await fetch();
     } catch (error) {
-      if (error.status !== 422) throw error;
+      if (!(error instanceof api.ApiError) || error.status !== 422) throw error;
       return null;
     }
   }
@@ -97,7 +121,10 @@ export class StudyFeeds {
     if (this.askedFor !== JSON.stringify(this.candidatesQuery())) this.page.run(() => this.loadCandidates());
   }
 
-  /** Fetch the trial of a row. Calls made together become one request. */
+  /**
+   * Fetch the trial of a row. Calls made together become one request.
+   * @param {number} number
+   */
   fetchRow(number) {
     if (this.wanted.has(number) || this.coming.has(number)) return;
     if (!this.wanted.size) setTimeout(() => this.fetchWanted(), 0);
@@ -112,11 +139,13 @@ export class StudyFeeds {
     for (const number of numbers) this.coming.delete(number);
   }
 
+  /** @param {LiveEvent} event */
   onStudy({ data }) {
     if (data.state === "DELETED") return this.page.leave("/");
     this.refreshStudy("study");
   }
 
+  /** @param {LiveEvent} event */
   onTrial({ data }) {
     const { number, state, attempt } = data;
     if (this.state.rows.has(number) || state === "RUNNING") this.refreshRows(number);
@@ -128,6 +157,7 @@ export class StudyFeeds {
     this.wantCandidates();
   }
 
+  /** @param {LiveEvent} event */
   onAttempt({ trial_id: id }) {
     const number = this.state.numbers.get(id);
     if (number === undefined) return;
@@ -136,6 +166,7 @@ export class StudyFeeds {
     this.refreshStudy("attempt");
   }
 
+  /** @param {LiveEvent} event */
   onMetrics({ trial_id: id, data }) {
     const { numbers, study } = this.state;
     const number = numbers.get(id);
@@ -148,6 +179,7 @@ export class StudyFeeds {
     if (!this.isTimed(number)) this.refreshPeaks(number); // the attempt's end brings its last time
   }
 
+  /** @param {number} number */
   askForCurve(number) {
     if (!this.state.leading.includes(number)) this.refreshHistory("leading"); // the server knows which one is to give way
   }
@@ -156,6 +188,10 @@ export class StudyFeeds {
     if (this.state.isCrowded || this.state.isFiltered) this.refreshHistory("thinner");
   }
 
+  /**
+   * @param {number} number
+   * @returns {boolean}
+   */
   isTimed(number) {
     const attempt = this.state.rows.get(number)?.attempt;
     const attempts = this.state.peaks.get(number)?.attempts ?? [];

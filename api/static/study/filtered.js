@@ -2,7 +2,13 @@
 
 import { h } from "../elements/dom.js";
 
-/** An element for the line of a card's title, shown while there is a filter. */
+/** @import { StudyState } from "./state.js" */
+
+/**
+ * An element for the line of a card's title, shown while there is a filter.
+ * @param {StudyState} state
+ * @returns {HTMLAnchorElement}
+ */
 export function filteredMark(state) {
   const mark = h("a", { class: "filtered", href: "#trials-card", hidden: !state.isFiltered }, "filtered");
   state.watch((field) => {

@@ -7,6 +7,14 @@ import { h, keyed, setText } from "../elements/dom.js";
 import { count, objectiveValue, paramsLine, plural } from "../format.js";
 import { isSeveral } from "../objectives.js";
 
+/** @import { FrontView } from "../answers.d.ts" */
+/** @import { Panel } from "../page.js" */
+/** @import { StudyContext } from "./state.js" */
+
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function frontPanel({ state, page, open }) {
   const beside = aside("front");
   const box = chartBox("front", "");
@@ -30,6 +38,7 @@ export function frontPanel({ state, page, open }) {
     list,
   );
   const chart = new Front(box, open);
+  /** @type {FrontView | null} */
   let found = null;
   const refresh = page.refresher(load, 5000);
   for (const select of [across, up]) select.addEventListener("change", () => state.changed("front"));
@@ -43,10 +52,7 @@ export function frontPanel({ state, page, open }) {
   function drawChoice() {
     choice.hidden = found.metrics.length < 3;
     const names = found.metrics.map((name, place) => ({ name, place }));
-    for (const [select, place] of [
-      [across, 0],
-      [up, 1],
-    ]) {
+    for (const select of [across, up]) {
       const isNew = !select.options.length;
       keyed(
         select,
@@ -54,7 +60,7 @@ export function frontPanel({ state, page, open }) {
         ({ place: key }) => key,
         ({ name, place: value }) => h("option", { value }, name),
       );
-      if (isNew) select.value = String(place);
+      if (isNew) select.value = select === across ? "0" : "1";
     }
   }
 

@@ -6,6 +6,15 @@ import { count, duration, metric, plural, stepUnit } from "../format.js";
 import { isSeveral, objectiveWords } from "../objectives.js";
 import { progressOf } from "../states.js";
 
+/** @import { StudyDetail } from "../answers.d.ts" */
+/** @import { Spec } from "../objectives.js" */
+/** @import { Panel } from "../page.js" */
+/** @import { StudyContext, StudyState } from "./state.js" */
+
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function headPanel({ state }) {
   const bar = progressBar();
   byId("progress").append(bar);
@@ -23,6 +32,7 @@ export function headPanel({ state }) {
   };
 }
 
+/** @param {StudyDetail} study */
 function drawTask(study) {
   const { name, spec, reason, warnings } = study;
   document.title = `${name} · ScaMP`;
@@ -35,7 +45,11 @@ function drawTask(study) {
   setText(byId("warnings"), `Warning: ${warnings.join("; ")}`);
 }
 
-/** What a study does, in one line. */
+/**
+ * What a study does, in one line.
+ * @param {Spec} spec
+ * @returns {string}
+ */
 export function taskWords(spec) {
   const { workload, search, stopping, budget } = spec;
   if (!search.sampler) return `${objectiveWords(spec)} · ${workload} · run by another program`;
@@ -44,18 +58,30 @@ export function taskWords(spec) {
   return `${objectiveWords(spec)} · ${workload} · ${samplerWords(search.sampler)}, ${rules} · ${steps}`;
 }
 
-/** A sampler is a name, or has options beside it. */
+/**
+ * A sampler is a name, or has options beside it.
+ * @param {string | Record<string, any>} sampler
+ * @returns {string}
+ */
 function samplerWords(sampler) {
   if (typeof sampler === "string") return sampler;
   const members = sampler.population_size;
   return members ? `${sampler.name} with a population of ${members}` : sampler.name;
 }
 
+/**
+ * @param {{rule: string, promote?: boolean}} options
+ * @returns {string}
+ */
 function ruleWords({ rule, promote }) {
   if (rule === "none") return "no early stopping";
   return (rule === "asha" ? "ASHA" : rule) + (promote ? " by promotion" : "");
 }
 
+/**
+ * @param {StudyState} state
+ * @param {HTMLElement} bar
+ */
 function drawTrials({ study, runningRows }, bar) {
   const { trials, spec } = study;
   const { ended, total } = progressOf(study);
@@ -66,6 +92,7 @@ function drawTrials({ study, runningRows }, bar) {
   setText(byId("running-ranks"), ranks ? ` on ${plural(ranks, "rank")}` : "");
 }
 
+/** @param {StudyDetail} study */
 function drawFigures({ spec, best, summary }) {
   const hasFront = isSeveral(spec);
   setText(byId("best-label"), hasFront ? "On the Pareto front" : `Best ${spec.objective.metric}`);
@@ -73,6 +100,7 @@ function drawFigures({ spec, best, summary }) {
   setText(byId("healed"), count(summary.healed));
 }
 
+/** @param {StudyDetail} study */
 function drawTime({ finished_at: finished, created_at: created }) {
   setText(byId("wall"), duration((finished ?? Date.now() / 1000) - created));
 }

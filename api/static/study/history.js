@@ -10,6 +10,13 @@ import { isSeveral } from "../objectives.js";
 import { TRIAL_STATES } from "../states.js";
 import { filteredMark } from "./filtered.js";
 
+/** @import { Panel } from "../page.js" */
+/** @import { StudyContext } from "./state.js" */
+
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function historyPanel({ state, open }) {
   const beside = aside("history");
   const box = chartBox("history", "Objective by trial number; the table below has the same values");
@@ -45,6 +52,10 @@ export function historyPanel({ state, open }) {
   };
 }
 
+/**
+ * @param {string} each
+ * @returns {HTMLElement}
+ */
 function legendEntry(each) {
   if (each === "outside") return h("span");
   return each === "best" ? h("span", { class: "line" }, "best so far") : stateMark(each);

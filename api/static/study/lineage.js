@@ -7,13 +7,22 @@ import { h, setText, svg } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
 import { count, metric, paramValue, plural, stepUnit } from "../format.js";
 
+/** @import { DescendantView, LineageView } from "../answers.d.ts" */
+/** @import { Panel } from "../page.js" */
+/** @import { StudyContext, StudyState } from "./state.js" */
+
 const ROW = 30; // height of a trial in CSS pixels, as in the style sheet
 const TRIALS = 200;
 
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function lineagePanel({ state, page }) {
   const beside = aside("lineage");
   const box = scrolling("lineage", "scroll lineage");
   const section = card({ id: "lineage", title: "Lineage", beside, hidden: true }, box);
+  /** @type {LineageView | null} */
   let found = null;
   const refresh = page.refresher(load, 10_000);
 
@@ -26,7 +35,7 @@ export function lineagePanel({ state, page }) {
     const { items } = found;
     const rows = items.map((item) => row(item, state));
     const list = h("ol", {}, rows);
-    const light = (event) => {
+    const light = (/** @type {any} */ event) => {
       const at = rows.indexOf(event.target.closest?.("li"));
       const line = at < 0 ? new Set() : ancestors(items, items[at].number);
       rows.forEach((node, index) => node.classList.toggle("lit", line.has(items[index].number)));
@@ -38,6 +47,7 @@ export function lineagePanel({ state, page }) {
     box.replaceChildren(h("div", { class: "tree" }, picture(items, state.study.best?.trial), list));
   }
 
+  /** @type {Panel} */
   const panel = {
     card: section,
     shows: ["lineage"],
@@ -57,7 +67,12 @@ export function lineagePanel({ state, page }) {
   return panel;
 }
 
-/** Numbers of a trial and all its ancestors among `items`. */
+/**
+ * Numbers of a trial and all its ancestors among `items`.
+ * @param {{number: number, parent_number: number | null}[]} items
+ * @param {number} number
+ * @returns {Set<number>}
+ */
 export function ancestors(items, number) {
   const parents = new Map(items.map((item) => [item.number, item.parent_number]));
   const line = new Set();
@@ -69,6 +84,8 @@ export function ancestors(items, number) {
  * [{row, from, to, parentRow}] of the bars, as shares of the longest; `parentRow` is null without one. A bar shows the
  * steps of a trial. That of a copy begins at the step of its parent; that of a trial which only takes over weights begins
  * at zero.
+ * @param {Pick<DescendantView, "number" | "origin" | "parent_number" | "parent_step" | "step">[]} items
+ * @returns {{row: number, from: number, to: number, parentRow: number | null}[]}
  */
 export function bars(items) {
   const rows = new Map(items.map((item, row) => [item.number, row]));
@@ -88,14 +105,27 @@ export function bars(items) {
   }));
 }
 
+/**
+ * @param {number} share
+ * @returns {number}
+ */
 function acrossAt(share) {
   return 3 + 94 * share;
 }
 
+/**
+ * @param {number} row
+ * @returns {number}
+ */
 function middleOf(row) {
   return (row + 0.5) * ROW;
 }
 
+/**
+ * @param {DescendantView[]} items
+ * @param {number | undefined} best number of the best trial
+ * @returns {SVGSVGElement}
+ */
 function picture(items, best) {
   const [x, y] = [acrossAt, middleOf];
   const parts = bars(items).map(({ row, from, to, parentRow }) => [
@@ -114,6 +144,11 @@ function picture(items, best) {
   return svg("svg", props, parts.flat());
 }
 
+/**
+ * @param {DescendantView} item
+ * @param {StudyState} state
+ * @returns {HTMLLIElement}
+ */
 function row(item, state) {
   const mark = h("span", { class: "mark" });
   setState(mark, item.state);
@@ -129,7 +164,12 @@ function row(item, state) {
   );
 }
 
-/** How a copy differs from its parent. `unit`: of its steps. */
+/**
+ * How a copy differs from its parent. `unit`: of its steps.
+ * @param {Pick<DescendantView, "origin" | "parent_number" | "parent_step" | "changes">} item
+ * @param {string} [unit]
+ * @returns {string}
+ */
 export function copyWords({ origin, parent_number: parent, parent_step: step, changes }, unit = "step") {
   const did = origin === "BRANCH" ? "copy" : "weights";
   const from = `${did} of ${parent}${step ? ` at ${unit} ${count(step)}` : ""}`;
@@ -137,6 +177,10 @@ export function copyWords({ origin, parent_number: parent, parent_step: step, ch
   return changed.length ? `${changed.join(", ")} (${from})` : from;
 }
 
+/**
+ * @param {any} value
+ * @returns {string}
+ */
 function shown(value) {
   return value === null ? "none" : paramValue(value);
 }

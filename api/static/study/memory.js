@@ -6,9 +6,19 @@ import { aside, card, chartBox } from "../elements/card.js";
 import { h, setText } from "../elements/dom.js";
 import { mibWords, num, plural, toMib } from "../format.js";
 
+/** @import { LearnedView, SummaryView } from "../answers.d.ts" */
+/** @import { Open } from "../charts/chart.js" */
+/** @import { Pointed } from "../charts/points.js" */
+/** @import { Panel } from "../page.js" */
+/** @import { Peak, StudyContext } from "./state.js" */
+
 // An arrow up from a bar: the attempt needs more than this.
 const MORE = "M-1 .3H1V-.15H.3V-1.3H.85L0 -2.4L-.85 -1.3H-.3V-.15H-1Z";
 
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function memoryPanel({ state, open }) {
   const box = chartBox(
     "memory",
@@ -46,6 +56,10 @@ export function memoryPanel({ state, open }) {
 }
 
 class Memory extends Against {
+  /**
+   * @param {HTMLElement} box
+   * @param {Open} open
+   */
   constructor(box, open) {
     super(box, "An attempt appears here once its peak memory has been measured.", open, {
       axes: ["predicted MiB per rank", "measured MiB per rank"],
@@ -53,14 +67,26 @@ class Memory extends Against {
     });
   }
 
+  /**
+   * @param {Record<string, any>} peak
+   * @returns {[number | null, number | null]}
+   */
   both(peak) {
     return [peak.predicted_mib, peak.measured_mib];
   }
 
+  /**
+   * @param {Pointed} trial
+   * @returns {[string, string]}
+   */
   mark(trial) {
     return trial.peak.lower_bound ? [MORE, this.pen.colour("failed")] : super.mark(trial);
   }
 
+  /**
+   * @param {Pointed} trial
+   * @returns {HTMLElement[]}
+   */
   describe(trial) {
     const { peak } = trial;
     const off = percent(peak);
@@ -75,25 +101,41 @@ class Memory extends Against {
   }
 }
 
-/** Measured peak, or lower bound, minus the predicted peak, in percent of the predicted peak. */
+/**
+ * Measured peak, or lower bound, minus the predicted peak, in percent of the predicted peak.
+ * @param {Peak} peak
+ * @returns {number}
+ */
 function percent(peak) {
   return (100 * (peak.measured_mib - peak.predicted_mib)) / peak.predicted_mib;
 }
 
-/** Median and worst error of the last exactly measured attempt of each trial, or an empty string. */
+/**
+ * Median and worst error of the last exactly measured attempt of each trial, or an empty string.
+ * @param {Pick<SummaryView, "prediction_error_pct" | "out_of_memory">} summary
+ * @returns {string}
+ */
 export function errorWords({ prediction_error_pct: error, out_of_memory: failed }) {
   if (error.median === null) return "";
   const which = failed?.attempts ? "Attempts that had enough memory: median" : "Median";
   return `${which} error ${error.median.toFixed(1)} %, worst ${error.max.toFixed(1)} %, by tensors.`;
 }
 
-/** Attempts that ran out of memory, whose need is only known to be more than predicted, or an empty string. */
+/**
+ * Attempts that ran out of memory, whose need is only known to be more than predicted, or an empty string.
+ * @param {Pick<SummaryView, "out_of_memory">} summary
+ * @returns {string}
+ */
 export function failureWords({ out_of_memory: failed }) {
   if (!failed.attempts) return "";
   return `${plural(failed.attempts, "attempt")} out of memory: the worst needed at least ${failed.least_excess_pct.toFixed(0)} % more than predicted.`;
 }
 
-/** Memory that is added to the next predictions of each family and layout, beyond trace and margin, or an empty string. */
+/**
+ * Memory that is added to the next predictions of each family and layout, beyond trace and margin, or an empty string.
+ * @param {LearnedView[]} families
+ * @returns {string}
+ */
 export function learnedWords(families) {
   const known = families.filter((family) => family.num_trials);
   if (!known.length) return "";
@@ -106,6 +148,10 @@ export function learnedWords(families) {
   return `Learned: ${words.join("; ")}${raised.length < known.length ? "; for others the constant margin is enough" : ""}.`;
 }
 
+/**
+ * @param {LearnedView[]} families
+ * @returns {number}
+ */
 function numTrials(families) {
   return families.reduce((total, family) => total + family.num_trials, 0);
 }

@@ -7,31 +7,79 @@ import { PageState } from "../page_state.js";
 import { TERMINAL, numIn } from "../states.js";
 import { parameterOf, readView, shownByDefault } from "./table/view.js";
 
+/** @import * as Answers from "../answers.d.ts" */
+/** @import { Line } from "../charts/curves.js" */
+/** @import { Trial } from "../client.js" */
+/** @import { LiveEvent } from "../live.js" */
+/** @import { Page } from "../page.js" */
+/** @import { StudyFeeds } from "./feeds.js" */
+/** @import { View } from "./table/view.js" */
+
+/**
+ * What each panel of the page gets.
+ * @typedef {object} StudyContext
+ * @property {StudyState} state
+ * @property {Page} page
+ * @property {StudyFeeds} feeds
+ * @property {(trial: {number: number}) => void} open shows the page of a trial
+ */
+
+/**
+ * A trial in the history.
+ * @typedef {{id: number, number: number, state: string, step: number, value: number | null}} Point
+ */
+
+/**
+ * A measured attempt, with its memory in MiB as well.
+ * @typedef {Answers.PeakView & {predicted_mib: number | null, measured_mib: number | null}} Peak
+ */
+
+/** @typedef {Omit<Answers.PeaksView, "attempts"> & {attempts: Peak[]}} Peaks the measured attempts of a trial */
+
 const MOST_POINTS = 3000; // points of the history; beyond it, it is to be thinned again
 const MOST_ROWS = 3000; // rows that are kept beside the running ones
-const NEW_POINT = { step: 0, value: null };
+const NEW_POINT = { step: 0, value: /** @type {number | null} */ (null) };
 
 export class StudyState extends PageState {
-  /** At most `mostCurves` curves are drawn at a time. */
+  /**
+   * At most `mostCurves` curves are drawn at a time.
+   * @param {number} studyId
+   * @param {number} mostCurves
+   */
   constructor(studyId, mostCurves) {
     super();
     this.studyId = studyId;
     this.mostCurves = mostCurves;
+    /** @type {Answers.StudyDetail | null} */
     this.study = null;
-    this.rows = new Map(); // number → trial, of those that were visible or run; the oldest answers first
-    this.numbers = new Map(); // trial id → number
-    this.points = new Map(); // number → point of the history
+    /** @type {Map<number, Trial>} by number, of those that were visible or run; the oldest answers first */
+    this.rows = new Map();
+    /** @type {Map<number, number>} trial id → number */
+    this.numbers = new Map();
+    /** @type {Map<number, Point>} the history, by number */
+    this.points = new Map();
     this.numInHistory = 0; // trials that the points stand for
-    this.peaks = new Map(); // number → measured attempts of a trial
-    this.metric = null; // name of the metric whose curves are drawn
+    /** @type {Map<number, Peaks>} measured attempts, by number of the trial */
+    this.peaks = new Map();
+    /** @type {string | null} name of the metric whose curves are drawn */
+    this.metric = null;
+    /** @type {Set<string>} */
     this.metricNames = new Set();
-    this.leading = []; // numbers of the trials whose curves are drawn
+    /** @type {number[]} numbers of the trials whose curves are drawn */
+    this.leading = [];
     this.view = readView(""); // columns, order and filter of the table
-    this.candidates = null; // parameters and values of trials that pass the filter; see CandidatesView of the API
-    this.parameter = null; // name of the parameter whose slice is drawn; null: the first
-    this.against = null; // name of the parameter that goes up in it; null: the objective
-    this.lines = new Map(); // number → {trial, points} of the chosen metric
-    this.on = { trial: (event) => this.onTrial(event), metrics: (event) => this.onMetrics(event) };
+    /** @type {Answers.CandidatesView | null} parameters and values of trials that pass the filter */
+    this.candidates = null;
+    /** @type {string | null} name of the parameter whose slice is drawn; null: the first */
+    this.parameter = null;
+    /** @type {string | null} name of the parameter that goes up in it; null: the objective */
+    this.against = null;
+    /** @type {Map<number, Line>} of the chosen metric, by number */
+    this.lines = new Map();
+    this.on = {
+      trial: (/** @type {LiveEvent} */ event) => this.onTrial(event),
+      metrics: (/** @type {LiveEvent} */ event) => this.onMetrics(event),
+    };
   }
 
   get isLoaded() {
@@ -65,25 +113,38 @@ export class StudyState extends PageState {
     return columns ? columns.map(parameterOf).filter((name) => name !== null) : shownByDefault(this.parameterNames);
   }
 
-  /** Change how the user looks at the table. */
+  /**
+   * Change how the user looks at the table.
+   * @param {Partial<View>} changes
+   */
   look(changes) {
     this.view = { ...this.view, ...changes };
     this.changed("view");
   }
 
-  /** Show the slice of this parameter. */
+  /**
+   * Show the slice of this parameter.
+   * @param {string | null} name
+   */
   choose(name) {
     this.parameter = name;
     this.changed("parameter");
   }
 
-  /** Draw this parameter against the one of the slice; null: the objective. */
+  /**
+   * Draw this parameter against the one of the slice; null: the objective.
+   * @param {string | null} name
+   */
   chooseAgainst(name) {
     this.against = name;
     this.changed("parameter");
   }
 
-  /** Value of the objective among the values of an evaluation; null if it has none that is finite. */
+  /**
+   * Value of the objective among the values of an evaluation; null if it has none that is finite.
+   * @param {Record<string, number | null>} values
+   * @returns {number | null}
+   */
   objectiveIn(values) {
     const value = values[this.study.spec.objective.metric];
     return Number.isFinite(value) ? value : null;
@@ -101,6 +162,7 @@ export class StudyState extends PageState {
 
   // --- answers of the API ------------------------------------------------------------------------------------------
 
+  /** @param {Answers.StudyDetail} study */
   setStudy(study) {
     this.study = study;
     this.metric ??= study.spec.objective.metric;
@@ -108,6 +170,10 @@ export class StudyState extends PageState {
     this.changed("study");
   }
 
+  /**
+   * Keep the newest answers about these trials.
+   * @param {Trial[]} trials
+   */
   keepRows(trials) {
     for (const trial of trials) {
       this.rows.delete(trial.number); // so that the oldest come first
@@ -127,7 +193,10 @@ export class StudyState extends PageState {
     this.changed("rows");
   }
 
-  /** Replace the history by a thinned one; see HistoryView of the API. */
+  /**
+   * Replace the history by a thinned one; see HistoryView of the API.
+   * @param {Answers.HistoryView} found
+   */
   keepHistory(found) {
     this.points.clear();
     found.number.forEach((number, at) => {
@@ -142,12 +211,16 @@ export class StudyState extends PageState {
     this.changed("points", ...(this.lines.size < drawn ? ["lines"] : []));
   }
 
+  /** @param {Answers.CandidatesView} found */
   keepCandidates(found) {
     this.candidates = found;
     this.changed("candidates");
   }
 
-  /** Keep measured attempts by trial, {trial_id, number, state, attempts}, with peaks in MiB as well. */
+  /**
+   * Keep measured attempts by trial, with peaks in MiB as well.
+   * @param {Answers.PeaksView[]} items
+   */
   keepPeaks(items) {
     for (const item of items) {
       const attempts = item.attempts.map((peak) => ({
@@ -160,7 +233,11 @@ export class StudyState extends PageState {
     this.changed("peaks");
   }
 
-  /** Keep curves of the metric `name`, unless another one has been chosen since they were asked for. */
+  /**
+   * Keep curves of the metric `name`, unless another one has been chosen since they were asked for.
+   * @param {string | null} name
+   * @param {Answers.CurveView[]} found
+   */
   keepCurves(name, found) {
     if (name !== this.metric) return;
     for (const { trial_id: id, number, step, value } of found) {
@@ -170,7 +247,10 @@ export class StudyState extends PageState {
     this.changed("lines");
   }
 
-  /** Forget the curves of the metric that was chosen before; they are drawn until the new ones have come. */
+  /**
+   * Forget the curves of the metric that was chosen before; they are drawn until the new ones have come.
+   * @param {string} name
+   */
   chooseMetric(name) {
     this.metric = name;
     this.lines.clear();
@@ -178,7 +258,10 @@ export class StudyState extends PageState {
 
   // --- live events ---------------------------------------------------------------------------------------------------
 
-  /** An event has only a trial's state and value: a row keeps what else is known of it. */
+  /**
+   * An event has only a trial's state and value: a row keeps what else is known of it.
+   * @param {LiveEvent} event
+   */
   onTrial({ trial_id: id, data }) {
     const { number, state } = data;
     const trial = asTrial(data);
@@ -190,6 +273,7 @@ export class StudyState extends PageState {
     if (trial.attempt > 0) this.lead(number);
   }
 
+  /** @param {LiveEvent} event */
   onMetrics({ trial_id: id, data }) {
     const number = this.numbers.get(id);
     if (number === undefined) return;
@@ -200,6 +284,12 @@ export class StudyState extends PageState {
     this.extendLine(number, data);
   }
 
+  /**
+   * @param {number} id
+   * @param {number} number
+   * @param {number} value
+   * @param {number} step
+   */
   keepValue(id, number, value, step) {
     const trial = this.rows.get(number);
     if (trial) return this.keepRows([{ ...trial, value, step }]);
@@ -207,6 +297,7 @@ export class StudyState extends PageState {
     this.keepPoint({ ...NEW_POINT, ...point, id, number, state: point?.state ?? "RUNNING", value, step });
   }
 
+  /** @param {Point} point */
   keepPoint({ id, number, state, step, value }) {
     const before = this.points.get(number);
     if (!before && this.isFiltered) return; // the server knows whether it passes
@@ -215,12 +306,19 @@ export class StudyState extends PageState {
     this.changed("points");
   }
 
-  /** Draw the curve of a trial that has begun to run, if there is room among those that are drawn. */
+  /**
+   * Draw the curve of a trial that has begun to run, if there is room among those that are drawn.
+   * @param {number} number
+   */
   lead(number) {
     if (!this.leading.includes(number) && !this.hasMostCurves && !this.isFiltered) this.leading.push(number);
   }
 
-  /** Add an evaluation to a line that is drawn. Those between come with the next refresh of the curves. */
+  /**
+   * Add an evaluation to a line that is drawn. Those between come with the next refresh of the curves.
+   * @param {number} number
+   * @param {{step: number, values: Record<string, number>}} evaluation
+   */
   extendLine(number, { step, values }) {
     const line = this.lines.get(number);
     const value = values[this.metric];

@@ -6,8 +6,19 @@ import { aside, card, chartBox } from "../elements/card.js";
 import { h, setText } from "../elements/dom.js";
 import { plural, stepWords } from "../format.js";
 
+/** @import { SummaryView } from "../answers.d.ts" */
+/** @import { Open } from "../charts/chart.js" */
+/** @import { Pointed } from "../charts/points.js" */
+/** @import { Panel } from "../page.js" */
+/** @import { StudyContext } from "./state.js" */
+
+/** @type {[string, string]} */
 const AXES = ["predicted step", "measured step"];
 
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function stepsPanel({ state, open }) {
   const box = chartBox(
     "steps",
@@ -33,6 +44,10 @@ export function stepsPanel({ state, open }) {
 }
 
 class Steps extends Against {
+  /**
+   * @param {HTMLElement} box
+   * @param {Open} open
+   */
   constructor(box, open) {
     super(box, "An attempt appears here once its steps have been timed, if the speed of its devices is known.", open, {
       axes: AXES,
@@ -41,10 +56,18 @@ class Steps extends Against {
     });
   }
 
+  /**
+   * @param {Record<string, any>} peak
+   * @returns {[number | null, number | null]}
+   */
   both(peak) {
     return [peak.predicted_step_seconds, peak.measured_step_seconds];
   }
 
+  /**
+   * @param {Pointed} trial
+   * @returns {HTMLElement[]}
+   */
   describe(trial) {
     const { peak } = trial;
     const times = peak.measured_step_seconds / peak.predicted_step_seconds;
@@ -53,7 +76,12 @@ class Steps extends Against {
   }
 }
 
-/** Median and worst error of the last timed attempt of each trial, or why there is none. `peaks`: see `Against`. */
+/**
+ * Median and worst error of the last timed attempt of each trial, or why there is none. `peaks`: see `Against`.
+ * @param {Pick<SummaryView, "step_error_pct">} summary
+ * @param {Map<number, {attempts: Record<string, any>[]}>} peaks
+ * @returns {string}
+ */
 export function stepErrorWords({ step_error_pct: error }, peaks) {
   if (error.median !== null)
     return `Median error ${error.median.toFixed(0)} %, worst ${error.max.toFixed(0)} %. Predictions are for a gang alone on its host.`;

@@ -4,6 +4,13 @@ import { architecture } from "../elements/architecture.js";
 import { card } from "../elements/card.js";
 import { h } from "../elements/dom.js";
 
+/** @import { Panel } from "../page.js" */
+/** @import { TrialContext } from "./state.js" */
+
+/**
+ * @param {TrialContext} context
+ * @returns {Panel}
+ */
 export function architecturePanel({ state }) {
   const box = h("div", { class: "body" });
   const section = card({ id: "architecture", title: "Architecture", hidden: true }, box);

@@ -6,6 +6,10 @@ import { stateMark } from "../elements/marks.js";
 import { clock, count, duration, mib, plural, stepWords, toMib } from "../format.js";
 import { ranOut } from "../states.js";
 
+/** @import { AttemptView, TrialView } from "../answers.d.ts" */
+/** @import { Panel } from "../page.js" */
+/** @import { TrialContext } from "./state.js" */
+
 const COLUMNS = [
   { name: "Attempt" },
   { name: "Outcome" },
@@ -29,6 +33,10 @@ const COLUMNS = [
   { name: "Took", numeric: true },
 ];
 
+/**
+ * @param {TrialContext} context
+ * @returns {Panel}
+ */
 export function attemptsPanel({ state }) {
   const beside = aside("attempts");
   const head = tableHead(COLUMNS, { id: "attempts-head" });
@@ -55,10 +63,18 @@ export function attemptsPanel({ state }) {
   };
 }
 
+/**
+ * @param {TrialView} trial
+ * @returns {string}
+ */
 function failureWords({ num_oom: failures, healed }) {
   return failures ? `, ${plural(failures, "out-of-memory failure")}${healed ? " healed by a new plan" : ""}` : "";
 }
 
+/**
+ * @param {TrialView} trial
+ * @returns {HTMLElement}
+ */
 function nothingRun(trial) {
   const words =
     trial.state === "INFEASIBLE"
@@ -67,6 +83,10 @@ function nothingRun(trial) {
   return h("tbody", {}, h("tr", {}, h("td", { colspan: COLUMNS.length, class: "muted" }, words)));
 }
 
+/**
+ * @param {AttemptView} attempt
+ * @returns {HTMLElement}
+ */
 function attemptBody(attempt) {
   const measured = attempt.measured_bytes ? `${ranOut(attempt) ? "> " : ""}${mib(toMib(attempt.measured_bytes))}` : "–";
   const times = [attempt.predicted_step_seconds, attempt.measured_step_seconds].map(stepWords);
@@ -103,6 +123,10 @@ function attemptBody(attempt) {
   );
 }
 
+/**
+ * @param {AttemptView} attempt
+ * @returns {HTMLElement | null}
+ */
 function detailNode({ detail, outcome }) {
   if (!detail) return null;
   if (!detail.includes("\n")) return h("p", { class: "error" }, detail);

@@ -6,8 +6,17 @@ import { aside, card } from "../elements/card.js";
 import { h, keyed, setText } from "../elements/dom.js";
 import { stepUnit } from "../format.js";
 
+/** @import { CurveView } from "../answers.d.ts" */
+/** @import { LiveEvent } from "../live.js" */
+/** @import { Panel } from "../page.js" */
+/** @import { TrialContext } from "./state.js" */
+
 const POINTS = 1000;
 
+/**
+ * @param {TrialContext} context
+ * @returns {Panel}
+ */
 export function curvesPanel({ state, page }) {
   const beside = aside("curves");
   const box = h(
@@ -15,11 +24,13 @@ export function curvesPanel({ state, page }) {
     { class: "body grid", id: "curves" },
     h("p", { class: "muted" }, "Curves appear here as the trial reports."),
   );
-  const charts = new Map(); // metric name → chart
+  /** @type {Map<string, Curves>} by the name of the metric */
+  const charts = new Map();
   const load = () => api.curves(state.studyId, [state.number], { points: POINTS }, (found) => state.keepCurves(found));
   const refresh = page.refresher(load);
-  const refreshMine = (event) => state.isMine(event) && refresh("curves");
+  const refreshMine = (/** @type {LiveEvent} */ event) => state.isMine(event) && refresh("curves");
 
+  /** @param {string} name */
   function figure(name) {
     const chart = h("div", {
       class: "chart short",
@@ -59,9 +70,14 @@ export function curvesPanel({ state, page }) {
   };
 }
 
-/** Curves in the order of their names, but that of the objective first. */
+/**
+ * Curves in the order of their names, but that of the objective first.
+ * @param {CurveView[]} curves
+ * @param {string} objective
+ * @returns {CurveView[]}
+ */
 export function objectiveFirst(curves, objective) {
   return [...curves].sort(
-    (a, b) => (b.metric === objective) - (a.metric === objective) || (a.metric < b.metric ? -1 : 1),
+    (a, b) => Number(b.metric === objective) - Number(a.metric === objective) || (a.metric < b.metric ? -1 : 1),
   );
 }

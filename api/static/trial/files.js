@@ -5,12 +5,22 @@ import { card, scrolling, tableHead } from "../elements/card.js";
 import { h, keyed } from "../elements/dom.js";
 import { ago, bytesWords } from "../format.js";
 
+/** @import { FileView } from "../answers.d.ts" */
+/** @import { LiveEvent } from "../live.js" */
+/** @import { Panel } from "../page.js" */
+/** @import { TrialContext } from "./state.js" */
+
 const COLUMNS = [{ name: "File" }, { name: "Size", numeric: true }, { name: "Written" }];
 
+/**
+ * @param {TrialContext} context
+ * @returns {Panel}
+ */
 export function filesPanel({ state, page }) {
   const body = h("tbody", { id: "files-rows" });
   const table = h("table", { class: "plain", id: "files" }, tableHead(COLUMNS), body);
   const section = card({ id: "files", title: "Files", hidden: true }, scrolling("files", "scroll", table));
+  /** @type {FileView[]} */
   let files = [];
 
   async function load() {
@@ -37,7 +47,7 @@ export function filesPanel({ state, page }) {
   }
 
   const refresh = page.refresher(load);
-  const refreshMine = (event) => state.isMine(event) && refresh("files");
+  const refreshMine = (/** @type {LiveEvent} */ event) => state.isMine(event) && refresh("files");
   return {
     card: section,
     shows: ["trial"],
@@ -47,6 +57,10 @@ export function filesPanel({ state, page }) {
   };
 }
 
+/**
+ * @param {{href: string, name: string, cells: string[]}} row
+ * @returns {HTMLElement}
+ */
 function fileRow({ href, name, cells: [size, note] }) {
   const link = h("a", { href, download: "" }, name);
   return h("tr", {}, h("th", { scope: "row" }, link), h("td", { class: "num" }, size), h("td", {}, note));

@@ -6,6 +6,14 @@ import { count, duration, metric, mibWords, runSeconds, stepUnit, stepWords, toM
 import { isSeveral, objectivesOf } from "../objectives.js";
 import { ranOut } from "../states.js";
 
+/** @import { StudyDetail } from "../answers.d.ts" */
+/** @import { Panel } from "../page.js" */
+/** @import { TrialContext, TrialState } from "./state.js" */
+
+/**
+ * @param {TrialContext} context
+ * @returns {Panel}
+ */
 export function headPanel({ state }) {
   const drawTime = () => setText(byId("time"), duration(runSeconds(state.trial)));
 
@@ -22,6 +30,7 @@ export function headPanel({ state }) {
   };
 }
 
+/** @param {TrialState} state */
 function drawNames({ trial, study }) {
   document.title = `Trial ${trial.number} · ${study.name} · ScaMP`;
   setText(byId("study-link"), study.name);
@@ -29,6 +38,11 @@ function drawNames({ trial, study }) {
   byId("reason").replaceChildren(...parentWords(trial, study), trial.reason);
 }
 
+/**
+ * @param {Pick<import("../answers.d.ts").TrialView, "origin" | "parent_number" | "parent_step">} trial
+ * @param {StudyDetail} study
+ * @returns {(string | Node)[]}
+ */
 function parentWords({ origin, parent_number: number, parent_step: step }, study) {
   if (number === null) return [];
   const link = h("a", { href: `/studies/${study.id}/trials/${number}` }, `trial ${number}`);
@@ -36,6 +50,7 @@ function parentWords({ origin, parent_number: number, parent_step: step }, study
   return [did, link, ` at ${stepUnit(study.spec)} ${step} · `];
 }
 
+/** @param {TrialState} state */
 function drawValue({ trial, study }) {
   const names = objectivesOf(study.spec)
     .map((objective) => objective.metric)
@@ -57,7 +72,10 @@ function drawValue({ trial, study }) {
   );
 }
 
-/** Show the peaks of the last exactly measured attempt; if all ran out of memory, the lower bound. */
+/**
+ * Show the peaks of the last exactly measured attempt; if all ran out of memory, the lower bound.
+ * @param {TrialState} state
+ */
 function drawPeak({ trial, attempts }) {
   const exact = attempts.findLast((attempt) => attempt.measured_bytes && !ranOut(attempt));
   const predicted = exact ? toMib(exact.expected_bytes) : trial.predicted_mib;
@@ -72,7 +90,10 @@ function drawPeak({ trial, attempts }) {
   setText(byId("measured"), exact ? mibWords(toMib(exact.measured_bytes)) : least);
 }
 
-/** Show the step times of the last timed attempt; before that, the prediction for the next one. */
+/**
+ * Show the step times of the last timed attempt; before that, the prediction for the next one.
+ * @param {TrialState} state
+ */
 function drawStep({ trial, attempts }) {
   const timed = attempts.findLast((attempt) => attempt.measured_step_seconds);
   const { predicted_step_seconds: predicted, measured_step_seconds: measured } = timed ?? trial;
@@ -86,6 +107,10 @@ function drawStep({ trial, attempts }) {
   );
 }
 
+/**
+ * @param {number | null | undefined} share
+ * @returns {string}
+ */
 function shareWords(share) {
   return share === undefined || share === null ? "–" : `${Math.round(100 * share)} %`;
 }

@@ -6,8 +6,16 @@ import { h } from "../elements/dom.js";
 import { TERMINAL } from "../states.js";
 import { LogTail } from "./log_tail.js";
 
+/** @import { LiveEvent } from "../live.js" */
+/** @import { Panel } from "../page.js" */
+/** @import { TrialContext } from "./state.js" */
+
 const PAGE = 1000; // lines of one answer
 
+/**
+ * @param {TrialContext} context
+ * @returns {Panel}
+ */
 export function logPanel({ state, page }) {
   const beside = aside("log");
   const toEnd = h("button", { type: "button", class: "quiet", id: "log-end", hidden: true }, "Jump to the end");
@@ -28,7 +36,7 @@ export function logPanel({ state, page }) {
   }
 
   const refresh = page.refresher(load);
-  const refreshMine = (event) => state.isMine(event) && refresh("log");
+  const refreshMine = (/** @type {LiveEvent} */ event) => state.isMine(event) && refresh("log");
   return {
     card: card({ id: "log", title: "Log", beside: [beside, toEnd] }, box),
     load,

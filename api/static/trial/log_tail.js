@@ -4,17 +4,33 @@ import { h, setText } from "../elements/dom.js";
 import { coalesced } from "../elements/frames.js";
 import { clock, plural } from "../format.js";
 
+/** @import { LogLineView } from "../answers.d.ts" */
+
 const MOST_LINES = 2000;
 
 export class LogTail {
+  /**
+   * @param {HTMLElement} box
+   * @param {HTMLButtonElement} toEnd
+   * @param {HTMLElement} aside
+   */
   constructor(box, toEnd, aside) {
-    Object.assign(this, { box, toEnd, aside, pending: [], following: true, empty: true });
+    this.box = box;
+    this.toEnd = toEnd;
+    this.aside = aside;
+    /** @type {LogLineView[]} */
+    this.pending = [];
+    this.following = true;
+    this.empty = true;
     this.draw = coalesced(() => this.drawNow());
     box.addEventListener("scroll", () => this.scrolled(), { passive: true });
     toEnd.addEventListener("click", () => this.end());
   }
 
-  /** `lines`: [{time, rank, attempt, text}], oldest first. */
+  /**
+   * Add lines, oldest first.
+   * @param {LogLineView[]} lines
+   */
   add(lines) {
     if (!lines.length) return;
     this.pending.push(...lines);
@@ -30,6 +46,10 @@ export class LogTail {
     if (this.following) this.end();
   }
 
+  /**
+   * @param {LogLineView} line
+   * @returns {HTMLLIElement}
+   */
   line({ time, attempt, rank, text }) {
     return h(
       "li",

@@ -4,6 +4,10 @@ import { aside, card, scrolling, tableHead } from "../elements/card.js";
 import { h, keyed, setText } from "../elements/dom.js";
 import { count, stepWords } from "../format.js";
 
+/** @import { OptionView } from "../answers.d.ts" */
+/** @import { Panel } from "../page.js" */
+/** @import { TrialContext } from "./state.js" */
+
 const COLUMNS = [
   { name: "Plan" },
   { name: "Devices", numeric: true },
@@ -19,6 +23,10 @@ const COLUMNS = [
   { name: "" },
 ];
 
+/**
+ * @param {TrialContext} context
+ * @returns {Panel}
+ */
 export function optionsPanel({ state }) {
   const beside = aside("options");
   const body = h("tbody", { id: "options-rows" });
@@ -45,6 +53,10 @@ export function optionsPanel({ state }) {
   };
 }
 
+/**
+ * @param {OptionView} option
+ * @returns {HTMLElement}
+ */
 function optionRow(option) {
   const least = option.at_least ? "≥ " : option.traced ? "" : "~ ";
   const cells = [

@@ -5,6 +5,14 @@ import { copyButton } from "../elements/copy_button.js";
 import { h, keyed, setText } from "../elements/dom.js";
 import { paramValue, planWords, stepWords } from "../format.js";
 
+/** @import { TrialView } from "../answers.d.ts" */
+/** @import { Panel } from "../page.js" */
+/** @import { TrialContext } from "./state.js" */
+
+/**
+ * @param {TrialContext} context
+ * @returns {Panel}
+ */
 export function planPanel({ state }) {
   const plan = h("p", { id: "plan" }, "–");
   const reason = h("p", { id: "plan-reason", class: "muted" });
@@ -36,6 +44,10 @@ export function planPanel({ state }) {
   };
 }
 
+/**
+ * @param {HTMLElement} list
+ * @param {Record<string, any>} params
+ */
 function drawPairs(list, params) {
   const pairs = Object.entries(params).flatMap(([name, value]) => [
     { tag: "dt", name, text: name },
@@ -45,12 +57,16 @@ function drawPairs(list, params) {
     list,
     pairs,
     (item) => `${item.tag} ${item.name}`,
-    (item) => h(item.tag),
+    (item) => h(/** @type {"dt" | "dd"} */ (item.tag)),
     (node, item) => setText(node, item.text),
   );
 }
 
-/** The predicted time of a step, and what it depends on. */
+/**
+ * The predicted time of a step, and what it depends on.
+ * @param {Pick<TrialView, "predicted_step_seconds" | "step_factor">} trial
+ * @returns {string}
+ */
 export function predictedStepWords({ predicted_step_seconds: predicted, step_factor: factor }) {
   if (predicted === null)
     return "No step time is predicted: the speed of these devices was not known when it was planned. It is measured when no study runs, or by “scamp calibrate”.";

@@ -3,28 +3,49 @@
 import { asTrial } from "../client.js";
 import { PageState } from "../page_state.js";
 
+/** @import * as Answers from "../answers.d.ts" */
+/** @import { DetailedTrial } from "../client.js" */
+/** @import { LiveEvent } from "../live.js" */
+/** @import { Page } from "../page.js" */
+
+/** @typedef {{state: TrialState, page: Page}} TrialContext what each panel of the page gets */
+
 export class TrialState extends PageState {
+  /**
+   * @param {number} studyId
+   * @param {number} number
+   */
   constructor(studyId, number) {
     super();
     this.studyId = studyId;
     this.number = number;
+    /** @type {Answers.StudyDetail | null} */
     this.study = null;
+    /** @type {DetailedTrial | null} */
     this.trial = null;
+    /** @type {Answers.AttemptView[]} */
     this.attempts = [];
-    this.options = []; // the plans that were compared
-    this.curves = []; // one for each metric
-    this.on = { trial: (event) => this.onTrial(event) };
+    /** @type {Answers.OptionView[]} the plans that were compared */
+    this.options = [];
+    /** @type {Answers.CurveView[]} one for each metric */
+    this.curves = [];
+    this.on = { trial: (/** @type {LiveEvent} */ event) => this.onTrial(event) };
   }
 
   get isLoaded() {
     return this.trial !== null;
   }
 
-  /** Whether an event is about this trial: the stream carries those of its whole study. */
+  /**
+   * Whether an event is about this trial: the stream carries those of its whole study.
+   * @param {LiveEvent} event
+   * @returns {boolean}
+   */
   isMine({ trial_id: id }) {
     return id === this.trial.id;
   }
 
+  /** @param {DetailedTrial} trial */
   keepTrial(trial) {
     this.trial = trial;
     this.attempts = trial.attempts;
@@ -32,11 +53,13 @@ export class TrialState extends PageState {
     this.changed("trial");
   }
 
+  /** @param {Answers.CurveView[]} curves */
   keepCurves(curves) {
     this.curves = curves;
     this.changed("curves");
   }
 
+  /** @param {LiveEvent} event */
   onTrial(event) {
     if (!this.isMine(event)) return;
     this.trial = asTrial({ ...this.trial, ...event.data });

@@ -6,6 +6,14 @@ import * as api from "../client.js";
 import { aside, card } from "../elements/card.js";
 import { h, setText } from "../elements/dom.js";
 
+/** @import { TrialView } from "../answers.d.ts" */
+/** @import { Panel } from "../page.js" */
+/** @import { TrialContext } from "./state.js" */
+
+/**
+ * @param {TrialContext} context
+ * @returns {Panel}
+ */
 export function stepPanel({ state, page }) {
   const beside = aside("timeline");
   const box = h("div", { class: "timeline", id: "timeline" });
@@ -36,6 +44,10 @@ export function stepPanel({ state, page }) {
   };
 }
 
+/**
+ * @param {TrialView} trial
+ * @returns {string}
+ */
 function planOf({ plan, reserved_mib: reserved }) {
   return JSON.stringify([plan, reserved]);
 }

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { clamped, objectiveAxis, objectiveRange, placeAt, share, ticks } from "../../../api/static/charts/axes.js";
-import { groups, heights } from "../../../api/static/charts/parallel.js";
+import { groups, heights } from "../../../api/static/charts/parallel_lines.js";
 import { nameInFilter, rangeTerm, withRange, withoutRange } from "../../../api/static/study/parameters/range_filter.js";
 import { gridWords, parameterWords, sliceWords } from "../../../api/static/study/parameters/words.js";
 

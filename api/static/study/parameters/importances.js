@@ -5,13 +5,22 @@ import { aside, card } from "../../elements/card.js";
 import { h, keyed, setText } from "../../elements/dom.js";
 import { count, plural } from "../../format.js";
 
+/** @import { ImportanceView, ImportancesView } from "../../answers.d.ts" */
+/** @import { Panel } from "../../page.js" */
+/** @import { StudyContext } from "../state.js" */
+
 const SHOWN = 12;
 
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function importancesPanel({ state, page }) {
   const beside = aside("importances");
   const list = h("ol", { class: "shares", id: "importances" });
   const blank = h("p", { class: "muted" }, "Loading …");
   const box = h("div", { class: "body" }, blank, list);
+  /** @type {ImportancesView | null} */
   let found = null;
   const refresh = page.refresher(load, 10_000);
 
@@ -21,6 +30,7 @@ export function importancesPanel({ state, page }) {
     state.changed("importances");
   }
 
+  /** @param {ImportanceView} item */
   function row({ name }) {
     const bar = h("span", { class: "bar" }, h("span", { class: "fill" }));
     const button = h(

@@ -8,6 +8,15 @@ import { filteredMark } from "../filtered.js";
 import { nameInFilter, rangeTerm, withRange, withoutRange } from "./range_filter.js";
 import { InWords, parameterWords, rankLegend } from "./words.js";
 
+/** @import { CandidatesView } from "../../answers.d.ts" */
+/** @import { Axis } from "../../charts/axes.js" */
+/** @import { Panel } from "../../page.js" */
+/** @import { StudyContext } from "../state.js" */
+
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function parallelPanel({ state, page, feeds, open }) {
   const beside = aside("parallel");
   const box = chartBox("parallel", "");
@@ -22,9 +31,15 @@ export function parallelPanel({ state, page, feeds, open }) {
     outside,
   );
   const chart = new Parallel(box, { open, onHover: (trial) => page.point(panel, trial), onBrush: brush });
-  let shown = null; // candidates that are drawn
+  /** @type {CandidatesView | null} those that are drawn */
+  let shown = null;
   const words = new InWords(() => shown && { names: ["Parameter", "Best tenth", "All", "Without it"], rows: rows() });
 
+  /**
+   * @param {Axis} axis
+   * @param {number | null} from
+   * @param {number | null} to
+   */
   function brush(axis, from, to) {
     const isCount = state.study.spec.space[axis.name]?.repeat !== undefined;
     const name = nameInFilter(axis.place ? axis.name : "value", isCount);
@@ -43,6 +58,7 @@ export function parallelPanel({ state, page, feeds, open }) {
     ]);
   }
 
+  /** @type {Panel} */
   const panel = {
     card: card(
       { id: "parallel", title: "Parallel coordinates", beside: [beside, filteredMark(state)] },

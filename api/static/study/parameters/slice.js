@@ -8,6 +8,14 @@ import { plural } from "../../format.js";
 import { filteredMark } from "../filtered.js";
 import { InWords, gridWords, rankLegend, sliceRows } from "./words.js";
 
+/** @import { AxisView } from "../../answers.d.ts" */
+/** @import { Panel } from "../../page.js" */
+/** @import { StudyContext } from "../state.js" */
+
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function slicePanel({ state, feeds, open }) {
   const beside = aside("slice");
   const select = h("select", { id: "slice-parameter" });
@@ -44,6 +52,7 @@ export function slicePanel({ state, feeds, open }) {
     return state.candidates?.axes.find(({ name }) => name === state.against && name !== axis().name) ?? null;
   }
 
+  /** @param {AxisView | null} found */
   function drawChoices(found) {
     const { metric } = state.study.spec.objective;
     keyed(

@@ -16,10 +16,23 @@ import {
 import { isSeveral, objectivesOf } from "../../objectives.js";
 import { parameterKey, valueAt } from "./view.js";
 
+/** @import { Trial } from "../../client.js" */
+/** @import { Column } from "../../elements/table.js" */
+/** @import { Spec } from "../../objectives.js" */
+
+/**
+ * @param {(trial: Trial) => unknown} value
+ * @returns {(cell: HTMLElement, trial: Trial) => void}
+ */
 function text(value) {
   return (cell, trial) => setText(cell, value(trial));
 }
 
+/**
+ * @param {(trial: Trial) => string} value
+ * @param {(trial: Trial) => string} [title]
+ * @returns {(cell: HTMLElement, trial: Trial) => void}
+ */
 function titled(value, title = value) {
   return (cell, trial) => {
     setText(cell, value(trial));
@@ -27,6 +40,10 @@ function titled(value, title = value) {
   };
 }
 
+/**
+ * @param {HTMLElement} cell
+ * @param {Trial} trial
+ */
 function attempts(cell, trial) {
   const short = [trial.num_oom && `${trial.num_oom} OOM`, trial.num_lost && `${trial.num_lost} lost`]
     .filter(Boolean)
@@ -44,7 +61,11 @@ function attempts(cell, trial) {
   );
 }
 
-/** The columns of several objectives, in their order; none for one, whose column is that of the value. */
+/**
+ * The columns of several objectives, in their order; none for one, whose column is that of the value.
+ * @param {Spec} spec
+ * @returns {Column[]}
+ */
 export function objectiveColumns(spec) {
   if (!isSeveral(spec)) return [];
   return objectivesOf(spec).map(({ metric: name, direction }, place) => ({
@@ -58,9 +79,14 @@ export function objectiveColumns(spec) {
   }));
 }
 
-/** The column of one parameter. `dimension`: how the study file has it, if it does. */
+/**
+ * The column of one parameter. `dimension`: how the study file has it, if it does.
+ * @param {string} name
+ * @param {Record<string, any> | undefined} dimension
+ * @returns {Column}
+ */
 export function parameterColumn(name, dimension) {
-  const words = (trial) => {
+  const words = (/** @type {Trial} */ trial) => {
     const value = valueAt(trial.params, name);
     return value === undefined
       ? "–"
@@ -84,9 +110,13 @@ export function parameterColumn(name, dimension) {
 /**
  * All columns but those of single parameters. `fixed()` returns the parameters that are the same in all trials of the
  * study, `isLargeFirst()` whether large values are better. Extra columns are not shown by default.
+ * @param {number} studyId
+ * @param {() => Record<string, any>} fixed
+ * @param {() => boolean} [isLargeFirst]
+ * @returns {Column[]}
  */
 export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
-  const link = (cell, trial) => {
+  const link = (/** @type {HTMLElement} */ cell, /** @type {Trial} */ trial) => {
     if (!cell.firstChild) cell.append(h("a", { href: `/studies/${studyId}/trials/${trial.number}` }));
     setText(cell.firstChild, trial.number);
   };

@@ -5,12 +5,19 @@ import { stateMark } from "../../elements/marks.js";
 import { count } from "../../format.js";
 import { TRIAL_STATES } from "../../states.js";
 
+/** @import { StudyState } from "../state.js" */
+
 const TYPING_MS = 600;
 
-/** One button for each state that trials have: whether those are shown. Returns the `element`, and `draw()`. */
+/**
+ * One button for each state that trials have: whether those are shown. Returns the `element`, and `draw()`.
+ * @param {StudyState} state
+ * @returns {{element: HTMLElement, draw: () => void}}
+ */
 export function stateButtons(state) {
   const element = h("div", { class: "filters", id: "filters", role: "group", "aria-label": "Show trials by state" });
 
+  /** @param {string} each */
   function toggle(each) {
     const { states } = state.view;
     state.look({ states: states.includes(each) ? states.filter((other) => other !== each) : [...states, each] });
@@ -34,7 +41,11 @@ export function stateButtons(state) {
   return { element, draw };
 }
 
-/** The line in which a user writes a filter; `complain(words)` says what is wrong with it. */
+/**
+ * The line in which a user writes a filter; `complain(words)` says what is wrong with it.
+ * @param {StudyState} state
+ * @returns {{form: HTMLFormElement, complain: (words: string) => void}}
+ */
 export function filterForm(state) {
   const input = h("input", {
     type: "search",
@@ -49,7 +60,7 @@ export function filterForm(state) {
   });
   const wrong = h("p", { id: "where-wrong", class: "wrong", role: "status" });
   const apply = () => input.value.trim() !== state.view.where && state.look({ where: input.value.trim() });
-  let typing = null;
+  let typing = 0;
   input.addEventListener("input", () => {
     clearTimeout(typing);
     typing = setTimeout(apply, TYPING_MS);
@@ -81,7 +92,7 @@ export function filterForm(state) {
   state.watch((field) => {
     if (field === "view" && document.activeElement !== input) input.value = state.view.where;
   });
-  const complain = (words) => {
+  const complain = (/** @type {string} */ words) => {
     setText(wrong, words);
     if (words) input.setAttribute("aria-invalid", "true");
     else input.removeAttribute("aria-invalid");

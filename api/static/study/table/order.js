@@ -1,4 +1,3 @@
-// @ts-check
 // The order of the rows in the trial table. The server sorts and filters; the order of all numbers is known without it.
 
 /**
@@ -45,7 +44,8 @@ export class TrialOrder {
       if (this.asked !== query) return null;
       this.numbers = found;
       return "";
-    } catch (error) {
+    } catch (thrown) {
+      const error = /** @type {any} */ (thrown);
       if (error.status !== 422 || !where) throw error;
       return this.asked === query ? error.message : null;
     } finally {

@@ -1,13 +1,13 @@
-// @ts-check
 // The columns that the trial table has now: those of the page's address, or else those that suit the study.
 
 import { objectiveColumns, parameterColumn, trialColumns } from "./columns.js";
 import { defaultColumns, parameterOf } from "./view.js";
 
-/** @typedef {{key: string, name: string, isExtra?: boolean}} Column one column of the table; see `elements/table.js` */
+/** @import { Column } from "../../elements/table.js" */
+/** @import { StudyState } from "../state.js" */
 
 export class ShownColumns {
-  /** @param {any} state a `StudyState` */
+  /** @param {StudyState} state */
   constructor(state) {
     this.state = state;
     /** @type {Column[]} all columns that do not depend on the study's space and objectives */

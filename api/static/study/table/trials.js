@@ -13,6 +13,14 @@ import { TrialOrder } from "./order.js";
 import { ShownColumns } from "./shown_columns.js";
 import { added, moved, orderOf, queryOf, writeView } from "./view.js";
 
+/** @import { Panel } from "../../page.js" */
+/** @import { StudyContext, StudyState } from "../state.js" */
+/** @import { Wanted } from "./order.js" */
+
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
 export function trialsPanel({ state, page, feeds, open }) {
   const download = h("a", { class: "button", download: true }, "CSV");
   const counted = h("span", { id: "trials-aside" });
@@ -35,7 +43,7 @@ export function trialsPanel({ state, page, feeds, open }) {
   const [refreshSeen, refreshUnseen] = [2000, 10_000].map((restMs) =>
     page.refresher(async () => order.numbers && sort(), restMs),
   );
-  const refreshOrder = (key) => (page.sees(panel.card) ? refreshSeen(key) : refreshUnseen(key));
+  const refreshOrder = (/** @type {string} */ key) => (page.sees(panel.card) ? refreshSeen(key) : refreshUnseen(key));
   let drawnColumns = ""; // keys of the columns that the table has, as text
 
   async function sort() {
@@ -63,6 +71,7 @@ export function trialsPanel({ state, page, feeds, open }) {
     table.setOrder(shown);
   }
 
+  /** @type {Panel} */
   const panel = {
     card: card(
       { id: "trials", title: "Trials", beside: h("span", { class: "aside tools" }, counted, choose, download) },
@@ -106,22 +115,34 @@ export function trialsPanel({ state, page, feeds, open }) {
 
 /** Which rows stand out: the best trials, and the one under the pointer in another panel. */
 class RowMarks {
+  /** @param {StudyState} state */
   constructor(state) {
     this.state = state;
-    this.front = new Set(); // numbers of the trials on the Pareto front of a study with several objectives
-    this.lit = null; // number of the trial under the pointer in another panel
+    /** @type {Set<number>} numbers of the trials on the Pareto front of a study with several objectives */
+    this.front = new Set();
+    /** @type {number | null} number of the trial under the pointer in another panel */
+    this.lit = null;
   }
 
   update() {
     this.front = new Set(this.state.study.summary.front.map(({ trial }) => trial));
   }
 
+  /**
+   * @param {number} number
+   * @returns {string}
+   */
   classOf(number) {
     const isBest = number === this.state.study.best?.trial || this.front.has(number);
     return `${isBest ? "best" : ""} ${number === this.lit ? "lit" : ""}`;
   }
 }
 
+/**
+ * @param {ShownColumns} columns
+ * @param {Pick<StudyContext, "state" | "feeds" | "open"> & {marks: RowMarks, onHover: (trial: any) => void}} options
+ * @returns {PagedTable}
+ */
 function trialTable(columns, { state, feeds, open, marks, onHover }) {
   const box = scrolling("trials", "rows scroll");
   box.id = "trials";
@@ -142,7 +163,11 @@ function trialTable(columns, { state, feeds, open, marks, onHover }) {
   });
 }
 
-/** What the page's address asks for; see `order.js`. */
+/**
+ * What the page's address asks for; see `order.js`.
+ * @param {StudyState} state
+ * @returns {Wanted}
+ */
 function wantedOrder(state) {
   const { states, where } = state.view;
   const order = orderOf(state.view, state.direction());
@@ -150,7 +175,13 @@ function wantedOrder(state) {
   return { query, isKnown: order.by === "number" && !states.length && !where, where };
 }
 
-/** How many trials the table shows, in words. */
+/**
+ * How many trials the table shows, in words.
+ * @param {StudyState} state
+ * @param {TrialOrder} order
+ * @param {number} numShown
+ * @returns {string}
+ */
 function shownWords(state, order, numShown) {
   if (!state.view.states.length && !state.view.where) return plural(state.numTrials, "trial");
   return order.isPending ? "filtering …" : `${count(numShown)} of ${count(state.numTrials)}`;
