@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "CHANGELOG.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))]
+DOCS = sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *DOCS]
 FLOORS = ("api", "scamp_service", "workloads", "placement", "estimators")
 FOLDERS = (*FLOORS, "benchmarks", "deploy", "docs", "examples", "tests")
 
@@ -150,6 +151,14 @@ def test_the_architecture_page_answers_with_the_place_in_the_code(question: str,
         rf"^- \*\*{re.escape(question)}\*\* (.*?)(?=^- |\n\n)", text_of(ARCHITECTURE), re.DOTALL | re.M
     )
     assert f"`{answer}`" in text
+
+
+def test_the_lines_that_the_page_on_extending_quotes_are_in_the_files() -> None:
+    blocks = re.findall(r"^ *```python\n *# (\S+)\n(.*?)```", text_of("docs/extending.md"), re.DOTALL | re.MULTILINE)
+    assert blocks
+    for file, quoted in blocks:
+        lines = {line.strip() for line in text_of(file).splitlines()}
+        assert {line.strip() for line in quoted.splitlines()} <= lines | {""}, file
 
 
 # --- commands -----------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ export class Curves extends Chart {
       },
       scales: {
         x: { time: false, range: stepRange },
-        y: { range: (/** @type {unknown} */ _, /** @type {[number, number]} */ ...ends) => padded(...ends) },
+        y: { range: valueRange },
       },
       axes: [this.axis(this.unit, { values: wholeNumbers }), this.axis(this.name, { size: 48, values: asNumbers })],
       series: [{}, ...series],
@@ -185,4 +185,15 @@ export class Curves extends Chart {
  */
 function stepRange(_, low, high) {
   return [low, high > low ? high : low + 1];
+}
+
+/**
+ * The range of values, for uPlot, with some room at both ends.
+ * @param {unknown} _
+ * @param {number} low
+ * @param {number} high
+ * @returns {[number, number]}
+ */
+function valueRange(_, low, high) {
+  return padded(low, high);
 }
