@@ -72,7 +72,7 @@ export function columnChooser({ every, chosen, onChange, added, moved }) {
           disabled: !isChosen || (step < 0 ? index === 0 : index === keys.length - 1),
           onclick: () => {
             change(moved(keys, index, step));
-            focusOn(key, step);
+            focusOn(list, key, step);
           },
         },
         mark,
@@ -80,31 +80,43 @@ export function columnChooser({ every, chosen, onChange, added, moved }) {
     return h("li", { "data-key": key }, h("label", {}, box, " ", name), move(-1, "↑", "up"), move(1, "↓", "down"));
   }
 
-  /**
-   * @param {string} key
-   * @param {number} step
-   */
-  function focusOn(key, step) {
-    const row = [...list.children].find((each) => each.getAttribute("data-key") === key);
-    /** @type {HTMLElement | null | undefined} */
-    const target = row?.querySelector(`button[data-step="${step}"]:not(:disabled)`) ?? row?.querySelector("input");
-    target?.focus();
-  }
-
   function draw() {
     const keys = chosen();
     const columns = every();
-    const known = new Map(columns.map((column) => [column.key, column]));
-    const text = search.value.trim().toLowerCase();
     const focused = list.querySelector("input:focus")?.closest("li")?.dataset.key;
-    const shown = [
-      ...keys.map((key) => known.get(key)).filter(Boolean),
-      ...columns.filter(({ key }) => !keys.includes(key)),
-    ].filter(({ name }) => name.toLowerCase().includes(text));
-    list.replaceChildren(...shown.map((column) => item(column, keys.indexOf(column.key), keys)));
-    if (focused) focusOn(focused, 0);
+    list.replaceChildren(
+      ...matching(columns, keys, search.value).map((column) => item(column, keys.indexOf(column.key), keys)),
+    );
+    if (focused) focusOn(list, focused, 0);
     setText(title, `Columns: ${keys.length} of ${columns.length}`);
   }
 
   return [button, dialog];
+}
+
+/**
+ * The columns whose names contain `text`: those that are shown, in their order, then the others.
+ * @param {Choice[]} columns
+ * @param {string[]} keys of those that are shown
+ * @param {string} text
+ * @returns {Choice[]}
+ */
+function matching(columns, keys, text) {
+  const known = new Map(columns.map((column) => [column.key, column]));
+  const ordered = [...keys.flatMap((key) => known.get(key) ?? []), ...columns.filter(({ key }) => !keys.includes(key))];
+  const wanted = text.trim().toLowerCase();
+  return ordered.filter(({ name }) => name.toLowerCase().includes(wanted));
+}
+
+/**
+ * Focus the button that moves a column by `step`, or its checkbox if there is none or it cannot.
+ * @param {HTMLElement} list
+ * @param {string} key
+ * @param {number} step
+ */
+function focusOn(list, key, step) {
+  const row = [...list.children].find((each) => each.getAttribute("data-key") === key);
+  /** @type {HTMLElement | null | undefined} */
+  const target = row?.querySelector(`button[data-step="${step}"]:not(:disabled)`) ?? row?.querySelector("input");
+  target?.focus();
 }

@@ -9,7 +9,7 @@ import { isSeveral } from "../objectives.js";
 
 /** @import { FrontView } from "../answers.d.ts" */
 /** @import { Panel } from "../page.js" */
-/** @import { StudyContext } from "./state.js" */
+/** @import { StudyContext, StudyState } from "./state.js" */
 
 /**
  * @param {StudyContext} context
@@ -51,46 +51,8 @@ export function frontPanel({ state, page, open }) {
 
   function drawChoice() {
     choice.hidden = found.metrics.length < 3;
-    const names = found.metrics.map((name, place) => ({ name, place }));
-    for (const select of [across, up]) {
-      const isNew = !select.options.length;
-      keyed(
-        select,
-        names,
-        ({ place: key }) => key,
-        ({ name, place: value }) => h("option", { value }, name),
-      );
-      if (isNew) select.value = select === across ? "0" : "1";
-    }
-  }
-
-  function drawTable() {
-    const front = state.study.summary.front;
-    const { fixed } = state.study.spec;
-    const columns = [
-      { name: "#", numeric: true },
-      ...found.metrics.map((name) => ({ name, numeric: true })),
-      { name: "Parameters" },
-      { name: "Plan" },
-    ];
-    const rows = front.map((trial) =>
-      h(
-        "tr",
-        {},
-        h(
-          "td",
-          { class: "num" },
-          h("a", { href: `/studies/${state.studyId}/trials/${trial.trial}` }, count(trial.trial)),
-        ),
-        trial.values.map((value, place) =>
-          h("td", { class: "num value" }, objectiveValue(found.metrics[place], value)),
-        ),
-        h("td", { class: "wrap" }, paramsLine(trial.params, fixed)),
-        h("td", {}, trial.plan || "–"),
-      ),
-    );
-    list.replaceChildren(h("table", { class: "plain" }, tableHead(columns), h("tbody", {}, rows)));
-    list.hidden = !rows.length;
+    fillChoice(across, found.metrics, 0);
+    fillChoice(up, found.metrics, 1);
   }
 
   return {
@@ -113,7 +75,8 @@ export function frontPanel({ state, page, open }) {
         "aria-label",
         `${plural(found.number.length, "trial")} by objectives: ${words}; ${num} on the Pareto front, which the table below lists. Arrow keys go from point to point, Enter opens a trial.`,
       );
-      drawTable();
+      list.replaceChildren(tableOf(found.metrics, state));
+      list.hidden = !state.study.summary.front.length;
     },
     load,
     on: {
@@ -121,4 +84,47 @@ export function frontPanel({ state, page, open }) {
       metrics: () => isSeveral(state.study.spec) && refresh("metrics"),
     },
   };
+}
+
+/**
+ * Fill a select with the objectives; at first the one at this place is chosen.
+ * @param {HTMLSelectElement} select
+ * @param {string[]} metrics
+ * @param {number} first
+ */
+function fillChoice(select, metrics, first) {
+  const isNew = !select.options.length;
+  keyed(
+    select,
+    metrics.map((name, place) => ({ name, place })),
+    ({ place }) => place,
+    ({ name, place }) => h("option", { value: place }, name),
+  );
+  if (isNew) select.value = String(first);
+}
+
+/**
+ * The trials of the front as a table.
+ * @param {string[]} metrics
+ * @param {StudyState} state
+ * @returns {HTMLTableElement}
+ */
+function tableOf(metrics, { study, studyId }) {
+  const columns = [
+    { name: "#", numeric: true },
+    ...metrics.map((name) => ({ name, numeric: true })),
+    { name: "Parameters" },
+    { name: "Plan" },
+  ];
+  const rows = study.summary.front.map(({ trial, values, params, plan }) =>
+    h(
+      "tr",
+      {},
+      h("td", { class: "num" }, h("a", { href: `/studies/${studyId}/trials/${trial}` }, count(trial))),
+      values.map((value, place) => h("td", { class: "num value" }, objectiveValue(metrics[place], value))),
+      h("td", { class: "wrap" }, paramsLine(params, study.spec.fixed)),
+      h("td", {}, plan || "–"),
+    ),
+  );
+  return h("table", { class: "plain" }, tableHead(columns), h("tbody", {}, rows));
 }

@@ -20,6 +20,14 @@ export function slicePanel({ state, feeds, open }) {
   const beside = aside("slice");
   const select = h("select", { id: "slice-parameter" });
   const against = h("select", { id: "slice-against" });
+  const tools = h(
+    "span",
+    { class: "tools" },
+    h("label", { class: "visually-hidden", for: "slice-against" }, "Upwards"),
+    against,
+    h("label", { for: "slice-parameter", "aria-label": "Parameter" }, "by"),
+    select,
+  );
   const box = chartBox("slice", "");
   const outside = h("span");
   const words = new InWords(inWords);
@@ -54,19 +62,9 @@ export function slicePanel({ state, feeds, open }) {
 
   /** @param {AxisView | null} found */
   function drawChoices(found) {
-    const { metric } = state.study.spec.objective;
-    keyed(
-      select,
-      state.parameterNames,
-      (name) => name,
-      (name) => h("option", { value: name }, name),
-    );
-    keyed(
-      against,
-      [{ name: "", text: metric }, ...state.parameterNames.map((name) => ({ name, text: name }))],
-      ({ name }) => name,
-      ({ name, text }) => h("option", { value: name }, text),
-    );
+    const parameters = state.parameterNames.map((name) => ({ name, text: name }));
+    fillChoice(select, parameters);
+    fillChoice(against, [{ name: "", text: state.study.spec.objective.metric }, ...parameters]);
     if (found && select.value !== found.name) select.value = found.name;
     if (against.value !== (state.against ?? "")) against.value = state.against ?? "";
   }
@@ -77,18 +75,7 @@ export function slicePanel({ state, feeds, open }) {
         id: "slice",
         title: "Slice",
         span: 8,
-        beside: [
-          beside,
-          filteredMark(state),
-          h(
-            "span",
-            { class: "tools" },
-            h("label", { class: "visually-hidden", for: "slice-against" }, "Upwards"),
-            against,
-            h("label", { for: "slice-parameter", "aria-label": "Parameter" }, "by"),
-            select,
-          ),
-        ],
+        beside: [beside, filteredMark(state), tools],
       },
       h("div", { class: "body" }, box),
       h("div", { class: "legend" }, ranks, outside),
@@ -116,4 +103,18 @@ export function slicePanel({ state, feeds, open }) {
       words.draw();
     },
   };
+}
+
+/**
+ * Fill a select with these choices.
+ * @param {HTMLSelectElement} select
+ * @param {{name: string, text: string}[]} choices
+ */
+function fillChoice(select, choices) {
+  keyed(
+    select,
+    choices,
+    ({ name }) => name,
+    ({ name, text }) => h("option", { value: name }, text),
+  );
 }

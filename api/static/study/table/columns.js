@@ -107,6 +107,70 @@ export function parameterColumn(name, dimension) {
   };
 }
 
+/** @type {Column[]} the plan of a trial */
+const PLAN = [
+  {
+    key: "ranks",
+    name: "Plan",
+    width: 114,
+    cell: titled(
+      (t) => t.plan_short || "–",
+      (t) => t.plan_text,
+    ),
+  },
+  {
+    key: "batch",
+    name: "Batch",
+    width: 60,
+    numeric: true,
+    title: "Effective batch: samples per optimizer step over all ranks",
+    cell: text((t) => (t.batch ? count(t.batch) : "–")),
+  },
+  {
+    key: "micro_batch",
+    name: "Micro",
+    width: 64,
+    numeric: true,
+    title: "Micro-batches per step × samples per micro-batch, on one rank",
+    cell: text((t) => microBatch(t.plan)),
+  },
+  {
+    key: "recompute",
+    name: "Recomp.",
+    width: 76,
+    title: "Activations are recomputed in the backward pass",
+    cell: text((t) => (t.plan ? (t.plan.recompute ? "yes" : "no") : "–")),
+  },
+];
+
+/** @type {Column[]} memory of one rank */
+const MEMORY = [
+  {
+    key: "predicted",
+    name: "Pred. MiB",
+    width: 80,
+    numeric: true,
+    title: "Predicted peak memory of one rank",
+    cell: text((t) => mib(t.predicted_mib)),
+  },
+  {
+    key: "measured",
+    name: "Meas. MiB",
+    width: 82,
+    numeric: true,
+    title: "Measured peak memory of one rank; a lower bound if it ran out of memory",
+    cell: text((t) => mib(t.measured_mib)),
+  },
+  {
+    key: "reserved",
+    name: "Resv. MiB",
+    width: 80,
+    numeric: true,
+    title: "Memory reserved on a device for one rank",
+    cell: text((t) => (t.reserved_mib ? count(t.reserved_mib) : "–")),
+  },
+];
+
 /**
  * All columns but those of single parameters. `fixed()` returns the parameters that are the same in all trials of the
  * study, `isLargeFirst()` whether large values are better. Extra columns are not shown by default.
@@ -135,62 +199,8 @@ export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
         (t) => paramsLine(t.params),
       ),
     },
-    {
-      key: "ranks",
-      name: "Plan",
-      width: 114,
-      cell: titled(
-        (t) => t.plan_short || "–",
-        (t) => t.plan_text,
-      ),
-    },
-    {
-      key: "batch",
-      name: "Batch",
-      width: 60,
-      numeric: true,
-      title: "Effective batch: samples per optimizer step over all ranks",
-      cell: text((t) => (t.batch ? count(t.batch) : "–")),
-    },
-    {
-      key: "micro_batch",
-      name: "Micro",
-      width: 64,
-      numeric: true,
-      title: "Micro-batches per step × samples per micro-batch, on one rank",
-      cell: text((t) => microBatch(t.plan)),
-    },
-    {
-      key: "recompute",
-      name: "Recomp.",
-      width: 76,
-      title: "Activations are recomputed in the backward pass",
-      cell: text((t) => (t.plan ? (t.plan.recompute ? "yes" : "no") : "–")),
-    },
-    {
-      key: "predicted",
-      name: "Pred. MiB",
-      width: 80,
-      numeric: true,
-      title: "Predicted peak memory of one rank",
-      cell: text((t) => mib(t.predicted_mib)),
-    },
-    {
-      key: "measured",
-      name: "Meas. MiB",
-      width: 82,
-      numeric: true,
-      title: "Measured peak memory of one rank; a lower bound if it ran out of memory",
-      cell: text((t) => mib(t.measured_mib)),
-    },
-    {
-      key: "reserved",
-      name: "Resv. MiB",
-      width: 80,
-      numeric: true,
-      title: "Memory reserved on a device for one rank",
-      cell: text((t) => (t.reserved_mib ? count(t.reserved_mib) : "–")),
-    },
+    ...PLAN,
+    ...MEMORY,
     { key: "attempts", name: "Attempts", width: 90, cell: attempts },
     {
       key: "seconds",
