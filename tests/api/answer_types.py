@@ -7,6 +7,7 @@ fails while that file differs from the API.
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,9 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write the file."""
-    FILE.write_text(answer_types(create_app(Settings(api_token="0123456789abcdef")).openapi()))
+    """Write the file. The API wants a database: it gets an empty one."""
+    with tempfile.TemporaryDirectory() as folder:
+        FILE.write_text(answer_types(create_app(Settings(data_dir=Path(folder))).openapi()))
 
 
 if __name__ == "__main__":

@@ -102,8 +102,8 @@ export function columnChooser({ every, chosen, onChange, added, moved }) {
  * @returns {Choice[]}
  */
 function matching(columns, keys, text) {
-  const known = new Map(columns.map((column) => [column.key, column]));
-  const ordered = [...keys.flatMap((key) => known.get(key) ?? []), ...columns.filter(({ key }) => !keys.includes(key))];
+  const shown = keys.map((key) => columns.find((column) => column.key === key)).filter(Boolean);
+  const ordered = [...shown, ...columns.filter(({ key }) => !keys.includes(key))];
   const wanted = text.trim().toLowerCase();
   return ordered.filter(({ name }) => name.toLowerCase().includes(wanted));
 }
