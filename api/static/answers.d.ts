@@ -258,8 +258,10 @@ export interface GangView {
   plan_text: string;
   /** device of each rank, in rank order */
   devices: string[];
-  /** MiB reserved on each device for one rank */
+  /** MiB reserved on a device for one rank, the largest of all */
   mib_per_rank: number;
+  /** MiB reserved for each rank, in rank order */
+  mibs: number[];
   /** why it was placed on these devices */
   placement_reason: string;
   /** seconds since the epoch, UTC */
@@ -678,6 +680,8 @@ export interface TrialDetail {
   predicted_communication_share: number | null;
   /** measured share, of the rank that waits least; null: not measured */
   measured_communication_share: number | null;
+  /** of its gradient, in samples, as AdaScale estimates it; null: not known */
+  noise_scale: number | null;
   /** attempts that ran out of memory */
   num_oom: number;
   /** whether it completed or was pruned after running out of memory */
@@ -769,6 +773,8 @@ export interface TrialView {
   predicted_communication_share: number | null;
   /** measured share, of the rank that waits least; null: not measured */
   measured_communication_share: number | null;
+  /** of its gradient, in samples, as AdaScale estimates it; null: not known */
+  noise_scale: number | null;
   /** attempts that ran out of memory */
   num_oom: number;
   /** whether it completed or was pruned after running out of memory */
