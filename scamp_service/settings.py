@@ -56,6 +56,9 @@ class Settings(BaseSettings):
     port: int = Field(default=8100, description="port of the API; unset: 8100 or the next free one", ge=1, le=65535)
     api_token: str = Field(default="", description="bearer token; required when host is not a loopback address")
     ray_address: str = Field(default="", description="existing Ray cluster; default: start a local one")
+    autoscale_devices: int = Field(
+        default=0, description="most devices to ask the autoscaler of an existing Ray cluster for; 0: none", ge=0
+    )
     virtual_devices: int = Field(default=4, description="memory-budgeted devices per node without GPUs", ge=1)
     device_mib: int = Field(default=96, description="memory of one virtual device", ge=1)
     virtual_nodes: int = Field(default=1, description="Ray nodes of the local cluster", ge=1)

@@ -20,6 +20,7 @@ from placement.packing.projects import NO_PROJECTS, Project
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as e
+from scamp_service.control.decide.autoscale import num_devices_wanted
 from scamp_service.control.decide.limits import Used, is_hopeless, limit_reached
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import Executor, Sizer, Unsized
@@ -48,11 +49,15 @@ WENT_WRONG = (Outcome.ERROR, Outcome.LOST, Outcome.STALLED)
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How gangs get devices: the policy, how many may be on one device, and the quotas of projects."""
+    """How gangs get devices: the policy, how many may be on one device, and the quotas of projects.
+
+    An autoscaler may be asked for ``autoscale_devices`` in all; 0: there is none.
+    """
 
     policy: Policy = pack
     max_gangs_per_device: int = 4
     projects: Mapping[str, Project] = field(default_factory=lambda: NO_PROJECTS)
+    autoscale_devices: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,8 @@ class Controller:
         self._contained = ContainedErrors() if errors is None else errors
         self.is_idle = False
         """Whether the last cycle found neither a live study nor an open attempt."""
+        self.num_devices_wanted = 0
+        """Devices that the trials of the last cycle want, where an autoscaler may be asked for them."""
         self.has_changed = False
         """Whether the last cycle has written something from which more may follow at once."""
         self._undecided: Failing | None = None  # cycles without decisions
@@ -145,6 +152,8 @@ class Controller:
             raise
         self._undecided = None
         self.is_idle = not snapshot.studies and not snapshot.attempts
+        if self._packing.autoscale_devices:
+            self.num_devices_wanted = num_devices_wanted(snapshot, self._packing.autoscale_devices)
         return effects
 
     def _fail_culprits(self, failing: Failing, now: float) -> None:

@@ -280,6 +280,7 @@ class _Leader:
                 policy_named(settings.policy),
                 settings.max_gangs_per_device,
                 {name: project.to_project() for name, project in settings.projects.items()},
+                settings.autoscale_devices,
             ),
             errors=self._errors,
         )
@@ -290,6 +291,7 @@ class _Leader:
     def tick(self) -> None:
         try:
             self._run_cycles()
+            self._executor.want_devices(self._controller.num_devices_wanted)
             self._sweeper.tick()
             self._measure()
         except Deposed:

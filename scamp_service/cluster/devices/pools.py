@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,7 @@ class Pools:
         self._foreign: dict[str, str] = {}  # node id → database that holds its devices
         self.owners: dict[str, str] = {}  # database → whose it is, in words, as far as it is known
         self._saw_nodes = False
+        self._given_back: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[Pool]:
         """Iterate over the pools whose devices can be used, ordered by node."""
@@ -73,6 +74,8 @@ class Pools:
             owners = {name: self.owners.get(name, f"database {name}") for name in self.foreign}
             held = (f"node {node_id[:8]} belongs to {owners[name]}" for node_id, name in self._foreign.items())
             return f"no devices: {'; '.join(held)}: wait until that ScaMP has ended, or end it"
+        if self._given_back:
+            return "no devices: idle nodes are given back to the autoscaler, until a trial needs them"
         if refused := self._offers.refused:
             return f"no devices: {'; '.join(refused.values())}"
         return f"no devices: start nodes with GPUs, or with --resources='{{\"{VIRTUAL_DEVICE}\": 4}}'"
@@ -82,12 +85,27 @@ class Pools:
         """Names of the databases to which devices of this cluster belong."""
         return frozenset(self._foreign.values())
 
-    def follow(self, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Pool]:
+    def num_devices(self, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+        """How many devices each of the living ``nodes`` has that this ScaMP uses, or would use if it were not given
+        back."""
+        return {
+            node_id: number
+            for node_id in nodes.keys() - self._foreign.keys()
+            if (number := len(self._offers.devices(node_id, nodes[node_id]["Resources"])))
+        }
+
+    def follow(
+        self, nodes: Mapping[str, Mapping[str, Any]], given_back: Collection[str] = frozenset()
+    ) -> dict[str, Pool]:
         """Create a pool for each new one of the living ``nodes`` that offers devices and belongs to no other ScaMP.
 
-        Returns the pools of nodes that have left the cluster, by node id, after removing their placement groups.
+        Returns the pools of nodes that have left the cluster, or are ``given_back``, by node id, after removing their
+        placement groups.
         """
-        gone = {node_id: self._pools.pop(node_id) for node_id in set(self._pools) - set(nodes)}
+        self._given_back = frozenset(given_back) & nodes.keys()
+        gone = {
+            node_id: self._pools.pop(node_id) for node_id in [*self._pools] if node_id not in nodes.keys() - given_back
+        }
         for pool in gone.values():
             remove_placement_group(pool.group)
         listed = list(list_pools())
@@ -95,7 +113,7 @@ class Pools:
         for node_id in self._foreign.keys() & self._pools.keys():
             remove_placement_group(self._pools.pop(node_id).group)  # the other one came first
         self._offers.hear(nodes)
-        for node_id in nodes.keys() - self._pools.keys() - self._foreign.keys():
+        for node_id in nodes.keys() - self._pools.keys() - self._foreign.keys() - self._given_back:
             if devices := self._offers.devices(node_id, nodes[node_id]["Resources"]):
                 num_cpus = int(nodes[node_id]["Resources"].get("CPU", 1))
                 group = _group(self._identity, node_id, devices)
@@ -112,6 +130,12 @@ class Pools:
         """The other database that holds the node's devices; empty if none does."""
         held = (pool.identity for pool in listed if pool.node == node_id[:8] and pool.is_created)
         return next((identity for identity in held if identity != self._identity), "")
+
+    @property
+    def unit(self) -> str:
+        """The Ray resource of which a device takes one: that of GPUs, unless there are only virtual devices."""
+        devices = self.cluster.devices
+        return VIRTUAL_DEVICE if devices and not self.cluster.has_gpus else "GPU"
 
     def options(self, device_id: str, share: float) -> dict[str, Any]:
         """Ray options of an actor that takes ``share`` of a device's bundle."""

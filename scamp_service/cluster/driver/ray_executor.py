@@ -18,6 +18,7 @@ from typing import Any
 import ray
 
 from placement.model import Cluster
+from scamp_service.cluster.devices.autoscaler import Autoscaler
 from scamp_service.cluster.devices.pools import Pools
 from scamp_service.cluster.driver.calls import Calls
 from scamp_service.cluster.driver.rank_actors import RankActors
@@ -26,7 +27,7 @@ from scamp_service.cluster.driver.sink_keeper import SinkKeeper
 from scamp_service.cluster.driver.states import events
 from scamp_service.cluster.driver.states.events import Node
 from scamp_service.cluster.driver.states.rank_states import RankStates
-from scamp_service.cluster.local.connection import connect, namespace_of
+from scamp_service.cluster.local.connection import connect, is_ours, namespace_of
 from scamp_service.cluster.sink import ensure_sink
 from scamp_service.cluster.worker.folders import Folders
 from scamp_service.cluster.worker.rank import rank_class
@@ -81,6 +82,8 @@ class RayExecutor:
         self._has_news = has_news
         self._lock = threading.RLock()
         self._closed = threading.Event()
+        can_scale = settings.autoscale_devices > 0 and not is_ours(settings.ray_address, settings.data_dir)
+        self._autoscaler = Autoscaler() if can_scale else None
         self._pools = Pools(settings, term.identity)
         self._calls = Calls()
         self._states = RankStates(
@@ -212,6 +215,8 @@ class RayExecutor:
             with contextlib.suppress(ray.exceptions.RayError):
                 self._sink.end()
                 self._pools.remove()
+                if self._autoscaler is not None:
+                    self._autoscaler.end()
         ray.shutdown()
 
     # --- the background thread -----------------------------------------------------------------------------------
@@ -287,6 +292,21 @@ class RayExecutor:
                 with contextlib.suppress(ValueError):  # it has just died
                     self._actors.find(name, ray.get_actor(name, self._namespace))
 
+    def want_devices(self, num_devices: int) -> None:
+        """Tell Ray's autoscaler how many devices the trials want, where the settings allow it."""
+        if self._autoscaler is not None:
+            with self._lock:
+                self._autoscaler.want(num_devices)
+
+    def _given_back(self, alive: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+        """The nodes of which the autoscaler may end the idle ones."""
+        if self._autoscaler is None:
+            return frozenset()
+        used = {rank.node for rank in self._states.ranks.values() if rank.key}
+        in_use = frozenset(node_id for node_id in alive if node_id[:8] in used)
+        self._autoscaler.follow(self._pools.num_devices(alive), in_use, self._pools.unit)
+        return self._autoscaler.given_back
+
     def _refresh_pools(self) -> None:
         listed = nodes()
         alive = {node["NodeID"]: node for node in listed if node["Alive"]}
@@ -294,10 +314,11 @@ class RayExecutor:
         with self._lock:
             names = {node_id[:8]: node_id for node_id in alive}
             self._actors.handle(events.NodesSeen(names, frozenset(drained)))
-            for node_id, pool in self._pools.follow(alive).items():
+            for node_id, pool in self._pools.follow(alive, self._given_back(alive)).items():
                 devices = tuple(device.id for device in pool.devices)
-                log.warning("node %s has left with devices %s", node_id[:8], ", ".join(devices))
-                self._actors.handle(events.DevicesLeft(devices, f"node {node_id[:8]} has left the cluster"))
+                why = "was idle, and is given back to the autoscaler" if node_id in alive else "has left the cluster"
+                log.warning("node %s %s, with devices %s", node_id[:8], why, ", ".join(devices))
+                self._actors.handle(events.DevicesLeft(devices, f"node {node_id[:8]} {why}"))
             unknown = self._pools.foreign - self._pools.owners.keys()
         for identity in unknown:
             if owner := owner_of(identity):

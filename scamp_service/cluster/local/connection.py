@@ -33,7 +33,7 @@ def connect(address: str, data_dir: Path, namespace: str) -> None:
     must name the token. Its workers receive the repository as ``working_dir``, except in a Ray job, where they already
     have it.
     """
-    ours = _is_ours(address, data_dir)
+    ours = is_ours(address, data_dir)
     mode = os.environ.get("RAY_AUTH_MODE", "token")
     if mode.lower() != "token":
         raise Refused(f"RAY_AUTH_MODE is {mode!r}: ScaMP uses Ray with tokens only; unset it, or set it to token")
@@ -80,7 +80,8 @@ def _to_our_log() -> None:
     worker.print_to_stdstream = lambda data, ignore_prefix: log.info("Ray: %s", "\n".join(data["lines"]))
 
 
-def _is_ours(address: str, data_dir: Path) -> bool:
+def is_ours(address: str, data_dir: Path) -> bool:
+    """Whether this is the address of the Ray that ``LocalRay(…, data_dir)`` has started."""
     try:
         return (data_dir / "ray-address").read_text() == address
     except FileNotFoundError:

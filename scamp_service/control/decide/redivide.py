@@ -8,7 +8,7 @@ starts the next one from the last checkpoint. On devices of unequal speed nothin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placement.model import Cluster, Queued, Shape
 from placement.packing.elastic import Share, elastic, redivide
@@ -98,7 +98,7 @@ def _job(s: Snapshot, learned: Corrections, trial: Trial, attempt: Attempt) -> _
     now = counted_seconds(trial, present)
     assert now, "a present plan with predicted seconds"
     shapes = tuple(
-        Shape(choice.plan.world_size, choice.prediction.reserved_mib, to_go * seconds / now)
+        replace(choice.shape, seconds=to_go * seconds / now)
         for choice in choices
         if (seconds := counted_seconds(trial, choice))
     )
@@ -112,7 +112,7 @@ def _job(s: Snapshot, learned: Corrections, trial: Trial, attempt: Attempt) -> _
 def _possible(share: Share, cluster: Cluster) -> Share:
     """The job, where shapes that these devices could never hold keep their places, but with too many ranks."""
     shapes = tuple(
-        shape if _holds(cluster, shape) else Shape(len(cluster.devices) + 1, shape.mib_per_rank, shape.seconds)
+        shape if _holds(cluster, shape) else replace(shape, num_ranks=len(cluster.devices) + 1)
         for shape in share.queued.shapes
     )
     return Share(Queued(share.queued.id, shapes), share.choice, share.left, share.restart_seconds)

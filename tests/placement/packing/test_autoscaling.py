@@ -1,0 +1,38 @@
+"""The devices that an autoscaler is told to have, and the nodes that it gets back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.packing.autoscaling import devices_wanted, nodes_to_give_back
+
+
+@pytest.mark.parametrize(
+    ("num_in_use", "waiting", "most", "wanted"),
+    [
+        (0, [], 8, 0),
+        (3, [], 2, 3),
+        (2, [1, 4], 8, 7),
+        (2, [4, 4, 1], 8, 7),
+        (0, [16], 8, 0),
+    ],
+)
+def test_whole_gangs_are_wanted_up_to_the_limit(num_in_use: int, waiting: list[int], most: int, wanted: int) -> None:
+    assert devices_wanted(num_in_use, waiting, most) == wanted
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 8)),
+    st.sets(st.sampled_from("abcdef")),
+    st.integers(0, 40),
+)
+def test_nodes_in_use_stay_and_no_other_node_could_be_given_back(
+    num_devices: dict[str, int], in_use: set[str], num_wanted: int
+) -> None:
+    given_back = nodes_to_give_back(num_devices, frozenset(in_use), num_wanted)
+    assert given_back.isdisjoint(in_use)
+    kept = {node: number for node, number in num_devices.items() if node not in given_back}
+    assert not given_back or sum(kept.values()) >= num_wanted
+    assert all(sum(kept.values()) - number < num_wanted for node, number in kept.items() if node not in in_use)
