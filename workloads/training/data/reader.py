@@ -65,13 +65,13 @@ class Reader:
         The caller seeds all generators afterwards if this need not ``keeps_generators``, which takes 0.2 ms.
         """
         workload, split = self._workload, request.split
-        dataset = opened_dataset(workload, split)
+        dataset, augments = opened_dataset(workload, split), defines(workload, "augment")
 
         def seed(place: SamplePlace) -> torch.Generator:
             epoch = place.epoch if split == "train" else _OF_EVALUATION
             number = hash((self._seed, epoch, place.position))
             seed_host(number, workload, dataset)
-            return torch.Generator().manual_seed(hash((number, 1)))
+            return torch.Generator().manual_seed(hash((number, 1))) if augments else torch.default_generator
 
         with kept_generators(workload, dataset) if keeps_generators else nullcontext():
             samples = self.open(split).samples(request.places, seed)
