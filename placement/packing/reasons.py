@@ -36,13 +36,13 @@ def why_here(ledger: Ledger, devices: Sequence[str], rule: DeviceRule) -> str:
 
 
 def why_waiting(
-    waiting: Sequence[Queued], ledger: Ledger, kept: Sequence[str], kept_for: Queued | None
+    waiting: Sequence[Queued], ledger: Ledger, kept: Sequence[str], kept_for: Queued | None, *, alone: bool = False
 ) -> dict[str, Wait]:
     """Why each of these gangs waits at the end of the round, by gang id: what its smallest shape lacks.
 
-    The devices ``kept`` are reserved for ``kept_for``. Gangs with equal demands share one reason. It leaves out what
-    changes with every gang that begins or ends, such as the free MiB of a device: thousands may wait, and each new
-    reason is written to the database.
+    The devices ``kept`` are reserved for ``kept_for``. ``alone``: gangs only take devices without others. Gangs with
+    equal demands share one reason. It leaves out what changes with every gang that begins or ends, such as the free
+    MiB of a device: thousands may wait, and each new reason is written to the database.
     """
     waits: dict[str, Wait] = {}
     free_mibs = ledger.free_mibs() if waiting else []
@@ -55,11 +55,13 @@ def why_waiting(
             words.setdefault(shape.mibs, _why_not_uneven(shape, ledger))
         elif demand not in words:
             num_free = len(free_mibs) - bisect_left(free_mibs, shape.mib_per_rank)
-            if num_free >= shape.num_ranks:
+            if alone:
+                blocked = Blocked.BUSY
+            elif num_free >= shape.num_ranks:
                 blocked = Blocked.RESERVED
             else:
                 blocked = Blocked.FRAGMENTED if free_in_all >= shape.num_ranks * shape.mib_per_rank else Blocked.BUSY
-            words[demand] = _why_not(*demand, num_devices, ledger.num_offering(shape.mib_per_rank), blocked)
+            words[demand] = _why_not(*demand, num_devices, ledger.num_offering(shape.mib_per_rank), blocked, alone)
         wait = words[shape.mibs or demand]
         if queued is kept_for:
             times = f"passed over {queued.passed_over} times, so " if queued.passed_over else ""
@@ -70,7 +72,7 @@ def why_waiting(
 
 
 @lru_cache(maxsize=2**14)
-def _why_not(num_ranks: int, mib: int, num_devices: int, num_large: int, blocked: Blocked) -> Wait:
+def _why_not(num_ranks: int, mib: int, num_devices: int, num_large: int, blocked: Blocked, alone: bool) -> Wait:
     """``num_large`` devices offer ``mib`` when they are free. Kept, as thousands may wait in every round."""
     if not num_devices:
         return Wait(Blocked.NO_DEVICES, "the cluster has no devices now")
@@ -80,6 +82,8 @@ def _why_not(num_ranks: int, mib: int, num_devices: int, num_large: int, blocked
         reason = f"{demand}, but {few} of {_count(num_devices, 'device')} in the cluster {verb} that much"
         return Wait(Blocked.TOO_LARGE, reason)
     busy = "waits until other gangs leave that much free, or end where the limit of gangs is reached"
+    if alone:
+        busy = "waits, by the policy of its study, for devices without other gangs"
     return Wait(blocked, f"{demand}; {busy}")
 
 

@@ -132,7 +132,7 @@ class Round:
 
     def decision(self) -> Decision:
         """The gangs that start, and why the others wait."""
-        waits = why_waiting(self.waiting, self.ledger, self.kept, self.kept_for)
+        waits = why_waiting(self.waiting, self.ledger, self.kept, self.kept_for, alone=self._rule is DeviceRule.IDLE)
         return Decision(tuple(self._placements), waits, self.kept)
 
 

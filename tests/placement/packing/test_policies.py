@@ -172,6 +172,7 @@ def test_static_gives_all_trials_equally_many_devices_and_lets_none_pass() -> No
     decision = decided("static-2", queue, ledger)
     assert [len(placement.devices) for placement in decision.placements] == [2]
     assert [*decision.waits] == ["wide", "b"]
+    assert "for devices without other gangs" in decision.waits["wide"].reason, "most of the MiB are free"
 
 
 def test_min_degree_takes_the_narrowest_shape() -> None:
