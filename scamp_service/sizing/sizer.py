@@ -285,7 +285,7 @@ class ProcessSizer:
                         case Untraced(layout):
                             return Missing([layout])
                         case ChosenPlan(options=options, wider=wider):
-                            grown += [one for one in (*options[-1:], *wider) if one.fits]
+                            grown += [option for option in (*options[-1:], *wider) if option.fits]
                 sized = replace(sized, choices=with_larger_batches(sized, choices, grown, profile, kind, slow_downs))
                 return replace(sized, pipeline=pipeline_json(sized, profile, kind))
 
@@ -328,14 +328,14 @@ def with_larger_batches(
 ) -> tuple[Choice, ...]:
     """The choices, and ``grown`` plans on more ranks that train a larger batch, those on the fewest ranks first."""
     more = [
-        timed(replace(sized, plan=one.plan, prediction=one.prediction), profile, kind, slow_downs).own_choice
-        for one in grown
-        if one.plan.world_size > sized.plan.world_size
+        timed(replace(sized, plan=option.plan, prediction=option.prediction), profile, kind, slow_downs).own_choice
+        for option in grown
+        if option.plan.world_size > sized.plan.world_size
     ]
     if not more or sized.step_seconds is None:
         return choices
-    all_of_them = [*(choices or (sized.own_choice,)), *(one for one in more if one.step_seconds is not None)]
-    return tuple(sorted(all_of_them, key=lambda one: (one.plan.world_size, one.plan.batch)))
+    all_of_them = [*(choices or (sized.own_choice,)), *(choice for choice in more if choice.step_seconds is not None)]
+    return tuple(sorted(all_of_them, key=lambda choice: (choice.plan.world_size, choice.plan.batch)))
 
 
 def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:

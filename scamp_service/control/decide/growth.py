@@ -46,15 +46,15 @@ def worth_offering(trial: Trial, choices: Iterable[Choice]) -> tuple[Choice, ...
 
     Until its noise scale is known, a trial keeps the smallest batch of its choices.
     """
-    known = tuple(choices)
-    least = min((one.plan.batch for one in known), default=0)
-    able = [one for one in known if trial.noise_scale is not None or one.plan.batch == least]
-    if all(one.plan.batch == least for one in able):
+    offered = tuple(choices)
+    least = min((choice.plan.batch for choice in offered), default=0)
+    able = [choice for choice in offered if trial.noise_scale is not None or choice.plan.batch == least]
+    if all(choice.plan.batch == least for choice in able):
         return tuple(able)
     best: list[Choice] = []
-    for one in sorted(able, key=lambda one: (one.plan.world_size, _order(trial, one))):
-        if not best or _order(trial, one) < _order(trial, best[-1]):
-            best.append(one)
+    for choice in sorted(able, key=lambda choice: (choice.plan.world_size, _order(trial, choice))):
+        if not best or _order(trial, choice) < _order(trial, best[-1]):
+            best.append(choice)
     return tuple(best)
 
 

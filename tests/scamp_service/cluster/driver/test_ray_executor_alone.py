@@ -90,7 +90,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
         foreign: frozenset[str] = frozenset()
         owners: dict[str, str] = {}  # noqa: RUF012
 
-        def follow(self, nodes: Any) -> dict[str, Any]:
+        def follow(self, nodes: Any, given_back: Any) -> dict[str, Any]:
             return {}
 
         def options(self, *_: Any) -> dict[str, Any]:
