@@ -68,7 +68,7 @@ def choose(question: Question) -> Answer:
 class PlanChoice:
     """The choice of one candidate's plan; prices are computed when they are first needed, and kept.
 
-    Curves may be added to the profile's mapping between calls of ``ask``.
+    It may be asked again: curves and refusals may be added to the mappings of the profile between calls of ``ask``.
     """
 
     def __init__(self, question: Question) -> None:

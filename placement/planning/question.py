@@ -23,6 +23,9 @@ from placement.option import Option
 class Question:
     """The question of a study: the plan for ``batch`` samples per optimizer step of a candidate on these devices.
 
+    Its fields never change, but the mappings of ``profile`` may: whoever asks adds the curves and refusals of layouts
+    that it has traced since, and the planner reads them at each ask (``planner.PlanChoice``).
+
     ``kind`` gives the speed of the devices and of their links, by which plans are ordered; if it is None, that of a CPU
     is assumed. Options on up to ``widest`` ranks are traced beside the plan, where the speed is known. ``extra`` bytes
     per rank, and the ``margin`` for these devices, are added to every prediction. ``slow_downs`` are what the family
