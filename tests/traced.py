@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from estimators.tracing.session import Recipe
+from estimators.tracing.session.recipe import Recipe
 from workloads.parallel.apply import apply_plan
 
 WIDTH = 64

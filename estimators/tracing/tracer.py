@@ -22,7 +22,9 @@ from estimators.peaks.step_log import StepLog, log_of
 from estimators.peaks.units import Outline, TracedPasses, Unit, run_in_order, units_of
 from estimators.scaling.example import Example, ModelFacts
 from estimators.trace import Trace
-from estimators.tracing.session import UNEVEN, Evaluated, Recipe, Session, num_passes
+from estimators.tracing.session.opened import UNEVEN
+from estimators.tracing.session.recipe import Recipe
+from estimators.tracing.session.session import Evaluated, Session, num_passes
 from estimators.tracing.values.assumptions import EVEN
 from estimators.work import StepWork, Work
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from estimators.model import Layout
-from estimators.tracing.session import Recipe
+from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.tracer import examples, trace, trace_peak
 from workloads.archive import unpack_code
 from workloads.hints import Contradiction

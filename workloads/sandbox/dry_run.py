@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from estimators.model import Plan
-from estimators.tracing.session import NoInit
+from estimators.tracing.session.modes import NoInit
 from workloads.options import NAMES as OPTIONS
 from workloads.protocol import Phase, Workload
 from workloads.refusals import WorkloadError, WrongResult, missing_counts

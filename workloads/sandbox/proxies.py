@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
-from estimators.tracing.session import NoInit
+from estimators.tracing.session.modes import NoInit
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError, expect_loss, expect_model
 from workloads.seeds import seed_everything

@@ -10,7 +10,7 @@ from functools import cache
 import torch
 
 from estimators.model import Divisions
-from estimators.tracing.session import Evaluate, Recipe
+from estimators.tracing.session.recipe import Evaluate, Recipe
 from workloads.datasets import SetName
 from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan, rank_part

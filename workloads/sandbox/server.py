@@ -16,7 +16,7 @@ from typing import IO, Any
 import torch
 
 from estimators.model import Layout
-from estimators.tracing.session import keep_frozen
+from estimators.tracing.session.modes import keep_frozen
 from estimators.tracing.tracer import trace
 from workloads.loading import BUILT_INS, load_workload
 from workloads.models.transformer import Block

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from estimators.tracing.blocks import are_equal, container_of, shorten
-from estimators.tracing.session import NoInit
+from estimators.tracing.session.modes import NoInit
 from workloads.protocol import Workload
 from workloads.seeds import seed_everything
 from workloads.training.outline import outline_of

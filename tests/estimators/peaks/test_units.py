@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from estimators.model import Layout
 from estimators.peaks.units import Unit
 from estimators.trace import Trace
-from estimators.tracing.session import Session
+from estimators.tracing.session.session import Session
 from estimators.tracing.tracer import trace
 from estimators.work import Work
 from workloads.function import FunctionWorkload

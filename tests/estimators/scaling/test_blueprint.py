@@ -17,7 +17,7 @@ from estimators.model import Layout
 from estimators.scaling.blueprint import Blueprint, fit_blueprint
 from estimators.scaling.example import Example, NoBlueprint
 from estimators.scaling.formula import RANKS, SAMPLES, Points
-from estimators.tracing.session import Recipe
+from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.tracer import examples, trace_peak
 from workloads.parallel.apply import apply_plan
 

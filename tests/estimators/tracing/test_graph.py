@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from estimators.model import Layout
 from estimators.tracing.graph import Graph, module_bytes
-from estimators.tracing.session import Session
+from estimators.tracing.session.session import Session
 from estimators.tracing.tracer import trace
 from tests.traced import WIDTH, Deep, recipe
 

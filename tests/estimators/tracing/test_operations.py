@@ -7,7 +7,9 @@ from functools import cache
 import pytest
 
 from estimators.model import Layout, Plan
-from estimators.tracing.session import Recipe, Session, Step
+from estimators.tracing.session.recipe import Recipe
+from estimators.tracing.session.session import Session
+from estimators.tracing.session.watched_optimizer import Step
 from estimators.tracing.tracer import trace
 from estimators.work import Work
 from workloads.loading import load_workload

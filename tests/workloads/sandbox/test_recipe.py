@@ -9,7 +9,8 @@ from torch import nn
 
 from estimators.model import Layout, Plan
 from estimators.trace import Trace
-from estimators.tracing.session import Recipe, Session
+from estimators.tracing.session.recipe import Recipe
+from estimators.tracing.session.session import Session
 from estimators.tracing.tracer import examples, trace
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.protocol import hints

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from estimators.model import Layout
 from estimators.trace import Trace
-from estimators.tracing.session import GET_GRADIENTS
+from estimators.tracing.session.session import GET_GRADIENTS
 from estimators.tracing.tracer import trace
 from workloads.protocol import Batch, Workload
 from workloads.sandbox.recipe import recipe_of

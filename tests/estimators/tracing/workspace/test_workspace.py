@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from estimators.model import Layout
-from estimators.tracing.session import Recipe
+from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.tracer import trace
 from estimators.tracing.workspace import workspace_of
 from workloads.training.memory.peak import measure_peak

@@ -8,7 +8,7 @@ import pytest
 
 from estimators.model import Layout, Plan
 from estimators.peaks.depth import TRACED_BLOCKS
-from estimators.tracing.session import Session, num_passes
+from estimators.tracing.session.session import Session, num_passes
 from tests.traced import WIDTH, Deep, Mlp, recipe
 
 

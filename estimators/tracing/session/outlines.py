@@ -1,0 +1,53 @@
+"""The parameters of a model, by the blocks that they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import cast
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+
+from estimators.axes import MESH
+from estimators.peaks.units import Outline
+from estimators.tracing.session.recipe import Recipe
+
+_DIVIDED = MESH["tp"].name, MESH["dp_replicate"].name  # dimensions whose ranks divide layers, or tables
+
+
+def outlines_of(model: nn.Module, blocks: Sequence[nn.Module], recipe: Recipe) -> list[Outline]:
+    """Outlines of the part before the blocks, of each block, and of the part after; by the order of the parameters."""
+    owners = {parameter: number for number, block in enumerate(blocks) for parameter in block.parameters()}
+    ends: list[dict[str, int]] = [{}, {}]  # parameters before and after, by the model's attribute that they are in
+    tables, in_tables, reached = set(recipe.tables(model)), [0, 0], False
+    for name, parameter in model.named_parameters():
+        if parameter in owners:
+            reached = True
+        else:
+            attribute = name.partition(".")[0]
+            ends[reached][attribute] = ends[reached].get(attribute, 0) + parameter.numel()
+            in_tables[reached] += parameter.numel() if parameter in tables else 0
+    names = {block: name for name, block in model.named_modules()}
+    before, after = (
+        Outline(", ".join(end) or "nothing", sum(end.values()), num_table_params=num)
+        for end, num in zip(ends, in_tables, strict=True)
+    )
+    return [before, *(_outline(block, names[block], tables, recipe) for block in blocks), after]
+
+
+def _outline(block: nn.Module, name: str, tables: Set[Tensor], recipe: Recipe) -> Outline:
+    parameters = set(block.parameters())
+    num_params = sum(parameter.numel() for parameter in parameters)
+    num_in_tables = sum(parameter.numel() for parameter in parameters & tables)
+    return Outline(name, num_params, recipe.most_parts(block), num_in_tables)
+
+
+def shape_of(parameter: Tensor) -> tuple[int, ...]:
+    """Shape of a parameter, or of a rank's part where ranks divide layers or tables."""
+    sizes = list(parameter.shape)
+    if isinstance(parameter, DTensor):
+        mesh = parameter.device_mesh
+        for name, placement, num_ranks in zip(mesh.mesh_dim_names or (), parameter.placements, mesh.shape, strict=True):
+            if name in _DIVIDED and placement.is_shard():
+                sizes[cast(Shard, placement).dim] //= num_ranks
+    return tuple(sizes)

@@ -1,0 +1,90 @@
+"""An optimizer that notes where the passes of a step end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from estimators.peaks.depth import Passes
+from estimators.peaks.envelope import EventLog
+from estimators.tracing.recorder import Recorder
+from estimators.work import Work
+
+_NOTHING = Passes((), (), Work())
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One traced step: its forward and backward passes, and the update after them.
+
+    ``num_alive`` is the number of buffers alive before the update.
+    """
+
+    passes: Passes
+    update: Passes
+    num_alive: int = 0
+
+    @property
+    def made(self) -> EventLog:
+        """The events of the buffers that the optimizer makes, numbered from 0."""
+        first = self.num_alive
+        return tuple((buffer - first, size) for buffer, size in self.update.events if buffer >= first)
+
+
+class WatchedOptimizer:
+    """Stands in for the optimizer in ``train_step``: splits the log where the passes end, and may skip the update.
+
+    If the step ``varies``, parameters of the optimizer that it has not used are ``filled`` with gradients, so that they
+    have optimizer states as after a step that has used them.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        recorder: Recorder,
+        updates: bool,
+        varies: Callable[[], bool],
+        kept: Callable[[nn.Module], Mapping[Tensor, Sequence[Tensor]]],
+    ) -> None:
+        self._kept = kept
+        self._model, self._optimizer, self._recorder, self._updates = model, optimizer, recorder, updates
+        self._varies = varies
+        self.seen = Step(_NOTHING, _NOTHING)
+        self.without_gradient: set[Tensor] = set()
+        self.filled: set[Tensor] = set()
+
+    def fill(self, parameters: Iterable[Tensor]) -> None:
+        """Give these parameters gradients, those that have one excepted."""
+        if isinstance(self._optimizer, torch.optim.SparseAdam):
+            return  # it takes sparse gradients only
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+                self.filled.add(parameter)
+
+    def step(self) -> None:
+        recorder, parameters = self._recorder, list(self._model.parameters())
+        if any(parameter.grad is None and parameter.requires_grad for parameter in parameters) and self._varies():
+            self.fill(tensor for tensor in held_by(self._optimizer) if tensor.requires_grad)
+        recorder.sort([parameter.grad for parameter in parameters], "gradients")
+        self.without_gradient = {parameter for parameter in parameters if parameter.grad is None}
+        passes = recorder.passes
+        recorder.begin()
+        num_alive, num_before = len(recorder.categories), len(recorder.log)
+        if self._updates:
+            self._optimizer.step()
+            recorder.sort([self._optimizer.state, list(self._kept(self._model).values())], "optimizer")
+        self.seen = Step(passes, replace(recorder.passes, num_before=num_before), num_alive)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._optimizer.zero_grad(set_to_none)
+
+
+def held_by(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Yield the parameters that the optimizer holds."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
