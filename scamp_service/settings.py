@@ -137,8 +137,8 @@ class Settings(BaseSettings):
 
     def expect_priority(self, project: str, priority: int) -> None:
         """Raise ``InvalidInput`` for a priority that studies of ``project`` may not have."""
-        own = self.projects[project].max_priority if project in self.projects else None
-        most = self.max_priority if own is None else own
+        project_most = self.projects[project].max_priority if project in self.projects else None
+        most = self.max_priority if project_most is None else project_most
         if priority > most:
             raise InvalidInput(f"priority is {priority}, but studies of project {project!r} may have at most {most}")
 

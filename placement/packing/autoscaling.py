@@ -10,11 +10,11 @@ def devices_wanted(num_in_use: int, waiting: Sequence[int], most: int) -> int:
 
     ``waiting`` are the ranks of the gangs in the order in which they would start. One that is too large is left out.
     """
-    wanted = num_in_use
+    num_wanted = num_in_use
     for num_ranks in waiting:
-        if wanted + num_ranks <= most:
-            wanted += num_ranks
-    return wanted
+        if num_wanted + num_ranks <= most:
+            num_wanted += num_ranks
+    return num_wanted
 
 
 def nodes_to_give_back(num_devices: Mapping[str, int], in_use: frozenset[str], num_wanted: int) -> frozenset[str]:

@@ -226,7 +226,9 @@ class Controller:
             donors=self._donors(trials),
             past=self._projection.family_runs(to_plan),
             refusals=self._refusals.seconds({refusal: self._clock() - refusal.newest_at for refusal in refusals}),
-            absent=self._absent.seconds(dict.fromkeys({one.key for one in attempts} - gangs.keys() - put_off, 0.0)),
+            absent=self._absent.seconds(
+                dict.fromkeys({attempt.key for attempt in attempts} - gangs.keys() - put_off, 0.0)
+            ),
             former=self._former(attempts),
             refused=self._no_longer_refused(refusals, cluster.offer),
             failures=self._store.trial_runs(failed),

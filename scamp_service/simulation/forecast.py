@@ -236,8 +236,8 @@ def _step_seconds(rules: Budget, trial: Trial, attempt: Attempt | None, now: flo
             return None
         return (now - attempt.started_at) / trial.step
     measured = attempt.measured_step_seconds if attempt is not None else None
-    known = measured or trial.measured_step_seconds or trial.predicted_step_seconds
-    return known if known is None or trial.plan is None else known / counts_as(trial, trial.plan)
+    seconds = measured or trial.measured_step_seconds or trial.predicted_step_seconds
+    return seconds if seconds is None or trial.plan is None else seconds / counts_as(trial, trial.plan)
 
 
 def _num_to_come(store: Store, study_id: int, rules: Budget) -> int:

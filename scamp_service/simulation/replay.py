@@ -299,8 +299,8 @@ class _Replay:
             assumptions.append(f"stopping rules judge drawn values (seed {self.options.seed}), not real curves")
         if any("largest_batch" in {*study.spec.fixed, *study.spec.space} for study in self.studies):
             scale = self.options.noise_scale
-            known = None if scale is None else f"gradients have a noise scale of {scale:g} samples"
-            assumptions.append(known or "no batch grows, as the noise scale is not known (--noise-scale)")
+            noise_words = None if scale is None else f"gradients have a noise scale of {scale:g} samples"
+            assumptions.append(noise_words or "no batch grows, as the noise scale is not known (--noise-scale)")
         if len(self.named_cluster.kinds) > 1:
             fastest = self.named_cluster.fastest.name
             assumptions.append(f"plans are made for {fastest}; other kinds are slower by their matrix products")

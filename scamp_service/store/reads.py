@@ -162,13 +162,13 @@ class Reads:
     def _expect_parameter(self, study_id: int, name: str) -> None:
         """Raise ``InvalidInput`` if neither the study's space nor any trial has this parameter."""
         spec = self.study(study_id).spec
-        known = {*axes_of(spec.get("space", {})), *spec.get("space", {}), *spec.get("fixed", {})}
-        if name in known:
+        names = {*axes_of(spec.get("space", {})), *spec.get("space", {}), *spec.get("fixed", {})}
+        if name in names:
             return
         every = [params for _, params in self.columns(study_id, ("params",))]
         if all(value_at(params, name) is MISSING for params in every):
-            known.update(leaf for params in every for leaf in leaves_in(params))
-            close = get_close_matches(name, known, 1, 0.5)
+            names.update(leaf for params in every for leaf in leaves_in(params))
+            close = get_close_matches(name, names, 1, 0.5)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise InvalidInput(f"no trial has a parameter {name[:100]!r}{hint}")
 

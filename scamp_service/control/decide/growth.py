@@ -37,8 +37,8 @@ def counted_seconds(trial: Trial, choice: Choice) -> float | None:
 
 def step_seconds(trial: Trial, attempt: Attempt) -> float | None:
     """Seconds of one step of the study, as measured or else as predicted; None if neither is known."""
-    known = attempt.measured_step_seconds or attempt.predicted_step_seconds
-    return known and known / counts_as(trial, attempt.plan)
+    seconds = attempt.measured_step_seconds or attempt.predicted_step_seconds
+    return seconds and seconds / counts_as(trial, attempt.plan)
 
 
 def worth_offering(trial: Trial, choices: Iterable[Choice]) -> tuple[Choice, ...]:

@@ -260,7 +260,9 @@ def queued_of(s: Snapshot, trial: Trial, learned: Corrections) -> Queued:
     """The trial as policies know it: a gang with the shapes of its plans and the seconds until its end."""
     study = s.studies[trial.study_id]
     left = max(1, study.steps_of(trial) - trial.step)
-    shapes = tuple(replace(one.shape, seconds=counted_seconds(trial, one)) for one in offered(s, trial, learned))
+    shapes = tuple(
+        replace(choice.shape, seconds=counted_seconds(trial, choice)) for choice in offered(s, trial, learned)
+    )
     return _queued(trial.id, trial.attempt + 1, trial.study_id, shapes, left, trial.passed_over)
 
 

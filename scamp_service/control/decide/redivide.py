@@ -66,7 +66,12 @@ def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]
     if not any(len(job.choices) > 1 for job in jobs):
         return
     held = {device for job in jobs for device in job.attempt.devices}
-    others = {device for one in s.attempts if all(one is not job.attempt for job in jobs) for device in one.devices}
+    others = {
+        device
+        for attempt in s.attempts
+        if all(attempt is not job.attempt for job in jobs)
+        for device in attempt.devices
+    }
     jobs = [job for job in jobs if others.isdisjoint(job.attempt.devices)]
     free = [device for device in s.cluster.devices if device.id not in others | s.closed]
     waiting = [trial for trial in in_start_order(s) if trial.study_id in studies][: len(free)]
