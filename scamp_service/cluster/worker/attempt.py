@@ -85,7 +85,8 @@ class Training:
             reports.measured(error.measured_bytes)
             return Outcome.OUT_OF_MEMORY, f"rank {reports.rank}: {error}"[:MAX_DETAIL], True, error.phase or ""
         except NonFiniteLoss as error:
-            return Outcome.DIVERGED, str(error), False, ""  # all ranks have the same loss
+            # All ranks have the same loss. The first that ends must report it, or its gang would count as lost.
+            return Outcome.DIVERGED, str(error), True, ""
         except BaseException as error:  # also SystemExit: user code must not end this process
             if fault := host_fault(error):
                 return Outcome.FAULT, f"rank {reports.rank}: {fault}"[:MAX_DETAIL], True, ""

@@ -181,9 +181,9 @@ def test_a_full_disk_and_a_lost_checkpoint_folder_are_faults_that_any_rank_repor
         assert sink.outcomes == [(Outcome.FAULT, f"rank 1: {why}")]
 
 
-def test_a_loss_that_is_not_finite_is_reported_once_as_diverged() -> None:
+def test_a_loss_that_is_not_finite_is_reported_as_diverged_by_the_rank_that_ends_first() -> None:
     first, second = FakeSink(), FakeSink()
     for sink, rank in ((first, 0), (second, 1)):
         ended = end(fail(NonFiniteLoss("the training loss became nan at step 3")), sink, rank=rank)
         assert ended.outcome is Outcome.DIVERGED
-    assert first.outcomes == [(Outcome.DIVERGED, "the training loss became nan at step 3")] and not second.outcomes
+    assert first.outcomes == second.outcomes == [(Outcome.DIVERGED, "the training loss became nan at step 3")]
