@@ -133,13 +133,12 @@ def _pack(
     with packing_round:
         for queued in in_turn(queue, allotment.first_choices):
             first_choice = allotment.first_choices[queued.id]
-            if packing_round.start(queued, first_choice, may_be_far=queued.passed_over >= PASSES_BEFORE_RESERVATION):
+            is_starved = queued.passed_over >= PASSES_BEFORE_RESERVATION
+            if packing_round.start(queued, first_choice, may_be_far=is_starved):
                 continue
             start_in, devices = _reservation(queued, first_choice, packing_round, seconds_left)
-            if any(
-                packing_round.start(queued, choice)
-                for choice in _instead(queued, first_choice, allotment.seconds, start_in)
-            ):
+            others = _instead(queued, first_choice, allotment.seconds, inf if is_starved else start_in)
+            if any(packing_round.start(queued, choice) for choice in others):
                 continue
             if _starts_far(queued, first_choice, packing_round, seconds_left):
                 continue
