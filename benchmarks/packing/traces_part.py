@@ -39,9 +39,9 @@ ABOUT = f"""\
 {NUM_JOBS} jobs are drawn from the marginals of Microsoft's Philly cluster (`placement/simulation/generated.py`), up to
 {MOST_GPUS} GPUs and 24 hours, and come to 8 nodes of 4 V100-16. Each is a candidate of the cost table, with as many
 steps as take the trace's time on the GPUs that it asked for, and a study of its own. "Fixed" gives it these, first
-come first served; those that fit pass those that do not. "Pack" may start it wider or narrower. "Elastic" divides the devices anew at most once
-a minute among running and waiting jobs, by the dynamic program of Saxena et al. (MASCOTS 2020); each change takes a job
-{RESTART_SECONDS:.0f} s. "Growing" does the same, and a batch may be up to {MOST_GROWTH} times as large: replicas of a
+come first served; those that fit pass those that do not. "Pack" may start it wider or narrower. "Elastic" divides the
+devices anew at most once a minute among running and waiting jobs, by the dynamic program of Saxena et al. (MASCOTS
+2020); each change takes a job {RESTART_SECONDS:.0f} s. "Growing" does the same, and a batch may be up to {MOST_GROWTH} times as large: replicas of a
 plan, on as many times the GPUs, train it in the plan's time and that of an all-reduce of the gradients. A step then
 counts as AdaScale's gain (`workloads/gain.py`), with a noise scale of {NOISE_TOKENS[0]:.0f} to {NOISE_TOKENS[1]:.0f}
 tokens, as measured on language models by Kaplan et al. (arXiv:2001.08361). "Done" are the jobs that have ended when the
