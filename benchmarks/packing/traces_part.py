@@ -36,19 +36,20 @@ HEADER = (
     "restarts", "jobs ratio", "completion ratio", "load, seed",
 )  # fmt: skip
 ABOUT = f"""\
-{NUM_JOBS} jobs are drawn from the marginals of Microsoft's Philly cluster (`placement/simulation/generated.py`), up to
-{MOST_GPUS} GPUs and 24 hours, and come to 8 nodes of 4 V100-16. Each is a candidate of the cost table, with as many
-steps as take the trace's time on the GPUs that it asked for, and a study of its own. "Fixed" gives it these, first
-come first served; those that fit pass those that do not. "Pack" may start it wider or narrower. "Elastic" divides the
-devices anew at most once a minute among running and waiting jobs, by the dynamic program of Saxena et al. (MASCOTS
-2020); each change takes a job {RESTART_SECONDS:.0f} s. "Growing" does the same, and a batch may be up to {MOST_GROWTH} times as large: replicas of a
-plan, on as many times the GPUs, train it in the plan's time and that of an all-reduce of the gradients. A step then
-counts as AdaScale's gain (`workloads/gain.py`), with a noise scale of {NOISE_TOKENS[0]:.0f} to {NOISE_TOKENS[1]:.0f}
-tokens, as measured on language models by Kaplan et al. (arXiv:2001.08361). "Done" are the jobs that have ended when the
-last one arrives, "mean h" the mean hours from arrival to end. At a load of 2, twice the work arrives that the GPUs can
-do in this time. "Restarts" and the ratios to "fixed" are those of "growing". Saxena et al. report about twice the jobs
-and a tenth of the completion time, where a batch of any size within the user's range is worth its number of samples.
-The figures are means at load {LOADS[-1]:g}; those `with_equal_batches` are of "elastic"."""
+{NUM_JOBS} jobs are drawn from the marginals of Microsoft's Philly cluster (`placement/simulation/generated.py`), up
+to {MOST_GPUS} GPUs and 24 hours, and come to 8 nodes of 4 V100-16. Each is a candidate of the cost table, with as
+many steps as take the trace's time on the GPUs that it asked for, and a study of its own. "Fixed" gives it these,
+first come first served; those that fit pass those that do not. "Pack" may start it wider or narrower. "Elastic"
+divides the devices anew at most once a minute among running and waiting jobs, by the dynamic program of Saxena et
+al. (MASCOTS 2020); each change takes a job {RESTART_SECONDS:.0f} s. "Growing" does the same, and a batch may be up
+to {MOST_GROWTH} times as large: replicas of a plan, on as many times the GPUs, train it in the plan's time and that
+of an all-reduce of the gradients. A step then counts as AdaScale's gain (`workloads/gain.py`), with a noise scale of
+{NOISE_TOKENS[0]:.0f} to {NOISE_TOKENS[1]:.0f} tokens, as measured on language models by Kaplan et al.
+(arXiv:2001.08361). "Done" are the jobs that have ended when the last one arrives, "mean h" the mean hours from
+arrival to end. At a load of 2, twice the work arrives that the GPUs can do in this time. "Restarts" and the ratios
+to "fixed" are those of "growing". Saxena et al. report about twice the jobs and a tenth of the completion time,
+where a batch of any size within the user's range is worth its number of samples. The figures are means at load
+{LOADS[-1]:g}; those `with_equal_batches` are of "elastic"."""
 
 
 @dataclass(frozen=True)
