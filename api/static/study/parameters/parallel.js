@@ -27,7 +27,11 @@ export function parallelPanel({ state, page, feeds, open }) {
     "div",
     { class: "legend" },
     rankLegend(),
-    h("span", {}, "Drag along an axis to filter, click on it to lift that; the axes are the table's columns."),
+    h(
+      "span",
+      {},
+      "Drag along an axis to filter by that range; click on the axis to remove the filter. The axes are the table's columns.",
+    ),
     outside,
   );
   const chart = new Parallel(box, { open, onHover: (trial) => page.point(panel, trial), onBrush: brush });
