@@ -121,7 +121,9 @@ def list_peaks(
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     number: Numbers = None,
-    points: Annotated[int | None, Query(ge=10, le=10_000, description="thin to so many trials, as one page")] = None,
+    points: Annotated[
+        int | None, Query(ge=10, le=10_000, description="thin to this number of trials, as one page")
+    ] = None,
 ) -> Page[PeaksView]:
     """List predicted and measured peak memory and step seconds of every attempt, by trial; only measured trials.
 

@@ -42,7 +42,7 @@ def simulate(
     gantt: Annotated[
         Path | None, typer.Option(help="draw what ran where and when, as SVG or HTML", metavar="FILE")
     ] = None,
-    seed: Annotated[int, typer.Option(help="of drawn objective values", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="seed of the drawn objective values", min=0)] = 0,
     early_stopping: Annotated[
         bool,
         typer.Option(
@@ -62,7 +62,7 @@ def simulate(
     start_seconds: Annotated[float, typer.Option(help="seconds from launch until a gang trains", min=0.0)] = 1.0,
     noise_scale: Annotated[
         float | None,
-        typer.Option(help="of all gradients, in samples; batches that may grow (AdaScale) do so by it", min=0.0),
+        typer.Option(help="noise scale of gradients, in samples; batches that may grow (AdaScale) follow it", min=0.0),
     ] = None,
     traces: Annotated[
         str,
@@ -72,10 +72,10 @@ def simulate(
             metavar="NAME|FILE|DIR",
         ),
     ] = "",
-    jobs: Annotated[int, typer.Option(help="of a trace, the first so many", min=1)] = 1000,
+    jobs: Annotated[int, typer.Option(help="number of jobs to run, the first of the trace", min=1)] = 1000,
     load: Annotated[
         float | None,
-        typer.Option(help="of a trace: work that arrives over what the cluster can do; a file keeps its times without"),
+        typer.Option(help="share of the GPU time that the jobs of a trace ask for; default: a file keeps its times"),
     ] = None,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,

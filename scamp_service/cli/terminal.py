@@ -73,7 +73,7 @@ StudyFile = Annotated[Path, typer.Argument(help="a study in YAML", metavar="STUD
 AsJson = Annotated[bool, typer.Option("--json", help="machine-readable output")]
 WorkingDir = Annotated[Path | None, typer.Option(help="folder to send with the study's own workload file")]
 Seconds = Annotated[int, typer.Option(help="seconds of processor time that each trace may take", min=1, metavar="N")]
-Rounds = Annotated[int, typer.Option(help="times that the CPU is measured; one is quick and less certain", min=1)]
+Rounds = Annotated[int, typer.Option(help="how often the CPU is measured; once is quick, and less certain", min=1)]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="folder of the database, checkpoints, logs, traces and calibrations", envvar="SCAMP_DATA_DIR"),
