@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 WORKLOAD = "characters.py:Characters"
-DEPTHS, WIDTHS, BATCHES = (2, 3, 4, 6), (64, 128, 192, 256, 320, 384), (16, 32)
+DEPTHS, WIDTHS, BATCH = (2, 3, 4, 6), (64, 128, 192, 256, 320, 384), 16
 NUM_DEVICES, DEVICE_MIB = 4, 96
 """Virtual devices. The largest candidates (6 blocks of width 384) need all four."""
 
@@ -22,10 +22,6 @@ class Drawn:
     seed: int
     num_devices: int = NUM_DEVICES
 
-    def batch(self, number: int) -> int:
-        """Samples of an optimizer step."""
-        return int(self.candidates[number]["batch"])
-
     def spec(self) -> dict[str, Any]:
         """The study as a user writes it."""
         return {
@@ -35,7 +31,6 @@ class Drawn:
             "space": {
                 "depth": {"choice": list(DEPTHS)},
                 "width": {"choice": list(WIDTHS)},
-                "batch": {"choice": list(BATCHES)},
                 "lr": {"low": 1e-4, "high": 1e-2, "log": True},
             },
             "start_with": list(self.candidates),
@@ -63,6 +58,5 @@ def _candidate(rng: random.Random, depths: Sequence[int], widths: Sequence[int])
     return {
         "depth": rng.choice(depths),
         "width": rng.choice(widths),
-        "batch": rng.choice(BATCHES),
         "lr": round(10 ** rng.uniform(-4, -2), 6),
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.living.alone import FOLDER, Cost, Training
-from benchmarks.living.drawn import DEVICE_MIB, NUM_DEVICES, WORKLOAD, Drawn, draw, draw_small
+from benchmarks.living.drawn import BATCH, DEVICE_MIB, NUM_DEVICES, WORKLOAD, Drawn, draw, draw_small
 from benchmarks.living.service import Ran, serving
 from benchmarks.running.process import last_line
 from benchmarks.running.results import Finding
@@ -61,7 +61,7 @@ class Case:
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
     """A study of 24 trials; a small one if ``quick``."""
-    return [Case(seed, 4, 4, True)] if quick else [Case(seed, 24, 12)]
+    return [Case(seed, 4, 4, True)] if quick else [Case(seed, 24, 20)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ class Result:
 def measure(case: Case, seconds: float) -> Result:
     """Run the study in each system. Raises ``RuntimeError`` if their final losses differ."""
     study = case.drawn()
-    static = run(study, f"static-{study.num_devices}", seconds)
-    wide = [_training(study, n, _wide(study, n)) for n in _numbers(study)]
-    tune = json.loads(in_process("with_tune", wide, seconds, study.num_devices))
+    static = run(study, f"static-{study.num_devices}", seconds, wide(study))
+    trainings = [_training(study, n, wide(study)) for n in _numbers(study)]
+    tune = json.loads(in_process("with_tune", trainings, seconds, study.num_devices))
     scamp = run(study, "pack", seconds)
-    single = [_training(study, n, Plan(study.batch(n))) for n in _numbers(study)]
+    single = [_training(study, n, Plan(BATCH)) for n in _numbers(study)]
     gangs = [_training(study, n, scamp.plan_of(n)) for n in _numbers(study)]
     costs = [Cost(**load) for load in json.loads(in_process("alone", [*single, *gangs], seconds))]
     alone, own = costs[: len(single)], costs[len(single) :]
@@ -122,10 +122,11 @@ def measure(case: Case, seconds: float) -> Result:
     )
 
 
-def run(study: Drawn, policy: str, seconds: float) -> Ran:
-    """The study in a service of its own with this policy."""
+def run(study: Drawn, policy: str, seconds: float, plan: Plan | None = None) -> Ran:
+    """The study in a service of its own with this policy, and with this plan for all candidates if one is given."""
+    hint = {} if plan is None else {"plan": {"micro_batch": plan.micro_batch, "dp_shard": plan.dp_shard}}
     with serving(policy=policy, virtual_devices=study.num_devices, device_mib=DEVICE_MIB) as served:
-        return served.run(study.spec(), seconds)
+        return served.run(study.spec() | hint, seconds)
 
 
 def simulated_seconds(study: Drawn, measured: Mapping[tuple[int, str], float], start_seconds: float) -> float:
@@ -162,8 +163,9 @@ def _training(study: Drawn, number: int, plan: Plan) -> Training:
     return Training(study.candidates[number], fields, study.seed + number, study.steps, every)
 
 
-def _wide(study: Drawn, number: int) -> Plan:
-    return Plan(study.batch(number) // study.num_devices, dp_shard=study.num_devices)
+def wide(study: Drawn) -> Plan:
+    """The plan that uses all devices, with which even the largest candidate fits."""
+    return Plan(BATCH // study.num_devices, dp_shard=study.num_devices)
 
 
 def _expect_equal(expected: Mapping[int, float], values: Mapping[str, Mapping[int, float]]) -> None:
