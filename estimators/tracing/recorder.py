@@ -206,6 +206,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._patches.enter_context(
             mock.patch.object(ShardingPropagator, name, self._unseen(getattr(ShardingPropagator, name)))
         )
+        if self._graph is not None:
+            self._patches.enter_context(mock.patch.object(torch, "get_rng_state", self._with_random_states()))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -407,7 +409,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for part in _local_fakes([tensor]):
                 self._see(part)
             return
-        storage = tensor.untyped_storage()
+        self._see_storage(tensor.untyped_storage())
+
+    def _see_storage(self, storage: torch.UntypedStorage) -> None:
         address, size = storage._cdata, storage.nbytes()
         buffer = self._buffers.get(address)
         if buffer is None:
@@ -448,6 +452,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._set(storage._cdata, *buffer, storage.nbytes())
                 self.categories[buffer[1]] = "gathered"
             return result
+
+        return recorded
+
+    def _with_random_states(self) -> Callable[[], Tensor]:
+        """Logs the states of the random generator, which each recomputed block keeps in host memory: real tensors."""
+        get_state = torch.get_rng_state
+
+        def recorded() -> Tensor:
+            state = get_state()
+            self._see_storage(state.untyped_storage())
+            return state
 
         return recorded
 
