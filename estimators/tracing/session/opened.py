@@ -53,6 +53,7 @@ class OpenedModel:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as modes:
             modes.enter_context(deferred_garbage())
+            modes.enter_context(torch.random.fork_rng(devices=[]))  # before the recorder, which counts such states
             if self._recipe.on_cuda:
                 modes.enter_context(as_on_cuda())
             self._mesh = modes.enter_context(fake_mesh(self._wanted))
@@ -67,7 +68,6 @@ class OpenedModel:
             self._recorder = modes.enter_context(recorder)
             self._watch = BlockWatch(self._recorder)
             modes.enter_context(stand_ins(self._recorder.values))
-            modes.enter_context(torch.random.fork_rng(devices=[]))
             modes.callback(random.setstate, random.getstate())
             modes.callback(np.random.set_state, np.random.get_state(legacy=False))
             with NoInit():
