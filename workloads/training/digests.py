@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from workloads.refusals import WorkloadError
 
-_PIECE = 2**20  # bytes of a tensor that are digested at a time
+_PIECE = 2**17  # bytes of a tensor that are digested at a time; three integers of 64 bits are kept for each of them
 _PRIME = 1_000_003
 
 Digests = Mapping[str, tuple[Any, int]]
