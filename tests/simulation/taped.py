@@ -28,7 +28,7 @@ from scamp_service.control.executor import Executor, GangState, GangStatus, Orde
 from scamp_service.host import Process
 from scamp_service.lifecycle import LIVE_STUDIES, Outcome
 from scamp_service.model import Json
-from scamp_service.simulation.executor import VirtualExecutor
+from scamp_service.simulation.executor import Trainings, VirtualExecutor
 from scamp_service.store.store import Store
 from tests.quick_store import empty_store
 from tests.simulation.candidates import objective
@@ -118,7 +118,8 @@ class SimulatorWithFaults(VirtualExecutor):
     def __init__(self, store: RecordedStore, nodes: list[str]) -> None:
         whole = devices_of(["n0", "n1"])
         recorded: Any = store
-        super().__init__(recorded, whole, domains_of(whole), _seconds_of, _values, lambda order: None, 1.0)
+        trainings = Trainings(_seconds_of, _values, lambda order: None, 1.0)
+        super().__init__(recorded, whole, domains_of(whole), trainings)
         self.nodes = nodes
         self.broken: dict[str, str] = {}
 
