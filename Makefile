@@ -12,6 +12,7 @@ python := .venv/bin/python
 packages := api benchmarks estimators placement scamp_service workloads
 javascript := api/static tests/api/javascript
 typescript := typescript@5.9.3
+tsc := npx --yes --fetch-retries=0 --package=$(typescript) tsc
 inputs := pyproject.toml constraints.txt deploy/environment.py
 # An environment is made again if its Python is gone, or if the checkout has moved since it was made
 broken := $(shell { [ -x $(python) ] && grep -qF -e "-m venv $$(pwd -P)/.venv" .venv/pyvenv.cfg; } || echo .venv/.absent)
@@ -46,11 +47,11 @@ lint: .venv/.ready-dev ## ruff, and oxlint and oxfmt for the dashboard: style an
 	.venv/bin/oxlint $(javascript)
 	.venv/bin/oxfmt --check $(javascript)
 
-types: .venv/.ready-dev ## mypy, strict; tsc for the types of the dashboard, if there is npx
+types: .venv/.ready-dev ## mypy, strict; tsc for the types of the dashboard, if npx can fetch it
 	$(python) -m mypy
 	$(python) -m mypy deploy/environment.py
-	@if command -v npx >/dev/null; then npx --yes --package=$(typescript) tsc --project api/jsconfig.json; \
-	else echo "npx (node) is not installed: the types of the dashboard's JavaScript are not checked"; fi
+	@if $(tsc) --version >/dev/null 2>&1; then $(tsc) --project api/jsconfig.json; \
+	else echo "npx (of npm) is not there, or cannot fetch $(typescript): the dashboard's types are not checked"; fi
 
 floors: .venv/.ready-dev ## import-linter: imports point down only
 	$(python) .venv/bin/lint-imports

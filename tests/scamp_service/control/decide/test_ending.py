@@ -84,7 +84,7 @@ def test_a_bound_on_the_regret_is_stored_before_more_trials_and_ends_the_study_o
         ({"seconds": 60}, "its 60 s", 12),
         ({"device_hours": 0.05}, "its 0.05 device-hours", 12),
         ({"target": 0}, "has reached the target of 0, with ", 12),
-        ({"target": {"score": 4, "predicted.peak_mib": 40}}, "has reached all targets, with (score ", 15),
+        ({"target": {"score": 4, "predicted.peak_mib": 40}}, "has reached all targets, with (score ", 59),
     ],
 )
 def test_every_limit_ends_a_study_of_endless_trials(limit: Json, words: str, seed: int) -> None:
