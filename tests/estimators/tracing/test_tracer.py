@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from estimators.model import CATEGORIES, MIB, Layout
 from estimators.peaks.envelope import Envelope, PeakTable, constant_peak
-from estimators.tracing import session
+from estimators.tracing.session import opened
 from estimators.tracing.tracer import trace
 from tests.traced import WIDTH, Deep, Mlp, make_batch, recipe
 from workloads.function import FunctionWorkload
@@ -326,7 +326,7 @@ LAYOUTS += [SELECTIVE, Layout(dp_shard=2, dp_replicate=2), Layout(dp_replicate=2
 def test_a_few_equal_blocks_tell_of_all(build: type[Deep], layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     stretched = trace(recipe(build), layout, 16)
     assert stretched.equal_blocks and trace(recipe(build), layout, 16, equal_blocks=True) == stretched
-    monkeypatch.setattr(session, "TRACED_BLOCKS", Deep.num_layers)
+    monkeypatch.setattr(opened, "TRACED_BLOCKS", Deep.num_layers)
     whole = trace(recipe(build), layout, 16)
     assert not whole.equal_blocks
     for size in (1, 2, 3, 16, 500):
@@ -351,7 +351,7 @@ def test_where_blocks_are_not_alike_the_whole_model_is_traced(
     build: type[Deep], layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = trace(recipe(build), layout, 16)
-    monkeypatch.setattr(session, "TRACED_BLOCKS", Deep.num_layers)
+    monkeypatch.setattr(opened, "TRACED_BLOCKS", Deep.num_layers)
     whole = trace(recipe(build), layout, 16)
     assert found == whole
 
