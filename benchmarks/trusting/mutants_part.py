@@ -109,7 +109,7 @@ MUTANTS = (
     Case(
         "fence: gangs that the database does not know go on",
         f"{CONTROL}/decide/fence.py",
-        "if key not in known:",
+        "if key not in keys:",
         "if False:",
         ("tests/scamp_service/control/decide", *SIMULATED),
     ),

@@ -19,7 +19,7 @@ OF_LAYOUTS = {"accumulate", "stage_index", "num_micro_batches"}
 
 
 def test_every_field_of_plans_and_layouts_has_a_row() -> None:
-    sizes = {"micro_batch", "num_micro_batches", "evaluation_batch"}
+    sizes = {"micro_batch", "num_micro_batches", "evaluation_batch", "shares"}
     assert {item.name for item in fields(Plan) if item.init} == {*AXES, *sizes}
     assert {item.name for item in fields(Layout)} == {*AXES, *OF_LAYOUTS}
 

@@ -33,7 +33,7 @@ def address(settings: Settings, store: Store) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     expect.set_options(timeout=15_000)
     with sync_playwright() as playwright:

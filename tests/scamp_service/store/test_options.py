@@ -19,7 +19,7 @@ PREDICTIONS = [
 ]
 
 
-@pytest.mark.parametrize("known", Evidence)
+@pytest.mark.parametrize("evidence", Evidence)
 def test_an_option_that_was_read_back_has_the_same_json(evidence: Evidence) -> None:
     for plan, prediction, seconds in product(PLANS, PREDICTIONS, [None, 0.1]):
         if evidence is Evidence.STATES and prediction.reserved_mib <= 100:

@@ -27,14 +27,14 @@ def test_changes_of_copies_reach_the_containers_of_the_caller_and_other_values_s
     module = Changing()
     module.register_forward_pre_hook(copied, prepend=True, with_kwargs=True)
     x, old = torch.zeros(2), torch.ones(2)
-    seen, named = [x], {"old": old, "kept": old, "inner": [old]}
-    module(x, seen, named=named)
+    seen, outputs = [x], {"old": old, "kept": old, "inner": [old]}
+    module(x, seen, outputs=outputs)
     assert len(seen) == 1, "the copy was changed"
     keep_containers(module)
-    inner = named["inner"]
-    module(x, seen, named=named)
+    inner = outputs["inner"]
+    module(x, seen, outputs=outputs)
     assert seen[0] is x and torch.equal(seen[1], x + 1)
-    assert list(named) == ["kept", "inner", "sum"] and named["kept"] is old and named["inner"] is inner
+    assert list(outputs) == ["kept", "inner", "sum"] and outputs["kept"] is old and outputs["inner"] is inner
     assert torch.equal(inner[0], x + 3)
 
 
