@@ -19,6 +19,7 @@ from benchmarks.running.results import Finding
 from estimators.model import Plan
 from scamp_service.settings import Settings
 from scamp_service.simulation.replay import ReplayOptions, Submitted, simulate
+from scamp_service.sizing.calibration import calibrate_cpu_quickly
 from scamp_service.sizing.cluster_file import cluster_named
 from scamp_service.study.parse import parse_study
 from scamp_service.study.user_code import bundle_code
@@ -100,6 +101,10 @@ def measure(case: Case, seconds: float) -> Result:
     scamp = run(study, "pack", seconds)
     single = [_training(study, n, Plan(BATCH)) for n in _numbers(study)]
     gangs = [_training(study, n, scamp.plan_of(n)) for n in _numbers(study)]
+    print(
+        f"  {case}: static {static.seconds:.1f} s, Tune {tune['seconds']:.1f} s, ScaMP {scamp.seconds:.1f} s",
+        flush=True,
+    )
     costs = [Cost(**load) for load in json.loads(in_process("alone", [*single, *gangs], seconds))]
     alone, own = costs[: len(single)], costs[len(single) :]
     found = {"static": static.values(), "Ray Tune": dict(enumerate(tune["losses"])), "ScaMP": scamp.values()}
@@ -136,6 +141,7 @@ def simulated_seconds(study: Drawn, measured: Mapping[tuple[int, str], float], s
     submitted = Submitted(parse_study(study.spec()), code)
     with tempfile.TemporaryDirectory(prefix="scamp-live-") as folder:
         settings = settings.model_copy(update={"data_dir": Path(folder)})
+        calibrate_cpu_quickly(settings.data_dir)  # plans that were not measured are compared by it
         named = cluster_named(f"1x{study.num_devices}xvirtual", settings)
         options = ReplayOptions(Path(folder, "profiles"), start_seconds=start_seconds, measured=measured)
         found = simulate([submitted], named, options)
