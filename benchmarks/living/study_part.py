@@ -32,7 +32,7 @@ TOLERANCE = 0.02
 """Largest difference of final losses between systems, as a share: their plans add the same numbers in another order."""
 ABOUT = f"""\
 The same trainings of GPTs of different sizes, in a user's file, on {NUM_DEVICES} virtual devices of {DEVICE_MIB}
-MiB. All candidates are known from the start; their sizes, batches and learning rates are drawn. *Static* is ScaMP
+MiB. All candidates are known from the start; their sizes and learning rates are drawn. *Static* is ScaMP
 with the policy `static-{NUM_DEVICES}`: each trial has {NUM_DEVICES} devices for itself, which the largest needs,
 first come first served. *Tune* is a `Tuner` of Ray Tune with as many devices for each trial, which trains by the
 code of our ranks. *ScaMP* is a service with default settings. Seconds are those from the submission of the study to
