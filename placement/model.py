@@ -94,8 +94,8 @@ class Shape:
     """The demand of one option of a trial on the cluster: ``num_ranks`` devices with ``mib_per_rank`` free on each.
 
     Where ranks take unlike shares of the batch, ``mibs`` are those of each rank (see ``Gang``), and ``samples`` its
-    share of a micro-batch. ``seconds`` are those that the rest of its training takes alone on its devices, of which it
-    waits for communication for a ``communication_share`` (0 to 1); None where they are not known.
+    share of a micro-batch. ``seconds`` is how long the rest of its training takes alone on its devices, and
+    ``communication_share`` (0 to 1) the part of them spent waiting for communication; None where they are not known.
     """
 
     num_ranks: int

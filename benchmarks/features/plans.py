@@ -91,8 +91,7 @@ def every_kind() -> tuple[Feature, ...]:
         Feature("shares: Stack", "plans.py:Stack", SHARES, {"lr": 3e-3}, gradients=True),
         Feature("shares: Tokens", "plans.py:Tokens", (*SHARES, *DIVIDED_SHARES), {"lr": 3e-3}, gradients=True),
         Feature("shares: texts of unlike lengths, masked", "texts.py:Texts", SHARES, {"lr": 3e-3}, gradients=True),
-        # Without recompute: this model holds 0.1 MiB, of which a few KiB that no trace shows are a large part.
-        Feature("shares: buckets of lengths", "data.py:Lengthy", tuple(one for one in SHARES if not one.recompute)),
+        Feature("shares: buckets of lengths", "data.py:Lengthy", SHARES),
     )
     return (*kinds, tables, *contexts, *shares)
 

@@ -1,4 +1,4 @@
-"""How many devices a cluster should have, and which idle nodes it may give back: what an autoscaler is told. Pure."""
+"""Decides how many devices to ask an autoscaler for, and which idle nodes it may take back. Pure."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ WORTH_SHARE, WORTH_RESTARTS = 0.1, 3.0
 class Share:
     """A job among those that devices are divided between; ``choice`` is the shape in which it runs, None if it waits.
 
-    Its shapes have known seconds, of which the part ``left`` (above 0, at most 1) is still to do. If it runs, a change
-    of its shape takes it ``restart_seconds``.
+    The seconds of its shapes are known; ``left`` (above 0, at most 1) is the part of the training that remains. A
+    running job needs ``restart_seconds`` to change its shape.
     """
 
     queued: Queued
