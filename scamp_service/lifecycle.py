@@ -94,8 +94,8 @@ class Outcome(StrEnum):
 
 _T = TrialState
 TRIAL_MOVES: dict[TrialState, frozenset[TrialState]] = {
-    _T.WAITING: frozenset({_T.QUEUED, _T.INFEASIBLE, _T.FAILED, _T.CANCELLED}),
-    _T.QUEUED: frozenset({_T.RUNNING, _T.WAITING, _T.PRUNED, _T.INFEASIBLE, _T.CANCELLED}),
+    _T.WAITING: frozenset({_T.QUEUED, _T.COMPLETED, _T.INFEASIBLE, _T.FAILED, _T.CANCELLED}),
+    _T.QUEUED: frozenset({_T.RUNNING, _T.WAITING, _T.COMPLETED, _T.PRUNED, _T.INFEASIBLE, _T.CANCELLED}),
     _T.RUNNING: frozenset({_T.WAITING, _T.QUEUED, _T.PAUSED, _T.COMPLETED, _T.PRUNED, _T.FAILED, _T.CANCELLED}),
     _T.PAUSED: frozenset({_T.QUEUED, _T.RUNNING, _T.COMPLETED, _T.PRUNED, _T.CANCELLED}),
     _T.COMPLETED: frozenset(),

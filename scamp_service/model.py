@@ -46,6 +46,7 @@ class Study:
     finished_at: float | None
     warnings: tuple[str, ...] = ()  # what was doubtful when it was submitted: parameters that may not be read, say
     regret_bound: float | None = None  # what is left to gain, with high probability; None: not known
+    ends_as: StudyState | None = None  # its final state, once the controller stops it for ``reason``
 
 
 @dataclass(frozen=True, slots=True)

@@ -348,18 +348,17 @@ class Controller:
         tallies = self._store.tallies(study.id)
         counts = own_states(tallies)
         spec = self._specs.read(study)
+        is_running = study.state is StudyState.RUNNING
         return replace(
             self._specs.rules(study),
             state=study.state,
+            reason=study.reason,
+            ends_as=study.ends_as,
             num_trials=sum(counts.values()) - int(tallies.get(BESIDE, 0)),
             exhausted=self._proposing.is_exhausted(study.id),
             regret_bound=study.regret_bound,
-            used_up=limit_reached(spec, self._used(study, spec)),
-            broken=(
-                self._why_broken(study, counts[TrialState.FAILED])
-                if is_hopeless(counts)
-                else why_hung(request) or why_ended(request) or self._our_fault(study)
-            ),
+            used_up=limit_reached(spec, self._used(study, spec)) if is_running else "",
+            broken=self._why_broken(study, counts, request) if is_running else "",
         )
 
     def _used(self, study: Study, spec: StudySpec) -> Used:
@@ -374,7 +373,11 @@ class Controller:
             scores=self._projection.scores(study.id, spec.every_objective) if spec.targets and several else {},
         )
 
-    def _why_broken(self, study: Study, failed: int) -> str:
+    def _why_broken(self, study: Study, counts: Mapping[TrialState, int], request: ProposalRequest | None) -> str:
+        """Why the study must be stopped as FAILED; empty if it need not. ``counts`` are its own trials by state."""
+        if not is_hopeless(counts):
+            return why_hung(request) or why_ended(request) or self._our_fault(study)
+        failed = counts[TrialState.FAILED]
         every = self._store.trials(study.id, states=[TrialState.FAILED])
         first = next(trial for trial in every if trial.origin is not Origin.EXTERNAL)
         return f"its first {failed} trials all failed; trial {first.number}: {first.reason}"
@@ -427,9 +430,9 @@ class Controller:
                 self._proposing.stored(study_id, is_last)  # only now: had this failed, they would be stored again
             case e.NoteRegret(study_id, regret):
                 self._store.note_regret(study_id, regret, now=now)
-            case e.FinishStudy(study_id, to, reason):
+            case e.FinishStudy(study_id, to, reason, ends_as):
                 expected = [StudyState.RUNNING, StudyState.STOPPING]
-                if self._store.move_study(study_id, expected, to, reason=reason, now=now):
+                if self._store.move_study(study_id, expected, to, reason=reason, ends_as=ends_as, now=now):
                     log.info("study %s: %s %s", study_id, to, reason)
 
     def _value_of_plan(self, trial: Trial, sized: Sized | None) -> dict[str, float | None]:

@@ -23,7 +23,7 @@ from estimators.model import Plan, Prediction
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Choice
 
-REVISION = "0025"
+REVISION = "0026"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -253,6 +253,7 @@ studies = Table(
     Column("body_sha256", sa.String(64), nullable=False),
     Column("warnings", Names, nullable=False, default=()),
     Column("regret_bound", Real),
+    Column("ends_as", Word(StudyState)),
 )
 
 _is_completed = sa.text("state = 'COMPLETED'")

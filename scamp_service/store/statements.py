@@ -224,7 +224,7 @@ NOTE_REGRET = (
 @cache
 def move_study(legal: tuple[StudyState, ...], finishes: bool) -> Any:
     """UPDATE of a study's state if it is one of ``legal``; ``finishes`` also sets ``finished_at``."""
-    names = ["state", "reason", *(["finished_at"] if finishes else [])]
+    names = ["state", "reason", "ends_as", *(["finished_at"] if finishes else [])]
     statement = sa.update(schema.studies).where(schema.studies.c.id == bindparam("_id"))
     statement = statement.where(one_of(schema.studies.c.state, *legal))
     return statement.values(_set(*names)).returning(schema.studies.c.name)

@@ -137,14 +137,22 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         return self.study(expect_same(known_study, {**row, "body_sha256": body_sha256_of(request, code)}))
 
     def move_study(
-        self, study_id: int, expected: Iterable[StudyState], to: StudyState, *, reason: str = "", now: float
+        self,
+        study_id: int,
+        expected: Iterable[StudyState],
+        to: StudyState,
+        *,
+        reason: str = "",
+        ends_as: StudyState | None = None,
+        now: float,
     ) -> bool:
         """Move a study to ``to`` if its state is one of ``expected`` that may become ``to``; otherwise False.
 
-        One with a live trial that a user has enqueued is not COMPLETED: that may have been a moment ago.
+        One with a live trial that a user has enqueued is not COMPLETED: that may have been a moment ago. ``ends_as`` is
+        the final state of one that becomes STOPPING, if that is not STOPPED.
         """
         legal = _legal(STUDY_MOVES, expected, to)
-        changes: dict[str, Any] = {"_state": to, "_reason": reason}
+        changes: dict[str, Any] = {"_state": to, "_reason": reason, "_ends_as": ends_as}
         if to not in LIVE_STUDIES:
             changes["_finished_at"] = now
         with self._write() as connection:

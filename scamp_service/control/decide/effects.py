@@ -107,11 +107,12 @@ class NoteRegret:
 
 @dataclass(frozen=True, slots=True)
 class FinishStudy:
-    """Move a study to STOPPING or to a final state."""
+    """Move a study to STOPPING, with the state that it then ``ends_as``, or to a final state."""
 
     study_id: int
     to: StudyState
     reason: str = ""
+    ends_as: StudyState | None = None
 
 
 Effect = (

@@ -11,14 +11,12 @@ from scamp_service.model import Trial
 def ended_with(study: StudyRules, trial: Trial) -> MoveTrial:
     """End a trial of a study that is no longer running.
 
-    Where a limit of the budget has ended the study, a trial that runs counts with its newest value, and one that is
-    paused counts as stopped early. All others are cancelled.
+    Where a limit of the budget has ended the study, a trial that has trained counts with its newest value, whether it
+    runs or is to run again, and one that is paused counts as stopped early. All others are cancelled.
     """
-    why = study.used_up or "the study was stopped"
-    if study.used_up and study.objectives.values_of(trial) is not None:
+    why = study.reason or "the study was stopped"
+    if study.has_used_up and trial.step and study.objectives.values_of(trial) is not None:
         reason = f"ended after {study.unit} {trial.step} of {study.steps}: {why}"
-        if trial.state is TrialState.RUNNING:
-            return MoveTrial(trial, TrialState.COMPLETED, {"reason": reason})
-        if trial.state is TrialState.PAUSED:
-            return MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
+        to = TrialState.PRUNED if trial.state is TrialState.PAUSED else TrialState.COMPLETED
+        return MoveTrial(trial, to, {"reason": reason})
     return MoveTrial(trial, TrialState.CANCELLED, {"reason": why})

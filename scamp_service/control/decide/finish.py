@@ -17,20 +17,20 @@ RETURN_SECONDS, RETURN_WORDS = 3600.0, "an hour"
 def finish_studies(s: Snapshot) -> Iterator[Effect]:
     """End each study that has no live trials and wants no new ones.
 
-    A broken study, or one that has reached a limit of its budget, first becomes STOPPING, so that its trials end. A
-    study with INFEASIBLE trials stays open until these verdicts have some age.
+    A broken study, or one that has reached a limit of its budget, first becomes STOPPING, so that its trials end. Why,
+    and as what it ends, is stored then: the trial that has reached a target may run out of memory meanwhile. A study
+    with INFEASIBLE trials stays open until these verdicts have some age.
     """
     busy = {trial.study_id for trial in s.trials} | set(waiting_for_devices(s))
     for study in s.studies.values():
-        if study.broken and study.state is StudyState.RUNNING:
-            yield FinishStudy(study.id, StudyState.STOPPING, study.broken)
-        elif study.used_up and study.state is StudyState.RUNNING:
-            yield FinishStudy(study.id, StudyState.STOPPING, study.used_up)
+        if study.broken:
+            yield FinishStudy(study.id, StudyState.STOPPING, study.broken, StudyState.FAILED)
+        elif study.used_up:
+            yield FinishStudy(study.id, StudyState.STOPPING, study.used_up, StudyState.COMPLETED)
+        elif study.id not in busy and study.state is StudyState.STOPPING:
+            yield FinishStudy(study.id, study.ends_as or StudyState.STOPPED, study.reason)
         elif study.id not in busy and not study.wants_trials:
-            if study.state is StudyState.RUNNING or (study.used_up and not study.broken):
-                yield FinishStudy(study.id, StudyState.COMPLETED, study.used_up)
-            else:
-                yield FinishStudy(study.id, StudyState.FAILED if study.broken else StudyState.STOPPED, study.broken)
+            yield FinishStudy(study.id, StudyState.COMPLETED)
 
 
 def waiting_for_devices(s: Snapshot) -> Iterator[int]:

@@ -67,6 +67,13 @@ class StudyRules:
     broken: str = ""  # why its trials all fail; empty if they do not
     regret_bound: float | None = None  # of what was found so far; None: not known
     used_up: str = ""  # which limit of its budget it has reached, other than the number of trials
+    reason: str = ""  # why it is STOPPING; empty while it is running
+    ends_as: StudyState | None = None  # its final state once it is STOPPING; None: STOPPED
+
+    @property
+    def has_used_up(self) -> bool:
+        """Whether it is STOPPING because a limit of its budget was reached."""
+        return self.state is StudyState.STOPPING and self.ends_as is StudyState.COMPLETED
 
     @property
     def wants_trials(self) -> bool:

@@ -34,7 +34,7 @@ _STUDY = (
 _EXTEND = (
     sa.update(_S)
     .where(_S.c.id == bindparam("_id"))
-    .values(spec=bindparam("_spec"), state=StudyState.RUNNING, finished_at=None, reason="")
+    .values(spec=bindparam("_spec"), state=StudyState.RUNNING, finished_at=None, reason="", ends_as=None)
 )
 _KNOWN = select(_A.c.value).where(_A.c.study_id == bindparam("study_id"), _A.c.name == bindparam("name"))
 

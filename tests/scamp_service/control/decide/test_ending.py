@@ -8,12 +8,12 @@ import pytest
 
 from scamp_service.control.decide import effects as d
 from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.model import Json
+from scamp_service.model import Json, Study, Trial
 from scamp_service.search.proposer import Proposal, ProposalRequest
 from tests.quick_store import empty_store
 from tests.scamp_service.control.decide.snapshots import ALIVE, effects, study
 from tests.simulation.faults import no_faults
-from tests.simulation.simulation import Simulation
+from tests.simulation.simulation import PEAK, SCORE, Simulation
 from tests.values import attempt, trial
 
 WHY = "the study has used up its 60 s (budget.seconds)"
@@ -22,18 +22,19 @@ WHY = "the study has used up its 60 s (budget.seconds)"
 def test_a_study_at_its_limit_proposes_nothing_and_ends_its_trials_with_what_they_have() -> None:
     at_limit = study(used_up=WHY, num_trials=6)
     assert effects(trials=[trial()], attempts=[attempt()], gangs={"1/1": ALIVE}, studies={1: at_limit})[-1] == (
-        d.FinishStudy(1, StudyState.STOPPING, WHY)
+        d.FinishStudy(1, StudyState.STOPPING, WHY, StudyState.COMPLETED)
     )
     trials = [
         trial(step=40, value=0.5),
         trial(id=2, number=1),
         trial(id=3, number=2, state=TrialState.PAUSED, step=10, value=0.4),
         trial(id=4, number=3, state=TrialState.QUEUED, attempt=0),
+        trial(id=5, number=4, state=TrialState.WAITING, step=20, value=0.6, num_oom=1),
     ]
     known: Any = {
         "attempts": [attempt(), attempt(trial_id=2)],
         "gangs": {"1/1": ALIVE, "2/1": ALIVE},
-        "studies": {1: study(used_up=WHY, state=StudyState.STOPPING)},
+        "studies": {1: study(reason=WHY, ends_as=StudyState.COMPLETED, state=StudyState.STOPPING)},
     }
     moves = {
         e.trial.number: (e.to, e.changes["reason"])
@@ -45,18 +46,21 @@ def test_a_study_at_its_limit_proposes_nothing_and_ends_its_trials_with_what_the
         1: (TrialState.CANCELLED, WHY),
         2: (TrialState.PRUNED, f"ended after step 10 of 100: {WHY}"),
         3: (TrialState.CANCELLED, WHY),
+        4: (TrialState.COMPLETED, f"ended after step 20 of 100: {WHY}"),
     }
     assert effects(trials=[], studies=known["studies"]) == [d.FinishStudy(1, StudyState.COMPLETED, WHY)]
 
 
 class Limited(Simulation):
-    """A simulation whose studies have another limit than their trials."""
+    """A simulation whose studies have another limit than their trials; several objectives with several targets."""
 
     limit: ClassVar[Json] = {}
 
     def spec(self, number: int) -> Json:
         spec = super().spec(number)
-        return {**spec, "stopping": {"rule": "none"}, "budget": {**spec["budget"], "trials": 1000, **self.limit}}
+        objectives = [SCORE, PEAK] if isinstance(self.limit.get("target"), dict) else []
+        spec |= {"objective": SCORE, "objectives": objectives, "stopping": {"rule": "none"}}
+        return {**spec, "budget": {**spec["budget"], "trials": 1000, **self.limit}}
 
 
 def test_a_bound_on_the_regret_is_stored_before_more_trials_and_ends_the_study_once_it_is_small() -> None:
@@ -79,22 +83,40 @@ def test_a_bound_on_the_regret_is_stored_before_more_trials_and_ends_the_study_o
 
 
 @pytest.mark.parametrize(
-    ("limit", "words", "seed"),
+    ("limit", "words"),
     [
-        ({"seconds": 60}, "its 60 s", 12),
-        ({"device_hours": 0.05}, "its 0.05 device-hours", 12),
-        ({"target": 0}, "has reached the target of 0, with ", 12),
-        ({"target": {"score": 4, "predicted.peak_mib": 40}}, "has reached all targets, with (score ", 59),
+        ({"seconds": 60}, "its 60 s"),
+        ({"device_hours": 0.05}, "its 0.05 device-hours"),
+        ({"target": 0}, "has reached the target of 0, with "),
     ],
 )
-def test_every_limit_ends_a_study_of_endless_trials(limit: Json, words: str, seed: int) -> None:
+def test_every_limit_ends_a_study_of_endless_trials(limit: Json, words: str) -> None:
+    for ended, trials in ended_by(limit, 12):
+        assert ended.state is StudyState.COMPLETED and words in ended.reason
+        states = {one.state for one in trials}
+        assert TrialState.COMPLETED in states
+        assert states <= {TrialState.COMPLETED, TrialState.CANCELLED, TrialState.INFEASIBLE}
+
+
+def test_a_trial_that_reaches_all_targets_counts_and_is_the_reason_also_where_it_runs_out_of_memory_then() -> None:
+    limit, num_out_of_memory = {"target": {"score": 4, "predicted.peak_mib": 40}}, 0
+    for seed in range(100):  # a trial runs out of memory after half of its steps, where it also reaches this score
+        for ended, trials in ended_by(limit, seed):
+            assert ended.state is StudyState.COMPLETED
+            assert " has reached all targets, with (score " in ended.reason
+            (number,) = (int(word) for word in ended.reason.split()[1:2])
+            assert trials[number].state is TrialState.COMPLETED
+            num_out_of_memory += trials[number].num_oom
+        if num_out_of_memory:
+            return
+    raise AssertionError("no trial ran out of memory once it had reached the targets: the test shows nothing")
+
+
+def ended_by(limit: Json, seed: int) -> list[tuple[Study, list[Trial]]]:
+    """The studies of a simulation without faults under this limit, with their trials."""
     store = empty_store()
     simulation = type("Simulated", (Limited,), {"limit": limit})(store, seed, no_faults())
     while not simulation.has_ended:
         simulation.cycle()
         assert simulation.clock.now < 20_000
-    for ended in store.studies():
-        assert ended.state is StudyState.COMPLETED and words in ended.reason
-        states = {one.state for one in store.trials(ended.id)}
-        assert TrialState.COMPLETED in states
-        assert states <= {TrialState.COMPLETED, TrialState.CANCELLED, TrialState.INFEASIBLE}
+    return [(ended, store.trials(ended.id)) for ended in store.studies()]

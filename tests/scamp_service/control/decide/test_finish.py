@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.finish import JOIN_SECONDS, RETURN_SECONDS
 from scamp_service.lifecycle import StudyState, TrialState
@@ -11,7 +9,7 @@ from tests.values import attempt, trial
 
 
 def test_stopping_a_study_cancels_whatever_it_has() -> None:
-    stopping = {1: study(state=StudyState.STOPPING)}
+    stopping = {1: study(state=StudyState.STOPPING, reason="stopped by the user")}
     trials = [
         trial(),
         trial(id=2, state=TrialState.QUEUED, attempt=0),
@@ -19,14 +17,16 @@ def test_stopping_a_study_cancels_whatever_it_has() -> None:
     ]
     found = effects(trials=trials, attempts=[attempt()], gangs={"1/1": ALIVE}, studies=stopping)
     assert [e.to for e in found if isinstance(e, d.MoveTrial)] == [TrialState.CANCELLED] * 3
-    assert effects(trials=[], studies=stopping) == [d.FinishStudy(1, StudyState.STOPPED, "")]
+    assert effects(trials=[], studies=stopping) == [d.FinishStudy(1, StudyState.STOPPED, "stopped by the user")]
 
 
 def test_a_study_ends_when_its_trials_have_and_fails_when_none_can_run() -> None:
     assert effects(trials=[]) == [d.FinishStudy(1, StudyState.COMPLETED)]
     broken = study(num_trials=5, broken="module has no class")
-    assert d.FinishStudy(1, StudyState.STOPPING, "module has no class") in effects(trials=[], studies={1: broken})
-    ended = effects(trials=[], studies={1: replace(broken, state=StudyState.STOPPING)})
+    stops = d.FinishStudy(1, StudyState.STOPPING, "module has no class", StudyState.FAILED)
+    assert stops in effects(trials=[], studies={1: broken})
+    stopping = study(state=StudyState.STOPPING, reason="module has no class", ends_as=StudyState.FAILED)
+    ended = effects(trials=[], studies={1: stopping})
     assert ended == [d.FinishStudy(1, StudyState.FAILED, "module has no class")]
 
 

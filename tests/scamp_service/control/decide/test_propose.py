@@ -26,7 +26,7 @@ def test_proposed_candidates_are_stored_if_they_still_begin_with_the_next_number
     ended = {1: study(num_trials=4, broken="the searcher cannot be used")}
     assert effects(
         trials=[], studies=ended, requests={1: ProposalRequest(4, answer=SearchEnded("the searcher cannot be used"))}
-    ) == [d.FinishStudy(1, StudyState.STOPPING, "the searcher cannot be used")]
+    ) == [d.FinishStudy(1, StudyState.STOPPING, "the searcher cannot be used", StudyState.FAILED)]
     stopping = {1: study(num_trials=4, state=StudyState.STOPPING)}
     assert effects(trials=[], studies=stopping, requests={1: ProposalRequest(4, answer=four)}) == [
         d.FinishStudy(1, StudyState.STOPPED)
