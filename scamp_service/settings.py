@@ -142,6 +142,14 @@ class Settings(BaseSettings):
         if priority > most:
             raise InvalidInput(f"priority is {priority}, but studies of project {project!r} may have at most {most}")
 
+    def expect_autoscaler(self) -> None:
+        """Raise ``InvalidInput`` if an autoscaler is to be asked for devices, but Ray is to be started here."""
+        if self.autoscale_devices and not self.ray_address:
+            raise InvalidInput(
+                f"SCAMP_AUTOSCALE_DEVICES is {self.autoscale_devices}, but a Ray that ScaMP starts itself has no "
+                "autoscaler: name your Ray cluster with SCAMP_RAY_ADDRESS, or unset it"
+            )
+
     @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints on this host, absolute."""

@@ -1,8 +1,12 @@
-"""Decides how many devices to ask an autoscaler for, and which idle nodes it may take back. Pure."""
+"""Decides how many devices to ask an autoscaler for, which it may add, and which idle nodes it may take back. Pure."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from placement.model import Cluster, Device
 
 
 def devices_wanted(num_in_use: int, waiting: Sequence[int], most: int) -> int:
@@ -15,6 +19,24 @@ def devices_wanted(num_in_use: int, waiting: Sequence[int], most: int) -> int:
         if num_wanted + num_ranks <= most:
             num_wanted += num_ranks
     return num_wanted
+
+
+def with_devices_to_come(cluster: Cluster, most: int) -> Cluster:
+    """The cluster with the devices that an autoscaler may add, up to ``most`` devices in all.
+
+    They are taken to be on nodes like the one that has the most devices now. An empty cluster stays empty, as nothing
+    is known of its devices.
+    """
+    nodes: defaultdict[str, list[Device]] = defaultdict(list)
+    for device in cluster.devices:
+        nodes[device.node].append(device)
+    largest = max(nodes.values(), key=len, default=[])
+    num_to_come = max(0, most - len(cluster.devices)) if largest else 0
+    to_come = [
+        replace(largest[index], id=f"to-come-{node}/{index}", node=f"to-come-{node}", index=index)
+        for node, index in (divmod(number, len(largest)) for number in range(num_to_come))
+    ]
+    return Cluster((*cluster.devices, *to_come)) if to_come else cluster
 
 
 def nodes_to_give_back(num_devices: Mapping[str, int], in_use: frozenset[str], num_wanted: int) -> frozenset[str]:

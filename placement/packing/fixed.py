@@ -7,23 +7,27 @@ They are what a cluster does without a packer, and the baselines that others are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from placement.model import Queued
+from placement.packing.allotment import possible_shapes
 from placement.packing.ledger import Ledger
-from placement.packing.policy import Decision, Policy
+from placement.packing.policy import Blocked, Decision, Policy, Wait
 from placement.packing.reasons import DeviceRule
 from placement.packing.round import Round
+
+IN_ORDER = Wait(Blocked.BUSY, "waits for the trials before it: its policy, static, starts them in their order")
 
 
 def static(num_ranks: int) -> Policy:
     """Every trial gets ``num_ranks`` devices for itself, the oldest first; one that must wait blocks all behind it.
 
-    A trial without such a shape takes its narrowest wider one, or else its widest.
+    A trial without such a shape takes its narrowest wider one, or else its widest, of those that the cluster could
+    hold.
     """
 
-    def choice(queued: Queued) -> int:
-        wider = (n for n, shape in enumerate(queued.shapes) if shape.num_ranks >= num_ranks)
-        return next(wider, len(queued.shapes) - 1)
+    def choice(queued: Queued, able: Sequence[int]) -> int:
+        return next((n for n in able if queued.shapes[n].num_ranks >= num_ranks), able[-1])
 
     def decide(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
         return _first_come(queue, Round(ledger, DeviceRule.IDLE), choice, is_blocking=True)
@@ -33,16 +37,28 @@ def static(num_ranks: int) -> Policy:
 
 def min_degree(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
     """Every trial gets the fewest devices that it can use, the oldest first; those that fit pass those that do not."""
-    return _first_come(queue, Round(ledger, DeviceRule.FULLEST), lambda queued: 0, is_blocking=False)
+    return _first_come(queue, Round(ledger, DeviceRule.FULLEST), lambda queued, able: able[0], is_blocking=False)
 
 
 def _first_come(
-    queue: Sequence[Queued], packing_round: Round, choice: Callable[[Queued], int], *, is_blocking: bool
+    queue: Sequence[Queued],
+    packing_round: Round,
+    choice: Callable[[Queued, Sequence[int]], int],
+    *,
+    is_blocking: bool,
 ) -> Decision:
+    """Start each in its shape at ``choice``, among the positions of those that the cluster could hold."""
     is_blocked = False
+    behind: dict[str, Wait] = {}
     with packing_round:
         for queued in queue:
-            if is_blocked or not packing_round.start(queued, choice(queued)):
+            able = possible_shapes(queued, packing_round.ledger)
+            if not able:
                 packing_round.wait(queued)
+            elif is_blocked:
+                behind[queued.id] = IN_ORDER
+            elif not packing_round.start(queued, wanted := choice(queued, able)):
+                packing_round.wait(queued, wanted)
                 is_blocked = is_blocking
-        return packing_round.decision()
+        decision = packing_round.decision()
+        return replace(decision, waits={**decision.waits, **behind})

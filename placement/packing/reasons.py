@@ -83,7 +83,7 @@ def _why_not(num_ranks: int, mib: int, num_devices: int, num_large: int, blocked
         return Wait(Blocked.TOO_LARGE, reason)
     busy = "waits until other gangs leave that much free, or end where the limit of gangs is reached"
     if alone:
-        busy = "waits, by the policy of its study, for devices without other gangs"
+        busy = "waits, by its policy, for devices without other gangs"
     return Wait(blocked, f"{demand}; {busy}")
 
 

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from placement.model import Offer, offers_more
+from placement.model import Cluster, Offer, offers_more
+from placement.packing.autoscaling import with_devices_to_come
 from placement.packing.packer import pack
 from placement.packing.policy import Policy
 from placement.packing.projects import NO_PROJECTS, Project
@@ -230,13 +231,18 @@ class Controller:
                 dict.fromkeys({attempt.key for attempt in attempts} - gangs.keys() - put_off, 0.0)
             ),
             former=self._former(attempts),
-            refused=self._no_longer_refused(refusals, cluster.offer),
+            refused=self._no_longer_refused(refusals, self._to_plan_for(cluster).offer),
             failures=self._store.trial_runs(failed),
             max_gangs_per_device=self._packing.max_gangs_per_device,
             projects=self._packing.projects,
             mib_seconds=self._mib_seconds() if waiting else {},
             policy=self._packing.policy,
+            autoscale_devices=self._packing.autoscale_devices,
         )
+
+    def _to_plan_for(self, cluster: Cluster) -> Cluster:
+        """The cluster with the devices that an autoscaler may add."""
+        return with_devices_to_come(cluster, self._packing.autoscale_devices)
 
     def _mib_seconds(self) -> dict[str, float]:
         """MiB × seconds of attempts that have ended by project, if any project has a quota of them."""
@@ -419,7 +425,7 @@ class Controller:
                 if self._asked.get(trial.id) != question:
                     self._forget_sizing([trial.id])
                 self._asked[trial.id] = question
-                self._sizer.request(trial.id, demand, self._executor.cluster())
+                self._sizer.request(trial.id, demand, self._to_plan_for(self._executor.cluster()))
             case e.Propose(study_id, first_number, count):
                 self._proposing.ask(study_id, self._specs[study_id], first_number, count)
             case e.CreateTrials(study_id, first_number, candidates, is_last, parents, reasons):

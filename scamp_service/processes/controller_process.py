@@ -102,6 +102,7 @@ def run_study(
     """
     check_account(settings)
     expect_shared_database(settings.url)
+    settings.expect_autoscaler()
     _expect_listener(settings.ray_address)
     with ExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))
@@ -280,7 +281,7 @@ class _Leader:
                 policy_named(settings.policy),
                 settings.max_gangs_per_device,
                 {name: project.to_project() for name, project in settings.projects.items()},
-                settings.autoscale_devices,
+                settings.autoscale_devices if self._executor.can_scale else 0,
             ),
             errors=self._errors,
         )

@@ -77,6 +77,7 @@ class Service:
             )
         check_account(settings)
         expect_shared_database(settings.url)
+        settings.expect_autoscaler()
         self._lock = lock_data_dir(settings.data_dir)
         keep_private(settings)
         remove_forgotten()

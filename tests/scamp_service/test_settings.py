@@ -78,3 +78,9 @@ def test_projects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SCAMP_PROJECTS", wrong)
         with pytest.raises(InvalidInput, match="SCAMP_PROJECTS"):
             Settings()
+
+
+def test_a_ray_that_is_started_here_has_no_autoscaler() -> None:
+    with pytest.raises(InvalidInput, match=r"SCAMP_AUTOSCALE_DEVICES is 4, .* name your Ray cluster with SCAMP_RAY"):
+        Settings(autoscale_devices=4).expect_autoscaler()
+    Settings(autoscale_devices=4, ray_address="10.0.0.1:6379").expect_autoscaler()

@@ -292,6 +292,11 @@ class RayExecutor:
                 with contextlib.suppress(ValueError):  # it has just died
                     self._actors.find(name, ray.get_actor(name, self._namespace))
 
+    @property
+    def can_scale(self) -> bool:
+        """Whether Ray's autoscaler may be asked for devices."""
+        return self._autoscaler is not None
+
     def want_devices(self, num_devices: int) -> None:
         """Tell Ray's autoscaler how many devices the trials want, where the settings allow it."""
         if self._autoscaler is not None:

@@ -41,7 +41,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     queued: list[Trial] = []
     # Two attempts of one trial must not use its checkpoints at the same time.
     winding_down = {attempt.trial_id for attempt in s.attempts}
-    missing_in = cache(partial(missing_devices, s.cluster.offer))  # thousands may wait with equal demands
+    missing_in = cache(partial(missing_devices, s.largest_offer))  # thousands may wait with equal demands
     any_learned, incomplete = any(learned.values()), _with_incomplete_front(s)
     for trial in s.in_state(TrialState.QUEUED):
         if s.studies[trial.study_id].state is not StudyState.RUNNING:
@@ -60,6 +60,11 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again: {missing}"})
         elif trial.id not in winding_down and not must_wait(s.now, trial):
             queued.append(trial)
+    queued, to_come = _by_devices(s, queued)
+    for trial, missing in to_come:
+        reason = f"{missing}; Ray's autoscaler is asked for more, up to {s.autoscale_devices} devices in all"
+        if reason != trial.reason:
+            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
     if not queued:
         return
     admission = admitted(s, queued)
@@ -84,6 +89,20 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
         passes = min(most, counts.get(gang_id, trial.passed_over))
         if trial.reason != wait.reason or trial.passed_over != passes:
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": wait.reason, "passed_over": passes})
+
+
+def _by_devices(s: Snapshot, queued: Sequence[Trial]) -> tuple[list[Trial], list[tuple[Trial, str]]]:
+    """The trials that fit on the present devices, and the others, which fit once an autoscaler has added some."""
+    if not s.autoscale_devices:
+        return list(queued), []
+    missing_in = cache(partial(missing_devices, s.cluster.offer))
+    missing = [(trial, missing_in(_sized(trial).demand)) for trial in queued]
+    return [trial for trial, why in missing if not why], [(trial, why) for trial, why in missing if why]
+
+
+def fits_now(s: Snapshot, trial: Trial) -> bool:
+    """Whether the present devices could hold the plan of a queued trial if they were free."""
+    return not missing_devices(s.cluster.offer, _sized(trial).demand)
 
 
 def _with_incomplete_front(s: Snapshot) -> set[int]:

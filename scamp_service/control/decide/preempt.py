@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from placement.model import Cluster
 from scamp_service.control.decide.effects import MoveAttempt
-from scamp_service.control.decide.place import in_start_order, ledger_of
+from scamp_service.control.decide.place import fits_now, in_start_order, ledger_of
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.executor import GangState
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
@@ -26,8 +26,8 @@ def preempt(s: Snapshot) -> Iterator[MoveAttempt]:
     running = {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
     if any(winds_down(attempt, running) for attempt in s.attempts):
         return
-    first = next(iter(in_start_order(s)), None)
-    if first is None or first.sized is None:
+    first = next((trial for trial in in_start_order(s) if fits_now(s, trial)), None)
+    if first is None:
         return
     priority = s.studies[first.study_id].priority
     lower = [

@@ -40,10 +40,11 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             case Sized() as sized if unknown := study.objectives.unknown(sized.quantities):
                 yield MoveTrial(trial, TrialState.FAILED, {"reason": _why_unknown(unknown)}, sized)
             case Sized() as sized:
+                sized = _for_good(trial, sized)
                 changes: Json = {"family": study.family(trial), "reason": sized.reason}
                 yield MoveTrial(trial, TrialState.QUEUED, changes, _within_bounds(study, trial, sized))
             case Unsized(infeasible=True) as unsized:
-                yield _refused(trial, unsized)
+                yield _refused(s, trial, unsized)
             case Unsized(may_pass=True) as unsized:
                 yield size_later(s.now, trial, unsized.reason)
             case Unsized() as unsized:
@@ -52,6 +53,17 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
                 yield Size(trial, demand_of(s, learned, trial))
                 if trial.reason.startswith(WAITS_FOR_PLAN) and (reason := _why_no_plan_yet(s, trial)) != trial.reason:
                     yield MoveTrial(trial, TrialState.WAITING, {"reason": reason})
+
+
+def _for_good(trial: Trial, sized: Sized) -> Sized:
+    """Says in the reason of the plan that a trial which ran out of memory keeps it (``place.offered``)."""
+    grows = bool(trial.params.get("largest_batch"))
+    if not trial.num_oom or not (sized.choices or grows):
+        return sized
+    words = "it keeps this plan" + " and does not grow its batch" * grows
+    return replace(
+        sized, reason=f"{sized.reason}; {words}: after running out of memory, its need is known for it alone"
+    )
 
 
 def _breaks_bound(study: StudyRules, trial: Trial, sized: Sized) -> str:
@@ -88,7 +100,7 @@ def _why_unknown(metrics: Sequence[str]) -> str:
     return f"the objective {metrics[0]} is not known for its plan on these devices{advice}"
 
 
-def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:
+def _refused(s: Snapshot, trial: Trial, unsized: Unsized) -> MoveTrial:
     """The trial fits nowhere. If that is because the cluster has lost the devices of its plan, they may come back.
 
     One that begins with weights of another and has not trained yet never comes back: the other may continue, and drops
@@ -100,6 +112,10 @@ def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:
     missing = missing_devices(offer, trial.sized.demand) if trial.sized and offer is not None else ""
     if missing:
         reason = f"{missing}. The study waits {RETURN_WORDS} for more of them. Until then: {reason}"
+    elif s.autoscale_devices:
+        reason = (
+            f"{reason}; nor would it fit if there were the {s.autoscale_devices} devices of SCAMP_AUTOSCALE_DEVICES"
+        )
     changes: Json = {"reason": reason, "structure": unsized.structure, "offer": offer, "once_fit": bool(missing)}
     return MoveTrial(trial, TrialState.INFEASIBLE, changes)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from estimators.learning import Learned, PastAttempt
 from estimators.model import Candidate, Layout, Plan
-from placement.model import Cluster
+from placement.model import Cluster, Offer
+from placement.packing.autoscaling import with_devices_to_come
 from placement.packing.packer import pack
 from placement.packing.policy import Policy
 from placement.packing.projects import DEFAULT_PROJECT, Project
@@ -144,6 +145,7 @@ class Snapshot:
     projects: Mapping[str, Project] = field(default_factory=dict)  # with a weight or quotas
     mib_seconds: Mapping[str, float] = field(default_factory=dict)  # project → MiB × seconds of attempts that ended
     policy: Policy = pack
+    autoscale_devices: int = 0  # that an autoscaler may be asked for in all; 0: there is none
     _by_state: dict[TrialState, list[Trial]] = field(init=False, repr=False, compare=False)
     _pending: Counter[int] = field(init=False, repr=False, compare=False)
 
@@ -155,6 +157,11 @@ class Snapshot:
         launching = (each for each in by_state[TrialState.QUEUED] if not self.studies[each.study_id].launches_front)
         pending = (*by_state[TrialState.WAITING], *launching)
         object.__setattr__(self, "_pending", Counter(trial.study_id for trial in pending))
+
+    @property
+    def largest_offer(self) -> Offer:
+        """What the cluster offers, with the devices that an autoscaler may add."""
+        return with_devices_to_come(self.cluster, self.autoscale_devices).offer
 
     def in_state(self, state: TrialState) -> Sequence[Trial]:
         """The trials in this state, in the order of ``trials``."""

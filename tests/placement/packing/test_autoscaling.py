@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.packing.autoscaling import devices_wanted, nodes_to_give_back
+from placement.model import Cluster, Device
+from placement.packing.autoscaling import devices_wanted, nodes_to_give_back, with_devices_to_come
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,14 @@ def test_nodes_in_use_stay_and_no_other_node_could_be_given_back(
     kept = {node: number for node, number in num_devices.items() if node not in given_back}
     assert not given_back or sum(kept.values()) >= num_wanted
     assert all(sum(kept.values()) - number < num_wanted for node, number in kept.items() if node not in in_use)
+
+
+def test_devices_to_come_are_on_nodes_like_the_largest_one() -> None:
+    small = Device("a/0", "a", 0, "virtual", 24)
+    large = tuple(Device(f"b/{index}", "b", index, "virtual", 96) for index in range(2))
+    cluster = Cluster((small, *large))
+    offered = with_devices_to_come(cluster, 6)
+    assert offered.offer == (("virtual", 24, 1), ("virtual", 96, 5))
+    assert [device.node for device in offered.devices[3:]] == ["to-come-0", "to-come-0", "to-come-1"]
+    assert with_devices_to_come(cluster, 3) == cluster == with_devices_to_come(cluster, 0)
+    assert with_devices_to_come(Cluster(), 8) == Cluster(), "nothing is known of them"

@@ -230,3 +230,20 @@ def test_running_jobs_become_narrower_so_that_others_start_and_wider_if_that_is_
 def test_a_job_that_no_devices_hold_waits() -> None:
     wide = Queued("a", (Shape(8, 1, 10.0),))
     assert redivide([Share(wide), Share(Queued("b", (Shape(1, 1, 5.0),)))], 4) == [None, 0]
+
+
+def test_a_static_trial_waits_for_its_number_of_devices_or_for_those_before_it_and_says_which() -> None:
+    ledger = Ledger(cluster(4), 4)
+    ledger.place(Queued("0", (Shape(1, 10),)).gang(0), ("d0",))
+    found = decided("static-4", [Queued(name, LINEAR, arrival=int(name)) for name in ("1", "2")], ledger)
+    assert found.waits["1"].reason == (
+        "needs 10 MiB on 4 devices at once; waits, by its policy, for devices without other gangs"
+    )
+    assert found.waits["2"].reason.startswith("waits for the trials before it")
+
+
+def test_a_static_trial_takes_the_widest_shape_that_a_cluster_which_has_shrunk_can_hold() -> None:
+    huge = Queued("0", (Shape(4, 10),), arrival=0)
+    found = decided("static-4", [huge, Queued("1", LINEAR, arrival=1)], Ledger(cluster(2), 4))
+    assert [(placement.gang.id, placement.gang.num_ranks) for placement in found.placements] == [("1", 2)]
+    assert found.waits["0"].blocked is Blocked.TOO_LARGE, "it blocks nobody"

@@ -179,3 +179,15 @@ def test_a_candidate_that_cannot_be_traced_because_of_the_host_is_sized_later() 
     assert [type(effect) for effect in effects(trials=[again], now=-1e6)] == [d.Size], "a clock was set back"
     last = only_move(effects(trials=[replace(waiting, num_faults=MAX_FAULTS)], sized={1: full}))
     assert last.to is TrialState.FAILED and "mend the host" in last.changes["reason"]
+
+
+def test_the_plan_after_an_out_of_memory_says_that_it_is_kept_and_that_the_batch_does_not_grow() -> None:
+    for num_oom, largest, reason in (
+        (0, 64, "fits"),
+        (1, None, "fits"),
+        (1, 64, "fits; it keeps this plan and does not grow its batch: after running out of memory, its need is known "
+                "for it alone"),
+    ):  # fmt: skip
+        waiting = trial(state=TrialState.WAITING, num_oom=num_oom, plan=None, params={"largest_batch": largest})
+        move = only_move(effects(trials=[waiting], sized={1: sized()}))
+        assert move.sized is not None and move.sized.reason == move.changes["reason"] == reason
