@@ -121,9 +121,9 @@ class Round:
         self.ledger.place(gang, devices)
         self._placements.append(Placement(gang, devices, why_here(self.ledger, devices, rule or self._rule), choice))
 
-    def wait(self, queued: Queued, wanted: int | None = None) -> None:
-        """Note that the gang does not start in this round; it ``wanted`` this shape alone, or else any."""
-        self.waiting.append(queued if wanted is None else replace(queued, shapes=(queued.shapes[wanted],)))
+    def wait(self, queued: Queued, choice: int | None = None) -> None:
+        """Note that the gang does not start in this round; it waits for the shape ``choice`` alone, or else for any."""
+        self.waiting.append(queued if choice is None else replace(queued, shapes=(queued.shapes[choice],)))
 
     def keep(self, queued: Queued, devices: Sequence[str], start_in: float) -> None:
         """Keep devices for a gang, which can start there in so many seconds."""

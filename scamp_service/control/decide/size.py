@@ -61,9 +61,8 @@ def _for_good(trial: Trial, sized: Sized) -> Sized:
     if not trial.num_oom or not (sized.choices or grows):
         return sized
     words = "it keeps this plan" + " and does not grow its batch" * grows
-    return replace(
-        sized, reason=f"{sized.reason}; {words}: after running out of memory, its need is known for it alone"
-    )
+    why = "it ran out of memory, and what it needs is known for this plan alone"
+    return replace(sized, reason=f"{sized.reason}; {words}: {why}")
 
 
 def _breaks_bound(study: StudyRules, trial: Trial, sized: Sized) -> str:
