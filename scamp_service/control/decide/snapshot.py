@@ -160,7 +160,7 @@ class Snapshot:
 
     @property
     def largest_offer(self) -> Offer:
-        """What the cluster offers, with the devices that an autoscaler may add."""
+        """The offer of the cluster with the devices that an autoscaler may add."""
         return with_devices_to_come(self.cluster, self.autoscale_devices).offer
 
     def in_state(self, state: TrialState) -> Sequence[Trial]:

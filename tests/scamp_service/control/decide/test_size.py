@@ -185,8 +185,8 @@ def test_the_plan_after_an_out_of_memory_says_that_it_is_kept_and_that_the_batch
     for num_oom, largest, reason in (
         (0, 64, "fits"),
         (1, None, "fits"),
-        (1, 64, "fits; it keeps this plan and does not grow its batch: it ran out of memory, and what it needs is known "
-                "for this plan alone"),
+        (1, 64, "fits; it keeps this plan and does not grow its batch: it ran out of memory, and what it needs is "
+                "known for this plan alone"),
     ):  # fmt: skip
         waiting = trial(state=TrialState.WAITING, num_oom=num_oom, plan=None, params={"largest_batch": largest})
         move = only_move(effects(trials=[waiting], sized={1: sized()}))
