@@ -208,7 +208,7 @@ def test_each_table_of_the_glossary_is_alphabetical_and_no_word_is_in_two() -> N
     words = [word for word, _ in glossary()]
     parts = text_of("docs/glossary.md").split("## ")[1:]
     tables = [re.findall(r"^\| ([^|]+) \| ", part, re.MULTILINE)[1:] for part in parts]
-    assert all(table == sorted(table) for table in tables)
+    assert all(table == sorted(table, key=str.casefold) for table in tables)
     assert sorted(words) == sorted({word for table in tables for word in table})
 
 
