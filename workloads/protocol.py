@@ -66,6 +66,9 @@ class Workload(ABC):
     """Processes of each rank that read samples of ``dataset`` ahead; 0: the rank reads them itself."""
     prefetch = 2
     """Micro-batches that each of these processes reads ahead."""
+    tp_plan: Mapping[str, str] | None = None
+    """Optional: how tensor-parallel ranks divide layers, in the notation of transformers, such as
+    ``{"layers.*.up": "colwise", "layers.*.down": "rowwise"}``. None: by the ``tp_plan`` of the model, if it has one."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.params = params
@@ -290,7 +293,8 @@ class Split:
     computes only its own part, so the block's ``forward`` must read the size of that part from the tensors. ``norms``
     names normalisations that treat each position on its own. ``most_parts`` is the number of attention heads; the
     number of parts must divide it. ``branches`` names submodules that each contain some of these columns and rows, and
-    whose output is the sum of the outputs of their parts; only co-shard needs them.
+    whose output is the sum of the outputs of their parts; only co-shard needs them. ``summed`` names layers between the
+    columns and the rows that every rank has whole, such as a normalisation of each head: their gradients are added up.
     """
 
     columns: tuple[str, ...]
@@ -298,11 +302,12 @@ class Split:
     norms: tuple[str, ...]
     most_parts: int
     branches: tuple[str, ...] = ()
+    summed: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """All layers that are named."""
-        return self.norms + self.columns + self.rows
+        return self.norms + self.columns + self.rows + self.summed
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
     if mesh is not None and layout.pp > 1:
         blocks = cut(model, PipelinePlace(layout.stages, mesh.get_group("pp")))
     if mesh is not None and layout.tp > 1:
-        split_layers(blocks, mesh["tp"], sequence=layout.sequence_parallel)
+        split_layers(model, blocks, mesh["tp"], sequence=layout.sequence_parallel)
     if layout.spatial > 1 and layout.co_shard > 1 and isinstance(getattr(model, "spatial", None), Context):
         raise ValueError("ranks that divide sequences compute blocks whole: use co_shard=1, or plans with spatial=1")
     if mesh is not None and layout.spatial > 1:

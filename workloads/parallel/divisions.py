@@ -16,6 +16,7 @@ from estimators.model import Divisions
 from workloads.parallel.chain import shares_its_parts
 from workloads.parallel.constraints import constraints_of
 from workloads.parallel.exchanging.tables import most_ranks
+from workloads.parallel.tp_plan.notation import split_outside
 from workloads.protocol import Batch, Chain, Spatial, Split
 
 
@@ -29,14 +30,21 @@ def divisions_of(model: nn.Module, blocks: Sequence[nn.Module], batch: Batch) ->
     splits = [split for block in blocks if isinstance(split := getattr(block, "split", None), Split)]
     if len(splits) < len(blocks):
         splits = []
+    outside = split_outside(model)
+    parts = [*splits, outside] if outside is not None and len(splits) == len(blocks) else splits
     divisions = Divisions(
-        most_parts=gcd(*(split.most_parts for split in splits)) or 1,
+        most_parts=_most_parts(parts),
         in_parts=bool(splits) and all(split.branches for split in splits),
         most_stages=len(model.blocks) if isinstance(model, Chain) and not shares_its_parts(model) else 1,
         most_slabs=_most_slabs(model, batch),
         most_tables=most_ranks(model),
     )
     return replace(divisions, constraints=constraints_of(model, blocks, divisions))
+
+
+def _most_parts(splits: Sequence[Split]) -> int:
+    """The number of parts into which all of these can be divided, at most; one of 0 parts sets no limit."""
+    return gcd(*(split.most_parts for split in splits)) or 1
 
 
 def _most_slabs(model: nn.Module, batch: Batch) -> int:

@@ -23,28 +23,29 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.optim import Optimizer
 
+from workloads.parallel.tp_plan.notation import NamedSplit, split_outside
+from workloads.parallel.tp_plan.styles import SummedGradients, divide_others
 from workloads.protocol import Split
 
 
-def split_layers(blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: bool) -> None:
-    """Divide the layers of ``blocks`` over the ranks of the one-dimensional ``mesh``, in place.
+def split_layers(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: bool) -> None:
+    """Divide the layers of the ``blocks`` of ``model`` over the ranks of the one-dimensional ``mesh``, in place.
+
+    A ``tp_plan`` may also name layers outside of the blocks.
 
     With ``sequence``, the inputs and outputs of the blocks are then parts of each sequence (see ``split_sequences``).
     Raises ``ValueError`` for blocks without a ``split``, where the number of ranks does not divide the heads, and with
     ``sequence`` for blocks that are partly frozen or have other layers than their ``split`` names.
     """
-    if not blocks:
+    outside = split_outside(model)
+    if not blocks and outside is None:
         raise ValueError(
             "tensor parallelism divides the layers of blocks, but the workload names no blocks: return them from "
             "`blocks`, or use plans with tp=1"
         )
     for block in blocks:
         split = split_of(block)
-        if split.most_parts % mesh.size():
-            raise ValueError(
-                f"{split.most_parts} heads cannot be divided evenly over {mesh.size()} tensor-parallel ranks: "
-                "choose a degree that divides them"
-            )
+        _expect_to_follow(split, mesh, sequence=sequence)
         if sequence:
             _expect_divided(block, split)
         for name in split.names if sequence else ():
@@ -53,7 +54,35 @@ def split_layers(blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: boo
                     f"{name} has frozen parameters, and gradients of others would be wrong under sequence parallelism: "
                     "use plans with sequence_parallel=False"
                 )
-        parallelize_module(block, mesh, _styles(split, sequence))
+        _divide(model, block, split, mesh, sequence)
+    if outside is not None:
+        _expect_to_follow(outside, mesh, sequence=False)
+        _divide(model, model, outside, mesh, sequence=False)
+
+
+def _divide(model: nn.Module, part: nn.Module, split: Split, mesh: DeviceMesh, sequence: bool) -> None:
+    styles = _styles(split, sequence)
+    if styles:
+        parallelize_module(part, mesh, styles)
+    if isinstance(split, NamedSplit):
+        divide_others(model, part, split, mesh)
+
+
+def _expect_to_follow(split: Split, mesh: DeviceMesh, *, sequence: bool) -> None:
+    """Raise ``ValueError`` if so many ranks cannot divide layers by ``split``."""
+    if isinstance(split, NamedSplit) and split.refusal:
+        raise ValueError(split.refusal)
+    if split.most_parts % mesh.size():
+        unit = "heads" if not isinstance(split, NamedSplit) else "parts"
+        raise ValueError(
+            f"{split.most_parts} {unit} cannot be divided evenly over {mesh.size()} tensor-parallel ranks: "
+            "choose a degree that divides them"
+        )
+    if sequence and isinstance(split, NamedSplit) and (others := split.others):
+        raise ValueError(
+            f"{others[0][0]} ({others[0][1]} in the tp_plan) needs whole sequences: use plans with "
+            "sequence_parallel=False"
+        )
 
 
 def _expect_divided(block: nn.Module, split: Split) -> None:
@@ -109,4 +138,5 @@ def _styles(split: Split, sequence: bool) -> dict[str, ParallelStyle]:
     between = Shard(1) if sequence else Replicate()
     styles: dict[str, ParallelStyle] = {name: ColwiseParallel(input_layouts=between) for name in split.columns}
     styles |= {name: RowwiseParallel(output_layouts=between) for name in split.rows}
+    styles |= {name: SummedGradients() for name in split.summed}
     return styles | ({name: SequenceParallel(use_local_output=True) for name in split.norms} if sequence else {})

@@ -18,6 +18,7 @@ from workloads.parallel.constraints import adasum_alone
 from workloads.parallel.divisions import divisions_of
 from workloads.parallel.exchanging.tables import tables_of
 from workloads.parallel.forward_state.state import forward_state
+from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Batch, Split, Workload, defines
 from workloads.refusals import expect_counts, expect_model, expect_no_scaler
 from workloads.sandbox.unfreezing import unfreezes
@@ -40,7 +41,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
     expect_no_scaler(workload)
 
     return Recipe(
-        build_model=lambda: expect_model(workload.build_model(), workload.build_model),
+        build_model=lambda: described(workload, expect_model(workload.build_model(), workload.build_model)),
         make_batch=_batches(workload, "train"),
         blocks=workload.blocks,
         apply_plan=apply_plan,
@@ -95,4 +96,4 @@ def _divisions_of(workload: Workload, model: torch.nn.Module, blocks: Sequence[t
 
 def _most_parts(block: torch.nn.Module) -> int:
     split = getattr(block, "split", None)
-    return split.most_parts if isinstance(split, Split) else 1
+    return (split.most_parts or 1) if isinstance(split, Split) else 1

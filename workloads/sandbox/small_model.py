@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from estimators.tracing.blocks import are_equal, container_of, shorten
 from estimators.tracing.session.modes import NoInit
+from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Workload
 from workloads.seeds import seed_everything
 from workloads.training.outline import outline_of
@@ -30,7 +31,7 @@ def small_model(workload: Workload) -> nn.Module | None:
     if sum(parameter.numel() for parameter in outline_of(workload).parameters()) > MOST_PARAMETERS:
         return None
     with NoInit():
-        model = workload.build_model()
+        model = described(workload, workload.build_model())
     blocks = list(dict.fromkeys(workload.blocks(model)))
     if len(blocks) > NUM_BLOCKS and are_equal(blocks) and container_of(model, blocks) is not None:
         shorten(model, blocks, NUM_BLOCKS)

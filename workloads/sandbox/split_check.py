@@ -50,7 +50,15 @@ def _difference(workload: Workload, count: int) -> str:
         return ""
     blocks = [block for block in workload.blocks(model) if isinstance(getattr(block, "split", None), Split)]
     for block, args, kwargs in _calls(workload, model, blocks):
-        if where := _different_layer(block, *_beginning(block, args, kwargs), count):
+        args, kwargs = _beginning(block, args, kwargs)
+        if name := _without_sum(block, args, kwargs):
+            return (
+                f"ranks cannot divide the layers of {type(block).__name__} as it says: {name} is whole on every rank, "
+                "but works on divided features between a layer of `columns` and one of `rows`, so each rank has only "
+                "a part of its gradient: name its layer in `summed` of the Split, or in a tp_plan as "
+                "replicated_with_grad_allreduce"
+            )
+        if where := _different_layer(block, args, kwargs, count):
             return (
                 f"ranks cannot divide the layers of {type(block).__name__}, although its attribute `split` says so: "
                 f"{count} parts together give another {where} than the whole. A part has consecutive rows of the "
@@ -106,6 +114,39 @@ def _beginning(
         return tensor
 
     return tree_map_only(Tensor, shorter, args), tree_map_only(Tensor, shorter, kwargs)
+
+
+def _without_sum(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Name of a parameter that computes what a layer of ``rows`` takes, but is in no layer that the split names."""
+    split: Split = block.split  # type: ignore[assignment]
+    named = {id(parameter) for name in split.names for parameter in block.get_submodule(name).parameters()}
+    used: set[int] = set()
+
+    def column(name: str, layer: Any, number: int, x: Tensor) -> Tensor:
+        return functional.linear(x, layer.weight, layer.bias).detach()
+
+    def row(name: str, layer: Any, number: int, x: Tensor) -> Tensor:
+        used.update(_leaves(x.grad_fn))
+        return functional.linear(x, layer.weight, layer.bias).detach()
+
+    with torch.enable_grad(), _replaced(block, split, column, row):
+        block(*_copied(args), **_copied(kwargs))
+    between = used - named
+    return next((name for name, parameter in block.named_parameters() if id(parameter) in between), "")
+
+
+def _leaves(node: Any) -> set[int]:
+    """Ids of the tensors from which autograd has computed the output of ``node``."""
+    seen, waiting, leaves = set(), [node], set()
+    while waiting:
+        each = waiting.pop()
+        if each is None or each in seen:
+            continue
+        seen.add(each)
+        if hasattr(each, "variable"):
+            leaves.add(id(each.variable))
+        waiting += [after for after, _ in each.next_functions]
+    return leaves
 
 
 def _different_layer(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> str:

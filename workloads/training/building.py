@@ -21,6 +21,7 @@ from estimators.model import Plan
 from workloads.parallel.agreement import agree
 from workloads.parallel.aliases import parameter_attributes, set_parameter_attributes
 from workloads.parallel.apply import apply_plan
+from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Workload
 from workloads.seeds import seed_everything
 from workloads.training.gang import AllGather, ReduceScatter
@@ -82,7 +83,7 @@ def build_model(
 
 
 def _drawn(workload: Workload, fill: Callable[[nn.Module], None] | None) -> nn.Module:
-    model = workload.build_model()
+    model = described(workload, workload.build_model())
     if fill is not None:
         fill(model)
     return model
@@ -91,10 +92,10 @@ def _drawn(workload: Workload, fill: Callable[[nn.Module], None] | None) -> nn.M
 def _without_memory(workload: Workload, seed: int) -> nn.Module:
     """The model on the meta device."""
     try:
-        return outline_of(workload)
+        return described(workload, outline_of(workload))
     except (RuntimeError, NotImplementedError):  # it computes with numbers of its own, which meta tensors do not have
         seed_everything(seed)
-        return workload.build_model().to("meta")
+        return described(workload, workload.build_model().to("meta"))
 
 
 def _send_attributes(model: nn.Module, drawn: nn.Module | None) -> None:

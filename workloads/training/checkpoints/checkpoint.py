@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from workloads.parallel.forward_state.state import forward_state, set_attributes
 from workloads.refusals import WorkloadError
 from workloads.training.checkpoints.agreed import barrier, from_rank_0, of_all_stages, rank
+from workloads.training.checkpoints.chunks import in_chunks
 from workloads.training.checkpoints.folders import (
     commit,
     expect_whole,
@@ -162,7 +163,7 @@ def _save(root: Path, checkpoint: CheckpointName, model: nn.Module, optimizer: t
         state = {**_model_state(model), **_kept_state(model), **tensors, **held}
         with _quiet():
             writer = FileSystemWriter(staged, sync_files=True)
-            written = dcp_save(state, storage_writer=writer, no_dist=not dist.is_initialized())
+            written = dcp_save(in_chunks(state), storage_writer=writer, no_dist=not dist.is_initialized())
         scalars = of_all_stages(scalars)
         plain = of_all_stages({name: value for name, value in attributes.items() if not isinstance(value, Tensor)})
         spread = of_all_stages({key: True for key, state in tensors.items() if isinstance(state, DTensor)})
@@ -224,7 +225,8 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
     _begin_kept(model, stored)
     tensors |= _kept_state(model)
     with _quiet():
-        dcp_load({**_model_state(model), **tensors}, storage_reader=reader, no_dist=not dist.is_initialized())
+        state = in_chunks({**_model_state(model), **tensors})
+        dcp_load(state, storage_reader=reader, no_dist=not dist.is_initialized())
     for key, fields in scalars["state"].items():
         name = key.removeprefix(prefix)
         if key.startswith(prefix) and name in names:

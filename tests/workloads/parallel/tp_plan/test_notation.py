@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from estimators.model import Layout
+from estimators.tracing.fake_gang import fake_mesh
+from workloads.parallel.apply import apply_plan
+from workloads.parallel.divisions import divisions_of
+from workloads.parallel.tp_plan.notation import described, split_outside
+from workloads.protocol import Workload
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 24), nn.Linear(24, 8)
+        self.norm = nn.LayerNorm(12)
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(10, 8)
+        self.layers = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(8, 10)
+
+
+class Named(Workload):
+    def __init__(self, plan: dict[str, str] | None, **attributes: Any) -> None:
+        super().__init__({})
+        self.tp_plan = plan
+
+    def build_model(self) -> nn.Module:
+        return described(self, Model())
+
+    loss = evaluate = None  # type: ignore[assignment]
+
+
+INSIDE = {"layers.*.up": "colwise", "layers.*.down": "rowwise"}
+OUTSIDE = {"embed": "embedding_rowwise", "head": "colwise_rep"}
+
+
+def divided(plan: dict[str, str], tp: int, change: Any = lambda model: None) -> dict[str, tuple[int, ...]]:
+    """Parameters that ranks divide, with the shape of rank 0's part."""
+    layout, model = Layout(tp=tp), Model()
+    change(model)
+    described(Named(plan), model)
+    with fake_mesh(layout) as mesh:
+        apply_plan(model, list(model.layers), layout, mesh)
+        parts = {name: each for name, each in model.named_parameters() if isinstance(each, DTensor)}
+        return {
+            name: tuple(part.to_local().shape) for name, part in parts.items() if part.to_local().shape != part.shape
+        }
+
+
+def test_layers_are_divided_by_their_styles_inside_and_outside_of_blocks() -> None:
+    parts = divided({**INSIDE, **OUTSIDE}, 2)
+    assert parts["layers.1.up.weight"] == (12, 8) and parts["layers.0.down.weight"] == (8, 12)
+    assert parts["embed.weight"] == (5, 8) and parts["head.bias"] == (5,)
+    assert "embed.weight" not in divided(INSIDE, 2)
+
+
+def test_what_every_rank_gets_whole_stays_whole_where_it_cannot_be_divided() -> None:
+    assert set(divided({**INSIDE, **OUTSIDE}, 4)) == set(divided(INSIDE, 4)), "4 ranks do not divide 10 words"
+
+    def tie(model: Model) -> None:
+        model.head.weight = model.embed.weight
+
+    assert set(divided({**INSIDE, **OUTSIDE}, 2, tie)) == set(divided(INSIDE, 2))
+
+    def pad(model: Model) -> None:
+        model.embed = nn.Embedding(10, 8, padding_idx=0)
+
+    assert "embed.weight" not in divided({**INSIDE, **OUTSIDE}, 2, pad)
+
+
+def test_the_number_of_ranks_divides_all_sizes_of_columns_and_rows() -> None:
+    model = Named({**INSIDE, **OUTSIDE}).build_model()
+    outside = split_outside(model)
+    assert outside is not None and outside.most_parts == 0, "no limit"
+    assert divisions_of(model, list(model.layers), torch.zeros(1, 1)).most_parts == 24  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"layers.*.up": "packed_rowwise"}, r"layers.0.up \(packed_rowwise\) is a style that ranks do not know"),
+        ({"layers.*.norm": "colwise"}, r"layers.0.norm \(colwise\) is a LayerNorm, and the style is for nn.Linear"),
+        ({"layers.*.up.weight": "colwise"}, "is a parameter, and only layers are divided"),
+        ({"layer.*.up": "colwise"}, r"names no layer of the model: layer.\*.up"),
+    ],
+)
+def test_a_plan_that_ranks_cannot_follow_says_why_where_it_is_applied(plan: dict[str, str], message: str) -> None:
+    model = Named(plan).build_model()
+    blocks = list(model.layers)  # type: ignore[arg-type]
+    assert divisions_of(model, blocks, torch.zeros(1, 1)).most_parts == 2, "so that it is traced"
+    layout = Layout(tp=2)
+    with fake_mesh(layout) as mesh, pytest.raises(ValueError, match=message):
+        apply_plan(model, blocks, layout, mesh)
+
+
+def test_layers_with_styles_of_their_own_need_whole_sequences() -> None:
+    model = Named({"layers.*.up": "colwise_rep", "layers.*.down": "rowwise_rep"}).build_model()
+    layout = Layout(tp=2, sequence_parallel=True)
+    with fake_mesh(layout) as mesh, pytest.raises(ValueError, match=r"up \(colwise_rep in the tp_plan\) needs whole"):
+        apply_plan(model, list(model.layers), layout, mesh)  # type: ignore[arg-type]
+
+
+def test_a_split_of_the_model_itself_is_kept_and_an_empty_plan_changes_nothing() -> None:
+    assert split_outside(Named({}).build_model()) is None
+    model = Model()
+    described(Named(INSIDE), model)
+    first = model.layers[0].split
+    described(Named({"layers.*.up": "colwise"}), model)
+    assert model.layers[0].split is first
