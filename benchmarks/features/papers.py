@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.features.feature import ACCUMULATED, HYBRID, PIPELINE, REPLICAS, SHARDS, TENSOR, ZERO, Feature
 from benchmarks.features.running import HALF
-from benchmarks.features.table import KEPT, MIXED, RECOMPUTED
+from benchmarks.features.table import KEPT, MIXED, RECOMPUTED, SEQUENCES
 from estimators.model import Plan
 
 FOLDER = Path(__file__).parents[2] / "examples" / "papers"
@@ -20,7 +20,6 @@ SELECTIVE = Plan(2, 2, dp_shard=2, recompute=True, selective=True)
 HYBRID_SHARDS = Plan(2, dp_replicate=2, dp_shard=2)
 ANY_MODEL = (ACCUMULATED, REPLICAS, SHARDS, ZERO, KEPT, RECOMPUTED, SELECTIVE, HYBRID_SHARDS)
 """Plans that need nothing of a model."""
-SEQUENCES = Plan(4, 2, tp=2, sequence_parallel=True)
 PARTS = (Plan(4, 2, co_shard=2), Plan(4, dp_shard=2, co_shard=2))
 STAGES = (PIPELINE, Plan(1, 8, pp=2, recompute=True), Plan(1, 4, pp=2, dp_replicate=2))
 SLABS = (Plan(4, 2, spatial=2), Plan(4, spatial=2, dp_shard=2), Plan(4, 2, spatial=2, recompute=True))

@@ -41,6 +41,7 @@ NARROW = 1e-2
 """Tolerance of bf16 and fp16."""
 RECOMPUTED = Plan(4, 2, recompute=True)
 MIXED = Plan(2, 2, dp_shard=2, tp=2, sequence_parallel=True, recompute=True)
+SEQUENCES = Plan(4, 2, tp=2, sequence_parallel=True)
 KEPT = Plan(4, dp_shard=2, reshard=False)
 SPLIT = (*EVERY, RECOMPUTED, MIXED)
 _SIZES = {"depth": 3, "width": 96, "heads": 4, "length": 16}
@@ -108,6 +109,23 @@ SCALED: tuple[Feature, ...] = (
 )
 """They train fewer steps than there are reports."""
 
+NAMED_PLANS = (TENSOR, HYBRID, Plan(2, 2, dp_shard=2, tp=2), Plan(4, 2, tp=2, recompute=True), SHARDS)
+
+
+def _named(name: str, workload: str, *more: Plan) -> Feature:
+    return Feature(f"tp_plan: {name}", f"named.py:{workload}", (*NAMED_PLANS, *more), {"lr": 1e-3})
+
+
+NAMED: tuple[Feature, ...] = (
+    _named("Llama", "Llama"),
+    _named("Llama with LoRA", "LlamaWithLora"),
+    _named("Phi-3, whole between layers", "Phi"),
+    _named("Qwen3, experts", "Mixture"),
+    _named("DeepSeek-V3, latent keys and experts", "Deepseek"),
+    _named("by hand", "ByHand", SEQUENCES, MIXED),
+)
+"""Models that tensor-parallel ranks divide by names and styles of layers."""
+
 FEATURES: tuple[Feature, ...] = (
     Feature("batches by index", "base.py:Base", EVERY),
     *DATA,
@@ -116,4 +134,5 @@ FEATURES: tuple[Feature, ...] = (
     *PHASES,
     *REDUCTIONS,
     *SCALED,
+    *NAMED,
 )

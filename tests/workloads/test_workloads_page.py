@@ -15,6 +15,8 @@ from scamp_service.study.predicted import PredictedBounds
 from scamp_service.study.spec import StudySpec
 from workloads.loading import load_workload
 from workloads.parallel.divisions import divisions_of
+from workloads.parallel.tp_plan.notation import described, split_outside
+from workloads.sandbox.split_check import expect_equal_parts
 from workloads.training.updates.schedules import Schedules
 
 PAGES = Path(__file__).parents[2] / "docs"
@@ -58,6 +60,19 @@ def test_the_three_hints_on_the_page_ask_for_the_plan_that_it_describes(tmp_path
     assert asked.allow(Spread(dp_shard=2, pp=2, tp=2)) and asked.least_ranks == 8
     assert not any(asked.allow(way) for way in (Spread(), Spread(dp_shard=8), Spread(dp_shard=4, tp=2)))
     assert [number for number in (2, 4, 8) if asked.allow_micro_batches(number)] == [4]
+
+
+def test_the_model_on_the_page_is_divided_by_the_names_of_its_layers(tmp_path: Path) -> None:
+    (tmp_path / "named_gpt.py").write_text(code("parallel.md", "named_gpt.py"))
+    workload = load_workload("named_gpt.py:NamedGpt", tmp_path)({"heads": 4, "width": 32})
+    model = described(workload, workload.build_model())
+    assert model.blocks[0].split.columns == ("attention.qkv", "feed_forward.up")
+    outside = split_outside(model)
+    assert outside is not None and dict(outside.others) == {
+        "characters": "embedding_rowwise",
+        "head": "colwise_gather_output",
+    }
+    expect_equal_parts(workload, 2)
 
 
 def test_the_page_has_one_row_for_each_option_of_a_study() -> None:

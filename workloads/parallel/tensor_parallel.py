@@ -61,8 +61,8 @@ def split_layers(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh
 
 
 def _divide(model: nn.Module, part: nn.Module, split: Split, mesh: DeviceMesh, sequence: bool) -> None:
-    styles = _styles(split, sequence)
-    if styles:
+    present = dict(part.named_modules())  # a stage of a pipeline has only some of what is outside of the blocks
+    if styles := {name: style for name, style in _styles(split, sequence).items() if name in present}:
         parallelize_module(part, mesh, styles)
     if isinstance(split, NamedSplit):
         divide_others(model, part, split, mesh)

@@ -18,6 +18,7 @@ from workloads.refusals import WorkloadError
 from workloads.training.updates.update import make_optimizer, updates_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+NAMED = EXAMPLES.parent / "benchmarks" / "features" / "workloads"
 TOLERANCE = 1e-5
 TRAINED: dict[str, dict[str, Any]] = {
     "from_function.py:Digits": {"width": 32},
@@ -36,6 +37,16 @@ def test_examples_train_the_same_curve_under_every_plan(ranks: Any, name: str) -
         curve = ranks.curve(plan, **options)
         for (step, values), (expected_step, expected) in zip(curve, single, strict=True):
             assert step == expected_step and values == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE), str(plan)
+
+
+def test_a_model_of_experts_trains_the_same_curve_by_its_own_tp_plan(ranks: Any) -> None:
+    """Every kind of style that the models of transformers have but latent keys, also below FSDP, with a checkpoint."""
+    options = {"workload": "named.py:Mixture", "code_dir": str(NAMED), "params": {"lr": 1e-3, "batch": 8}}
+    options["metric"] = "loss"
+    single = ranks.curve(Plan(8), steps=2, **options)
+    curve = ranks.curve(Plan(4, dp_shard=2, tp=2), steps=2, **options)
+    for (_, values), (_, expected) in zip(curve, single, strict=True):
+        assert values == pytest.approx(expected, rel=TOLERANCE)
 
 
 def _metric(name: str) -> str:

@@ -17,6 +17,7 @@ class Block(nn.Module):
         super().__init__()
         self.kind = kind
         self.norm, self.qkv, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.scale = nn.Parameter(torch.ones(WIDTH // HEADS))
         self.split = Split(columns=("qkv",), rows=("out",), norms=("norm",), most_parts=HEADS)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -26,6 +27,8 @@ class Block(nn.Module):
         else:
             q, k, v = qkv.unflatten(-1, (-1, 3, size)).permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
+        if self.kind == "scale of each head":
+            mixed = (mixed.unflatten(-1, (-1, size)) * self.scale).flatten(-2)
         if self.kind == "norm of a part":
             mixed = mixed / mixed.norm(dim=-1, keepdim=True)
         return x.add_(self.out(mixed))
@@ -56,6 +59,11 @@ class Points(Workload):
 def test_layers_that_ranks_can_divide_are_accepted() -> None:
     for count in (2, HEADS):
         expect_equal_parts(Points({"kind": "right"}), count)
+
+
+def test_a_whole_parameter_between_columns_and_rows_is_refused_because_nobody_adds_up_its_gradients() -> None:
+    with pytest.raises(WorkloadError, match="scale is whole on every rank, but works on divided features"):
+        expect_equal_parts(Points({"kind": "scale of each head"}), 2)
 
 
 @pytest.mark.parametrize("kind", ["q, k and v one after another", "norm of a part"])

@@ -50,11 +50,13 @@ class NamedSplit(Split):
 def described(workload: Workload, model: nn.Module) -> nn.Module:
     """Return ``model``, with a ``split`` for each of its blocks by the ``tp_plan`` of the workload or of the model.
 
-    Blocks that have a ``split`` of their own keep it, and without a plan nothing changes.
+    Blocks that have a ``split`` of their own keep it unless the workload itself has a plan.
     """
     plan = _plan_of(workload, model)
     blocks = list(dict.fromkeys(workload.blocks(model))) if plan else []
-    if not plan or any(isinstance(getattr(block, "split", None), Split) for block in blocks):
+    if not plan:
+        return model
+    if workload.tp_plan is None and any(isinstance(getattr(block, "split", None), Split) for block in blocks):
         return model
     entries = dict(_entries(model, plan))
     refusal = _refusal(model, plan, entries)

@@ -42,7 +42,9 @@ def _with_pieces(tensor: DTensor) -> DTensor:
     def write_items(name: str, unused: object) -> list[WriteItem]:
         return [
             WriteItem(
-                MetadataIndex(name, chunk.offsets), WriteItemType.SHARD, TensorWriteData(chunk, properties, whole)
+                MetadataIndex(name, chunk.offsets),
+                WriteItemType.SHARD,
+                tensor_data=TensorWriteData(chunk, properties, whole),
             )
             for chunk in chunks
         ]

@@ -111,10 +111,16 @@ def test_layers_with_styles_of_their_own_need_whole_sequences() -> None:
         apply_plan(model, list(model.layers), layout, mesh)  # type: ignore[arg-type]
 
 
-def test_a_split_of_the_model_itself_is_kept_and_an_empty_plan_changes_nothing() -> None:
-    assert split_outside(Named({}).build_model()) is None
-    model = Model()
-    described(Named(INSIDE), model)
+def test_a_plan_of_the_workload_counts_instead_of_what_the_model_says_and_an_empty_one_is_none() -> None:
+    class Own(Model):
+        tp_plan = INSIDE
+
+    model = Own()
+    assert described(Named({}), model) is model and split_outside(model) is None
+    described(Named(None), model)
     first = model.layers[0].split
-    described(Named({"layers.*.up": "colwise"}), model)
+    assert first.columns == ("up",) and first.rows == ("down",)
+    described(Named(None), model)
     assert model.layers[0].split is first
+    described(Named({"layers.*.up": "colwise"}), model)
+    assert model.layers[0].split.rows == ()
