@@ -19,7 +19,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 
 def in_chunks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors by name; a ``DTensor`` of which this rank has several pieces knows each of them."""
+    """Tensors by name, as given; a ``DTensor`` of which this rank has several pieces knows each of them."""
     return {name: _with_pieces(tensor) if isinstance(tensor, DTensor) else tensor for name, tensor in state.items()}
 
 
