@@ -82,7 +82,8 @@ class _SumOfTensors(Function):
 
 
 def _summed(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    summed = collectives.wait_tensor(collectives.all_reduce(tensor.contiguous(), "sum", group))
+    reduced = collectives.all_reduce(tensor.contiguous(), "sum", group)
+    summed = collectives.wait_tensor(reduced)  # type: ignore[no-untyped-call]
     assert isinstance(summed, Tensor)
     return summed
 

@@ -23,7 +23,7 @@ def in_chunks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: _with_pieces(tensor) if isinstance(tensor, DTensor) else tensor for name, tensor in state.items()}
 
 
-def _with_pieces(tensor: DTensor) -> DTensor:
+def _with_pieces(tensor: DTensor) -> Tensor:
     if not any(isinstance(placement, _StridedShard) for placement in tensor.placements):
         return tensor
     runs = [_runs(tensor, dim) for dim in range(tensor.ndim)]
