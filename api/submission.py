@@ -36,7 +36,7 @@ def parse_submission(body: bytes) -> tuple[StudySpec, bytes | None]:
         raise InvalidInput(f"the body must be an object {SHAPE}")
     unknown = sorted(set(data) - {"spec", "code_zip"})
     if unknown:
-        raise InvalidInput(f"unknown key {unknown[0][:100]!r} beside spec; the body is {SHAPE}")
+        raise InvalidInput(f"unknown key {unknown[0][:100]!r} next to spec; the body is {SHAPE}")
     spec = parse_study(data["spec"])
     return spec, _decode(data.get("code_zip"))
 

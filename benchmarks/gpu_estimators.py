@@ -99,7 +99,7 @@ def predict(gpu_case: GpuCase, kind: DeviceKind) -> Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The estimator's figures for a case beside those of a real run."""
+    """The estimator's figures for a case next to those of a real run."""
 
     predicted: Predicted
     seen: Observation

@@ -1,6 +1,6 @@
 """The parallel axes: one table that legality, device meshes, ranks, names, words and the parser of plans are read from.
 
-Each field of ``Spread`` stands beside its row. A new axis is one field with its row here, a file in
+Each field of ``Spread`` stands next to its row. A new axis is one field with its row here, a file in
 ``workloads/parallel/`` that ``apply`` calls, and what the planner makes of it.
 """
 
@@ -114,7 +114,7 @@ class Spread:
         short="space",
         dimension=Dimension(0, "spatial", copies=True),
         excludes=("dp_replicate", "tp", "pp"),
-        refusal="space is divided over ranks beside dp_shard alone: use dp_replicate=1, tp=1 and pp=1",
+        refusal="spatial can be combined with dp_shard only: use dp_replicate=1, tp=1 and pp=1",
     )
     dp_replicate: int = _row(
         1,
@@ -264,7 +264,7 @@ class Spread:
     def mesh(self) -> dict[str, int]:
         """Ranks along each dimension of the device mesh, the slowest first; empty for a single rank.
 
-        FSDP2 has a dimension of shards beside those of copies, even if there is only one shard; whole replicas have
+        FSDP2 has a dimension of shards besides those of copies, even if there is only one shard; whole replicas have
         none.
         """
         sizes, fsdp = {dimension.name: getattr(self, axis) for axis, dimension in MESH.items()}, self.fsdp_mesh
@@ -341,23 +341,23 @@ def check(spread: Spread) -> None:
         if (row.needs and row.needs not in used) or any(name in used for name in row.excludes):
             raise ValueError(row.refusal)
     if spread.adasum and spread.dp_replicate & (spread.dp_replicate - 1):
-        raise ValueError(f"Adasum combines a power of two of replicas, got {spread.dp_replicate}")
+        raise ValueError(f"adasum needs a dp_replicate that is a power of two, got {spread.dp_replicate}")
     _check_schedule(spread)
     if spread.cut and (len(spread.cut) != spread.num_stages or min(spread.cut) < 0 or 0 in spread.cut[1:-1]):
         raise ValueError(
-            f"a cut has the number of blocks of each of {spread.num_stages} stages, and only the first and the last "
-            f"may have none, got {spread.cut}"
+            f"cut must list a number of blocks for each of the {spread.num_stages} stages, at least 1 except for the "
+            f"first and the last stage, got {spread.cut}"
         )
     rising = sorted({number for number in spread.recomputed if number >= 0})
     if list(spread.recomputed) != rising:
-        raise ValueError(f"recomputed are numbers of blocks from 0, in rising order, got {spread.recomputed}")
+        raise ValueError(f"recomputed must list blocks, counted from 0, in rising order, got {spread.recomputed}")
 
 
 def _check_schedule(spread: Spread) -> None:
     """Raise ``ValueError`` for axes that do not go together with the schedule of a pipeline."""
     if spread.schedule not in SCHEDULES:
         names = ", ".join(SCHEDULES)
-        raise ValueError(f"the schedule of a pipeline is one of {names}, got {spread.schedule!r}")
+        raise ValueError(f"schedule must be one of {names}, got {spread.schedule!r}")
     if spread.pp > 1 and spread.schedule not in WHOLE and (spread.fsdp_mesh or spread.sequence_parallel):
         raise ValueError(
             f"ranks run {spread.schedule} without shards, replicas and sequence parallelism: use dp_shard=1, "

@@ -77,7 +77,7 @@ class PlanConstraints:
         return all(limit.allows(degrees[limit.name]) for limit in self.limits if limit.name in degrees)
 
     def allow_micro_batches(self, number: int) -> bool:
-        """Whether a pipeline may have so many micro-batches."""
+        """Whether a pipeline may have this many micro-batches."""
         return all(limit.allows(number) for limit in self.limits if limit.name == "micro_batches")
 
     def least(self, name: Name) -> int:

@@ -87,7 +87,7 @@ class Extra:
             raise ValueError(f"extra bytes must be at least 0, got {self}")
 
     def bytes_for(self, layout: Layout, micro_batch: int = 1) -> int:
-        """Bytes to add under this layout, with micro-batches of so many samples."""
+        """Bytes to add under this layout, with micro-batches of ``micro_batch`` samples."""
         states = -(-self.state_bytes // layout.parameter_shards) if self.state_bytes else 0
         under = self.under.get(layout, 0) if self.under else 0
         return max(under, self.rank_bytes, states, self.sample_bytes * micro_batch)

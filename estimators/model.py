@@ -35,7 +35,7 @@ class Stage:
     def __post_init__(self) -> None:
         _check_positive(self, "count", "num_micro_batches")
         if not 0 <= self.index < self.count:
-            raise ValueError(f"stages are counted from 0 to {self.count - 1}, got {self.index}")
+            raise ValueError(f"the index of a stage must be from 0 to {self.count - 1}, got {self.index}")
         if self.schedule == "1f1b" and self.num_micro_batches < self.count:
             raise ValueError(f"1F1B needs at least {self.count} micro-batches, one for each stage: use them, or gpipe")
 
@@ -74,9 +74,9 @@ class Layout(Spread):
     def __post_init__(self) -> None:
         check(self)
         if self.pp == 1 and (self.stage_index, self.num_micro_batches) != (0, 1):
-            raise ValueError("a stage and its number of micro-batches belong to a pipeline: they need pp > 1")
+            raise ValueError("stage_index and num_micro_batches need a pipeline: use pp > 1, or leave them out")
         if self.pp > 1 and not 0 <= self.stage_index < self.pp:
-            raise ValueError(f"ranks of a pipeline are counted from 0 to {self.pp - 1}, got {self.stage_index}")
+            raise ValueError(f"stage_index must be from 0 to {self.pp - 1}, got {self.stage_index}")
         _ = self.stages  # which checks the rest
         if self.pp > 1 and self.schedule not in WHOLE:
             made(self.schedule, self.pp, self.num_micro_batches)
@@ -149,8 +149,8 @@ class Plan(Spread):
             return
         if len(self.shares) != self.num_shares or min(self.shares) < 1 or max(self.shares) != self.micro_batch:
             raise ValueError(
-                f"shares are the samples of each of {self.num_shares} data-parallel ranks in a micro-batch, at least 1 "
-                f"and at most micro_batch, which one of them has, got {self.shares} and micro_batch={self.micro_batch}"
+                f"shares must list the samples of each of {self.num_shares} data-parallel ranks in a micro-batch, from "
+                f"1 to micro_batch, which one of them has, got {self.shares} and micro_batch={self.micro_batch}"
             )
         if self.adasum:
             raise ValueError("Adasum combines updates of equal parts of a batch: leave out shares, or use adasum=false")
@@ -267,9 +267,9 @@ CATEGORIES = (
 """The purposes that memory is held for. ``activations`` are kept by a forward pass for the backward pass. ``gathered``
 are sharded parameters made whole. ``scratch`` is whatever else an operation makes: gradients of activations, recomputed
 activations, temporaries. ``workspace`` is memory that an operation uses internally (``estimators.tracing.workspace``).
-``slack`` is memory that a GPU's allocator needs beyond the tensors, ``objects`` is that of autograd's objects on a
-CPU (``estimators.tracing.graph``). ``learned`` is memory that earlier trials needed
-beyond their trace. The parts of a ``Prediction`` add up to its peak."""
+``slack`` is memory that a GPU's allocator needs beyond the tensors, ``objects`` is that of autograd's objects on a CPU
+(``estimators.tracing.graph``). ``learned`` is memory that earlier trials needed beyond their trace. The parts of a
+``Prediction`` add up to its peak."""
 
 
 class PeakCurve(Protocol):
@@ -312,7 +312,7 @@ class Peaks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Divisions:
-    """How a model says that it can be divided, beside the ways that need nothing of it (replicas, FSDP, recompute).
+    """How a model says that it can be divided, besides the ways that need nothing of it (replicas, FSDP, recompute).
 
     Tensor-parallel ranks must divide ``most_parts``, and so must the parts of co-shard if the blocks compute
     ``in_parts``. A pipeline has at most ``most_stages``. Ranks that divide space must divide ``most_slabs``, and those
@@ -365,13 +365,12 @@ class Prediction:
     """Bytes that one rank will need at its peak. They are added up here and nowhere else.
 
     ``traced_bytes`` are the tensors of the trace; ``slack_bytes`` is what a GPU's allocator needs beyond them, or what
-    the objects of autograd take on a CPU.
-    ``extra_bytes`` are added because this trial ran out of memory, or because earlier trials of its family needed more
-    than was traced; ``bias_bytes`` of these are tensors, which a measured peak includes. ``margin_bytes`` cover memory
-    that no trace shows. ``parts`` is the peak by category (``CATEGORIES``), empty if it was not traced. All this is the
-    peak of a training step; ``evaluation_bytes`` is that of an evaluation, 0 if it is not known. Where ranks take
-    unlike shares of the batch, all this is for one with the largest share, and ``shares_mib`` are the whole MiB to
-    reserve for a rank of each share; otherwise it is empty.
+    the objects of autograd take on a CPU. ``extra_bytes`` are added because this trial ran out of memory, or because
+    earlier trials of its family needed more than was traced; ``bias_bytes`` of these are tensors, which a measured peak
+    includes. ``margin_bytes`` cover memory that no trace shows. ``parts`` is the peak by category (``CATEGORIES``),
+    empty if it was not traced. All this is the peak of a training step; ``evaluation_bytes`` is that of an evaluation,
+    0 if it is not known. Where ranks take unlike shares of the batch, all this is for one with the largest share, and
+    ``shares_mib`` are the whole MiB to reserve for a rank of each share; otherwise it is empty.
     """
 
     traced_bytes: int = 0

@@ -15,7 +15,7 @@ def plan_of(text: str) -> Plan:
         if text.lstrip().startswith("{"):
             return Plan.from_json(json.loads(text))
         if without := [part for part in text.split(",") if "=" not in part]:
-            raise ValueError(f"{without[0]!r} gives no field a value")
+            raise ValueError(f"{without[0]!r} gives no field a value: write FIELD=VALUE")
         parts = dict(part.split("=", 1) for part in text.replace(" ", "").split(","))
         return Plan.from_json({name: _value(name, value) for name, value in parts.items()})
     except (TypeError, ValueError, KeyError) as error:

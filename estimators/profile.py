@@ -17,9 +17,9 @@ class ModelProfile:
     ``structure`` identifies the traced structure: two candidates that differ only in learning rate share it.
     ``state_bytes`` are the model states in the sense of ZeRO, held by one process when its optimizer begins:
     parameters, buffers, gradients and optimizer states. ``units``, ``divisions`` and whether the blocks run
-    ``in_order``, once each, come from the plain layout.
-    ``evaluations`` are the peak curves of evaluations, by their own micro-batch. ``refusals`` say why layouts cannot be
-    traced, so that no plan may use them. ``assumptions`` say in words what the traces take for granted.
+    ``in_order``, once each, come from the plain layout. ``evaluations`` are the peak curves of evaluations, by their
+    own micro-batch. ``refusals`` say why layouts cannot be traced, so that no plan may use them. ``assumptions`` say in
+    words what the traces take for granted.
     """
 
     structure: str

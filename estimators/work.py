@@ -80,7 +80,7 @@ class Collectives:
 
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVES:
-            raise ValueError(f"{self.kind!r} is none of {', '.join(COLLECTIVES)}")
+            raise ValueError(f"kind must be one of {', '.join(COLLECTIVES)}, got {self.kind!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class Gang:
         if self.num_ranks < 1 or self.mib_per_rank < 1:
             raise ValueError(f"gang {self.id} must have at least 1 rank of 1 MiB, got {self}")
         if self.mibs and (len(self.mibs) != self.num_ranks or max(self.mibs) != self.mib_per_rank):
-            raise ValueError(f"gang {self.id} must have MiB for each rank, at most mib_per_rank, got {self}")
+            raise ValueError(f"gang {self.id} must have MiB for each rank, none above mib_per_rank, got {self}")
 
     @property
     def mib_of_ranks(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Notes of the exact search on an option beside its plan, and why ranks cannot train it, if so.
+"""Notes of the exact search on an option besides its plan, and why ranks cannot train it, if so.
 
 A plan says how ranks divide the work. A refinement adds the costs of its stages, the kinds of their devices, shares of
 the batch on different devices, and the schedule of a pipeline with its simulated step.

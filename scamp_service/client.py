@@ -169,7 +169,7 @@ class Client:
         return self._request("POST", f"/v1/studies/{study_id}:stop")
 
     def enqueue(self, study_id: int, *candidates: Mapping[str, Any]) -> list[int]:
-        """Try candidates in a running study, beside its budget; returns the numbers of their trials.
+        """Try candidates in a running study, in addition to its budget; returns the numbers of their trials.
 
         Parameters that are left out are random. Raises ``InvalidInput``, ``NotFound``, and ``Conflict`` unless the
         study is running.
@@ -277,15 +277,15 @@ class Client:
         return self._request("GET", "/v1/cluster")
 
     def what_if(self, add: str) -> Json:
-        """When the live queue would be done with more devices, such as ``8xA100-40``, beside when it will be now."""
+        """When the live queue would be done with more devices, such as ``8xA100-40``, compared with now."""
         return self._request("GET", "/v1/cluster/what-if", params={"add": add})
 
     def events(self, after: int | None = None, *, study_id: int | None = None) -> Iterator[Json]:
         """Follow the events of all studies or of one, without end.
 
         Each event comes once and in order, also when the service restarts. ``after`` replays the events after that id;
-        None begins with the next event. Raises ``Unavailable`` when the service cannot be
-        reached at first, or does not respond for more than half a minute.
+        None begins with the next event. Raises ``Unavailable`` when the service cannot be reached at first, or does not
+        respond for more than half a minute.
         """
         params = {} if study_id is None else {"study_id": study_id}
         while True:

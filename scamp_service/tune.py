@@ -28,7 +28,7 @@ from scamp_service.study.budget import TRACE_SECONDS
 
 CPU_RANK = {"CPU": 1.0}
 PROCESS_MIB = 512
-"""MiB of a process that has imported torch, beside the tensors that ScaMP predicts."""
+"""MiB of a process that has imported torch, besides the tensors that ScaMP predicts."""
 
 
 def scamp_resources(

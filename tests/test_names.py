@@ -1,14 +1,15 @@
-"""Names say what a thing is: no parameter and no field of the product has a name that would fit any thing."""
+"""Names say what a thing is, and modules that docstrings name exist."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
-from tests.test_architecture_page import FLOORS, ROOT
+from tests.test_architecture_page import FLOORS, ROOT, resolves
 
 FILLER = frozenset(
     {"all_", "asked", "found", "given", "it", "known", "named", "one", "own", "this", "told", "wanted", "what", "whole"}
@@ -38,3 +39,36 @@ def test_no_parameter_and_no_field_has_a_filler_for_a_name(floor: str) -> None:
 def test_fillers_are_found_in_functions_lambdas_and_classes() -> None:
     source = "class Row:\n    own: int\n\ndef f(x, *, found, **given): ...\n\ng = lambda one, two: one\nwanted = 1\n"
     assert sorted(fillers_in(source)) == [(2, "own"), (4, "found"), (4, "given"), (6, "one")]
+
+
+@cache
+def packages() -> dict[str, list[str]]:
+    """Last part of the name of each package → the full names that end with it."""
+    by_name: dict[str, list[str]] = {}
+    for file in (file for floor in FLOORS for file in (ROOT / floor).rglob("__init__.py")):
+        by_name.setdefault(file.parent.name, []).append(".".join(file.parent.relative_to(ROOT).parts))
+    return by_name
+
+
+def missing_in(text: str) -> list[str]:
+    """Dotted names in docstrings that begin with a package of ours and name nothing; ``values.0`` is an objective."""
+    dotted = (name.partition(".") for name in re.findall(r"``([a-z_]+(?:\.\w+)+)``", text))
+    return [
+        f"{package}.{rest}"
+        for package, _, rest in dotted
+        if package in packages() and package != "values"
+        if not any(resolves(f"{name}.{rest}") for name in packages()[package])
+    ]
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_every_module_and_every_name_in_a_docstring_exists(floor: str) -> None:
+    files = sorted((ROOT / floor).rglob("*.py"))
+    assert [f"{file.relative_to(ROOT)}: {name}" for file in files for name in missing_in(file.read_text())] == []
+
+
+def test_a_name_that_no_longer_exists_is_found_in_a_docstring() -> None:
+    assert missing_in("See ``table.choice``, ``tracing.tracer.gone``, ``tracing.tracer.trace`` and ``values.0``.") == [
+        "table.choice",
+        "tracing.tracer.gone",
+    ]

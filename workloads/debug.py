@@ -1,7 +1,7 @@
 """Trains one candidate without Ray, a database or limits, to look for mistakes in a workload.
 
-    python -m workloads.debug FILE.py:Class --param lr=0.1 --steps 20
-    torchrun --nproc-per-node 2 -m workloads.debug FILE.py:Class --plan dp_shard=2,micro_batch=16
+    python -m workloads.debug FILE.py:Class --param lr=0.1 --steps 20 torchrun --nproc-per-node 2 -m workloads.debug
+    FILE.py:Class --plan dp_shard=2,micro_batch=16
 
 It runs the code that ranks run, so it prints the losses and metrics that a trial with the same parameters, plan and
 seed would report. Debuggers and ``print`` work as in any script. Checkpoints go to a folder that is deleted at the end.

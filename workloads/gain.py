@@ -14,7 +14,7 @@ al., "An Empirical Model of Large-Batch Training", arXiv:1812.06162.
 from __future__ import annotations
 
 LARGEST_NOISE = 1e9
-"""Noise scales are at most so many samples: where the squared mean is estimated as 0, they are not finite."""
+"""The highest noise scale, in samples: where the squared mean is estimated as 0, they are not finite."""
 
 
 def gain_of_batch(batch: int, base_batch: int, noise_scale: float) -> float:

@@ -79,7 +79,7 @@ def stage(block: Module) -> Module:
 
 
 def pipeline(model: Module, micro_batches: int | None = None, stages: int | None = None) -> Module:
-    """Ask for a pipeline of ``stages`` (``pp``), or of at least two, that takes so many micro-batches in a step.
+    """Ask for a pipeline of ``stages`` (``pp``), or of at least two, that takes this many micro-batches in a step.
 
     The model must be a ``Chain``. The search decides what is not given. It considers the schedule 1F1B, which needs a
     micro-batch for each stage. Raises ``ValueError`` for numbers with which there is no such pipeline.
@@ -91,7 +91,7 @@ def pipeline(model: Module, micro_batches: int | None = None, stages: int | None
 
 
 def default(model: Module, strategy: Literal["replica", "split", "pipeline"]) -> Module:
-    """Allow only one strategy beside those that the other hints ask for: data, tensor or pipeline parallelism.
+    """Allow only one strategy besides those that the other hints ask for: data, tensor or pipeline parallelism.
 
     It demands nothing: a model that fits on one rank still trains on one. Without a default, everything is searched
     that the other hints leave open. Raises ``ValueError`` for another strategy.

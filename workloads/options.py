@@ -1,4 +1,5 @@
-"""The parameters of a candidate, besides ``batch``, that ScaMP itself reads: how its weights are updated.
+"""The parameters of a candidate that say how its weights are updated; ScaMP reads them besides ``batch``, ``lr`` and
+``weight_decay``.
 
 A study gives them in ``fixed`` or searches them in ``space``, as any other parameter. This module only checks their
 values; ``workloads.training.updates`` does what they ask for.

@@ -161,7 +161,8 @@ def kinds_of(value: Any) -> str:
 def explain(error: BaseException, folder: Path | None, *, in_training: bool = False) -> str:
     """The error in at most four lines; ``folder`` holds the user's files, None for a built-in workload.
 
-    ``in_training`` are real tensors; otherwise they are those of a prediction, which have no values.
+    ``in_training`` says that the error came from real tensors; those of a prediction have no values, and have errors of
+    their own.
     """
     if isinstance(error, WorkloadError | ArchiveError | Contradiction):  # these are in the user's words
         return without_folder(str(error), folder)
@@ -182,15 +183,17 @@ def deepest_lines(frames: Iterable[tuple[str, int]], folder: Path | None) -> lis
 
     ``frames`` are files and line numbers, the deepest last.
     """
-    users, librarys = "", ""
+    users_line, library_line = "", ""
     for file, line in frames:
         name, is_users = _name_of(file, folder)
-        place = f"{name}, line {line}{_source(file, line)}" if name else ""
+        where = f"{name}, line {line}{_source(file, line)}" if name else ""
         if is_users:
-            users, librarys = place, ""
+            users_line, library_line = where, ""
         elif name:
-            librarys = place
-    return [users, f"calls {librarys}"] if users and librarys else [users or librarys] * bool(users or librarys)
+            library_line = where
+    if users_line and library_line:
+        return [users_line, f"calls {library_line}"]
+    return [line for line in (users_line, library_line) if line]
 
 
 def raised_in(error: BaseException, frames: Sequence[tuple[str, int]]) -> BaseException:

@@ -66,7 +66,7 @@ def what_if(
         ),
     ],
 ) -> WhatIfView:
-    """When the live queue would be done with more devices, and how many device-hours it takes, beside now.
+    """When the live queue would be done with more devices, and how many device-hours it takes, compared with now.
 
     Both are simulated. Every trial counts as trained to its end, so a study that stops trials early ends sooner.
     """

@@ -136,7 +136,7 @@ def clone_study(
 def enqueue_trials(
     study_id: StudyId, enqueued: Enqueued, store: TheStore, idempotency_key: IdempotencyKey = None
 ) -> EnqueuedView:
-    """Add candidates to a running study, beside its budget. Parameters that are left out are random."""
+    """Add candidates to a running study, in addition to its budget. Parameters that are left out are random."""
     from scamp_service.search.enqueued import completed_candidate  # imported here: it imports Optuna, which takes long
 
     study = store.study(study_id)

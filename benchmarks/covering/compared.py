@@ -1,4 +1,4 @@
-"""A predicted peak beside what a real run takes."""
+"""A predicted peak compared with what a real run takes."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ MLP = Path(__file__).with_name("wide_mlp.py")
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Numbers of random candidates by workload, and a cluster of ``count`` virtual devices of so many MiB.
+    """Numbers of random candidates by workload, and a cluster of ``count`` virtual devices of this many MiB.
 
     ``seed`` draws the candidates, and those of them to compare.
     """

@@ -32,7 +32,7 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Case:
-    """Trials of so many ranks; in Ray Tune of one rank."""
+    """Trials of several ranks; in Ray Tune of one rank."""
 
     system: str
     num_ranks: int

@@ -22,7 +22,7 @@ the ranks, so the figure for latency is that at {PACED:,} rows a second of each.
 
 @dataclass(frozen=True)
 class Case:
-    """Processes that report as fast as they can (a rate of 0), or so many rows a second each."""
+    """Processes that report as fast as they can (a rate of 0), or this many rows a second each."""
 
     rate: int
     num_rows: int

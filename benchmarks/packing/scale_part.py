@@ -31,7 +31,7 @@ POLICIES = ("pack", "min-degree")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """So many trials on so many GPUs under a policy."""
+    """A number of trials on a number of GPUs under a policy."""
 
     num_gpus: int
     num_trials: int

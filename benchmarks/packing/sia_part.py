@@ -1,4 +1,4 @@
-"""Our elastic policy beside Sia, Pollux, Gavel and first come first served, in the simulator of Sia's authors."""
+"""Our elastic policy against Sia, Pollux, Gavel and first come first served, in the simulator of Sia's authors."""
 
 from __future__ import annotations
 

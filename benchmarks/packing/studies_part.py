@@ -41,7 +41,7 @@ seconds, memory and communication are those that our estimators and planner pred
 {len(table())} of {NUM_CANDIDATES} candidates that a seed drew before any was traced: {DEPTHS[0]} to {DEPTHS[-1]} blocks
 of width {WIDTHS[0]} to {WIDTHS[-1]} ({PARAMETERS[0] / 1e6:.0f} million to {PARAMETERS[1] / 1e9:.1f} billion
 parameters), contexts of {CONTEXTS[0]} to {CONTEXTS[-1]} tokens, batches of {BATCHES[0]} to {BATCHES[-1]}. "Static"
-gives each trial {STATIC} GPUs, under the planner's best plan for so many, first come first served. A gang whose ranks
+gives each trial {STATIC} GPUs, under the planner's best plan for them, first come first served. A gang whose ranks
 are on more nodes than they need is charged for it. "Bound" is the least time by device-seconds and by the longest
 trial. "Ratio" is pack / static. "Comm" is the share of GPU time in which ranks wait for communication. "Elastic"
 divides the devices anew at each end of a trial; each change costs a trial {RESTART_SECONDS:.0f} s, and no gang is

@@ -50,7 +50,7 @@ class Random:
 
 @dataclass(frozen=True)
 class Large:
-    """A GPT of so many blocks on devices of these kinds, equally many of each."""
+    """A GPT of this many blocks on devices of these kinds, equally many of each."""
 
     figure: str
     num_blocks: int

@@ -31,7 +31,7 @@ from scamp_service.study.spec import StudySpec
 
 NUM_WORKERS = 4
 MARKS = (6, 12, 24)
-"""Device-seconds at which regret is read: as many as so many candidates of mean cost take to train to the end."""
+"""Device-seconds at which regret is read: in which this many candidates of mean cost train to the end."""
 FIRST_SEED = 100
 """Seeds below it were looked at while this was written."""
 HALVING = {"min_steps": REPORT_EVERY, "reduction_factor": 3}

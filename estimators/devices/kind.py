@@ -106,9 +106,8 @@ class DeviceKind:
     """A model of device. ``rates`` are by kind of operation (``OP_KINDS``); a kind without a rate takes no time.
 
     ``provenance`` says where the rates come from, and when; ``verified`` is False if no such device was timed.
-    ``quick_seconds`` is how long a quick measurement took; None for a full one.
-    A device kind without ``memory`` is a part of a host, whose memory is a budget (a virtual device). Its ranks share
-    the ``cores`` of the host.
+    ``quick_seconds`` is how long a quick measurement took; None for a full one. A device kind without ``memory`` is a
+    part of a host, whose memory is a budget (a virtual device). Its ranks share the ``cores`` of the host.
     """
 
     name: str
@@ -149,8 +148,9 @@ class DeviceKind:
 
 
 def sharing(num_ranks: int, cores: float | None) -> float:
-    """How many times as long each of ``num_ranks`` takes on so many cores as with a core for itself; None: each has its
-    own device."""
+    """How many times as long each of ``num_ranks`` takes on this many cores as with a core for itself.
+
+    ``cores`` is None where each has its own device."""
     return max(1.0, num_ranks / cores) if cores is not None else 1.0
 
 

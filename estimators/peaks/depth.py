@@ -36,10 +36,10 @@ class Passes:
     ``categories`` has the category of each buffer. The first ``num_before`` events are the buffers alive before the
     passes; ``owners`` maps those that belong to a block to their block. ``marks`` are (event, block, work): a pass of
     the block begins before this event (None: a part that belongs to no block), and this work is done by then.
-    ``forward`` is the part of ``work`` that is done before the first backward pass begins.
-    ``streams`` maps a buffer to the stream on which a GPU would allocate it, unless that is the compute stream, which
-    is 0. ``operations`` are those of the work, if they were asked for. ``objects`` are the most bytes of autograd's
-    objects at a time, by block (-1: outside of blocks).
+    ``forward`` is the part of ``work`` that is done before the first backward pass begins. ``streams`` maps a buffer to
+    the stream on which a GPU would allocate it, unless that is the compute stream, which is 0. ``operations`` are those
+    of the work, if they were asked for. ``objects`` are the most bytes of autograd's objects at a time, by block (-1:
+    outside of blocks).
     """
 
     events: EventLog

@@ -135,7 +135,7 @@ class PeakTable:
             highest = max(highest, peak, key=lambda line: line.fixed_bytes)
             if size >= micro_batch:
                 return highest
-        raise ValueError(f"traced up to micro-batch {self.points[-1][0]} only, asked for {micro_batch}")
+        raise ValueError(f"micro_batch must be at most {self.points[-1][0]}, the largest traced, got {micro_batch}")
 
     def largest_batch(self, capacity_bytes: int) -> int:
         """Largest traced micro-batch that, like all smaller ones, is within ``capacity_bytes``; 0 if there is none."""
@@ -210,7 +210,7 @@ def aligned(first: EventLog, second: EventLog) -> bool:
 
 def _check_micro_batch(micro_batch: int) -> None:
     if micro_batch < 1:
-        raise ValueError(f"a micro-batch has at least 1 sample, got {micro_batch}")
+        raise ValueError(f"micro_batch must be at least 1, got {micro_batch}")
 
 
 def _sizes(log: EventLog) -> npt.NDArray[np.int64]:

@@ -222,7 +222,7 @@ IN_PARTS = frozenset({"zb-h1", "zbv", "dualpipev"})
 
 @lru_cache(maxsize=256)
 def made(name: str, num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
-    """The schedule of this name, kept. Raises ``ValueError`` if it does not take so many micro-batches."""
+    """The schedule of this name, kept. Raises ``ValueError`` if it does not take this many micro-batches."""
     return SCHEDULES[name](num_ranks, num_micro_batches)
 
 
@@ -261,7 +261,7 @@ class _Order:
             self._next[stage, BACKWARD_WEIGHT] = number + 1
 
     def run(self, times: int, *actions: tuple[int, Pass]) -> None:
-        """Add these (stage, kind) so many times."""
+        """Add these (stage, kind) ``times`` times."""
         for _ in range(times):
             for stage, kind in actions:
                 self.add(stage, kind)
@@ -281,7 +281,7 @@ def _schedule(name: str, orders: Sequence[_Order], num_micro_batches: int, num_c
 
 def _ranks(num_ranks: int, num_micro_batches: int) -> range:
     if num_ranks < 1 or num_micro_batches < 1:
-        raise ValueError(f"a pipeline has at least 1 rank and 1 micro-batch, got {num_ranks} and {num_micro_batches}")
+        raise ValueError(f"num_ranks and num_micro_batches must be at least 1, got {num_ranks} and {num_micro_batches}")
     return range(num_ranks)
 
 

@@ -41,8 +41,8 @@ class Example:
     have the shape of a rank's part. ``dimensions`` are all sizes that occur in parameters and samples. ``passes`` are
     those of the point's micro-batch, ``single`` those of one sample (None if the model refuses it). ``updates`` are the
     optimizer's first two, ``updates_of_more`` the same with one more block. If ``is_whole``, the model has no equal
-    blocks to leave out, so the logs are those of all its blocks. ``facts`` come
-    with a single micro-batch in the plain layout.
+    blocks to leave out, so the logs are those of all its blocks. ``facts`` come with a single micro-batch in the plain
+    layout.
     """
 
     num_blocks: int

@@ -68,7 +68,7 @@ class UnitFormulas:
 
 @dataclass(frozen=True, slots=True)
 class PredictedModel:
-    """The facts of a candidate's ``ModelProfile`` beside its peaks."""
+    """The facts of a candidate's ``ModelProfile`` besides its peaks."""
 
     units: tuple[Unit, ...]
     divisions: Divisions
@@ -82,10 +82,10 @@ class ModelFormulas:
 
     ``parts`` are the segments of a pass: the block, the work before the first backward pass, and that after it.
     ``rows`` are the part before the blocks, each block, and the part after them, or the model if no block runs. Unless
-    the blocks run ``in_order``, ``places`` has the row that each part belongs to.
-    ``update`` is the work of an optimizer's update, ``update_of_block`` that of each block beyond those of the
-    examples. If ``is_whole``, the examples have all blocks. ``divisions`` are the formulas of the numbers in
-    ``Divisions`` that are named in ``_NUMBERS``; ``template`` has whatever else is in it.
+    the blocks run ``in_order``, ``places`` has the row that each part belongs to. ``update`` is the work of an
+    optimizer's update, ``update_of_block`` that of each block beyond those of the examples. If ``is_whole``, the
+    examples have all blocks. ``divisions`` are the formulas of the numbers in ``Divisions`` that are named in
+    ``_NUMBERS``; ``template`` has whatever else is in it.
     """
 
     formulas: tuple[Formula, ...]

@@ -41,7 +41,7 @@ class Moments:
     def __post_init__(self) -> None:
         lengths = {len(self.base), len(self.per_block), len(self.inner)}
         if len(lengths) > 1 or len({len(row) for row in self.base + self.per_block}) > 1:
-            raise ValueError("moments are two tables of the same shape, and a flag for each row")
+            raise ValueError("both tables of moments must have the same shape, with a flag for each row")
 
     @classmethod
     def of(cls, base: Rows, per_block: Rows, inner: npt.ArrayLike) -> Moments:

@@ -64,8 +64,8 @@ def _real_meshes() -> Iterator[None]:
 def _nothing_strided() -> Iterator[None]:
     """Skip the search for strided shards, which only exist where FSDP2 shards tensor-parallel parameters again.
 
-    For each parameter of an update, DTensor looks for them in all the others. This takes a third of
-    the trace of a deep model.
+    For each parameter of an update, DTensor looks for them in all the others. This takes a third of the trace of a deep
+    model.
     """
 
     def find_none(strategy: object, schema: object) -> None:

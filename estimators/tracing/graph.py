@@ -1,4 +1,4 @@
-"""Counts the bytes of autograd's graph beside the data of tensors: nodes, the objects of tensors that they keep, and
+"""Counts the bytes of autograd's graph besides the data of tensors: nodes, the objects of tensors that they keep, and
 those of modules and their parameters.
 
 They lie in host memory, some 500 to 2,000 bytes for each differentiable operation. A model of many small operations

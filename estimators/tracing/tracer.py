@@ -62,7 +62,9 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
 
 
 def _larger(even: Trace, same: Trace, layout: Layout) -> Trace:
-    """Chooses the end of a model's own choices (experts, say) that takes more; the plain layout names both ends."""
+    """The trace that needs more memory: with the model's own choices (of experts, say) ``even``, or all the ``same``.
+
+    In the plain layout its assumptions name both peaks."""
     larger = max(even, same, key=lambda trace_: trace_.curve.peak_bytes(trace_.batch))
     peaks = [f"{trace_.curve.peak_bytes(trace_.batch) / MIB:.1f} MiB" for trace_ in (even, same)]
     places = [assumption for assumption in even.assumptions if assumption.startswith(EVEN)]

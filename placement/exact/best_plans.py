@@ -86,7 +86,7 @@ class ExactSearch:
         return [*sizes, total] if len(self._offers) > 1 and sizes[-1] < total else sizes
 
     def _best_on(self, most: int, factor: float = 1.0) -> Option | None:
-        """The fastest plan on so many devices, or somewhat fewer if no way uses all of them."""
+        """The fastest plan on this many devices, or on somewhat fewer if no way uses all of them."""
         if most not in self._known:
             fewest = 1 << (most - 1).bit_length() >> 1
             self._known[most] = self._ways.of(fewest + 1, most)

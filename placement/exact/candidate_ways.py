@@ -5,8 +5,8 @@ its blocks may have. Slabs of space and co-shard are left out. The formulas are 
 step of a whole model on one stage takes as long as ``pricing.pricer`` says. The parts of the model before and after the
 blocks are units of their own, which are never recomputed.
 
-Bytes are plain sums: all states, activations in flight, and what a pass needs beside them. With several micro-batches
-gradients are indeed held beside all activations. With a single one they are not, so such plans need somewhat less.
+Bytes are plain sums: all states, activations in flight, and what a pass needs besides. With several micro-batches
+gradients are indeed held with all activations. With a single one they are not, so such plans need somewhat less.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class CandidateWays:
     def stage_costs(self, way: Way, stages: Sequence[StageUnits]) -> list[StageCost]:
         """Costs of stages for a simulation.
 
-        Gradients of inputs and of weights are assumed to take the same time. Bytes that a pass needs beside its
+        Gradients of inputs and of weights are assumed to take the same time. Bytes that a pass needs besides its
         activations count as states.
         """
         return [self._on[stage.kind].stage_cost(way, stage) for stage in stages]

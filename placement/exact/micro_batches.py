@@ -10,7 +10,7 @@ MOST_FOR_A_STAGE = 8
 MOST_BY_FLOPS = 4
 """The limit where FLOPs stand for time: they do not show that a device is slower with small micro-batches."""
 MOST_PASSES = 4096
-"""Most micro-batches × stages: plans are simulated, and a simulation of so many passes takes up to a second."""
+"""Most micro-batches × stages: plans are simulated, and a simulation of this many passes takes up to a second."""
 
 
 def numbers(samples: int, num_stages: int, constraints: PlanConstraints, *, by_flops: bool) -> list[int]:

@@ -2,9 +2,8 @@
 
 Nothing is traced: times are simulated from the work of each unit, and memory is added up from states, activations in
 flight, and what else a pass of the whole model holds. ``scamp_service.sizing`` traces the few pipelines that matter.
-Ranks train all orders but ``interlaced``. Simulations take time, so
-pipelines are simulated in the order of their lower bounds (``pipelining.bounds``), until none that is left can be
-better than the best one found.
+Ranks train all orders but ``interlaced``. Simulations take time, so pipelines are simulated in the order of their lower
+bounds (``pipelining.bounds``), until none that is left can be better than the best one found.
 """
 
 from __future__ import annotations
@@ -156,7 +155,7 @@ class _Candidate:
         return StageCost(piece.forward_seconds, half, half, *sizes, self._share(part) * self._update_seconds)
 
     def transient_bytes(self, micro_batch: int) -> int | None:
-        """Bytes that passes need beside states and activations; None if nothing is known of this micro-batch."""
+        """Bytes that passes need besides states and activations; None if nothing is known of this micro-batch."""
         try:
             parts = self.profile.curves[Layout()].parts(micro_batch)
         except ValueError:  # beyond the largest micro-batch of a model whose sizes are not affine
@@ -340,7 +339,7 @@ class _Draft:
         return self.cut if self.is_trained and not is_even(self.cut) else ()
 
     def _prediction(self, held_bytes: int) -> Prediction:
-        """The memory of a rank that holds so much, and what a pass needs beside it."""
+        """The memory of a rank that holds so much, and what a pass needs besides."""
         peak_bytes = held_bytes + self.shape.transient_bytes
         return Prediction(
             peak_bytes, margin_bytes=self.shape.candidate.margin.bytes_for(peak_bytes, self.shape.num_ranks)

@@ -65,7 +65,7 @@ class Recompute:
     def bounds(self, starts: _Counts, ends: _Counts, need_bytes: Amounts) -> tuple[Amounts, Amounts]:
         """Bounds of ``least_seconds``, from below and from above.
 
-        The types that save most bytes in a second come first. Below, a part of a unit may be recomputed.
+        The types that save most bytes in a second are recomputed first. The lower bound may recompute a part of a unit.
         """
         below, rest = np.zeros(need_bytes.shape), np.maximum(need_bytes, 0.0)
         above = below.copy()
@@ -80,7 +80,7 @@ class Recompute:
         return np.where(impossible, np.inf, below), np.where(impossible, np.inf, above)
 
     def least_seconds(self, starts: _Counts, ends: _Counts, need_bytes: Amounts) -> Amounts:
-        """Least extra seconds of a micro-batch for stages of units [start, end) to save ``need_bytes`` of it each.
+        """Least extra seconds of a micro-batch by which stages of units [start, end) each save ``need_bytes``.
 
         0 where nothing must be saved, infinite where it cannot be. ``ends`` has a row for each number of units and a
         column for each of ``starts``; ``need_bytes`` has such a table for each number of micro-batches in flight.
@@ -120,7 +120,7 @@ class Recompute:
         return tuple(sorted(np.concatenate(chosen).tolist()))
 
     def _numbers(self, counts: tuple[int, ...], need_bytes: float) -> list[int]:
-        """Units of each type to recompute, of so many."""
+        """Number of units of each type to recompute, out of ``counts``."""
         numbers = [0] * len(counts)
         front = self._front(counts)
         point = int(np.searchsorted(front.saved_bytes, need_bytes))
@@ -131,7 +131,7 @@ class Recompute:
         return numbers
 
     def _front(self, counts: tuple[int, ...]) -> _Front:
-        """The front of so many units of each type."""
+        """The front of ``counts`` units of the types."""
         if not any(counts):
             return _EMPTY
         front = self._fronts.get(counts)
@@ -147,7 +147,7 @@ class Recompute:
 
 
 def _without_last(counts: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """The last type that there are units of, and the counts without it."""
+    """The last type with any units, and the counts without it."""
     last = max(place for place, num in enumerate(counts) if num)
     return last, (*counts[:last], *(0,) * (len(counts) - last))
 

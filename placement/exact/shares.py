@@ -31,7 +31,9 @@ class Member:
 
     def __post_init__(self) -> None:
         if self.seconds_per_sample <= 0 or min(self.bytes_per_sample, self.fixed_seconds, self.fixed_bytes) < 0:
-            raise ValueError("a rank takes some time for a sample, and no negative time or memory")
+            raise ValueError(
+                f"seconds_per_sample must be above 0, and all other costs of a rank at least 0, got {self}"
+            )
 
     @property
     def room_bytes(self) -> int:
@@ -50,7 +52,7 @@ class Member:
         return min(floor((seconds - self.fixed_seconds) / self.seconds_per_sample * _SAME), self.most_by_memory)
 
     def seconds(self, samples: int) -> float:
-        """Seconds for so many samples."""
+        """Seconds for ``samples`` samples."""
         return self.fixed_seconds + samples * self.seconds_per_sample
 
 

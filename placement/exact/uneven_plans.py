@@ -31,7 +31,9 @@ _LEAST_SECONDS = 1e-15  # of a sample: a model without any work still takes turn
 
 
 def best_uneven(question: Question, kinds: Mapping[str, DeviceKind]) -> Option | None:
-    """The fastest such plan on all devices; None if none fits, if hints allow none, or if all devices are of one kind.
+    """The fastest plan with uneven shares of the batch on all devices.
+
+    None if none fits, if hints allow none, or if all devices are of one kind.
 
     ``kinds`` are those of the cluster's devices by name, and ranks come in the order of these devices. The profile must
     have units and its plain layout.
@@ -70,7 +72,7 @@ class _Search:
                     yield option
 
     def _option(self, way: Spread, samples: int) -> Option | None:
-        """The option for so many samples in each micro-batch over all ranks."""
+        """The option with micro-batches of ``samples`` samples over all ranks; None if it does not fit."""
         share = max(1, samples // self.num_ranks)
         sizes = [(device.kind, device.capacity_mib) for device in self.cluster.devices]
         by_size = {size: self._member(way, *size, share) for size in dict.fromkeys(sizes)}

@@ -101,9 +101,9 @@ class Way:
 
     def __post_init__(self) -> None:
         if self.spread.pp != 1:
-            raise ValueError(f"a way is the spread of one stage, with pp=1, got pp={self.spread.pp}")
+            raise ValueError(f"the spread of a way is that of one stage and must have pp=1, got pp={self.spread.pp}")
         if len({costs.num_units for costs in self.costs}) != 1:
-            raise ValueError("a way has costs for each kind of devices, all of them for the same units")
+            raise ValueError("a way must have costs for each kind of devices, all of them for the same units")
 
     @property
     def num_ranks(self) -> int:
@@ -161,7 +161,7 @@ def list_staged_ways(ways: Sequence[Way], devices: Sequence[Devices], batch: int
     staged_ways: list[StagedWay] = []
     for place, way in enumerate(ways):
         if len(way.costs) != len(devices):
-            raise ValueError(f"a way has costs on {len(way.costs)} kinds of devices, but there are {len(devices)}")
+            raise ValueError(f"a way must have costs on each of {len(devices)} kinds of devices, got {len(way.costs)}")
         num, rest = divmod(batch, way.samples)
         most = min(way.num_units, sum(kind.count // way.num_ranks for kind in devices))
         most = min(most, num) if order == "1f1b" else most
@@ -176,8 +176,8 @@ def _with_stages(
 ) -> Iterator[StagedWay]:
     """The way with each of these numbers of stages.
 
-    With T(s) for the seconds of a micro-batch on stage s and U(s) for those that pass once, a step takes
-    Σ T + max ((m − 1) T + U). The maximum is at least the mean, and at least that of a stage of any single unit.
+    With T(s) for the seconds of a micro-batch on stage s and U(s) for those that pass once, a step takes Σ T + max ((m
+    − 1) T + U). The maximum is at least the mean, and at least that of a stage of any single unit.
     """
     more = num_micro_batches - 1
     times = np.minimum.reduce([costs.pass_seconds for costs in way.costs])

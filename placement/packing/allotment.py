@@ -76,9 +76,9 @@ def _efficient(shapes: Sequence[Shape], able: Sequence[int]) -> Sequence[int]:
 
 
 def least_target(timed: Sequence[Sequence[Shape]], num_devices: float, busy: float = 0.0) -> float:
-    """The least time by which all trials fit by their device-seconds, beside ``busy`` ones. Seconds must be known."""
+    """The least time by which the device-seconds of all trials, and ``busy`` ones, fit. Seconds must be known."""
     slowest, area = 0.0, busy
-    changes: list[tuple[float, float]] = []  # below these seconds a trial takes so many more device-seconds
+    changes: list[tuple[float, float]] = []  # (seconds, device-seconds that a trial takes more below them)
     for offered in timed:
         shapes = [offered[n] for n in _efficient(offered, range(len(offered)))]
         ends, areas = [shape.seconds or 0.0 for shape in shapes], [shape.device_seconds or 0.0 for shape in shapes]

@@ -23,7 +23,7 @@ from placement.packing.reasons import DeviceRule
 from placement.packing.round import Round
 
 WORTH_SHARE, WORTH_RESTARTS = 0.1, 3.0
-"""A running job becomes wider if that saves this share of what is left, and so many times what its restart costs."""
+"""A running job becomes wider if that saves this share of what is left, and this many times what its restart costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def elastic(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, 
 
 
 def redivide(jobs: Sequence[Share], num_devices: int) -> list[int | None]:
-    """The shape of each job on so many equal devices, by the largest scaled throughput of all; None: it waits.
+    """The shape of each job on ``num_devices`` equal devices, by the largest scaled throughput of all; None: it waits.
 
     As many jobs as possible run, the first ones of the list: put running ones first, and the others in the order of
     their arrival. Running jobs become narrower so that others start, and wider if that is worth a restart.
@@ -114,7 +114,7 @@ def divide(options: Sequence[Mapping[int, tuple[int, float]]], num_devices: int)
         if used > num_devices:
             break
         num_first += 1
-    best = [0.0] * (num_devices + 1)  # largest sum on at most so many devices
+    best = [0.0] * (num_devices + 1)  # by the number of devices: the largest sum on at most this many
     taken: list[list[int | None]] = []
     for of_trial in options[:num_first]:
         after = [-inf] * (num_devices + 1)

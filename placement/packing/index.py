@@ -15,7 +15,7 @@ import numpy.typing as npt
 ABSENT = -1
 """Free MiB of a device that is not in the index."""
 _FEW = 16
-"""Up to so many devices are looked at one by one; numpy takes a few microseconds for any number of them."""
+"""Up to this many devices are looked at one by one; numpy takes a few microseconds for any number of them."""
 
 
 class FreeIndex:

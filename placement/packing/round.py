@@ -41,7 +41,7 @@ class Round:
         self._far: dict[int, int] = {}  # as _failed, for gangs that would have to span more nodes
         self._far_ids: set[str] = set()
         self.near_in: dict[int, float] = {}
-        """Seconds until a gang of so many ranks can start on as few nodes as it needs, of the first that asked."""
+        """Seconds until a gang of this many ranks can start on as few nodes as it needs, of the first that asked."""
         self.ledger, self._rule, self._find = ledger, rule, _FINDERS[rule]
         self._placements: list[Placement] = []
         self.waiting: list[Queued] = []
@@ -126,7 +126,7 @@ class Round:
         self.waiting.append(queued if choice is None else replace(queued, shapes=(queued.shapes[choice],)))
 
     def keep(self, queued: Queued, devices: Sequence[str], start_in: float) -> None:
-        """Keep devices for a gang, which can start there in so many seconds."""
+        """Keep devices for a gang, which can start there in this many seconds."""
         assert self.kept_for is None, "one reservation at a time"
         self.kept_for, self.kept, self.kept_in = queued, tuple(devices), start_in
         self.ledger.keep(self.kept)

@@ -45,7 +45,7 @@ def starved_first(queue: Sequence[Queued]) -> Sequence[Queued]:
 def passed_over(queue: Iterable[Queued], started: Collection[str]) -> dict[str, int]:
     """How often each gang that still waits has been passed over, by gang id, once the gangs ``started`` have begun.
 
-    Longer trials of its own study do not pass it: they come first, and a study has only so many of them.
+    Longer trials of its own study do not pass it: they come first, and a study has a limited number of them.
     """
     counts: dict[str, int] = {}
     later: list[Queued] = []

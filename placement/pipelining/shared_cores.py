@@ -18,7 +18,7 @@ def seconds_on(simulation: Simulation, kind: DeviceKind) -> float:
 def shared_clock(simulation: Simulation, sharing: Callable[[int], float]) -> list[tuple[float, float]]:
     """The (simulated seconds, seconds on shared cores) at which any rank begins or ends a pass, ascending.
 
-    ``sharing`` says how many times as long ranks take while so many of them compute (see ``DeviceKind.sharing``). Ranks
+    ``sharing`` says how many times as long ranks take while several compute (see ``DeviceKind.sharing``). Ranks
     that wait take no core. The order of events is assumed to stay the same.
     """
     changes: Counter[float] = Counter()

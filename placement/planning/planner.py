@@ -182,7 +182,7 @@ class PlanChoice:
         return best
 
     def _fastest(self, num_ranks: int) -> Iterator[Row]:
-        """The rows on so many ranks that can be traced, and by their units fit, the fastest first.
+        """The rows on this many ranks that can be traced, and fit by their units, the fastest first.
 
         A row is priced only when no lower bound is left, because most are never reached.
         """

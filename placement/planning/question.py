@@ -27,7 +27,7 @@ class Question:
     that it has traced since, and the planner reads them at each ask (``planner.PlanChoice``).
 
     ``kind`` gives the speed of the devices and of their links, by which plans are ordered; if it is None, that of a CPU
-    is assumed. Options on up to ``widest`` ranks are traced beside the plan, where the speed is known. ``extra`` bytes
+    is assumed. Options on up to ``widest`` ranks are traced besides the plan, where the speed is known. ``extra`` bytes
     per rank, and the ``margin`` for these devices, are added to every prediction. ``slow_downs`` are what the family
     has learned about predicted seconds. ``refined`` are plans of the exact search to choose from as well
     (``placement.exact.study_planner``), priced as if each rank had its device for itself. ``plan`` is the one that the

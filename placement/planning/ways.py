@@ -31,7 +31,7 @@ def list_spreads(divisions: Divisions, num_ranks: int, num_stages: int = 1) -> I
     """Yield the ways in which ``num_ranks`` can divide the work of each of ``num_stages``, and that hints allow.
 
     This is the one list of what ranks can divide; both searches for plans use it. Recompute and parts of blocks are
-    left out: they are decided beside it. Plain FSDP comes first, those with many axes last.
+    left out: they are decided elsewhere. Plain FSDP comes first, those with many axes last.
     """
     return filter(divisions.constraints.allow, _over_ranks(divisions, num_ranks, num_stages))
 
@@ -41,7 +41,7 @@ def _over_ranks(divisions: Divisions, num_ranks: int, num_stages: int) -> Iterat
         dp_shard, rest = divmod(num_ranks, tp * spatial * dp_replicate)
         if rest or divisions.most_parts % tp or divisions.most_slabs % spatial:
             continue
-        if spatial > 1 and spatial * dp_shard < num_ranks * num_stages:  # space is divided beside shards alone
+        if spatial > 1 and spatial * dp_shard < num_ranks * num_stages:  # space is divided only together with shards
             continue
         spread = Spread(spatial=spatial, dp_replicate=dp_replicate, dp_shard=dp_shard, tp=tp, pp=num_stages)
         yield spread

@@ -4,8 +4,8 @@ The plain layout's trace gives the work, the activations and the output of each 
 the seconds of a step, by which ways are ordered, and roughly the peak of a rank, which says where a trace is worth
 making. The peak that a plan is chosen by always comes from a trace.
 
-Seconds are those of a rank that has its device for itself. A 1F1B pipeline of p stages takes the time of
-(m + p − 1) / m steps of its slowest stage. ``estimators.devices.communication`` turns collectives into seconds.
+Seconds are those of a rank that has its device for itself. A 1F1B pipeline of p stages takes the time of (m + p − 1) /
+m steps of its slowest stage. ``estimators.devices.communication`` turns collectives into seconds.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Pricer:
         self._least: dict[tuple[Any, ...], float] = {}
 
     def peak_bytes(self, way: Spread, micro_batch: int, num_micro_batches: int) -> float:
-        """Rough peak of the rank that needs most, for so many micro-batches on each rank."""
+        """Rough peak of the rank that needs most, for this many micro-batches on each rank."""
         peak_bytes = self._peak_bytes(way, micro_batch, num_micro_batches)
         if num_micro_batches == 1:  # a sum of units: of several micro-batches, gradients are held as well
             peak_bytes *= self._model.correction(micro_batch)
         return peak_bytes
 
     def price(self, way: Spread, micro_batch: int, num_micro_batches: int, peak_bytes: float | None = None) -> Price:
-        """Price of a step of so many micro-batches on each rank; ``peak_bytes`` are given if they are known."""
+        """Price of a step of this many micro-batches on each rank; ``peak_bytes`` are given if they are known."""
         if peak_bytes is None:
             peak_bytes = self.peak_bytes(way, micro_batch, num_micro_batches)
         computing = self._compute_seconds(way, micro_batch, num_micro_batches)

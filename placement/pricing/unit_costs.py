@@ -43,7 +43,7 @@ class Seconds:
     per_sample: float
 
     def at(self, samples: float) -> float:
-        """Seconds for so many samples, at least 0."""
+        """Seconds for ``samples`` samples, at least 0."""
         return max(0.0, self.fixed + self.per_sample * samples)
 
 
@@ -250,7 +250,7 @@ class ModelCosts:
         return sizes
 
     def stage_bytes(self, way: Spread, stage: Mapping[UnitCosts, int], micro_batch: int, in_flight: int) -> float:
-        """Bytes of a rank that has so many of these units, added up; see ``correction``."""
+        """Bytes of a rank that has these numbers of units, added up; see ``correction``."""
         samples = micro_batch / way.spatial
         kept = in_flight * sum(num * unit.kept(way, samples) for unit, num in stage.items())
         working = max(unit.working(way, samples) for unit in stage)
@@ -265,7 +265,7 @@ class ModelCosts:
         return self._fixed[key][0]
 
     def transient_bytes(self, micro_batch: int) -> int:
-        """Bytes that passes need beside states and activations, as in the plain layout."""
+        """Bytes that passes need besides states and activations, as in the plain layout."""
         if micro_batch not in self._transient:
             try:
                 parts = self._profile.curves[Layout()].parts(micro_batch)

@@ -21,7 +21,7 @@ QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A job of a cluster's trace: it came ``at`` seconds after the first, and ran ``seconds`` on so many GPUs.
+    """A job of a cluster's trace: it came ``at`` seconds after the first, and ran ``seconds`` on ``num_gpus`` GPUs.
 
     A job on one GPU may have asked for a ``share`` (above 0, at most 1) of it.
     """
@@ -110,7 +110,7 @@ CLUSTERS: Mapping[str, Marginals] = MappingProxyType({"philly": PHILLY, "helios"
 def generate(
     marginals: Marginals, num_jobs: int, seed: int, *, most_gpus: int = 2**31, most_seconds: float = math.inf
 ) -> list[TraceJob]:
-    """Draw so many jobs, in the order of their arrival; the mean time between two is a minute (see ``at_load``).
+    """Draw this many jobs, in the order of their arrival; the mean time between two is a minute (see ``at_load``).
 
     Jobs that are wider or longer than the limits are drawn again.
     """
@@ -140,7 +140,7 @@ def at_load(jobs: Sequence[TraceJob], num_gpus: int, load: float) -> list[TraceJ
     With a load above 1 more work arrives than the GPUs can do.
     """
     if load <= 0 or num_gpus < 1:
-        raise ValueError(f"a load above 0 and at least one GPU are needed, got {load} on {num_gpus}")
+        raise ValueError(f"load must be above 0 and num_gpus at least 1, got {load} and {num_gpus}")
     last = max((job.at for job in jobs), default=0.0)
     if not last:
         return list(jobs)

@@ -69,7 +69,7 @@ class Progress:
         return len(self._left)
 
     def start(self, gang: str, devices: Sequence[str], seconds: float) -> None:
-        """Begin a gang that needs so many seconds alone on its devices."""
+        """Begin a gang that needs this many seconds alone on its devices."""
         assert gang not in self._left, f"gang {gang} runs already"
         self._ranks[gang] = ranks = self._domains.of(devices)
         self._left[gang], self._since[gang], self._slow[gang] = seconds, self.now, math.nan

@@ -134,7 +134,7 @@ class ScheduleOptions:
     ``most_nominated`` jobs of the queue. ``domains`` say which devices share what; by default, jobs on one GPU take
     turns. ``most_running`` limits the jobs of a study that run at once. With ``restart_seconds``, devices are divided
     anew each time among running and waiting jobs (``placement.packing.elastic.redivide``) instead of the policy's
-    decision: a running job that changes its shape then needs so many seconds more. Each device has one job at a time.
+    decision: a running job that changes its shape then needs this many seconds more. Each device has one job at a time.
     """
 
     max_gangs_per_device: int = 1
@@ -186,7 +186,7 @@ class _Simulation:
         running: Sequence[Running],
     ) -> None:
         if options.restart_seconds is not None and (options.max_gangs_per_device != 1 or running):
-            raise ValueError("jobs are divided anew on devices of their own, from an empty cluster")
+            raise ValueError("an elastic policy needs one gang on a device at most, and an empty cluster at first")
         self._restart_seconds = options.restart_seconds
         self._shapes: dict[str, tuple[Queued, int]] = {}  # of running jobs, where they may change
         self._policy, self._round_seconds, self._most_nominated = policy, options.round_seconds, options.most_nominated

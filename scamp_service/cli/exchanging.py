@@ -80,7 +80,7 @@ def enqueue(
     address: Address = "",
     token: Token = "",
 ) -> None:
-    """Try a candidate in a running study, beside its budget. Parameters that are left out are random."""
+    """Try a candidate in a running study, in addition to its budget. Parameters that are left out are random."""
     numbers = client_of(address, token, to_change=True).enqueue(study, params_of(params))
     out.print(f"trial {numbers[0]} of study {study} waits for its plan")
 

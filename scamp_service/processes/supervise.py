@@ -239,7 +239,7 @@ class Service:
 
 
 def try_to_start(ray: LocalRay, times: int = 1) -> None:
-    """Start Ray, at most so many times. Failures are logged, and ``ray`` is not alive after the last one."""
+    """Start Ray; tries at most this many times. Failures are logged, and ``ray`` is not alive after the last one."""
     for _ in range(times):
         try:
             ray.start()

@@ -24,7 +24,7 @@ log = logging.getLogger("scamp.sweeper")
 ROWS_AT_ONCE = 2000
 """Rows that one transaction removes: it takes about 20 ms, in which nobody else writes."""
 REST_SECONDS = 5.0
-"""Pause before each round. So an error that stays fails a cycle of the controller only once in so many seconds."""
+"""Pause before each round. So an error that stays fails a cycle of the controller only once in this many seconds."""
 LOOK_SECONDS = 3600.0
 """Time from one look for what has become too old to the next."""
 DAY_SECONDS = 24 * 3600.0

@@ -20,8 +20,8 @@ class Proposal:
     """Parameters of as many candidates as were asked for, or of fewer if the sampler has none after them.
 
     ``parents`` has for each the number of the trial with whose weights it begins, or None; empty if none has one.
-    ``reasons`` say of each why it was chosen among several proposals; empty if it was not.
-    ``regret`` bounds the regret of what was found before; None if there is nothing new to say.
+    ``reasons`` say of each why it was chosen among several proposals; empty if it was not. ``regret`` bounds the regret
+    of what was found before; None if there is nothing new to say.
     """
 
     candidates: Sequence[Params]

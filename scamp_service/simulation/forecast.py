@@ -30,7 +30,7 @@ from scamp_service.study.budget import Budget
 MOST_JOBS = 2000
 """Waiting trials and trials to come that are simulated; a forecast with more says so."""
 ROUNDS = 1000
-"""About so many rounds of the policy are simulated, so that a forecast of many trials does not take long either."""
+"""About this many rounds of the policy are simulated, so that a forecast of many trials does not take long either."""
 
 
 @dataclass(frozen=True, slots=True)

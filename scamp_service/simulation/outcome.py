@@ -40,9 +40,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A simulation that has ended. ``waited`` are the trial-seconds that trials waited, by what they
-    lacked: a ``Blocked`` of a policy, ``PLAN`` or
-    ``VERDICT``.
+    """A simulation that has ended. ``waited`` are the trial-seconds that trials waited, by what they lacked: a
+    ``Blocked`` of a policy, ``PLAN`` or ``VERDICT``.
 
     ``why_unfinished`` says why not every study has ended; it is empty if they have.
     """
@@ -89,7 +88,7 @@ class Simulated:
 
     @property
     def trials_by_devices(self) -> Mapping[int, int]:
-        """How many trials had their first attempt on so many devices."""
+        """How many trials had their first attempt on each number of devices."""
         first = [span for span in self.spans if span.attempt == 1]
         return dict(sorted(Counter(len(span.devices) for span in first).items()))
 

@@ -60,10 +60,10 @@ class ReplayOptions:
 
     Without ``early_stopping`` every trial trains to its end. ``epoch_steps`` are the optimizer steps of an epoch, for
     studies that count in epochs. A gang trains ``start_seconds`` after its launch. ``projects`` have weights and
-    quotas. ``policy`` is the name of the policy that packs trials of studies that name none onto devices.
-    ``measured`` has seconds of a step of a gang alone on its devices, by the number of its trial and its plan in
-    words; all other steps take as long as is predicted.
-    ``noise_scale`` is that of all gradients, in samples, where AdaScale estimates it; None: no batch grows.
+    quotas. ``policy`` is the name of the policy that packs trials of studies that name none onto devices. ``measured``
+    has seconds of a step of a gang alone on its devices, by the number of its trial and its plan in words; all other
+    steps take as long as is predicted. ``noise_scale`` is that of all gradients, in samples, where AdaScale estimates
+    it; None: no batch grows.
     """
 
     cache_dir: Path

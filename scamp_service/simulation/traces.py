@@ -41,7 +41,7 @@ class Replayed:
 def replay_trace(jobs: Sequence[TraceJob], cluster: Cluster, policy: str, max_gangs_per_device: int) -> Schedule:
     """Run the jobs under a policy, each on as many devices as it asked for, for as long as its trace says.
 
-    Jobs that asked for parts of one GPU do not slow each other: their durations are those beside others.
+    Jobs that asked for parts of one GPU do not slow each other: their durations are those measured next to others.
     """
     full_speed = Domains({}, {device.id: float(max_gangs_per_device) for device in cluster.devices})
     return schedule(

@@ -40,7 +40,7 @@ DEVICE_KIND = TypeAdapter(DeviceKind)
 
 
 def calibrate_cpu(data_dir: Path, rounds: int) -> DeviceKind:
-    """Measure the CPU in so many rounds and keep the result.
+    """Measure the CPU in this many rounds and keep the result.
 
     Raises ``InvalidInput`` with the child's last line when that fails.
     """
@@ -56,7 +56,7 @@ def calibrate_cpu_quickly(data_dir: Path, patience_seconds: float = float("inf")
 
 
 def quick_measurement(data_dir: Path, preexec: Callable[[], None]) -> Measurement:
-    """Like ``calibrate``, in a process that first calls ``preexec``; the caller holds the lock of the machine."""
+    """Like ``calibrate_cpu_quickly``, in a process that calls ``preexec`` first. The caller holds the lock."""
     return Measurement(_file(data_dir, CPU), [QUICK], preexec=preexec)
 
 

@@ -158,7 +158,7 @@ def _mib(source: str, node: NodeSpec, kind: DeviceKind, settings: Settings) -> i
 
 
 def _linked(kind: DeviceKind, most_devices: int) -> DeviceKind:
-    """The kind with links of nodes of at most so many devices."""
+    """The kind with links of nodes of at most this many devices."""
     if kind.links is None or kind.links.domain_size.value <= most_devices:
         return kind
     size = replace(kind.links.domain_size, value=most_devices)

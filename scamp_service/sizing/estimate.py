@@ -157,7 +157,7 @@ class Estimator:
         return self._searched(candidate, search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable))
 
     def plan(self, params: Mapping[str, Any], cluster: Cluster) -> ChosenPlan | NoPlan:
-        """The plan of ``estimate``, without traces of the options that it lists beside the plan. Raises the same."""
+        """The plan of ``estimate``, without traces of the options that it lists besides the plan. Raises the same."""
 
         def ask(profile: ModelProfile, batch: int) -> ChosenPlan | NoPlan | Missing:
             choice = self._planner(Question(profile, batch, cluster, self._kind))

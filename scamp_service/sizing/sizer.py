@@ -205,7 +205,9 @@ class ProcessSizer:
             return None
 
     def _end_some(self) -> None:
-        """End old traces that nobody needs while anyone waits, or of studies with several while one without waits."""
+        """End old traces while a trial waits: those that no trial needs, and those that hold up other studies.
+
+        A trace holds them up if its study has several in progress, while a study that waits has none."""
         newest_first = list(self._in_progress.items())[::-1]
         waiting = {job.study_id for job in self._waiting if self._open.get(job.trial_id) is job}
         needed = Counter(job.study_id for _, (job, _) in newest_first if self._open.get(job.trial_id) is job)

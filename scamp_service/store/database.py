@@ -129,7 +129,7 @@ class Database:
         if self.sqlite and self.path and _identity(self.path) != self._identity:
             raise Unavailable(
                 f"the study database {self.path} was removed or replaced while ScaMP was using it, and nothing was "
-                "changed: stop ScaMP, put the file back with those beside it (-wal, -shm), and start ScaMP again"
+                "changed: stop ScaMP, put the file back with those next to it (-wal, -shm), and start ScaMP again"
             )
 
     def _keep(self) -> AbstractContextManager[sa.Connection]:

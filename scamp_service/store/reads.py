@@ -1,4 +1,4 @@
-"""Reads from the study database for the decisions, the API and the dashboard. ``store.Store`` adds the writes.
+"""Reads from the study database for the decisions, the API and the dashboard. ``Store`` adds the writes.
 
 Lists come in pages by ascending id: pass the last id of a page as ``after``.
 """
@@ -148,10 +148,10 @@ class Reads:
     ) -> list[int]:
         """Numbers of the study's trials in the order of a column.
 
-        That is one of ``table.order.By``, ``params.NAME``, or ``values.N`` for one of several objectives.
+        It is one of ``table.order.By``, ``params.NAME``, or ``values.N`` for one of several objectives.
 
         ``states`` keeps only these states, and the expression ``where`` those for which it is true (see
-        ``table.choice``). Raises ``InvalidInput``.
+        ``trial_filter``). Raises ``InvalidInput``.
         """
         order = self._order(study_id, by)
         rows = self.columns(study_id, order.columns, states=states, where=where)

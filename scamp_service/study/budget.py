@@ -46,7 +46,7 @@ class Budget(Strict):
     It also ends ``seconds`` after it was submitted, once its trials have held devices for ``device_hours`` (hours ×
     devices), or once one has reported the ``target``, with several objectives a mapping from metrics to values, or once
     the ``terminator`` expects little more; what runs then counts with its newest value. ``steps`` are the optimizer
-    steps of one trial, with an evaluation after every ``report_every`` of them. With ``epochs`` a trial makes so many
+    steps of one trial, with an evaluation after every ``report_every`` of them. With ``epochs`` a trial makes that many
     passes over its training samples instead: then steps, reports and rungs are counted in epochs, each of as many
     optimizer steps as the candidate's batch needs. ``max_concurrent`` limits the trials that run at once. A trial may
     be lost ``max_lost`` times without a new checkpoint in between, and run out of memory ``max_oom`` times, before it
@@ -77,7 +77,7 @@ class Budget(Strict):
     @model_validator(mode="before")
     @classmethod
     def _in_epochs(cls, data: Any) -> Any:
-        """A trial of so many epochs has as many steps."""
+        """Steps of a trial that trains for ``epochs`` epochs."""
         if not isinstance(data, Mapping) or not isinstance(data.get("epochs"), int):
             return data
         if data.get("steps", data["epochs"]) != data["epochs"]:

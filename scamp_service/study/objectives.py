@@ -140,7 +140,7 @@ class Objectives:
         return _all(all_values)
 
     def keys(self, values: Sequence[float]) -> Values:
-        """Sorts values of each objective with the best first."""
+        """A key for each objective by which values sort, the best first; ``values`` has one of each objective."""
         return tuple(objective.key(value) for objective, value in zip(self.each, values, strict=True))
 
     def dominates(self, values: Sequence[float], other: Sequence[float]) -> bool:

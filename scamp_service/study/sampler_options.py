@@ -145,7 +145,7 @@ class CmaEsOptions(_Options):
 
 
 def population_for(num_trials: int) -> int:
-    """Size of a population for a search of so many trials: √(2 × ``num_trials``), from 4 to 50.
+    """Size of a population for a search of ``num_trials`` trials: √(2 × ``num_trials``), from 4 to 50.
 
     Then there are half as many generations as members. A population of 50, as Optuna has by default, is for 1,250
     trials and more: within a hundred it is replaced once.
@@ -159,7 +159,7 @@ class Populated(_Options):
     population_size: _Population | None = None
 
     def settled(self, num_trials: int) -> Self:
-        """The options with every size that they leave open, for a search of so many trials."""
+        """The options with every size that they leave open, for a search of ``num_trials`` trials."""
         return self._with(population_size=max(population_for(num_trials), self._least()))
 
     def _least(self) -> int:

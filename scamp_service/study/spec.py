@@ -55,13 +55,13 @@ class StudySpec(Strict):
     ``objectives`` are several at once; ``objective`` is then the leading one of them (see ``objectives.Objectives``),
     and otherwise the only one. ``start_with`` lists candidates to try first; ``fixed`` holds parameters of all
     candidates. ``plan`` is the plan of all of them, instead of the one that the planner chooses for each. A candidate
-    of ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it
-    leaves out. Trials of the highest ``priority`` are placed first; a ``project`` may have a share of the devices
-    and quotas (see ``placement.packing.projects``). ``policy`` names the rule that places its trials (see
-    ``placement.packing.policies``), if not that of the server. ``constraints`` are expressions
-    (see ``spaces.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is predicted of it
+    of ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it leaves out. Trials of the
+    highest ``priority`` are placed first; a ``project`` may have a share of the devices and quotas (see
+    ``placement.packing.projects``). ``policy`` names the rule that places its trials (see
+    ``placement.packing.policies``), if not that of the server. ``constraints`` are expressions (see
+    ``spaces.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is predicted of it
     before it trains. An empty ``space`` is in the user's class, and not known yet (see
-    ``sizing.submission_check.with_space``).
+    ``sizing.user_workload.with_space``).
     """
 
     name: Title

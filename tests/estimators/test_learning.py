@@ -220,7 +220,7 @@ PASTS = st.lists(RUNS, max_size=40)
 
 
 def needs(past: list[PastAttempt]) -> list[int]:
-    """Bytes that each trial needed beyond its trace, beside its margin of 5 MiB, exactly or at least."""
+    """Bytes that each trial needed beyond its trace, besides its margin of 5 MiB, exactly or at least."""
     seen: dict[int, int] = {}
     for one in past:
         is_failure = one.ending is Ending.OUT_OF_MEMORY

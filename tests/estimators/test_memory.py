@@ -89,7 +89,7 @@ def test_the_largest_peak_fits_with_its_margin_and_one_more_byte_does_not(capaci
 
 
 def evaluated(sample_mib: int, fixed_mib: int = 10) -> ModelProfile:
-    """``PROFILE`` with an evaluation of so many MiB, and more for each sample."""
+    """``PROFILE`` with an evaluation of this many MiB, and more for each sample."""
     curve = Envelope((Line(sample_mib * MIB, fixed_mib * MIB),), Line(0, (fixed_mib + sample_mib) * MIB))
     return replace(PROFILE, evaluations={Layout(): curve})
 

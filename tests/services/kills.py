@@ -107,7 +107,7 @@ class UnderFire:
                     raise
 
     def run(self, num_kills: int) -> Losses:
-        """Hit so many processes while studies run, wait for the end of all studies, stop, and say what was lost."""
+        """Hit this many processes while studies run, wait for the end of all studies, stop, and say what was lost."""
         try:
             while len(self.found.seconds) < num_kills:
                 self._keep_busy()

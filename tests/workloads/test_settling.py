@@ -70,7 +70,7 @@ def train(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Any:
     peaks = {plan: trained(plan, params=MODEL)[0]["peak"] for plan in (ALONE, PAIR)}
 
     def run(spare_mib: int, *keep: Keep, plan: Plan = ALONE) -> dict[str, Any]:
-        """How it ends with so many MiB more than the peak of its tensors."""
+        """How it ends with this many MiB more than the peak of its tensors."""
         given = {"workload": "keeps.py:Keeps", "code_dir": str(folder), "params": {**MODEL, "keep": keep}}
         answers = trained(plan, budget_bytes=peaks[plan] + spare_mib * MIB, **given)
         dead = [answer for answer in answers if answer["error"] == "OutOfMemory"]

@@ -37,7 +37,7 @@ def constraints_of(model: nn.Module, blocks: Sequence[nn.Module], divisions: Div
 
 
 def adasum_alone(hinted: PlanConstraints, num_replicas: int) -> PlanConstraints:
-    """``hinted``, the constraints of a model, where the updates of so many replicas are combined by Adasum."""
+    """``hinted``, the constraints of a model, where the updates of this many replicas are combined by Adasum."""
     degrees: tuple[tuple[Name, int], ...] = (("shares", num_replicas), ("tp", 1), ("pp", 1), ("spatial", 1))
     limits = (Limit(name, degree, degree, REDUCE, "adasum") for name, degree in degrees)
     return replace(hinted, limits=(*hinted.limits, *limits), adasum=True)
@@ -145,7 +145,7 @@ class _Hinted:
         """Replicas hold whole splits, and stages are those of a pipeline that the default allows."""
         for replica, other in product(self._all("replica"), self._all("split")):
             if 1 not in (replica.hint.degree, other.hint.degree) and not replica.contains(other):
-                where = "inside" if other.contains(replica) else "beside"
+                where = "inside" if other.contains(replica) else "next to"
                 raise _between(
                     replica,
                     other,
@@ -185,7 +185,7 @@ class _Hinted:
             )
 
     def _check_blocks(self, placed: _Placed, degree: int) -> None:
-        """All blocks can be split over so many ranks."""
+        """Whether all blocks can be split over this many ranks."""
         if not self.blocks:
             raise Contradiction(
                 f"{placed}: the model has no blocks whose layers could be split: return them from `blocks`"
@@ -219,7 +219,7 @@ class _Hinted:
             )
 
     def _check_chain(self, placed: _Placed, num_stages: int) -> None:
-        """The model can be cut into so many stages."""
+        """Whether the model can be cut into this many stages."""
         model, name = self.model, type(self.model).__name__
         if not isinstance(model, Chain):
             raise Contradiction(

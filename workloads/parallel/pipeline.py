@@ -2,8 +2,8 @@
 
 torch runs the passes: GPipe and 1F1B by schedules of its own, all others in the order of
 ``estimators.pipelining.schedules``. The latter needs torch's private runtime, which is used here alone. The first stage
-turns batches into inputs; the last stage computes losses. Every stage knows the shape of its inputs
-without asking other ranks, because a trace has no other ranks. Import this module only where it is needed:
+turns batches into inputs; the last stage computes losses. Every stage knows the shape of its inputs without asking
+other ranks, because a trace has no other ranks. Import this module only where it is needed:
 torch.distributed.pipelining takes a second to import.
 """
 
@@ -52,8 +52,7 @@ def run_passes(
 
     Forward passes run in the context ``precision``; stages send fp32 in any. Losses are multiplied by ``factor`` before
     their backward passes. Returns the losses, without that factor, on the last stage, and an empty list on the others.
-    Gradients are summed over the micro-batches.
-    The workload's ``loss`` must call the model exactly once.
+    Gradients are summed over the micro-batches. The workload's ``loss`` must call the model exactly once.
     """
     assert model.place is not None, "the model is not a pipeline stage"
     has_end = model.is_first or model.is_last

@@ -37,7 +37,7 @@ def unfreezes(workload: Workload) -> str:
 
 
 def _reached(function: FunctionType, workload: type) -> Iterator[FunctionType]:
-    """The function, and those whose names it mentions, again and again: globals, and methods of classes beside it."""
+    """The function, and those whose names it mentions, again and again: globals, and methods of classes next to it."""
     waiting, seen = [function], {function}
     while waiting:
         yield (next_function := waiting.pop())

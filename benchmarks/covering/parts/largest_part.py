@@ -39,7 +39,7 @@ class Limited:
     limit_mib: int
 
     def asked(self, batch: int) -> Asked:
-        """The model with so many samples in a micro-batch."""
+        """The model with this many samples in a micro-batch."""
         return Asked("plain", {**self.params, "batch": batch})
 
     def __str__(self) -> str:

@@ -24,7 +24,7 @@ class UnusedBlock(Block):
 
 
 class UnusedLayers(Points):
-    """Layers that no pass uses: in every block, and a head beside them.
+    """Layers that no pass uses: in every block, and a head as well.
 
     From https://github.com/NVIDIA-BioNeMo/KERMT/issues/23 (heads of pretraining that fine-tuning never calls).
     """

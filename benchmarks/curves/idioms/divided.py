@@ -259,7 +259,7 @@ class ScaledBlock(SplitBlock):
 
 
 class ScaledSplit(Texts):
-    """Split blocks with parameters of their own beside the layers that are split (layer scale).
+    """Split blocks with parameters of their own besides the layers that are split (layer scale).
 
     From https://github.com/NVIDIA/Megatron-LM/issues/1446 (gradients that differ between ranks of a sequence).
     """

@@ -75,7 +75,7 @@ class PermutedBlock(nn.Module):
 
 
 class PermutedWeights(Points):
-    """A permuted kernel of three dimensions, beside a scale that was expanded and then cloned.
+    """A permuted kernel of three dimensions, and a scale that was expanded and then cloned.
 
     From https://github.com/pytorch/pytorch/pull/137000 (FSDP2 checks that parameters are contiguous).
     """
@@ -138,7 +138,7 @@ class FourierBlock(nn.Module):
 
 
 class ComplexFilters(Points):
-    """Complex filters beside real weights, as in Fourier neural operators.
+    """Complex filters and real weights, as in Fourier neural operators.
 
     From https://github.com/pytorch/pytorch/issues/158753 (DDP drops the imaginary part of gradients).
     """
@@ -200,7 +200,7 @@ class DoubleBlock(nn.Module):
 
 
 class TwoTypes(Points):
-    """Normalisation in fp64 beside linear layers in fp32, in the same block.
+    """Normalisation in fp64 and linear layers in fp32, in the same block.
 
     From https://github.com/pytorch/pytorch/issues/156784 (FSDP2: different dtypes for parameters of one group).
     """

@@ -44,7 +44,7 @@ class LoraBlock(Block):
 
 
 class LoraAdapters(Points):
-    """Adapters beside frozen layers; the optimizer gets only what is trained.
+    """Adapters next to frozen layers; the optimizer gets only what is trained.
 
     From https://github.com/pytorch/pytorch/issues/83204 (freezing parts of a model under FSDP).
     """

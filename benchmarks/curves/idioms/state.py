@@ -445,7 +445,7 @@ class Memory(nn.Module):
 class StashedOutputs(Points):
     """Blocks leave an auxiliary loss of each sample in an attribute, which the loss reads after the pass.
 
-    From https://github.com/deepspeedai/DeepSpeed/issues/4808 (models with losses beside their output).
+    From https://github.com/deepspeedai/DeepSpeed/issues/4808 (models with losses besides their output).
     """
 
     def build_model(self):

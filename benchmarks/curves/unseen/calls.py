@@ -138,7 +138,7 @@ class Prototypes(Tower):
 
 
 class ReturnsParameters(Labels):
-    """The model returns two of its parameters beside its features, and the loss works with them.
+    """The model returns two of its parameters besides its features, and the loss works with them.
 
     A hook after each step of the optimizer limits one of them, as CLIP limits its logit scale.
     From https://github.com/deepspeedai/DeepSpeed/pull/2642 (forward passes that return parameters).

@@ -1,4 +1,4 @@
-"""State beside the parameters: merged weights, extra state, what the first pass initialises, memories of samples."""
+"""State besides the parameters: merged weights, extra state, what the first pass initialises, memories of samples."""
 
 import math
 

@@ -270,7 +270,7 @@ def estimate(draft: Draft) -> float:
 
 
 def best_of(drafts: Sequence[tuple[float, str, Draft]], most: int, below_seconds: float = inf) -> Planned | None:
-    """The fastest plan below a time among the drafts with the smallest first values; at most so many are simulated."""
+    """The fastest plan below a time among the drafts with the smallest first values; simulates a limited number."""
     best: Planned | None = None
     for seconds, words, draft in sorted(drafts, key=lambda one: one[0])[:most]:
         below = best.seconds if best else below_seconds

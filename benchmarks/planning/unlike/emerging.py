@@ -221,7 +221,7 @@ def draw(seed: int, num: int) -> Iterator[Family]:
 
 
 def _transformer(name: str, width: int, heads: int, tokens: int, keys: int, keeps_scores: bool) -> Unit:
-    """A block whose tokens attend to so many ``keys`` each."""
+    """A block whose tokens attend to ``keys`` keys each."""
     scores = float(SCORE_BYTES * heads * tokens * keys) if keeps_scores else 0.0
     products, attention = 24.0 * tokens * width**2, 4.0 * tokens * keys * width
     shared, divided, output = 10.0 * tokens * width, 24.0 * tokens * width + scores, 2.0 * tokens * width

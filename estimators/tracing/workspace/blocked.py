@@ -14,7 +14,7 @@ from estimators.tracing.workspace.amounts import NOTHING, Workspace
 from estimators.tracing.workspace.convolution import Convolution
 from estimators.tracing.workspace.products import has_avx512, packed_bytes
 
-_FEW_CHANNELS = 3  # up to so many channels are read without a copy
+_FEW_CHANNELS = 3  # up to this many channels are read without a copy
 
 
 def forward(convolution: Convolution) -> Workspace:

@@ -16,7 +16,7 @@ _SMALL_DEPTH, _SMALL_COLUMNS = 48, 24  # products of so small a depth take fewer
 @dataclass(frozen=True, slots=True)
 class _Blocking:
     """Elements of a register block (rows, columns) and of what is packed at once; ``unpacked`` bounds products that
-    are computed without packing, with so many bytes for one strip of rows."""
+    are computed without packing, with this many bytes for one strip of rows."""
 
     row: int
     column: int

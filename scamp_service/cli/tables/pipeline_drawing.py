@@ -60,7 +60,7 @@ def legend(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _num_sections(simulation: Simulation, columns: int) -> int:
-    """Number of sections, at most three: with so many, most passes have one or two columns."""
+    """Number of sections, at most three: with three, most passes have one or two columns."""
     lengths = sorted(
         interval.end_seconds - interval.start_seconds
         for interval in simulation.computing

@@ -37,7 +37,7 @@ class Autoscaler:
         self.given_back: frozenset[str] = frozenset()
 
     def want(self, num_devices: int) -> None:
-        """The controller wants so many devices."""
+        """The controller wants this many devices."""
         self._wanted = num_devices
 
     def follow(self, num_devices: Mapping[str, int], in_use: frozenset[str], unit: str) -> None:

@@ -43,7 +43,7 @@ class SinkKeeper:
             self._replace(f"it has not answered for {seconds:.0f} s")
 
     def excuse(self, seconds: float) -> None:
-        """Give it so many more seconds to answer."""
+        """Give it this many more seconds to answer."""
         self._asked += seconds
 
     def receive(self, ref: Any) -> None:

@@ -44,5 +44,5 @@ def _later(now: float, trial: Trial, to: TrialState, num_faults: int, why: str) 
 
 
 def wait_seconds(num_faults: int) -> float:
-    """Seconds before the next attempt, after so many faults in a row."""
+    """Seconds before the next attempt, after this many faults in a row."""
     return min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (num_faults - 1))

@@ -23,7 +23,7 @@ from scamp_service.model import Attempt, Trial
 from scamp_service.study.one_shot import Part
 
 STALL_WEIGHT = 3
-"""An attempt that stalled counts as so many losses: a trial that hangs twice probably hangs always, and slowly."""
+"""An attempt that stalled counts as this many losses: a trial that hangs twice probably hangs always, and slowly."""
 LAUNCH_PATIENCE_SECONDS = 120.0
 """An absent gang that has not reported its start is launched again, with the same token, for this long."""
 

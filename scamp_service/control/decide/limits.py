@@ -45,7 +45,7 @@ def limit_reached(spec: StudySpec, used: Used) -> str:
 
 
 def is_hopeless(counts: Mapping[TrialState, int]) -> bool:
-    """Whether so many trials FAILED, and none did anything else, that the next ones would fail, too.
+    """Whether enough trials FAILED, and none did anything else, to expect that the next ones fail, too.
 
     ``counts`` are the study's own trials in each state.
     """

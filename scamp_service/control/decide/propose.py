@@ -11,7 +11,7 @@ from scamp_service.search.proposer import Proposal, ProposalRequest
 
 
 def propose(s: Snapshot, promoted: Mapping[int, int]) -> Iterator[Effect]:
-    """Propose as many candidates as there is ``room`` for, beside the paused trials of a study that were ``promoted``.
+    """Propose as many candidates as there is ``room`` for, besides the paused trials of a study that were ``promoted``.
 
     An answer counts only if it begins with the study's next number. The sampler is asked again if it has failed. In
     one-shot search nothing is proposed that depends on trials that have not ended.

@@ -29,7 +29,7 @@ LEAST_RESTART_SECONDS = 20.0
 WORTH_SHARE = 0.1
 """A running trial is interrupted only if it saves this share of what is left: predicted seconds are not exact."""
 WORTH_RESTARTS = 3.0
-"""It must also save so many times what the restart costs."""
+"""It must also save this many times what the restart costs."""
 
 
 def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect]:
@@ -109,7 +109,7 @@ def narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> 
 
 
 def _can_start(s: Snapshot, choice: Choice, among: Sequence[str], instead_of: Attempt) -> bool:
-    """Whether a gang could start on these devices, beside other gangs that are there."""
+    """Whether a gang could start on these devices, next to other gangs that are there."""
     usable = [device for device in s.cluster.devices if device.id in among and device.id not in s.closed]
     ledger = Ledger(Cluster(tuple(usable)), s.max_gangs_per_device)
     for attempt in s.attempts:

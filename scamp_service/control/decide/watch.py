@@ -11,7 +11,7 @@ FIRST_SECONDS = 900.0
 LEAST_SECONDS = 300.0
 """Patience afterwards, if steps are short: evaluations and checkpoints take longer than a step."""
 STEPS = 50
-"""Patience is that of so many steps, if they are long."""
+"""Patience is at least the time of this many steps."""
 
 
 def why_stalled(study: StudyRules, attempt: Attempt, gang: GangStatus) -> str:

@@ -103,7 +103,7 @@ def variables(layout_kind: Layout) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Formulas to find for one kind of layouts.
+    """A request for formulas of one group of candidates under one kind of layouts.
 
     ``members`` are candidates of the ``group`` that it can be applied to, each with its ``most_parts``. ``depth`` is
     the size that is the number of blocks. There are up to ``num_devices``. ``points`` are the members whose peaks are
@@ -139,7 +139,7 @@ class Task:
         return point | ({self.depth: min(point[self.depth], CHECKED_DEPTH)} if self.depth else {})
 
     def _degrees(self, most_parts: int) -> list[dict[str, int]]:
-        """Degrees that a candidate with so many parts can be spread by, the smallest and the largest ones first."""
+        """Degrees that a candidate with this many parts can be spread by, the smallest and the largest ones first."""
         powers = [1 << power for power in range(1, self.num_devices.bit_length())]
         names = variables(self.layout_kind)
         products = [dict(zip(names, values, strict=True)) for values in itertools.product(powers, repeat=len(names))]
@@ -191,10 +191,11 @@ def choose_examples(
 def _with_degrees(
     chosen: Sequence[Json], sizes: Sequence[str], degrees: Sequence[Sequence[Mapping[str, int]]], chance: random.Random
 ) -> list[Json]:
-    """The candidates, each with the degrees among its own that the others have least.
+    """The chosen candidates, each with one of its possible degrees, so that all degrees are used about equally.
 
-    The one with the oddest sizes begins, and takes the most shards, which have to be rounded up. Then the one with the
-    most ways takes the most parts.
+    The first to choose is the candidate whose sizes are least divisible: it takes the most shards, so that rounding up
+    shows. The second has the most degrees to choose from, and takes the most parts. Each of the others takes the
+    degrees that were used least so far.
     """
     used: Counter[tuple[str, int]] = Counter()
     points: dict[int, Json] = {}

@@ -1,8 +1,7 @@
 """Chooses trials by an expression such as ``lr < 1e-3 and depth == 2 and state == COMPLETED``.
 
 It is CEL (``study.spaces.expression``), which cannot run code. ``and``, ``or``, ``not`` and a single ``=`` may be
-written as well. Names are those of parameters, of ``QUANTITIES``, of measured
-objectives and of states.
+written as well. Names are those of parameters, of ``QUANTITIES``, of measured objectives and of states.
 """
 
 from __future__ import annotations

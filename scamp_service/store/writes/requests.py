@@ -43,7 +43,7 @@ class Requests(Transactions):
     """The methods of the store for requests of users about a study."""
 
     def enqueue(self, study_id: int, candidates: Sequence[Json], key: str, *, now: float) -> list[int]:
-        """Add trials with these parameters, beside the study's budget; returns their numbers.
+        """Add trials with these parameters, in addition to the study's budget; returns their numbers.
 
         A request with the same ``key`` returns the same. Raises ``NotFound``, and ``Conflict`` unless it is RUNNING.
         """

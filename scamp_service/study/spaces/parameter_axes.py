@@ -20,7 +20,7 @@ from scamp_service.study.spaces.space import Dimension, Range
 from scamp_service.study.values import is_number, key_of
 
 LOG_FROM = 1000
-"""Numbers without a range in the study file have a logarithmic axis if the largest is so many times the smallest."""
+"""Numbers without a range in the study file have a logarithmic axis if the largest is this many times the smallest."""
 _SPACE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Dimension])
 
 

@@ -232,7 +232,7 @@ class Repeat(Strict):
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1000:
                 raise ValueError(f"repeat is a number of blocks, an integer from 0 to 1000; got {value!r}")
         if self.repeat.when:
-            raise ValueError("when belongs beside repeat, not inside it")
+            raise ValueError("when belongs next to repeat, not inside it")
         return self
 
 

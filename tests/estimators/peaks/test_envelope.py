@@ -149,7 +149,7 @@ def test_a_table_never_offers_a_batch_that_a_traced_point_forbids(peaks: list[in
 
 
 def test_a_table_knows_nothing_beyond_its_last_point() -> None:
-    with pytest.raises(ValueError, match="traced up to micro-batch 2 only"):
+    with pytest.raises(ValueError, match="micro_batch must be at most 2"):
         PeakTable(((1, Line(0, 5)), (2, Line(0, 7)))).peak_bytes(3)
 
 
@@ -181,5 +181,5 @@ def test_an_envelope_under_which_every_batch_fits_cannot_exist(make: Callable[[]
 
 @pytest.mark.parametrize("curve", [Envelope((Line(1, 1),), Line(0, 2)), PeakTable(((1, Line(0, 5)),))], ids=repr)
 def test_a_micro_batch_has_at_least_one_sample(curve: Envelope | PeakTable) -> None:
-    with pytest.raises(ValueError, match="at least 1 sample"):
+    with pytest.raises(ValueError, match="micro_batch must be at least 1"):
         curve.peak_bytes(0)

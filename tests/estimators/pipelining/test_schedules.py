@@ -34,7 +34,7 @@ def test_others_say_which_numbers_they_take() -> None:
         dual_pipe_v(4, 7)
     with pytest.raises(ValueError, match="9 cannot be divided so, use 8"):
         interleaved(4, 9)
-    with pytest.raises(ValueError, match="at least 1 rank and 1 micro-batch"):
+    with pytest.raises(ValueError, match="num_micro_batches must be at least 1"):
         one_f_one_b(4, 0)
 
 

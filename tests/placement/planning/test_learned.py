@@ -38,7 +38,7 @@ def choose(
 
 
 def failure(plan: Plan, missing_mib: int) -> PastAttempt:
-    """A run that ran out of memory with so many MiB missing; its trace is so small that a quarter of it is nothing."""
+    """A run that ran out of memory with these MiB missing; its trace is so small that a quarter of it is nothing."""
     held_bytes = missing_mib * MIB + 3
     return PastAttempt(1, plan.layout, (), 3, 0, held_bytes, 0, Ending.OUT_OF_MEMORY, micro_batch=plan.micro_batch)
 

@@ -47,7 +47,7 @@ def flops(number: float) -> Work:
 
 
 def profile(*seconds: tuple[Layout, float]) -> ModelProfile:
-    """Layouts that take so many seconds for each sample, and one for the update."""
+    """Layouts that take this many seconds for each sample, and one for the update."""
     work = {layout: StepWork(Work(), flops(each), flops(1.0)) for layout, each in seconds}
     return ModelProfile("s", 1, 1, {}, work)
 

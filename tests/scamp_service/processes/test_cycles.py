@@ -31,7 +31,7 @@ class World:
         self.cycles = Cycles(self.election, clock=lambda: self.now)  # type: ignore[arg-type]
 
     def live(self, seconds: float) -> int:
-        """The number of cycles in so many seconds of a loop that turns ten times in each."""
+        """The number of cycles in this many seconds of a loop that turns ten times in each."""
         before = self.election.num_cycles
         for _ in range(round(seconds * 10)):
             self.now += 0.1

@@ -1,4 +1,4 @@
-"""`scamp plan` has the candidates, memory and seconds of `scamp estimate`, and pipelines beside them."""
+"""`scamp plan` has the candidates, memory and seconds of `scamp estimate`, and pipelines besides."""
 
 from __future__ import annotations
 

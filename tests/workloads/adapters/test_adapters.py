@@ -153,7 +153,7 @@ def test_what_only_a_trainer_can_do_is_refused() -> None:
 
 
 def _lightning_rates(make: Any, steps: int, losses: dict[int, float]) -> list[float]:
-    """The rate in each step of epochs of two steps. ``losses``: what is evaluated after so many steps. Resumes once."""
+    """The rate in each step of epochs of two steps. ``losses`` are evaluations by step. Resumes once."""
     base = load_workload("lightning_digits.py:LightningDigits", EXAMPLES)
 
     class Scheduled(base.module):  # type: ignore[misc, name-defined]

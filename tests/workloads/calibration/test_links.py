@@ -22,7 +22,7 @@ START, HOP, SPEED = 2e-4, 5e-5, 1e9
 
 
 def samples(num_cores: float, noise: float = 0.0) -> Iterator[Timed]:
-    """The measurement of ranks on a host of so many cores."""
+    """The measurement of ranks on a host of this many cores."""
     source = np.random.default_rng(0)
     for kind in KINDS:
         for num_ranks in (2, 4):

@@ -198,7 +198,7 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
     scalars = json.loads((folder / "scalars.json").read_text())
     prefix = _prefix(optimizer)
     if not any(key.startswith(f"{prefix}optimizer/") for key in stored):
-        prefix = ""  # it was not written by so many replicas with states of their own
+        prefix = ""  # it was not written by this many replicas with states of their own
     own_parameters = getattr(
         optimizer, "own", None
     )  # parameters whose states only this rank has (``zero1``); None: all

@@ -55,7 +55,7 @@ def commit(staged: Path, target: Path) -> None:
 
 
 def unfinished(target: Path, tag: str) -> Path:
-    """Folder beside ``target`` for a checkpoint that is being written or deleted; ``tag`` makes it the only one."""
+    """Folder next to ``target`` for a checkpoint that is being written or deleted; ``tag`` makes it the only one."""
     return target.parent / f".{target.name}-{tag}.tmp"
 
 

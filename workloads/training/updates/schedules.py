@@ -129,7 +129,7 @@ class Schedules:
             source.update(_options(group))
 
     def skip(self, num_steps: int) -> None:
-        """Go ahead as if so many updates had been made."""
+        """Go ahead as if this many updates had been made."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the optimizer makes none
             for _ in range(num_steps if self.schedulers else 0):

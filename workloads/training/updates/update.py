@@ -42,8 +42,8 @@ class Updates:
     """Everything that a candidate's optimizer does besides its steps. ``step`` is the one that runs, counted from 0.
 
     ``stages`` are the ranks of a pipeline that hold different parameters, ``replicas`` those with gradients of their
-    own, which Adasum combines. With ``phases``, ``phased`` is their common
-    optimizer, and ``losses`` are those of the present step, by the names of the phases that have had a turn.
+    own, which Adasum combines. With ``phases``, ``phased`` is their common optimizer, and ``losses`` are those of the
+    present step, by the names of the phases that have had a turn.
     """
 
     options: TrainingOptions
@@ -64,7 +64,7 @@ class Updates:
         return [number for number, phase in enumerate(self.phases) if self.step % phase.every == 0]
 
     def loss_factor(self, num_micro_batches: int) -> float:
-        """The number by which the loss of each of so many micro-batches is multiplied before its backward pass."""
+        """The number by which the loss of each of this many micro-batches is multiplied before its backward pass."""
         if self.scale is None:
             return 1.0
         self.scale.num_micro_batches = num_micro_batches
@@ -111,7 +111,7 @@ class Updates:
             schedules.load(stored[number] if number < len(stored) else [])
 
     def skip(self, num_steps: int) -> None:
-        """Have new schedulers go ahead, as if so many updates had been made with the optimizer's own options."""
+        """Have new schedulers go ahead, as if ``num_steps`` updates had been made with the optimizer's own options."""
         for number, schedules in enumerate(self.schedules):
             schedules.skip(-(-num_steps // self.phases[number].every) if self.phases else num_steps)
 

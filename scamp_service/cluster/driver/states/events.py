@@ -1,6 +1,6 @@
 """Events that the state machine of ranks handles: orders, what was seen of the cluster, and answers of ranks.
 
-The time of an event, and whether the controller may act, are given beside it: see ``RankStates.handle``.
+The time of an event, and whether the controller may act, are given separately: see ``RankStates.handle``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ProbeDue:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The controller's process stood still for so many seconds, so nobody's silence counts."""
+    """The controller's process stood still for this many seconds: silence during them does not count."""
 
     seconds: float
 

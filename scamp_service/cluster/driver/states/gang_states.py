@@ -45,7 +45,7 @@ class GangStates:
         self._gangs[key] = _Gang()
 
     def found(self, key: str, num_ranks: int) -> None:
-        """A rank of an earlier controller works for a gang of so many ranks."""
+        """A rank of an earlier controller works for a gang of this many ranks."""
         self._found.setdefault(key, num_ranks)  # others may have left it already
 
     def broke(self, key: str, why: str) -> None:

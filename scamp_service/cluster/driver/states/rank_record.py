@@ -64,7 +64,7 @@ class RankRecord:
             self.progressed = now
 
     def excuse(self, seconds: float) -> None:
-        """Give it so many more seconds to answer and to make progress."""
+        """Give it this many more seconds to answer and to make progress."""
         self.asked_at = self.asked_at + seconds if self.asked_at is not None else None
         self.progressed += seconds
         self.heard += seconds

@@ -127,7 +127,7 @@ def test_a_rank_that_prints_without_end_fills_neither_its_memory_nor_the_databas
 
 
 def failing(error: BaseException, times: float) -> Callable[[Report], bool]:
-    """Raises ``error`` so many times, then accepts."""
+    """Raises ``error`` this many times, then accepts."""
     left = [times]
 
     def flush(report: Report) -> bool:

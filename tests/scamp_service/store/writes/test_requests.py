@@ -1,4 +1,4 @@
-"""Candidates are enqueued once for each key and beside the budget; a budget only grows, and its study runs again."""
+"""Candidates are enqueued once for each key and besides the budget; a budget only grows, and its study runs again."""
 
 from __future__ import annotations
 
