@@ -84,7 +84,7 @@ def test_legal_plans_survive_json(plan: Plan) -> None:
 
 @pytest.mark.parametrize("fields", [{"stage_index": 1}, {"num_micro_batches": 2}], ids=str)
 def test_stages_belong_to_pipelines(fields: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="need pp > 1"):
+    with pytest.raises(ValueError, match="use pp > 1"):
         Layout(**fields)  # type: ignore[arg-type]
 
 

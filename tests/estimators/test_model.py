@@ -178,8 +178,8 @@ def test_a_rank_has_two_stages_of_some_schedules_in_a_row_or_in_the_shape_of_a_v
         ({"schedule": "zbv", "recompute": True}, "backward passes in two parts"),
         ({"schedule": "interleaved", "dp_shard": 2}, "without shards"),
         ({"schedule": "dualpipev", "num_micro_batches": 2}, "at least 4 micro-batches"),
-        ({"schedule": "zbv", "cut": (4, 4)}, "each of 4 stages"),
-        ({"schedule": "other"}, "is one of"),
+        ({"schedule": "zbv", "cut": (4, 4)}, "each of the 4 stages"),
+        ({"schedule": "other"}, "must be one of"),
     ],
     ids=str,
 )

@@ -219,7 +219,7 @@ def test_a_batch_that_no_way_divides_is_refused() -> None:
 
 
 def test_a_way_needs_costs_for_every_kind_of_devices() -> None:
-    with pytest.raises(ValueError, match="there are 2"):
+    with pytest.raises(ValueError, match="each of 2 kinds of devices"):
         search([one_way(equal_units(4))], [Devices("a", 1, 9), Devices("b", 1, 9)], batch=2)
 
 

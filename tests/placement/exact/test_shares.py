@@ -92,5 +92,5 @@ def test_too_few_samples_and_too_little_memory_are_refused() -> None:
 
 
 def test_a_rank_takes_time_for_a_sample() -> None:
-    with pytest.raises(ValueError, match="some time"):
+    with pytest.raises(ValueError, match="must be above 0"):
         Member(0, 1, 1)
