@@ -96,18 +96,18 @@ class PlanConstraints:
         hinted = [limit for limit in self.limits if limit.hint != REDUCE]
         sources = dict.fromkeys((limit.hint, limit.place) for limit in hinted)
         hints_in_words = [
-            f"{_listed(limit.words for limit in hinted if (limit.hint, limit.place) == source)} "
+            f"{_joined_with_and(limit.words for limit in hinted if (limit.hint, limit.place) == source)} "
             f"(hint {source[0]} at {source[1]})"
             for source in sources
         ]
         if self.adasum:
             hints_in_words.append(f"Adasum over {self.least('shares')} whole replicas ({REDUCE}: adasum)")
-        return f"the model asks for {_listed(hints_in_words)}" if hints_in_words else ""
+        return f"the model asks for {_joined_with_and(hints_in_words)}" if hints_in_words else ""
 
 
 UNCONSTRAINED = PlanConstraints()
 
 
-def _listed(words: Iterable[str]) -> str:
+def _joined_with_and(words: Iterable[str]) -> str:
     *others, last = words
     return f"{', '.join(others)} and {last}" if others else last

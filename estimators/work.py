@@ -152,8 +152,8 @@ class WorkCounter:
         self, kind: str, flops: float = 0, num_bytes: float = 0, fresh_bytes: float = 0, half_flops: float = 0
     ) -> None:
         """Count one operation of ``kind``."""
-        for place, amount in enumerate((1, flops, num_bytes, fresh_bytes, half_flops), _FIRST[kind]):
-            self._amounts[place] += amount
+        for index, amount in enumerate((1, flops, num_bytes, fresh_bytes, half_flops), _FIRST[kind]):
+            self._amounts[index] += amount
 
     def communicate(self, kind: str, dimension: str, num_bytes: float, *, overlaps: bool = False) -> None:
         """Count one collective (see ``Collectives``)."""

@@ -380,7 +380,7 @@ def trial_row(trial: Mapping[str, Any]) -> Json:
     row = {name: value for name, value in trial.items() if name not in (*_LEFT_OUT, "params", "values")}
     values = trial.get("values") or ()
     if len(values) > 1:
-        row |= {f"values.{place}": value for place, value in enumerate(values)}
+        row |= {f"values.{index}": value for index, value in enumerate(values)}
     number, state, origin = (row.pop(name, None) for name in ("number", "state", "origin"))
     return {"number": number, "state": state, "origin": origin, **_flat("params", trial["params"]), **row}
 
@@ -389,7 +389,7 @@ def _flat(name: str, value: Any) -> Json:
     if isinstance(value, Mapping):
         return {key: leaf for part, inner in value.items() for key, leaf in _flat(f"{name}.{part}", inner).items()}
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
-        return {key: leaf for place, inner in enumerate(value) for key, leaf in _flat(f"{name}.{place}", inner).items()}
+        return {key: leaf for index, inner in enumerate(value) for key, leaf in _flat(f"{name}.{index}", inner).items()}
     return {name: value}
 
 

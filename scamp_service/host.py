@@ -36,7 +36,7 @@ class Process:
     @classmethod
     def of(cls, pid: int) -> Process:
         """The process that has this id here now."""
-        return cls(kernel(), pid, _started(pid))
+        return cls(kernel(), pid, _start_time(pid))
 
     @property
     def is_here(self) -> bool:
@@ -46,7 +46,7 @@ class Process:
     @property
     def is_gone(self) -> bool:
         """Whether it is known to have ended. A zombie has: it holds no memory, and its parent may collect it late."""
-        return self.is_here and _started(self.pid) != self.started
+        return self.is_here and _start_time(self.pid) != self.started
 
     def kill(self) -> None:
         """Send SIGKILL if it runs on this kernel; no effect on a process that has since been given its id."""
@@ -74,7 +74,7 @@ def source_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """When the process started; empty if it does not run."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

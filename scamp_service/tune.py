@@ -22,7 +22,7 @@ from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.estimate import Estimator, target
-from scamp_service.sizing.estimated import listed
+from scamp_service.sizing.estimated import params_in_words
 from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.study.budget import TRACE_SECONDS
 
@@ -149,7 +149,7 @@ class ScampResources:
             self._known[family] = self._estimator.plan(params, self._cluster)
         chosen = self._known[family]
         if isinstance(chosen, NoPlan):
-            raise InvalidInput(f"{listed(params)}: {chosen.reason}")
+            raise InvalidInput(f"{params_in_words(params)}: {chosen.reason}")
         return chosen
 
     def _bundle(self, chosen: ChosenPlan) -> dict[str, float]:

@@ -54,7 +54,7 @@ def get_front(study_id: StudyId, store: TheStore, points: NumPoints = 1500) -> F
     """
     last_event_id = store.last_event_id()
     objectives = Objectives.of_spec(store.study(study_id).spec)
-    scores = store.scores(study_id) if objectives.is_several else []
+    scores = store.scores(study_id) if objectives.has_several else []
     return front_view(scores, objectives, points, last_event_id)
 
 

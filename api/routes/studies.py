@@ -144,8 +144,8 @@ def enqueue_trials(
     salt = 1 + sum(store.trial_counts(study_id).values())
     is_known = study.state is StudyState.RUNNING and "directions" not in study.spec  # otherwise the store refuses it
     candidates = [
-        completed_candidate(study.spec, params, salt + place) if is_known else params
-        for place, params in enumerate(enqueued.candidates)
+        completed_candidate(study.spec, params, salt + index) if is_known else params
+        for index, params in enumerate(enqueued.candidates)
     ]
     return EnqueuedView(numbers=store.enqueue(study_id, candidates, key, now=time.time()))
 

@@ -112,7 +112,7 @@ def front_view(scores: Sequence[Score], objectives: Objectives, num_points: int,
     chosen = [scored[i] for i in merged_points(spread_evenly(len(scored), num_points), running, kept)]
     return FrontView(
         metrics=list(objectives.names),
-        directions=[objective.direction for objective in objectives.each],
+        directions=[objective.direction for objective in objectives.items],
         num_trials=len(scored),
         number=[score.number for score, _ in chosen],
         state=[score.state for score, _ in chosen],

@@ -128,7 +128,7 @@ _LEFT_OUT = frozenset(["id", "study_id", "number", "state", "origin", "params", 
 def table_columns(params: Iterable[str], objectives: Objectives) -> list[str]:
     """Columns of a table of trials, as ``client.trial_row`` names them. ``params`` are those of parameters."""
     names = [name for name in TrialView.model_fields if name not in _LEFT_OUT]
-    values = [f"values.{place}" for place in range(len(objectives.each))] if objectives.is_several else []
+    values = [f"values.{index}" for index in range(len(objectives.items))] if objectives.has_several else []
     return ["number", "state", "origin", *params, *names, *values]
 
 

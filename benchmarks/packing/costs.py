@@ -70,7 +70,7 @@ def draw(seed: int, num_trials: int, *, to_choose: bool = False, among: int | No
     judge them.
     """
     source = random.Random(seed)
-    candidates = [one for place, one in enumerate(table()[:among]) if (place % 3 == 0) == to_choose]
+    candidates = [one for index, one in enumerate(table()[:among]) if (index % 3 == 0) == to_choose]
     low, high = map(math.log, STEPS)
     return [_training(source.choice(candidates), round(math.exp(source.uniform(low, high)))) for _ in range(num_trials)]
 

@@ -60,7 +60,7 @@ def config_of(plan: StagedPlan, units: Sequence[Unit], model: Mapping[str, Any],
     """
     tp, dp = plan.spread.tp, plan.spread.dp_replicate
     recomputed = set(plan.recomputed)
-    by_unit = [[int(place in recomputed)] * len(unit) for place, unit in enumerate(units)]
+    by_unit = [[int(index in recomputed)] * len(unit) for index, unit in enumerate(units)]
     bounds = pairwise(accumulate(plan.cut, initial=0))
     flags = [[flag for flags in by_unit[start:end] for flag in flags] for start, end in bounds]
     return {

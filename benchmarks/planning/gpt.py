@@ -42,7 +42,7 @@ class Model:
 
 def powers_of_two(most: int) -> list[int]:
     """1, 2, 4, …, up to ``most``."""
-    return [2**place for place in range(most.bit_length())]
+    return [2**index for index in range(most.bit_length())]
 
 
 def ways_of(

@@ -107,10 +107,10 @@ def _tried(question: Question, way: Way, stages: int, num: int) -> float:
             if any(kinds.count(kind) * ranks > device.count for kind, device in enumerate(question.devices)):
                 continue
             pairs = []
-            for place, kind in enumerate(kinds):
-                held = in_flight(question.order, num, stages, place)
+            for index, kind in enumerate(kinds):
+                held = in_flight(question.order, num, stages, index)
                 capacity = question.devices[kind].capacity_bytes
-                pairs.append(stage_by_trying(way.costs[kind], bounds[place], bounds[place + 1], held, capacity))
+                pairs.append(stage_by_trying(way.costs[kind], bounds[index], bounds[index + 1], held, capacity))
             slowest = max((num - 1) * seconds + once for seconds, once in pairs)
             best = min(best, sum(seconds for seconds, _ in pairs) + slowest)
     return best
@@ -148,10 +148,10 @@ def price(question: Question, plan: StagedPlan) -> tuple[float, list[float]]:
     assert (way, stages, num) in settings(question) and sum(plan.cut) == way.num_units and min(plan.cut) > 0
     names = [device.name for device in question.devices]
     sizes, times, added = [], [], []
-    for place, (name, ends) in enumerate(zip(plan.devices, accumulate(plan.cut), strict=True)):
-        costs, start = way.costs[names.index(name)], ends - plan.cut[place]
+    for index, (name, ends) in enumerate(zip(plan.devices, accumulate(plan.cut), strict=True)):
+        costs, start = way.costs[names.index(name)], ends - plan.cut[index]
         recomputed = {unit for unit in plan.recomputed if start <= unit < ends}
-        held = in_flight(question.order, num, stages, place)
+        held = in_flight(question.order, num, stages, index)
         num_bytes, seconds = stage_of(costs, start, ends, held, recomputed)
         sizes.append(num_bytes)
         times.append(seconds)

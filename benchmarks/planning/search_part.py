@@ -85,7 +85,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
     """All cases, or small ones; random questions are drawn by ``seed``."""
     if quick:
         return [Random(40, seed, False), Random(5, seed, True), *_LARGE[:1], *_MIXED]
-    tried = [Random(100, seed + 100 * place, False) for place in range(NUM_TRIED // 100)]
+    tried = [Random(100, seed + 100 * index, False) for index in range(NUM_TRIED // 100)]
     return [*tried, Random(NUM_PROGRAMMED, seed + 100_000, True), *_LARGE, *_MIXED]
 
 

@@ -98,7 +98,7 @@ def _scores(pool: Executor, datasets: Sequence[str], num_trials: int, run: Run, 
     seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
     names, drawn = zip(*itertools.product(datasets, seeds), strict=True)
     every = list(pool.map(run, names, itertools.repeat(sampler), drawn, itertools.repeat(num_trials)))
-    return {name: every[place * num_seeds :][:num_seeds] for place, name in enumerate(datasets)}
+    return {name: every[index * num_seeds :][:num_seeds] for index, name in enumerate(datasets)}
 
 
 def _compared(

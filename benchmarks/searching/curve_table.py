@@ -60,7 +60,7 @@ def layers_of(params: Mapping[str, Any]) -> list[Any]:
     return [*hidden, nn.Linear(sizes[-1], 10)]
 
 
-def trained(place: int, params: Mapping[str, Any]) -> Curve:
+def trained(index: int, params: Mapping[str, Any]) -> Curve:
     """Train one candidate."""
     import torch
     from sklearn.datasets import load_digits
@@ -71,7 +71,7 @@ def trained(place: int, params: Mapping[str, Any]) -> Curve:
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
     images = torch.tensor(digits.data, dtype=torch.float32)[order] / 16
     labels = torch.tensor(digits.target)[order]
-    torch.manual_seed(place)
+    torch.manual_seed(index)
     model = nn.Sequential(*layers_of(params))
     optimizer = torch.optim.AdamW(model.parameters(), lr=params["lr"])
     accuracies, seconds = [], []
@@ -96,8 +96,8 @@ def main() -> None:
     """Train every candidate and write the table."""
     rows = []
     choices = [one["ordinal"] for one in SPACE.values()]
-    for place, values in enumerate(itertools.product(*choices)):
-        curve = trained(place, dict(zip(SPACE, values, strict=True)))
+    for index, values in enumerate(itertools.product(*choices)):
+        curve = trained(index, dict(zip(SPACE, values, strict=True)))
         rows.append({"params": values, "accuracies": curve.accuracies, "step_seconds": curve.step_seconds})
     lines = ",\n".join(json.dumps(row) for row in rows)
     FILE.write_text(f'{{"steps": {STEPS}, "report_every": {REPORT_EVERY}, "rows": [\n{lines}\n]}}\n')

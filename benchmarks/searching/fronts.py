@@ -28,7 +28,7 @@ from scamp_service.study.spec import StudySpec
 DATASETS = ("arxiv", "citeseer", "cora", "pubmed")
 """The citation graphs of the table."""
 OBJECTIVES = (("accuracy", "maximize"), ("latency", "minimize"), ("parameters", "minimize"))
-SPACE = {"link": {"choice": link_list}} | {f"op{place}": {"choice": gnn_list} for place in range(4)}
+SPACE = {"link": {"choice": link_list}} | {f"op{index}": {"choice": gnn_list} for index in range(4)}
 Values = tuple[float, ...]
 
 
@@ -63,7 +63,7 @@ class Graphs:
 
     def values(self, params: Mapping[str, Any]) -> Values | None:
         """Accuracy, latency in seconds, and millions of parameters; None for a network without any layer."""
-        arch = Arch(list(params["link"]), [params[f"op{place}"] for place in range(4)])
+        arch = Arch(list(params["link"]), [params[f"op{index}"] for index in range(4)])
         row = self._rows.get(arch.valid_hash())
         return None if row is None else (float(row["valid_perf"]), float(row["latency"]), float(row["para"]))
 

@@ -109,10 +109,10 @@ def error_of(stopping: Mapping[str, Any], seed: int) -> float:
             best = max(best, value)
         if step not in rule.rungs:
             continue
-        for place, (member, donor) in enumerate(zip(members, _donors(rule, rung, members), strict=True)):
+        for index, (member, donor) in enumerate(zip(members, _donors(rule, rung, members), strict=True)):
             if donor is not None and mutate is not None:
                 params = mutate(dict(donor.trial.params), member.trial.number)
-                members[place] = _copy(donor, num_trials, params, member.source)
+                members[index] = _copy(donor, num_trials, params, member.source)
                 num_trials += 1
     return 1.0 - best
 

@@ -59,7 +59,7 @@ def proxy_ranks(num_seeds: int) -> Mapping[str, Any]:
     for name in PROXIES:
         seeds = range(1 if name in ("parameters", "flops") else num_seeds)
         of_cells = {
-            place: fmean(_of_cell(name, row.params, seed) for seed in seeds) for place, row in enumerate(cells())
+            index: fmean(_of_cell(name, row.params, seed) for seed in seeds) for index, row in enumerate(cells())
         }
         values = {
             key: fmean(_value(name, param["width"], param["depth"], param["dropout"], seed) for seed in seeds)

@@ -47,8 +47,8 @@ def _evaluations(stages: Sequence[Stage]) -> dict[int, float]:
     found: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as root:
         before: tuple[int, int] | None = None
-        for place, (plan, until, trial) in enumerate(stages):
-            store = Path(root) / f"store-{place}"
+        for index, (plan, until, trial) in enumerate(stages):
+            store = Path(root) / f"store-{index}"
             calls = [
                 partial(_train, plan, rank, Path(root), store, until, trial, before) for rank in range(plan.world_size)
             ]

@@ -129,7 +129,7 @@ class DeviceKind:
 
     def sharing(self, num_ranks: int) -> float:
         """How many times as long each of ``num_ranks`` on one host takes as one that has a core for itself."""
-        return sharing(num_ranks, self.cores.value if self.cores is not None else None)
+        return sharing_factor(num_ranks, self.cores.value if self.cores is not None else None)
 
     def figures(self) -> Iterator[tuple[str, Figure]]:
         """Yield all figures of memory, links and cores, each with a name that contains its unit."""
@@ -147,7 +147,7 @@ class DeviceKind:
             yield "cores", self.cores
 
 
-def sharing(num_ranks: int, cores: float | None) -> float:
+def sharing_factor(num_ranks: int, cores: float | None) -> float:
     """How many times as long each of ``num_ranks`` takes on this many cores as with a core for itself.
 
     ``cores`` is None where each has its own device."""

@@ -191,8 +191,8 @@ class _Pool:
             return None
         return _Block(self, self._device.addresses(num_bytes), num_bytes)
 
-    def _take(self, place: int) -> _Block:
-        return self._free.pop(place)[2]
+    def _take(self, index: int) -> _Block:
+        return self._free.pop(index)[2]
 
     def _put(self, block: _Block) -> None:
         block.free = True

@@ -311,7 +311,7 @@ def _turn_of_each(events: Sequence[_RelativeEvent]) -> list[_RelativeEvent]:
     """
     blocks = [home[1] for home, *_ in events]
     for order in (range(TRACED_BLOCKS), range(TRACED_BLOCKS)[::-1]):
-        size = next((place for place, block in enumerate(blocks) if block != order[0]), len(blocks))
+        size = next((index for index, block in enumerate(blocks) if block != order[0]), len(blocks))
         if size and blocks[: size * TRACED_BLOCKS] == [block for block in order for _ in range(size)]:
             turns = [_moved(events[turn * size : (turn + 1) * size], -block) for turn, block in enumerate(order)]
             if all(turn == turns[0] for turn in turns):

@@ -207,8 +207,8 @@ class _Numbers(NamedTuple):
 def _are_complete(schedule: PipelineSchedule, numbers: Sequence[int], num_kinds: int) -> bool:
     """Whether nothing is missing: gradients of weights are computed by themselves where those of inputs are."""
     actions = list(chain(*schedule.orders))
-    for place in range(num_kinds - 1):
-        if min(numbers[place::num_kinds], default=0) < 0:
+    for index in range(num_kinds - 1):
+        if min(numbers[index::num_kinds], default=0) < 0:
             return False
     pairs = zip(numbers[num_kinds - 2 :: num_kinds], numbers[num_kinds - 1 :: num_kinds], strict=True)
     return all((actions[back].kind == BACKWARD_INPUT) == (weight >= 0) for back, weight in pairs)
@@ -218,15 +218,15 @@ def _explain(schedule: PipelineSchedule) -> NoReturn:
     """Raise a ``ValueError`` that says which pass is wrong or missing."""
     name, held = schedule.name, _slots(schedule)
     for rank, order in enumerate(schedule.orders):
-        for place, action in enumerate(order):
+        for index, action in enumerate(order):
             if action.stage not in held[rank]:
-                raise ValueError(f"{name}: rank {rank} at {place} runs {action}, but does not hold that stage")
+                raise ValueError(f"{name}: rank {rank} at {index} runs {action}, but does not hold that stage")
             most_turns = schedule.num_forwards if action.kind == FORWARD else 1
             if not (0 <= action.micro_batch < schedule.num_micro_batches and 0 <= action.turn < most_turns):
-                raise ValueError(f"{name}: rank {rank} at {place} runs {action}, which does not exist")
+                raise ValueError(f"{name}: rank {rank} at {index} runs {action}, which does not exist")
         counts = Counter(order)
         if twice := next((action for action, count in counts.items() if count > 1), None):
-            places = [place for place, action in enumerate(order) if action == twice]
+            places = [index for index, action in enumerate(order) if action == twice]
             raise ValueError(f"{name}: rank {rank} runs {twice} more than once, at {places}")
         for stage in held[rank]:
             for number in range(schedule.num_micro_batches):

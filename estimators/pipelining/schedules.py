@@ -146,10 +146,10 @@ def dual_pipe_v(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
         # In the second half of the last phase weights are delayed, to fill the bubbles at the end.
         num_rounds = 2 * ((rank + 1) // 2) + (rank + 1) % 2
         delayed: deque[int] = deque()
-        for place in range(2 * (rank + 1)):
-            stage = down if place % 2 else up
-            order.add(stage, BACKWARD if place < num_rounds else BACKWARD_INPUT)
-            delayed.extend([stage] * (place >= num_rounds))
+        for index in range(2 * (rank + 1)):
+            stage = down if index % 2 else up
+            order.add(stage, BACKWARD if index < num_rounds else BACKWARD_INPUT)
+            delayed.extend([stage] * (index >= num_rounds))
         for _ in range(right):
             if delayed:
                 order.add(delayed.popleft(), BACKWARD_WEIGHT)
@@ -221,7 +221,7 @@ IN_PARTS = frozenset({"zb-h1", "zbv", "dualpipev"})
 
 
 @lru_cache(maxsize=256)
-def made(name: str, num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
+def schedule_of(name: str, num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """The schedule of this name, kept. Raises ``ValueError`` if it does not take this many micro-batches."""
     return SCHEDULES[name](num_ranks, num_micro_batches)
 

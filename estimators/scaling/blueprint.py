@@ -56,9 +56,9 @@ class CandidateCosts:
     breakdown: Callable[[int, int], dict[str, int]] = field(compare=False, repr=False)
     _largest: dict[int, Whole] = field(default_factory=dict, compare=False, repr=False)
 
-    def curve(self, place: int) -> Lines:
-        """The peak curve of the architecture at index ``place``."""
-        return Lines(self, place)
+    def curve(self, index: int) -> Lines:
+        """The peak curve of the architecture at this ``index``."""
+        return Lines(self, index)
 
     def largest(self, capacity_bytes: int) -> Whole:
         """The largest micro-batch of each architecture whose peak is within ``capacity_bytes``; 0 if there is none.
@@ -80,22 +80,22 @@ class Lines:
     """The peak curve of one architecture (a ``PeakCurve``), from the lines of its blueprint."""
 
     costs: CandidateCosts
-    place: int
+    index: int
 
     def peak_bytes(self, micro_batch: int) -> int:
         """Peak bytes at this micro-batch."""
-        costs, place = self.costs, self.place
+        costs, index = self.costs, self.index
         if micro_batch == 1:
-            return int(costs.one_sample[place])
-        return int((costs.fixed[place] + micro_batch * costs.per_sample[place]).max())
+            return int(costs.one_sample[index])
+        return int((costs.fixed[index] + micro_batch * costs.per_sample[index]).max())
 
     def parts(self, micro_batch: int) -> dict[str, int]:
         """Bytes of the peak by category at this micro-batch."""
-        return self.costs.breakdown(self.place, micro_batch)
+        return self.costs.breakdown(self.index, micro_batch)
 
     def largest_batch(self, capacity_bytes: int) -> int:
         """Largest micro-batch whose peak is within ``capacity_bytes``; 0 when not even one sample fits."""
-        return int(self.costs.largest(capacity_bytes)[self.place])
+        return int(self.costs.largest(capacity_bytes)[self.index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +177,9 @@ class Blueprint:
             updated = self.updates.bytes(single_sizes, depth).max(axis=0) + kept
             single = np.maximum(self.single.bytes(single_sizes, depth).max(axis=0), updated)
 
-        def breakdown(place: int, micro_batch: int) -> dict[str, int]:
-            sizes = fixed[:, place] + micro_batch * slopes[:, place]
-            return self._parts(sizes, int(depth[place]), micro_batch)
+        def breakdown(index: int, micro_batch: int) -> dict[str, int]:
+            sizes = fixed[:, index] + micro_batch * slopes[:, index]
+            return self._parts(sizes, int(depth[index]), micro_batch)
 
         return CandidateCosts(np.ascontiguousarray(lines.T), np.ascontiguousarray(slope.T), single, after, breakdown)
 
@@ -189,8 +189,8 @@ class Blueprint:
         objects = (base + per_block * (self.depth.at(points) - LEAST_DEPTH)).astype(np.float64)
         tensors = self.costs(points)
 
-        def breakdown(place: int, micro_batch: int) -> dict[str, int]:
-            return {**tensors.breakdown(place, micro_batch), "objects": int(objects[place])}
+        def breakdown(index: int, micro_batch: int) -> dict[str, int]:
+            return {**tensors.breakdown(index, micro_batch), "objects": int(objects[index])}
 
         fixed, one_sample = tensors.fixed + objects[:, None], tensors.one_sample + objects
         return CandidateCosts(fixed, tensors.per_sample, one_sample, tensors.states, breakdown)

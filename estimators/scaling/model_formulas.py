@@ -107,7 +107,7 @@ class ModelFormulas:
         Raises ``NotWhole`` if a size would not be a whole number.
         """
         low, high = (_Evaluated.of(self, {**points, SAMPLES: size}, depth) for size in (0 * largest + _LOW, largest))
-        return [self._model(low, high, place, *sizes) for place, sizes in enumerate(zip(depth, largest, strict=True))]
+        return [self._model(low, high, index, *sizes) for index, sizes in enumerate(zip(depth, largest, strict=True))]
 
     def weights(self, depth: Whole) -> list[Whole]:
         """How often the model of each architecture has each part of the examples."""
@@ -115,21 +115,21 @@ class ModelFormulas:
         inner = {1: depth - 2, 2: 0 * depth} if not self.is_whole else {}
         return [once if block is None else inner.get(block, once) for block, _, _ in self.parts]
 
-    def _model(self, low: _Evaluated, high: _Evaluated, place: int, depth: int, largest: int) -> PredictedModel:
-        values = [round(value) for value in low.values[:, place].tolist()]
+    def _model(self, low: _Evaluated, high: _Evaluated, index: int, depth: int, largest: int) -> PredictedModel:
+        values = [round(value) for value in low.values[:, index].tolist()]
         counts = [1] * len(self.rows)
         if self.in_order and not self.is_whole:
             counts[2:4] = [int(depth) - 2, 0]
         outlines = self._outlines(values, int(depth))
-        pairs = zip(outlines, self._costs(low, place), self._costs(high, place), counts, strict=True)
+        pairs = zip(outlines, self._costs(low, index), self._costs(high, index), counts, strict=True)
         units = merged_units(
             replace(unit_of(outline, few, many, _LOW, int(largest)), count=count)
             for outline, few, many, count in pairs
             if count
         )
-        passes = [_work(evaluated.passes[place]) for evaluated in (low, high)]
+        passes = [_work(evaluated.passes[index]) for evaluated in (low, high)]
         per_sample = (passes[1] - passes[0]) * (1 / (int(largest) - _LOW))
-        step = StepWork(passes[0] - per_sample * _LOW, per_sample, _work(low.update[place]))
+        step = StepWork(passes[0] - per_sample * _LOW, per_sample, _work(low.update[index]))
         numbers: dict[str, Any] = dict(zip(_NUMBERS, (values[formula] for formula in self.divisions), strict=True))
         divisions = replace(self.template, **numbers, most_tables=1)  # units do not say what is in tables
         return PredictedModel(units, divisions, step, sum(unit.num_params * unit.count for unit in units))
@@ -143,10 +143,10 @@ class ModelFormulas:
             for name, row in zip(names, self.rows, strict=True)
         ]
 
-    def _costs(self, at: _Evaluated, place: int) -> list[Cost]:
-        parts = [(_work(before[place]), _work(after[place])) for before, after in at.parts]
+    def _costs(self, at: _Evaluated, index: int) -> list[Cost]:
+        parts = [(_work(before[index]), _work(after[index])) for before, after in at.parts]
         passes = work_of_passes(parts, self.num_blocks, self.equal_blocks) if self.in_order else parts
-        sizes = at.sizes[:, :, place].tolist()
+        sizes = at.sizes[:, :, index].tolist()
         return [(*both, round(kept), round(out)) for both, (kept, out) in zip(passes, sizes, strict=True)]
 
 
@@ -275,7 +275,7 @@ class _Formulas:
             for sizes in zip(*(operation[4] for operation in same), strict=True):
                 if max(sizes) > 0:
                     fresh[first + 3, self.of(sizes)] += 1
-        return Tally(tuple(counts.items()), *(_listed(counter) for counter in (sums, fresh)))
+        return Tally(tuple(counts.items()), *(_triples(counter) for counter in (sums, fresh)))
 
 
 def _rows(
@@ -299,13 +299,13 @@ def _rows(
     if not examples[0].is_whole and not _are_numbered(outlines[0]):
         raise NoBlueprint("the names of blocks do not end with their numbers")
     rows = []
-    for place, some in enumerate(params):
-        outputs = [fact.outputs[place] for fact in facts if place < len(fact.outputs)]
+    for index, some in enumerate(params):
+        outputs = [fact.outputs[index] for fact in facts if index < len(fact.outputs)]
         output = formulas.of(outputs) if any(outputs) else None
-        most_parts = formulas.of(outline[place].most_parts for outline in outlines)
-        own_counts = (made for made, its_place in zip(kept, places, strict=False) if its_place == place)
+        most_parts = formulas.of(outline[index].most_parts for outline in outlines)
+        own_counts = (made for made, its_place in zip(kept, places, strict=False) if its_place == index)
         made = tuple(sum(own_counts, Counter[int]()).items())
-        rows.append(UnitFormulas(outlines[0][place].name, some, most_parts, made, output))
+        rows.append(UnitFormulas(outlines[0][index].name, some, most_parts, made, output))
     return rows
 
 
@@ -369,10 +369,10 @@ def _less(
 ) -> tuple[tuple[int, int, int], ...]:
     counts = Counter({(amount, formula): count for amount, formula, count in more})
     counts.subtract({(amount, formula): count for amount, formula, count in few})
-    return _listed(counts)
+    return _triples(counts)
 
 
-def _listed(counts: Counter[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
+def _triples(counts: Counter[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
     return tuple((*key, count) for key, count in counts.items() if count)
 
 

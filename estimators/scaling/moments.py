@@ -187,8 +187,8 @@ def _maximal(rows: Rows) -> Rows:
     rows = np.array(different, dtype=np.int64).reshape(len(different), rows.shape[1])
     kept = np.empty((0, rows.shape[1]), dtype=np.int64)
     places = []
-    for place in np.argsort(-rows.sum(axis=1), kind="stable").tolist():
-        if not np.any(np.all(kept >= rows[place], axis=1)):
-            kept = np.concatenate([kept, rows[place : place + 1]])
-            places.append(place)
+    for index in np.argsort(-rows.sum(axis=1), kind="stable").tolist():
+        if not np.any(np.all(kept >= rows[index], axis=1)):
+            kept = np.concatenate([kept, rows[index : index + 1]])
+            places.append(index)
     return rows[sorted(places)]

@@ -91,7 +91,7 @@ class Outcomes:
         except _Unknown:
             return None
 
-    def known(self, key: Key) -> OperationOutcome | None:
+    def cached(self, key: Key) -> OperationOutcome | None:
         """The cached outcome; None if there is none."""
         return self._known.get(key)
 
@@ -200,9 +200,9 @@ def _described(
     """One output of an operation on these ``tensors``; tensors that are not fake count as on ``device``."""
     if out is None:
         return None
-    for place, arg in enumerate(args):
+    for index, arg in enumerate(args):
         if arg is out:
-            return place
+            return index
     if type(out) is FakeTensor:
         device = out.fake_device
         if out.constant is not None:

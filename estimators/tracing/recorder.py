@@ -98,7 +98,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._held_objects = Counter[int]()
         self.values = Values(is_even=even)
         self._paused = 0
-        self._forward: Work | None = None  # the work done when the first backward pass began
+        self._forward_work: Work | None = None  # the work done when the first backward pass began
         self._forward_only = False
         self._of_forward: list[int] = []  # buffers since the last backward pass
         self._made_by: dict[int, int] = {}  # buffer of a backward pass → sequence number of the node that made it
@@ -117,7 +117,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._graph is not None:
             self._graph.begin()
         self._operations.clear()
-        self._forward = None
+        self._forward_work = None
         self.log.clear()
         self.marks.clear()
         alive = sorted(self._buffers.items(), key=lambda item: item[1][1])
@@ -150,7 +150,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def passes(self) -> Passes:
         """The log up to now."""
         events, categories, streams = tuple(self.log), tuple(self.categories), dict(self.streams)
-        forward = self.work if self._forward is None else self._forward
+        forward = self.work if self._forward_work is None else self._forward_work
         marks, operations = tuple(self.marks), tuple(self._operations)
         return Passes(
             events, categories, self.work, marks=marks, streams=streams, forward=forward, operations=operations,
@@ -160,7 +160,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _objects(self) -> Mapping[int, int]:
         return {} if self._graph is None else dict(self._held_objects + Counter(self._graph.most))
 
-    def forward(self, step: Callable[[], object]) -> Passes:
+    def forward_log(self, step: Callable[[], object]) -> Passes:
         """The log of ``step`` up to its first backward pass, where it is aborted. Raises ValueError without one."""
         self._forward_only = True
         try:
@@ -178,7 +178,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.hold(fake, "batch")
         return fake
 
-    def own(self, category: str) -> None:
+    def claim(self, category: str) -> None:
         """Put all live buffers that have no category yet (``scratch``) into this one."""
         for _, number, _ in self._buffers.values():
             if self.categories[number] == "scratch":
@@ -188,9 +188,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Log the storages of all tensors in ``tree`` from now on, in this category."""
         for tensor in _local_fakes(tree):
             self._see(tensor)
-        self.sort(tree, category)
+        self.categorise(tree, category)
 
-    def sort(self, tree: Any, category: str) -> None:
+    def categorise(self, tree: Any, category: str) -> None:
         """Put the storages of all tensors in ``tree`` into a category; storages that are not logged are ignored."""
         for number in self.numbers(tree):
             self.categories[number] = category
@@ -224,8 +224,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two of three dispatches: answering here shortens a trace by a third
-        if self._forward is None and torch._C._current_graph_task_id() != -1:
-            self._forward = self.work
+        if self._forward_work is None and torch._C._current_graph_task_id() != -1:
+            self._forward_work = self.work
             if self._forward_only:
                 raise _EndOfForward(self.passes)
         node, block = None, -1
@@ -272,7 +272,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = self._outcomes.key(func, args, kwargs)
         outcome = None
         if key is not None:
-            outcome = self._outcomes.known(key) or self._outcomes.predict(key, func, args, kwargs)
+            outcome = self._outcomes.cached(key) or self._outcomes.predict(key, func, args, kwargs)
         if outcome is not None:
             out = self._outcomes.again(outcome, args)
         else:

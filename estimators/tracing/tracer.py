@@ -195,7 +195,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
         if not session.can_be_shortened:
             return None
         try:
-            forward = session.forward(2) if verify else None
+            forward = session.forward_log(2) if verify else None
             evaluation = session.evaluation(2) if verify and session.has_evaluation else None
             session.shorten()
             few: dict[int, Passes] = {}

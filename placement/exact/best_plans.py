@@ -82,7 +82,7 @@ class ExactSearch:
     def _sizes(self) -> list[int]:
         """Numbers of devices, each twice the one before; the last one is that of all devices if kinds differ."""
         total = sum(len(offer.capacities_mib) for offer in self._offers)
-        sizes = [2**place for place in range(total.bit_length())]
+        sizes = [2**index for index in range(total.bit_length())]
         return [*sizes, total] if len(self._offers) > 1 and sizes[-1] < total else sizes
 
     def _best_on(self, most: int, factor: float = 1.0) -> Option | None:
@@ -96,13 +96,13 @@ class ExactSearch:
             find([way for way in ways if (way.num_stages == 1) == is_alone], devices, batch=self._question.batch)
             for is_alone in (True, False)
         )
-        made = [self._made(alone, ways, most)] if alone else []
+        made = [self._option_of(alone, ways, most)] if alone else []
         enough_seconds = piped.seconds * _SIMULATION_GAIN if piped else 0.0
         if piped and not any(option.seconds is not None and option.seconds < enough_seconds for option in made):
-            made.append(self._made(piped, ways, most))
+            made.append(self._option_of(piped, ways, most))
         return min(made, key=lambda option: option.comparable_seconds, default=None)
 
-    def _made(self, plan: StagedPlan, ways: Sequence[Way], most: int) -> Option:
+    def _option_of(self, plan: StagedPlan, ways: Sequence[Way], most: int) -> Option:
         key = replace(plan.spread, pp=1, schedule="1f1b"), plan.micro_batch, len(plan.cut)
         way = next(way for way in ways if (way.spread, way.micro_batch, way.num_stages) == key)
         offered_mib = {offer.name: offer.offered_mib(most) for offer in self._offers}
@@ -147,7 +147,7 @@ class _Made:
         """The option with its cost; a pipeline is simulated."""
         staged_plan = self.staged_plan
         units = [*self._units()]
-        stages = tuple(self._stage(place, unit) for place, unit in enumerate(units))
+        stages = tuple(self._stage(index, unit) for index, unit in enumerate(units))
         fullest = fullest_of(stages)
         margin_bytes = self.question.margin.bytes_for(fullest.peak_bytes, staged_plan.num_ranks)
         plan = Plan(staged_plan.micro_batch, staged_plan.num_micro_batches, **self._spread(stages).values)
@@ -205,31 +205,31 @@ class _Made:
             again = frozenset(unit for unit in recomputed if start <= unit < end)
             yield StageUnits(start, end, names.index(name), again)
 
-    def _stage(self, place: int, units: StageUnits) -> PlanStage:
+    def _stage(self, index: int, units: StageUnits) -> PlanStage:
         costs, here = self.way.costs[units.kind], slice(units.start, units.end)
         again = sorted(units.recomputed)
         first = 1 if self.ways.num_units > 1 else 0  # the part before the blocks is a unit too
         blocks = max(units.start, first) - first, min(units.end, self.ways.num_units - first) - first
-        held = min(self.staged_plan.num_micro_batches, len(self.staged_plan.cut) - place)
+        held = min(self.staged_plan.num_micro_batches, len(self.staged_plan.cut) - index)
         saved = held * float((costs.kept_bytes - costs.recomputed_kept_bytes)[again].sum())
         extra = float(costs.recompute_seconds[again].sum())
         return PlanStage(
-            self.staged_plan.devices[place],
+            self.staged_plan.devices[index],
             self.way.num_ranks,
             (blocks[0], max(blocks)),
             tuple(unit - first for unit in again),
             float((costs.forward_seconds + costs.backward_seconds)[here].sum()) + extra,
             self.ways.compute_seconds(self.way, units),
             extra,
-            self._bytes(place, units),
+            self._bytes(index, units),
             round(saved - costs.restored_bytes) if again else 0,
-            self.offered_mib[self.staged_plan.devices[place]],
+            self.offered_mib[self.staged_plan.devices[index]],
         )
 
-    def _bytes(self, place: int, units: StageUnits) -> dict[str, int]:
+    def _bytes(self, index: int, units: StageUnits) -> dict[str, int]:
         """Peak bytes of a rank by category."""
         costs = self.way.costs[units.kind]
-        peak_bytes, states = self.staged_plan.peak_bytes[place], int(costs.state_bytes[units.start : units.end].sum())
+        peak_bytes, states = self.staged_plan.peak_bytes[index], int(costs.state_bytes[units.start : units.end].sum())
         parameters = min(states, int(self.ways.parameter_bytes(self.way, units)))
         transient = int(costs.transient_bytes + (costs.restored_bytes if units.recomputed else 0.0))
         return {

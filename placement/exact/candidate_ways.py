@@ -77,7 +77,7 @@ class CandidateWays:
         """``profile`` must have units. Without links, collectives and messages take no time."""
         self._divisions, self._batch = profile.divisions, batch
         between = slowest_links(kinds)
-        self._on = [_OnKind(ModelCosts(profile, kind), kind, place, between) for place, kind in enumerate(kinds)]
+        self._on = [_OnKind(ModelCosts(profile, kind), kind, index, between) for index, kind in enumerate(kinds)]
         self._by_flops = FLOP_COUNTER in kinds
         self.num_units = len(self._on[0].model.units)
 
@@ -149,7 +149,7 @@ class CandidateWays:
         else:
             sizes = divisors(share)
         step = (len(sizes) - 1) / (most_sizes - 1)
-        return [sizes[round(step * place)] for place in range(most_sizes)] if len(sizes) > most_sizes else sizes
+        return [sizes[round(step * index)] for index in range(most_sizes)] if len(sizes) > most_sizes else sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ class _Exposed:
 class _OnKind:
     """Costs on devices of one kind."""
 
-    def __init__(self, model: ModelCosts, kind: DeviceKind, place: int, between: Links | None) -> None:
-        self._place = place
+    def __init__(self, model: ModelCosts, kind: DeviceKind, index: int, between: Links | None) -> None:
+        self._place = index
         self.model, self._kind = model, replace(kind, cores=None)
         self._links, self._between = kind.links, between
         self._runs = [(unit, len(list(same))) for unit, same in groupby(model.units)]
@@ -320,7 +320,7 @@ def slowest_links(kinds: Sequence[DeviceKind]) -> Links | None:
 
 def _powers(most: int) -> list[int]:
     """1, 2, 4, …, up to ``most``."""
-    return [2**place for place in range(most.bit_length())]
+    return [2**index for index in range(most.bit_length())]
 
 
 _ARRAYS = (

@@ -126,8 +126,8 @@ class Program:
         ]
         is_best = np.ones((), dtype=bool)
         costs_of_parts = []
-        for place, level in enumerate(levels):
-            sums = self._side_by_side([cost[place] + self._windows(level) for cost in costs])
+        for index, level in enumerate(levels):
+            sums = self._side_by_side([cost[index] + self._windows(level) for cost in costs])
             if self._shape:
                 sums[num_stages - np.indices(self._shape).sum(axis=0) > self._most[-1]] = np.inf
             sums = np.where(is_best, sums, np.inf)

@@ -194,16 +194,15 @@ def _of_degree(candidate: _Candidate, num_ranks: int, offered_mib: int) -> Itera
 def _best(drafts: Iterable[_Draft]) -> Option | None:
     """The best pipeline, by as few simulations as possible; of equally good ones, the first."""
     best: tuple[_Order, int, Option] | None = None
-    for least, place, draft in sorted(((draft.least, place, draft) for place, draft in enumerate(drafts)), key=_place):
-        if best is not None and best[:2] <= (least, place):
+    in_order = sorted(
+        ((draft.least, index, draft) for index, draft in enumerate(drafts)), key=operator.itemgetter(0, 1)
+    )
+    for least, index, draft in in_order:
+        if best is not None and best[:2] <= (least, index):
             break
-        if (made := draft.option) is not None and (best is None or (order(made), place) < best[:2]):
-            best = order(made), place, made
+        if (option := draft.option) is not None and (best is None or (order(option), index) < best[:2]):
+            best = order(option), index, option
     return best[2] if best is not None else None
-
-
-def _place(queued: tuple[_Order, int, _Draft]) -> tuple[_Order, int]:
-    return queued[:2]
 
 
 def _drafts(candidate: _Candidate, num_ranks: int, offered_mib: int) -> Iterator[_Draft]:

@@ -69,9 +69,9 @@ class Recompute:
         """
         below, rest = np.zeros(need_bytes.shape), np.maximum(need_bytes, 0.0)
         above = below.copy()
-        for place in np.argsort(self._types[:, 1] / self._types[:, 0], kind="stable"):
-            saved_bytes, extra_seconds = self._types[place]
-            counts = self._before[place][ends] - self._before[place][starts]
+        for index in np.argsort(self._types[:, 1] / self._types[:, 0], kind="stable"):
+            saved_bytes, extra_seconds = self._types[index]
+            counts = self._before[index][ends] - self._before[index][starts]
             numbers = np.minimum(rest / saved_bytes, counts)
             below += numbers * extra_seconds
             above += np.ceil(numbers) * extra_seconds
@@ -99,8 +99,8 @@ class Recompute:
         flat = seconds.reshape(-1, ends.size)
         needing = np.flatnonzero((flat_need > 0).any(axis=0))
         unique, which = np.unique(counts[:, needing], axis=1, return_inverse=True)
-        for place, row in enumerate(unique.T):
-            columns = needing[which.ravel() == place]
+        for index, row in enumerate(unique.T):
+            columns = needing[which.ravel() == index]
             front = self._front(tuple(row.tolist()))
             at = np.searchsorted(front.saved_bytes, flat_need[:, columns])
             flat[:, columns] = np.append(front.seconds, np.inf)[at]
@@ -116,7 +116,7 @@ class Recompute:
         counts = self._before[:, end] - self._before[:, start]
         numbers = self._numbers(tuple(counts.tolist()), need_bytes)
         types = self._type_of_unit[start:end]
-        chosen = [start + np.flatnonzero(types == place)[:num] for place, num in enumerate(numbers)]
+        chosen = [start + np.flatnonzero(types == index)[:num] for index, num in enumerate(numbers)]
         return tuple(sorted(np.concatenate(chosen).tolist()))
 
     def _numbers(self, counts: tuple[int, ...], need_bytes: float) -> list[int]:
@@ -148,7 +148,7 @@ class Recompute:
 
 def _without_last(counts: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
     """The last type with any units, and the counts without it."""
-    last = max(place for place, num in enumerate(counts) if num)
+    last = max(index for index, num in enumerate(counts) if num)
     return last, (*counts[:last], *(0,) * (len(counts) - last))
 
 

@@ -169,7 +169,7 @@ def _best_within(
 
 def _rank(pair: tuple[StagedWay, Optimum]) -> tuple[int, int, int]:
     staged, _ = pair
-    return staged.num_ranks, staged.num_stages, staged.place
+    return staged.num_ranks, staged.num_stages, staged.index
 
 
 def _plan(

@@ -130,8 +130,8 @@ def best_stages(
     tables, _ = _tables(staged, devices, recomputes, optimum.largest_seconds * SAME, optimum.sum_seconds * SAME)
     cut = Program(staged, devices, tables).traced_back(optimum.largest_seconds)
     stages, start = [], 0
-    for place, (num_units, kind) in enumerate(cut):
-        in_flight = float(staged.in_flight[staged.num_stages - 1 - place])
+    for index, (num_units, kind) in enumerate(cut):
+        in_flight = float(staged.in_flight[staged.num_stages - 1 - index])
         costs, capacity_bytes = staged.way.costs[kind], devices[kind].capacity_bytes
         stages.append(_stage(costs, recomputes[costs], kind, start, start + num_units, in_flight, capacity_bytes))
         start += num_units

@@ -126,7 +126,7 @@ class StagedWay:
     """A way with a number of stages. All stages run ``num_micro_batches`` in this order.
 
     No cut makes the times of all stages add up to less than ``least_seconds``, or a step faster than ``bound_seconds``.
-    ``place`` is that of the way among those given.
+    ``index`` is that of the way among those given.
     """
 
     way: Way
@@ -135,7 +135,7 @@ class StagedWay:
     order: Order
     least_seconds: float
     bound_seconds: float
-    place: int
+    index: int
 
     @property
     def num_ranks(self) -> int:
@@ -159,7 +159,7 @@ def list_staged_ways(ways: Sequence[Way], devices: Sequence[Devices], batch: int
     All ranks of a stage are on devices of one kind. 1F1B needs a micro-batch for each stage.
     """
     staged_ways: list[StagedWay] = []
-    for place, way in enumerate(ways):
+    for index, way in enumerate(ways):
         if len(way.costs) != len(devices):
             raise ValueError(f"a way must have costs on each of {len(devices)} kinds of devices, got {len(way.costs)}")
         num, rest = divmod(batch, way.samples)
@@ -167,12 +167,12 @@ def list_staged_ways(ways: Sequence[Way], devices: Sequence[Devices], batch: int
         most = min(most, num) if order == "1f1b" else most
         if num and not rest and most >= (way.num_stages or 1):
             numbers = range(1, most + 1) if way.num_stages is None else [way.num_stages]
-            staged_ways += _with_stages(way, numbers, num, order, place)
+            staged_ways += _with_stages(way, numbers, num, order, index)
     return staged_ways
 
 
 def _with_stages(
-    way: Way, numbers: Iterable[int], num_micro_batches: int, order: Order, place: int
+    way: Way, numbers: Iterable[int], num_micro_batches: int, order: Order, index: int
 ) -> Iterator[StagedWay]:
     """The way with each of these numbers of stages.
 
@@ -188,4 +188,4 @@ def _with_stages(
     for num in numbers:
         least = total + (num - 1) * message if num > 1 else total
         largest = max((more * least + update) / num, slowest) + closing
-        yield StagedWay(way, num, num_micro_batches, order, least, least + largest, place)
+        yield StagedWay(way, num, num_micro_batches, order, least, least + largest, index)

@@ -39,7 +39,7 @@ def least_seconds(
         list(accumulate((stage_seconds + hop for stage_seconds, hop in zip(seconds, hops, strict=True)), initial=0.0))
         for seconds in (ahead, back)
     )
-    every = _held(holders, num_ranks)
+    every = _stages_of_ranks(holders, num_ranks)
     updates = [sum(stages[stage].update_seconds for stage in held) for held in every]
     last = (stages[0].weight_seconds if name in IN_PARTS else 0.0) + min(updates[rank] for rank in holders[0])
     bounds = [arrives[-1] + returns[-1] + last]
@@ -59,7 +59,7 @@ def least_bytes(name: str, stages: Sequence[StageCost], num_ranks: int, num_micr
     holders = holders_of(name, num_ranks)
     flying = _in_flight(name, num_ranks, num_micro_batches)
     most = 0
-    for rank, held in enumerate(_held(holders, num_ranks)):
+    for rank, held in enumerate(_stages_of_ranks(holders, num_ranks)):
         num_bytes = 0
         for stage in held:
             is_sent = stage > 0 and holders[stage - 1] != (rank,) and len(holders[stage - 1]) == 1
@@ -69,7 +69,7 @@ def least_bytes(name: str, stages: Sequence[StageCost], num_ranks: int, num_micr
     return most
 
 
-def _held(holders: Sequence[Sequence[int]], num_ranks: int) -> list[list[int]]:
+def _stages_of_ranks(holders: Sequence[Sequence[int]], num_ranks: int) -> list[list[int]]:
     """The stages of each rank."""
     held: list[list[int]] = [[] for _ in range(num_ranks)]
     for stage, ranks in enumerate(holders):

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from estimators.devices.kind import sharing
+from estimators.devices.kind import sharing_factor
 from estimators.model import Plan
 from estimators.pipelining.passes import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action
 from estimators.pipelining.schedules import SCHEDULES, stages_of
@@ -106,10 +106,10 @@ class PipelineStep:
         stages = tuple(map(_stage_of, data["stages"]))
         return cls(Plan.from_json(data["plan"]), stages, data["cores"], data["factor"])
 
-    def _row(self, place: int) -> StageRow:
-        computing = [interval for interval in self._simulation.computing if interval.rank == place]
-        ranks = tuple(rank for rank in range(self.plan.world_size) if self.plan.coordinate(rank, "pp") == place)
-        return StageRow(ranks, tuple(map(self._passed, computing)), tuple(self._memory(place, computing)))
+    def _row(self, index: int) -> StageRow:
+        computing = [interval for interval in self._simulation.computing if interval.rank == index]
+        ranks = tuple(rank for rank in range(self.plan.world_size) if self.plan.coordinate(rank, "pp") == index)
+        return StageRow(ranks, tuple(map(self._passed, computing)), tuple(self._memory(index, computing)))
 
     def _passed(self, interval: Interval) -> Passed:
         start, end, action = interval.start_seconds, interval.end_seconds, interval.action
@@ -134,14 +134,14 @@ class PipelineStep:
                 interval.rank, interval.receiver, interval.action.micro_batch, self._now(start), self._now(end)
             )
 
-    def _memory(self, place: int, computing: Sequence[Interval]) -> Iterator[tuple[float, int]]:
+    def _memory(self, index: int, computing: Sequence[Interval]) -> Iterator[tuple[float, int]]:
         """Yield (seconds, bytes held from then on), where the bytes change."""
         changes: Counter[float] = Counter()
         before = 0
-        for now, num_bytes in self._simulation.memory[place]:
+        for now, num_bytes in self._simulation.memory[index]:
             changes[now] += num_bytes - before
             before = num_bytes
-        held_here = stages_of(self.plan.schedule, self.plan.pp, place)
+        held_here = stages_of(self.plan.schedule, self.plan.pp, index)
         passing_bytes = max(self.stages[stage].passing_bytes for stage in held_here)
         for interval in computing:
             changes[interval.start_seconds] += passing_bytes
@@ -173,7 +173,7 @@ class PipelineStep:
     def _clock(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Simulated seconds, and those on shared cores at the same moments."""
         ranks_per_stage = self.plan.world_size // self.plan.pp
-        pairs = np.array(shared_clock(self._simulation, lambda num: sharing(num * ranks_per_stage, self.cores)))
+        pairs = np.array(shared_clock(self._simulation, lambda num: sharing_factor(num * ranks_per_stage, self.cores)))
         return pairs[:, 0], pairs[:, 1]
 
     def _now(self, simulated_seconds: float) -> float:

@@ -85,7 +85,7 @@ class PlanChoice:
         if Layout() not in self._profile.curves:
             return Untraced(Layout())
         if self._question.plan is not None:
-            return self._given(self._question.plan)
+            return self._check_given_plan(self._question.plan)
         examined = self._examined(left_out)
         if (first := next(examined, None)) is None:
             return NoPlan(nothing_allowed(self._question, self._rows))
@@ -97,7 +97,7 @@ class PlanChoice:
             return answer
         return replace(answer, reason=answer.reason + hints)
 
-    def _given(self, plan: Plan) -> Answer:
+    def _check_given_plan(self, plan: Plan) -> Answer:
         """The plan that the study gives, if it fits."""
         words = f"the plan that the study gives ({plan})"
         if plan.batch != self._question.batch:
@@ -225,9 +225,9 @@ class PlanChoice:
             if way is not None and (refused := self._traced.states_alone(way, offered_mib)) is not None:
                 yield refused
         yield from options(self._others)
-        yield from self._listed(left_out)
+        yield from self._unexamined(left_out)
 
-    def _listed(self, left_out: Container[Layout]) -> Iterator[Option | Untraced]:
+    def _unexamined(self, left_out: Container[Layout]) -> Iterator[Option | Untraced]:
         """The ways of ``list_options`` that have not been examined: their traces may show that they fit after all.
 
         They are examined where nothing else fits, so that no refusal contradicts the table of an estimate.

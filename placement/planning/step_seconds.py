@@ -13,7 +13,7 @@ from estimators.devices.communication import StepTime, gang_time, step_time
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.memory import predict_stages
 from estimators.model import Layout, Plan
-from estimators.pipelining.schedules import holders_of, made, stages_of
+from estimators.pipelining.schedules import holders_of, schedule_of, stages_of
 from estimators.profile import ModelProfile
 from estimators.work import StepWork
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep, Timeline
@@ -95,7 +95,7 @@ def with_memory(step: PipelineStep, profile: ModelProfile, extra_bytes: int) -> 
     held while ranks compute, as if the peak were always where most micro-batches are in flight.
     """
     plan, stages = step.plan, list(step.stages)
-    schedule = made(plan.schedule, plan.pp, plan.num_micro_batches)
+    schedule = schedule_of(plan.schedule, plan.pp, plan.num_micro_batches)
     all_kept = ModelCosts(profile, FLOP_COUNTER).kept_bytes(plan, plan.micro_batch)
     for rank, prediction in enumerate(predict_stages(profile, plan, extra_bytes)):
         states = sum(prediction.parts.get(name, 0) for name in _STATES)

@@ -125,10 +125,10 @@ def list_options(question: Question) -> list[Option | Untraced]:
     Only those that the model's hints allow are listed. The first one is the option that ``choose`` examines first, if
     they allow one rank.
     """
-    return list(_listed(question))
+    return list(_iterate_options(question))
 
 
-def _listed(question: Question) -> Iterator[Option | Untraced]:
+def _iterate_options(question: Question) -> Iterator[Option | Untraced]:
     options = TracedOptions(question)
     for degree, offered_mib in degrees(question.cluster):
         if question.batch % degree:

@@ -73,7 +73,7 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
                            ("plan", False), ("MiB pred/meas\nand ms/step", True), ("parameters", False)]:  # fmt: skip
         table.add_column(Text(plain(heading)), justify="right" if right else "left", overflow="fold")
     for trial in [*(trial for trial, _ in valued[:rows]), *others]:
-        table.add_row(*_row(trial, spec["fixed"], len(objectives.each), trial["number"] in front))
+        table.add_row(*_row(trial, spec["fixed"], len(objectives.items), trial["number"] in front))
     hidden = len(valued) - rows
     if hidden > 0:
         table.caption = f"and {hidden} more: scamp trials {trials[0]['study_id']}"
@@ -89,10 +89,10 @@ def _best_first(trials: Sequence[Mapping[str, Any]], objectives: Objectives) -> 
     keyed: list[tuple[Any, Mapping[str, Any], bool]] = []
     for state in {trial["state"] for trial in trials}:
         some = [trial for trial in trials if trial["state"] == state]
-        ranks = objectives.ranks([trial["values"] for trial in some]) if objectives.is_several else [0] * len(some)
+        ranks = objectives.ranks([trial["values"] for trial in some]) if objectives.has_several else [0] * len(some)
         for trial, rank in zip(some, ranks, strict=True):
             key = (order.get(state, 3), rank, objectives.keys(trial["values"]), trial["number"])
-            keyed.append((key, trial, objectives.is_several and state == "COMPLETED" and not rank))
+            keyed.append((key, trial, objectives.has_several and state == "COMPLETED" and not rank))
     return [(trial, is_on_front) for _, trial, is_on_front in sorted(keyed, key=lambda row: row[0])]
 
 

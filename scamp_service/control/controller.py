@@ -369,7 +369,7 @@ class Controller:
 
     def _used(self, study: Study, spec: StudySpec) -> Used:
         """How far the study is, as far as its spec asks for it."""
-        now, several = self._clock(), spec.every_objective.is_several
+        now, several = self._clock(), spec.every_objective.has_several
         is_timed = spec.budget.device_hours is not None
         return Used(
             seconds=now - study.created_at,
@@ -429,7 +429,7 @@ class Controller:
             case e.Propose(study_id, first_number, count):
                 self._proposing.ask(study_id, self._specs[study_id], first_number, count)
             case e.CreateTrials(study_id, first_number, candidates, is_last, parents, reasons):
-                numbered = {place: parent for place, parent in enumerate(parents, first_number) if parent is not None}
+                numbered = {index: parent for index, parent in enumerate(parents, first_number) if parent is not None}
                 placed = list(enumerate(candidates, first_number))
                 why = dict(enumerate(reasons, first_number))
                 self._store.create_trials(study_id, placed, parents=numbered, reasons=why, now=now)

@@ -85,7 +85,7 @@ class Projection:
         if unread == set() or objectives.are_predicted:
             return rungs
         rung_values = self._store.rungs(study_id, objectives.measured, steps, trial_ids=unread)
-        if len(objectives.measured) < len(objectives.each):
+        if len(objectives.measured) < len(objectives.items):
             predicted = {score.number: score.quantities for score in self._store.scores(study_id, unread)}
         else:
             predicted = {}

@@ -61,8 +61,8 @@ class _Result:
         self.rows = list(_rows(folder / "result.json"))
         self.names = {name for row in self.rows for name, value in row.items() if is_number(value)}
         self.reports = {
-            int(row.get("training_iteration", place)): float(row[metric])
-            for place, row in enumerate(self.rows, 1)
+            int(row.get("training_iteration", index)): float(row[metric])
+            for index, row in enumerate(self.rows, 1)
             if is_number(row.get(metric))
         }
         last = self.rows[-1] if self.rows else {}

@@ -77,7 +77,7 @@ class Freezer:
     def _values(self, seen: Sequence[OptunaTrialRow]) -> dict[int, list[float]]:
         """Trial of ScaMP's own → its values, for those that have all."""
         own_rows = [row for row in seen if row.searched is None]
-        if not self._objectives.is_several:
+        if not self._objectives.has_several:
             return {row.id: [row.value] for row in own_rows if row.value is not None and not math.isnan(row.value)}
         scored = [
             (score.id, self._objectives.values_of(score))

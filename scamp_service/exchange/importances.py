@@ -37,7 +37,7 @@ def importances(study: Study, store: Store) -> tuple[int, dict[str, float]]:
     completed = store.columns(study.id, ("id", "value"), states=[OwnState.COMPLETED])
     ids = [trial_id for _, trial_id, value in completed if value is not None and math.isfinite(value)]
     step = max(1, len(ids) / MOST_TRIALS)
-    chosen = [ids[int(place * step)] for place in range(min(len(ids), MOST_TRIALS))]
+    chosen = [ids[int(index * step)] for index in range(min(len(ids), MOST_TRIALS))]
     if len(chosen) < LEAST_TRIALS:
         return len(chosen), {}
     seen = store.seen_trials(study.id, after=LARGEST_ID, trial_ids=chosen)

@@ -60,7 +60,7 @@ class KnownTrials:
             if (frozen := self._trials.get(trial.number)) is not None and frozen._trial_id == trial._trial_id:
                 self._trials[trial.number] = trial
 
-    def listed(self, states: Container[TrialState] | None) -> list[FrozenTrial]:
+    def in_states(self, states: Container[TrialState] | None) -> list[FrozenTrial]:
         """The trials by number; ``states`` keeps only these states."""
         if states is None:
             return list(self._trials.values())
@@ -75,7 +75,7 @@ class KnownTrials:
         return trial if trial is not None and trial._trial_id not in self._unended else None
 
 
-def copied(trial: FrozenTrial) -> FrozenTrial:
+def copy_of(trial: FrozenTrial) -> FrozenTrial:
     """A trial that may be changed. Distributions are shared: nobody changes them."""
     made = copy.copy(trial)
     made._params, made._distributions = dict(trial._params), dict(trial._distributions)

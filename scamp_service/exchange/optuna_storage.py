@@ -29,7 +29,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scamp_service.errors import Conflict, NotFound
 from scamp_service.exchange.frozen_trials import FROM_OPTUNA
 from scamp_service.exchange.imported import spec_of_others
-from scamp_service.exchange.known_trials import KnownTrials, copied
+from scamp_service.exchange.known_trials import KnownTrials, copy_of
 from scamp_service.exchange.new_trials import new_trial_of
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Study
@@ -216,7 +216,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
             begun = self._begun.pop(trial_id, None)
             self._store.report_external(trial_id, step, value, changes, metric=metric, now=time.time())
             if begun:
-                self._begun[trial_id] = changed = copied(begun)
+                self._begun[trial_id] = changed = copy_of(begun)
                 changed.intermediate_values[step] = value
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
@@ -243,7 +243,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
             yield None
             return
         json.dumps(list(changes.attributes.values()))  # raises here what the database would raise later
-        changed = copied(trial)
+        changed = copy_of(trial)
         yield changed
         self._begun[trial_id] = changed
         unwritten = self._unwritten.setdefault(trial_id, Changes())
@@ -295,8 +295,8 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
             known_trials = self._known_of(study_id)
             known_trials.refresh()
             known_trials.overlay(self._begun[trial_id] for trial_id in self._unwritten)
-            trials = known_trials.listed(states)
-        return [copied(trial) for trial in trials] if deepcopy else trials
+            trials = known_trials.in_states(states)
+        return [copy_of(trial) for trial in trials] if deepcopy else trials
 
     # --- heartbeats --------------------------------------------------------------------------------------------
 
@@ -347,7 +347,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
 
 def directions_of(spec: Mapping[str, Any]) -> list[StudyDirection]:
     """Optuna's direction of each objective."""
-    return [StudyDirection[objective.direction.upper()] for objective in Objectives.of_spec(spec).each]
+    return [StudyDirection[objective.direction.upper()] for objective in Objectives.of_spec(spec).items]
 
 
 def _about(study: Study) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from scamp_service.search.draws import drawn
+from scamp_service.search.draws import draw_from
 from scamp_service.search.proposer import SearchEnded
 from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
@@ -81,7 +81,7 @@ class Constrained:
 
     def _drawn(self, number: int, draw: int, chosen: Params) -> Params:
         source = random.Random(seed_of(self._seed, number, draw))
-        return self._space.sampled(lambda _, distribution: drawn(distribution, source), chosen)
+        return self._space.sampled(lambda _, distribution: draw_from(distribution, source), chosen)
 
     def _broken(self, params: Params, count: Counter[str]) -> list[Any]:
         broken = self._constraints.broken(params)

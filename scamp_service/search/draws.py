@@ -9,7 +9,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 
-def drawn(distribution: BaseDistribution, source: random.Random) -> Any:
+def draw_from(distribution: BaseDistribution, source: random.Random) -> Any:
     """A random value, uniform in the range or in its logarithm."""
     match distribution:
         case FloatDistribution(low=low, high=high, log=True):

@@ -38,10 +38,10 @@ def earlier_trials(spec: StudySpec, studies: Sequence[EarlierStudy]) -> list[Obs
         shown = history.shown(number + 1, MOST_OF_A_STUDY).completed
         fit = [trial for trial in shown if is_candidate(slots, trial.params)]
         taken = [
-            trial for place, trial in enumerate(fit) if int((place + 1) * study.weight) > int(place * study.weight)
+            trial for index, trial in enumerate(fit) if int((index + 1) * study.weight) > int(index * study.weight)
         ]
         earlier += [replace(trial, params=_only(space, trial.params), excesses={}) for trial in taken]
-    return [replace(trial, number=place - len(earlier)) for place, trial in enumerate(earlier)]
+    return [replace(trial, number=index - len(earlier)) for index, trial in enumerate(earlier)]
 
 
 def _only(space: Space, params: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -110,11 +110,11 @@ class History:
         """Remember one trial as it is now."""
         number = past.number
         self._active.pop(number, None)
-        if (before := self._completed.pop(number, None)) is not None and not self._objectives.is_several:
+        if (before := self._completed.pop(number, None)) is not None and not self._objectives.has_several:
             del self._ranked[bisect_left(self._ranked, (self._key(before), number))]
-        if (after := completed(past, self._objectives, self._predicted)) is not None:
+        if (after := observation_of(past, self._objectives, self._predicted)) is not None:
             self._completed[number] = after
-            if not self._objectives.is_several:
+            if not self._objectives.has_several:
                 insort(self._ranked, (self._key(after), number))
         elif past.state in LIVE_TRIALS:
             self._active[number] = Active(number, past.params)
@@ -137,7 +137,7 @@ class History:
 
     def _best(self, first_number: int) -> Iterator[int]:
         """Numbers of the completed trials before ``first_number``, the best first."""
-        if not self._objectives.is_several:
+        if not self._objectives.has_several:
             return (number for _, number in self._ranked if number < first_number)
         scored = [
             (trial.values, trial) for trial in self._completed.values() if trial.values and trial.number < first_number
@@ -156,7 +156,7 @@ class History:
         return (0.0, *key) if trial.pruned_at is None else (1.0, -trial.pruned_at, *key)
 
 
-def completed(past: Past, objectives: Objectives, predicted: PredictedBounds = NO_BOUNDS) -> Observation | None:
+def observation_of(past: Past, objectives: Objectives, predicted: PredictedBounds = NO_BOUNDS) -> Observation | None:
     """The trial that has ended or is paused, as samplers see it; None for one that they do not see.
 
     Where all objectives are predicted, a trial has its final values before it is launched.

@@ -11,7 +11,7 @@ import math
 import random
 from typing import Any
 
-from scamp_service.search.draws import drawn
+from scamp_service.search.draws import draw_from
 from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
 from scamp_service.study.spaces.slots import slots_of
@@ -34,19 +34,19 @@ class Priors:
         slots = slots_of(spec.space)
         self._dimensions = {slot.name: slot.dimension for slot in slots if slot.dimension.prior is not None}
 
-    def applied(self, place: int, number: int, proposed: Params, attempt: int) -> Params:
+    def applied(self, index: int, number: int, proposed: Params, attempt: int) -> Params:
         """The sampler's proposal for trial ``number``, or with parameters from the priors in their place.
 
-        ``place`` counts the sampler's proposals from 0.
+        ``index`` counts the sampler's proposals from 0.
         """
         source = random.Random(seed_of(self._seed, number, _OFFSET + attempt))
-        share = 1.0 if place == 0 else min(0.5, HALF_UNTIL / 2 / place)
+        share = 1.0 if index == 0 else min(0.5, HALF_UNTIL / 2 / index)
         if not self._dimensions or source.random() >= share:
             return proposed
-        is_center = place == 0 and attempt == 0
+        is_center = index == 0 and attempt == 0
         believed = {name: _drawn(dimension, source, is_center) for name, dimension in self._dimensions.items()}
         params = {**self._space.flat(proposed), **believed}
-        return self._space.sampled(lambda _, distribution: drawn(distribution, source), params)
+        return self._space.sampled(lambda _, distribution: draw_from(distribution, source), params)
 
 
 def _drawn(dimension: Categorical | Ordinal | Range, source: random.Random, is_center: bool) -> Any:

@@ -97,7 +97,7 @@ class Search:
             num_picks = 1 if first_number < len(self._starts) else picks
             completed = [*self._earlier, *shown.completed]
             candidates = [self._candidate(first_number, completed, shown.active, pick) for pick in range(num_picks)]
-            self.parents = _listed([parent for params, parent in candidates if params is not None])
+            self.parents = _none_or_parents([parent for params, parent in candidates if params is not None])
             return [params for params, _ in candidates if params is not None]
         proposed, parents, active = list[Params](), list[int | None](), list(shown.active)
         for number in range(first_number, first_number + count):
@@ -107,7 +107,7 @@ class Search:
             proposed.append(params)
             parents.append(parent)
             active.append(Active(number + self._history.num_beside, params))
-        self.parents = _listed(parents)
+        self.parents = _none_or_parents(parents)
         return proposed
 
     def close(self) -> None:
@@ -135,5 +135,5 @@ class Search:
         return {**self._spec.fixed, **repaired}, parent
 
 
-def _listed(parents: Sequence[int | None]) -> Sequence[int | None]:
+def _none_or_parents(parents: Sequence[int | None]) -> Sequence[int | None]:
     return parents if any(parent is not None for parent in parents) else ()

@@ -14,7 +14,7 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from scamp_service.search.draws import drawn
+from scamp_service.search.draws import draw_from
 from scamp_service.study.spaces.points import Points
 from scamp_service.study.spaces.slots import Slot, existing_values, flat, nested, slots_of
 from scamp_service.study.spaces.space import Categorical, Dimension, Ordinal, Range
@@ -65,7 +65,7 @@ class Space:
     def drawn(self, name: str, source: random.Random) -> Any:
         """A random value of a flat parameter."""
         axis = self._axes[name]
-        return axis.decode(drawn(axis.distribution, source))
+        return axis.decode(draw_from(axis.distribution, source))
 
     def flat(self, params: Mapping[str, Any]) -> Params:
         """The flat parameters of a candidate, such as ``layers.0.width``. Those that are not searched are left out."""

@@ -19,7 +19,7 @@ def drawn_values(objectives: Objectives, seed: int, trial: int, progress: float)
     They improve from report to report, ever more slowly.
     """
     values = {}
-    for position, objective in enumerate(objectives.each):
+    for position, objective in enumerate(objectives.items):
         if objective.metric not in objectives.measured:
             continue
         final = random.Random(f"{seed}/{trial}/{position}").random()

@@ -31,7 +31,7 @@ from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import CPU, calibrated
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.early_answers import Hear, early_answer
-from scamp_service.sizing.estimated import ANY_MIB, Estimate, listed
+from scamp_service.sizing.estimated import ANY_MIB, Estimate, params_in_words
 from scamp_service.sizing.plan_search import Answer, Missing, PlanSearch, run_search, search_plan
 from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
@@ -198,7 +198,9 @@ class Estimator:
 
         Raises ``InvalidInput`` if the plain layout cannot be traced.
         """
-        traces: dict[Layout, Trace | str | None] = {layout: self._tracer.known(candidate, layout) for layout in layouts}
+        traces: dict[Layout, Trace | str | None] = {
+            layout: self._tracer.cached(candidate, layout) for layout in layouts
+        }
         answers = {self._submit(candidate, layout): layout for layout, trace in traces.items() if trace is None}
         try:
             for answer in as_completed(answers):
@@ -226,7 +228,7 @@ class Estimator:
 
 
 def _refusal(candidate: Candidate, why: str) -> str:
-    return f"{candidate.workload} with {listed(candidate.params)}: {why}"
+    return f"{candidate.workload} with {params_in_words(candidate.params)}: {why}"
 
 
 def _with_choice(options: Sequence[Option], choice: ChosenPlan | NoPlan, cluster: Cluster) -> list[Option]:

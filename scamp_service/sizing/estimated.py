@@ -188,6 +188,6 @@ def _unit_json(unit: Unit) -> dict[str, Any]:
     }
 
 
-def listed(params: Mapping[str, Any]) -> str:
+def params_in_words(params: Mapping[str, Any]) -> str:
     """Parameters in one line."""
     return " ".join(f"{name}={shown_value(value)}" for name, value in params.items()) or "its defaults"

@@ -227,7 +227,7 @@ class ProcessSizer:
         try:
             while True:
                 (layout,) = job.layouts  # the planner of a study asks for one layout at a time
-                trace: Trace | str | None = tracer.known(job.demand.candidate, layout)
+                trace: Trace | str | None = tracer.cached(job.demand.candidate, layout)
                 if trace is None:
                     if made:
                         return None
@@ -279,7 +279,7 @@ class ProcessSizer:
                 words = reason + profile.assumed
                 sized = Sized(profile.structure, plan, prediction, words, learned_bytes, chosen.options)
                 sized = replace(sized, num_params=profile.num_params, flops_per_sample=profile.flops_per_sample)
-                sized = timed(sized, profile, kind, slow_downs)
+                sized = with_seconds(sized, profile, kind, slow_downs)
                 choices = choices_of(sized, chosen.wider, profile, kind, slow_downs)
                 grown: list[Option] = []
                 for larger in larger_batches(demand, batch) if kind else ():
@@ -302,7 +302,7 @@ def choices_of(
     """The plan and those wider ones that are faster by their traces; empty if there is none."""
     choices = [sized.own_choice]
     for option in wider:
-        other = timed(replace(sized, plan=option.plan, prediction=option.prediction), profile, kind, slow_downs)
+        other = with_seconds(replace(sized, plan=option.plan, prediction=option.prediction), profile, kind, slow_downs)
         seconds, least = other.step_seconds, choices[-1].step_seconds
         if seconds is not None and least is not None and seconds < least:
             choices.append(other.own_choice)
@@ -330,7 +330,9 @@ def with_larger_batches(
 ) -> tuple[Choice, ...]:
     """The choices, and ``grown`` plans on more ranks that train a larger batch, those on the fewest ranks first."""
     more = [
-        timed(replace(sized, plan=option.plan, prediction=option.prediction), profile, kind, slow_downs).own_choice
+        with_seconds(
+            replace(sized, plan=option.plan, prediction=option.prediction), profile, kind, slow_downs
+        ).own_choice
         for option in grown
         if option.plan.world_size > sized.plan.world_size
     ]
@@ -340,7 +342,7 @@ def with_larger_batches(
     return tuple(sorted(all_of_them, key=lambda choice: (choice.plan.world_size, choice.plan.batch)))
 
 
-def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:
+def with_seconds(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:
     """Adds the predicted seconds of a step, and to the reason what was learned about them."""
     plan = sized.plan
     step = predicted_step(profile, plan, kind)

@@ -196,9 +196,9 @@ class Reads:
         if not by.startswith(VALUES):
             return order_of(by)
         objectives = Objectives.of_spec(self.study(study_id).spec)
-        place = next((place for place in range(len(objectives.each)) if by == f"{VALUES}{place}"), None)
+        place = next((place for place in range(len(objectives.items)) if by == f"{VALUES}{place}"), None)
         if place is None:
-            raise InvalidInput(f"there is no objective {by[:100]!r}; the study has {len(objectives.each)}")
+            raise InvalidInput(f"there is no objective {by[:100]!r}; the study has {len(objectives.items)}")
         return SortOrder(Score._fields, lambda *columns: objectives.each_of(Score(*columns))[place])
 
     def history(self, study_id: int) -> list[HistoryRow]:
@@ -216,7 +216,7 @@ class Reads:
 
     def front(self, study_id: int, objectives: Objectives) -> list[Score]:
         """The trials on the Pareto front, by number (see ``Objectives.front_of``); empty with one objective."""
-        return objectives.front_of(self.scores(study_id)) if objectives.is_several else []
+        return objectives.front_of(self.scores(study_id)) if objectives.has_several else []
 
     def live_trials(self) -> list[Trial]:
         """The trials that ScaMP runs and that are in a non-terminal state, over all studies, by id."""
@@ -247,7 +247,7 @@ class Reads:
 
     def leading_trial(self, study_id: int, objectives: Objectives) -> Trial | None:
         """The best trial of a study with one objective; None with several, which have a front instead."""
-        return None if objectives.is_several else self.best_trial(study_id, objectives.leading)
+        return None if objectives.has_several else self.best_trial(study_id, objectives.leading)
 
     def leaders(self, study_id: int, objective: Objective) -> list[Trial]:
         """The best COMPLETED trial, and then the best that still runs or is paused; those that exist."""

@@ -154,7 +154,7 @@ def front_of(store: Reads, study_id: int, objectives: Objectives) -> list[FrontT
     }
     order = sorted(points, key=lambda number: (objectives.keys(points[number]), number))
     num = min(len(order), FRONT_IN_SUMMARY)
-    chosen = [order[place * (len(order) - 1) // max(1, num - 1)] for place in range(num)]
+    chosen = [order[index * (len(order) - 1) // max(1, num - 1)] for index in range(num)]
     trials = {trial.number: trial for trial in store.trials_numbered(study_id, chosen)}
     return [
         FrontTrial(number, points[number], trials[number].params, str(trials[number].plan or "")) for number in chosen

@@ -179,8 +179,8 @@ def tally_study(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted
     measured = [measure_trial(trial_attempts) for trial_attempts in by_trial.values()]
     return Counted(
         {name: num for name, num in kept.items() if num},
-        spread(each.peak_error_pct for each in measured),
-        spread(each.step_error_pct for each in measured),
+        error_summary(each.peak_error_pct for each in measured),
+        error_summary(each.step_error_pct for each in measured),
         sum(each.num_oom for each in measured),
         max((each.least_excess_pct for each in measured if each.least_excess_pct is not None), default=None),
     )
@@ -248,7 +248,7 @@ def most_at_once(attempts: Iterable[Attempt], now: float) -> int:
     return most
 
 
-def spread(errors: Iterable[float | None]) -> ErrorSummary:
+def error_summary(errors: Iterable[float | None]) -> ErrorSummary:
     """Median and maximum of the errors that are known."""
     sizes = [error for error in errors if error is not None]
     return ErrorSummary(median(sizes), max(sizes)) if sizes else ErrorSummary()

@@ -17,7 +17,7 @@ PREDICTED = "predicted."
 """Begins the metric of an objective that is predicted before a trial is launched (see ``study.predicted``)."""
 
 
-def measured(metrics: Iterable[str]) -> list[str]:
+def measured_metrics(metrics: Iterable[str]) -> list[str]:
     """Those of these metrics of objectives that evaluations report."""
     return [metric for metric in metrics if not metric.startswith(PREDICTED)]
 

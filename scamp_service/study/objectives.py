@@ -18,7 +18,7 @@ from scamp_service.study.pareto import front, non_domination_ranks, places
 
 def named_by_place(directions: Sequence[str]) -> list[dict[str, str]]:
     """Objectives as JSON for values that have no names: ``value_0``, ``value_1``, …"""
-    return [{"metric": f"value_{place}", "direction": direction} for place, direction in enumerate(directions)]
+    return [{"metric": f"value_{index}", "direction": direction} for index, direction in enumerate(directions)]
 
 
 Values = tuple[float, ...]
@@ -50,12 +50,12 @@ T = TypeVar("T", bound=Standing)
 class Objectives:
     """One or several objectives, in the order in which values are listed."""
 
-    each: tuple[Objective, ...]
+    items: tuple[Objective, ...]
 
     @property
     def best_of(self) -> str:
         """The direction of the objective by whose best report trials count; empty if they count by their last one."""
-        return self.each[0].direction if self.each[0].at == "best" else ""
+        return self.items[0].direction if self.items[0].at == "best" else ""
 
     @classmethod
     def of_spec(cls, spec: Mapping[str, Any]) -> Self:
@@ -67,27 +67,27 @@ class Objectives:
 
     def __str__(self) -> str:
         """The objectives in words, such as ``maximize accuracy and minimize predicted.peak_mib``."""
-        return " and ".join(f"{objective.direction} {objective.metric}" for objective in self.each)
+        return " and ".join(f"{objective.direction} {objective.metric}" for objective in self.items)
 
     @property
-    def is_several(self) -> bool:
+    def has_several(self) -> bool:
         """Whether there is more than one."""
-        return len(self.each) > 1
+        return len(self.items) > 1
 
     @property
     def leading(self) -> Objective:
         """The first that is measured, or else the first. Curves and ``Trial.value`` are its values."""
-        return next((objective for objective in self.each if not objective.predicted), self.each[0])
+        return next((objective for objective in self.items if not objective.predicted), self.items[0])
 
     @property
     def names(self) -> tuple[str, ...]:
         """The metric of each."""
-        return tuple(objective.metric for objective in self.each)
+        return tuple(objective.metric for objective in self.items)
 
     @property
     def measured(self) -> tuple[str, ...]:
         """The metrics that evaluations must report."""
-        return tuple(objective.metric for objective in self.each if not objective.predicted)
+        return tuple(objective.metric for objective in self.items if not objective.predicted)
 
     @property
     def are_predicted(self) -> bool:
@@ -98,7 +98,7 @@ class Objectives:
         """Predicted objectives that this candidate has no value for."""
         return [
             objective.metric
-            for objective in self.each
+            for objective in self.items
             if objective.predicted and not _is_finite(quantities.get(objective.predicted))
         ]
 
@@ -109,21 +109,21 @@ class Objectives:
     def each_of(self, trial: Scored) -> list[float | None]:
         """The trial's newest value of each objective; None for one that is not known, or not finite."""
         if trial.value is not None and not math.isfinite(trial.value):  # it diverged
-            measured: Sequence[float | None] = [None] * len(self.each)
-        elif self.is_several:
-            measured = trial.values or [None] * len(self.each)
+            measured: Sequence[float | None] = [None] * len(self.items)
+        elif self.has_several:
+            measured = trial.values or [None] * len(self.items)
         else:
             measured = [trial.value]
         values_known = [
             trial.quantities.get(objective.predicted) if objective.predicted else value
-            for objective, value in zip(self.each, measured, strict=True)
+            for objective, value in zip(self.items, measured, strict=True)
         ]
         return [value if _is_finite(value) else None for value in values_known]
 
     def broken(self, trial: Scored) -> tuple[str, float] | None:
         """The first measured objective of the trial that is not finite, and its value; None if there is none."""
-        values = (trial.values or []) if self.is_several else [trial.value]
-        for objective, value in zip(self.each, values, strict=False):
+        values = (trial.values or []) if self.has_several else [trial.value]
+        for objective, value in zip(self.items, values, strict=False):
             if not objective.predicted and value is not None and not math.isfinite(value):
                 return objective.metric, value
         return None
@@ -135,13 +135,13 @@ class Objectives:
         """
         reported = iter(measured)
         all_values = [
-            quantities.get(objective.predicted) if objective.predicted else next(reported) for objective in self.each
+            quantities.get(objective.predicted) if objective.predicted else next(reported) for objective in self.items
         ]
         return _all(all_values)
 
     def keys(self, values: Sequence[float]) -> Values:
         """A key for each objective by which values sort, the best first; ``values`` has one of each objective."""
-        return tuple(objective.key(value) for objective, value in zip(self.each, values, strict=True))
+        return tuple(objective.key(value) for objective, value in zip(self.items, values, strict=True))
 
     def dominates(self, values: Sequence[float], other: Sequence[float]) -> bool:
         """Whether the first is better in at least one objective, and worse in none."""
@@ -165,7 +165,7 @@ class Objectives:
 
         Before a trial has completed, those that run or are paused are compared.
         """
-        if not self.is_several:
+        if not self.has_several:
             return []
         points = [(trial, values) for trial in trials if (values := self.values_of(trial)) is not None]
         for states in ({TrialState.COMPLETED}, {TrialState.RUNNING, TrialState.PAUSED}):
@@ -175,7 +175,7 @@ class Objectives:
 
     def shown(self, values: Sequence[float]) -> str:
         """The values in words, such as ``accuracy 0.91, predicted.peak_mib 412``."""
-        return ", ".join(f"{objective.metric} {value:.4g}" for objective, value in zip(self.each, values, strict=True))
+        return ", ".join(f"{objective.metric} {value:.4g}" for objective, value in zip(self.items, values, strict=True))
 
 
 def _all(values: Sequence[float | None]) -> Values | None:

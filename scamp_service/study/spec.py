@@ -26,7 +26,7 @@ from scamp_service.study.sampler_options import Populated
 from scamp_service.study.search_options import SearchOptions
 from scamp_service.study.spaces.space import Dimension
 from scamp_service.study.stopping import AshaOptions, RuleOptions, Stopping
-from scamp_service.study.values import Given, Name, Strict, Title, Value, at_most, listed
+from scamp_service.study.values import Given, Name, Strict, Title, Value, at_most, first_names
 from scamp_service.study.workload_names import is_file
 
 Start = Annotated[dict[str, Given], at_most(200)]
@@ -37,7 +37,7 @@ def plan_from(axes: Mapping[str, Any]) -> Plan:
     """The plan with these fields, as ``scamp plan --json`` prints them. Raises ``ValueError`` if it is not a plan."""
     plan_fields = {item.name: item for item in fields(Plan) if item.init}
     if unknown := sorted(axes.keys() - plan_fields.keys()):
-        raise ValueError(f"a plan has no {listed(unknown)}; its fields are {', '.join(plan_fields)}")
+        raise ValueError(f"a plan has no {first_names(unknown)}; its fields are {', '.join(plan_fields)}")
     for name, value in axes.items():
         axis_type = type(AXES[name].default) if name in AXES else tuple if name == "shares" else int
         parts = value if axis_type is tuple and isinstance(value, list | tuple) else [value]
@@ -190,7 +190,7 @@ def _with_leading(data: Mapping[str, Any]) -> Any:
     metrics = [
         str(objective.get("metric") if isinstance(objective, Mapping) else objective.metric) for objective in objectives
     ]
-    leading = next((place for place, metric in enumerate(metrics) if not metric.startswith(PREDICTED)), 0)
+    leading = next((index for index, metric in enumerate(metrics) if not metric.startswith(PREDICTED)), 0)
     return {**data, "objective": objectives[leading]}
 
 

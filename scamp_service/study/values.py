@@ -152,7 +152,7 @@ Name = Annotated[str, AfterValidator(_name)]
 Title = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_printable)]
 
 
-def listed(names: list[str], most: int = 10) -> str:
+def first_names(names: list[str], most: int = 10) -> str:
     """The first ``most`` names, because a study may be wrong about a hundred thousand of them."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(name[:100] for name in names[:most]) + more

@@ -55,7 +55,7 @@ def test_the_image_runs_the_service_under_tini_as_an_ordinary_user_and_asks_it_f
     assert json.loads(only("CMD")) == ["serve"]
     assert re.fullmatch(r"[1-9][0-9]*:[1-9][0-9]*", only("USER"))
     names = [name for name, _ in instructions()]
-    assert names.index("USER") > max(place for place, name in enumerate(names) if name in ("RUN", "COPY"))
+    assert names.index("USER") > max(index for index, name in enumerate(names) if name in ("RUN", "COPY"))
     health = json.loads(only("HEALTHCHECK").partition("CMD")[2])
     assert health[-1].count(f"http://127.0.0.1:{only('EXPOSE')}/healthz") == 1
     compile(health[-1], "HEALTHCHECK", "exec")

@@ -76,16 +76,16 @@ def calibrate_gpu(uuid: str, name: str) -> DeviceKind:
     product = torch.cuda.get_device_name(device)
     source = f"{product}, {date.today()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
 
-    def measured(num_bytes: int, method: str) -> Figure:
+    def figure_of(num_bytes: int, method: str) -> Figure:
         return Figure(num_bytes, "measured", f"{method}; {source}")
 
     memory = Memory(
-        measured(torch.cuda.mem_get_info(device)[1], "memory that the driver offers"),
-        measured(
+        figure_of(torch.cuda.mem_get_info(device)[1], "memory that the driver offers"),
+        figure_of(
             held_bytes(uuid) - held_before - torch.cuda.memory_reserved(device),
             "growth of NVML's used memory, without the memory that PyTorch's allocator reserves",
         ),
-        measured(torch.cuda.memory_allocated(device), "memory that cuBLAS keeps when all tensors are gone"),
+        figure_of(torch.cuda.memory_allocated(device), "memory that cuBLAS keeps when all tensors are gone"),
         *COMMUNICATORS,
     )
     listed_kind = next((kind for kind in KINDS if kind.name == name), None)

@@ -69,7 +69,7 @@ def _expect_in_modules(model: nn.Module) -> None:
         for attribute, value in module.__dict__.items():
             if attribute in _REGISTERS:
                 continue
-            for leaf in _held(value):
+            for leaf in _tensors_in(value):
                 place = f"{name}.{attribute}" if name else attribute
                 if isinstance(leaf, nn.Parameter):
                     raise WorkloadError(
@@ -86,7 +86,7 @@ def _expect_in_modules(model: nn.Module) -> None:
 _REGISTERS = frozenset(nn.Module().__dict__)
 
 
-def _held(value: object) -> Iterator[object]:
+def _tensors_in(value: object) -> Iterator[object]:
     """Tensors that an attribute holds itself, or in lists, tuples and dictionaries."""
     if isinstance(value, Tensor | nn.Module):
         yield value

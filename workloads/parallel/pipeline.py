@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from estimators.model import Stage
 from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
-from estimators.pipelining.schedules import holders_of, made
+from estimators.pipelining.schedules import holders_of, schedule_of
 from workloads.parallel.chain import only
 from workloads.protocol import Batch, Chain, Workload
 
@@ -104,7 +104,7 @@ def run_passes(
 @lru_cache(maxsize=16)
 def _order(name: str, num_ranks: int, num_micro_batches: int) -> dict[int, list[_Action | None]]:
     """The passes of each rank, as torch's runtime takes them."""
-    orders = made(name, num_ranks, num_micro_batches).orders
+    orders = schedule_of(name, num_ranks, num_micro_batches).orders
     return {
         rank: [_Action(action.stage, _PASSES[action.kind], action.micro_batch) for action in order]
         for rank, order in enumerate(orders)

@@ -105,7 +105,7 @@ def try_candidates(
     began = time.process_time()
     for params in candidates:
         noting = NotingParams(params)
-        tries.append(_tried(make, noting))
+        tries.append(_params_after_trying(make, noting))
         if "metrics" in tries[-1]:
             unread -= noting.read
             if not unread and set(metrics) <= set(tries[-1]["metrics"]):
@@ -115,7 +115,7 @@ def try_candidates(
     return tries
 
 
-def _tried(make: Callable[[Mapping[str, Any]], Workload], params: NotingParams) -> dict[str, Any]:
+def _params_after_trying(make: Callable[[Mapping[str, Any]], Workload], params: NotingParams) -> dict[str, Any]:
     try:
         workload = make(params)
     except ValueError as error:
@@ -127,7 +127,7 @@ def _tried(make: Callable[[Mapping[str, Any]], Workload], params: NotingParams) 
             raise WorkloadError(missing)
         expect_data(workload)
         expect_samples(workload)
-        metrics = _evaluated(workload)
+        metrics = _try_methods(workload)
     except (WorkloadError, WrongResult, MetricFailed):
         raise
     except Exception as error:
@@ -135,7 +135,7 @@ def _tried(make: Callable[[Mapping[str, Any]], Workload], params: NotingParams) 
     return {"read": sorted(params.read - set(OPTIONS)), "metrics": metrics}
 
 
-def _evaluated(workload: Workload) -> list[str]:
+def _try_methods(workload: Workload) -> list[str]:
     """The names of the metrics, once every method has run that a step and an evaluation call."""
     samples = torch.arange(NUM_SAMPLES)
     batch = workload.train_batch(samples % workload.num_train)
@@ -162,7 +162,7 @@ def _evaluated(workload: Workload) -> list[str]:
             _expect_schedulers(workload, optimizer, sets_rates)
         sums = evaluate(workload, model, [(held_out, counted)], collected.add if collected and is_small else None)
     names = common_names([sums.names], may_be_none=collected is not None)
-    names = names if collected is None else sorted({*names, *_summarized(workload, collected, is_small)})
+    names = names if collected is None else sorted({*names, *_try_summary(workload, collected, is_small)})
     _expect_known_metrics(workload, [*names, "train_loss", *(f"{phase.name}_loss" for phase in phases)])
     return names
 
@@ -187,7 +187,7 @@ def _expect_known_metrics(workload: Workload, names: Sequence[str]) -> None:
         pass  # it may depend on what only a training does
 
 
-def _summarized(workload: Workload, collected: Collected, is_small: bool) -> list[str]:
+def _try_summary(workload: Workload, collected: Collected, is_small: bool) -> list[str]:
     """The names of the metrics of the whole set. Raises ``MetricFailed`` for errors that no other samples mend."""
     if not is_small:
         raise NotImplementedError("fake outputs have no values")

@@ -80,7 +80,7 @@ def train(
         base_batch = scaled_from(workload)  # None: every step counts as one
         job = job.in_optimizer_steps(SampleOrder(workload, job.seed).epoch_length, base_batch or job.plan.batch)
         job = _from_an_intact_checkpoint(job, rank)
-        begun, first = _begun(job) if base_batch else (job.begin, 0)
+        begun, first = _start_of(job) if base_batch else (job.begin, 0)
         steps = range(begun, begun + job.last_step - job.begin)  # the most that there may be
         is_evaluated = None if base_batch else job.is_evaluated
         # Workers are forked first, so that they hold none of the gang's connections and nothing of the model.
@@ -124,9 +124,9 @@ def _is_raised_by_others(error: BaseException) -> bool:
     )
 
 
-def _begun(job: TrainingJob) -> tuple[int, int]:
+def _start_of(job: TrainingJob) -> tuple[int, int]:
     """Optimizer steps that were made before, and the position in the order of samples at which step 0 would begin."""
-    if job.resume is None or (begun := checkpoint.begun(job.checkpoint_root, job.resume)) is None:
+    if job.resume is None or (begun := checkpoint.progress_at(job.checkpoint_root, job.resume)) is None:
         return job.begin, 0
     num_steps, num_samples = begun
     return num_steps, num_samples - num_steps * job.plan.batch

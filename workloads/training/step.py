@@ -42,7 +42,7 @@ def train_step(
     """
     updates = updates_of(model)
     if updates.phased is None:
-        return _updated(workload, workload.loss, model, optimizer, micro_batches, num)
+        return _update(workload, workload.loss, model, optimizer, micro_batches, num)
     updates.losses.clear()
     turns = updates.turns
     for number in turns:
@@ -51,12 +51,12 @@ def train_step(
         with forward_state(model).phase(phase.name):
             # The last one is the optimizer that the caller gave: a trace ends the passes there.
             phased = optimizer if number == turns[-1] else updates.phased
-            updates.losses[phase.name] = _updated(workload, phase.loss, model, phased, micro_batches, num)
+            updates.losses[phase.name] = _update(workload, phase.loss, model, phased, micro_batches, num)
     begin_phase(model, "")
     return torch.stack(list(updates.losses.values())).sum() if turns else torch.zeros(())
 
 
-def _updated(
+def _update(
     workload: Workload,
     loss_of: Callable[[nn.Module, Batch], Tensor],
     model: nn.Module,
@@ -107,7 +107,7 @@ def evaluate(
     try:
         with torch.no_grad(), updates_of(model).averaged():
             for batch, counted in micro_batches:
-                evaluated = _evaluated(workload, model, batch)
+                evaluated = _evaluation_result(workload, model, batch)
                 if has_metrics:
                     metrics, outputs = split_evaluation(workload, evaluated)
                     sums.add(metrics, counted)
@@ -123,7 +123,7 @@ def evaluate(
     return sums
 
 
-def _evaluated(workload: Workload, model: nn.Module, batch: Batch) -> Any:
+def _evaluation_result(workload: Workload, model: nn.Module, batch: Batch) -> Any:
     """The result of the workload's ``evaluate``; in a pipeline an empty dictionary on all stages but the last."""
     with forward_state(model).unchanged(batch):
         if isinstance(model, Chain) and model.place is not None:

@@ -73,7 +73,7 @@ class OpenedModel:
             with NoInit():
                 self._model = self._recipe.build_model()
             gc.collect()
-            self._recorder.own("buffers")  # tensors that modules hold without registering them
+            self._recorder.claim("buffers")  # tensors that modules hold without registering them
             self._model.train()
             self._blocks = list(dict.fromkeys(self._recipe.blocks(self._model)))  # one may be there several times
             self.num_params = sum(parameter.numel() for parameter in self._model.parameters())

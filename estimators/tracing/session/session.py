@@ -103,10 +103,10 @@ class Session(OpenedModel):
         for parameter in self._model.parameters():
             parameter.grad = None
 
-    def forward(self, micro_batch: int) -> Passes:
+    def forward_log(self, micro_batch: int) -> Passes:
         """The log of a step up to its first backward pass."""
         num_before, batches = self._begin(micro_batch, 1)
-        forward = self._recorder.forward(lambda: self._recipe.train_step(self._model, self._optimizer, batches, 1))
+        forward = self._recorder.forward_log(lambda: self._recipe.train_step(self._model, self._optimizer, batches, 1))
         return replace(forward, num_before=num_before)
 
     def passes(self, micro_batch: int) -> Passes:

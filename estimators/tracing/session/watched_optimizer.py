@@ -71,14 +71,14 @@ class WatchedOptimizer:
         recorder, parameters = self._recorder, list(self._model.parameters())
         if any(parameter.grad is None and parameter.requires_grad for parameter in parameters) and self._varies():
             self.fill(tensor for tensor in held_by(self._optimizer) if tensor.requires_grad)
-        recorder.sort([parameter.grad for parameter in parameters], "gradients")
+        recorder.categorise([parameter.grad for parameter in parameters], "gradients")
         self.without_gradient = {parameter for parameter in parameters if parameter.grad is None}
         passes = recorder.passes
         recorder.begin()
         num_alive, num_before = len(recorder.categories), len(recorder.log)
         if self._updates:
             self._optimizer.step()
-            recorder.sort([self._optimizer.state, list(self._kept(self._model).values())], "optimizer")
+            recorder.categorise([self._optimizer.state, list(self._kept(self._model).values())], "optimizer")
         self.seen = Step(passes, replace(recorder.passes, num_before=num_before), num_alive)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -74,12 +74,12 @@ def if_nothing_is_found(operation: Any, args: Sequence[Any]) -> bool | None:
     return _WITH_ITSELF[operation] if first is second and first.is_floating_point() else None
 
 
-def written(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[FakeTensor]:
+def tensors_written(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[FakeTensor]:
     """The fake tensors that an operation changes in place."""
     tensors: list[Any] = []
-    for place, argument in enumerate(operation._schema.arguments):
+    for index, argument in enumerate(operation._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            tensors.append(args[place] if place < len(args) else kwargs.get(argument.name))
+            tensors.append(args[index] if index < len(args) else kwargs.get(argument.name))
     return [leaf for leaf in tree_leaves(tensors) if type(leaf) is FakeTensor and leaf.layout is torch.strided]
 
 

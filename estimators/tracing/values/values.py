@@ -23,7 +23,7 @@ from estimators.tracing.values.effects import (
     if_nothing_is_found,
     keeps_uniform,
     keeps_zeros,
-    written,
+    tensors_written,
 )
 from estimators.tracing.values.known import KnownTensors, KnownValue, bytes_of
 
@@ -205,7 +205,7 @@ class Values:
 
     def _follow_write(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """An operation that writes: into twins as well if all that it reads is known; otherwise they are lost."""
-        inputs, changed = self._known.given(args, kwargs), written(operation, args, kwargs)
+        inputs, changed = self._known.given(args, kwargs), tensors_written(operation, args, kwargs)
         is_random = torch.Tag.nondeterministic_seeded in operation.tags
         if inputs and changed and not is_random and not any(value.is_uniform for value in inputs):
             self._run(operation, args, kwargs)

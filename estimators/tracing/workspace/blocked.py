@@ -19,15 +19,15 @@ _FEW_CHANNELS = 3  # up to this many channels are read without a copy
 
 def forward(convolution: Convolution) -> Workspace:
     """Workspace of the forward pass."""
-    made = _blocked(convolution.made)
-    return ((_read(convolution) + _kernel(convolution) + made, made * (2 if convolution.transposed else 1)),)
+    made = _blocked_bytes(convolution.made)
+    return ((_read_bytes(convolution) + _kernel(convolution) + made, made * (2 if convolution.transposed else 1)),)
 
 
 def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Workspace:
     """Workspace of the gradients of the input and of the weight, as far as they are asked for."""
-    made, images = _blocked(convolution.made), _blocked(convolution.images)
+    made, images = _blocked_bytes(convolution.made), _blocked_bytes(convolution.images)
     strided = max(convolution.stride) > 1 and not convolution.transposed
-    before = made + _blocked(convolution.weight, dimensions=(0, 1)) + images
+    before = made + _blocked_bytes(convolution.weight, dimensions=(0, 1)) + images
     input_takes = (before, images * (2 if strided else 1)) if of_input else NOTHING
     if not of_weight:
         return input_takes, NOTHING
@@ -35,17 +35,17 @@ def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Works
         product = _product(convolution)
         return input_takes, (product, product)
     kernel = _kernel(convolution)
-    return input_takes, (made + kernel + _read(convolution), kernel)
+    return input_takes, (made + kernel + _read_bytes(convolution), kernel)
 
 
-def _read(convolution: Convolution) -> int:
+def _read_bytes(convolution: Convolution) -> int:
     """Bytes of the copy that is read; 0 if there are so few channels that they are read without a copy."""
-    return _blocked(convolution.images) if convolution.images.shape[1] > _FEW_CHANNELS else 0
+    return _blocked_bytes(convolution.images) if convolution.images.shape[1] > _FEW_CHANNELS else 0
 
 
 def _kernel(convolution: Convolution) -> int:
     dimensions = (0, 1) if convolution.weight.shape[1] > _FEW_CHANNELS else (0,)
-    return _blocked(convolution.weight, dimensions)
+    return _blocked_bytes(convolution.weight, dimensions)
 
 
 def _is_product(convolution: Convolution) -> bool:
@@ -67,7 +67,7 @@ def _product(convolution: Convolution) -> int:
     return 4 * (rows * depth + 4 * weight.numel()) + packed
 
 
-def _blocked(tensor: Tensor, dimensions: tuple[int, ...] = (1,)) -> int:
+def _blocked_bytes(tensor: Tensor, dimensions: tuple[int, ...] = (1,)) -> int:
     """Bytes of a copy in which these dimensions are rounded up to whole blocks."""
     num, block = tensor.itemsize, _block()
     for dimension, size in enumerate(tensor.shape):

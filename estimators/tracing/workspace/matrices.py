@@ -25,7 +25,7 @@ def product(args: Sequence[Any]) -> Workspace:
     factors = args[-2:]
     if not all(factor.numel() for factor in factors):
         return ()
-    num_bytes = sum(_copied(factor) for factor in factors)
+    num_bytes = sum(_copy_bytes(factor) for factor in factors)
     if factors[0].dtype in (torch.bfloat16, torch.float16):
         first, second = (_dense(factor if factor.ndim == 2 else factor[0]) for factor in map(on_meta, factors))
         num_bytes += scratch_bytes(first, second, first.dtype)
@@ -49,14 +49,14 @@ def scratch_bytes(first: Tensor, second: Tensor, dtype: torch.dtype) -> int:
     return 4 * rows * columns if is_turned and dtype != torch.float32 else 0
 
 
-def _copied(factor: Tensor) -> int:
+def _copy_bytes(factor: Tensor) -> int:
     """Bytes of the copy of a matrix, or of several: one after another or, in 16 bits, all at once."""
     if factor.ndim == 2:
         return 0 if _is_dense(factor) else factor.numel() * factor.itemsize
     if factor.itemsize == 2:
         kept = factor.is_contiguous() or factor.transpose(1, 2).is_contiguous()
         return 0 if kept else factor.numel() * factor.itemsize
-    return _copied(factor[0])
+    return _copy_bytes(factor[0])
 
 
 def _dense(matrix: Tensor) -> Tensor:

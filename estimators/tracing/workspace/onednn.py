@@ -188,9 +188,9 @@ def lstm(of: str, num_steps: int, batch: int, num_inputs: int, num_hidden: int, 
             primitive = query.primitive("lstm_backward", _BACKWARD, _LEFT_TO_RIGHT, *tensors)
             whats.append((_DIFF_WEIGHTS, torch.float32))
         copied_bytes = sum(
-            query.layout(primitive, argument, weights(size, kind), place).copied
+            query.layout(primitive, argument, weights(size, kind), index).copied
             for argument, kind in whats
-            for place, size in enumerate((num_inputs, num_hidden))
+            for index, size in enumerate((num_inputs, num_hidden))
         )
         scratch_bytes = query.num_bytes(primitive, _SCRATCHPAD)
         return Lstm(kept_bytes, copied_bytes, scratch_bytes, "ref" in query.name(primitive))
@@ -250,12 +250,12 @@ class _Query:
         self._functions["dnnl_primitive_desc_query"](primitive, _NAME, 0, ctypes.byref(name))
         return (name.value or b"").decode()
 
-    def layout(self, primitive: Any, argument: int, tensor: Tensor, place: int = 0) -> MemoryFormat:
+    def layout(self, primitive: Any, argument: int, tensor: Tensor, index: int = 0) -> MemoryFormat:
         """The format of one of the primitive's tensors, compared with the tensor that there is.
 
-        ``place`` is its number if there are several of a kind.
+        ``index`` is its number if there are several of a kind.
         """
-        queried, equal = self._wanted(primitive, argument, place), self._functions["dnnl_memory_desc_equal"]
+        queried, equal = self._wanted(primitive, argument, index), self._functions["dnnl_memory_desc_equal"]
         num_blocks = ctypes.c_int()
         self._functions["dnnl_memory_desc_query"](queried, _NUM_BLOCKS, ctypes.byref(num_blocks))
         is_given = equal(queried, self.described(tensor)) == 1
@@ -263,8 +263,8 @@ class _Query:
         num_bytes = int(self._functions["dnnl_memory_desc_get_size"](queried))
         return MemoryFormat(num_bytes, is_given, num_blocks.value == 0, is_contiguous)
 
-    def _wanted(self, primitive: Any, argument: int, place: int = 0) -> Any:
-        return ctypes.c_void_p(self._functions["dnnl_primitive_desc_query_md"](primitive, argument, place))
+    def _wanted(self, primitive: Any, argument: int, index: int = 0) -> Any:
+        return ctypes.c_void_p(self._functions["dnnl_primitive_desc_query_md"](primitive, argument, index))
 
     def _memory(self, by: str, tensor: Tensor, last: Any) -> Any:
         made = ctypes.c_void_p()

@@ -36,11 +36,11 @@ def _times(number: int) -> Callable[[Sequence[Any]], int]:
     return lambda args: number * int(args[0].nbytes)
 
 
-def _of_loss(number: int, place: int, always: int = 0) -> Callable[[Sequence[Any]], int]:
-    """Bytes of ``always`` tensors like the input, and of ``number`` more if argument ``place`` reduces the loss."""
+def _of_loss(number: int, index: int, always: int = 0) -> Callable[[Sequence[Any]], int]:
+    """Bytes of ``always`` tensors like the input, and of ``number`` more if argument ``index`` reduces the loss."""
 
     def num_bytes(args: Sequence[Any]) -> int:
-        is_reduced = len(args) <= place or args[place] != 0
+        is_reduced = len(args) <= index or args[index] != 0
         return int(args[0].nbytes) * (always + is_reduced * number)
 
     return num_bytes

@@ -11,7 +11,7 @@ from estimators.model import MIB, Layout, Plan
 from placement.option import Evidence, Option
 from placement.planning.answers import ChosenPlan
 from scamp_service.sizing.early_answers import EarlyAnswer
-from scamp_service.sizing.estimated import Estimate, listed
+from scamp_service.sizing.estimated import Estimate, params_in_words
 
 COLUMNS = {
     "params": ("parameters",),
@@ -30,7 +30,7 @@ def headline(estimate: Estimate | EarlyAnswer) -> str:
     profile = estimate.profile
     states = f"{profile.num_params:,} parameters, {profile.state_bytes / MIB:.1f} MiB of states"
     flops = f"{profile.work[Layout()].per_sample.flops / 1e9:.3g} GFLOPs a sample"
-    return f"{listed(estimate.params)}: {states}, {flops}, batch {estimate.batch}"
+    return f"{params_in_words(estimate.params)}: {states}, {flops}, batch {estimate.batch}"
 
 
 def as_table(estimate: Estimate) -> Table:

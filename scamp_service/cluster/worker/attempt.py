@@ -16,7 +16,7 @@ from scamp_service.cluster.worker.folders import Folders
 from scamp_service.cluster.worker.report_queue import Delivery, LineWriter, ReportQueue
 from scamp_service.files import code_zip
 from scamp_service.lifecycle import Outcome
-from scamp_service.study.objective import measured
+from scamp_service.study.objective import measured_metrics
 
 if TYPE_CHECKING:
     from workloads.cleaning.cleaner import Cleaner
@@ -111,7 +111,7 @@ class Training:
             trial_id=order.trial_id,
             resume=order.resume,
             donor=order.donor,
-            metrics=tuple(measured(order.metrics)),
+            metrics=tuple(measured_metrics(order.metrics)),
             study_id=order.study_id,
             number=order.number,
             attempt=order.attempt,

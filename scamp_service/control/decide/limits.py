@@ -57,7 +57,7 @@ def is_hopeless(counts: Mapping[TrialState, int]) -> bool:
 def _target_reached(spec: StudySpec, used: Used) -> str:
     """Which trial has reached the targets of all objectives that have one; empty if none has."""
     targets, objectives = spec.targets, spec.every_objective
-    if not objectives.is_several:
+    if not objectives.has_several:
         (target,) = targets.values()
         for leader in used.leaders:
             if leader.value is not None and not spec.objective.is_better(target, than=leader.value):
@@ -66,7 +66,7 @@ def _target_reached(spec: StudySpec, used: Used) -> str:
     for number, (state, values) in sorted(used.scores.items()):
         reached = all(
             objective.metric not in targets or not objective.is_better(targets[objective.metric], than=value)
-            for objective, value in zip(objectives.each, values, strict=True)
+            for objective, value in zip(objectives.items, values, strict=True)
         )
         if reached and state in (TrialState.COMPLETED, TrialState.RUNNING, TrialState.PAUSED):
             return f"trial {number} has reached all targets, with ({objectives.shown(values)})"

@@ -44,7 +44,7 @@ class _AtReports:
 
     @property
     def _one(self) -> Objective:
-        return self.objectives.each[0]
+        return self.objectives.items[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Percentile(_AtReports):
         few = f"{others} of at least {self.min_trials} other trials have reported at {self.unit} {rung}"
         if others < max(1, self.min_trials):
             return Continue(f"continues after {self.unit} {step}: {few}")
-        if self.objectives.is_several:
+        if self.objectives.has_several:
             return self._by_rank(trial, rung, peers)
         bar = peers.percentile_of_others(trial.number, self.percentile)
         if bar is None:

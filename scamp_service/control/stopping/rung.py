@@ -38,7 +38,7 @@ class Rung:
         """Enter what a trial has reported; it replaces what the trial reported in an earlier attempt."""
         if (before := self._values.get(number)) == values:
             return
-        if not self._objectives.is_several:
+        if not self._objectives.has_several:
             if before is not None and math.isfinite(before[0]):
                 del self._keys[bisect_left(self._keys, self._one.key(before[0]))]
             if math.isfinite(values[0]):
@@ -54,7 +54,7 @@ class Rung:
 
     def shown(self, number: int) -> str:
         """Reported values of the trial, in words."""
-        if not self._objectives.is_several:
+        if not self._objectives.has_several:
             return f"{self._values[number][0]:.4g}"
         return f"({self._objectives.shown(self._values[number])})"
 
@@ -62,15 +62,15 @@ class Rung:
         """Sorts trials by what they have reported, the best first; infinite if it is not finite."""
         if not self.is_finite(number):
             return math.inf
-        if not self._objectives.is_several:
+        if not self._objectives.has_several:
             return self._one.key(self._values[number][0])
         return float(self._known_places[number])
 
     def num_better(self, number: int) -> int:
         """The number of trials that are better than this one. What is not finite is better than nothing."""
         if not self.is_finite(number):
-            return len(self._known_places) if self._objectives.is_several else len(self._keys)
-        if not self._objectives.is_several:
+            return len(self._known_places) if self._objectives.has_several else len(self._keys)
+        if not self._objectives.has_several:
             return bisect_left(self._keys, self.key(number))
         return self._known_places[number]
 
@@ -106,7 +106,7 @@ class Rung:
 
     @property
     def _one(self) -> Objective:
-        return self._objectives.each[0]
+        return self._objectives.items[0]
 
     @property
     def _known_places(self) -> dict[int, int]:

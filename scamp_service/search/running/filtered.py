@@ -37,7 +37,7 @@ class FilteredSearch:
         if len(picks) <= 1:
             return picks
         scores = self._score(picks)
-        best = max(range(len(picks)), key=lambda place: (_known(scores[place]), -place))
+        best = max(range(len(picks)), key=lambda index: (_known(scores[index]), -index))
         self.parents, self.reasons = self.parents[best : best + 1], [self._why(scores, best)]
         return [picks[best]]
 
@@ -46,7 +46,7 @@ class FilteredSearch:
         proxy, best_score = self._filter.proxy, scores[best]
         if best_score is None:
             return f"the first of {len(scores)} proposals, as {proxy} has no value for any of them"
-        others = [score for place, score in enumerate(scores) if place != best]
+        others = [score for index, score in enumerate(scores) if index != best]
         sorted_scores = sorted((score for score in others if score is not None), reverse=True)
         words = [f"{score:.4g}" for score in sorted_scores] + ["no value"] * (len(others) - len(sorted_scores))
         return f"the best of {len(scores)} proposals by {proxy}: {best_score:.4g}, the others {', '.join(words)}"

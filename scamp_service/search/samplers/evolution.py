@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from scamp_service.search.draws import drawn
+from scamp_service.search.draws import draw_from
 from scamp_service.search.history import Active, Observation
 from scamp_service.search.moves import moved
 from scamp_service.search.samplers.sampler import seed_of
@@ -44,7 +44,7 @@ class Evolution:
         population = completed[-self._population_size :]
         winner = self._winner(population, source)
         if winner is None:
-            return self._space.sampled(lambda _, distribution: drawn(distribution, source))
+            return self._space.sampled(lambda _, distribution: draw_from(distribution, source))
         parent = self._space.flat(winner.params)
         taken = [self._space.flat(params) for params in (*(t.params for t in population), *(t.params for t in active))]
         children = (self._child(parent, source) for _ in range(MOST_TRIES))

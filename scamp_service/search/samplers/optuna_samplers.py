@@ -50,10 +50,10 @@ class _FromHistory:
     ) -> Params | None:
         """The searched parameters of trial ``number``."""
         with optuna_is_silent():
-            sampler = self._made(seed_of(self._seed, number, attempt))
+            sampler = self._sampler_of(seed_of(self._seed, number, attempt))
         return self._study.ask(sampler, number, completed, active)
 
-    def _made(self, seed: int) -> BaseSampler:
+    def _sampler_of(self, seed: int) -> BaseSampler:
         raise NotImplementedError
 
 
@@ -78,9 +78,9 @@ class _WithNotes:
         return self._study.ask(number, completed, active, attempt)
 
     def _of(self, number: int, attempt: int) -> BaseSampler:
-        return self._made(seed_of(self._seed, number, attempt))
+        return self._sampler_of(seed_of(self._seed, number, attempt))
 
-    def _made(self, seed: int) -> BaseSampler:
+    def _sampler_of(self, seed: int) -> BaseSampler:
         raise NotImplementedError
 
 
@@ -90,7 +90,7 @@ class Tpe(_FromHistory):
     It models parameters together, and where some of them exist only sometimes, those together that exist together.
     """
 
-    def _made(self, seed: int) -> BaseSampler:
+    def _sampler_of(self, seed: int) -> BaseSampler:
         options = self._options
         assert isinstance(options, TpeOptions)
         group = options.group
@@ -112,7 +112,7 @@ class Gp(_FromHistory):
     needs_own_process: ClassVar[bool] = True  # it imports torch
     shows_most: ClassVar[int | None] = 200
 
-    def _made(self, seed: int) -> BaseSampler:
+    def _sampler_of(self, seed: int) -> BaseSampler:
         options = self._options
         assert isinstance(options, GpOptions)
         return optuna.samplers.GPSampler(
@@ -175,7 +175,7 @@ class _QmcPoint(optuna.samplers.QMCSampler):
 class CmaEs(_WithNotes):
     """CMA-ES over the ranges; choices are random."""
 
-    def _made(self, seed: int) -> BaseSampler:
+    def _sampler_of(self, seed: int) -> BaseSampler:
         options = self._options
         assert isinstance(options, CmaEsOptions)
         return optuna.samplers.CmaEsSampler(
@@ -204,7 +204,7 @@ class Nsga2(_WithNotes):
 
     ranks_infeasible: ClassVar = True
 
-    def _made(self, seed: int) -> BaseSampler:
+    def _sampler_of(self, seed: int) -> BaseSampler:
         options = self._options
         assert isinstance(options, Nsga2Options)
         return optuna.samplers.NSGAIISampler(seed=seed, **_genetic(options))
@@ -215,7 +215,7 @@ class Nsga3(_WithNotes):
 
     ranks_infeasible: ClassVar = True
 
-    def _made(self, seed: int) -> BaseSampler:
+    def _sampler_of(self, seed: int) -> BaseSampler:
         options = self._options
         assert isinstance(options, Nsga3Options)
         return optuna.samplers.NSGAIIISampler(
@@ -250,6 +250,6 @@ class BruteForce(_FromHistory):
         tried = {self._space.number_of(trial.params) for trial in in_order(completed, active)} - {None}
         return super().suggest(number, completed, active, attempt) if len(tried) < self._num_points else None
 
-    def _made(self, seed: int) -> BaseSampler:
+    def _sampler_of(self, seed: int) -> BaseSampler:
         assert isinstance(self._options, BruteForceOptions)
         return optuna.samplers.BruteForceSampler(seed=seed, avoid_premature_stop=self._options.avoid_premature_stop)

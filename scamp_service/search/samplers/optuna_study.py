@@ -62,7 +62,7 @@ class OptunaStudy:
 
     def study(self, storage: ShownStorage, sampler: BaseSampler) -> optuna.Study:
         """A study of Optuna over this storage."""
-        directions = [objective.direction for objective in self._objectives.each]
+        directions = [objective.direction for objective in self._objectives.items]
         return optuna.create_study(storage=storage, directions=directions, sampler=sampler)
 
     def sampled(self, trial: Trial, fixed: Mapping[str, Any] | None = None) -> Params:
@@ -95,9 +95,9 @@ class OptunaStudy:
             return TrialState.RUNNING, None, {}
         if trial.values is None:
             if self._ranks_infeasible and any(excess > 0 for excess in trial.excesses.values()):
-                return TrialState.COMPLETE, [objective.key(math.inf) for objective in self._objectives.each], {}
+                return TrialState.COMPLETE, [objective.key(math.inf) for objective in self._objectives.items], {}
             return TrialState.PRUNED, None, {}
-        if trial.pruned_at is None or self._objectives.is_several:
+        if trial.pruned_at is None or self._objectives.has_several:
             return TrialState.COMPLETE, trial.values, {}
         return TrialState.PRUNED, None, {trial.pruned_at: trial.values[0]}
 

@@ -57,10 +57,10 @@ class ReplayedStudy:
             return self._study.sampled(self._study.study(storage, self._make(number, attempt)).ask())
 
     def _keep_equal(self, earlier: Sequence[Active | Observation]) -> None:
-        for place, played in enumerate(self._played):
-            if place >= len(earlier) or played.trial != earlier[place]:
+        for index, played in enumerate(self._played):
+            if index >= len(earlier) or played.trial != earlier[index]:
                 self._notes = played.notes_before
-                del self._played[place:]
+                del self._played[index:]
                 return
 
     def _play(self, trial: Active | Observation) -> None:

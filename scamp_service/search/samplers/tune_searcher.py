@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from scamp_service.search.draws import drawn
+from scamp_service.search.draws import draw_from
 from scamp_service.search.history import Active, Observation
 from scamp_service.search.proposer import SearchEnded
 from scamp_service.search.samplers.optuna_study import in_order, optuna_is_silent
@@ -70,7 +70,7 @@ class TuneSearcher:
                 suggestion = searcher.suggest("next")
             if suggestion is None:  # it waits for results, while devices are idle
                 source = random.Random(seed)
-                return self._space.sampled(lambda _, distribution: drawn(distribution, source))
+                return self._space.sampled(lambda _, distribution: draw_from(distribution, source))
             if not isinstance(suggestion, dict):
                 return None  # Searcher.FINISHED
         return self._space.sampled(

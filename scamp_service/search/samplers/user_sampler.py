@@ -37,11 +37,11 @@ class UserSampler:
     def __init__(self, spec: StudySpec, sampler: Any) -> None:
         self._seed, self._found = spec.search.seed, sampler
         space, objectives = Space(spec.space), spec.every_objective
-        first = self._made(0, 0)
+        first = self._sampler_of(0, 0)
         self._replayed = isinstance(first, BaseGASampler | CmaEsSampler)
         self._study = OptunaStudy(space, objectives)
         self._with_notes = ReplayedStudy(
-            space, objectives, self._made, ranks_infeasible=isinstance(first, BaseGASampler)
+            space, objectives, self._sampler_of, ranks_infeasible=isinstance(first, BaseGASampler)
         )
 
     def suggest(
@@ -50,9 +50,9 @@ class UserSampler:
         """The searched parameters of trial ``number``."""
         if self._replayed:
             return self._with_notes.ask(number, completed, active, attempt)
-        return self._study.ask(self._made(number, attempt), number, completed, active)
+        return self._study.ask(self._sampler_of(number, attempt), number, completed, active)
 
-    def _made(self, number: int, attempt: int) -> BaseSampler:
+    def _sampler_of(self, number: int, attempt: int) -> BaseSampler:
         seed = seed_of(self._seed, number, attempt)
         random.seed(seed)
         np.random.seed(seed)

@@ -24,7 +24,7 @@ from estimators.scaling.formula import PARTS, RANKS, SAMPLES, NotWhole, Points, 
 from estimators.scaling.model_formulas import PredictedModel
 from scamp_service.files import write_atomically
 from scamp_service.model import Json
-from scamp_service.sizing.screen.groups import FormulaGroup, Task, grouped, parted, variables
+from scamp_service.sizing.screen.groups import FormulaGroup, Task, grouped, split_by_value, variables
 from scamp_service.sizing.tracing.options import TracedWorkload
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 
@@ -74,14 +74,14 @@ class BlueprintFinder:
             for group, task in tasks:
                 answer = task if isinstance(task, str) else next(answers)
                 if isinstance(answer, NoBlueprint) and answer.parted_by is not None:
-                    waiting += parted(group, answer.parted_by, candidates)
+                    waiting += split_by_value(group, answer.parted_by, candidates)
                 else:
                     groups.append((group, answer[False] if isinstance(answer, dict) else str(answer)))
         return groups
 
     def begin(self, task: Task) -> None:
         """Begin to trace the examples of a task that ``find`` will be asked for, unless there are formulas already."""
-        if self.known(task.group, task.layout_kind) is None:
+        if self.cached(task.group, task.layout_kind) is None:
             self._begun[self._file(task.group, task.layout_kind)] = self._examples(task)
 
     def find(self, tasks: Sequence[Task]) -> list[Blueprints | NoBlueprint]:
@@ -99,7 +99,7 @@ class BlueprintFinder:
         answers = {place: self._checked(tasks[place], fitted[place], check) for place, check in checks.items()}
         return [blueprints_of[place] if place in blueprints_of else answers[place] for place in range(len(tasks))]
 
-    def known(self, group: FormulaGroup, layout_kind: Layout, accumulate: bool = False) -> Blueprint | None:
+    def cached(self, group: FormulaGroup, layout_kind: Layout, accumulate: bool = False) -> Blueprint | None:
         """Cached blueprint of a group; None when there is none, or its file is damaged."""
         try:
             return _BLUEPRINT.validate_json(self._file(group, replace(layout_kind, accumulate=accumulate)).read_bytes())
@@ -108,7 +108,7 @@ class BlueprintFinder:
 
     def _covering(self, task: Task) -> Blueprints | None:
         """Cached blueprints that cover whatever is asked, or everything that new examples would cover; or None."""
-        by_kind = {accumulate: self.known(task.group, task.layout_kind, accumulate) for accumulate in (False, True)}
+        by_kind = {accumulate: self.cached(task.group, task.layout_kind, accumulate) for accumulate in (False, True)}
         covering = {
             key: blueprint
             for key, blueprint in by_kind.items()
@@ -202,7 +202,7 @@ class BlueprintFinder:
     def _plain_task(self, group: FormulaGroup, members: Sequence[Json]) -> Task | str:
         if not group.sizes:
             return "they do not differ in any size"
-        blueprints = self.known(group, Layout())
+        blueprints = self.cached(group, Layout())
         try:
             depth = depth_of(blueprints) if blueprints is not None else self.depth(group, members)
         except TraceFailed as failed:

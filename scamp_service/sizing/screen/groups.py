@@ -57,7 +57,7 @@ def grouped(candidates: Mapping[int, Json]) -> list[FormulaGroup]:
     return groups
 
 
-def parted(group: FormulaGroup, size: str, candidates: Mapping[int, Json]) -> list[FormulaGroup]:
+def split_by_value(group: FormulaGroup, size: str, candidates: Mapping[int, Json]) -> list[FormulaGroup]:
     """Split a group into one for each value of ``size``, which becomes a setting."""
     by_value: dict[int, list[int]] = {}
     for key in group.members:
@@ -173,10 +173,10 @@ def choose_examples(
     for seed in range(40):
         chance = random.Random(seed)
         different = _extremes(candidates, sizes, num, chance)
-        chosen = [different[place % len(different)] for place in range(num)]
+        chosen = [different[index % len(different)] for index in range(num)]
         taken = _with_degrees(chosen, sizes, [degrees(member) for member in chosen], chance)
         for name, values in dealt.items():
-            mixed = [values[place % len(values)] for place in range(num)]
+            mixed = [values[index % len(values)] for index in range(num)]
             chance.shuffle(mixed)
             taken = [{**point, name: value} for point, value in zip(taken, mixed, strict=True)]
         try:

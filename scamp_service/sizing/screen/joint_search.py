@@ -43,7 +43,7 @@ class OpenCandidate:
     ``formulas`` are those of its group if its peaks may come from them; ``alone`` is why it is traced itself.
     """
 
-    place: int
+    index: int
     params: Json
     batch: int
     profile: ModelProfile
@@ -175,19 +175,19 @@ class JointSearch:
         costs = blueprint.host_costs(points)
         models = predicted_models(blueprint, points, np.array([batches[key] for key in members]))
         formulas = Formulas(group, depth_of(blueprint))
-        for number, (place, model) in enumerate(zip(members, models, strict=True)):
+        for number, (index, model) in enumerate(zip(members, models, strict=True)):
             profile = ModelProfile(
                 "", model.num_params, int(costs.states[number]), {Layout(): costs.curve(number)},
                 {Layout(): model.work}, units=model.units, divisions=model.divisions, refusals={},
             )  # fmt: skip
-            formulas.members.append(candidates[place])
+            formulas.members.append(candidates[index])
             formulas.profiles.append(profile)
-            self._add(place, candidates[place], batches[place], profile, formulas)
+            self._add(index, candidates[index], batches[index], profile, formulas)
         return members
 
     def _add(
         self,
-        place: int,
+        index: int,
         params: Json,
         batch: int,
         profile: ModelProfile,
@@ -195,7 +195,7 @@ class JointSearch:
         alone: str = "",
     ) -> None:
         search = PlanChoice(Question(profile, batch, self._cluster, self._kind))
-        self._open.append(OpenCandidate(place, params, batch, profile, search, formulas, alone))
+        self._open.append(OpenCandidate(index, params, batch, profile, search, formulas, alone))
 
     def _wanted(self, candidate: OpenCandidate, layout: Layout) -> tuple[Formulas, Layout] | None:
         """The group and the kind of layouts, if formulas are missing and enough candidates have asked for them."""
@@ -257,7 +257,7 @@ class JointSearch:
         ]
         keys = [self._tracer.cache.key(candidate, layout) for candidate, layout in candidates]
         first = dict(zip(reversed(keys), reversed(candidates), strict=True))
-        traces = {key: self._tracer.known(*pair) for key, pair in first.items()}
+        traces = {key: self._tracer.cached(*pair) for key, pair in first.items()}
         made = {
             key: self._pool.submit(lambda process, pair=pair: self._tracer.trace(process, *pair))  # type: ignore[misc]
             for key, pair in first.items()
@@ -292,8 +292,8 @@ def _left_by_formula(
     predicted = blueprint.predicts(points) & blueprint.covers(points)
     if predicted.any():
         costs = blueprint.host_costs({name: values[predicted] for name, values in points.items()})
-        for number, place in enumerate(np.flatnonzero(predicted).tolist()):
-            _put(members[place].profile.curves, layout, costs.curve(number))
+        for number, index in enumerate(np.flatnonzero(predicted).tolist()):
+            _put(members[index].profile.curves, layout, costs.curve(number))
     return [member for member, is_predicted in zip(members, predicted, strict=True) if not is_predicted], NO_FORMULA
 
 

@@ -73,7 +73,7 @@ def screen(
     for why, num in Counter(candidate.alone for candidate in search.decided if candidate.alone).items():
         say(f"no formulas for {num} candidates, so they were traced one by one: {why}")
     refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)} | search.refused
-    screened = {candidate.place: candidate.screened for candidate in search.decided}
+    screened = {candidate.index: candidate.screened for candidate in search.decided}
     screened |= {place: Screened(candidates[place], 0, refused=why) for place, why in refused.items()}
     in_order = [screened[place] for place in range(len(candidates))]
     screening = Screening(in_order, finder.num_examples, finder.num_checked)

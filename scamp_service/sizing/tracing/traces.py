@@ -144,7 +144,7 @@ class Tracer:
         self._under_way, self._one_workload = under_way or UnderWay(), one_workload
         self.cache = TraceCache(cache_dir / "traces", on_cuda)
 
-    def known(self, candidate: Candidate, layout: Layout) -> Trace | None:
+    def cached(self, candidate: Candidate, layout: Layout) -> Trace | None:
         """The trace if it is cached, or None."""
         return self.cache.get(self.cache.key(candidate, layout))
 
@@ -153,7 +153,7 @@ class Tracer:
 
         Once the plain layout is traced, traces of other layouts are cheaper.
         """
-        plain = self.known(candidate, Layout())
+        plain = self.cached(candidate, Layout())
         equal_blocks = plain.equal_blocks if plain else None
         request = {"params": dict(candidate.params), "layout": asdict(layout), "equal_blocks": equal_blocks}
         answer = self.ask(process, "trace", candidate.workload, candidate.code, request, seconds)

@@ -85,17 +85,17 @@ CONSTANTS = {str(word): str(word) for word in (*TrialState, *Origin)}
 
 def objective_quantities(objectives: Objectives) -> dict[str, Quantity]:
     """The measured objectives of a study by their metrics, such as ``accuracy``."""
-    if not objectives.is_several:
+    if not objectives.has_several:
         return {objectives.leading.metric: QUANTITIES["value"]}
     return {
-        objective.metric: _of_values(place)
-        for place, objective in enumerate(objectives.each)
+        objective.metric: _of_values(index)
+        for index, objective in enumerate(objectives.items)
         if not objective.predicted
     }
 
 
-def _of_values(place: int) -> Quantity:
-    return Quantity(("values",), lambda values: _finite(values[place]) if values else None)
+def _of_values(index: int) -> Quantity:
+    return Quantity(("values",), lambda values: _finite(values[index]) if values else None)
 
 
 class TrialFilter:

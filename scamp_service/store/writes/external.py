@@ -294,7 +294,7 @@ class ExternalTrials(Transactions):
         trials = json.loads(
             f"[{','.join(text or 'null' for three in texts for text in three)}]"
         )  # faster than each alone
-        return [OptunaTrialRow(*row[:-3], *trials[3 * place : 3 * place + 3]) for place, row in enumerate(rows)]
+        return [OptunaTrialRow(*row[:-3], *trials[3 * index : 3 * index + 3]) for index, row in enumerate(rows)]
 
     def reports(self, trial_ids: Sequence[int]) -> dict[int, dict[int, float]]:
         """External trial → step → objective."""

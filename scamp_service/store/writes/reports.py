@@ -13,7 +13,7 @@ from scamp_service.model import LogLine, Metric, Report
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
 from scamp_service.store.writes.transactions import Transactions
-from scamp_service.study.objective import measured
+from scamp_service.study.objective import measured_metrics
 
 
 class Reports(Transactions):
@@ -47,7 +47,7 @@ class Reports(Transactions):
         measured_bytes, communication_share = report.measured_bytes, report.communication_share
         rows: list[Metric | LogLine] = [*metrics, *logs]
         assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "it is of one attempt"
-        reported = measured(report.objectives)
+        reported = measured_metrics(report.objectives)
         complete = (row for row in metrics if reported and all(name in row.values for name in reported))
         valued = max(complete, key=lambda row: row.seq, default=None)
         keys = {"_trial_id": trial_id, "_attempt": attempt, "_token": report.token}
@@ -133,7 +133,7 @@ def _best(rows: Sequence[Metric], metric: str, direction: str) -> dict[str, Any]
 def _newest(row: Metric, objectives: Sequence[str]) -> dict[str, Any]:
     """The value of the first objective that evaluations report, and the values of all if there are several."""
     every = [row.values.get(name) for name in objectives] if len(objectives) > 1 else None
-    return {"_value": row.values[measured(objectives)[0]], "_values": every}
+    return {"_value": row.values[measured_metrics(objectives)[0]], "_values": every}
 
 
 def _fields_of(row: Metric | LogLine) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from scamp_service.study.rules.objectives import objective_complaints
 from scamp_service.study.rules.search import grid_complaints, one_shot_complaints, stopping_complaints
 from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import slots_of
-from scamp_service.study.values import listed
+from scamp_service.study.values import first_names
 from scamp_service.study.workload_names import is_file
 
 
@@ -28,7 +28,7 @@ def broken_rules(study: Fields) -> Iterator[str]:
         return
     both = sorted(set(study.space) & set(study.fixed))
     if both:
-        yield f"{listed(both)}: in both space and fixed; keep one"
+        yield f"{first_names(both)}: in both space and fixed; keep one"
     try:
         slots, constraints = slots_of(study.space), ParameterConstraints(study.constraints)
     except ValueError as error:

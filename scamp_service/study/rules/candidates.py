@@ -11,7 +11,7 @@ from scamp_service.study.rules.starts import start_complaints
 from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import Slot, existing_values, flat, nested
 from scamp_service.study.spaces.space import Repeat, ends
-from scamp_service.study.values import listed
+from scamp_service.study.values import first_names
 from workloads.options import BOTH_AVERAGES, NEEDS_ADASCALE, wrong_value
 from workloads.options import NAMES as OPTIONS
 
@@ -39,7 +39,7 @@ def given_start_complaints(
     """Mistakes in the candidate of ``start_with`` at ``where``."""
     unknown = sorted(set(start) - set(study.space) - set(study.fixed))
     if unknown:
-        yield f"{where} has {listed(unknown)}, which neither space nor fixed defines"
+        yield f"{where} has {first_names(unknown)}, which neither space nor fixed defines"
     wrong = list(start_complaints(where, start, study.space, slots))
     yield from wrong
     if not wrong and not unknown:

@@ -9,7 +9,7 @@ from scamp_service.study.objective import PREDICTED
 from scamp_service.study.predicted import PredictedBounds
 from scamp_service.study.rules.fields import Fields
 from scamp_service.study.stopping import NeverOptions
-from scamp_service.study.values import listed
+from scamp_service.study.values import first_names
 
 
 def objective_complaints(study: Fields) -> Iterator[str]:
@@ -22,7 +22,7 @@ def objective_complaints(study: Fields) -> Iterator[str]:
         )
     if len(set(every.names)) < len(every.names):
         yield "objectives: each must have another metric"
-    if len(every.each) > 1 and any(objective.at == "best" for objective in every.each):
+    if len(every.items) > 1 and any(objective.at == "best" for objective in every.items):
         yield "at: best is for studies with one objective; with several, a trial counts by its last report"
     yield from _target_complaints(study)
     if every.are_predicted and not all(isinstance(rule, NeverOptions) for rule in study.stopping_rules):
@@ -32,9 +32,9 @@ def objective_complaints(study: Fields) -> Iterator[str]:
         )
     if every.are_predicted and study.search.one_shot is not None:
         yield "search.one_shot needs a measured objective, which it ranks candidates by"
-    if every.is_several:
+    if every.has_several:
         yield from _several_complaints(study)
-    for each in every.each:
+    for each in every.items:
         if each.metric.startswith(PREDICTED) and each.predicted not in PredictedBounds.model_fields:
             close = get_close_matches(each.predicted, list(PredictedBounds.model_fields), 1, 0.5)
             hint = f"; did you mean {PREDICTED}{close[0]}?" if close else ""
@@ -74,4 +74,4 @@ def _target_complaints(study: Fields) -> Iterator[str]:
     names = study.every_objective.names
     for metric in study.targets:
         if metric not in names:
-            yield f"budget.target: {metric} is not an objective of this study; they are {listed(list(names))}"
+            yield f"budget.target: {metric} is not an objective of this study; they are {first_names(list(names))}"

@@ -13,7 +13,7 @@ from scamp_service.study.spaces.points import Points
 from scamp_service.study.spaces.slots import Slot
 from scamp_service.study.spaces.space import Range
 from scamp_service.study.stopping import NeverOptions
-from scamp_service.study.values import listed
+from scamp_service.study.values import first_names
 
 
 def stopping_complaints(study: Fields) -> Iterator[str]:
@@ -38,7 +38,7 @@ def one_shot_complaints(study: Fields) -> Iterator[str]:
         yield f"{sampler.name} search ends by itself; one_shot needs a sampler that does not, such as random"
     if isinstance(sampler, EvolutionOptions) and sampler.inherit:
         yield "candidates of one_shot inherit from the supernet: remove the option inherit of evolution"
-    if study.every_objective.is_several or study.every_objective.are_predicted:
+    if study.every_objective.has_several or study.every_objective.are_predicted:
         yield "one_shot ranks candidates by one objective that evaluate returns"
     if study.objective.metric == "train_loss":
         yield "one_shot scores candidates without training, so train_loss cannot be the objective"
@@ -57,7 +57,7 @@ def grid_complaints(sampler: str, slots: tuple[Slot, ...]) -> Iterator[str]:
     """Dimensions that a grid cannot list, or a grid of too many points."""
     open_ended = [slot.name for slot in slots if _is_continuous(slot)]
     if open_ended:
-        yield f"{sampler} search needs choices or stepped ranges; continuous or log: {listed(open_ended)}"
+        yield f"{sampler} search needs choices or stepped ranges; continuous or log: {first_names(open_ended)}"
         return
     size = Points(slots, MAX_TRIALS).count
     if size > MAX_TRIALS:

@@ -45,8 +45,8 @@ def _wrong_blocks(where: str, value: Any, block: Repeat) -> Iterator[str]:
     if wrong := block.repeat.why_not(len(value)):
         yield f"{where}: the number of blocks: {wrong}"
         return
-    for place, block_params in enumerate(value):
+    for index, block_params in enumerate(value):
         unknown = next((name for name in block_params if name not in block.each), None)
         if unknown is not None:
-            yield f"{where}[{place}] has {unknown!r}; a block has {', '.join(block.each)}"
-        yield from _wrong_values(f"{where}[{place}]", block_params, block.each)
+            yield f"{where}[{index}] has {unknown!r}; a block has {', '.join(block.each)}"
+        yield from _wrong_values(f"{where}[{index}]", block_params, block.each)

@@ -13,11 +13,11 @@ class ParameterConstraints:
 
     def __init__(self, sources: Sequence[str]) -> None:
         self._all = []
-        for place, source in enumerate(sources):
+        for index, source in enumerate(sources):
             try:
                 self._all.append(Expression(source))
             except ValueError as error:
-                raise ValueError(f"constraints[{place}] {source!r} {error}") from None
+                raise ValueError(f"constraints[{index}] {source!r} {error}") from None
 
     def __len__(self) -> int:
         return len(self._all)

@@ -86,8 +86,8 @@ def names_in(params: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
     for name, value in params.items():
         yield prefix + name
         if is_blocks(value):
-            for place, block in enumerate(value):
-                yield from names_in(block, f"{prefix}{name}.{place}.")
+            for index, block in enumerate(value):
+                yield from names_in(block, f"{prefix}{name}.{index}.")
 
 
 def leaves_in(params: Mapping[str, Any]) -> Iterable[str]:

@@ -78,14 +78,14 @@ class Points:
             self._places[place] = {key_of(slot.dimension.value(index)): index for index in range(_size(slot))}
         return self._places[place]
 
-    def _count(self, place: int, values: Mapping[str, Any]) -> int:
-        """Points of slot number ``place`` and later ones, with these values of earlier ones."""
-        if place == len(self._slots):
+    def _count(self, index: int, values: Mapping[str, Any]) -> int:
+        """Points of slot number ``index`` and later ones, with these values of earlier ones."""
+        if index == len(self._slots):
             return 1
-        watched = tuple(key_of(values[name]) if name in values else None for name in self._watched[place])
-        count = self._known.get((place, watched))
+        watched = tuple(key_of(values[name]) if name in values else None for name in self._watched[index])
+        count = self._known.get((index, watched))
         if count is None:
-            count = self._known[place, watched] = self._counted(place, values)
+            count = self._known[index, watched] = self._counted(index, values)
         return count
 
     def _counted(self, place: int, values: Mapping[str, Any]) -> int:

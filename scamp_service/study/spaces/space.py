@@ -58,7 +58,7 @@ class Categorical(Strict):
 
     def why_not(self, value: Any) -> str:
         """Why ``value`` is not allowed here; empty when it is."""
-        return "" if key_of(value) in self._options else f"{value!r} is not one of {_listed(self.choice)}"
+        return "" if key_of(value) in self._options else f"{value!r} is not one of {_first_values(self.choice)}"
 
     @cached_property
     def _options(self) -> frozenset[Any]:
@@ -94,11 +94,11 @@ class Ordinal(Strict):
 
     def why_not(self, value: Any) -> str:
         """Why ``value`` is not allowed here; empty when it is."""
-        return "" if key_of(value) in self._places else f"{value!r} is not one of {_listed(self.ordinal)}"
+        return "" if key_of(value) in self._places else f"{value!r} is not one of {_first_values(self.ordinal)}"
 
     @cached_property
     def _places(self) -> dict[Any, int]:
-        return {key_of(value): place for place, value in enumerate(self.ordinal)}
+        return {key_of(value): index for index, value in enumerate(self.ordinal)}
 
 
 class Prior(Strict):
@@ -280,6 +280,6 @@ def _without_equals(values: list[Any]) -> list[Any]:
     return values
 
 
-def _listed(values: Iterable[Any], most: int = 10) -> str:
+def _first_values(values: Iterable[Any], most: int = 10) -> str:
     shown = [repr(value) for value in values]
     return ", ".join(shown[:most]) + (", …" if len(shown) > most else "")

@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     header = "name,forward,backward,input,output,weights,activations,forward reserved,backward reserved"
     for num in (1, 2, 4, 8):
         for tp in (1, 2, 4):
-            rows = [_row(name, place, num, tp) for place, name in enumerate(NAMES)]
+            rows = [_row(name, index, num, tp) for index, name in enumerate(NAMES)]
             (found / f"gpt_tiny_mbs{num}_tp{tp}_algo0.csv").write_text("\n".join([header, *rows]) + "\n")
     (found / "p2p_intra_node.csv").write_text("1,2,4,8,16\n10.0, 20.0, 30.0, 40.0, 40.0\n")
     (found / "p2p_inter_node.csv").write_text("1,2,4,8,16\n2.0, 3.0, 4.0, 5.0, 5.0\n")
@@ -214,8 +214,8 @@ def _found(profile: Profile, machine: Machine, assumed: Assumptions, pp: int | N
     return found
 
 
-def _row(name: str, place: int, num: int, tp: int) -> str:
-    forward = (900 + 37 * place) * num / tp * (1 + 0.1 * (tp - 1))  # µs, less efficient the more GPUs share it
+def _row(name: str, index: int, num: int, tp: int) -> str:
+    forward = (900 + 37 * index) * num / tp * (1 + 0.1 * (tp - 1))  # µs, less efficient the more GPUs share it
     size = 0.0 if name == NAMES[-1] else 4.0 * num
     activations = {"enc-attention-score": 60, "enc-attention-softmax": 60, "enc-attention-dropout": 90}.get(name, 6)
     cells = [forward, 2 * forward, 4.0 * num, size, 6 / tp, activations * num / tp, 20.0 * num, 60.0 * num]
@@ -226,7 +226,7 @@ def _stages(profile: Profile, plan: StagedPlan) -> list[tuple[list[str], list[bo
     """Operators of each stage, and whether each is recomputed."""
     stages = []
     for start, end in pairwise(accumulate(plan.cut, initial=0)):
-        units = [(profile.units[place], place in plan.recomputed) for place in range(start, end)]
+        units = [(profile.units[index], index in plan.recomputed) for index in range(start, end)]
         names = [name for unit, _ in units for name in unit]
         stages.append((names, [flag for unit, flag in units for _ in unit]))
     return stages
@@ -237,8 +237,8 @@ def _costs(profile: Profile, plan: StagedPlan) -> list[tuple[float, float]]:
     stages = _stages(profile, plan)
     operators = profile.operators[plan.micro_batch, plan.spread.tp]
     return [
-        (_seconds([operators[name] for name in names], flags), _bytes(operators, names, flags, len(stages) - place))
-        for place, (names, flags) in enumerate(stages)
+        (_seconds([operators[name] for name in names], flags), _bytes(operators, names, flags, len(stages) - index))
+        for index, (names, flags) in enumerate(stages)
     ]
 
 

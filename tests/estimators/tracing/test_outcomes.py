@@ -30,7 +30,7 @@ def both(operation: Any, arguments: Callable[[], tuple[Any, ...]], **kwargs: Any
         outcomes.learn(key, operation, first, kwargs, out)
         again = outcomes.key(operation, second, kwargs)
         assert key is not None and again == key
-        outcome = outcomes.known(again)
+        outcome = outcomes.cached(again)
         return out, outcomes.again(outcome, second) if outcome else None, second
 
 
@@ -196,7 +196,7 @@ def test_what_cannot_be_told_is_not_remembered(operation: Any, arguments: Any) -
         kwargs = {"out": torch.empty(3)} if operation is aten.add.out else {}
         key = outcomes.key(operation, given, kwargs)
         outcomes.learn(key, operation, given, kwargs, operation(*given, **kwargs))
-        assert key is None or outcomes.known(key) is None
+        assert key is None or outcomes.cached(key) is None
 
 
 def test_outputs_that_share_their_memory_are_not_remembered() -> None:
@@ -206,9 +206,9 @@ def test_outputs_that_share_their_memory_are_not_remembered() -> None:
         key = outcomes.key(aten.sort.default, given, {})
         assert key is not None
         outcomes.learn(key, aten.sort.default, given, {}, (out, out.view(14)))
-        assert outcomes.known(key) is None
+        assert outcomes.cached(key) is None
         outcomes.learn(key, aten.sort.default, given, {}, (out, torch.empty(14)))
-        assert outcomes.known(key) is not None
+        assert outcomes.cached(key) is not None
 
 
 def test_real_tensors_and_constants_are_left_to_torch() -> None:

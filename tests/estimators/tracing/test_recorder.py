@@ -39,8 +39,8 @@ def test_a_buffer_is_logged_when_it_is_made_and_when_nothing_refers_to_it(record
 
 def test_a_new_log_begins_with_what_lives_numbered_anew_in_its_categories(recorder: Recorder) -> None:
     gone, kept, later = torch.ones(KIB), torch.ones(2 * KIB), torch.ones(3 * KIB)
-    recorder.sort([later], "gradients")
-    recorder.sort({"a": (kept,)}, "parameters")
+    recorder.categorise([later], "gradients")
+    recorder.categorise({"a": (kept,)}, "parameters")
     product = kept @ kept
     recorder.mark(0)
     assert recorder.work != Work()
@@ -55,7 +55,7 @@ def test_a_new_log_begins_with_what_lives_numbered_anew_in_its_categories(record
 def test_only_buffers_without_a_category_are_owned(recorder: Recorder) -> None:
     batch = recorder.copied((SAMPLES, SAMPLES))
     rest = torch.ones(KIB)
-    recorder.own("optimizer")
+    recorder.claim("optimizer")
     assert recorder.categories == ["batch", "batch", "optimizer"]
     assert recorder.numbers(batch) == [0, 1] and recorder.numbers(rest) == [2]
 
@@ -82,7 +82,7 @@ def test_marks_say_where_in_the_log_a_block_begins(recorder: Recorder) -> None:
 
 def test_what_a_backward_pass_finds_of_the_forward_pass_are_activations(recorder: Recorder) -> None:
     weight = nn.Parameter(torch.ones(8, 8))
-    recorder.own("parameters")
+    recorder.claim("parameters")
     x = recorder.copied(SAMPLES)
     loss = (x @ weight).relu().sum()
     assert set(recorder.categories) == {"parameters", "batch", "scratch"}
@@ -125,11 +125,11 @@ def test_a_gradient_is_scattered_into_zeros_without_a_copy(
 def test_a_forward_pass_is_logged_alone_and_the_backward_pass_does_not_run(recorder: Recorder) -> None:
     weight = nn.Parameter(torch.ones(8, 8))
     recorder.begin()
-    passes = recorder.forward(lambda: loss_of(weight).backward())
+    passes = recorder.forward_log(lambda: loss_of(weight).backward())
     assert passes.work == passes.forward and weight.grad is None
     assert passes.work.of("matmul")[1] == 2 * 2 * 8 * 8, "the product of the forward pass alone"
     with pytest.raises(ValueError, match="the step has no backward pass"):
-        recorder.forward(lambda: loss_of(weight))
+        recorder.forward_log(lambda: loss_of(weight))
     recorder.begin()
     loss_of(weight).backward()
     assert weight.grad is not None, "later steps run to their end"

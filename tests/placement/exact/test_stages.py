@@ -22,8 +22,8 @@ def all_sums(question: Question, staged: StagedWay) -> list[Optimum]:
     (costs,), (device,) = staged.way.costs, question.devices
     for ends in combinations(range(1, costs.num_units), stages - 1):
         pairs = []
-        for place, (start, end) in enumerate(pairwise([0, *ends, costs.num_units])):
-            held = in_flight(staged.order, num, stages, place)
+        for index, (start, end) in enumerate(pairwise([0, *ends, costs.num_units])):
+            held = in_flight(staged.order, num, stages, index)
             pairs.append(stage_by_trying(costs, start, end, held, device.capacity_bytes))
         times, once = np.array(pairs).T
         if np.isfinite(times).all():

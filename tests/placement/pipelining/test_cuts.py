@@ -44,8 +44,8 @@ def stages(pieces: Sequence[Piece], cut: Cut) -> list[list[Piece]]:
 
 def largest_bytes(pieces: Sequence[Piece], cut: Cut, demand: CutTarget) -> int:
     sizes, received = [], 0
-    for place, stage in enumerate(stages(pieces, cut)):
-        num = demand.in_flight(place)
+    for index, stage in enumerate(stages(pieces, cut)):
+        num = demand.in_flight(index)
         sizes.append(sum(piece.state_bytes + num * piece.kept_bytes for piece in stage) + num * received)
         received = stage[-1].output_bytes
     return max(sizes)

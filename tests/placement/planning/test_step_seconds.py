@@ -26,7 +26,7 @@ from placement.planning.step_seconds import (
     predicted_step_seconds,
     with_memory,
 )
-from scamp_service.sizing.sizer import pipeline_json, timed
+from scamp_service.sizing.sizer import pipeline_json, with_seconds
 from tests.values import prediction, sized
 
 
@@ -117,21 +117,21 @@ def test_stages_that_wait_leave_their_cores_to_others() -> None:
 def test_what_was_learned_corrects_the_prediction_and_is_said() -> None:
     plan = Plan(4, dp_shard=4)
     learned: Mapping[str, SlowDown] = {"FSDP": SlowDown(2.6, 5)}
-    found = timed(sized(plan), of_plan(plan, 2.0), TWO_CORES, learned)
+    found = with_seconds(sized(plan), of_plan(plan, 2.0), TWO_CORES, learned)
     assert found.step_seconds == pytest.approx(18.0 * 1.3) and found.step_factor == pytest.approx(1.3)
     assert found.reason == "fits; step times × 1.3 as measured on 5 trials of this family (FSDP)"
 
 
 def test_a_prediction_that_was_right_is_not_worth_a_word() -> None:
-    found = timed(sized(Plan(4)), of_plan(Plan(4), 2.0), KIND, {"one rank": SlowDown(1.02, 5)})
+    found = with_seconds(sized(Plan(4)), of_plan(Plan(4), 2.0), KIND, {"one rank": SlowDown(1.02, 5)})
     assert (found.step_seconds, found.reason) == (9.0 * 1.02, "fits")
 
 
 def test_what_was_learned_from_other_kinds_of_ways_does_not_change_the_prediction() -> None:
     plan = Plan(4, dp_shard=4)
-    found = timed(sized(plan), of_plan(plan, 2.0), TWO_CORES, {"pipeline": SlowDown(2.6, 5)})
+    found = with_seconds(sized(plan), of_plan(plan, 2.0), TWO_CORES, {"pipeline": SlowDown(2.6, 5)})
     assert (found.step_seconds, found.step_factor, found.reason) == (18.0, 1.0, "fits")
-    assert timed(sized(plan), of_plan(plan, 2.0), None, {}) == sized(plan)
+    assert with_seconds(sized(plan), of_plan(plan, 2.0), None, {}) == sized(plan)
 
 
 def test_a_stage_sends_its_results_at_the_end_of_its_passes() -> None:
@@ -227,7 +227,7 @@ def test_a_trial_keeps_the_step_of_its_pipeline_as_it_is_predicted() -> None:
     known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
     options = (Option(Plan(4), prediction(), 1), Option(plan, prediction(), 96))
     found = replace(sized(plan), options=options, prediction=prediction(extra_bytes=7))
-    learned = timed(found, known, TWO_CORES, {"pipeline": SlowDown(1.5, 5)})
+    learned = with_seconds(found, known, TWO_CORES, {"pipeline": SlowDown(1.5, 5)})
     kept = pipeline_json(learned, known, TWO_CORES)
     assert kept is not None and (kept["unit"], kept["communicates"], kept["offered_mib"]) == ("s", True, 96)
     step = PipelineStep.from_json(kept["step"])

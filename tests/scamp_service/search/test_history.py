@@ -9,7 +9,7 @@ import pytest
 
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search import history
-from scamp_service.search.history import Active, History, Observation, completed
+from scamp_service.search.history import Active, History, Observation, observation_of
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 from tests.scamp_service.search.studies import Trial
@@ -26,13 +26,15 @@ def history_of(trials: list[Trial]) -> History:
 
 def test_a_trial_that_diverged_after_good_values_has_no_value() -> None:
     """As the controller stores it: pruned at the step of its last value, which is replaced by NaN."""
-    assert completed(Trial(0, {}, S.PRUNED, step=20, value=0.1), MINIMIZE) == Observation(0, {}, (0.1,), pruned_at=20)
-    assert completed(Trial(0, {}, S.PRUNED, step=20, value=math.nan), MINIMIZE) == Observation(0, {}, None)
-    assert completed(Trial(0, {}, S.COMPLETED, step=20, value=math.inf), MINIMIZE) == Observation(0, {}, None)
-    assert completed(Trial(0, {}, S.INFEASIBLE), MINIMIZE) == Observation(0, {}, None)
+    assert observation_of(Trial(0, {}, S.PRUNED, step=20, value=0.1), MINIMIZE) == Observation(
+        0, {}, (0.1,), pruned_at=20
+    )
+    assert observation_of(Trial(0, {}, S.PRUNED, step=20, value=math.nan), MINIMIZE) == Observation(0, {}, None)
+    assert observation_of(Trial(0, {}, S.COMPLETED, step=20, value=math.inf), MINIMIZE) == Observation(0, {}, None)
+    assert observation_of(Trial(0, {}, S.INFEASIBLE), MINIMIZE) == Observation(0, {}, None)
     assert (
-        completed(Trial(0, {}, S.FAILED), MINIMIZE)
-        is completed(Trial(0, {}, S.CANCELLED, step=5, value=9.0), MINIMIZE)
+        observation_of(Trial(0, {}, S.FAILED), MINIMIZE)
+        is observation_of(Trial(0, {}, S.CANCELLED, step=5, value=9.0), MINIMIZE)
         is None
     )
 

@@ -16,7 +16,7 @@ from scamp_service.lifecycle import OPEN_ATTEMPTS, TRIAL_MOVES, AttemptState, Ou
 from scamp_service.model import Attempt, Report, Trial
 from scamp_service.store.store import Store
 from scamp_service.store.summary import all_trials, study_summary
-from scamp_service.store.tallies import Counted, ErrorSummary, device_seconds, spread, tally_study
+from scamp_service.store.tallies import Counted, ErrorSummary, device_seconds, error_summary, tally_study
 from tests.values import attempt, new_attempt, sized, trial
 
 SPEC = {"name": "s", "objective": {"metric": "m", "direction": "maximize"}}
@@ -144,7 +144,7 @@ def test_the_median_is_the_mean_of_the_two_in_the_middle(store: Store, num: int)
         store.report(Report(row.id, 1, "t", measured_bytes=(10 + row.number**2) * MIB), now=2.0)
     errors = [abs(100.0 * (20 - own) / own) for own in (10 + number**2 for number in range(num))]
     kept = store.counted(study).peak_error_pct
-    assert (kept.median, kept.max) == pytest.approx((spread(errors).median, spread(errors).max))
+    assert (kept.median, kept.max) == pytest.approx((error_summary(errors).median, error_summary(errors).max))
     assert store.counted(study).step_error_pct == ErrorSummary()
 
 

@@ -37,8 +37,8 @@ def test_values_are_measured_or_those_of_the_plan() -> None:
     assert EVERY.values_of(trial(plan=None, value=0.5, values=(None, 0.5))) is None
     assert EVERY.values_of(trial(value=math.nan, values=(None, 0.5))) is None, "it diverged"
     assert EVERY.broken(trial(value=math.inf, values=(None, math.inf))) == ("accuracy", math.inf)
-    assert Objectives(EVERY.each[:1]).values_of(trial(predicted_bytes=20 * MIB)) == (20.0,)
-    assert Objectives(EVERY.each[1:]).values_of(trial(value=0.25)) == (0.25,)
+    assert Objectives(EVERY.items[:1]).values_of(trial(predicted_bytes=20 * MIB)) == (20.0,)
+    assert Objectives(EVERY.items[1:]).values_of(trial(value=0.25)) == (0.25,)
 
 
 def test_the_front_is_that_of_completed_trials_while_there_are_any() -> None:
@@ -49,7 +49,7 @@ def test_the_front_is_that_of_completed_trials_while_there_are_any() -> None:
     assert [one.number for one in EVERY.front_of(trials)] == [0, 1]  # type: ignore[type-var, attr-defined]
     assert [one.number for one in EVERY.front_of(trials[3:])] == [3]  # type: ignore[type-var, attr-defined]
     assert EVERY.dominates((20.0, 0.8), (25.0, 0.7)) and not EVERY.dominates((20.0, 0.8), (20.0, 0.8))
-    assert Objectives(EVERY.each[1:]).front_of(trials) == []  # type: ignore[type-var]
+    assert Objectives(EVERY.items[1:]).front_of(trials) == []  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize(

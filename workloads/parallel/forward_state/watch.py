@@ -80,7 +80,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not func.is_view:
                 _expect_memory((args, kwargs))
             return func(*args, **kwargs)  # in a backward pass
-        written = _written(func, args, kwargs)
+        written = _tensors_written(func, args, kwargs)
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         is_of_batch = torch.Tag.nondeterministic_seeded in func.tags or any(map(self.is_of_batch, leaves))
         self.note(written, is_of_batch)
@@ -156,7 +156,7 @@ class WatchCalls(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+def _tensors_written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """The tensors that the operation changes in place."""
     if func in _UNSAID:
         trains = args[5] if len(args) > 5 else kwargs.get("training", False)

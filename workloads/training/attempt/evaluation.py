@@ -13,7 +13,7 @@ from workloads.training.metrics import Sums, common_names
 from workloads.training.step import evaluate
 
 
-def evaluated(rank: TrainingRank) -> dict[str, float]:
+def evaluate_held_out(rank: TrainingRank) -> dict[str, float]:
     """The metrics of the held-out samples, and those of the whole set if the workload has a ``summary``."""
     collected = Collected(rank.workload) if has_summary(rank.workload) else None
     with rank.held.during(AttemptPhase.EVALUATION):

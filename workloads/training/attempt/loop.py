@@ -13,7 +13,7 @@ from torch import Tensor
 from estimators.learning import AttemptPhase
 from workloads.protocol import Batch
 from workloads.refusals import WorkloadError
-from workloads.training.attempt.evaluation import evaluated
+from workloads.training.attempt.evaluation import evaluate_held_out
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.attempt.saving import Saving
 from workloads.training.attempt.timing import Timing
@@ -161,7 +161,7 @@ class Loop:
 
     def _report(self, step: int, train_loss: float | None = None, *, keeps: bool = True) -> None:
         """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""
-        rank, values = self._rank, evaluated(self._rank)
+        rank, values = self._rank, evaluate_held_out(self._rank)
         if train_loss is not None:
             values["train_loss"] = train_loss
         values |= {f"{name}_loss": sum(losses) / len(losses) for name, losses in self._phase_losses.items()}

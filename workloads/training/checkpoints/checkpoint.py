@@ -95,7 +95,7 @@ def load(
         _load(folder, model, optimizer, with_options)
 
 
-def begun(root: Path, checkpoint: CheckpointName) -> tuple[int, int] | None:
+def progress_at(root: Path, checkpoint: CheckpointName) -> tuple[int, int] | None:
     """Optimizer steps and samples before a checkpoint of a training with AdaScale; None if it does not say so."""
     try:
         state = json.loads((checkpoint.folder(root) / "scalars.json").read_text())["updates"]["adascale"]

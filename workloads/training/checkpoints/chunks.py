@@ -66,12 +66,12 @@ def _runs(tensor: DTensor, dim: int) -> list[tuple[int, int, int]]:
     positions = torch.arange(tensor.shape[dim], device=tensor.device)
     local: DTensor = distribute_tensor(positions, tensor.device_mesh, placements, src_data_rank=None)
     found: list[tuple[int, int, int]] = []
-    for place, position in enumerate(local.to_local().tolist()):
+    for index, position in enumerate(local.to_local().tolist()):
         if found and position == found[-1][0] + found[-1][2]:
             start, begin, size = found[-1]
             found[-1] = start, begin, size + 1
         else:
-            found.append((position, place, 1))
+            found.append((position, index, 1))
     return found
 
 

@@ -53,7 +53,7 @@ def damage(folder: Path, name: CheckpointName | None = None) -> str:
 def expect_intact(folder: Path, name: CheckpointName | None = None) -> None:
     """Raise ``StorageFault`` with the reason unless the checkpoint in ``folder`` is what was written as ``name``."""
     if why := damage(folder, name):
-        raise StorageFault(f"{_called(folder)}: {why}")
+        raise StorageFault(f"{_message_start(folder)}: {why}")
 
 
 def newest_intact(root: Path, newest: CheckpointName) -> tuple[CheckpointName, str]:
@@ -63,7 +63,7 @@ def newest_intact(root: Path, newest: CheckpointName) -> tuple[CheckpointName, s
     intact.
     """
     folder = newest.folder(root)
-    with explained(_called(folder)):
+    with explained(_message_start(folder)):
         why = damage(folder, newest)
         if not why:
             return newest, ""
@@ -74,15 +74,15 @@ def newest_intact(root: Path, newest: CheckpointName) -> tuple[CheckpointName, s
             if not damage(earlier.folder(root), earlier):
                 return (
                     earlier,
-                    f"{_called(folder)}: {why}",
+                    f"{_message_start(folder)}: {why}",
                 )
     raise StorageFault(
-        f"{_called(folder)}: {why}; no older one is intact, so restore "
+        f"{_message_start(folder)}: {why}; no older one is intact, so restore "
         "this folder from a copy, or submit the study again"
     )
 
 
-def _called(folder: Path) -> str:
+def _message_start(folder: Path) -> str:
     """The beginning of a message."""
     return f"the checkpoint of {folder.name.replace('-', ' ')} cannot be read from {folder.parent}"
 

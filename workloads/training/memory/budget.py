@@ -23,8 +23,8 @@ from workloads.training.memory.process_memory import (
     HeldMemory,
     data_bytes,
     give_back_free_memory,
-    held,
     high_water,
+    measure_held,
     num_threads,
 )
 
@@ -120,7 +120,7 @@ class EnforcedBudget:
         self.restore()
         with high_water() as above_now:
             yield
-            self.kept_bytes = min(held().kept_since(self.baseline), ALLOWANCE_BYTES)
+            self.kept_bytes = min(measure_held().kept_since(self.baseline), ALLOWANCE_BYTES)
             highest = self.used_bytes() + above_now()
         self.restore()
         if highest > self.budget_bytes:
@@ -146,11 +146,11 @@ class EnforcedBudget:
             yield
             return
         self._set_limit(resource.RLIM_INFINITY)
-        before = held()
+        before = measure_held()
         try:
             yield
         finally:
-            self.baseline = self.baseline.grown(before, held())
+            self.baseline = self.baseline.grown(before, measure_held())
             self.restore()
 
     def restore(self) -> None:
@@ -178,7 +178,7 @@ class EnforcedBudget:
 
 def baseline(device: torch.device) -> HeldMemory:
     """The memory of this process without a candidate; take it after the warm-up, when all threads run."""
-    return HeldMemory(torch.cuda.memory_allocated(device)) if device.type == "cuda" else held()
+    return HeldMemory(torch.cuda.memory_allocated(device)) if device.type == "cuda" else measure_held()
 
 
 @contextmanager

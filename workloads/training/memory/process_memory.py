@@ -61,7 +61,7 @@ class HeldMemory:
         )
 
 
-def held() -> HeldMemory:
+def measure_held() -> HeldMemory:
     """The memory of this process after it has given back all that it can."""
     give_back_free_memory()
     return HeldMemory(data_bytes(), _tensor_bytes(), _free_heap_bytes(), num_threads())

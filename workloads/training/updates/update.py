@@ -115,7 +115,7 @@ class Updates:
         for number, schedules in enumerate(self.schedules):
             schedules.skip(-(-num_steps // self.phases[number].every) if self.phases else num_steps)
 
-    def prepared(self, workload: Workload, optimizer: Optimizer, steps: int, every: int = 1) -> Schedules:
+    def attach_to(self, workload: Workload, optimizer: Optimizer, steps: int, every: int = 1) -> Schedules:
         """Have the new ``optimizer``, which has a turn in ``every`` such step, do all this.
 
         Returns its schedules, which must follow it to the ranks.
@@ -168,7 +168,7 @@ def make_optimizer(
         updates.scaling = AdaScale(base_batch)
 
     def spread(optimizer: Optimizer, every: int = 1) -> Optimizer:
-        schedules = updates.prepared(workload, optimizer, -(-steps // every), every)
+        schedules = updates.attach_to(workload, optimizer, -(-steps // every), every)
         made = spread_optimizer(optimizer, layout, mesh)
         schedules.follow(optimizer, made)
         return made

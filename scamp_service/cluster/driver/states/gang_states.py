@@ -40,25 +40,25 @@ class GangStates:
         self._gangs: defaultdict[str, _Gang] = defaultdict(_Gang)
         self._found: dict[str, int] = {}  # gang of an earlier controller → number of ranks that it should have
 
-    def launched(self, key: str) -> None:
-        """A gang begins."""
+    def mark_launched(self, key: str) -> None:
+        """Note that a gang begins."""
         self._gangs[key] = _Gang()
 
-    def found(self, key: str, num_ranks: int) -> None:
-        """A rank of an earlier controller works for a gang of this many ranks."""
+    def mark_found(self, key: str, num_ranks: int) -> None:
+        """Note that a rank of an earlier controller works for a gang of this many ranks."""
         self._found.setdefault(key, num_ranks)  # others may have left it already
 
-    def broke(self, key: str, why: str) -> None:
-        """The gang must be stopped. The first reason counts; no effect without a key."""
+    def mark_broken(self, key: str, why: str) -> None:
+        """Note that the gang must be stopped. The first reason counts; no effect without a key."""
         if key and not self._gangs[key].broken:
             self._gangs[key].broken = why
 
-    def recorded(self, key: str) -> None:
-        """A rank has stored the outcome."""
+    def mark_recorded(self, key: str) -> None:
+        """Note that a rank has stored the outcome."""
         self._gangs[key].is_recorded = True
 
-    def stopped(self, key: str, now: float) -> bool:
-        """The gang is to stop; False if it already was."""
+    def mark_stopping(self, key: str, now: float) -> bool:
+        """Note that the gang is to stop; returns False if that was known."""
         gang = self._gangs[key]
         if gang.stopping_since is not None:
             return False
@@ -77,19 +77,18 @@ class GangStates:
         """Break gangs that were found with ranks missing. Call it when it is known what every rank does."""
         for key, num_ranks in self._found.items():
             if (missing := num_ranks - num_members.get(key, 0)) > 0:
-                self.broke(key, f"{missing} of its {num_ranks} ranks are missing")
+                self.mark_broken(key, f"{missing} of its {num_ranks} ranks are missing")
         self._found.clear()
 
-    def left(self, key: str, *, is_last: bool) -> None:
-        """A rank has left the gang. With the last one the gang is forgotten, unless nobody else knows why it is
-        broken."""
+    def remove_rank(self, key: str, *, is_last: bool) -> None:
+        """Note that a rank has left the gang, and forget the gang with the last one (see ``forget_without_ranks``)."""
         if key in self._found:
             self._found[key] -= 1
         if is_last:
-            self.without_ranks(key)
+            self.forget_without_ranks(key)
 
-    def without_ranks(self, key: str) -> None:
-        """The gang has no ranks: forget it, unless nobody else knows why it is broken."""
+    def forget_without_ranks(self, key: str) -> None:
+        """Forget a gang without ranks, unless nobody else knows why it is broken."""
         gang = self._gangs.get(key)
         if gang is not None and (not gang.broken or gang.is_recorded or gang.stopping_since is not None):
             del self._gangs[key]

@@ -119,7 +119,7 @@ class RankStates:
                 self._put_off[order.key] = self._now
             return
         self._put_off.pop(order.key, None)
-        self._gangs.launched(order.key)
+        self._gangs.mark_launched(order.key)
         ranks = [
             next(iter(suitable(self.ranks.idle(device), code)), None) or self._start_instead(device)
             for device in order.devices
@@ -134,10 +134,10 @@ class RankStates:
 
     def _stop(self, key: str) -> None:
         """Ask the ranks of an attempt to stop; they are killed if the gang is broken or they take too long."""
-        if not self._gangs.stopped(key, self._now):
+        if not self._gangs.mark_stopping(key, self._now):
             return
         if not (members := self.ranks.members(key)):
-            self._gangs.without_ranks(key)
+            self._gangs.forget_without_ranks(key)
         for rank in members:
             if self._gangs.is_broken(key):  # the remaining ranks hang in a collective
                 self._end(rank)
@@ -209,8 +209,8 @@ class RankStates:
             why = silence_reason(seconds, is_starting=is_starting)
             log.warning("the rank %s %s; ending it", rank.name, why)
             if is_starting:
-                self._failures.failed(rank.device, f"it {why}", self._now)
-            self._gangs.broke(rank.key, f"a rank on {rank.device} {why}")
+                self._failures.record_failure(rank.device, f"it {why}", self._now)
+            self._gangs.mark_broken(rank.key, f"a rank on {rank.device} {why}")
             if rank.status is None and self._may_act:
                 self._do(instructions.FindProcess(rank.name))
             self._end(rank)
@@ -223,7 +223,7 @@ class RankStates:
             if has_ended(rank, may_trust_ray, self._lease_seconds, self._now):
                 del self.ranks[rank.name]
                 self._do(instructions.ForgetRank(rank.name))
-                self._gangs.left(rank.key, is_last=not self.ranks.members(rank.key))
+                self._gangs.remove_rank(rank.key, is_last=not self.ranks.members(rank.key))
 
     def _probe(self) -> None:
         """Ask the ranks how they are; end those again that are to end, as the message may have been lost."""
@@ -236,7 +236,7 @@ class RankStates:
     def _leave(self, devices: tuple[str, ...], why: str) -> None:
         """Break the gangs on devices that have left the cluster, and end their ranks."""
         for rank in [rank for rank in self.ranks.values() if rank.device in devices]:
-            self._gangs.broke(rank.key, why)
+            self._gangs.mark_broken(rank.key, why)
             self._end(rank)
 
     def _end(self, rank: RankRecord) -> None:
@@ -269,8 +269,8 @@ class RankStates:
     def _hear(self, rank: RankRecord, answer: Answer) -> None:
         match answer:
             case events.StartFailed(_, error):
-                self._failures.failed(rank.device, first_line(error), self._now)
-                self._gangs.broke(rank.key, f"a rank on {rank.device} did not start: {first_line(error)}")
+                self._failures.record_failure(rank.device, first_line(error), self._now)
+                self._gangs.mark_broken(rank.key, f"a rank on {rank.device} did not start: {first_line(error)}")
                 del self.ranks[rank.name]
             case events.StatusArrived(_, status, is_here):
                 rank.asked_at = None
@@ -314,9 +314,9 @@ class RankStates:
     def _died(self, rank: RankRecord, call: Call, error: str) -> None:
         why = cause_of_death(error, rank.status.process.pid if rank.status else None)
         if rank.phase is RankPhase.STARTING:
-            self._failures.failed(rank.device, why, self._now)
+            self._failures.record_failure(rank.device, why, self._now)
         if rank.phase is not RankPhase.ENDING:  # Ray calls one that we have killed dead before it is
-            self._gangs.broke(rank.key, f"a rank on {rank.device} died: {why}")
+            self._gangs.mark_broken(rank.key, f"a rank on {rank.device} died: {why}")
             rank.is_known = True  # whatever it ran, it runs no more
         self._end(rank)
         if call is not Call.RUN and not rank.dead:  # the error of a run may be caused by the rank that it waits for
@@ -329,7 +329,7 @@ class RankStates:
             self._take_over(rank, status)
         elif rank.phase is RankPhase.STARTING:
             rank.phase = RankPhase.READY
-            self._failures.started(rank.device)
+            self._failures.record_start(rank.device)
         if first and rank.phase is not RankPhase.ENDING:
             self._hold(rank)
 
@@ -337,7 +337,7 @@ class RankStates:
         """Take over a rank of an earlier controller. One of another version may finish its attempt."""
         rank.phase, rank.is_known, rank.key, rank.code = RankPhase.READY, True, status.key, status.code
         if status.key:
-            self._gangs.found(status.key, status.world)
+            self._gangs.mark_found(status.key, status.world)
             self._do(instructions.JoinAttempt(rank.name, status.key))
         elif not status.reusable or status.version != self._version:
             self._end(rank)
@@ -346,10 +346,10 @@ class RankStates:
         """End the rank, or make it idle again if its process is clean and of our version."""
         went_well = ended.outcome in (Outcome.DONE, Outcome.STOPPED)
         if ended.outcome is not None:
-            self._gangs.recorded(rank.key)
+            self._gangs.mark_recorded(rank.key)
         if not went_well and not ended.reusable:
             why = first_line(ended.outcome or ended.detail)
-            self._gangs.broke(rank.key, f"a rank on {rank.device} ended: {why}")
+            self._gangs.mark_broken(rank.key, f"a rank on {rank.device} ended: {why}")
         if went_well and ended.detail:
             log.info("the rank %s is replaced: %s", rank.name, ended.detail)
         is_old = rank.status is not None and rank.status.version != self._version
@@ -357,7 +357,7 @@ class RankStates:
             self._end(rank)
             return
         key, rank.key, rank.since = rank.key, "", self._now
-        self._gangs.left(key, is_last=not self.ranks.members(key))
+        self._gangs.remove_rank(key, is_last=not self.ranks.members(key))
 
     def _hold(self, rank: RankRecord) -> None:
         """Keep a call open, whose error says at once that the rank has died."""

@@ -27,16 +27,16 @@ class StartFailures:
     def __init__(self) -> None:
         self._devices: dict[str, _Device] = {}
 
-    def failed(self, device: str, why: str, now: float) -> None:
-        """A rank did not start on ``device``. Starts that fail within one pause count once."""
+    def record_failure(self, device: str, why: str, now: float) -> None:
+        """Note that a rank did not start on ``device``. Starts that fail within one pause count once."""
         record = self._devices.setdefault(device, _Device())
         record.why = why
         if now >= record.next_try:
             record.failures += 1
             record.next_try = now + min(LONGEST_SECONDS, FIRST_SECONDS * 2 ** (record.failures - 1))
 
-    def started(self, device: str) -> None:
-        """A rank has started on ``device``."""
+    def record_start(self, device: str) -> None:
+        """Note that a rank has started on ``device``."""
         self._devices.pop(device, None)
 
     def may_try(self, device: str, now: float) -> bool:

@@ -47,7 +47,7 @@ def layouts(num_mesh: int, num_dimensions: int = 2) -> list[TensorLayout]:
     """All layouts of a tensor, with divisions in any order."""
     found = set()
     for choice in product(["copies", "sum", *range(num_dimensions)], repeat=num_mesh):
-        split = [tuple(k for k in range(num_mesh) if choice[k] == place) for place in range(num_dimensions)]
+        split = [tuple(k for k in range(num_mesh) if choice[k] == index) for index in range(num_dimensions)]
         partial = frozenset(k for k in range(num_mesh) if choice[k] == "sum")
         found |= {TensorLayout(tuple(split), partial), TensorLayout(tuple(one[::-1] for one in split), partial)}
     return sorted(found, key=repr)
@@ -206,7 +206,7 @@ def divided(tensor: npt.NDArray[np.int64], layout: TensorLayout, mesh: Mesh) -> 
         part = piece(tensor, layout, mesh, rank)
         if layout.partial:
             first = all(rank[k] == 0 for k in layout.partial)
-            noise = sum((rank[k] + 1) * 10 ** (3 * place) for place, k in enumerate(sorted(layout.partial)))
+            noise = sum((rank[k] + 1) * 10 ** (3 * index) for index, k in enumerate(sorted(layout.partial)))
             others = total_noise(layout, mesh) - noise if first else 0
             part = part - others if first else np.full_like(part, noise)
         found[rank] = part
@@ -215,7 +215,7 @@ def divided(tensor: npt.NDArray[np.int64], layout: TensorLayout, mesh: Mesh) -> 
 
 def total_noise(layout: TensorLayout, mesh: Mesh) -> int:
     rows = product(*(range(mesh.groups[k].num_ranks) for k in sorted(layout.partial)))
-    return sum(sum((at + 1) * 10 ** (3 * place) for place, at in enumerate(row)) for row in rows)
+    return sum(sum((at + 1) * 10 ** (3 * index) for index, at in enumerate(row)) for row in rows)
 
 
 def piece(

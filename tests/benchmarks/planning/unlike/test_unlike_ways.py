@@ -32,11 +32,11 @@ def draw(seed: int) -> list[UnitWays]:
     units = []
     for _ in range(int(source.integers(1, 5))):
         ways = []
-        for place in range(int(source.integers(1, 5))):
+        for index in range(int(source.integers(1, 5))):
             forward, backward, once = source.uniform(0.0, 2e-4, 3)
             state, kept, working = (float(integer) for integer in source.integers(0, 12, 3))
             flow = FLOWS[source.integers(len(FLOWS))]
-            ways.append(UnitWay(f"way {place}", flow, forward, backward, state, kept, working, once))
+            ways.append(UnitWay(f"way {index}", flow, forward, backward, state, kept, working, once))
         units.append(UnitWays(Tensor((8, 1024 * int(source.integers(1, 4)))), tuple(ways)))
     return units
 
@@ -129,8 +129,8 @@ def test_sixty_unlike_units_are_chosen_exactly_with_memory_in_large_steps() -> N
     for _ in range(60):
         amounts = source.uniform(1, 2, (4, 2))
         ways = (
-            UnitWay(str(place), DATA, float(1 / size), float(time), kept_bytes=100 * float(size))
-            for place, (size, time) in enumerate(amounts)
+            UnitWay(str(index), DATA, float(1 / size), float(time), kept_bytes=100 * float(size))
+            for index, (size, time) in enumerate(amounts)
         )
         units.append(UnitWays(TENSOR_BYTES, tuple(ways)))
     room = Room(60 * 140, step_bytes=10)

@@ -290,8 +290,8 @@ def predicted(operation: Any, args: tuple[Any, ...]) -> tuple[int, list[Any]]:
         workspace = workspace_of(operation, faked, {}, out)
     held = peak = 0
     tensors = out if isinstance(out, tuple) else (out,)
-    for place, tensor in enumerate(tensors):
-        before, during = workspace[place] if place < len(workspace) else (0, 0)
+    for index, tensor in enumerate(tensors):
+        before, during = workspace[index] if index < len(workspace) else (0, 0)
         peak = max(peak, held + before)
         held += tensor.untyped_storage().nbytes() if isinstance(tensor, Tensor) else 0
         peak = max(peak, held + during)

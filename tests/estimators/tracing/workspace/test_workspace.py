@@ -59,7 +59,7 @@ LAYERS: dict[str, Callable[[], tuple[nn.Module, ...]]] = {
 }
 # A single sample is a case of its own for every kind of layers, as torch makes it without oneDNN. Of the larger batches
 # each kind has one; together they have all.
-USUAL = {(kind, batch) for place, kind in enumerate(LAYERS) for batch in (1, BATCHES[1 + place % 3])}
+USUAL = {(kind, batch) for index, kind in enumerate(LAYERS) for batch in (1, BATCHES[1 + index % 3])}
 USUAL_VOLUMES = {(8, 1), (8, 17), (16, 2), (16, 5), (32, 1), (32, 2)}
 
 

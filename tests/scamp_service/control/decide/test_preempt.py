@@ -45,7 +45,7 @@ def wants(ranks: int = 1, study_id: int = HIGH, **changes: Any) -> Trial:
 
 @pytest.fixture
 def full() -> list[tuple[Trial, Attempt]]:
-    return [running(10 + place, device, step=8 + place) for place, device in enumerate(ALL)]
+    return [running(10 + index, device, step=8 + index) for index, device in enumerate(ALL)]
 
 
 def test_the_fewest_attempts_of_lower_priority_that_lose_the_fewest_steps_are_stopped(

@@ -54,7 +54,7 @@ def test_a_trial_that_was_stopped_early_is_shown_with_its_values_and_one_without
     quantities = {"parameters": 6.0}
     stopped = Trial(0, {"lr": 0.01, "depth": 3}, S.PRUNED, 10, 0.5, (0.5, None), quantities={"parameters": 3.0})
     refused = Trial(1, {"lr": 0.01, "depth": 6}, S.INFEASIBLE, quantities=quantities)
-    shown = [history.completed(one, spec.every_objective, spec.predicted) for one in (stopped, refused)]
+    shown = [history.observation_of(one, spec.every_objective, spec.predicted) for one in (stopped, refused)]
     assert all(shown)
     for optuna_study, state in zip(optuna, (OptunaState.PRUNED, OptunaState.COMPLETE), strict=True):
         early, late = (optuna_study.frozen(one) for one in shown if one is not None)

@@ -90,7 +90,7 @@ def test_optuna_knows_by_how_much_a_trial_exceeds_the_bounds_on_what_is_predicte
     spec = study(SPACE, predicted={"peak_mib": {"max": 50}})
     (params,) = Search(spec).propose([], 0, 1)
     trial = Trial(0, params, S.INFEASIBLE, quantities={"peak_mib": 75.0})
-    shown = history.completed(trial, spec.every_objective, spec.predicted)
+    shown = history.observation_of(trial, spec.every_objective, spec.predicted)
     assert shown is not None
     frozen = OptunaStudy(Space(spec.space), spec.every_objective).frozen(shown)
     assert frozen.constraints == {"predicted.peak_mib.max": 0.5}

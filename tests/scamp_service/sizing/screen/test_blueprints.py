@@ -105,7 +105,7 @@ def made(*, says: int) -> Any:
         return np.ones(len(points[SAMPLES]), dtype=bool)
 
     curve = SimpleNamespace(peak_bytes=lambda micro_batch: says)
-    costs = SimpleNamespace(curve=lambda place: curve)
+    costs = SimpleNamespace(curve=lambda index: curve)
     return SimpleNamespace(predicts=all_of, covers=all_of, costs=lambda points: costs, model=None)
 
 

@@ -51,8 +51,8 @@ def search(folder: Path, finder: Any = None, pool: Any = None) -> JointSearch:
 
 def asking(formulas: Formulas, num: int) -> list[OpenCandidate]:
     return [
-        OpenCandidate(place, formulas.members[place], 8, PROFILE, PlanChoice(Question(PROFILE, 8, CLUSTER)), formulas)
-        for place in range(num)
+        OpenCandidate(index, formulas.members[index], 8, PROFILE, PlanChoice(Question(PROFILE, 8, CLUSTER)), formulas)
+        for index in range(num)
     ]
 
 
@@ -84,7 +84,7 @@ def test_formulas_of_tensor_parallel_ranks_come_from_members_that_can_be_divided
     finder, formulas = NoExamples(), group(profiles)
     search(tmp_path, finder).find([(one, Layout(tp=4)) for one in asking(formulas, 5)])
     (task,) = finder.asked
-    assert [member["width"] for member in task.members] == [place + 1 for place, even in enumerate(divisible) if even]
+    assert [member["width"] for member in task.members] == [index + 1 for index, even in enumerate(divisible) if even]
     assert set(task.most_parts) == {4} and task.num_devices == 4
     assert [point["tp"] for point in task.points] == [4] * 5
 

@@ -120,12 +120,12 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
     assert len(files) == 2  # without and with accumulation
     for file in files:
         file.write_bytes(file.read_bytes()[:1000])
-    known = {place: candidate.params for place, candidate in enumerate(screening.candidates) if not candidate.refused}
+    known = {index: candidate.params for index, candidate in enumerate(screening.candidates) if not candidate.refused}
     (group,) = grouped(known)
     for cache, there in ((folder / "profiles", True), (tmp_path / "profiles", False)):
         with TracePool() as pool:
             finder = BlueprintFinder(TracedWorkload("stdlib_gpt", None, Tracer(OneBlob(b""), cache, 60), pool))
-            assert (finder.known(group, Layout()) is not None) == there
+            assert (finder.cached(group, Layout()) is not None) == there
 
 
 def test_a_candidate_with_untried_plans_says_so(screening: Screening) -> None:

@@ -30,9 +30,9 @@ def process(warm_traces: None) -> Iterator[TraceProcess]:
 def test_a_trace_is_made_once_and_outlives_the_process_that_asked(process: TraceProcess, tmp_path: Path) -> None:
     made = Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout())
     assert made.batch == 8 and made.num_params > 0
-    assert Tracer(MemoryBlobs(), tmp_path, 60).known(SMALL, Layout()) == made
-    assert Tracer(MemoryBlobs(), tmp_path, 60).known(SMALL, Layout(recompute=True)) is None
-    assert Tracer(MemoryBlobs(), tmp_path, 60, on_cuda=True).known(SMALL, Layout()) is None
+    assert Tracer(MemoryBlobs(), tmp_path, 60).cached(SMALL, Layout()) == made
+    assert Tracer(MemoryBlobs(), tmp_path, 60).cached(SMALL, Layout(recompute=True)) is None
+    assert Tracer(MemoryBlobs(), tmp_path, 60, on_cuda=True).cached(SMALL, Layout()) is None
 
 
 def test_a_damaged_file_counts_as_absent_and_is_replaced(process: TraceProcess, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_memory_holds_the_traces_used_last_and_use_renews_their_files(
 def test_a_trace_that_the_disk_refuses_is_still_a_trace(process: TraceProcess, tmp_path: Path) -> None:
     (tmp_path / "traces").write_text("a file is in the way of the folder")
     tracer = Tracer(MemoryBlobs(), tmp_path, 60)
-    assert tracer.trace(process, SMALL, Layout()) == tracer.known(SMALL, Layout())
+    assert tracer.trace(process, SMALL, Layout()) == tracer.cached(SMALL, Layout())
 
 
 def test_a_file_that_the_disk_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_failed_is_not_remembered(process: TraceProcess, tmp_path: Path) ->
     tracer, wrong = Tracer(MemoryBlobs(), tmp_path, 60), Candidate("vit_digits", None, {"patch": 3})
     with pytest.raises(TraceFailed, match="patch must be 1, 2 or 4") as failed:
         tracer.trace(process, wrong, Layout())
-    assert failed.value.infeasible and tracer.known(wrong, Layout()) is None
+    assert failed.value.infeasible and tracer.cached(wrong, Layout()) is None
     assert not tracer.cache.has_any()
 
 

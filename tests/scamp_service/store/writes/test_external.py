@@ -102,8 +102,8 @@ def test_scamp_and_others_that_create_trials_at_once_lose_none(shared_url: str) 
     study = stores[0].create_study(SPEC, now=1.0).id
 
     def propose() -> None:
-        for place in range(30):
-            assert stores[0].create_trials(study, [(place, {"place": place})], now=1.0) == 1
+        for index in range(30):
+            assert stores[0].create_trials(study, [(index, {"place": index})], now=1.0) == 1
 
     def others(store: Store) -> None:
         for _ in range(15):

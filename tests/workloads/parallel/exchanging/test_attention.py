@@ -79,8 +79,8 @@ def test_slabs_attend_to_the_whole_sequence_whether_or_not_ranks_divide_the_head
         mixed = functional.scaled_dot_product_attention(*inputs, is_causal=causal)
         (mixed * weights).sum().backward()
         wanted = [mixed.detach(), *(each.grad for each in inputs if each.grad is not None)]
-        for place, whole in enumerate(wanted):
-            found = torch.cat([torch.tensor(answer["found"][number][place]) for answer in answers], -2)
+        for index, whole in enumerate(wanted):
+            found = torch.cat([torch.tensor(answer["found"][number][index]) for answer in answers], -2)
             torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-6)
     assert all("attn_mask cannot be used" in answer["refusal"] for answer in answers)
 

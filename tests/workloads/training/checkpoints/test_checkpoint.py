@@ -165,9 +165,9 @@ def test_a_damaged_checkpoint_is_a_fault_of_the_storage(tmp_path: Path, name: st
         checkpoint.load(tmp_path, at(10), model, optimizer)
 
 
-def flip(file: Path, place: int) -> None:
+def flip(file: Path, index: int) -> None:
     content = bytearray(file.read_bytes())
-    content[place] ^= 1
+    content[index] ^= 1
     file.write_bytes(content)
 
 

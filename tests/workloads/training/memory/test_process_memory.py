@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from estimators.model import MIB
-from workloads.training.memory.process_memory import HeldMemory, held, high_water, host_copy
+from workloads.training.memory.process_memory import HeldMemory, high_water, host_copy, measure_held
 
 
 def test_what_is_kept_is_neither_tensors_nor_gaps_where_tensors_were() -> None:
@@ -31,10 +31,10 @@ def test_work_that_is_not_the_candidates_adds_what_it_left_but_for_tensors() -> 
 
 
 def test_a_shared_storage_counts_once() -> None:
-    before = held().tensor_bytes
+    before = measure_held().tensor_bytes
     whole = torch.ones(8 * MIB, dtype=torch.uint8)
     part = whole[1:]
-    assert held().tensor_bytes - before == pytest.approx(8 * MIB, abs=MIB)
+    assert measure_held().tensor_bytes - before == pytest.approx(8 * MIB, abs=MIB)
     del whole, part
 
 
@@ -60,11 +60,11 @@ def test_a_file_that_is_mapped_for_a_moment_is_not_taken_for_memory(tmp_path: Pa
 
 def test_a_copy_on_the_host_is_no_memory_of_the_process() -> None:
     tensor = torch.arange(MIB, dtype=torch.float64)
-    before = held()
+    before = measure_held()
     copy = host_copy(tensor)
-    after = held()
+    after = measure_held()
     assert torch.equal(copy, tensor) and after.tensor_bytes == before.tensor_bytes
     assert abs(after.data_bytes - before.data_bytes) < MIB
     shared = torch.zeros(8 * MIB, dtype=torch.uint8).share_memory_()
-    assert held().tensor_bytes == before.tensor_bytes
+    assert measure_held().tensor_bytes == before.tensor_bytes
     assert host_copy(torch.zeros(0, 3)).shape == (0, 3) and host_copy(shared[::2].to(torch.bfloat16)).sum() == 0

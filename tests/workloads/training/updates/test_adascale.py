@@ -99,7 +99,7 @@ def test_without_a_larger_batch_nothing_changes(ranks: Any) -> None:
 def test_a_batch_that_grows_at_a_resume_continues_with_the_next_samples(tmp_path: Path, ranks: Any) -> None:
     small = {**PARAMS, "batch": 4}
     ranks.train(Plan(4), 5, report_every=5, params=small, **USER, checkpoint_root=str(tmp_path))
-    assert checkpoint.begun(tmp_path, CheckpointName(1, 5)) == (5, 20)
+    assert checkpoint.progress_at(tmp_path, CheckpointName(1, 5)) == (5, 20)
     resumed = curve(ranks, ONE, checkpoint_root=str(tmp_path), resume_step=5)
     assert [step for step, _ in resumed] == [10, 15]
     workload = load_workload(USER["workload"], Path(USER["code_dir"]))(PARAMS)
