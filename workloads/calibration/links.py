@@ -38,7 +38,8 @@ from estimators.model import Layout, Plan
 from workloads.calibration.machine import num_cores
 from workloads.calibration.probes import Transformer
 from workloads.parallel.apply import apply_plan
-from workloads.training.gang import AllGather, ReduceScatter, process_group
+from workloads.parallel.exchanging.gloo import AllGather, ReduceScatter
+from workloads.training.gang import process_group
 from workloads.training.warm_up import warm_up
 
 SIZES = tuple(2**power for power in (10, 14, 17, 20, 22, 24))

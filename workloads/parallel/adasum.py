@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from workloads.parallel.exchanging.gloo import reduce
+
 BUCKET_BYTES = 25 * 2**20  # of updates that travel together, unless a single one is larger; as in torch's DDP
 
 
@@ -122,7 +124,7 @@ class _Halves:
         if parts:
             products = [torch.stack([_dot(a, b), _dot(a, a), _dot(b, b)]) for a, b in parts]
             sums[self.group.rank() // size, :, places] = torch.stack(products, 1)
-        dist.all_reduce(sums, group=self.group)
+        reduce(sums, self.group)
         both, of_left, of_right = sums[self.group.rank() // size]
         ones = torch.ones_like(both)
         factors = [torch.where(norm > 0, 1 - both / (2 * norm), ones) for norm in (of_left, of_right)]

@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from workloads.parallel.exchanging.attention import attend_over_slabs
+from workloads.parallel.exchanging.gloo import reduce
 from workloads.protocol import Batch, Context, Spatial
 
 _CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
@@ -228,13 +229,13 @@ class _Sum(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
         total = x.clone()
-        dist.all_reduce(total, group=group)
+        reduce(total, group)
         return total
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         total = gradients[0].clone()
-        dist.all_reduce(total, group=ctx.group)
+        reduce(total, ctx.group)
         return total, None
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import copy
 import warnings
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
+
+from workloads.parallel.exchanging.gloo import released
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # fairscale imports parts of torch that are deprecated
@@ -81,9 +84,13 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
             self._trainable = trainable
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        sums = [dist.all_reduce(gradient, group=self.group, async_op=True) for gradient in gradients]
-        for gradient, work in zip(gradients, sums, strict=True):
-            work.wait()
+        with ExitStack() as stack:
+            for gradient in gradients:
+                stack.enter_context(released(gradient))
+            sums = [dist.all_reduce(gradient, group=self.group, async_op=True) for gradient in gradients]
+            while sums:
+                sums.pop(0).wait()
+        for gradient in gradients:
             gradient.div_(self.world_size)
         for hook in self._before:
             hook(self, (), {})

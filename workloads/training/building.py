@@ -21,10 +21,10 @@ from estimators.model import Plan
 from workloads.parallel.agreement import agree
 from workloads.parallel.aliases import parameter_attributes, set_parameter_attributes
 from workloads.parallel.apply import apply_plan
+from workloads.parallel.exchanging.gloo import AllGather, ReduceScatter
 from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Workload
 from workloads.seeds import seed_everything
-from workloads.training.gang import AllGather, ReduceScatter
 from workloads.training.outline import outline_of
 
 

@@ -1,4 +1,4 @@
-"""A gang's process group, and FSDP2's collectives on gloo, which take only the memory that a trace predicts."""
+"""A gang's process group, whose collectives take only the memory that a trace predicts."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ import os
 import socket
 import struct
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from estimators.model import Plan
+from workloads.parallel.exchanging.gloo import functional_collectives
 
 COLLECTIVE_TIMEOUT = timedelta(days=20)
 """For ever; torch's store counts milliseconds in 32 bits. It is the controller that gives up a gang without progress,
 and says which rank waits where; a collective that gave up before would only look like a lost peer. That a peer has died
 is seen at once."""
-RELEASE_SECONDS = 10.0  # gloo's threads need only microseconds, but on a busy machine they wait for a core
 
 
 @contextmanager
@@ -46,7 +44,8 @@ def process_group(plan: Plan, rank: int, rendezvous: Store | None, device: torch
     try:
         with _gloo_interface(rendezvous):
             mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-        yield mesh
+        with functional_collectives() if device.type == "cpu" else nullcontext():
+            yield mesh
     finally:
         # Otherwise a later mesh that equals this one would get the process groups that are destroyed here. It is
         # imported late, because that takes half a second, for which every rank that starts would wait.
@@ -97,61 +96,3 @@ def _interface_towards(host: str, port: int) -> str:
                 if fcntl.ioctl(probe, siocgifaddr, request)[20:24] == own_address:
                     return name
     return ""
-
-
-class _Collective:
-    """A collective for FSDP2 on gloo that returns only after gloo's threads have released the tensors.
-
-    Without the wait they release them at any time: the memory of a step would depend on the scheduler. The profiler,
-    which sees only this thread, would also miss memory that gloo's threads free.
-    """
-
-    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
-
-    @contextmanager
-    def released(self, tensor: Tensor) -> Iterator[None]:
-        before = _holders(tensor)
-        yield
-        deadline = time.monotonic() + RELEASE_SECONDS
-        while _holders(tensor) > before and time.monotonic() < deadline:
-            time.sleep(20e-6)
-
-
-def _holders(tensor: Tensor) -> int:
-    """Number of references to the tensor, from C++ and Python, and to its memory: gloo's threads hold some of each.
-
-    All references from C++ together hold one Python reference; the thread that drops the last of them releases it
-    slightly later.
-    """
-    in_cpp = tensor._use_count() + torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)  # type: ignore[attr-defined]
-    return int(in_cpp + sys.getrefcount(tensor))
-
-
-class AllGather(_Collective):
-    """All-gather by a broadcast from each rank; gloo's own all-gather needs memory for a second copy of the result."""
-
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
-    ) -> None:
-        parts = output_tensor.view(group.size(), -1)
-        parts[group.rank()].copy_(input_tensor.view(-1))
-        for rank, part in enumerate(parts):
-            with self.released(part):
-                dist.broadcast(part, group=group, group_src=rank)
-
-
-class ReduceScatter(_Collective):
-    """Reduce-scatter in place, as FSDP2 does not use the input afterwards; gloo's own does the same on a copy."""
-
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: dist.ReduceOp,
-        async_op: bool = False,
-    ) -> None:
-        with self.released(input_tensor):
-            dist.all_reduce(input_tensor, op=op, group=group)
-        output_tensor.copy_(input_tensor.view(group.size(), -1)[group.rank()].view_as(output_tensor))

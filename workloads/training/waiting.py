@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from workloads.training.gang import AllGather, ReduceScatter
+from workloads.parallel.exchanging.gloo import AllGather, ReduceScatter
 
 NUM_STEPS = 12
 """Steps that are measured; their median counts, because other processes disturb single ones."""

@@ -150,8 +150,9 @@ class Lengthy(Workload):
 
     def order(self, epoch, generator):
         batch = self.params.get("batch", 8)
-        shuffled = torch.randperm(50, generator=generator)[: 50 // batch * batch]
-        buckets = shuffled[self.sizes[shuffled].argsort()].view(-1, batch)
+        shuffled = torch.randperm(50, generator=generator)
+        by_length = shuffled[self.sizes[shuffled].argsort()][50 % batch :]  # the shortest are left out
+        buckets = by_length.view(-1, batch)
         drawn = buckets[torch.randperm(len(buckets) - 1, generator=generator)]
         return torch.cat([drawn[:2], buckets[-1:], drawn[2:]]).flatten()  # the longest in the third step, as measured
 

@@ -17,6 +17,7 @@ from estimators.tracing.workspace.amounts import Workspace
 _ATEN = torch.ops.aten
 _NORM, _NORM_BACKWARD = _ATEN.native_layer_norm.default, _ATEN.native_layer_norm_backward.default
 _GELU_BACKWARD, _MEAN, _MEAN_OF_ALL = _ATEN.gelu_backward.default, _ATEN.mean.dim, _ATEN.mean.default
+_REDUCE_SCATTER = torch.ops._c10d_functional.reduce_scatter_tensor.default
 _CHUNK_CATS = frozenset([_ATEN._chunk_cat.default, torch.ops.fsdp.chunk_cat.default])
 
 # The positions of the arguments that each operation copies unless they are contiguous.
@@ -32,7 +33,7 @@ _CONTIGUOUS: Mapping[Any, Sequence[int]] = {
     _ATEN.replication_pad1d.default: (0,),
     _ATEN.nll_loss2d_forward.default: (0,),
 }
-COPYING = frozenset([*_CONTIGUOUS, _GELU_BACKWARD, _MEAN, _MEAN_OF_ALL, *_CHUNK_CATS])
+COPYING = frozenset([*_CONTIGUOUS, _GELU_BACKWARD, _MEAN, _MEAN_OF_ALL, _REDUCE_SCATTER, *_CHUNK_CATS])
 
 
 def copies(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any], num_outputs: int) -> Workspace:
@@ -41,6 +42,8 @@ def copies(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any], num_o
         num_bytes = _of_gelu(args[0], args[1], kwargs)
     elif operation in _CHUNK_CATS:
         num_bytes = _of_chunks(args[0], args[2])
+    elif operation is _REDUCE_SCATTER:
+        num_bytes = args[0].nbytes  # ranks add up a copy (workloads.parallel.exchanging.gloo)
     elif operation in (_MEAN, _MEAN_OF_ALL):
         num_bytes = args[0].numel() * 4 if args[0].dtype in (torch.bfloat16, torch.float16) else 0  # a sum in fp32
     else:

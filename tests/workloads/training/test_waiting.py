@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from estimators.model import Plan
-from workloads.training.gang import AllGather
+from workloads.parallel.exchanging.gloo import AllGather
 from workloads.training.waiting import Waiting
 
 

@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from workloads.parallel.exchanging.exchange import exchanged
+from workloads.parallel.exchanging.gloo import gather, reduce
 
 
 def attend_over_slabs(model: nn.Module, group: dist.ProcessGroup) -> None:
@@ -113,11 +114,11 @@ class _Gathered(torch.autograd.Function):
     def forward(ctx: Any, slab: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
         every = slab.new_empty(group.size() * slab.numel())
-        dist.all_gather_single(every, slab.contiguous().view(-1), group)
+        gather(every, slab.contiguous().view(-1), group)
         return every.view(-1, *slab.shape).movedim(0, -3).flatten(-3, -2)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         total = gradients[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=ctx.group)
+        reduce(total, ctx.group)
         return total.chunk(ctx.group.size(), -2)[dist.get_rank(ctx.group)].clone(), None

@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workloads.parallel.exchanging.gloo import released
+
 
 def exchanged(parts: Tensor, group: dist.ProcessGroup, *, weight: float = 1.0) -> Tensor:
     """The parts that all ranks have for this one, in the order of the ranks.
@@ -32,5 +34,7 @@ class _Exchange(torch.autograd.Function):
 
 def _all_to_all(parts: Tensor, group: dist.ProcessGroup) -> Tensor:
     received = torch.empty_like(parts, memory_format=torch.contiguous_format)
-    dist.all_to_all_single(received, parts.contiguous(), group=group)
+    sent = parts.contiguous()
+    with released(sent), released(received):
+        dist.all_to_all_single(received, sent, group=group)
     return received

@@ -23,6 +23,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional
 
 from workloads.parallel.exchanging.exchange import exchanged
+from workloads.parallel.exchanging.gloo import gather
 from workloads.protocol import Tables
 from workloads.refusals import WorkloadError
 
@@ -112,7 +113,7 @@ def _lookup(table: nn.Embedding, group: dist.ProcessGroup) -> Callable[[Tensor],
         most = _largest(flat.numel(), group, indices)
         padded = functional.pad(flat, (0, most - flat.numel())) if most > flat.numel() else flat
         every = flat.new_empty(group.size() * most)
-        dist.all_gather_single(every, padded, group)
+        gather(every, padded, group)
         weight: Any = table.weight
         columns = functional.embedding(every.view(-1, most), weight.to_local(), table.padding_idx)
         # A loss is a mean over the samples of a rank, and that of a step a mean over ranks: gradients count for 1/n.

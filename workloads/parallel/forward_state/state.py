@@ -32,6 +32,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from estimators.axes import MESH, SHARES
 from estimators.model import Layout
+from workloads.parallel.exchanging.gloo import reduce
 from workloads.parallel.forward_state.snapshot import (
     NAME,
     ModuleSnapshot,
@@ -287,7 +288,7 @@ def _mean_over_ranks(values: Sequence[Tensor], groups: Sequence[dist.ProcessGrou
         places = [place for place, value in enumerate(values) if value.dtype == dtype]
         flat = torch.cat([values[place].reshape(-1) for place in places])
         for group in groups:
-            dist.all_reduce(flat, group=group)
+            reduce(flat, group)
             flat /= group.size()
         for place, part in zip(places, torch.split(flat, [values[place].numel() for place in places]), strict=True):
             means[place] = part.view_as(values[place])

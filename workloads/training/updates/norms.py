@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from workloads.parallel.exchanging.gloo import reduce
+
 
 def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     """This rank's parts of the gradients, each with the placements of its parameter; those of sparse ones coalesced."""
@@ -51,10 +53,10 @@ def global_sums(
     for groups, pairs in parts.items():
         mine = sums_of(pairs) if pairs else torch.zeros(num, device=device)
         for group in groups:
-            dist.all_reduce(mine, group=group)
+            reduce(mine, group)
         total = total + mine
     if stages is not None:
-        dist.all_reduce(total, group=stages)
+        reduce(total, stages)
     return total
 
 
