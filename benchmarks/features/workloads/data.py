@@ -154,7 +154,9 @@ class Lengthy(Workload):
         by_length = shuffled[self.sizes[shuffled].argsort()][50 % batch :]  # the shortest are left out
         buckets = by_length.view(-1, batch)
         drawn = buckets[torch.randperm(len(buckets) - 1, generator=generator)]
-        return torch.cat([drawn[:2], buckets[-1:], drawn[2:]]).flatten()  # the longest in the third step, as measured
+        # The longest are in the third step, which is measured, and one of them in each half of it.
+        longest = torch.cat([buckets[-1:, ::2], buckets[-1:, 1::2]], 1)
+        return torch.cat([drawn[:2], longest, drawn[2:]]).flatten()
 
     def collate(self, sequences):
         padded = nn.utils.rnn.pad_sequence(sequences, batch_first=True)
