@@ -127,7 +127,7 @@ def _reduce_scatter(tensor: Tensor, op: str, num_ranks: int, group: str | dist.P
 
 def _group(group: str | dist.ProcessGroup) -> dist.ProcessGroup:
     if isinstance(group, str):
-        return torch._C._distributed_c10d._resolve_process_group(group)
+        return torch._C._distributed_c10d._resolve_process_group(dist.GroupName(group))
     return group
 
 
