@@ -123,12 +123,13 @@ export function studies(before = 0) {
 }
 
 /**
- * One study as it is listed, in an array; much cheaper than with its summary.
+ * One study as it is listed, which is much cheaper than with its summary; null: it has been deleted.
  * @param {number} studyId
- * @returns {Promise<Answers.StudyView[]>}
+ * @returns {Promise<Answers.StudyView | null>}
  */
 export async function listedStudy(studyId) {
-  return (await request(`/v1/studies?limit=1&after=${studyId - 1}`)).items;
+  const [found] = (await request(`/v1/studies?limit=1&after=${studyId - 1}`)).items;
+  return found?.id === studyId ? found : null;
 }
 
 /**
@@ -201,9 +202,9 @@ function filterQuery(states, where) {
 }
 
 /**
- * Numbers of the trials in an order; `query`: that of `study/table/view.js`.
+ * Numbers of the trials in an order.
  * @param {number} studyId
- * @param {string} query
+ * @param {string} query that of `study/table/view.js`
  * @returns {Promise<number[]>}
  */
 export async function order(studyId, query) {
@@ -213,7 +214,7 @@ export async function order(studyId, query) {
 /**
  * Address of the same trials as CSV.
  * @param {number} studyId
- * @param {URLSearchParams} query
+ * @param {string} query
  * @returns {string}
  */
 export function csvAddress(studyId, query) {
@@ -252,9 +253,9 @@ export function importances(studyId) {
 }
 
 /**
- * Which trials are copies of others, about so many: see LineageView of the API.
+ * Which trials are copies of others: see LineageView of the API.
  * @param {number} studyId
- * @param {number} trials
+ * @param {number} trials about how many of them
  * @returns {Promise<Answers.LineageView>}
  */
 export function lineage(studyId, trials) {

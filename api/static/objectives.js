@@ -18,11 +18,11 @@ export function objectivesOf({ objectives, directions, objective }) {
 /**
  * An objective of a study of Optuna, which gives none a name.
  * @param {string} direction
- * @param {number} place
+ * @param {number} index
  * @returns {Objective}
  */
-function unnamed(direction, place) {
-  return { metric: `value_${place}`, direction };
+function unnamed(direction, index) {
+  return { metric: `value_${index}`, direction };
 }
 
 /**

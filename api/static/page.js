@@ -5,6 +5,7 @@ import { coalesced } from "./elements/frames.js";
 import { guarded } from "./elements/notices.js";
 import { KINDS, follow } from "./live.js";
 import { Requests } from "./requests.js";
+import { required } from "./required.js";
 
 /** @import { Handler } from "./live.js" */
 /** @import { PageState } from "./page_state.js" */
@@ -18,7 +19,7 @@ import { Requests } from "./requests.js";
  * @property {Record<string, Handler>} [on] kind of a live event → what it fetches or notes after one
  * @property {string[]} [shows] fields of the page's state that it shows: it is drawn again after a change of one
  * @property {() => unknown} [draw] shows the present state; called once per frame at most
- * @property {number} [restMs] draw at most once in so many milliseconds
+ * @property {number} [restMs] draw at most once in this many milliseconds
  * @property {boolean} [isLazy] draw only while its card is near the part of the page that is seen
  * @property {() => unknown} [seen] called when the card comes near it
  * @property {() => unknown} [tick] shows what changes with time alone, each second, or each `everyMs`
@@ -32,7 +33,6 @@ const TICK_MS = 1000;
 
 export class Page {
   /**
-   * `state`: a `PageState`. `grid`: the element that gets the cards, if panels have some.
    * @param {PageState} state
    * @param {HTMLElement | null} [grid] gets the cards, if panels have some
    */
@@ -42,9 +42,12 @@ export class Page {
     /** @type {Panel[]} */
     this.panels = [];
     this.requests = new Requests();
-    this.near = new Set(); // cards that are seen, or nearly
-    this.draws = new Map(); // a function that draws it soon, for each panel that is drawn
-    this.late = new Set(); // panels to draw once they are seen
+    /** @type {Set<Element>} cards that are seen, or nearly */
+    this.near = new Set();
+    /** @type {Map<Panel, () => void>} a function that draws it soon, for each panel that is drawn */
+    this.draws = new Map();
+    /** @type {Set<Panel>} panels to draw once they are seen */
+    this.late = new Set();
   }
 
   /**
@@ -122,8 +125,8 @@ export class Page {
     if (after === undefined) return failed();
     follow({ studyId, after, handlers: this.handlers() });
     for (const panel of panels) {
-      if (panel.load) this.run(() => panel.load());
-      if (panel.tick) setInterval(() => panel.tick(), panel.everyMs ?? TICK_MS);
+      if (panel.load) this.run(() => panel.load?.());
+      if (panel.tick) setInterval(() => panel.tick?.(), panel.everyMs ?? TICK_MS);
     }
   }
 
@@ -133,7 +136,7 @@ export class Page {
    * @returns {boolean}
    */
   sees(card) {
-    return this.near.has(card);
+    return card !== undefined && this.near.has(card);
   }
 
   /**
@@ -151,13 +154,9 @@ export class Page {
     const observer = new IntersectionObserver(
       (entries) => {
         for (const { target, isIntersecting } of entries) {
+          const panel = required(watched.get(target));
           if (!isIntersecting) this.near.delete(target);
-          else if (!this.near.has(target)) {
-            this.near.add(target);
-            const panel = watched.get(target);
-            if (this.late.delete(panel)) this.draws.get(panel)();
-            panel.seen?.();
-          }
+          else if (!this.near.has(target)) this.comesNear(target, panel);
         }
       },
       { rootMargin: "300px" },
@@ -165,11 +164,21 @@ export class Page {
     for (const card of watched.keys()) observer.observe(card);
   }
 
+  /**
+   * @param {Element} card
+   * @param {Panel} panel
+   */
+  comesNear(card, panel) {
+    this.near.add(card);
+    if (this.late.delete(panel)) this.draws.get(panel)?.();
+    panel.seen?.();
+  }
+
   /** @param {Panel} panel */
   drawNow(panel) {
     if (!this.state.isLoaded) return;
     if (panel.isLazy && !this.sees(panel.card)) this.late.add(panel);
-    else panel.draw();
+    else panel.draw?.();
   }
 
   redrawChanges() {
@@ -181,7 +190,7 @@ export class Page {
         );
     }
     this.state.watch((field) => {
-      for (const [panel, draw] of this.draws) if (panel.shows.includes(field)) draw();
+      for (const [panel, draw] of this.draws) if (panel.shows?.includes(field)) draw();
     });
   }
 

@@ -1,13 +1,15 @@
 // What a page knows, as one object: panels read it, and hear which of its fields have changed. It knows no element, so
 // that it can be tested without a browser.
 
+import { required } from "./required.js";
+
 /** @import { ClusterView } from "./answers.d.ts" */
 /** @import { Handler } from "./live.js" */
 
 export class PageState {
   constructor() {
-    /** @type {ClusterView | null} the last answer about the cluster */
-    this.cluster = null;
+    /** @type {ClusterView | null} the last answer about the cluster; null: none has come yet */
+    this.knownCluster = null;
     /** @type {((field: string) => void)[]} */
     this.watchers = [];
     /** @type {Record<string, Handler>} kind of a live event → what it changes here, before the panels hear of it */
@@ -16,12 +18,20 @@ export class PageState {
 
   /** Whether there is something to draw. */
   get isLoaded() {
-    return this.cluster !== null;
+    return this.knownCluster !== null;
+  }
+
+  /**
+   * The cluster. Throws before it has come.
+   * @returns {ClusterView}
+   */
+  get cluster() {
+    return required(this.knownCluster);
   }
 
   /** @param {ClusterView} cluster */
   setCluster(cluster) {
-    this.cluster = cluster;
+    this.knownCluster = cluster;
     this.changed("cluster");
   }
 

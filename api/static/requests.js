@@ -2,7 +2,7 @@
 // is deleted.
 
 const REFRESH_MS = 1000;
-const SHARE = 10; // a refresh that took a while is followed by a rest of so many times its length
+const SHARE = 10; // a refresh that took a while is followed by a rest of this many times its length
 
 export class Requests {
   constructor() {

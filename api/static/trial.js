@@ -39,7 +39,7 @@ const feed = { on: { trial: changed, attempt: changed, metrics: changed } };
 page.open({
   panels: [feed, ...PANELS.map((panel) => panel({ state, page }))],
   async load() {
-    state.study = await api.study(state.studyId);
+    state.keepStudy(await api.study(state.studyId));
     await loadTrial();
     return state.trial.last_event_id;
   },

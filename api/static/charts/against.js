@@ -1,5 +1,6 @@
 // Predicted against measured, a point for each attempt, around the line of perfect prediction.
 
+import { required } from "../required.js";
 import { asFound } from "./axes.js";
 import { Points } from "./points.js";
 import { extent, oneTwoFive } from "./scales.js";
@@ -48,7 +49,7 @@ export class Against extends Points {
 
   /** @returns {[number, number]} */
   range() {
-    const [low, high] = extent(this.trials.flatMap(({ peak }) => this.both(peak)));
+    const [low, high] = extent(this.trials.flatMap(({ peak }) => this.both(peak).map(required)));
     return this.isLog ? [low / 1.4, high * 1.4] : [0, high * 1.12];
   }
 
@@ -77,8 +78,8 @@ export class Against extends Points {
    * @param {Pointed} trial
    * @returns {[number, number]}
    */
-  place(plot, { peak }) {
-    const [predicted, measured] = this.both(peak);
+  pixelsOf(plot, { peak }) {
+    const [predicted, measured] = this.both(peak).map(required);
     return [plot.valToPos(predicted, "x", true), plot.valToPos(measured, "y", true)];
   }
 }

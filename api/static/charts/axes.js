@@ -18,13 +18,12 @@ import { oneTwoFive, padded, tickSize } from "./scales.js";
 /** @typedef {Axis & {numOutside: number}} ObjectiveAxis `numOutside`: values beyond the ends */
 
 /**
- * Share of the axis, 0 to 1, at which a place is drawn; null if there is none.
+ * Share of the axis, 0 to 1, at which a place is drawn.
  * @param {Axis} axis
- * @param {number | null | undefined} place
- * @returns {number | null}
+ * @param {number} place
+ * @returns {number}
  */
-export function share(axis, place) {
-  if (place === null || place === undefined) return null;
+export function shareOf(axis, place) {
   if (axis.choices) return (place + 0.5) / Math.max(1, axis.choices.length);
   if (!(axis.high > axis.low)) return 0.5;
   const scale = axis.log ? Math.log : Number;
@@ -54,11 +53,11 @@ export function ticks(axis, most = 6) {
   if (axis.choices) {
     const step = Math.ceil(axis.choices.length / most);
     return axis.choices
-      .map((choice, index) => ({ at: share(axis, index), text: paramValue(choice) }))
+      .map((choice, index) => ({ at: shareOf(axis, index), text: paramValue(choice) }))
       .filter((_, index) => index % step === 0);
   }
   if (!(axis.high > axis.low)) return [{ at: 0.5, text: num(axis.low) }];
-  return numbers(axis, most).map((place) => ({ at: share(axis, place), text: num(place) }));
+  return numbers(axis, most).map((place) => ({ at: shareOf(axis, place), text: num(place) }));
 }
 
 /**
@@ -88,8 +87,8 @@ export function quantile(sorted, fraction) {
   return sorted[Math.min(sorted.length - 1, Math.floor(fraction * sorted.length))];
 }
 
-const STRETCH = 3; // values further from the best than so many times the distance of nine tenths are outliers
-const MAGNITUDES = 100; // nine tenths of the values span so many times the least: then the axis is logarithmic
+const STRETCH = 3; // outliers are this many times as far from the best value as nine tenths of the values are at most
+const MAGNITUDES = 100; // the axis is logarithmic if nine tenths of the values reach up to this many times the least
 
 /**
  * The axis of an objective, {low, high, log, numOutside}: from the best value on, without outliers at the worse end, which
@@ -104,7 +103,7 @@ export function objectiveAxis(name, values, direction) {
   /** @type {ObjectiveAxis} */
   const axis = { name, choices: null, log: false, low: 0, high: 1, numOutside: 0 };
   if (!sorted.length) return axis;
-  let [low, high] = [sorted[0], sorted.at(-1)];
+  let [low, high] = [sorted[0], sorted[sorted.length - 1]];
   if (low > 0 && quantile(sorted, 0.9) >= MAGNITUDES * low) return { ...axis, low, high, log: true };
   if (direction === "minimize") high = Math.min(high, low + STRETCH * (quantile(sorted, 0.9) - low) || high);
   else low = Math.max(low, high - STRETCH * (high - quantile(sorted, 0.1)) || low);

@@ -3,6 +3,7 @@
 
 import { h, icon } from "../elements/dom.js";
 import { count } from "../format.js";
+import { required } from "../required.js";
 import { label, shape } from "../states.js";
 import uPlot from "../vendor/uplot/uPlot.esm.js";
 import { Pen } from "./pen.js";
@@ -122,6 +123,14 @@ export function head(trial, rest = "") {
     h("strong", {}, `Trial ${trial.number}`),
     ` ${label(trial.state).toLowerCase()}${rest}`,
   );
+}
+
+/**
+ * Draws a line in steps, for uPlot.
+ * @param {1 | -1} align 1: a value holds until the next point, -1: it holds since the one before
+ */
+export function steppedPaths(align) {
+  return required(uPlot.paths.stepped)({ align });
 }
 
 /**

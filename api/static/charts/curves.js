@@ -41,9 +41,15 @@ export class Curves extends Chart {
     this.lines = [];
     /** @type {number | null} index of the line that is named */
     this.lit = null;
+    /** @type {number | null} */
     this.bestId = null;
-    this.signature = "";
-    this.pointer = null; // last mouse event, so that a chart that is rebuilt under the pointer selects the same line
+    this.name = ""; // of the metric
+    this.unit = "step";
+    /** @type {number[]} steps with a dashed line */
+    this.marks = [];
+    this.signature = ""; // what the plot was built for
+    /** @type {MouseEvent | null} the last one, so that a chart that is rebuilt under the pointer selects the same line */
+    this.pointer = null;
     box.addEventListener("click", () => this.lit !== null && open?.(this.lines[this.lit].trial));
     box.addEventListener("mousemove", (event) => (this.pointer = event));
     box.addEventListener("mouseleave", () => {
@@ -167,12 +173,13 @@ export class Curves extends Chart {
   }
 
   describe() {
-    const row = this.lit === null ? null : this.plot?.cursor.idxs?.[this.lit + 1]; // the row in which this line has a value
-    const value = row === null || row === undefined ? undefined : this.plot.data[this.lit + 1][row];
-    if (value === undefined || value === null) return this.point(null);
-    const step = this.plot.data[0][row];
+    const { lit, plot } = this;
+    const row = lit === null ? null : plot?.cursor.idxs?.[lit + 1]; // the row in which this line has a value
+    const value = lit === null || row === null || row === undefined ? undefined : plot.data[lit + 1][row];
+    if (lit === null || value === undefined || value === null) return this.point(null);
+    const step = plot.data[0][row];
     const text = h("div", {}, `${this.name} ${metric(value)} at ${this.unit} ${count(step)}`);
-    this.point([head(this.lines[this.lit].trial), text], this.plot.valToPos(step, "x"), this.plot.valToPos(value, "y"));
+    this.point([head(this.lines[lit].trial), text], plot.valToPos(step, "x"), plot.valToPos(value, "y"));
   }
 }
 

@@ -2,9 +2,8 @@
 
 import { h } from "../elements/dom.js";
 import { objectiveValue } from "../format.js";
-import uPlot from "../vendor/uplot/uPlot.esm.js";
 import { clamped, objectiveAxis, objectiveOptions } from "./axes.js";
-import { head } from "./chart.js";
+import { head, steppedPaths } from "./chart.js";
 import { Points } from "./points.js";
 
 /** @import { FrontView } from "../answers.d.ts" */
@@ -19,17 +18,30 @@ export class Front extends Points {
    */
   constructor(box, open) {
     super(box, "Trials appear here once all objectives of one are known.", open);
-    this.axes = null;
+    /** @type {string[]} */
+    this.metrics = [];
+    /** @type {string[]} */
+    this.directions = [];
+    /** @type {number[]} indices of the two objectives that are drawn, across and up */
+    this.chosen = [];
+    /** @type {ObjectiveAxis[]} of these two */
+    this.axes = [];
+  }
+
+  /** Most trials beyond the end of one of the two axes. */
+  get numOutside() {
+    return Math.max(0, ...this.axes.map((axis) => axis.numOutside));
   }
 
   /**
    * Draw the trials by two objectives.
    * @param {FrontView} found
-   * @param {number} across place of an objective in it
+   * @param {number} across index of an objective in it
    * @param {number} up
    */
   update(found, across, up) {
-    this.found = found;
+    this.metrics = found.metrics;
+    this.directions = found.directions;
     this.chosen = [across, up];
     this.trials = found.number.map((number, index) => ({
       id: number,
@@ -38,20 +50,20 @@ export class Front extends Points {
       values: found.values[index],
       isOnFront: found.on_front[index],
     }));
-    this.axes = this.chosen.map((place) =>
+    this.axes = this.chosen.map((index) =>
       objectiveAxis(
-        found.metrics[place],
-        found.values.map((values) => values[place]),
-        found.directions[place],
+        found.metrics[index],
+        found.values.map((values) => values[index]),
+        found.directions[index],
       ),
     );
-    if (this.lit) this.lit = this.trials.find((trial) => trial.id === this.lit.id) ?? null;
+    this.keepLit();
     this.rebuild();
   }
 
   plan() {
     if (!this.trials.length) return null;
-    const { directions } = this.found;
+    const { directions } = this;
     const [across, up] = this.chosen;
     const edge = staircase(
       this.trials.filter((trial) => trial.isOnFront).map(({ values }) => [values[across], values[up]]),
@@ -69,7 +81,7 @@ export class Front extends Points {
         {
           stroke: this.pen.colour("best"),
           width: 2,
-          paths: uPlot.paths.stepped({ align: directions[across] === "minimize" ? 1 : -1 }),
+          paths: steppedPaths(directions[across] === "minimize" ? 1 : -1),
           points: { show: false },
         },
       ],
@@ -79,11 +91,11 @@ export class Front extends Points {
   }
 
   /**
-   * @param {number} place
+   * @param {number} index of an objective
    * @returns {string}
    */
-  name(place) {
-    return `${this.found.metrics[place]} (${this.found.directions[place] === "minimize" ? "less" : "more"} is better)`;
+  name(index) {
+    return `${this.metrics[index]} (${this.directions[index] === "minimize" ? "less" : "more"} is better)`;
   }
 
   /**
@@ -91,8 +103,8 @@ export class Front extends Points {
    * @param {Pointed} trial
    * @returns {[number, number]}
    */
-  place(plot, { values }) {
-    const [x, y] = this.chosen.map((place, at) => clamped(this.axes[at], values[place]));
+  pixelsOf(plot, { values }) {
+    const [x, y] = this.chosen.map((index, at) => clamped(this.axes[at], values[index]));
     return [plot.valToPos(x, "x", true), plot.valToPos(y, "y", true)];
   }
 
@@ -102,11 +114,11 @@ export class Front extends Points {
     const marked = [...this.trials].sort((a, b) => Number(a.isOnFront) - Number(b.isOnFront));
     for (const trial of marked) {
       if (trial === this.lit) continue;
-      const [x, y] = this.place(plot, trial);
+      const [x, y] = this.pixelsOf(plot, trial);
       const radius = (trial.isOnFront ? 5 : 2.6) * scale;
       this.pen.stamp(plot.ctx, ...this.mark(trial), x, y, radius, trial.isOnFront ? 1 : 0.4);
     }
-    if (this.lit) this.pen.stamp(plot.ctx, ...this.mark(this.lit), ...this.place(plot, this.lit), 7 * scale);
+    if (this.lit) this.pen.stamp(plot.ctx, ...this.mark(this.lit), ...this.pixelsOf(plot, this.lit), 7 * scale);
   }
 
   /**
@@ -114,8 +126,8 @@ export class Front extends Points {
    * @returns {HTMLElement[]}
    */
   describe(trial) {
-    const lines = this.found.metrics.map((name, place) =>
-      h("div", {}, `${name} ${objectiveValue(name, trial.values[place])}`),
+    const lines = this.metrics.map((name, index) =>
+      h("div", {}, `${name} ${objectiveValue(name, trial.values[index])}`),
     );
     return [head(trial, trial.isOnFront ? ", on the front" : ""), ...lines];
   }
@@ -130,7 +142,11 @@ export class Front extends Points {
 export function staircase(points, [across, up]) {
   const [signX, signY] = [across, up].map((direction) => (direction === "minimize" ? 1 : -1));
   const ordered = [...points].sort((a, b) => signX * (a[0] - b[0]) || signY * (a[1] - b[1]));
+  /** @type {[number, number][]} */
   const kept = [];
-  for (const point of ordered) if (!kept.length || signY * point[1] < signY * kept.at(-1)[1]) kept.push(point);
+  for (const point of ordered) {
+    const last = kept.at(-1);
+    if (!last || signY * point[1] < signY * last[1]) kept.push(point);
+  }
   return kept.sort((a, b) => a[0] - b[0]);
 }

@@ -2,16 +2,21 @@
 
 import { h } from "../elements/dom.js";
 import { count, metric } from "../format.js";
-import uPlot from "../vendor/uplot/uPlot.esm.js";
+
 import { clamped, objectiveAxis, objectiveOptions } from "./axes.js";
-import { head, wholeNumbers } from "./chart.js";
+import { head, steppedPaths, wholeNumbers } from "./chart.js";
 import { Points } from "./points.js";
 import { bestSoFar, byNumber } from "./series.js";
 
 /** @import { Objective } from "../objectives.js" */
-/** @import { Point } from "../study/state.js" */
+
 /** @import { Open, Plot } from "./chart.js" */
 /** @import { Pointed } from "./points.js" */
+
+/**
+ * A trial in the history.
+ * @typedef {{id: number, number: number, state: string, step: number, value: number | null}} Point
+ */
 
 const BELOW = 0.1; // share of the height, below the values, for trials without one
 
@@ -26,6 +31,13 @@ export class History extends Points {
   constructor(box, open, reasonOf) {
     super(box, "Values appear here as soon as a trial reports.", open);
     this.reasonOf = reasonOf;
+    /** @type {Point[]} */
+    this.trials = [];
+    this.num = 0; // trials of the study
+    this.unit = "step";
+    /** @type {Objective} */
+    this.objective = { metric: "", direction: "maximize" };
+    this.shown = this.values; // the axis of the objective that is drawn
   }
 
   /**
@@ -38,12 +50,12 @@ export class History extends Points {
   update(trials, num, objective, unit = "step") {
     this.num = num;
     this.unit = unit;
-    const renamed = this.objective?.metric !== objective.metric;
+    const isRenamed = this.objective.metric !== objective.metric;
     this.objective = objective;
     this.trials = trials;
     const before = this.shown;
     this.shown = this.values;
-    if (renamed || before?.log !== this.shown.log) this.rebuild();
+    if (isRenamed || before.log !== this.shown.log) this.rebuild();
     this.refresh(trials);
   }
 
@@ -68,7 +80,7 @@ export class History extends Points {
         {
           stroke: this.pen.colour("best"),
           width: 2,
-          paths: uPlot.paths.stepped({ align: 1 }),
+          paths: steppedPaths(1),
           points: { show: false },
           spanGaps: true,
         },
@@ -95,7 +107,7 @@ export class History extends Points {
    * @param {Pointed} trial
    * @returns {[number, number] | null}
    */
-  place(plot, trial) {
+  pixelsOf(plot, trial) {
     const x = plot.valToPos(trial.number, "x", true);
     if (trial.value !== null) return [x, plot.valToPos(clamped(this.shown, trial.value), "y", true)];
     if (!["FAILED", "INFEASIBLE", "CANCELLED", "PRUNED"].includes(trial.state)) return null;

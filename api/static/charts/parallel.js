@@ -4,6 +4,7 @@
 import { h, setText } from "../elements/dom.js";
 import { coalesced } from "../elements/frames.js";
 import { metric, paramValue } from "../format.js";
+import { required } from "../required.js";
 import { placeAt } from "./axes.js";
 import { head } from "./chart.js";
 import { ParallelLines, TOP } from "./parallel_lines.js";
@@ -20,9 +21,11 @@ import { Pen } from "./pen.js";
  * @typedef {object} ParallelOptions
  * @property {(trial: Named) => unknown} open shows the page of a trial
  * @property {(trial: Named | null) => unknown} onHover
- * @property {(axis: Axis, from: number | null, to: number | null) => unknown} onBrush is called with the places between
- *   which trials are to be shown, or with null for both: all are
+ * @property {(axis: Axis, range: Range | null) => unknown} onBrush is called with the range in which trials are to be
+ *   shown; null: everywhere
  */
+
+/** @typedef {[number, number]} Range two places on an axis, the lower one first */
 
 const DRAG = 5; // pixels after which a press is a drag
 
@@ -81,11 +84,10 @@ export class Parallel {
    * @param {Objective} objective
    */
   update(found, objective) {
-    const number = this.lit === null ? null : this.found.number[this.lit];
+    const number = this.lit === null ? null : this.trial(this.lit).number;
     this.found = found;
     this.lines.take(found, objective);
-    const lit = number === null ? -1 : found.number.indexOf(number);
-    this.lit = lit < 0 ? null : lit;
+    this.lit = this.indexOf(number);
     this.blank.hidden = found.number.length > 0;
     this.inner.hidden = !found.number.length;
     if (this.lit === null) this.tip.hidden = true;
@@ -139,9 +141,8 @@ export class Parallel {
     this.drag = null;
     if (drag) {
       const axis = this.lines.axes[drag.axis];
-      const ends = [drag.from, drag.to].map((y) => placeAt(axis, this.lines.shareAt(y, axis))).sort((a, b) => a - b);
-      if (drag.isMoving) this.onBrush(axis, ends[0], ends[1]);
-      else this.onBrush(axis, null, null);
+      const ends = [drag.from, drag.to].map((y) => placeAt(axis, this.lines.shareAt(y, axis)));
+      this.onBrush(axis, drag.isMoving ? [Math.min(...ends), Math.max(...ends)] : null);
     } else if (this.lit !== null && event.pointerType !== "touch") {
       this.open(this.trial(this.lit));
     }
@@ -171,8 +172,18 @@ export class Parallel {
    * @returns {Named}
    */
   trial(index) {
-    const { number, state, value } = this.found;
+    const { number, state, value } = required(this.found);
     return { number: number[index], state: state[index], value: value[index] };
+  }
+
+  /**
+   * Index of the trial with a number; null: none, or it is not drawn.
+   * @param {number | null} number
+   * @returns {number | null}
+   */
+  indexOf(number) {
+    const index = number === null ? -1 : (this.found?.number.indexOf(number) ?? -1);
+    return index < 0 ? null : index;
   }
 
   /**
@@ -192,8 +203,7 @@ export class Parallel {
    * @param {number | null} number
    */
   highlight(number) {
-    const index = number === null ? -1 : (this.found?.number.indexOf(number) ?? -1);
-    const lit = index < 0 ? null : index;
+    const lit = this.indexOf(number);
     if (lit === this.lit) return;
     this.lit = lit;
     this.tip.hidden = true;
@@ -201,19 +211,18 @@ export class Parallel {
   }
 
   describe() {
-    this.tip.hidden = this.lit === null;
-    this.box.classList.toggle("hit", this.lit !== null);
-    if (this.lit === null) return;
-    const trial = this.trial(this.lit);
-    const params = this.found.axes
-      .filter((axis) => axis.place[this.lit] !== null)
-      .map((axis) => {
-        const place = axis.place[this.lit];
-        return `${axis.name} ${paramValue(axis.choices ? axis.choices[place] : place)}`;
-      });
+    const { lit } = this;
+    this.tip.hidden = lit === null;
+    this.box.classList.toggle("hit", lit !== null);
+    if (lit === null) return;
+    const trial = this.trial(lit);
+    const params = required(this.found).axes.flatMap(({ name, choices, place }) => {
+      const at = place[lit];
+      return at === null ? [] : [`${name} ${paramValue(choices ? choices[at] : at)}`];
+    });
     this.tip.replaceChildren(
       head(trial),
-      h("div", {}, `${this.objective.name} ${metric(trial.value)}`),
+      h("div", {}, `${required(this.objective).name} ${metric(trial.value)}`),
       setText(h("div", { class: "muted" }), params.join(" · ")),
     );
     const x = this.lines.xOf(this.lines.axes.length - 1) - this.scroller.scrollLeft;

@@ -1,6 +1,7 @@
 // How parallel coordinates look: where axes and lines are in CSS pixels, and how they are drawn. It knows no events.
 
-import { bestFirst, clamped, objectiveAxis, share, ticks } from "./axes.js";
+import { required } from "../required.js";
+import { bestFirst, clamped, objectiveAxis, shareOf, ticks } from "./axes.js";
 import { REACH } from "./chart.js";
 import { Pen } from "./pen.js";
 
@@ -44,8 +45,10 @@ export function groups(order, rank) {
  * @returns {(number | null)[][]} by axis, then by trial
  */
 export function heights(axes, value, objective, direction) {
-  const columns = axes.map((axis) => axis.place.map((place) => share(axis, place)));
-  const values = value.map((each) => share(objective, clamped(objective, each)));
+  const columns = axes.map((axis) =>
+    required(axis.place).map((place) => (place === null ? null : shareOf(axis, place))),
+  );
+  const values = value.map((each) => shareOf(objective, clamped(objective, each)));
   return [...columns, direction === "minimize" ? values.map((at) => 1 - at) : values];
 }
 
@@ -54,8 +57,8 @@ export class ParallelLines {
   constructor(canvas) {
     this.canvas = canvas;
     this.pen = new Pen();
-    /** @type {CandidatesView | null} */
-    this.found = null;
+    /** @type {number[]} share of the trials that are better, for each trial */
+    this.rank = [];
     /** @type {ObjectiveAxis | null} */
     this.objective = null;
     /** @type {Axis[]} those of parameters, then that of the objective */
@@ -66,7 +69,9 @@ export class ParallelLines {
     this.heights = [];
     this.direction = "maximize";
     this.hasMissing = false; // whether a trial lacks a parameter
-    [this.width, this.height, this.bottom] = [0, 0, 0];
+    this.width = 0;
+    this.height = 0;
+    this.bottom = 0; // of the axes
   }
 
   /**
@@ -75,7 +80,7 @@ export class ParallelLines {
    * @param {Objective} objective
    */
   take(found, { metric, direction }) {
-    this.found = found;
+    this.rank = found.rank;
     this.direction = direction;
     this.objective = objectiveAxis(metric, found.value, direction);
     this.axes = [...found.axes, this.objective];
@@ -158,7 +163,7 @@ export class ParallelLines {
     const along = (x - this.xOf(left)) / (this.xOf(left + 1) - this.xOf(left));
     let nearest = null;
     let least = REACH;
-    this.found.number.forEach((_, index) => {
+    this.rank.forEach((_, index) => {
       const from = this.yOf(this.heights[left][index]);
       const to = this.yOf(this.heights[Math.min(last, left + 1)][index]);
       const distance = Math.abs(from + (to - from) * along - y);
@@ -177,7 +182,7 @@ export class ParallelLines {
   draw(lit, drag) {
     const context = this.cleared();
     const fade = lit === null ? 1 : 0.4;
-    for (const { indices, colour, alpha, width } of groups(this.order, this.found.rank))
+    for (const { indices, colour, alpha, width } of groups(this.order, this.rank))
       for (const index of indices) this.drawLine(context, index, colour, alpha * fade, width);
     if (lit !== null) this.drawLine(context, lit, "text", 1, 2.2);
     this.axes.forEach((axis, index) => this.drawAxis(context, axis, this.xOf(index)));
@@ -192,7 +197,7 @@ export class ParallelLines {
       [canvas.width, canvas.height] = [Math.round(width * scale), Math.round(height * scale)];
       [canvas.style.width, canvas.style.height] = [`${width}px`, `${height}px`];
     }
-    const context = canvas.getContext("2d");
+    const context = required(canvas.getContext("2d"));
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, width, height);
     return context;

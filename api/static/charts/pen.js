@@ -1,6 +1,7 @@
 // Colours of the theme, and shapes drawn on a canvas. A chart has a new pen after each change of the theme.
 
 import { h } from "../elements/dom.js";
+import { required } from "../required.js";
 import { shape } from "../states.js";
 
 const REACH_OF_SHAPE = 2.6; // a shape fits into a box from -2.6 to 2.6
@@ -65,8 +66,9 @@ export class Pen {
    */
   stampOf(path, fill, radius) {
     const key = `${path} ${fill} ${radius}`;
-    if (!this.stamps.has(key)) this.stamps.set(key, filled(path, fill, radius));
-    return this.stamps.get(key);
+    const known = this.stamps.get(key) ?? filled(path, fill, radius);
+    this.stamps.set(key, known);
+    return known;
   }
 }
 
@@ -79,7 +81,7 @@ export class Pen {
 function filled(path, fill, radius) {
   const half = Math.ceil(REACH_OF_SHAPE * radius);
   const canvas = h("canvas", { width: 2 * half, height: 2 * half });
-  const context = canvas.getContext("2d");
+  const context = required(canvas.getContext("2d"));
   context.translate(half, half);
   context.scale(radius, radius);
   context.fillStyle = fill;

@@ -64,15 +64,15 @@ export class Pipeline {
     const names = h("div", { class: "names", "aria-hidden": "true" });
     const plot = h("div", { class: "plot", tabindex: "0", role: "region", "aria-label": "One step of the pipeline" });
     this.box.replaceChildren(names, plot);
-    const place = new Place(this.step);
-    names.append(...namesOf(this.step, place));
-    plot.append(drawing(this.step, place, widthOf(this.step, plot.clientWidth)));
+    const layout = new RowLayout(this.step);
+    names.append(...namesOf(this.step, layout));
+    plot.append(drawing(this.step, layout, widthOf(this.step, plot.clientWidth)));
     plot.scrollLeft = scrolled;
   }
 }
 
 /** Where rows and memories begin, from the top. */
-class Place {
+class RowLayout {
   /** @param {TimelineView} step */
   constructor({ rows }) {
     this.num = rows.length;
@@ -115,21 +115,21 @@ function widthOf({ rows, makespan }, room) {
 
 /**
  * @param {TimelineView} step
- * @param {Place} place
+ * @param {RowLayout} layout
  * @returns {HTMLElement[]}
  */
-function namesOf({ rows, offered_bytes: offered }, place) {
-  const names = rows.map((row) => nameOf(place.row(row.stage), ROW, [who(row)], whoInFull(row)));
+function namesOf({ rows, offered_bytes: offered }, layout) {
+  const names = rows.map((row) => nameOf(layout.row(row.stage), ROW, [who(row)], whoInFull(row)));
   const memories = rows.map((row) => {
     const limit = offered === null ? "" : ` of ${mibWords(toMib(offered))}`;
     return nameOf(
-      place.memory(row.stage),
+      layout.memory(row.stage),
       MEMORY,
       [who(row), h("small", {}, `${mibWords(toMib(row.peak_bytes))}${limit}`)],
       memoryWords(row, offered),
     );
   });
-  return [...names, nameOf(place.axis, AXIS + APART, [h("small", {}, "Memory held")], ""), ...memories];
+  return [...names, nameOf(layout.axis, AXIS + APART, [h("small", {}, "Memory held")], ""), ...memories];
 }
 
 /**
@@ -150,11 +150,11 @@ function nameOf(top, height, words, title) {
 
 /**
  * @param {TimelineView} step
- * @param {Place} place
+ * @param {RowLayout} layout
  * @param {number} width
  * @returns {SVGSVGElement}
  */
-function drawing(step, place, width) {
+function drawing(step, layout, width) {
   /** @type {Scale} */
   const scale = (time) => EDGE + ((width - 2 * EDGE) * time) / (step.makespan || 1);
   const hatch = svg(
@@ -169,8 +169,8 @@ function drawing(step, place, width) {
       role: "img",
       "aria-labelledby": "step-words step-detail",
       width,
-      height: place.height,
-      viewBox: `0 0 ${width} ${place.height}`,
+      height: layout.height,
+      viewBox: `0 0 ${width} ${layout.height}`,
     },
     svg(
       "title",
@@ -179,31 +179,31 @@ function drawing(step, place, width) {
     ),
     svg("desc", { id: "step-detail" }, detailOf(step)),
     svg("defs", {}, hatch),
-    axisOf(step, place, scale, width),
-    step.rows.map((row) => passesOf(row, step, place, scale)),
-    step.messages.length <= MOST_MESSAGES && step.messages.map((message) => messageOf(message, step, place, scale)),
-    step.rows.map((row) => memoryOf(row, step, place, scale)),
+    axisOf(step, layout, scale, width),
+    step.rows.map((row) => passesOf(row, step, layout, scale)),
+    step.messages.length <= MOST_MESSAGES && step.messages.map((message) => messageOf(message, step, layout, scale)),
+    step.rows.map((row) => memoryOf(row, step, layout, scale)),
   );
 }
 
 /**
  * @param {TimelineView} step
- * @param {Place} place
+ * @param {RowLayout} layout
  * @param {Scale} scale
  * @param {number} width
  * @returns {SVGGElement}
  */
-function axisOf({ makespan, unit }, place, scale, width) {
+function axisOf({ makespan, unit }, layout, scale, width) {
   const size = tickSize(makespan, Math.max(3, Math.floor(width / TICK)));
   const nodes = [];
   for (let tick = 0; tick * size <= makespan; tick += 1) {
     const x = scale(tick * size);
     const beside = x + TICK / 2 > width ? "end" : tick ? "middle" : "start";
-    nodes.push(svg("line", { class: "tick", x1: x, x2: x, y1: 0, y2: place.height }));
+    nodes.push(svg("line", { class: "tick", x1: x, x2: x, y1: 0, y2: layout.height }));
     nodes.push(
       svg(
         "text",
-        { class: "time", x, y: place.axis + 14, "text-anchor": beside },
+        { class: "time", x, y: layout.axis + 14, "text-anchor": beside },
         tick ? timeWords(tick * size, unit) : "0",
       ),
     );
@@ -214,12 +214,12 @@ function axisOf({ makespan, unit }, place, scale, width) {
 /**
  * @param {RowView} row
  * @param {TimelineView} step
- * @param {Place} place
+ * @param {RowLayout} layout
  * @param {Scale} scale
  * @returns {SVGGElement}
  */
-function passesOf(row, step, place, scale) {
-  const top = place.row(row.stage);
+function passesOf(row, step, layout, scale) {
+  const top = layout.row(row.stage);
   const line = svg("rect", { class: "lane", x: scale(0), y: top, width: scale(step.makespan) - scale(0), height: ROW });
   const waits = row.waits.map(([start, end]) =>
     svg(
@@ -269,15 +269,15 @@ function passOf(one, row, step, top, scale) {
  * A line from the sender's row to the receiver's, in the room between them.
  * @param {MessageView} message
  * @param {TimelineView} step
- * @param {Place} place
+ * @param {RowLayout} layout
  * @param {Scale} scale
  * @returns {SVGGElement}
  */
-function messageOf(message, step, place, scale) {
+function messageOf(message, step, layout, scale) {
   const { sender, receiver, start, end } = message;
   const down = receiver > sender;
-  const from = place.row(sender) + (down ? ROW : 0);
-  const to = place.row(receiver) + (down ? 0 : ROW);
+  const from = layout.row(sender) + (down ? ROW : 0);
+  const to = layout.row(receiver) + (down ? 0 : ROW);
   const ends = { x1: scale(start), x2: scale(end), y1: from, y2: to };
   return svg(
     "g",
@@ -292,12 +292,12 @@ function messageOf(message, step, place, scale) {
 /**
  * @param {RowView} row
  * @param {TimelineView} step
- * @param {Place} place
+ * @param {RowLayout} layout
  * @param {Scale} scale
  * @returns {SVGGElement}
  */
-function memoryOf(row, step, place, scale) {
-  const top = place.memory(row.stage);
+function memoryOf(row, step, layout, scale) {
+  const top = layout.memory(row.stage);
   const most = Math.max(step.offered_bytes ?? 0, ...step.rows.map((one) => one.peak_bytes), 1) * 1.06;
   /** @type {(bytes: number) => number} */
   const y = (bytes) => top + MEMORY * (1 - bytes / most);
@@ -337,7 +337,7 @@ function legendOf({ rows, communication_share: communication, offered_bytes: off
   return [
     key("forward", "forward"),
     key("backward", "backward"),
-    rows.some(({ passes }) => passes.at(-1).kind === "update") && key("update", "update"),
+    rows.some(({ passes }) => passes.at(-1)?.kind === "update") && key("update", "update"),
     key("wait", "bubble: waits for other stages"),
     communication === null
       ? "the speed of links is not known, so messages take no time"

@@ -41,7 +41,7 @@ export class Points extends Chart {
    * @param {Pointed} _trial
    * @returns {[number, number] | null}
    */
-  place(_plot, _trial) {
+  pixelsOf(_plot, _trial) {
     return null;
   }
 
@@ -69,11 +69,12 @@ export class Points extends Chart {
     const radius = this.trials.length > MANY ? 2.6 : 4.2;
     for (const trial of this.trials) {
       if (trial === this.lit) continue;
-      const at = this.place(plot, trial);
+      const at = this.pixelsOf(plot, trial);
       if (at) this.pen.stamp(plot.ctx, ...this.mark(trial), at[0], at[1], radius * scale, this.lit ? 0.55 : 0.92);
     }
-    const at = this.lit && this.place(plot, this.lit);
-    if (at) this.pen.stamp(plot.ctx, ...this.mark(this.lit), at[0], at[1], 6.5 * scale);
+    const { lit } = this;
+    const at = lit && this.pixelsOf(plot, lit);
+    if (at) this.pen.stamp(plot.ctx, ...this.mark(lit), at[0], at[1], 6.5 * scale);
   }
 
   /** @param {MouseEvent} event */
@@ -85,7 +86,7 @@ export class Points extends Chart {
     let nearest = null;
     let least = REACH ** 2;
     for (const trial of this.trials) {
-      const at = this.place(this.plot, trial);
+      const at = this.pixelsOf(this.plot, trial);
       if (!at) continue;
       const px = (at[0] - this.plot.bbox.left) / devicePixelRatio;
       const py = (at[1] - this.plot.bbox.top) / devicePixelRatio;
@@ -113,16 +114,18 @@ export class Points extends Chart {
    * @returns {boolean} whether there is one
    */
   step(key) {
-    const places = this.trials
-      .map((trial) => ({ trial, at: this.place(this.plot, trial) }))
-      .filter(({ at }) => at !== null)
+    const placed = this.trials
+      .flatMap((trial) => {
+        const at = this.pixelsOf(this.plot, trial);
+        return at ? [{ trial, at }] : [];
+      })
       .sort((a, b) => a.at[0] - b.at[0] || b.at[1] - a.at[1]);
-    const now = this.lit ? places.findIndex(({ trial }) => trial.id === this.lit.id) : -1;
-    const last = places.length - 1;
+    const now = placed.findIndex(({ trial }) => trial.id === this.lit?.id);
+    const last = placed.length - 1;
     const to = { ArrowRight: now + 1, ArrowUp: now + 1, ArrowLeft: now - 1, ArrowDown: now - 1, Home: 0, End: last }[
       key
     ];
-    const found = to === undefined ? undefined : places[Math.min(last, Math.max(0, to))];
+    const found = to === undefined ? undefined : placed[Math.min(last, Math.max(0, to))];
     if (!found) return false;
     const [px, py] = [found.at[0] - this.plot.bbox.left, found.at[1] - this.plot.bbox.top];
     this.select({ trial: found.trial, px: px / devicePixelRatio, py: py / devicePixelRatio });
@@ -147,9 +150,14 @@ export class Points extends Chart {
    */
   refresh(trials) {
     this.trials = trials;
-    if (this.lit) this.lit = trials.find((trial) => trial.id === this.lit.id) ?? null;
+    this.keepLit();
     const wanted = this.plan();
     if (!wanted || !this.plot) this.rebuild();
     else this.plot.setData(wanted.data);
+  }
+
+  /** Go on naming the same trial, if it is among the present ones. */
+  keepLit() {
+    this.lit = this.trials.find((trial) => trial.id === this.lit?.id) ?? null;
   }
 }

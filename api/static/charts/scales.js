@@ -53,5 +53,5 @@ export function oneTwoFive(low, high) {
 export function tickSize(whole, most) {
   const least = whole / most;
   const power = 10 ** Math.floor(Math.log10(least));
-  return power * [1, 2, 5, 10].find((times) => power * times >= least * (1 - 1e-9));
+  return power * ([1, 2, 5].find((times) => power * times >= least * (1 - 1e-9)) ?? 10);
 }

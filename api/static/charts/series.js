@@ -1,5 +1,7 @@
 // From trials to the columns of numbers that a chart draws.
 
+import { required } from "../required.js";
+
 /**
  * Points in the order of their numbers.
  * @template {{number: number}} Numbered
@@ -36,7 +38,7 @@ export function aligned(lines) {
   const rows = new Map(steps.map((step, row) => [step, row]));
   const columns = lines.map((line) => {
     const column = Array.from({ length: steps.length });
-    for (const [step, value] of line.points) column[rows.get(step)] = value;
+    for (const [step, value] of line.points) column[required(rows.get(step))] = value;
     return column;
   });
   return [steps, ...columns];

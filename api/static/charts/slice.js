@@ -3,7 +3,8 @@
 import { h } from "../elements/dom.js";
 import { metric, paramValue } from "../format.js";
 import { shape } from "../states.js";
-import { clamped, objectiveAxis, objectiveOptions, share, ticks } from "./axes.js";
+import { required } from "../required.js";
+import { clamped, objectiveAxis, objectiveOptions, shareOf, ticks } from "./axes.js";
 import { head } from "./chart.js";
 import { Points } from "./points.js";
 
@@ -22,8 +23,11 @@ export class Slice extends Points {
    */
   constructor(box, open) {
     super(box, "Points appear here once trials have a value.", open);
+    /** @type {Lane | null} */
     this.across = null;
+    /** @type {Lane | null} null: the objective goes up */
     this.up = null;
+    this.objective = objectiveAxis("", [], "maximize");
   }
 
   /**
@@ -47,7 +51,7 @@ export class Slice extends Points {
       up: up?.place[index] ?? null,
     }));
     if (up) this.trials.sort((a, b) => b.rank - a.rank); // the best are drawn last
-    if (this.lit) this.lit = this.trials.find((trial) => trial.id === this.lit.id) ?? null;
+    this.keepLit();
     this.rebuild();
   }
 
@@ -83,12 +87,10 @@ export class Slice extends Points {
    * @param {Pointed} trial
    * @returns {[number, number]}
    */
-  place(plot, trial) {
+  pixelsOf(plot, trial) {
+    const x = required(this.across).at(trial.across, spread(trial.number, 0.618034));
     const y = this.up ? this.up.at(trial.up, spread(trial.number, 0.754878)) : clamped(this.objective, trial.value);
-    return [
-      plot.valToPos(this.across.at(trial.across, spread(trial.number, 0.618034)), "x", true),
-      plot.valToPos(y, "y", true),
-    ];
+    return [plot.valToPos(x, "x", true), plot.valToPos(y, "y", true)];
   }
 
   /**
@@ -104,13 +106,10 @@ export class Slice extends Points {
    * @returns {HTMLElement[]}
    */
   describe(trial) {
-    const values = [
-      [this.across, trial.across],
-      [this.up, trial.up],
-    ];
     return [
       head(trial),
-      ...values.filter(([lane]) => lane).map(([lane, place]) => h("div", {}, `${lane.name} ${lane.words(place)}`)),
+      ...placeWords(this.across, trial.across),
+      ...placeWords(this.up, trial.up),
       h("div", {}, `${this.objective.name} ${metric(trial.value)}`),
     ];
   }
@@ -153,7 +152,7 @@ class Lane {
   at(place, spread) {
     if (place === null) return LANE / 2 + LANE * 0.5 * (spread - 0.5);
     const width = this.axis.choices ? JITTER / this.axis.choices.length : 0;
-    return this.scaled(share(this.axis, place) + width * (spread - 0.5));
+    return this.scaled(shareOf(this.axis, place) + width * (spread - 0.5));
   }
 
   /**
@@ -175,6 +174,16 @@ class Lane {
     if (place === null) return "none";
     return paramValue(this.axis.choices ? this.axis.choices[place] : place);
   }
+}
+
+/**
+ * A line of a tooltip; none without a parameter.
+ * @param {Lane | null} lane
+ * @param {number | null} place
+ * @returns {HTMLElement[]}
+ */
+function placeWords(lane, place) {
+  return lane ? [h("div", {}, `${lane.name} ${lane.words(place)}`)] : [];
 }
 
 /**

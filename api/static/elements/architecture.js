@@ -79,16 +79,18 @@ export function looks(blocks) {
  */
 function picture(name, blocks) {
   const { size, kind } = looks(blocks);
-  const largest = Math.max(...blocks.map((block) => block[size] ?? 0), 0);
-  const kinds = [...new Set(blocks.map((block) => block[kind]).filter((value) => value !== undefined))].sort();
+  const sizeOf = (/** @type {Block} */ block) => (size === null ? 0 : (block[size] ?? 0));
+  const kindOf = (/** @type {Block} */ block) => (kind === null ? undefined : block[kind]);
+  const largest = Math.max(...blocks.map(sizeOf), 0);
+  const kinds = [...new Set(blocks.map(kindOf).filter((value) => value !== undefined))].sort();
   const boxes = runs(blocks).map(({ block, first, times }) => {
     const node = h("li", {
-      class: kind && block[kind] !== undefined ? `box g${kinds.indexOf(block[kind]) % COLOURS}` : "box",
+      class: kindOf(block) === undefined ? "box" : `box g${kinds.indexOf(kindOf(block)) % COLOURS}`,
     });
-    if (size && largest) node.style.setProperty("--size", String((block[size] ?? 0) / largest));
+    if (size && largest) node.style.setProperty("--size", String(sizeOf(block) / largest));
     node.append(...content(block, kind));
-    const place = times > 1 ? `${first}–${first + times - 1}` : String(first);
-    node.prepend(h("span", { class: "place" }, times > 1 ? `${place} · × ${times}` : place));
+    const range = times > 1 ? `${first}–${first + times - 1}` : String(first);
+    node.prepend(h("span", { class: "place" }, times > 1 ? `${range} · × ${times}` : range));
     return node;
   });
   const words = `${name}: ${count(blocks.length)} ${blocks.length === 1 ? "block" : "blocks"}`;
@@ -104,8 +106,8 @@ function content(block, kind) {
   const nested = Object.entries(block).filter(([, value]) => isBlocks(value));
   const plain = Object.entries(block).filter(([name, value]) => name !== kind && !isBlocks(value));
   return [
-    kind && block[kind] !== undefined && h("b", {}, paramValue(block[kind])),
+    ...(kind && block[kind] !== undefined ? [h("b", {}, paramValue(block[kind]))] : []),
     ...plain.map(([name, value]) => h("span", {}, `${name} ${paramValue(value)}`)),
     ...nested.map(([name, blocks]) => picture(name, blocks)),
-  ].filter(Boolean);
+  ];
 }

@@ -5,93 +5,113 @@ import { h, setText } from "./dom.js";
 /** @typedef {{key: string, name: string}} Choice */
 
 /**
- * How columns are chosen: see `columnChooser`.
- * @typedef {object} Chooser
- * @property {() => Choice[]} every
- * @property {() => string[]} chosen
- * @property {(keys: string[] | null) => void} onChange
- * @property {(keys: string[], key: string) => string[]} added
- * @property {(keys: string[], from: number, step: number) => string[]} moved
+ * What a chooser asks and tells its table.
+ * @typedef {object} ChooserOptions
+ * @property {() => Choice[]} every all columns
+ * @property {() => string[]} chosen keys of the columns that are shown, in their order
+ * @property {(keys: string[] | null) => void} onChange is called after each change; null: the default columns
+ * @property {(keys: string[], key: string) => string[]} added the keys with one more
+ * @property {(keys: string[], from: number, step: number) => string[]} moved the keys with one at another place
  */
 
 /**
- * `every()` returns all columns, [{key, name}]; `chosen()` the keys of those that are shown, in their order.
- * `onChange(keys)` is called after each change, with null for the default columns. `added(keys, key)` and
- * `moved(keys, from, step)` return the keys with one more, or with one at another place.
- * @param {Chooser} options
+ * The button, and the dialog that it opens.
+ * @param {ChooserOptions} options
  * @returns {[HTMLButtonElement, HTMLDialogElement]}
  */
-export function columnChooser({ every, chosen, onChange, added, moved }) {
-  const list = h("ul", { class: "choices" });
-  const search = h("input", { type: "search", placeholder: "Find a column", "aria-label": "Find a column" });
-  const close = h("button", { type: "submit", value: "yes" }, "Done");
-  const reset = h("button", { type: "button", class: "quiet", onclick: () => change(null) }, "Default columns");
-  const title = h("h2", { id: "columns-title" }, "Columns");
-  const dialog = h(
-    "dialog",
-    { class: "chooser", "aria-labelledby": "columns-title" },
-    title,
-    search,
-    list,
-    h("form", { method: "dialog", class: "actions" }, reset, close),
-  );
-  const button = h("button", { type: "button", "aria-haspopup": "dialog" }, "Columns");
-  button.addEventListener("click", () => {
-    search.value = "";
-    draw();
-    dialog.showModal();
-  });
-  search.addEventListener("input", draw);
+export function columnChooser(options) {
+  const chooser = new ColumnChooser(options);
+  return [chooser.button, chooser.dialog];
+}
+
+class ColumnChooser {
+  /** @param {ChooserOptions} options */
+  constructor(options) {
+    this.options = options;
+    this.title = h("h2", { id: "columns-title" }, "Columns");
+    this.search = h("input", {
+      type: "search",
+      placeholder: "Find a column",
+      "aria-label": "Find a column",
+      oninput: () => this.draw(),
+    });
+    this.list = h("ul", { class: "choices" });
+    this.dialog = h(
+      "dialog",
+      { class: "chooser", "aria-labelledby": "columns-title" },
+      this.title,
+      this.search,
+      this.list,
+      this.actions(),
+    );
+    this.button = h("button", { type: "button", "aria-haspopup": "dialog", onclick: () => this.open() }, "Columns");
+  }
+
+  actions() {
+    const reset = { type: "button", class: "quiet", onclick: () => this.change(null) };
+    return h(
+      "form",
+      { method: "dialog", class: "actions" },
+      h("button", reset, "Default columns"),
+      h("button", { type: "submit", value: "yes" }, "Done"),
+    );
+  }
+
+  open() {
+    this.search.value = "";
+    this.draw();
+    this.dialog.showModal();
+  }
 
   /** @param {string[] | null} keys */
-  function change(keys) {
-    onChange(keys);
-    draw();
+  change(keys) {
+    this.options.onChange(keys);
+    this.draw();
+  }
+
+  draw() {
+    const keys = this.options.chosen();
+    const columns = this.options.every();
+    const focused = this.list.querySelector("input:focus")?.closest("li")?.dataset.key;
+    const wanted = matching(columns, keys, this.search.value);
+    this.list.replaceChildren(...wanted.map((column) => this.item(column, keys)));
+    if (focused) focusOn(this.list, focused, 0);
+    setText(this.title, `Columns: ${keys.length} of ${columns.length}`);
   }
 
   /**
+   * A line of the list: whether a column is shown, and the buttons that move it.
    * @param {Choice} choice
-   * @param {number} index its place among those that are shown; -1: it is not
-   * @param {string[]} keys
+   * @param {string[]} keys of the columns that are shown
    */
-  function item({ key, name }, index, keys) {
-    const isChosen = index >= 0;
+  item({ key, name }, keys) {
+    const index = keys.indexOf(key);
+    const isShown = index >= 0;
     const box = h("input", {
       type: "checkbox",
-      checked: isChosen,
-      onchange: () => change(isChosen ? keys.filter((each) => each !== key) : added(keys, key)),
+      checked: isShown,
+      onchange: () => this.change(isShown ? keys.filter((each) => each !== key) : this.options.added(keys, key)),
     });
-    const move = (/** @type {number} */ step, /** @type {string} */ mark, /** @type {string} */ words) =>
-      h(
-        "button",
-        {
-          type: "button",
-          class: "quiet",
-          "aria-label": `Move ${name} ${words}`,
-          "data-step": step,
-          disabled: !isChosen || (step < 0 ? index === 0 : index === keys.length - 1),
-          onclick: () => {
-            change(moved(keys, index, step));
-            focusOn(list, key, step);
-          },
-        },
-        mark,
-      );
-    return h("li", { "data-key": key }, h("label", {}, box, " ", name), move(-1, "↑", "up"), move(1, "↓", "down"));
+    const up = this.mover(keys, index, -1, { disabled: index <= 0, "aria-label": `Move ${name} up` });
+    const isLast = index === keys.length - 1;
+    const down = this.mover(keys, index, 1, { disabled: !isShown || isLast, "aria-label": `Move ${name} down` });
+    return h("li", { "data-key": key }, h("label", {}, box, " ", name), up, down);
   }
 
-  function draw() {
-    const keys = chosen();
-    const columns = every();
-    const focused = list.querySelector("input:focus")?.closest("li")?.dataset.key;
-    list.replaceChildren(
-      ...matching(columns, keys, search.value).map((column) => item(column, keys.indexOf(column.key), keys)),
-    );
-    if (focused) focusOn(list, focused, 0);
-    setText(title, `Columns: ${keys.length} of ${columns.length}`);
+  /**
+   * A button that moves a column.
+   * @param {string[]} keys
+   * @param {number} index of the column among them
+   * @param {number} step -1: up, 1: down
+   * @param {Record<string, any>} props
+   */
+  mover(keys, index, step, props) {
+    const onclick = () => {
+      this.change(this.options.moved(keys, index, step));
+      focusOn(this.list, keys[index], step);
+    };
+    return h("button", { type: "button", class: "quiet", "data-step": step, onclick, ...props }, step < 0 ? "↑" : "↓");
   }
-
-  return [button, dialog];
 }
 
 /**
@@ -102,7 +122,7 @@ export function columnChooser({ every, chosen, onChange, added, moved }) {
  * @returns {Choice[]}
  */
 function matching(columns, keys, text) {
-  const shown = keys.map((key) => columns.find((column) => column.key === key)).filter(Boolean);
+  const shown = keys.flatMap((key) => columns.find((column) => column.key === key) ?? []);
   const ordered = [...shown, ...columns.filter(({ key }) => !keys.includes(key))];
   const wanted = text.trim().toLowerCase();
   return ordered.filter(({ name }) => name.toLowerCase().includes(wanted));

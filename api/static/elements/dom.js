@@ -81,12 +81,27 @@ export function setTitle(node, text) {
 }
 
 /**
- * The element of the page's template with this id.
+ * The element of the page's template with this id. Throws if there is none, or if it is of another kind.
+ * @overload
  * @param {string} id
- * @returns {any} an `HTMLElement`; which kind, the template knows
+ * @returns {HTMLElement}
  */
-export function byId(id) {
-  return document.getElementById(id);
+/**
+ * @template {HTMLElement} Kind
+ * @overload
+ * @param {string} id
+ * @param {new () => Kind} kind
+ * @returns {Kind}
+ */
+/**
+ * @param {string} id
+ * @param {new () => HTMLElement} [kind]
+ * @returns {HTMLElement}
+ */
+export function byId(id, kind = HTMLElement) {
+  const found = document.getElementById(id);
+  if (!(found instanceof kind)) throw new Error(`the page has no ${kind.name} #${id}`);
+  return found;
 }
 
 const nodesOf = new WeakMap(); // parent → key → node, of the parents that `keyed` fills
@@ -109,7 +124,7 @@ export function keyed(parent, items, keyOf, create, update) {
     const node = before.get(key) ?? create(item);
     update?.(node, item);
     after.set(key, node);
-    if (node === cursor) cursor = cursor.nextSibling;
+    if (node === cursor) cursor = node.nextSibling;
     else parent.insertBefore(node, cursor);
   }
   while (cursor) {

@@ -21,7 +21,7 @@ class Queue {
   pump() {
     const until = performance.now() + FRAME_MS;
     try {
-      do this.due.shift()();
+      do this.due.shift()?.();
       while (this.due.length && performance.now() < until);
     } finally {
       this.isPumping = this.due.length > 0;

@@ -9,7 +9,7 @@ import { byId, h } from "./dom.js";
  */
 export function toast(message, kind = "error") {
   const toasts = byId("toasts");
-  for (const old of toasts.children) if (old.dataset.message === message) old.remove();
+  for (const old of toasts.children) if (old.getAttribute("data-message") === message) old.remove();
   const close = h(
     "button",
     { class: "quiet", type: "button", "aria-label": "Dismiss", onclick: () => node.remove() },

@@ -1,12 +1,16 @@
 // A table of many rows. Only the visible ones are created and fetched. Click a column head to sort by that column.
 
 import { h, keyed } from "./dom.js";
+import { required } from "../required.js";
 import { coalesced } from "./frames.js";
 
-/** @import { Rows } from "../study/table/order.js" */
+/**
+ * The rows of a table: how many, and the number of each. An array of numbers is one.
+ * @typedef {{length: number, at: (index: number) => number | undefined}} Rows
+ */
 
 /**
- * One column. It has a fixed `width`, or at least `least` pixels and a share of what is left.
+ * One column. It has a fixed `width`, or at least `least` pixels and a share of what is left over.
  * @typedef {object} Column
  * @property {string} key
  * @property {string} name
@@ -44,6 +48,10 @@ export class PagedTable {
    */
   constructor(box, { columns, caption, sortBy, empty, rowAt, rowClass, onMissing, onSort, onOpen, onHover }) {
     this.box = box;
+    /** @type {Column[]} */
+    this.columns = [];
+    /** @type {HTMLTableCellElement[]} */
+    this.heads = [];
     this.empty = empty;
     this.rowAt = rowAt;
     this.rowClass = rowClass;
@@ -62,11 +70,11 @@ export class PagedTable {
     this.group = h("colgroup");
     this.head = h("thead");
     this.table = h("table", {}, h("caption", { class: "visually-hidden" }, caption), this.group, this.head, this.body);
-    this.setColumns(columns);
     box.style.setProperty("--row", `${ROW}px`);
     box.replaceChildren(this.table);
     this.height = this.top = 0;
     this.draw = coalesced(() => this.drawNow());
+    this.setColumns(columns);
     const scrolled = () => {
       this.top = box.scrollTop; // kept, as to ask for it while drawing would compute the layout once more
       this.draw();
@@ -99,9 +107,9 @@ export class PagedTable {
     this.group.replaceChildren(...this.widths());
     this.head.replaceChildren(this.headRow());
     for (const row of [this.above, this.below, this.nothing]) row.cells[0].colSpan = columns.length;
-    this.table.style.minWidth = `${columns.reduce((sum, column) => sum + (column.width ?? column.least), 0)}px`;
+    this.table.style.minWidth = `${columns.reduce((sum, column) => sum + (column.width ?? column.least ?? 0), 0)}px`;
     keyed(this.body, [], () => null, spaceRow); // none: rows have a cell for each column
-    this.draw?.();
+    this.draw();
   }
 
   widths() {
@@ -163,7 +171,7 @@ export class PagedTable {
     if (!length) this.nothing.cells[0].textContent = this.empty();
     this.table.setAttribute("aria-rowcount", String(length + 1));
     const shown = Array.from({ length: Math.max(0, last - first) }, (_, at) => ({
-      number: this.order.at(first + at),
+      number: required(this.order.at(first + at)),
       index: first + at + 2,
     }));
     /** @type {any[]} rows of trials, and the space above and below them */
@@ -210,7 +218,7 @@ export class PagedTable {
   /** @param {any} event */
   click(event) {
     const number = numberOf(event.target);
-    if (number !== null && !event.target.closest("a") && !getSelection().toString()) this.onOpen(number);
+    if (number !== null && !event.target.closest("a") && !String(getSelection() ?? "")) this.onOpen(number);
   }
 }
 

@@ -18,11 +18,15 @@ import { progressOf } from "../states.js";
  */
 export function listPanel({ state, page, loadPage }) {
   const older = byId("older");
-  older.addEventListener("click", () => page.run(() => loadPage(state.older)));
-  const refresh = page.refresher((/** @type {number[]} */ ids) =>
-    Promise.all(ids.map(async (id) => state.keep(await api.listedStudy(id)))),
-  );
+  older.addEventListener("click", () => page.run(() => loadPage(state.older ?? 0)));
+  const refresh = page.refresher((/** @type {number[]} */ ids) => Promise.all(ids.map(refreshOne)));
   const changed = (/** @type {LiveEvent} */ { study_id: id }) => id !== null && refresh(id);
+
+  /** @param {number} id */
+  async function refreshOne(id) {
+    const study = await api.listedStudy(id);
+    if (study) state.keep([study]);
+  }
 
   function draw() {
     const listed = state.newestFirst;
@@ -35,7 +39,7 @@ export function listPanel({ state, page, loadPage }) {
       listed,
       (study) => study.id,
       create,
-      (row, study) => update(row, study, state.cluster),
+      (row, study) => update(row, study, state.knownCluster),
     );
   }
 

@@ -55,7 +55,7 @@ export class StudiesState extends PageState {
   /** @param {LiveEvent} event */
   onStudy({ study_id: id, data }) {
     if (data.state !== "DELETED") return;
-    this.studies.delete(id);
+    if (id !== null) this.studies.delete(id);
     this.changed("studies");
   }
 }

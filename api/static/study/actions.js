@@ -4,6 +4,7 @@ import * as api from "../client.js";
 import { byId, setText } from "../elements/dom.js";
 import { toast } from "../elements/notices.js";
 import { plural } from "../format.js";
+import { required } from "../required.js";
 import { LIVE_STUDY, TERMINAL, numIn } from "../states.js";
 
 /** @import { Panel } from "../page.js" */
@@ -14,10 +15,10 @@ import { LIVE_STUDY, TERMINAL, numIn } from "../states.js";
  * @returns {Panel}
  */
 export function actionsPanel({ state, page, feeds }) {
-  const stop = byId("stop");
-  const remove = byId("delete");
+  const stop = byId("stop", HTMLButtonElement);
+  const remove = byId("delete", HTMLButtonElement);
 
-  confirmed(stop, byId("confirm"), {
+  confirmed(stop, byId("confirm", HTMLDialogElement), {
     words() {
       const open = numIn(state.study.trials, (each) => !TERMINAL.has(each));
       return `${plural(open, "trial")} of “${state.study.name}” will be cancelled. Results reported so far are kept. A stopped study cannot be resumed.`;
@@ -30,7 +31,7 @@ export function actionsPanel({ state, page, feeds }) {
       }),
   });
 
-  confirmed(remove, byId("confirm-delete"), {
+  confirmed(remove, byId("confirm-delete", HTMLDialogElement), {
     words: () =>
       `“${state.study.name}” with its ${plural(state.numTrials, "trial")}, their metrics, logs and checkpoints will be deleted. This cannot be undone.`,
     act: () => page.leaveAfter(() => api.remove(state.studyId), "/"),
@@ -56,7 +57,7 @@ export function actionsPanel({ state, page, feeds }) {
  */
 function confirmed(button, dialog, { words, act }) {
   button.addEventListener("click", () => {
-    setText(dialog.querySelector("p"), words());
+    setText(required(dialog.querySelector("p")), words());
     dialog.returnValue = "";
     dialog.showModal();
   });

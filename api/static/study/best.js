@@ -71,7 +71,7 @@ function trialNodes(best, { study, studyId }) {
     h("dl", { class: "pairs" }, params),
     architecture(best.params),
     h("p", { class: "muted small" }, planWords(best)),
-  ].filter(Boolean);
+  ].filter((node) => node !== null);
 }
 
 /**

@@ -3,12 +3,14 @@
 import { Curves } from "../charts/curves.js";
 import * as api from "../client.js";
 import { aside, card, chartBox } from "../elements/card.js";
-import { h, keyed, setText, setTitle } from "../elements/dom.js";
-import { count, plural, stepUnit } from "../format.js";
+import { fillChoice, namedOptions } from "../elements/choice.js";
+import { h, setText, setTitle } from "../elements/dom.js";
+import { stepUnit } from "../format.js";
+import { partWords } from "./chart_words.js";
 import { filteredMark } from "./filtered.js";
 
 /** @import { LiveEvent } from "../live.js" */
-/** @import { Panel } from "../page.js" */
+/** @import { Marked, Panel } from "../page.js" */
 /** @import { StudyContext } from "./state.js" */
 
 const POINTS = 150; // of each of up to 200 lines, in a chart of about 500 pixels
@@ -17,101 +19,128 @@ const POINTS = 150; // of each of up to 200 lines, in a chart of about 500 pixel
  * @param {StudyContext} context
  * @returns {Panel}
  */
-export function curvesPanel({ state, page, open }) {
-  const beside = aside("curves");
-  const select = h("select", { id: "metric" });
-  const box = chartBox("curves", "The chosen metric over training, one line per trial");
-  const chart = new Curves(box, { open, onHover: (trial) => page.point(panel, trial) });
-  const refresh = page.refresher((numbers) => load(numbers.filter((number) => state.leading.includes(number))), 3000);
-  /** @type {number[] | null} the leading trials for which curves have been asked for */
-  let led = null;
-  /** @type {Set<number>} numbers of leading trials whose curves have been asked for */
-  const asked = new Set();
-  select.addEventListener("change", () => {
-    asked.clear();
-    state.chooseMetric(select.value);
-    page.run(() => load(state.leading));
-  });
+export function curvesPanel(context) {
+  return new CurvesPanel(context);
+}
 
-  /** @param {number[]} numbers */
-  async function load(numbers) {
+class CurvesPanel {
+  /** @param {StudyContext} context */
+  constructor({ state, page, open }) {
+    this.state = state;
+    this.page = page;
+    this.shows = ["lines"];
+    this.restMs = 500;
+    this.beside = aside("curves");
+    this.select = h("select", { id: "metric" });
+    this.select.addEventListener("change", () => this.chooseMetric());
+    const box = chartBox("curves", "The chosen metric over training, one line per trial");
+    this.chart = new Curves(box, { open, onHover: (trial) => page.point(this, trial) });
+    this.card = this.framed(box);
+    this.asked = new AskedCurves();
+    const refresh = page.refresher((/** @type {number[]} */ numbers) => this.fetch(numbers), 3000);
+    const refreshTrial = (/** @type {LiveEvent} */ event) => {
+      const number = state.numberOf(event);
+      if (number !== undefined) refresh(number);
+    };
+    this.on = {
+      attempt: refreshTrial, // a resumed attempt repeats steps, and its values replace the older ones
+      metrics: refreshTrial, // one event may cover several evaluations
+    };
+  }
+
+  /** @param {HTMLElement} box of the chart */
+  framed(box) {
+    const label = h("label", { class: "visually-hidden", for: "metric" }, "Metric");
+    const beside = [this.beside, filteredMark(this.state), label, this.select];
+    return card({ id: "curves", title: "Learning curves", span: 4, beside }, h("div", { class: "body" }, box));
+  }
+
+  load() {
+    const { state } = this;
+    state.watch((field) => field === "points" && state.isLoaded && this.fetchNew());
+    return this.fetch(state.leading);
+  }
+
+  draw() {
+    const { state } = this;
+    fillChoice(this.select, namedOptions(new Set([state.objective.metric, ...state.metricNames])), state.metric);
+    const part = state.hasMostCurves ? partWords(state.leading.length, state.numInHistory) : "";
+    setText(this.beside, part);
+    setTitle(this.beside, part ? "Running trials, then the best, then the newest" : "");
+    this.drawLines();
+  }
+
+  drawLines() {
+    const { leading, lines, metric, study } = this.state;
+    const drawn = leading.flatMap((number) => lines.get(number) ?? []);
+    const best = drawn.find((line) => line.trial.number === study.best?.trial);
+    this.chart.update([...drawn.filter((line) => line !== best), ...(best ? [best] : [])], {
+      name: metric,
+      unit: stepUnit(study.spec),
+      bestId: best?.trial.id ?? null,
+    });
+  }
+
+  /** @param {Marked | null} trial */
+  point(trial) {
+    this.chart.highlight(trial?.id ?? null);
+  }
+
+  chooseMetric() {
+    this.asked.forget();
+    this.state.chooseMetric(this.select.value);
+    this.page.run(() => this.fetch(this.state.leading));
+  }
+
+  /**
+   * Fetch the curves of those of these trials that lead.
+   * @param {number[]} numbers
+   */
+  async fetch(numbers) {
+    const { state } = this;
     const name = state.metric;
-    for (const number of numbers) asked.add(number);
-    await api.curves(state.studyId, numbers, { metric: name, points: POINTS }, (found) =>
+    const leading = numbers.filter((number) => state.leading.includes(number));
+    this.asked.add(leading);
+    await api.curves(state.studyId, leading, { metric: name, points: POINTS }, (found) =>
       state.keepCurves(name, found),
     );
   }
 
   /** Fetch the curves of trials that lead since the filter was changed. */
-  function loadNew() {
-    if (state.leading === led) return; // only an answer of the server replaces it
-    led = state.leading;
-    for (const number of asked) if (!state.leading.includes(number)) asked.delete(number);
-    const missing = state.leading.filter((number) => !asked.has(number));
-    if (missing.length) page.run(() => load(missing));
+  fetchNew() {
+    const missing = this.asked.missing(this.state.leading);
+    if (missing.length) this.page.run(() => this.fetch(missing));
+  }
+}
+
+/** The leading trials whose curves have been asked for. */
+export class AskedCurves {
+  constructor() {
+    /** @type {Set<number>} */
+    this.numbers = new Set();
+    /** @type {number[] | null} the answer of the server that was looked at last; only another answer replaces it */
+    this.answer = null;
   }
 
-  /** @param {LiveEvent} event */
-  function refreshTrial({ trial_id: id }) {
-    const number = state.numbers.get(id);
-    if (number !== undefined) refresh(number);
+  /** @param {number[]} numbers */
+  add(numbers) {
+    for (const number of numbers) this.numbers.add(number);
   }
 
-  function drawNames() {
-    const names = new Set([state.study.spec.objective.metric, ...state.metricNames]);
-    keyed(
-      select,
-      [...names],
-      (name) => name,
-      (name) => h("option", { value: name }, name),
-    );
-    if (select.value !== state.metric) select.value = state.metric;
-    const isPart = state.hasMostCurves;
-    setText(beside, isPart ? `${count(state.leading.length)} of ${plural(state.numInHistory, "trial")}` : "");
-    setTitle(beside, isPart ? "Running trials, then the best, then the newest" : "");
+  /** Begin anew, with another metric. */
+  forget() {
+    this.numbers.clear();
   }
 
-  function drawLines() {
-    const drawn = state.leading.map((number) => state.lines.get(number)).filter((line) => line);
-    const best = drawn.find((line) => line.trial.number === state.study.best?.trial);
-    chart.update([...drawn.filter((line) => line !== best), ...(best ? [best] : [])], {
-      name: state.metric,
-      unit: stepUnit(state.study.spec),
-      bestId: best?.trial.id ?? null,
-    });
+  /**
+   * The trials of a new answer for which nothing has been asked; those that lead no more are forgotten.
+   * @param {number[]} leading
+   * @returns {number[]}
+   */
+  missing(leading) {
+    if (leading === this.answer) return [];
+    this.answer = leading;
+    for (const number of this.numbers) if (!leading.includes(number)) this.numbers.delete(number);
+    return leading.filter((number) => !this.numbers.has(number));
   }
-
-  /** @type {Panel} */
-  const panel = {
-    card: card(
-      {
-        id: "curves",
-        title: "Learning curves",
-        span: 4,
-        beside: [
-          beside,
-          filteredMark(state),
-          h("label", { class: "visually-hidden", for: "metric" }, "Metric"),
-          select,
-        ],
-      },
-      h("div", { class: "body" }, box),
-    ),
-    shows: ["lines"],
-    restMs: 500,
-    draw() {
-      drawNames();
-      drawLines();
-    },
-    load() {
-      state.watch((field) => field === "points" && state.isLoaded && loadNew());
-      return load(state.leading);
-    },
-    on: {
-      attempt: refreshTrial, // a resumed attempt repeats steps, and its values replace the older ones
-      metrics: refreshTrial, // one event may cover several evaluations
-    },
-    point: (trial) => chart.highlight(trial?.id ?? null),
-  };
-  return panel;
 }

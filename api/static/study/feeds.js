@@ -24,6 +24,9 @@ export class StudyFeeds {
     this.wanted = new Set();
     /** @type {Set<number>} numbers of trials in requests under way */
     this.coming = new Set();
+    this.askedHistory = ""; // the filter whose history was asked for last, as JSON
+    this.askedCandidates = ""; // the query of the candidates that were asked for last, as JSON
+    this.areCandidatesOld = false; // whether trials have changed since then
     const { studyId } = state;
     this.refreshStudy = page.refresher(async () => state.setStudy(await api.study(studyId)));
     this.refreshRows = page.refresher(
@@ -62,10 +65,10 @@ export class StudyFeeds {
   async loadHistory() {
     const { state } = this;
     const { states, where } = state.view;
-    this.historyOf = JSON.stringify([states, where]);
-    const asked = this.historyOf;
+    const asked = JSON.stringify([states, where]);
+    this.askedHistory = asked;
     const found = await this.unlessWrong(() => api.history(state.studyId, { states, where }));
-    if (found && this.historyOf === asked) state.keepHistory(found);
+    if (found && this.askedHistory === asked) state.keepHistory(found);
     return found?.last_event_id ?? Infinity;
   }
 
@@ -96,9 +99,10 @@ export class StudyFeeds {
   async loadCandidates() {
     const { state } = this;
     const query = this.candidatesQuery();
-    this.askedFor = JSON.stringify(query);
+    const asked = JSON.stringify(query);
+    this.askedCandidates = asked;
     const found = await this.unlessWrong(() => api.candidates(state.studyId, query));
-    if (found && this.askedFor === JSON.stringify(query)) state.keepCandidates(found);
+    if (found && this.askedCandidates === asked) state.keepCandidates(found);
   }
 
   /** Fetch the candidates again if trials have changed and one of the charts that show them is seen. */
@@ -110,15 +114,15 @@ export class StudyFeeds {
 
   candidatesQuery() {
     const { view, parameter, against, shownParameters: shown } = this.state;
-    const more = [parameter, against].filter((name) => name !== null && !shown.includes(name));
+    const more = [parameter, against].filter((name) => name !== null).filter((name) => !shown.includes(name));
     const params = [...shown, ...new Set(more)];
     return { params: params.slice(-MOST_AXES), states: view.states, where: view.where, points: CANDIDATES };
   }
 
   loadIfChanged() {
     const { states, where } = this.state.view;
-    if (this.historyOf !== JSON.stringify([states, where])) this.page.run(() => this.loadHistory());
-    if (this.askedFor !== JSON.stringify(this.candidatesQuery())) this.page.run(() => this.loadCandidates());
+    if (this.askedHistory !== JSON.stringify([states, where])) this.page.run(() => this.loadHistory());
+    if (this.askedCandidates !== JSON.stringify(this.candidatesQuery())) this.page.run(() => this.loadCandidates());
   }
 
   /**
@@ -158,8 +162,8 @@ export class StudyFeeds {
   }
 
   /** @param {LiveEvent} event */
-  onAttempt({ trial_id: id }) {
-    const number = this.state.numbers.get(id);
+  onAttempt(event) {
+    const number = this.state.numberOf(event);
     if (number === undefined) return;
     if (this.state.rows.has(number)) this.refreshRows(number);
     this.refreshPeaks(number);
@@ -167,12 +171,11 @@ export class StudyFeeds {
   }
 
   /** @param {LiveEvent} event */
-  onMetrics({ trial_id: id, data }) {
-    const { numbers, study } = this.state;
-    const number = numbers.get(id);
+  onMetrics(event) {
+    const number = this.state.numberOf(event);
     if (number === undefined) return this.refreshHistory("unknown");
-    const hasValue = this.state.objectiveIn(data.values) !== null;
-    if (hasValue && !study.trials.COMPLETED) this.refreshStudy("best"); // the best may be one that still runs
+    const hasValue = this.state.objectiveIn(event.data.values) !== null;
+    if (hasValue && !this.state.study.trials.COMPLETED) this.refreshStudy("best"); // the best may be one that still runs
     this.askForCurve(number);
     this.thinHistory();
     this.refreshRows(number);

@@ -3,9 +3,11 @@
 import { Front } from "../charts/front.js";
 import * as api from "../client.js";
 import { aside, card, chartBox, scrolling, tableHead } from "../elements/card.js";
-import { h, keyed, setText } from "../elements/dom.js";
+import { fillChoice } from "../elements/choice.js";
+import { h, setText } from "../elements/dom.js";
 import { count, objectiveValue, paramsLine, plural } from "../format.js";
 import { isSeveral } from "../objectives.js";
+import { chartLabel, outsideWords, partWords } from "./chart_words.js";
 
 /** @import { FrontView } from "../answers.d.ts" */
 /** @import { Panel } from "../page.js" */
@@ -15,92 +17,104 @@ import { isSeveral } from "../objectives.js";
  * @param {StudyContext} context
  * @returns {Panel}
  */
-export function frontPanel({ state, page, open }) {
-  const beside = aside("front");
-  const box = chartBox("front", "");
-  const [across, up] = ["across", "up"].map((name) => h("select", { id: `front-${name}` }));
-  const choice = h(
-    "span",
-    { class: "aside tools", hidden: true },
-    h("label", { for: "front-up" }, "up"),
-    up,
-    h("label", { for: "front-across" }, "across"),
-    across,
-  );
-  const outside = h("span");
-  const list = scrolling("front", "front scroll");
-  const edge = h("span", { class: "line" });
-  const legend = h("div", { class: "legend" }, edge, h("span", {}, "large: on the front"), outside);
-  const section = card(
-    { id: "front", title: "Pareto front", beside: [beside, choice], hidden: true },
-    h("div", { class: "body" }, box),
-    legend,
-    list,
-  );
-  const chart = new Front(box, open);
-  /** @type {FrontView | null} */
-  let found = null;
-  const refresh = page.refresher(load, 5000);
-  for (const select of [across, up]) select.addEventListener("change", () => state.changed("front"));
-
-  async function load() {
-    if (!isSeveral(state.study.spec)) return;
-    found = await api.front(state.studyId);
-    state.changed("front");
-  }
-
-  function drawChoice() {
-    choice.hidden = found.metrics.length < 3;
-    fillChoice(across, found.metrics, 0);
-    fillChoice(up, found.metrics, 1);
-  }
-
-  return {
-    card: section,
-    shows: ["front", "study"],
-    restMs: 500,
-    draw() {
-      section.hidden = !isSeveral(state.study.spec);
-      if (section.hidden || !found) return;
-      drawChoice();
-      chart.update(found, Number(across.value), Number(up.value));
-      const num = found.on_front.filter(Boolean).length;
-      const part = found.number.length < found.num_trials ? `${count(found.number.length)} of ` : "";
-      setText(beside, `${count(num)} on the front, ${part}${plural(found.num_trials, "trial")}`);
-      setText(edge, found.metrics.length > 2 ? "front of these two objectives" : "Pareto front");
-      const numOutside = Math.max(...chart.axes.map((axis) => axis.numOutside));
-      setText(outside, numOutside ? `${plural(numOutside, "trial")} beyond the end of an axis, at its edge.` : "");
-      const words = found.metrics.map((name, place) => `${found.directions[place]} ${name}`).join(" and ");
-      box.setAttribute(
-        "aria-label",
-        `${plural(found.number.length, "trial")} by objectives: ${words}; ${num} on the Pareto front, which the table below lists. Arrow keys go from point to point, Enter opens a trial.`,
-      );
-      list.replaceChildren(tableOf(found.metrics, state));
-      list.hidden = !state.study.summary.front.length;
-    },
-    load,
-    on: {
-      trial: () => isSeveral(state.study.spec) && refresh("trial"),
-      metrics: () => isSeveral(state.study.spec) && refresh("metrics"),
-    },
-  };
+export function frontPanel(context) {
+  return new FrontPanel(context);
 }
 
-/**
- * Fill a select with the objectives; at first the one at this place is chosen.
- * @param {HTMLSelectElement} select
- * @param {string[]} metrics
- * @param {number} first
- */
-function fillChoice(select, metrics, first) {
-  const isNew = !select.options.length;
-  keyed(
-    select,
-    metrics.map((name, place) => ({ name, place })),
-    ({ place }) => place,
-    ({ name, place }) => h("option", { value: place }, name),
-  );
-  if (isNew) select.value = String(first);
+class FrontPanel {
+  /** @param {StudyContext} context */
+  constructor({ state, page, open }) {
+    this.state = state;
+    this.shows = ["front", "study"];
+    this.restMs = 500;
+    /** @type {FrontView | null} */
+    this.found = null;
+    this.beside = aside("front");
+    this.axes = new AxesChoice(() => state.changed("front"));
+    this.box = chartBox("front", "");
+    this.edge = h("span", { class: "line" });
+    this.outside = h("span");
+    this.list = scrolling("front", "front scroll");
+    this.card = card(
+      { id: "front", title: "Pareto front", beside: [this.beside, this.axes.element], hidden: true },
+      h("div", { class: "body" }, this.box),
+      h("div", { class: "legend" }, this.edge, h("span", {}, "large: on the front"), this.outside),
+      this.list,
+    );
+    this.chart = new Front(this.box, open);
+    const refresh = page.refresher(() => this.load(), 5000);
+    this.on = {
+      trial: () => this.isWanted && refresh("trial"),
+      metrics: () => this.isWanted && refresh("metrics"),
+    };
+  }
+
+  get isWanted() {
+    return isSeveral(this.state.study.spec);
+  }
+
+  async load() {
+    if (!this.isWanted) return;
+    this.found = await api.front(this.state.studyId);
+    this.state.changed("front");
+  }
+
+  draw() {
+    const { found, state } = this;
+    this.card.hidden = !this.isWanted;
+    if (this.card.hidden || !found) return;
+    this.axes.draw(found.metrics);
+    this.chart.update(found, this.axes.across, this.axes.up);
+    this.drawWords(found);
+    this.list.replaceChildren(tableOf(found.metrics, state));
+    this.list.hidden = !state.study.summary.front.length;
+  }
+
+  /** @param {FrontView} found */
+  drawWords({ metrics, directions, number, num_trials: all, on_front: isOnFront }) {
+    const num = isOnFront.filter(Boolean).length;
+    const trials = partWords(number.length, all) || plural(all, "trial");
+    setText(this.beside, `${count(num)} on the front, ${trials}`);
+    setText(this.edge, metrics.length > 2 ? "front of these two objectives" : "Pareto front");
+    setText(this.outside, outsideWords(this.chart.numOutside, "an axis"));
+    const objectives = metrics.map((name, index) => `${directions[index]} ${name}`).join(" and ");
+    const words = `${plural(number.length, "trial")} by objectives: ${objectives}; ${num} on the Pareto front`;
+    this.box.setAttribute("aria-label", chartLabel(words));
+  }
+}
+
+/** Two selects for the objectives that are drawn, shown where there are more than two. */
+class AxesChoice {
+  /** @param {() => void} onChange */
+  constructor(onChange) {
+    this.selects = ["across", "up"].map((name) => h("select", { id: `front-${name}`, onchange: onChange }));
+    const [across, up] = this.selects;
+    this.element = h(
+      "span",
+      { class: "aside tools", hidden: true },
+      h("label", { for: "front-up" }, "up"),
+      up,
+      h("label", { for: "front-across" }, "across"),
+      across,
+    );
+  }
+
+  /** Index of the objective that goes across. */
+  get across() {
+    return Number(this.selects[0].value);
+  }
+
+  /** Index of the objective that goes up. */
+  get up() {
+    return Number(this.selects[1].value);
+  }
+
+  /** @param {string[]} metrics at first the first two are chosen */
+  draw(metrics) {
+    this.element.hidden = metrics.length < 3;
+    const options = metrics.map((name, index) => ({ value: String(index), text: name }));
+    this.selects.forEach((select, index) => fillChoice(select, options, select.value || String(index)));
+  }
 }
 
 /**
@@ -121,7 +135,7 @@ function tableOf(metrics, { study, studyId }) {
       "tr",
       {},
       h("td", { class: "num" }, h("a", { href: `/studies/${studyId}/trials/${trial}` }, count(trial))),
-      values.map((value, place) => h("td", { class: "num value" }, objectiveValue(metrics[place], value))),
+      values.map((value, index) => h("td", { class: "num value" }, objectiveValue(metrics[index], value))),
       h("td", { class: "wrap" }, paramsLine(params, study.spec.fixed)),
       h("td", {}, plan || "–"),
     ),

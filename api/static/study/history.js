@@ -5,9 +5,10 @@ import { byNumber } from "../charts/series.js";
 import { aside, card, chartBox } from "../elements/card.js";
 import { h, keyed, setText } from "../elements/dom.js";
 import { stateMark } from "../elements/marks.js";
-import { count, plural, stepUnit } from "../format.js";
+import { stepUnit } from "../format.js";
 import { isSeveral } from "../objectives.js";
 import { TRIAL_STATES } from "../states.js";
+import { outsideWords, partWords } from "./chart_words.js";
 import { filteredMark } from "./filtered.js";
 
 /** @import { Panel } from "../page.js" */
@@ -37,16 +38,15 @@ export function historyPanel({ state, open }) {
       const { points, study, numInHistory } = state;
       section.classList.toggle("span-8", !isSeveral(study.spec)); // then there is no best trial beside it
       chart.update(byNumber(points.values()), state.numTrials, study.spec.objective, stepUnit(study.spec));
-      setText(beside, numInHistory > points.size ? `${count(points.size)} of ${plural(numInHistory, "trial")}` : "");
-      const { numOutside } = chart.shown;
+      setText(beside, partWords(points.size, numInHistory));
+      const outside = outsideWords(chart.shown.numOutside);
       const present = TRIAL_STATES.filter((each) => study.trials[each]);
       keyed(
         legend,
-        ["best", ...present, ...(numOutside ? ["outside"] : [])],
+        ["best", ...present, ...(outside ? ["outside"] : [])],
         (each) => each,
         legendEntry,
-        (node, each) =>
-          each === "outside" && setText(node, `${plural(numOutside, "trial")} beyond the end of the axis, at its edge`),
+        (node, each) => each === "outside" && setText(node, outside),
       );
     },
   };

@@ -6,6 +6,7 @@ import { aside, card, scrolling } from "../elements/card.js";
 import { h, setText, svg } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
 import { count, metric, paramValue, plural, stepUnit } from "../format.js";
+import { partWords } from "./chart_words.js";
 
 /** @import { DescendantView, LineageView } from "../answers.d.ts" */
 /** @import { Panel } from "../page.js" */
@@ -31,8 +32,8 @@ export function lineagePanel({ state, page }) {
     state.changed("lineage");
   }
 
-  function drawRows() {
-    const { items } = found;
+  /** @param {DescendantView[]} items */
+  function drawRows(items) {
     const rows = items.map((item) => row(item, state));
     const list = h("ol", {}, rows);
     const light = (/** @type {any} */ event) => {
@@ -57,9 +58,9 @@ export function lineagePanel({ state, page }) {
       section.hidden = !found.items.length;
       if (section.hidden) return;
       const { items, num_trials: all } = found;
-      const shown = items.length < all ? `the best ${count(items.length)} of ${plural(all, "related trial")}` : "";
-      setText(beside, shown || plural(all, "related trial"));
-      drawRows();
+      const part = partWords(items.length, all, "related trial");
+      setText(beside, part ? `the best ${part}` : plural(all, "related trial"));
+      drawRows(items);
     },
     load,
     on: { trial: ({ data }) => (data.parent_number !== null || found?.items.length) && refresh("trial") },
@@ -75,8 +76,14 @@ export function lineagePanel({ state, page }) {
  */
 export function ancestors(items, number) {
   const parents = new Map(items.map((item) => [item.number, item.parent_number]));
+  /** @type {Set<number>} */
   const line = new Set();
-  for (let at = number; parents.has(at) && !line.has(at); at = parents.get(at)) line.add(at);
+  /** @type {number | null | undefined} */
+  let at = number;
+  while (at !== null && at !== undefined && parents.has(at) && !line.has(at)) {
+    line.add(at);
+    at = parents.get(at);
+  }
   return line;
 }
 
@@ -101,7 +108,7 @@ export function bars(items) {
     row,
     from: spans[row][0] / most,
     to: spans[row][1] / most,
-    parentRow: rows.get(parent) ?? null,
+    parentRow: parent === null ? null : (rows.get(parent) ?? null),
   }));
 }
 

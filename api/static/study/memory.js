@@ -4,7 +4,8 @@ import { Against } from "../charts/against.js";
 import { head } from "../charts/chart.js";
 import { aside, card, chartBox } from "../elements/card.js";
 import { h, setText } from "../elements/dom.js";
-import { mibWords, num, plural, toMib } from "../format.js";
+import { mib, mibWords, num, plural, toMib } from "../format.js";
+import { required } from "../required.js";
 
 /** @import { LearnedView, SummaryView } from "../answers.d.ts" */
 /** @import { Open } from "../charts/chart.js" */
@@ -107,7 +108,8 @@ class Memory extends Against {
  * @returns {number}
  */
 function percent(peak) {
-  return (100 * (peak.measured_mib - peak.predicted_mib)) / peak.predicted_mib;
+  const [predicted, measured] = [required(peak.predicted_mib), required(peak.measured_mib)];
+  return (100 * (measured - predicted)) / predicted;
 }
 
 /**
@@ -116,7 +118,7 @@ function percent(peak) {
  * @returns {string}
  */
 export function errorWords({ prediction_error_pct: error, out_of_memory: failed }) {
-  if (error.median === null) return "";
+  if (error.median === null || error.max === null) return "";
   const which = failed?.attempts ? "Attempts that had enough memory: median" : "Median";
   return `${which} error ${error.median.toFixed(1)} %, worst ${error.max.toFixed(1)} %, by tensors.`;
 }
@@ -127,7 +129,7 @@ export function errorWords({ prediction_error_pct: error, out_of_memory: failed 
  * @returns {string}
  */
 export function failureWords({ out_of_memory: failed }) {
-  if (!failed.attempts) return "";
+  if (!failed.attempts || failed.least_excess_pct === null) return "";
   return `${plural(failed.attempts, "attempt")} out of memory: the worst needed at least ${failed.least_excess_pct.toFixed(0)} % more than predicted.`;
 }
 
@@ -143,7 +145,7 @@ export function learnedWords(families) {
   if (!raised.length) return `Learned from ${plural(numTrials(known), "trial")}: the constant margin is enough.`;
   const words = raised.map(
     (family) =>
-      `+${toMib(family.extra_bytes).toFixed(1)} MiB from ${plural(family.num_trials, "trial")} of a family with layout ${family.layout} (study ${family.studies.join(", ")})`,
+      `+${mib(toMib(family.extra_bytes))} MiB from ${plural(family.num_trials, "trial")} of a family with layout ${family.layout} (study ${family.studies.join(", ")})`,
   );
   return `Learned: ${words.join("; ")}${raised.length < known.length ? "; for others the constant margin is enough" : ""}.`;
 }

@@ -4,13 +4,16 @@
 import { asTrial } from "../client.js";
 import { toMib } from "../format.js";
 import { PageState } from "../page_state.js";
+import { required } from "../required.js";
 import { TERMINAL, numIn } from "../states.js";
 import { parameterOf, readView, shownByDefault } from "./table/view.js";
 
 /** @import * as Answers from "../answers.d.ts" */
 /** @import { Line } from "../charts/curves.js" */
+/** @import { Point } from "../charts/history.js" */
 /** @import { Trial } from "../client.js" */
 /** @import { LiveEvent } from "../live.js" */
+/** @import { Objective } from "../objectives.js" */
 /** @import { Page } from "../page.js" */
 /** @import { StudyFeeds } from "./feeds.js" */
 /** @import { View } from "./table/view.js" */
@@ -22,11 +25,6 @@ import { parameterOf, readView, shownByDefault } from "./table/view.js";
  * @property {Page} page
  * @property {StudyFeeds} feeds
  * @property {(trial: {number: number}) => void} open shows the page of a trial
- */
-
-/**
- * A trial in the history.
- * @typedef {{id: number, number: number, state: string, step: number, value: number | null}} Point
  */
 
 /**
@@ -50,8 +48,8 @@ export class StudyState extends PageState {
     super();
     this.studyId = studyId;
     this.mostCurves = mostCurves;
-    /** @type {Answers.StudyDetail | null} */
-    this.study = null;
+    /** @type {Answers.StudyDetail | null} null: it has not come yet */
+    this.knownStudy = null;
     /** @type {Map<number, Trial>} by number, of those that were visible or run; the oldest answers first */
     this.rows = new Map();
     /** @type {Map<number, number>} trial id → number */
@@ -61,8 +59,7 @@ export class StudyState extends PageState {
     this.numInHistory = 0; // trials that the points stand for
     /** @type {Map<number, Peaks>} measured attempts, by number of the trial */
     this.peaks = new Map();
-    /** @type {string | null} name of the metric whose curves are drawn */
-    this.metric = null;
+    this.metric = ""; // name of the metric whose curves are drawn
     /** @type {Set<string>} */
     this.metricNames = new Set();
     /** @type {number[]} numbers of the trials whose curves are drawn */
@@ -83,11 +80,27 @@ export class StudyState extends PageState {
   }
 
   get isLoaded() {
-    return this.study !== null;
+    return this.knownStudy !== null;
+  }
+
+  /**
+   * The study. Throws before it has come.
+   * @returns {Answers.StudyDetail}
+   */
+  get study() {
+    return required(this.knownStudy);
+  }
+
+  /**
+   * The objective of the study; with several the leading one.
+   * @returns {Objective}
+   */
+  get objective() {
+    return this.study.spec.objective;
   }
 
   get numTrials() {
-    return numIn(this.study?.trials ?? {});
+    return numIn(this.knownStudy?.trials ?? {});
   }
 
   get runningRows() {
@@ -95,11 +108,13 @@ export class StudyState extends PageState {
   }
 
   /** Whether the objective is to be maximized or minimized. */
-  direction = () => this.study?.spec.objective.direction ?? "maximize";
+  get direction() {
+    return this.knownStudy?.spec.objective.direction ?? "maximize";
+  }
 
   /** Flat names of the parameters that are searched; those of blocks too, once candidates have been fetched. */
   get parameterNames() {
-    return this.candidates?.names ?? Object.keys(this.study?.spec.space ?? {});
+    return this.candidates?.names ?? Object.keys(this.knownStudy?.spec.space ?? {});
   }
 
   /** Whether the table, and so the charts, show only some of the trials. */
@@ -146,8 +161,17 @@ export class StudyState extends PageState {
    * @returns {number | null}
    */
   objectiveIn(values) {
-    const value = values[this.study.spec.objective.metric];
+    const value = values[this.objective.metric];
     return Number.isFinite(value) ? value : null;
+  }
+
+  /**
+   * Number of the trial that an event is about; undefined: it is not known here.
+   * @param {LiveEvent} event
+   * @returns {number | undefined}
+   */
+  numberOf({ trial_id: id }) {
+    return id === null ? undefined : this.numbers.get(id);
   }
 
   /** Whether no more curves are drawn, as there are enough. */
@@ -164,8 +188,8 @@ export class StudyState extends PageState {
 
   /** @param {Answers.StudyDetail} study */
   setStudy(study) {
-    this.study = study;
-    this.metric ??= study.spec.objective.metric;
+    this.knownStudy = study;
+    this.metric ||= study.spec.objective.metric;
     for (const name of Object.keys(study.summary.best_metrics)) this.metricNames.add(name);
     this.changed("study");
   }
@@ -235,7 +259,7 @@ export class StudyState extends PageState {
 
   /**
    * Keep curves of the metric `name`, unless another one has been chosen since they were asked for.
-   * @param {string | null} name
+   * @param {string} name
    * @param {Answers.CurveView[]} found
    */
   keepCurves(name, found) {
@@ -262,10 +286,10 @@ export class StudyState extends PageState {
    * An event has only a trial's state and value: a row keeps what else is known of it.
    * @param {LiveEvent} event
    */
-  onTrial({ trial_id: id, data }) {
+  onTrial({ data }) {
     const { number, state } = data;
     const trial = asTrial(data);
-    this.numbers.set(id, number);
+    this.numbers.set(trial.id, number);
     const known = this.rows.get(number);
     if (known)
       this.keepRows([{ ...known, ...trial, predicted_mib: known.predicted_mib, measured_mib: known.measured_mib }]);
@@ -275,8 +299,8 @@ export class StudyState extends PageState {
 
   /** @param {LiveEvent} event */
   onMetrics({ trial_id: id, data }) {
-    const number = this.numbers.get(id);
-    if (number === undefined) return;
+    const number = id === null ? undefined : this.numbers.get(id);
+    if (id === null || number === undefined) return;
     for (const name of Object.keys(data.values)) this.metricNames.add(name);
     const value = this.objectiveIn(data.values);
     if (value !== null) this.keepValue(id, number, value, data.step);

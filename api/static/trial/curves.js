@@ -58,7 +58,7 @@ export function curvesPanel({ state, page }) {
         figure,
       );
       for (const { metric: name, step, value, resumed } of ordered) {
-        charts.get(name).update([{ trial, points: step.map((at, index) => [at, value[index]]) }], {
+        charts.get(name)?.update([{ trial, points: step.map((at, index) => [at, value[index]]) }], {
           name,
           unit: stepUnit(state.study.spec),
           marks: resumed,

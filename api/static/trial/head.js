@@ -79,15 +79,23 @@ function drawValue({ trial, study }) {
 function drawPeak({ trial, attempts }) {
   const exact = attempts.findLast((attempt) => attempt.measured_bytes && !ranOut(attempt));
   const predicted = exact ? toMib(exact.expected_bytes) : trial.predicted_mib;
-  const off = exact ? (100 * (predicted - toMib(exact.measured_bytes))) / toMib(exact.measured_bytes) : null;
-  const words = off === null ? "" : `${off >= 0 ? "+" : "−"}${Math.abs(off).toFixed(1)} %`;
+  const measured = exact ? toMib(exact.measured_bytes) : null;
+  const words = predicted && measured ? signed((100 * (predicted - measured)) / measured) : "";
   byId("predicted").replaceChildren(
     mibWords(predicted),
     " ",
     h("small", { title: "against the measured peak" }, words),
   );
   const least = trial.measured_mib ? `over ${mibWords(trial.measured_mib)}` : "–";
-  setText(byId("measured"), exact ? mibWords(toMib(exact.measured_bytes)) : least);
+  setText(byId("measured"), measured ? mibWords(measured) : least);
+}
+
+/**
+ * @param {number} percent
+ * @returns {string}
+ */
+function signed(percent) {
+  return `${percent >= 0 ? "+" : "−"}${Math.abs(percent).toFixed(1)} %`;
 }
 
 /**

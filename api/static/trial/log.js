@@ -28,10 +28,12 @@ export function logPanel({ state, page }) {
   let lastLine = -1; // -1: fetch the last lines
 
   async function load() {
-    for (let lines = null; lines === null || lines.length === PAGE;) {
-      lines = await api.logs(state.studyId, state.number, lastLine);
+    let isMore = true;
+    while (isMore) {
+      const lines = await api.logs(state.studyId, state.number, lastLine);
       tail.add(lines);
-      lastLine = lines.length ? lines.at(-1).id : Math.max(lastLine, 0);
+      lastLine = lines.at(-1)?.id ?? Math.max(lastLine, 0);
+      isMore = lines.length === PAGE;
     }
   }
 

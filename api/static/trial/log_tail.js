@@ -41,7 +41,7 @@ export class LogTail {
     if (this.empty) this.box.replaceChildren();
     this.empty = false;
     this.box.append(...this.pending.splice(0).map((line) => this.line(line)));
-    while (this.box.childElementCount > MOST_LINES) this.box.firstChild.remove();
+    while (this.box.childElementCount > MOST_LINES) this.box.firstChild?.remove();
     setText(this.aside, `last ${plural(this.box.childElementCount, "line")}`);
     if (this.following) this.end();
   }

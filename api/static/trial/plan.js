@@ -22,7 +22,7 @@ export function planPanel({ state }) {
   const copy = h(
     "span",
     { class: "aside", id: "params-copy" },
-    copyButton(() => JSON.stringify(state.trial?.params ?? {}, null, 2)),
+    copyButton(() => JSON.stringify(state.knownTrial?.params ?? {}, null, 2)),
   );
 
   return {

@@ -2,6 +2,7 @@
 
 import { asTrial } from "../client.js";
 import { PageState } from "../page_state.js";
+import { required } from "../required.js";
 
 /** @import * as Answers from "../answers.d.ts" */
 /** @import { DetailedTrial } from "../client.js" */
@@ -19,10 +20,10 @@ export class TrialState extends PageState {
     super();
     this.studyId = studyId;
     this.number = number;
-    /** @type {Answers.StudyDetail | null} */
-    this.study = null;
-    /** @type {DetailedTrial | null} */
-    this.trial = null;
+    /** @type {Answers.StudyDetail | null} null: it has not come yet */
+    this.knownStudy = null;
+    /** @type {DetailedTrial | null} null: it has not come yet */
+    this.knownTrial = null;
     /** @type {Answers.AttemptView[]} */
     this.attempts = [];
     /** @type {Answers.OptionView[]} the plans that were compared */
@@ -33,7 +34,23 @@ export class TrialState extends PageState {
   }
 
   get isLoaded() {
-    return this.trial !== null;
+    return this.knownTrial !== null;
+  }
+
+  /**
+   * The study of the trial. Throws before it has come.
+   * @returns {Answers.StudyDetail}
+   */
+  get study() {
+    return required(this.knownStudy);
+  }
+
+  /**
+   * The trial. Throws before it has come.
+   * @returns {DetailedTrial}
+   */
+  get trial() {
+    return required(this.knownTrial);
   }
 
   /**
@@ -45,9 +62,14 @@ export class TrialState extends PageState {
     return id === this.trial.id;
   }
 
+  /** @param {Answers.StudyDetail} study */
+  keepStudy(study) {
+    this.knownStudy = study;
+  }
+
   /** @param {DetailedTrial} trial */
   keepTrial(trial) {
-    this.trial = trial;
+    this.knownTrial = trial;
     this.attempts = trial.attempts;
     this.options = trial.options;
     this.changed("trial");
@@ -62,7 +84,7 @@ export class TrialState extends PageState {
   /** @param {LiveEvent} event */
   onTrial(event) {
     if (!this.isMine(event)) return;
-    this.trial = asTrial({ ...this.trial, ...event.data });
+    this.knownTrial = asTrial({ ...this.trial, ...event.data });
     this.changed("trial");
   }
 }

@@ -27,7 +27,7 @@ export function stepPanel({ state, page }) {
     const { trial, studyId, number } = state;
     const plan = planOf(trial);
     if (plan === shown) return;
-    const step = trial.plan?.pp > 1 ? await api.timeline(studyId, number) : null;
+    const step = (trial.plan?.pp ?? 1) > 1 ? await api.timeline(studyId, number) : null;
     shown = plan;
     section.hidden = step === null;
     if (!step) return;

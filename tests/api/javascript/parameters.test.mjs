@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { clamped, objectiveAxis, objectiveRange, placeAt, share, ticks } from "../../../api/static/charts/axes.js";
+import { clamped, objectiveAxis, objectiveRange, placeAt, shareOf, ticks } from "../../../api/static/charts/axes.js";
 import { groups, heights } from "../../../api/static/charts/parallel_lines.js";
 import { nameInFilter, rangeTerm, withRange, withoutRange } from "../../../api/static/study/parameters/range_filter.js";
 import { gridWords, parameterWords, sliceWords } from "../../../api/static/study/parameters/words.js";
@@ -8,11 +8,10 @@ import { gridWords, parameterWords, sliceWords } from "../../../api/static/study
 const LR = { name: "lr", choices: null, low: 1e-4, high: 1e-2, log: true, place: [1e-4, 1e-3, 1e-2, null] };
 const NORM = { name: "norm", choices: [null, "layer", [1, 2]], low: 0, high: 1, log: false, place: [0, 1, 1, 2] };
 
-test("a place has a share of its axis, and back; none has none", () => {
-  assert.ok(Math.abs(share(LR, 1e-3) - 0.5) < 1e-9);
-  assert.equal(share(NORM, 1), 0.5);
-  assert.equal(share(LR, null), null);
-  assert.equal(share({ ...LR, high: 1e-4 }, 1e-4), 0.5);
+test("a place has a share of its axis, and back", () => {
+  assert.ok(Math.abs(shareOf(LR, 1e-3) - 0.5) < 1e-9);
+  assert.equal(shareOf(NORM, 1), 0.5);
+  assert.equal(shareOf({ ...LR, high: 1e-4 }, 1e-4), 0.5);
   assert.ok(Math.abs(placeAt(LR, 0.5) - 1e-3) < 1e-9);
   assert.deepEqual(
     [-1, 0.34, 2].map((at) => placeAt(NORM, at)),

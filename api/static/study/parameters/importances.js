@@ -3,9 +3,10 @@
 import * as api from "../../client.js";
 import { aside, card } from "../../elements/card.js";
 import { h, keyed, setText } from "../../elements/dom.js";
-import { count, plural } from "../../format.js";
+import { partWords } from "../chart_words.js";
 
 /** @import { ImportanceView, ImportancesView } from "../../answers.d.ts" */
+/** @import { LiveEvent } from "../../live.js" */
 /** @import { Panel } from "../../page.js" */
 /** @import { StudyContext } from "../state.js" */
 
@@ -15,63 +16,73 @@ const SHOWN = 12;
  * @param {StudyContext} context
  * @returns {Panel}
  */
-export function importancesPanel({ state, page }) {
-  const beside = aside("importances");
-  const list = h("ol", { class: "shares", id: "importances" });
-  const blank = h("p", { class: "muted" }, "Loading …");
-  const box = h("div", { class: "body" }, blank, list);
-  /** @type {ImportancesView | null} */
-  let found = null;
-  const refresh = page.refresher(load, 10_000);
+export function importancesPanel(context) {
+  return new ImportancesPanel(context);
+}
 
-  async function load() {
-    found = await api.importances(state.studyId);
-    if (state.parameter === null && found.items.length) state.choose(found.items[0].name);
+class ImportancesPanel {
+  /** @param {StudyContext} context */
+  constructor({ state, page }) {
+    this.state = state;
+    this.shows = ["importances", "study", "parameter"];
+    this.restMs = 300;
+    /** @type {ImportancesView | null} */
+    this.found = null;
+    this.beside = aside("importances");
+    this.blank = h("p", { class: "muted" }, "Loading …");
+    this.list = h("ol", { class: "shares", id: "importances" });
+    this.card = card(
+      { id: "importances", title: "Importance of parameters", span: 4, beside: this.beside },
+      h("div", { class: "body" }, this.blank, this.list),
+    );
+    const refresh = page.refresher(() => this.load(), 10_000);
+    this.on = { trial: (/** @type {LiveEvent} */ { data }) => data.state === "COMPLETED" && refresh("trial") };
+  }
+
+  async load() {
+    const { state } = this;
+    this.found = await api.importances(state.studyId);
+    if (state.parameter === null && this.found.items.length) state.choose(this.found.items[0].name);
     state.changed("importances");
   }
 
+  draw() {
+    if (!this.found) return;
+    const { items, num_trials: num, num_completed: all } = this.found;
+    this.blank.hidden = items.length > 0;
+    setText(this.blank, "They are known once 20 trials have completed and differ in at least one parameter.");
+    const part = items.length ? partWords(num, all) : "";
+    setText(this.beside, part && `from ${part}`);
+    keyed(
+      this.list,
+      items.slice(0, SHOWN),
+      (item) => item.name,
+      (item) => this.createRow(item),
+      (row, item) => this.updateRow(row, item),
+    );
+  }
+
   /** @param {ImportanceView} item */
-  function row({ name }) {
-    const bar = h("span", { class: "bar" }, h("span", { class: "fill" }));
+  createRow({ name }) {
+    const onclick = () => this.state.choose(name);
     const button = h(
       "button",
-      { type: "button", title: `Show the slice of ${name}`, onclick: () => state.choose(name) },
+      { type: "button", title: `Show the slice of ${name}`, onclick },
       h("span", { class: "name" }, name),
-      bar,
+      h("span", { class: "bar" }, h("span", { class: "fill" })),
       h("span", { class: "num" }),
     );
     return h("li", {}, button);
   }
 
-  return {
-    card: card({ id: "importances", title: "Importance of parameters", span: 4, beside }, box),
-    shows: ["importances", "study", "parameter"],
-    restMs: 300,
-    draw() {
-      if (!found) return;
-      const items = found.items.slice(0, SHOWN);
-      blank.hidden = items.length > 0;
-      setText(blank, "They are known once 20 trials have completed and differ in at least one parameter.");
-      setText(
-        beside,
-        items.length && found.num_trials < found.num_completed
-          ? `from ${count(found.num_trials)} of ${plural(found.num_completed, "trial")}`
-          : "",
-      );
-      keyed(
-        list,
-        items,
-        (item) => item.name,
-        row,
-        (node, { name, share }) => {
-          const button = node.firstChild;
-          button.querySelector(".fill").style.width = `${100 * share}%`;
-          setText(button.lastChild, `${(100 * share).toFixed(share < 0.095 ? 1 : 0)} %`);
-          button.setAttribute("aria-pressed", String(name === state.parameter));
-        },
-      );
-    },
-    load,
-    on: { trial: ({ data }) => data.state === "COMPLETED" && refresh("trial") },
-  };
+  /**
+   * @param {any} row as `createRow` returns it
+   * @param {ImportanceView} item
+   */
+  updateRow(row, { name, share }) {
+    const button = row.firstChild;
+    button.querySelector(".fill").style.width = `${100 * share}%`;
+    setText(button.lastChild, `${(100 * share).toFixed(share < 0.095 ? 1 : 0)} %`);
+    button.setAttribute("aria-pressed", String(name === this.state.parameter));
+  }
 }

@@ -4,97 +4,109 @@ import { Parallel } from "../../charts/parallel.js";
 import { aside, card, chartBox } from "../../elements/card.js";
 import { h, setText } from "../../elements/dom.js";
 import { count, plural } from "../../format.js";
+import { chartLabel, outsideWords, partWords } from "../chart_words.js";
 import { filteredMark } from "../filtered.js";
 import { nameInFilter, rangeTerm, withRange, withoutRange } from "./range_filter.js";
 import { InWords, parameterWords, rankLegend } from "./words.js";
 
 /** @import { CandidatesView } from "../../answers.d.ts" */
 /** @import { Axis } from "../../charts/axes.js" */
-/** @import { Panel } from "../../page.js" */
+/** @import { Range } from "../../charts/parallel.js" */
+/** @import { Marked, Panel } from "../../page.js" */
 /** @import { StudyContext } from "../state.js" */
+/** @import { TableWords } from "./words.js" */
+
+const HELP =
+  "Drag along an axis to filter by that range; click on the axis to remove the filter. The axes are the table's columns.";
 
 /**
  * @param {StudyContext} context
  * @returns {Panel}
  */
-export function parallelPanel({ state, page, feeds, open }) {
-  const beside = aside("parallel");
-  const box = chartBox("parallel", "");
-  box.classList.add("parallel");
-  box.tabIndex = 0;
-  const outside = h("span", { id: "parallel-outside" });
-  const legend = h(
-    "div",
-    { class: "legend" },
-    rankLegend(),
-    h(
-      "span",
-      {},
-      "Drag along an axis to filter by that range; click on the axis to remove the filter. The axes are the table's columns.",
-    ),
-    outside,
-  );
-  const chart = new Parallel(box, { open, onHover: (trial) => page.point(panel, trial), onBrush: brush });
-  /** @type {CandidatesView | null} those that are drawn */
-  let shown = null;
-  const words = new InWords(() => shown && { names: ["Parameter", "Best tenth", "All", "Without it"], rows: rows() });
+export function parallelPanel(context) {
+  return new ParallelPanel(context);
+}
 
-  /**
-   * @param {Axis} axis
-   * @param {number | null} from
-   * @param {number | null} to
-   */
-  function brush(axis, from, to) {
-    const isCount = state.study.spec.space[axis.name]?.repeat !== undefined;
-    const name = nameInFilter(axis.place ? axis.name : "value", isCount);
-    const term =
-      from === null ? null : rangeTerm({ ...axis, name: axis.place ? axis.name : "value" }, from, to, isCount);
-    const { where } = state.view;
-    state.look({ where: term === null ? withoutRange(where, name) : withRange(where, name, term) });
+class ParallelPanel {
+  /** @param {StudyContext} context */
+  constructor({ state, page, feeds, open }) {
+    this.state = state;
+    this.feeds = feeds;
+    this.shows = ["candidates", "view"];
+    this.restMs = 300;
+    this.isLazy = true;
+    /** @type {CandidatesView | null} the candidates that are drawn */
+    this.shown = null;
+    this.beside = aside("parallel");
+    this.box = chartBox("parallel", "");
+    this.box.classList.add("parallel");
+    this.box.tabIndex = 0;
+    this.outside = h("span", { id: "parallel-outside" });
+    this.words = new InWords(() => this.inWords());
+    this.chart = new Parallel(this.box, {
+      open,
+      onHover: (trial) => page.point(this, trial),
+      onBrush: (axis, range) => this.filter(axis, range),
+    });
+    this.card = card(
+      { id: "parallel", title: "Parallel coordinates", beside: [this.beside, filteredMark(state)] },
+      h("div", { class: "body" }, this.box),
+      h("div", { class: "legend" }, rankLegend(), h("span", {}, HELP), this.outside),
+      this.words.node,
+    );
   }
 
-  function rows() {
-    return parameterWords(shown).map(({ name, best, all, without }) => [
+  seen() {
+    this.feeds.wantCandidates();
+  }
+
+  /**
+   * Show only the trials in a range of an axis; null: in any.
+   * @param {Axis} axis
+   * @param {Range | null} range
+   */
+  filter(axis, range) {
+    const isCount = this.state.study.spec.space[axis.name]?.repeat !== undefined;
+    const axisInFilter = { ...axis, name: axis.place ? axis.name : "value" }; // the axis of the objective has no places
+    const name = nameInFilter(axisInFilter.name, isCount);
+    const { where } = this.state.view;
+    const changed = range
+      ? withRange(where, name, rangeTerm(axisInFilter, range[0], range[1], isCount))
+      : withoutRange(where, name);
+    this.state.look({ where: changed });
+  }
+
+  draw() {
+    const { candidates, objective, shownParameters: names } = this.state;
+    if (!candidates) return;
+    const axes = names.flatMap((name) => candidates.axes.find((axis) => axis.name === name) ?? []);
+    this.shown = { ...candidates, axes };
+    this.chart.update(this.shown, objective);
+    const { number, num_trials: all } = candidates;
+    setText(this.beside, partWords(number.length, all) || plural(all, "trial"));
+    setText(this.outside, outsideWords(this.chart.objective?.numOutside ?? 0, "the last axis"));
+    const shown = `${plural(number.length, "trial")} as lines over ${names.join(", ")} and ${objective.metric}`;
+    this.box.setAttribute("aria-label", chartLabel(shown, "from the best trial to the worst"));
+    this.words.draw();
+  }
+
+  /** @param {Marked | null} trial */
+  point(trial) {
+    this.chart.highlight(trial?.number ?? null);
+  }
+
+  /**
+   * The chart as a table; null before it has been drawn.
+   * @returns {TableWords | null}
+   */
+  inWords() {
+    if (!this.shown) return null;
+    const rows = parameterWords(this.shown).map(({ name, best, all, without }) => [
       name,
       best,
       all,
       without ? count(without) : "–",
     ]);
+    return { names: ["Parameter", "Best tenth", "All", "Without it"], rows };
   }
-
-  /** @type {Panel} */
-  const panel = {
-    card: card(
-      { id: "parallel", title: "Parallel coordinates", beside: [beside, filteredMark(state)] },
-      h("div", { class: "body" }, box),
-      legend,
-      words.node,
-    ),
-    shows: ["candidates", "view"],
-    restMs: 300,
-    isLazy: true,
-    seen: () => feeds.wantCandidates(),
-    draw() {
-      const { candidates, study } = state;
-      if (!candidates) return;
-      const names = state.shownParameters;
-      const axes = names.map((name) => candidates.axes.find((axis) => axis.name === name)).filter(Boolean);
-      shown = { ...candidates, axes };
-      chart.update(shown, study.spec.objective);
-      const { number, num_trials: all } = candidates;
-      setText(
-        beside,
-        number.length < all ? `${count(number.length)} of ${plural(all, "trial")}` : plural(all, "trial"),
-      );
-      const { numOutside } = chart.objective;
-      setText(outside, numOutside ? `${plural(numOutside, "trial")} beyond the end of the last axis.` : "");
-      box.setAttribute(
-        "aria-label",
-        `${plural(number.length, "trial")} as lines over ${names.join(", ")} and ${study.spec.objective.metric}. Arrow keys go from the best trial to the worst, Enter opens one; the table below has the numbers.`,
-      );
-      words.draw();
-    },
-    point: (trial) => chart.highlight(trial?.number ?? null),
-  };
-  return panel;
 }

@@ -3,118 +3,121 @@
 
 import { Slice } from "../../charts/slice.js";
 import { aside, card, chartBox } from "../../elements/card.js";
-import { h, keyed, setText } from "../../elements/dom.js";
+import { fillChoice, namedOptions } from "../../elements/choice.js";
+import { h, setText } from "../../elements/dom.js";
 import { plural } from "../../format.js";
+import { chartLabel, outsideWords } from "../chart_words.js";
 import { filteredMark } from "../filtered.js";
 import { InWords, gridWords, rankLegend, sliceRows } from "./words.js";
 
 /** @import { AxisView } from "../../answers.d.ts" */
 /** @import { Panel } from "../../page.js" */
 /** @import { StudyContext } from "../state.js" */
+/** @import { TableWords } from "./words.js" */
 
 /**
  * @param {StudyContext} context
  * @returns {Panel}
  */
-export function slicePanel({ state, feeds, open }) {
-  const beside = aside("slice");
-  const select = h("select", { id: "slice-parameter" });
-  const against = h("select", { id: "slice-against" });
-  const tools = h(
-    "span",
-    { class: "tools" },
-    h("label", { class: "visually-hidden", for: "slice-against" }, "Upwards"),
-    against,
-    h("label", { for: "slice-parameter", "aria-label": "Parameter" }, "by"),
-    select,
-  );
-  const box = chartBox("slice", "");
-  const outside = h("span");
-  const words = new InWords(inWords);
-  const chart = new Slice(box, open);
-  const ranks = rankLegend();
-  select.addEventListener("change", () => state.choose(select.value));
-  against.addEventListener("change", () => state.chooseAgainst(against.value || null));
-
-  function axis() {
-    const axes = state.candidates?.axes ?? [];
-    return axes.find(({ name }) => name === state.parameter) ?? axes[0] ?? null;
-  }
-
-  function inWords() {
-    const found = axis();
-    if (!found) return null;
-    const other = upwards();
-    const { value } = state.candidates;
-    if (!other)
-      return {
-        names: [found.name, "Trials shown", "Best", "Median"],
-        rows: sliceRows(found, value, state.direction()),
-      };
-    const { names, rows } = gridWords(found, other, value, state.direction());
-    return { names: [`Best by ${other.name} and ${found.name}`, ...names], rows };
-  }
-
-  /** The axis of the parameter that goes up; null: the objective does, or the parameter has not been fetched yet. */
-  function upwards() {
-    return state.candidates?.axes.find(({ name }) => name === state.against && name !== axis().name) ?? null;
-  }
-
-  /** @param {AxisView | null} found */
-  function drawChoices(found) {
-    const parameters = state.parameterNames.map((name) => ({ name, text: name }));
-    fillChoice(select, parameters);
-    fillChoice(against, [{ name: "", text: state.study.spec.objective.metric }, ...parameters]);
-    if (found && select.value !== found.name) select.value = found.name;
-    if (against.value !== (state.against ?? "")) against.value = state.against ?? "";
-  }
-
-  return {
-    card: card(
-      {
-        id: "slice",
-        title: "Slice",
-        span: 8,
-        beside: [beside, filteredMark(state), tools],
-      },
-      h("div", { class: "body" }, box),
-      h("div", { class: "legend" }, ranks, outside),
-      words.node,
-    ),
-    shows: ["candidates", "parameter"],
-    restMs: 300,
-    isLazy: true,
-    seen: () => feeds.wantCandidates(),
-    draw() {
-      const { candidates, study } = state;
-      if (!candidates) return;
-      const found = axis();
-      const other = upwards();
-      drawChoices(found);
-      chart.update(found, other, candidates, study.spec.objective);
-      for (const node of ranks) node.hidden = !other;
-      const { numOutside } = chart.objective;
-      const hasOutside = numOutside && !other;
-      setText(outside, hasOutside ? `${plural(numOutside, "trial")} beyond the end of the axis, at its edge.` : "");
-      box.setAttribute(
-        "aria-label",
-        `${other ? other.name : study.spec.objective.metric} of ${plural(candidates.number.length, "trial")} by ${found?.name ?? "a parameter"}. Arrow keys go from point to point, Enter opens a trial; the table below has the numbers.`,
-      );
-      words.draw();
-    },
-  };
+export function slicePanel(context) {
+  return new SlicePanel(context);
 }
 
-/**
- * Fill a select with these choices.
- * @param {HTMLSelectElement} select
- * @param {{name: string, text: string}[]} choices
- */
-function fillChoice(select, choices) {
-  keyed(
-    select,
-    choices,
-    ({ name }) => name,
-    ({ name, text }) => h("option", { value: name }, text),
-  );
+class SlicePanel {
+  /** @param {StudyContext} context */
+  constructor({ state, feeds, open }) {
+    this.state = state;
+    this.feeds = feeds;
+    this.shows = ["candidates", "parameter"];
+    this.restMs = 300;
+    this.isLazy = true;
+    this.parameter = h("select", { id: "slice-parameter", onchange: () => state.choose(this.parameter.value) });
+    this.against = h("select", {
+      id: "slice-against",
+      onchange: () => state.chooseAgainst(this.against.value || null),
+    });
+    this.box = chartBox("slice", "");
+    this.chart = new Slice(this.box, open);
+    this.ranks = rankLegend();
+    this.outside = h("span");
+    this.words = new InWords(() => this.inWords());
+    this.card = card(
+      { id: "slice", title: "Slice", span: 8, beside: [aside("slice"), filteredMark(state), this.tools()] },
+      h("div", { class: "body" }, this.box),
+      h("div", { class: "legend" }, this.ranks, this.outside),
+      this.words.node,
+    );
+  }
+
+  tools() {
+    return h(
+      "span",
+      { class: "tools" },
+      h("label", { class: "visually-hidden", for: "slice-against" }, "Upwards"),
+      this.against,
+      h("label", { for: "slice-parameter", "aria-label": "Parameter" }, "by"),
+      this.parameter,
+    );
+  }
+
+  seen() {
+    this.feeds.wantCandidates();
+  }
+
+  /**
+   * The axis of the parameter that goes across; null: there is none yet.
+   * @returns {AxisView | null}
+   */
+  get across() {
+    const axes = this.state.candidates?.axes ?? [];
+    return axes.find(({ name }) => name === this.state.parameter) ?? axes[0] ?? null;
+  }
+
+  /**
+   * The axis of the parameter that goes up; null: the objective does, or the parameter has not been fetched yet.
+   * @returns {AxisView | null}
+   */
+  get up() {
+    const { candidates, against } = this.state;
+    const across = this.across?.name;
+    return candidates?.axes.find(({ name }) => name === against && name !== across) ?? null;
+  }
+
+  draw() {
+    const { candidates, objective } = this.state;
+    if (!candidates) return;
+    const { across, up } = this;
+    this.drawChoices(across);
+    this.chart.update(across, up, candidates, objective);
+    for (const node of this.ranks) node.hidden = !up;
+    setText(this.outside, up ? "" : outsideWords(this.chart.objective.numOutside));
+    const trials = plural(candidates.number.length, "trial");
+    const shown = `${up?.name ?? objective.metric} of ${trials} by ${across?.name ?? "a parameter"}`;
+    this.box.setAttribute("aria-label", chartLabel(shown));
+    this.words.draw();
+  }
+
+  /** @param {AxisView | null} across */
+  drawChoices(across) {
+    const { objective, parameterNames, against } = this.state;
+    const parameters = namedOptions(parameterNames);
+    fillChoice(this.parameter, parameters, across?.name ?? this.parameter.value);
+    fillChoice(this.against, [{ value: "", text: objective.metric }, ...parameters], against ?? "");
+  }
+
+  /**
+   * The chart as a table; null without trials.
+   * @returns {TableWords | null}
+   */
+  inWords() {
+    const { across, up, state } = this;
+    if (!across || !state.candidates) return null;
+    const { value } = state.candidates;
+    if (!up) {
+      const rows = sliceRows(across, value, state.direction);
+      return { names: [across.name, "Trials shown", "Best", "Median"], rows };
+    }
+    const { names, rows } = gridWords(across, up, value, state.direction);
+    return { names: [`Best by ${up.name} and ${across.name}`, ...names], rows };
+  }
 }

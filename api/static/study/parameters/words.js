@@ -1,6 +1,6 @@
 // What the charts of parameters show, as tables: for those who do not see the charts, and to read off numbers.
 
-import { quantile, share } from "../../charts/axes.js";
+import { quantile, shareOf } from "../../charts/axes.js";
 import { h } from "../../elements/dom.js";
 import { count, metric, num, paramValue } from "../../format.js";
 
@@ -35,7 +35,8 @@ export function parameterWords({ axes, rank }) {
 function spread(axis, indices) {
   const places = indices.map((index) => axis.place[index]).filter((place) => place !== null);
   if (!places.length) return "–";
-  if (!axis.choices) {
+  const { choices } = axis;
+  if (!choices) {
     const sorted = places.sort((a, b) => a - b);
     const [low, high] = [quantile(sorted, 0.1), quantile(sorted, 0.9)];
     return low === high ? num(low) : `${num(low)} to ${num(high)}`;
@@ -45,7 +46,7 @@ function spread(axis, indices) {
   for (const place of places) counts.set(place, (counts.get(place) ?? 0) + 1);
   const frequent = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 3);
   return frequent
-    .map(([place, number]) => `${paramValue(axis.choices[place])} ${((100 * number) / places.length).toFixed(0)} %`)
+    .map(([place, number]) => `${paramValue(choices[place])} ${((100 * number) / places.length).toFixed(0)} %`)
     .join(", ");
 }
 
@@ -63,8 +64,7 @@ export function sliceWords(axis, value, direction) {
   const parts = new Map();
   axis.place.forEach((place, index) => {
     const part = partOf(axis, place);
-    if (!parts.has(part)) parts.set(part, []);
-    parts.get(part).push(value[index]);
+    parts.set(part, [...(parts.get(part) ?? []), value[index]]);
   });
   return [...parts]
     .sort(([a], [b]) => a - b)
@@ -73,7 +73,7 @@ export function sliceWords(axis, value, direction) {
       return {
         name: partName(axis, part),
         number: sorted.length,
-        best: direction === "minimize" ? sorted[0] : sorted.at(-1),
+        best: direction === "minimize" ? sorted[0] : sorted[sorted.length - 1],
         middle: quantile(sorted, 0.5),
       };
     });
@@ -92,10 +92,11 @@ export function gridWords(across, up, value, direction) {
   const best = new Map();
   across.place.forEach((place, index) => {
     const [column, row] = [partOf(across, place), partOf(up, up.place[index])];
-    if (!best.has(row)) best.set(row, new Map());
-    const known = best.get(row).get(column);
+    const columns = best.get(row) ?? new Map();
+    best.set(row, columns);
+    const known = columns.get(column);
     const isBetter = known === undefined || (direction === "minimize" ? value[index] < known : value[index] > known);
-    if (isBetter) best.get(row).set(column, value[index]);
+    if (isBetter) columns.set(column, value[index]);
   });
   const columns = [...new Set([...best.values()].flatMap((row) => [...row.keys()]))].sort((a, b) => a - b);
   const rows = [...best].sort(([a], [b]) => a - b);
@@ -140,7 +141,7 @@ function edges({ low, high, log }) {
  */
 function binOf(axis, place) {
   if (axis.choices) return place;
-  return Math.min(BINS - 1, Math.max(0, Math.floor(BINS * share(axis, place) + 1e-9)));
+  return Math.min(BINS - 1, Math.max(0, Math.floor(BINS * shareOf(axis, place) + 1e-9)));
 }
 
 /**
@@ -205,15 +206,14 @@ export class InWords {
   /** @param {() => TableWords | null} make */
   constructor(make) {
     this.make = make;
-    this.node = h("details", { class: "in-words" }, h("summary", {}, "As a table"));
+    this.table = h("div");
+    this.node = h("details", { class: "in-words" }, h("summary", {}, "As a table"), this.table);
     this.node.addEventListener("toggle", () => this.draw());
   }
 
   draw() {
     const found = this.node.open ? this.make() : null;
-    if (!found) return;
-    if (this.node.lastElementChild.tagName !== "SUMMARY") this.node.lastElementChild.remove();
-    this.node.append(tableInWords(found.names, found.rows));
+    if (found) this.table.replaceChildren(tableInWords(found.names, found.rows));
   }
 }
 

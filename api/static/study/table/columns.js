@@ -68,14 +68,14 @@ function attempts(cell, trial) {
  */
 export function objectiveColumns(spec) {
   if (!isSeveral(spec)) return [];
-  return objectivesOf(spec).map(({ metric: name, direction }, place) => ({
-    key: `values.${place}`,
+  return objectivesOf(spec).map(({ metric: name, direction }, index) => ({
+    key: `values.${index}`,
     name,
     title: `${direction} ${name}`,
     width: Math.min(200, Math.max(84, 34 + 7.2 * name.length)),
     numeric: true,
     isLargeFirst: () => direction === "maximize",
-    cell: text((trial) => objectiveValue(name, trial.values?.[place])),
+    cell: text((trial) => objectiveValue(name, trial.values?.[index])),
   }));
 }
 
@@ -181,8 +181,9 @@ const MEMORY = [
  */
 export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
   const link = (/** @type {HTMLElement} */ cell, /** @type {Trial} */ trial) => {
-    if (!cell.firstChild) cell.append(h("a", { href: `/studies/${studyId}/trials/${trial.number}` }));
-    setText(cell.firstChild, trial.number);
+    const shown = cell.firstChild ?? h("a", { href: `/studies/${studyId}/trials/${trial.number}` });
+    if (!cell.firstChild) cell.append(shown);
+    setText(shown, trial.number);
   };
   return [
     { key: "number", name: "#", width: 62, numeric: true, cell: link },

@@ -8,6 +8,10 @@ import { TRIAL_STATES } from "../../states.js";
 /** @import { StudyState } from "../state.js" */
 
 const TYPING_MS = 600;
+const HELP = [
+  "Parameters and objectives by their names, and number, state, value, values, step, attempts, oom, parent, ranks, batch, predicted_mib, measured_mib, step_seconds, seconds, num_params, reason. ",
+  "Compare them with <, <=, ==, !=, in [a, b], and join with and, or, not (…). Blocks are lists: layers[0].width > 64, size(layers) > 3. What a trial does not have is null.",
+];
 
 /**
  * One button for each state that trials have: whether those are shown. Returns the `element`, and `draw()`.
@@ -65,23 +69,13 @@ export function filterForm(state) {
     clearTimeout(typing);
     typing = setTimeout(apply, TYPING_MS);
   });
-  const help = h(
-    "details",
-    { class: "help" },
-    h("summary", {}, "What can I write?"),
-    h(
-      "p",
-      {},
-      "Parameters and objectives by their names, and number, state, value, values, step, attempts, oom, parent, ranks, batch, predicted_mib, measured_mib, step_seconds, seconds, num_params, reason. ",
-      "Compare them with <, <=, ==, !=, in [a, b], and join with and, or, not (…). Blocks are lists: layers[0].width > 64, size(layers) > 3. What a trial does not have is null.",
-    ),
-  );
+
   const form = h(
     "form",
     { class: "where", role: "search" },
     h("label", { for: "where" }, "Filter"),
     input,
-    help,
+    h("details", { class: "help" }, h("summary", {}, "What can I write?"), h("p", {}, ...HELP)),
     wrong,
   );
   form.addEventListener("submit", (event) => {

@@ -1,13 +1,10 @@
 // The order of the rows in the trial table. The server sorts and filters; the order of all numbers is known without it.
 
+/** @import { Rows } from "../../elements/table.js" */
+
 /**
  * What the table is to show. `query` goes to the API; `isKnown`: it is all trials by number; `where`: the user's filter.
  * @typedef {{query: string, isKnown: boolean, where: string}} Wanted
- */
-
-/**
- * The rows of a table: how many, and the number of the trial in each. An array is one.
- * @typedef {{length: number, at: (index: number) => number | undefined}} Rows
  */
 
 export class TrialOrder {

@@ -14,7 +14,7 @@ export class ShownColumns {
     this.standing = trialColumns(
       state.studyId,
       () => state.study.spec.fixed,
-      () => state.direction() === "maximize",
+      () => state.direction === "maximize",
     );
   }
 

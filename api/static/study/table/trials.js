@@ -13,104 +13,141 @@ import { TrialOrder } from "./order.js";
 import { ShownColumns } from "./shown_columns.js";
 import { added, moved, orderOf, queryOf, writeView } from "./view.js";
 
-/** @import { Panel } from "../../page.js" */
+/** @import { LiveEvent } from "../../live.js" */
+/** @import { Marked, Page, Panel } from "../../page.js" */
 /** @import { StudyContext, StudyState } from "../state.js" */
 /** @import { Wanted } from "./order.js" */
+
+const SEEN_MS = 2000;
+const UNSEEN_MS = 10_000;
 
 /**
  * @param {StudyContext} context
  * @returns {Panel}
  */
-export function trialsPanel({ state, page, feeds, open }) {
-  const download = h("a", { class: "button", download: true }, "CSV");
-  const counted = h("span", { id: "trials-aside" });
-  const columns = new ShownColumns(state);
-  const order = new TrialOrder(
-    () => wantedOrder(state),
-    (query) => api.order(state.studyId, query),
-  );
-  const buttons = stateButtons(state);
-  const filter = filterForm(state);
-  const marks = new RowMarks(state);
-  const table = trialTable(columns, { state, feeds, open, marks, onHover: (trial) => page.point(panel, trial) });
-  const [choose, chooser] = columnChooser({
-    every: () => columns.every(),
-    chosen: () => columns.keys(),
-    onChange: (chosen) => state.look({ columns: chosen }),
-    added,
-    moved,
-  });
-  const [refreshSeen, refreshUnseen] = [2000, 10_000].map((restMs) =>
-    page.refresher(async () => order.numbers && sort(), restMs),
-  );
-  const refreshOrder = (/** @type {string} */ key) => (page.sees(panel.card) ? refreshSeen(key) : refreshUnseen(key));
-  let drawnColumns = ""; // keys of the columns that the table has, as text
+export function trialsPanel(context) {
+  return new TrialsPanel(context);
+}
 
-  async function sort() {
+class TrialsPanel {
+  /** @param {StudyContext} context */
+  constructor({ state, page, feeds, open }) {
+    this.state = state;
+    this.page = page;
+    this.shows = ["study", "rows", "order", "view", "candidates"];
+    this.restMs = 100;
+    this.columns = new ShownColumns(state);
+    this.drawnColumns = ""; // keys of the columns that the table has, as text
+    this.order = new TrialOrder(
+      () => wantedOrder(state),
+      (query) => api.order(state.studyId, query),
+    );
+    this.marks = new RowMarks(state);
+    this.table = trialTable(this.columns, {
+      state,
+      feeds,
+      open,
+      marks: this.marks,
+      onHover: (trial) => page.point(this, trial),
+    });
+    this.buttons = stateButtons(state);
+    this.filter = filterForm(state);
+    this.counted = h("span", { id: "trials-aside" });
+    this.download = h("a", { class: "button", download: true }, "CSV");
+    this.card = this.framed();
+    this.refreshOrder = this.refresher(page);
+    this.on = {
+      trial: () => this.order.numbers && this.refreshOrder("trial"),
+      metrics: (/** @type {LiveEvent} */ event) => this.onMetrics(event),
+    };
+  }
+
+  framed() {
+    const { state, columns } = this;
+    const [choose, chooser] = columnChooser({
+      every: () => columns.every(),
+      chosen: () => columns.keys(),
+      onChange: (chosen) => state.look({ columns: chosen }),
+      added,
+      moved,
+    });
+    const beside = h("span", { class: "aside tools" }, this.counted, choose, this.download);
+    const content = [this.filter.form, this.buttons.element, this.table.box, chooser];
+    return card({ id: "trials", title: "Trials", beside }, ...content);
+  }
+
+  /**
+   * A function that fetches the order again soon, and less often while the table is not seen.
+   * @param {Page} page
+   * @returns {(key: string) => void}
+   */
+  refresher(page) {
+    const [seen, unseen] = [SEEN_MS, UNSEEN_MS].map((restMs) =>
+      page.refresher(async () => this.order.numbers && this.sort(), restMs),
+    );
+    return (key) => (page.sees(this.card) ? seen(key) : unseen(key));
+  }
+
+  load() {
+    const { state, page, order } = this;
+    state.watch((field) => {
+      if (field !== "view") return;
+      history.replaceState(history.state, "", `${location.pathname}${writeView(state.view)}${location.hash}`);
+      if (order.isOutdated) page.run(() => this.sort());
+    });
+    return this.sort();
+  }
+
+  async sort() {
     try {
-      const complaint = await order.fetch();
-      if (complaint !== null) filter.complain(complaint);
+      const complaint = await this.order.fetch();
+      if (complaint !== null) this.filter.complain(complaint);
     } finally {
-      state.changed("order");
+      this.state.changed("order");
     }
   }
 
-  function drawColumns() {
-    const wanted = columns.keys().join();
-    if (wanted === drawnColumns) return;
-    drawnColumns = wanted;
-    table.setColumns(columns.shown());
+  /** @param {LiveEvent} event */
+  onMetrics({ trial_id: id, data }) {
+    const { state, order, table } = this;
+    const hasValue = id !== null && state.numbers.has(id) && state.objectiveIn(data.values) !== null;
+    const mayMove = table.sortBy === "value" || state.view.where;
+    if (hasValue && order.numbers && mayMove) this.refreshOrder("value");
   }
 
-  function drawRows() {
-    const { by, descending } = orderOf(state.view, state.direction());
+  draw() {
+    this.buttons.draw();
+    this.drawColumns();
+    this.marks.update();
+    this.drawRows();
+  }
+
+  drawColumns() {
+    const wanted = this.columns.keys().join();
+    if (wanted === this.drawnColumns) return;
+    this.drawnColumns = wanted;
+    this.table.setColumns(this.columns.shown());
+  }
+
+  drawRows() {
+    const { state, order, table } = this;
+    const { by, descending } = orderOf(state.view, state.direction);
     const shown = order.rows(state.numTrials, descending);
-    setText(counted, shownWords(state, order, shown.length));
-    download.href = api.csvAddress(state.studyId, queryOf({ ...state.view, by, descending }));
+    setText(this.counted, shownWords(state, order, shown.length));
+    this.download.href = api.csvAddress(state.studyId, queryOf({ ...state.view, by, descending }).toString());
     table.setSort(by, descending);
     table.setOrder(shown);
   }
 
-  /** @type {Panel} */
-  const panel = {
-    card: card(
-      { id: "trials", title: "Trials", beside: h("span", { class: "aside tools" }, counted, choose, download) },
-      filter.form,
-      buttons.element,
-      table.box,
-      chooser,
-    ),
-    shows: ["study", "rows", "order", "view", "candidates"],
-    restMs: 100,
-    draw() {
-      buttons.draw();
-      drawColumns();
-      marks.update();
-      drawRows();
-    },
-    load() {
-      state.watch((field) => {
-        if (field !== "view") return;
-        history.replaceState(history.state, "", `${location.pathname}${writeView(state.view)}${location.hash}`);
-        if (order.isOutdated) page.run(sort);
-      });
-      return sort();
-    },
-    on: {
-      trial: () => order.numbers && refreshOrder("trial"),
-      metrics({ trial_id: id, data }) {
-        const hasValue = state.numbers.has(id) && state.objectiveIn(data.values) !== null;
-        const mayMove = table.sortBy === "value" || state.view.where;
-        if (hasValue && order.numbers && mayMove) refreshOrder("value");
-      },
-    },
-    tick: () => LIVE_STUDY.has(state.study.state) && table.draw(),
-    point(trial) {
-      marks.lit = trial?.number ?? null;
-      table.draw();
-    },
-  };
-  return panel;
+  tick() {
+    if (LIVE_STUDY.has(this.state.study.state)) this.table.draw();
+  }
+
+  /** @param {Marked | null} trial */
+  point(trial) {
+    this.marks.lit = trial?.number ?? null;
+    this.table.draw();
+  }
 }
 
 /** Which rows stand out: the best trials, and the one under the pointer in another panel. */
@@ -155,7 +192,7 @@ function trialTable(columns, { state, feeds, open, marks, onHover }) {
     rowClass: (number) => marks.classOf(number),
     onMissing: (missing) => missing.forEach((number) => feeds.fetchRow(number)),
     onSort(by, descending) {
-      const isBest = by === "value" && descending === (state.direction() === "maximize");
+      const isBest = by === "value" && descending === (state.direction === "maximize");
       state.look({ sort: isBest ? "best" : by, descending: !isBest && descending });
     },
     onOpen: (number) => open({ number }),
@@ -170,7 +207,7 @@ function trialTable(columns, { state, feeds, open, marks, onHover }) {
  */
 function wantedOrder(state) {
   const { states, where } = state.view;
-  const order = orderOf(state.view, state.direction());
+  const order = orderOf(state.view, state.direction);
   const query = queryOf({ ...state.view, ...order }).toString();
   return { query, isKnown: order.by === "number" && !states.length && !where, where };
 }
