@@ -7,7 +7,7 @@ Each field of ``Spread`` stands next to its row. A new axis is one field with it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import prod
@@ -71,13 +71,18 @@ class Axis:
 
 def numbers_in_words(numbers: tuple[int, ...]) -> str:
     """Numbers in a name: ``3-2-4``; those in a row, if they rise, as ``2..5``."""
+    return "-".join(f"{run[0]}..{run[-1]}" if len(run) > 2 else "-".join(map(str, run)) for run in runs_of(numbers))
+
+
+def runs_of(numbers: Iterable[int]) -> list[list[int]]:
+    """The numbers in runs, each of which rises in steps of 1."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return "-".join(f"{run[0]}..{run[-1]}" if len(run) > 2 else "-".join(map(str, run)) for run in runs)
+    return runs
 
 
 def _row(default: Value, words: str, **others: Any) -> Any:

@@ -17,6 +17,7 @@ from estimators.constraints import UNCONSTRAINED, PlanConstraints
 from estimators.pipelining.schedules import WHOLE, holders_of, schedule_of, stages_of
 
 MIB = 2**20
+GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)

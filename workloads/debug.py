@@ -1,7 +1,7 @@
 """Trains one candidate without Ray, a database or limits, to look for mistakes in a workload.
 
-    python -m workloads.debug FILE.py:Class --param lr=0.1 --steps 20 torchrun --nproc-per-node 2 -m workloads.debug
-    FILE.py:Class --plan dp_shard=2,micro_batch=16
+    python -m workloads.debug FILE.py:Class --param lr=0.1 --steps 20
+    torchrun --nproc-per-node 2 -m workloads.debug FILE.py:Class --plan dp_shard=2,micro_batch=16
 
 It runs the code that ranks run, so it prints the losses and metrics that a trial with the same parameters, plan and
 seed would report. Debuggers and ``print`` work as in any script. Checkpoints go to a folder that is deleted at the end.
@@ -20,7 +20,7 @@ import torch.distributed as dist
 import yaml
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from estimators.model import Candidate, Plan
+from estimators.model import MIB, Candidate, Plan
 from estimators.named_plan import plan_of
 from workloads.loading import load_workload
 from workloads.training.attempt.job import TrainingJob
@@ -97,7 +97,7 @@ class _Printed:
         print(f"step {step}: " + ", ".join(f"{name} {value:.6g}" for name, value in values.items()), flush=True)
 
     def measured(self, peak_bytes: int) -> None:
-        print(f"peak of a step: {peak_bytes / 2**20:.1f} MiB of tensors", flush=True)
+        print(f"peak of a step: {peak_bytes / MIB:.1f} MiB of tensors", flush=True)
 
     def timed(self, step_seconds: float, num_steps: int) -> None:
         print(f"median of {num_steps} steps: {step_seconds * 1000:.1f} ms", flush=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 
@@ -13,7 +12,7 @@ from api.routes.parameters import TheForecasts, TheSettings, TheStore
 from api.views.cluster import ClusterView, GangView, controller_view, device_view, gang_view, waiting_view
 from api.views.forecast import WhatIfView, blocked_of, forecast_view, start_of
 from scamp_service.lifecycle import CONTROLLER_LEASE, TrialState
-from scamp_service.model import Study, Trial
+from scamp_service.model import Attempt, Trial
 from scamp_service.store.store import Store
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
@@ -29,7 +28,7 @@ def get_cluster(store: TheStore, settings: TheSettings, forecasts: TheForecasts)
     state, confirmed = recorded if recorded else ({}, None)
     silent = controller_silent_seconds(store, confirmed)
     alive = silent is not None and silent <= settings.lease_seconds
-    names = {study.id: study.name for study in _live(store)}
+    names = {study.id: study.name for study in store.live_studies()}
     trials = {trial.id: trial for trial in store.live_trials()}
     gangs = [_gang(store, attempt, trials, names) for attempt in store.open_attempts()]
     waiting = [trial for trial in trials.values() if trial.state in WAITING_STATES]
@@ -95,14 +94,7 @@ def _why_silent(silent: float | None) -> str:
     return "no controller has reported yet" if silent is None else f"the controller has been silent for {silent:.0f} s"
 
 
-def _live(store: Store) -> Iterable[Study]:
-    after = 0
-    while page := store.studies(live=True, after=after):
-        yield from page
-        after = page[-1].id
-
-
-def _gang(store: Store, attempt: Any, trials: dict[int, Trial], names: dict[int, str]) -> GangView:
+def _gang(store: Store, attempt: Attempt, trials: dict[int, Trial], names: dict[int, str]) -> GangView:
     # A gang may still be stopping after its trial and study have ended.
     trial = trials.get(attempt.trial_id) or store.trial(attempt.trial_id)
     return gang_view(attempt, trial, _name(store, names, trial.study_id))

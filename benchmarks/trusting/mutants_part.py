@@ -279,7 +279,7 @@ MUTANTS = (
     ),
     Case(
         "retry: a fault of the host is retried at once",
-        f"{CONTROL}/decide/faults.py",
+        f"{CONTROL}/decide/rules/faults.py",
         "FIRST_WAIT_SECONDS * 2.0 ** (num_faults - 1)",
         "0.0",
         ("tests/scamp_service/control/decide",),
@@ -314,7 +314,7 @@ MUTANTS = (
     ),
     Case(
         "retention: a trial does not continue from its checkpoint",
-        f"{CONTROL}/decide/orders.py",
+        f"{CONTROL}/decide/rules/orders.py",
         "s.checkpoints.get(trial.id)",
         "None",
     ),
@@ -327,14 +327,14 @@ MUTANTS = (
     ),
     Case(
         "watchdog: a gang that makes no progress is kept",
-        f"{CONTROL}/decide/watch.py",
+        f"{CONTROL}/decide/rules/watch.py",
         "if gang.quiet_seconds <= patience:",
         "if patience:",
         ("tests/scamp_service/control/decide",),
     ),
     Case(
         "watchdog: the study's own limit is not obeyed",
-        f"{CONTROL}/decide/watch.py",
+        f"{CONTROL}/decide/rules/watch.py",
         "        return study.stall_seconds\n",
         "        return LEAST_SECONDS\n",
         ("tests/scamp_service/control/decide",),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from estimators.devices.kind import DeviceKind, Figure, Link, Links, Memory, Rate
-from estimators.model import MIB
+from estimators.model import GIB, MIB
 
 COMPUTE_SHARE = 0.6
 """Assumed share of the datasheet's FLOP/s that matrix products, convolutions and attention reach. Whole training steps
@@ -27,7 +27,6 @@ UNVERIFIED = (
 )
 
 _GB = 1e9
-_GIB = 2**30
 _COMPUTING = ("matmul", "convolution", "attention")
 _MOVING = ("normalisation", "lookup", "function", "copy", "other")
 
@@ -111,7 +110,7 @@ def _network(num_adapters: int, gbits: int, node: str) -> Figure:
 
 
 def _total(gib: float, source: str) -> Figure:
-    return Figure(int(gib * _GIB), "literature", f"{gib:g} GiB in total, {source}")
+    return Figure(int(gib * GIB), "literature", f"{gib:g} GiB in total, {source}")
 
 
 _DGX_1 = _network(4, 100, "a DGX-1")

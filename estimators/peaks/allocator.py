@@ -15,9 +15,8 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from estimators.model import MIB
 from estimators.peaks.envelope import EventLog
-
-MIB = 2**20
 
 _ROUNDED_TO = 512  # bytes: every size is rounded up to a multiple of it
 _LARGEST_SMALL = 1 * MIB  # requests up to this size use the small pool

@@ -33,6 +33,7 @@ from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut,
 from placement.pipelining.shared_cores import seconds_on
 from placement.pipelining.simulator import StageCost, simulate_step
 from placement.planning.question import Question, degrees
+from placement.pricing.unit_costs import transient_bytes
 from placement.refinement import Pipeline, Refinement
 
 MANY_RANKS = 8
@@ -41,7 +42,6 @@ schedule."""
 
 _CHUNKS = {"1f1b": 1, "gpipe": 1, "zb-h1": 1, "interlaced": 1, "interleaved": 2, "zbv": 2, "dualpipev": 2}
 """Stages of each rank by schedule. 3F1B is missing: only a model that feeds its output back runs it."""
-_TRANSIENT = ("scratch", "workspace", "batch", "slack", "objects")
 
 
 def list_pipelines(question: Question) -> list[Option]:
@@ -154,14 +154,6 @@ class _Candidate:
         sizes = (piece.kept_bytes, piece.output_bytes, piece.state_bytes)
         return StageCost(piece.forward_seconds, half, half, *sizes, self._share(part) * self._update_seconds)
 
-    def transient_bytes(self, micro_batch: int) -> int | None:
-        """Bytes that passes need besides states and activations; None if nothing is known of this micro-batch."""
-        try:
-            parts = self.profile.curves[Layout()].parts(micro_batch)
-        except ValueError:  # beyond the largest micro-batch of a model whose sizes are not affine
-            return None
-        return sum(parts.get(name, 0) for name in _TRANSIENT)
-
     def message_seconds(self, sender: int, receiver: int, num_bytes: int) -> float:
         links = self.kind.links
         return message_seconds(num_bytes, sender, receiver, links) if links is not None else 0.0
@@ -236,10 +228,10 @@ class _Shape:
     def of(cls, candidate: _Candidate, num_ranks: int, num: int, offered_mib: int) -> _Shape | None:
         """None if nothing is known of the micro-batch."""
         micro_batch = candidate.batch // num
-        transient_bytes = candidate.transient_bytes(micro_batch)
-        if transient_bytes is None:
+        transient = transient_bytes(candidate.profile, micro_batch)
+        if transient is None:
             return None
-        return cls(candidate, num_ranks, num, offered_mib, transient_bytes, candidate.parts(micro_batch))
+        return cls(candidate, num_ranks, num, offered_mib, transient, candidate.parts(micro_batch))
 
     @cached_property
     def schedules(self) -> dict[str, PipelineSchedule | None]:

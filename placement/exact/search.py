@@ -15,19 +15,18 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import ceil
 
-from estimators.axes import Spread
-from estimators.model import MIB
+from estimators.axes import Spread, runs_of
+from estimators.model import GIB
 from placement.exact.dynamic_programs import SAME
 from placement.exact.stages import CutStage, Optimum, Recomputes, best_stages, fastest
 from placement.exact.ways import Devices, Order, StagedWay, Way, list_staged_ways
 from placement.option import NoPlan
+from placement.pricing.categories import size
 
 _FIRST_LIMIT = 1.25  # times the smallest bound
 _NEXT_LIMIT = 2.0  # times the last one
 _NUM_LIMITS = 6  # then there is none
 _MORE_MEMORY = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 64.0)  # tried to say what would be enough
-
-_GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ def find(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: 
 
 
 def front(
-    ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b", step_bytes: int = _GIB
+    ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b", step_bytes: int = GIB
 ) -> list[StagedPlan]:
     """The plans that no other one beats in ranks, peak bytes and seconds at once: by ranks, then the fastest first.
 
@@ -210,14 +209,14 @@ def _seconds(stages: Sequence[CutStage], staged: StagedWay, *, with_recompute: b
 def _reason(stages: Sequence[CutStage], staged: StagedWay, devices: Sequence[Devices]) -> str:
     """Why the plan fits, in one line."""
     largest = max(stages, key=lambda stage: stage.peak_bytes / devices[stage.kind].capacity_bytes)
-    holds = f"the fullest rank holds {_size(largest.peak_bytes)} of {_size(devices[largest.kind].capacity_bytes)}"
+    holds = f"the fullest rank holds {size(largest.peak_bytes)} of {size(devices[largest.kind].capacity_bytes)}"
     units = [unit for stage in stages for unit in stage.recomputed]
     if not units:
         return f"no recompute is needed: {holds}"
     saved = max(stage.saved_bytes for stage in stages)
     percent = 100 * (_seconds(stages, staged) / _seconds(stages, staged, with_recompute=False) - 1)
     up_to = "" if len(stages) == 1 else "up to "
-    return f"recompute of {_ranges(units)} saves {up_to}{_size(saved)} for {percent:.2g} % time: {holds}"
+    return f"recompute of {_ranges(units)} saves {up_to}{size(saved)} for {percent:.2g} % time: {holds}"
 
 
 def _refusal(staged_ways: Sequence[StagedWay], devices: Sequence[Devices], recomputes: Recomputes) -> str:
@@ -227,26 +226,16 @@ def _refusal(staged_ways: Sequence[StagedWay], devices: Sequence[Devices], recom
         larger = [replace(device, capacity_bytes=int(device.capacity_bytes * factor)) for device in devices]
         plan = _plan(_best(staged_ways, larger, recomputes), larger, recomputes)
         if plan is not None:
-            size = _size(plan.largest_bytes)
-            return f"no plan fits on {offer}: {plan.spread.ways} with recompute would need {size}; use larger devices"
+            needed = size(plan.largest_bytes)
+            return f"no plan fits on {offer}: {plan.spread.ways} with recompute would need {needed}; use larger devices"
     return f"no plan fits on {offer}, nor with {_MORE_MEMORY[-1]:g} times their memory: use more devices"
 
 
 def _offer(devices: Sequence[Devices]) -> str:
-    return " and ".join(f"{device.count} × {device.name} ({_size(device.capacity_bytes)})" for device in devices)
-
-
-def _size(num_bytes: float) -> str:
-    return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / MIB:.1f} MiB"
+    return " and ".join(f"{device.count} × {device.name} ({size(device.capacity_bytes)})" for device in devices)
 
 
 def _ranges(units: Sequence[int]) -> str:
     """Numbers of units as ranges, such as ``units 3-8, 10``."""
-    runs: list[list[int]] = []
-    for unit in units:
-        if runs and runs[-1][-1] == unit - 1:
-            runs[-1].append(unit)
-        else:
-            runs.append([unit])
-    words = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+    words = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs_of(units))
     return f"unit{'s' if len(units) > 1 else ''} {words}"

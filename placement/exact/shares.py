@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, inf
 
+from estimators.model import GIB
 from placement.option import NoPlan
 
 _SAME = 1 + 1e-12
-_GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,6 @@ def _refusal(members: Sequence[Member], samples: int) -> str:
     if any(member.most_by_memory < 1 for member in members):
         return "not even one sample fits on the smallest device: use fewer devices, or those with more memory"
     return (
-        f"{samples} samples need at least {least / _GIB:.1f} GiB, "
-        f"all devices together offer {free / _GIB:.1f} GiB: use a smaller batch"
+        f"{samples} samples need at least {least / GIB:.1f} GiB, "
+        f"all devices together offer {free / GIB:.1f} GiB: use a smaller batch"
     )

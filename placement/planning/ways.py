@@ -22,7 +22,7 @@ def list_ways(divisions: Divisions, num_ranks: int) -> list[Spread]:
     with selective and with full recompute. Two ways are left out, because another one is never worse: GPipe holds more
     than 1F1B in the same time, and stages of a pipeline that keep their shards gathered hold them for a whole step.
     """
-    numbers = [pp for pp in _powers(num_ranks) if pp <= divisions.most_stages]
+    numbers = [pp for pp in _powers_that_divide(num_ranks) if pp <= divisions.most_stages]
     spreads = (spread for pp in numbers for spread in list_spreads(divisions, num_ranks // pp, pp))
     return [way for spread in spreads for way in _inside(spread, divisions)]
 
@@ -37,7 +37,7 @@ def list_spreads(divisions: Divisions, num_ranks: int, num_stages: int = 1) -> I
 
 
 def _over_ranks(divisions: Divisions, num_ranks: int, num_stages: int) -> Iterator[Spread]:
-    for tp, spatial, dp_replicate in product(_powers(num_ranks), repeat=3):
+    for tp, spatial, dp_replicate in product(_powers_that_divide(num_ranks), repeat=3):
         dp_shard, rest = divmod(num_ranks, tp * spatial * dp_replicate)
         if rest or divisions.most_parts % tp or divisions.most_slabs % spatial:
             continue
@@ -62,10 +62,10 @@ def _inside(spread: Spread, divisions: Divisions) -> Iterator[Spread]:
     yield replace(spread, recompute=True, selective=True)
     yield replace(spread, recompute=True)
     if divisions.in_parts and spread.tp == 1 and spread.pp == 1:
-        yield from (replace(spread, co_shard=parts) for parts in _powers(divisions.most_parts) if parts > 1)
+        yield from (replace(spread, co_shard=parts) for parts in _powers_that_divide(divisions.most_parts) if parts > 1)
 
 
-def _powers(most: int) -> Iterator[int]:
+def _powers_that_divide(most: int) -> Iterator[int]:
     """Powers of two that divide ``most``, from 1."""
     degree = 1
     while most % degree == 0:

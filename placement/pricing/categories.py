@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from estimators.model import MIB, Prediction
+from estimators.model import GIB, MIB, Prediction
 
-_GIB = 2**30
 _CATEGORIES = {
     "parameters": "parameters",
     "gradients": "gradients and optimizer",
@@ -35,4 +34,4 @@ def categories_in_words(num_bytes: Mapping[str, int]) -> str:
 
 def size(num_bytes: float) -> str:
     """Bytes in MiB or GiB."""
-    return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / MIB:.1f} MiB"
+    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:.1f} MiB"

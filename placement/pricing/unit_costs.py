@@ -265,13 +265,9 @@ class ModelCosts:
         return self._fixed[key][0]
 
     def transient_bytes(self, micro_batch: int) -> int:
-        """Bytes that passes need besides states and activations, as in the plain layout."""
+        """Bytes that passes need besides states and activations, as in the plain layout; 0 if that is not known."""
         if micro_batch not in self._transient:
-            try:
-                parts = self._profile.curves[Layout()].parts(micro_batch)
-            except ValueError:  # beyond the largest micro-batch of a model whose sizes are not affine
-                parts = {}
-            self._transient[micro_batch] = sum(parts.get(name, 0) for name in _TRANSIENT)
+            self._transient[micro_batch] = transient_bytes(self._profile, micro_batch) or 0
         return self._transient[micro_batch]
 
     def correction(self, micro_batch: int) -> float:
@@ -284,6 +280,18 @@ class ModelCosts:
                 correction = 1.0
             self._corrections[micro_batch] = correction
         return self._corrections[micro_batch]
+
+
+def transient_bytes(profile: ModelProfile, micro_batch: int) -> int | None:
+    """Bytes that passes need besides states and activations in the plain layout.
+
+    None beyond the largest traced micro-batch of a model whose sizes are not affine.
+    """
+    try:
+        parts = profile.curves[Layout()].parts(micro_batch)
+    except ValueError:
+        return None
+    return sum(parts.get(name, 0) for name in _TRANSIENT)
 
 
 def costs_of(unit: Unit, kind: DeviceKind, is_block: bool) -> UnitCosts:

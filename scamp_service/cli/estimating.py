@@ -64,9 +64,11 @@ def estimate(
 ) -> None:
     """Predict the memory and step time of each plan of a candidate, without running it.
 
-    No service, Ray or GPU is needed. Without --mib and --device, only a study has a size of devices; otherwise every
-    peak is shown, and how large devices must be. A function returns (model, inputs[, loss[, optimizer]]) and needs no
-    data; see docs/functions.md. Memory columns show one rank at its peak, by category. Abbreviations:
+    No service, Ray or GPU is needed. Without --mib and --device, only a study
+    has a size of devices; otherwise every peak is shown, and how large devices
+    must be. A function returns (model, inputs[, loss[, optimizer]]) and needs
+    no data; see docs/functions.md. Memory columns show one rank at its peak, by
+    category. Abbreviations:
 
     rc       activations are recomputed in the backward pass
     gath     sharded parameters while they are gathered to full size
@@ -141,13 +143,16 @@ def screen(
 ) -> None:
     """Predict how much of a study's search space fits, and on how many ranks.
 
-    A few candidates are traced. Formulas fitted to their traces predict the peaks of most others to the byte; the rest
-    are traced one by one. Answers are kept for the next time. Pipelines, ZeRO-1 and layouts that few candidates need
-    are left out: a footnote counts the candidates for which one of these might be cheaper, or the only plan that fits.
+    A few candidates are traced. Formulas fitted to their traces predict the
+    peaks of most others to the byte; the rest are traced one by one. Answers
+    are kept for the next time. Pipelines, ZeRO-1 and layouts that few
+    candidates need are left out: a footnote counts the candidates for which
+    one of these might be cheaper, or the only plan that fits.
 
-    Each row counts the candidates for which a study would choose that number of ranks, and how many of them need
-    recompute or gradient accumulation. The last two columns are medians. --json has every candidate with the plans that
-    were examined for it.
+    Each row counts the candidates for which a study would choose that number
+    of ranks, and how many of them need recompute or gradient accumulation.
+    The last two columns are medians. --json has every candidate with the
+    plans that were examined for it.
     """
     from scamp_service.cli.tables.screen import as_table, footnotes
     from scamp_service.sizing.estimate import target
@@ -220,12 +225,15 @@ def _show_plan(
 def calibrate(rounds: Rounds = 3, data_dir: DataDir = None) -> None:
     """Measure the speed of this machine's CPU and GPUs, so that step times are predicted more exactly.
 
-    `scamp estimate`, `scamp plan` and the dashboard show step times, and studies choose plans by them. Without this
-    command a CPU is measured once by itself, in some seconds; its result replaces that one.
+    `scamp estimate`, `scamp plan` and the dashboard show step times, and
+    studies choose plans by them. Without this command a CPU is measured once
+    by itself, in some seconds; its result replaces that one.
 
-    It takes about a minute for the CPU, on which a few ranks also measure how fast they communicate, and a minute for
-    each model of GPU. Leave one GPU of each model idle meanwhile. The measured speed and memory outside of PyTorch's
-    allocator then replace the literature's figures for `scamp estimate --device`.
+    It takes about a minute for the CPU, on which a few ranks also measure how
+    fast they communicate, and a minute for each model of GPU. Leave one GPU of
+    each model idle meanwhile. The measured speed and memory outside of
+    PyTorch's allocator then replace the literature's figures for `scamp
+    estimate --device`.
     """
     from scamp_service.cluster.devices.gpus import inventory
     from scamp_service.sizing.calibration import calibrate_cpu, calibrate_gpu, one_of_each

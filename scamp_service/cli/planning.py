@@ -51,9 +51,11 @@ def plan(
 ) -> None:
     """Compare the plans of a candidate by predicted time, and draw the best pipeline.
 
-    Nothing is run. Beside the plans of `scamp estimate` there are pipelines of 2, 4, 8 ... stages in several schedules,
-    and the fastest plans of an exact search on 1, 2, 4 ... devices: with any cut, and with recompute of as many blocks
-    as needed. Ranks cannot train many of them yet. Of a study, its first candidate is planned. See docs/plan.md.
+    Nothing is run. Besides the plans of `scamp estimate` there are pipelines of
+    2, 4, 8 ... stages in several schedules, and the fastest plans of an exact
+    search on 1, 2, 4 ... devices: with any cut, and with recompute of as many
+    blocks as needed. Ranks cannot train many of them yet. Of a study, its first
+    candidate is planned. See docs/plan.md.
 
     step     time of an optimizer step; GFLOP if no speed is known
     bubble   share of the step in which ranks wait for others to compute

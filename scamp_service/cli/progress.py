@@ -13,11 +13,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from estimators.model import MIB
 from scamp_service.cli.terminal import plain
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.values import shown_value
 
-MIB = 2**20
 COLOURS = {
     "WAITING": "grey58",
     "QUEUED": "yellow",

@@ -83,9 +83,10 @@ def simulate(
 ) -> None:
     """Replay studies on a cluster that you need not have, in virtual time.
 
-    The controller, its decisions, samplers and stopping rules are those of a service. Candidates are traced and planned
-    as in a study, and train for as many seconds as is predicted. With --traces, jobs of a GPU cluster run instead, as
-    wide and as long as its trace says. See docs/simulate.md.
+    The controller, its decisions, samplers and stopping rules are those of a
+    service. Candidates are traced and planned as in a study, and train for as
+    many seconds as is predicted. With --traces, jobs of a GPU cluster run
+    instead, as wide and as long as its trace says. See docs/simulate.md.
     """
     from scamp_service.simulation.replay import ReplayOptions
     from scamp_service.simulation.traces import Replayed
@@ -208,8 +209,8 @@ def what_if(
 ) -> None:
     """Say when a service's queue would be done with more devices, and what it would take.
 
-    The queue is simulated as it is now, with the trials that its studies have yet to propose. Every trial counts as
-    trained to its end.
+    The queue is simulated as it is now, with the trials that its studies have
+    yet to propose. Every trial counts as trained to its end.
     """
     from scamp_service.cli.tables.simulation import what_if_table
 

@@ -22,7 +22,7 @@ from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as e
 from scamp_service.control.decide.autoscale import num_devices_wanted
-from scamp_service.control.decide.limits import Used, is_hopeless, limit_reached
+from scamp_service.control.decide.rules.limits import Used, is_hopeless, limit_reached
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import Executor, Sizer, Unsized
 from scamp_service.control.failing import Failing
@@ -326,10 +326,7 @@ class Controller:
         ]
 
     def _live_studies(self) -> list[Study]:
-        live: list[Study] = []
-        while page := self._store.studies(live=True, after=live[-1].id if live else 0):
-            live += page
-        return [study for study in live if self._readable(study)]
+        return [study for study in list(self._store.live_studies()) if self._readable(study)]
 
     def _readable(self, study: Study) -> bool:
         """Whether this version can read the stored spec. If not, the study becomes FAILED, and all others continue."""

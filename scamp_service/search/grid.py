@@ -1,4 +1,7 @@
-"""Proposes every point of a grid once."""
+"""Proposes every point of a grid once.
+
+It is not in ``search.samplers``, because it leaves out the points of ``start_with``, which are above the samplers.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from placement.model import Cluster
 from placement.simulation.progress import Domains, Progress
-from scamp_service.control.decide.growth import counted_by
+from scamp_service.control.decide.rules.growth import counted_by
 from scamp_service.control.executor import GangState, GangStatus, Order
 from scamp_service.lifecycle import Outcome
 from scamp_service.model import Metric, Report

@@ -8,7 +8,7 @@ train to its end, so a study that stops trials early ends before its forecast.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -21,8 +21,8 @@ from placement.packing.policy import Blocked, Policy, Wait
 from placement.packing.projects import OVER_QUOTA
 from placement.simulation.progress import domains_of
 from placement.simulation.schedule import Job, Running, Schedule, ScheduleOptions, schedule
-from scamp_service.control.decide.growth import counts_as
-from scamp_service.lifecycle import LIVE_STUDIES, StudyState, TrialState
+from scamp_service.control.decide.rules.growth import counts_as
+from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Attempt, Json, Study, Trial
 from scamp_service.store.store import Store
 from scamp_service.study.budget import Budget
@@ -76,7 +76,7 @@ def recorded_cluster(store: Store) -> Cluster:
 
 def load_of(store: Store, *, now: float) -> Load:
     """The work of the live studies: open attempts, waiting trials, and trials that are not proposed yet."""
-    live = list(_live_studies(store))
+    live = list(store.live_studies())
     rules = {study.id: _budget(study) for study in live}
     policies = {study.id: policy for study in live if (policy := study.spec.get("policy"))}
     trials = [trial for trial in store.live_trials() if trial.study_id in rules]
@@ -249,13 +249,6 @@ def _num_to_come(store: Store, study_id: int, rules: Budget) -> int:
 
 def _budget(study: Study) -> Budget:
     return Budget.model_validate(study.spec["budget"])
-
-
-def _live_studies(store: Store) -> Iterator[Study]:
-    after = 0
-    while page := store.studies(live=True, after=after):
-        yield from (study for study in page if study.state in LIVE_STUDIES)
-        after = page[-1].id
 
 
 def _device(recorded: Mapping[str, Any]) -> Device:

@@ -71,6 +71,13 @@ class Reads:
         """
         return [Study(*row) for row in self._rows(sql.studies(live, newest_first, after > 0), after=after, limit=limit)]
 
+    def live_studies(self) -> Iterator[Study]:
+        """Yield all studies that are RUNNING or STOPPING, by ascending id."""
+        after = 0
+        while page := self.studies(live=True, after=after):
+            yield from page
+            after = page[-1].id
+
     def trial_counts(self, study_id: int) -> dict[TrialState, int]:
         """Number of trials by state; absent states are left out."""
         return num_trials_by_state(self.tallies(study_id))

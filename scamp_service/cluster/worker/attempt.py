@@ -13,7 +13,8 @@ from estimators.model import MIB
 from scamp_service.cluster.sink import SinkClient
 from scamp_service.cluster.worker.answers import Ended
 from scamp_service.cluster.worker.folders import Folders
-from scamp_service.cluster.worker.report_queue import Delivery, LineWriter, ReportQueue
+from scamp_service.cluster.worker.line_writer import LineWriter
+from scamp_service.cluster.worker.report_queue import Delivery, ReportQueue
 from scamp_service.files import code_zip
 from scamp_service.lifecycle import Outcome
 from scamp_service.study.objective import measured_metrics

@@ -18,7 +18,8 @@ from scamp_service.cluster.sink import LeaseWatch, Silence, SinkClient, is_waiti
 from scamp_service.cluster.worker.answers import Ended, RankStatus
 from scamp_service.cluster.worker.attempt import Training
 from scamp_service.cluster.worker.folders import Folders
-from scamp_service.cluster.worker.report_queue import LineWriter, ReportQueue
+from scamp_service.cluster.worker.line_writer import LineWriter
+from scamp_service.cluster.worker.report_queue import ReportQueue
 from scamp_service.cluster.worker.whereabouts import whereabouts
 from scamp_service.control.executor import Order
 from scamp_service.errors import Deposed

@@ -1,8 +1,9 @@
 """Decides what must be done next from a snapshot of the present state: find → **decide** → apply.
 
 Pure. Every rule looks only at the present state, never at how it came about. So a decision may be lost, repeated, or
-made by another controller after a crash: the next tick decides again from the database. Each of the eight steps has its
-own file. Not here: proposing values (``search``), sizing (``sizing``) and applying effects (``control.controller``).
+made by another controller after a crash: the next tick decides again from the database. Each step has its own file, and
+what several of them share is in ``rules``. Not here: proposing values (``search``), sizing (``sizing``) and applying
+effects (``control.controller``).
 """
 
 from __future__ import annotations

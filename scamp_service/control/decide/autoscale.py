@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from placement.packing.autoscaling import devices_wanted
-from scamp_service.control.decide.faults import must_wait
 from scamp_service.control.decide.place import in_start_order
+from scamp_service.control.decide.rules.faults import must_wait
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.lifecycle import StudyState, TrialState
 

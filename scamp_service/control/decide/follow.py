@@ -9,13 +9,13 @@ from typing import assert_never
 from estimators.learning import AttemptPhase
 from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
-from scamp_service.control.decide.ending import ended_with
-from scamp_service.control.decide.faults import run_later
-from scamp_service.control.decide.orders import order_for
 from scamp_service.control.decide.promote import NOT_COMPARED
 from scamp_service.control.decide.replan import devices_in_words, narrower
+from scamp_service.control.decide.rules.ending import ended_with
+from scamp_service.control.decide.rules.faults import run_later
+from scamp_service.control.decide.rules.orders import order_for
+from scamp_service.control.decide.rules.watch import why_stalled
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
-from scamp_service.control.decide.watch import why_stalled
 from scamp_service.control.executor import GangState
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, due_rungs, next_pause
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState

@@ -16,10 +16,10 @@ from placement.packing.ledger import Ledger
 from placement.packing.projects import NO_QUOTA, Claim, StartOrder, Usage, admit
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
-from scamp_service.control.decide.ending import ended_with
-from scamp_service.control.decide.faults import must_wait
-from scamp_service.control.decide.growth import counted_seconds, step_seconds, worth_offering
-from scamp_service.control.decide.orders import order_for
+from scamp_service.control.decide.rules.ending import ended_with
+from scamp_service.control.decide.rules.faults import must_wait
+from scamp_service.control.decide.rules.growth import counted_seconds, step_seconds, worth_offering
+from scamp_service.control.decide.rules.orders import order_for
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.stopping.rule import next_pause
 from scamp_service.lifecycle import AttemptState, StudyState, TrialState

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import assert_never
 
 from scamp_service.control.decide.effects import Branch, MoveTrial
-from scamp_service.control.decide.ending import ended_with
+from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, next_pause
 from scamp_service.lifecycle import StudyState, TrialState

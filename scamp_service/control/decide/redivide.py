@@ -14,7 +14,6 @@ from placement.model import Cluster, Queued, Shape
 from placement.packing.elastic import Share, elastic, redivide
 from placement.packing.kinds import speeds_of
 from scamp_service.control.decide.effects import MoveAttempt
-from scamp_service.control.decide.growth import counted_seconds
 from scamp_service.control.decide.place import in_start_order, offered, queued_of
 from scamp_service.control.decide.preempt import winds_down
 from scamp_service.control.decide.replan import (
@@ -25,6 +24,7 @@ from scamp_service.control.decide.replan import (
     seconds_to_go,
     trains,
 )
+from scamp_service.control.decide.rules.growth import counted_seconds
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, Choice, Trial

@@ -18,7 +18,7 @@ from placement.model import Cluster, Gang
 from placement.packing.ledger import Ledger
 from placement.packing.projects import NO_QUOTA
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial
-from scamp_service.control.decide.growth import counts_as, worth_offering
+from scamp_service.control.decide.rules.growth import counts_as, worth_offering
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import GangState
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from estimators.learning import Ending, evaluation_need
 from scamp_service.control.decide.effects import Effect, MoveTrial, Size
-from scamp_service.control.decide.ending import ended_with
-from scamp_service.control.decide.faults import must_wait, size_later
 from scamp_service.control.decide.finish import RETURN_WORDS
 from scamp_service.control.decide.place import missing_devices
+from scamp_service.control.decide.rules.ending import ended_with
+from scamp_service.control.decide.rules.faults import must_wait, size_later
 from scamp_service.control.decide.snapshot import Corrections, Snapshot, StudyRules
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.lifecycle import NO_PLAN_YET, WAITS_FOR_PLAN, StudyState, TrialState

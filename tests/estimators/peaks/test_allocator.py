@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.peaks.allocator import GRANULE, MIB, _Block, _Device, _ExpandablePool, _Pool, replay, smallest_capacity
+from estimators.model import MIB
+from estimators.peaks.allocator import GRANULE, _Block, _Device, _ExpandablePool, _Pool, replay, smallest_capacity
 
 Log = list[tuple[int, int]]
 

@@ -17,7 +17,8 @@ from scamp_service.cluster.worker import attempt, report_queue
 from scamp_service.cluster.worker.answers import Ended
 from scamp_service.cluster.worker.attempt import Training
 from scamp_service.cluster.worker.folders import Folders
-from scamp_service.cluster.worker.report_queue import LineWriter, ReportQueue
+from scamp_service.cluster.worker.line_writer import LineWriter
+from scamp_service.cluster.worker.report_queue import ReportQueue
 from scamp_service.control.executor import Order
 from scamp_service.host import kernel
 from scamp_service.lifecycle import Outcome

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from scamp_service.cluster.worker import report_queue as module
-from scamp_service.cluster.worker.report_queue import MAX_LINE, MOST_ROWS_PER_FLUSH, Delivery, LineWriter, ReportQueue
+from scamp_service.cluster.worker.line_writer import LineWriter
+from scamp_service.cluster.worker.report_queue import MAX_LINE, MOST_ROWS_PER_FLUSH, Delivery, ReportQueue
 from scamp_service.errors import Unavailable
 from scamp_service.model import Report
 from tests.ranks import ORDER, FakeSink

@@ -9,7 +9,7 @@ from estimators.learning import Learned, PastAttempt
 from estimators.model import MIB, Layout, Plan
 from placement.model import Cluster, Offer
 from scamp_service.control.decide import effects as d
-from scamp_service.control.decide.faults import MAX_FAULTS
+from scamp_service.control.decide.rules.faults import MAX_FAULTS
 from scamp_service.control.executor import Unsized
 from scamp_service.lifecycle import NO_PLAN_YET, TrialState
 from scamp_service.model import Trial

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scamp_service.control.decide import effects as d
-from scamp_service.control.decide.faults import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, MAX_FAULTS
+from scamp_service.control.decide.rules.faults import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, MAX_FAULTS
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from tests.scamp_service.control.decide.snapshots import effects, only_move, study
 from tests.values import attempt, trial

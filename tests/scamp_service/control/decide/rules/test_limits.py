@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scamp_service.control.decide.limits import Used, is_hopeless, limit_reached
+from scamp_service.control.decide.rules.limits import Used, is_hopeless, limit_reached
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.study.spec import StudySpec
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from scamp_service.control.decide import effects as d
-from scamp_service.control.decide.watch import FIRST_SECONDS, LEAST_SECONDS, STEPS
+from scamp_service.control.decide.rules.watch import FIRST_SECONDS, LEAST_SECONDS, STEPS
 from scamp_service.control.executor import GangState, GangStatus
 from scamp_service.lifecycle import Outcome, TrialState
 from tests.scamp_service.control.decide.snapshots import effects, only_move, study

@@ -10,7 +10,7 @@ import pytest
 from estimators.model import Plan
 from placement.packing.elastic import elastic
 from scamp_service.control.decide import effects as d
-from scamp_service.control.decide.growth import counted_seconds, counts_as, worth_offering
+from scamp_service.control.decide.rules.growth import counted_seconds, counts_as, worth_offering
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import Choice, Trial
