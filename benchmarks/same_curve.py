@@ -296,8 +296,6 @@ def _line(text: str) -> str:
 
 def _warm_up() -> None:
     """Import what forks would otherwise import again and again, and trace a model."""
-    import workloads.parallel.pipeline
-    import workloads.parallel.zero1  # noqa: F401
     from workloads.sandbox.server import warm_up_tracing
 
     warm_up_tracing()

@@ -1,9 +1,10 @@
-"""Names say what a thing is, and modules that docstrings name exist."""
+"""Names say what a thing is, modules that docstrings name exist, and no folder has too many modules."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.test_architecture_page import FLOORS, ROOT, resolves
 
+MOST_MODULES = 15
 FILLER = frozenset(
     {"all_", "asked", "found", "given", "it", "known", "named", "one", "own", "this", "told", "wanted", "what", "whole"}
 )
@@ -72,3 +74,10 @@ def test_a_name_that_no_longer_exists_is_found_in_a_docstring() -> None:
         "table.choice",
         "tracing.tracer.gone",
     ]
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_no_folder_has_more_than_fifteen_modules(floor: str) -> None:
+    modules = Counter(file.parent for file in (ROOT / floor).rglob("*.py") if not file.stem.startswith("__"))
+    crowded = {str(folder.relative_to(ROOT)) for folder, num in modules.items() if num > MOST_MODULES}
+    assert crowded - {"scamp_service/store/migrations/versions"} == set()

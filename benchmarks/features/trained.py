@@ -167,8 +167,6 @@ def _trained(feature: Feature, plan: Plan, folder: Path, begin: int, end: int, s
 @cache
 def _warm_up() -> None:
     """Import what forks would otherwise import again and again, and trace a model."""
-    import workloads.parallel.pipeline
-    import workloads.parallel.zero1  # noqa: F401
     from workloads.sandbox.server import warm_up_tracing
 
     warm_up_tracing()

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scamp_service.lifecycle import Origin
 from scamp_service.search.constrained import Constrained
+from scamp_service.search.grid import Grid
 from scamp_service.search.history import Active, History, Observation, Past, Shown
 from scamp_service.search.priors import Priors
 from scamp_service.search.regret import RegretBound
 from scamp_service.search.samplers.evolution import Evolution
-from scamp_service.search.grid import Grid
 from scamp_service.search.samplers.optuna_samplers import BruteForce, CmaEs, Gp, Nsga2, Nsga3, Qmc, Tpe
 from scamp_service.search.samplers.random_sampler import RandomSampler
 from scamp_service.search.samplers.sampler import Inheriting, Sampler

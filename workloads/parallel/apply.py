@@ -16,14 +16,14 @@ from torch.optim import Adafactor, Optimizer, Rprop
 
 from estimators.axes import Spread
 from estimators.model import Layout
-from workloads.parallel.adasum import AdasumOptimizer
 from workloads.parallel.aliases import expect_own_tensors, parameter_attributes, set_parameter_attributes
 from workloads.parallel.chain import blocks_of, cut
 from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
 from workloads.parallel.exchanging.tables import divide_tables
 from workloads.parallel.forward_state.state import attach_state
-from workloads.parallel.local_step import step_on_local_parts
+from workloads.parallel.optimizers.adasum import AdasumOptimizer
+from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
@@ -139,7 +139,7 @@ def spread_optimizer(optimizer: Optimizer, layout: Layout, mesh: DeviceMesh | No
     Raises ``WorkloadError`` if it cannot be divided by ``layout``.
     """
     if mesh is not None and layout.zero1:
-        from workloads.parallel.zero1 import ZeroOptimizer  # imported late, as it takes half a second
+        from workloads.parallel.optimizers.zero1 import ZeroOptimizer  # imported late, as it takes half a second
 
         if not f"{type(optimizer).__module__}.".startswith("torch.optim."):  # torch.optim itself or a module of it
             raise WorkloadError(

@@ -65,14 +65,14 @@ def _runs(tensor: DTensor, dim: int) -> list[tuple[int, int, int]]:
     placements = [_along(placement, dim) for placement in tensor.placements]
     positions = torch.arange(tensor.shape[dim], device=tensor.device)
     local: DTensor = distribute_tensor(positions, tensor.device_mesh, placements, src_data_rank=None)
-    found: list[tuple[int, int, int]] = []
+    runs: list[tuple[int, int, int]] = []
     for index, position in enumerate(local.to_local().tolist()):
-        if found and position == found[-1][0] + found[-1][2]:
-            start, begin, size = found[-1]
-            found[-1] = start, begin, size + 1
+        if runs and position == runs[-1][0] + runs[-1][2]:
+            start, begin, size = runs[-1]
+            runs[-1] = start, begin, size + 1
         else:
-            found.append((position, index, 1))
-    return found
+            runs.append((position, index, 1))
+    return runs
 
 
 def _along(placement: Placement, dim: int) -> Placement:

@@ -16,7 +16,7 @@ from tests.workloads.training.test_runtime import soak
 from tests.workloads.training.updates.test_every_plan import USER
 from workloads.loading import load_workload
 from workloads.models.stdlib_gpt import StdlibGpt
-from workloads.parallel import zero1
+from workloads.parallel.optimizers import zero1
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.name import CheckpointName

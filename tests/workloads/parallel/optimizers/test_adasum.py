@@ -20,8 +20,8 @@ from estimators.tracing.tracer import trace, trace_peak
 from placement.planning.ways import list_ways
 from workloads.loading import load_workload
 from workloads.models.stdlib_gpt import StdlibGpt
-from workloads.parallel import adasum
-from workloads.parallel.adasum import AdasumOptimizer, combine
+from workloads.parallel.optimizers import adasum
+from workloads.parallel.optimizers.adasum import AdasumOptimizer, combine
 from workloads.sandbox.recipe import recipe_of
 from workloads.seeds import seed_everything
 from workloads.training.samples import batch_indices
@@ -29,7 +29,7 @@ from workloads.training.samples import batch_indices
 SHAPES = [(3, 4), (1,), (5,), (2, 2, 3), (7,)]
 USER = {
     "workload": "sequences.py:Sequences",
-    "code_dir": str(Path(__file__).parents[3] / "benchmarks" / "features" / "workloads"),
+    "code_dir": str(Path(__file__).parents[4] / "benchmarks" / "features" / "workloads"),
 }
 
 

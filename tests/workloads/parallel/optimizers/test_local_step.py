@@ -15,7 +15,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.optim import ASGD, SGD, Adagrad, AdamW, Optimizer, RMSprop
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from workloads.parallel.local_step import step_on_local_parts
+from workloads.parallel.optimizers.local_step import step_on_local_parts
 
 Make = Callable[[Iterable[Tensor]], Optimizer]
 OPTIMIZERS: list[Make] = [

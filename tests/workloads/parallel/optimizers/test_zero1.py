@@ -10,7 +10,7 @@ from estimators.tracing.fake_gang import fake_mesh
 from estimators.tracing.tracer import trace_peak
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.parallel.apply import spread_optimizer
-from workloads.parallel.zero1 import ZeroOptimizer
+from workloads.parallel.optimizers.zero1 import ZeroOptimizer
 from workloads.sandbox.recipe import recipe_of
 
 

@@ -1,0 +1,1 @@
+"""How ranks share the step of an optimizer: ZeRO-1, Adasum, and steps on the local parts of parameters."""
