@@ -289,7 +289,7 @@ def _begin_kept(model: nn.Module, stored: Collection[str]) -> None:
 
 
 def _prefix(optimizer: torch.optim.Optimizer) -> str:
-    """Prefix of the names of the optimizer's states: Adasum's replicas have different ones (``parallel.optimizers.adasum``)."""
+    """Prefix of the names of the optimizer's states; Adasum's replicas have different ones (``optimizers.adasum``)."""
     replica = getattr(optimizer, "replica", 0)
     return f"replica{replica}/" if replica else ""
 
