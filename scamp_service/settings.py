@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from placement.packing.policies import policy_named
 from placement.packing.projects import Project
@@ -61,6 +61,9 @@ class Settings(BaseSettings):
     )
     virtual_devices: int = Field(default=4, description="memory-budgeted devices per node without GPUs", ge=1)
     device_mib: int = Field(default=96, description="memory of one virtual device", ge=1)
+    device_mibs: Annotated[tuple[int, ...], NoDecode] = Field(
+        default=(), description="memory of a node's first virtual devices if they differ, such as 128,48"
+    )
     virtual_nodes: int = Field(default=1, description="Ray nodes of the local cluster", ge=1)
     self_calibration: bool = Field(default=True, description="measure this machine's speed once, in idle time")
     max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
@@ -122,6 +125,19 @@ class Settings(BaseSettings):
     def _absolute(cls, folder: Path) -> Path:
         return folder.expanduser().absolute()
 
+    @field_validator("device_mibs", mode="before")
+    @classmethod
+    def _sizes(cls, sizes: Any) -> Any:
+        if isinstance(sizes, str):
+            sizes = [size for size in sizes.strip("[ ]").split(",") if size]  # our own processes pass JSON on
+        try:
+            mibs = tuple(map(int, sizes))
+        except ValueError:
+            mibs = (0,)
+        if min(mibs, default=1) < 1:
+            raise ValueError("must be whole MiB, such as 128,48")
+        return mibs
+
     @field_validator("policy")
     @classmethod
     def _known_policy(cls, policy: str) -> str:
@@ -149,6 +165,10 @@ class Settings(BaseSettings):
                 f"SCAMP_AUTOSCALE_DEVICES is {self.autoscale_devices}, but a Ray that ScaMP starts itself has no "
                 "autoscaler: name your Ray cluster with SCAMP_RAY_ADDRESS, or unset it"
             )
+
+    def mib_of_device(self, index: int) -> int:
+        """MiB of one of a node's virtual devices."""
+        return self.device_mibs[index] if index < len(self.device_mibs) else self.device_mib
 
     @property
     def checkpoints(self) -> Path:

@@ -2,7 +2,8 @@
 
 ``planning.planner`` chooses among ways that differ in degrees. The plans here differ within one: the exact search and
 simulated pipelines find them by the costs of units, and the planner treats the fastest of them as further rows. So a
-plan that only these know is traced and compared as all others are.
+plan that only these know is traced and compared as all others are. On devices of unlike speed or memory, ranks may take
+unlike shares of the batch as well (``traced_shares``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from estimators.devices.assumed import ASSUMED_CPU, ASSUMED_LINKS
 from estimators.devices.kind import DeviceKind
 from placement.exact.best_plans import ExactSearch
 from placement.exact.pipelines import list_pipelines
+from placement.exact.traced_shares import with_shares
 from placement.option import Option
 from placement.planning.answers import Answer
 from placement.planning.planner import choose
@@ -34,8 +36,8 @@ class StudyPlanner:
         self._kept: dict[_Key, tuple[DeviceKind | None, tuple[Option, ...]]] = {}
 
     def __call__(self, question: Question) -> Answer:
-        """The answer of ``planning.planner.choose``, to which refined plans are given."""
-        return choose(self.refined(question))
+        """The answer of ``planning.planner.choose``, to which refined plans are given, or a plan of unlike shares."""
+        return with_shares(question, choose(self.refined(question)))
 
     def refined(self, question: Question) -> Question:
         """The question with refined plans to choose from; without any if the study gives the plan, or if the model

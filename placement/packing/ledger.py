@@ -194,9 +194,9 @@ class Ledger:
         """Devices for ranks that take unlike shares, in rank order; None if there are too few.
 
         The rank that needs most MiB, which has the largest share, gets the fastest device with room for it by the
-        ``speeds`` of kinds, of equally fast ones the fullest; then the rank that needs most of the others, and so on.
-        With ``idle`` devices have no gangs. A device for a rank has room for all ranks that come later, so this finds
-        devices wherever there are any.
+        ``speeds`` of kinds; then the rank that needs most of the others gets the slowest one on which it ends no later,
+        and so on. Of equally fast devices the fullest is taken. With ``idle`` devices have no gangs. A device for a
+        rank has room for all ranks that come later, so this finds devices wherever there are any.
         """
         index = self._idle if idle else self._open
         free = {position: index.free(position) for position in index.devices_with(min(shape.mibs))}
@@ -207,12 +207,15 @@ class Ledger:
         return self._by_need(shape, {n: device.capacity_mib for n, device in enumerate(self.devices)}, speeds) or ()
 
     def _by_need(self, shape: Shape, free: dict[int, int], speeds: Mapping[str, float]) -> tuple[str, ...] | None:
-        mibs, chosen = shape.mibs, dict[int, str]()
+        mibs, chosen, least_seconds = shape.mibs, dict[int, str](), 0.0
         for rank in sorted(range(len(mibs)), key=lambda rank: (-mibs[rank], -shape.samples[rank])):
             able = [position for position, mib in free.items() if mib >= mibs[rank]]
             if not able:
                 return None
-            best = min(able, key=lambda n: (-speeds.get(self.devices[n].kind, 1.0), free[n], n))
+            seconds = {n: shape.samples[rank] / speeds.get(self.devices[n].kind, 1.0) for n in able}
+            in_time = {n: seconds[n] for n in able if seconds[n] <= least_seconds}
+            best = min(able, key=lambda n: (-in_time.get(n, 0.0), seconds[n], free[n], n))
+            least_seconds = max(least_seconds, seconds[best])
             chosen[rank] = self.devices[best].id
             del free[best]
         return tuple(chosen[rank] for rank in range(len(mibs)))

@@ -6,7 +6,7 @@ Here is also what plans need to know of a cluster and of a batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from estimators.constraints import PlanConstraints
@@ -29,7 +29,8 @@ class Question:
     ``kind`` gives the speed of the devices and of their links, by which plans are ordered; if it is None, that of a CPU
     is assumed. Options on up to ``widest`` ranks are traced besides the plan, where the speed is known. ``extra`` bytes
     per rank, and the ``margin`` for these devices, are added to every prediction. ``slow_downs`` are what the family
-    has learned about predicted seconds. ``refined`` are plans of the exact search to choose from as well
+    has learned about predicted seconds. ``kinds`` are those of the cluster by name, where they are known: the speed of
+    each counts where ranks take unlike shares of the batch. ``refined`` are plans of the exact search to choose from as well
     (``placement.exact.study_planner``), priced as if each rank had its device for itself. ``plan`` is the one that the
     study gives, and then the answer is this plan, or why it is not possible. Raises ``ValueError`` for an empty
     cluster: a candidate is not infeasible merely because the devices are not there yet.
@@ -42,6 +43,7 @@ class Question:
     widest: int = 1
     extra: Extra = NO_EXTRA
     slow_downs: SlowDowns = field(default_factory=dict)
+    kinds: Mapping[str, DeviceKind] = field(default_factory=dict)
     plan: Plan | None = None
     refined: tuple[Option, ...] = ()
     margin: Margin = field(init=False)

@@ -106,6 +106,8 @@ class TracedOptions:
         if not plan.shares:
             return self.option(way, plan.micro_batch, num, capacities_mib[plan.world_size - 1])
         option = self.option(way, plan.micro_batch, num, capacities_mib[0], shares=plan.shares)
+        if self._extra.held_bytes:
+            option = self._held_on(option, capacities_mib)
         mibs, samples = option.plan.rank_mibs(option.prediction), map(plan.samples_of_rank, range(plan.world_size))
         ranks = sorted(zip(mibs, samples, strict=True), reverse=True)
         pairs = [(*rank, mib) for rank, mib in zip(ranks, capacities_mib, strict=False)]
@@ -114,6 +116,19 @@ class TracedOptions:
             return option
         lacking = self.option(way, num_samples, num, offered_mib)
         return replace(option, prediction=lacking.prediction, offered_mib=offered_mib)
+
+    def _held_on(self, option: Option, capacities_mib: Sequence[int]) -> Option:
+        """The option with what is held beyond the need, on each rank at most as much as its device has room for."""
+        plan, prediction = option.plan, option.prediction
+        bare = predict(
+            self._profile, plan, self._extra.bytes_for(plan.layout, plan.micro_batch), self._margin, self._extra.evaluation
+        )
+        shares_mib = list(prediction.shares_mib)
+        ranks = sorted(range(plan.world_size), key=lambda rank: -shares_mib[plan.data_rank(rank)])
+        for rank, mib in zip(ranks, capacities_mib, strict=False):
+            share = plan.data_rank(rank)
+            shares_mib[share] = max(bare.shares_mib[share], min(shares_mib[share], mib))
+        return replace(option, prediction=replace(prediction, shares_mib=tuple(shares_mib)))
 
     def _largest(self, layout: Layout, offered_mib: int) -> int:
         return largest_micro_batch(self._profile, layout, offered_mib, self._extra, self._margin)

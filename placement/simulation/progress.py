@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -27,9 +27,17 @@ class Domains:
             raise ValueError(f"a domain must have a capacity above 0, got {dict(capacity)}")
         self._of_device, self.capacity = of_device, capacity
 
-    def of(self, devices: Iterable[str]) -> Counter[str]:
-        """Ranks of a gang in each domain, one on each of these devices."""
-        return Counter(self._of_device.get(device, device) for device in devices)
+    def of(self, devices: Sequence[str], samples: Sequence[int] = ()) -> dict[str, float]:
+        """Ranks of a gang in each domain, one on each of these devices.
+
+        If they take unlike shares of ``samples``, a rank counts as its part of the largest.
+        """
+        ranks: dict[str, float] = {}
+        for device, share in zip(devices, samples or (1,) * len(devices), strict=True):
+            domain = self._of_device.get(device, device)
+            ranks[domain] = ranks.get(domain, 0.0) + share
+        most = max(samples, default=1)
+        return {domain: share / most for domain, share in ranks.items()}
 
 
 def domains_of(cluster: Cluster, cores: float = math.inf, speeds: Mapping[str, float] = SAME_SPEED) -> Domains:
@@ -48,9 +56,9 @@ class Progress:
 
     def __init__(self, domains: Domains, now: float = 0.0) -> None:
         self._domains, self.now = domains, now
-        self._ranks: dict[str, Counter[str]] = {}  # gang → its ranks by domain
-        self._in: dict[str, dict[str, int]] = {}  # domain → gang → ranks
-        self._load: Counter[str] = Counter()
+        self._ranks: dict[str, dict[str, float]] = {}  # gang → its ranks by domain
+        self._in: dict[str, dict[str, float]] = {}  # domain → gang → ranks
+        self._load: defaultdict[str, float] = defaultdict(float)
         self._left: dict[str, float] = {}  # seconds alone that are left at ``_since``
         self._since: dict[str, float] = {}
         self._slow: dict[str, float] = {}
@@ -68,10 +76,10 @@ class Progress:
     def __len__(self) -> int:
         return len(self._left)
 
-    def start(self, gang: str, devices: Sequence[str], seconds: float) -> None:
-        """Begin a gang that needs this many seconds alone on its devices."""
+    def start(self, gang: str, devices: Sequence[str], seconds: float, samples: Sequence[int] = ()) -> None:
+        """Begin a gang that needs this many seconds alone on devices at full speed; see ``Domains.of``."""
         assert gang not in self._left, f"gang {gang} runs already"
-        self._ranks[gang] = ranks = self._domains.of(devices)
+        self._ranks[gang] = ranks = self._domains.of(devices, samples)
         self._left[gang], self._since[gang], self._slow[gang] = seconds, self.now, math.nan
         for domain, number in ranks.items():
             self._in.setdefault(domain, {})[gang] = number

@@ -251,7 +251,7 @@ class _Simulation:
                 shape = queued.shapes[placement.choice]
                 assert shape.seconds is not None
                 self._ledger.place(gang, placement.devices)
-                self._progress.start(gang.id, placement.devices, shape.seconds)
+                self._progress.start(gang.id, placement.devices, shape.seconds, shape.samples)
                 self._queues.started(queued)
                 arrived, share = self._arrived.pop(gang.id), shape.communication_share or 0.0
                 self._open[gang.id] = Run(gang.id, queued.study, placement.devices, arrived, now, math.nan, share)

@@ -21,7 +21,6 @@ from pathlib import Path
 from types import FrameType
 
 from placement.packing.policies import policy_named
-from placement.planning.planner import choose
 from scamp_service.cluster.driver.ray_executor import RayExecutor, Term
 from scamp_service.cluster.local.local_ray import START_SECONDS, LocalRay, check_account
 from scamp_service.control.contained import ContainedErrors
@@ -40,9 +39,9 @@ from scamp_service.processes.supervise import lock_data_dir, ray_address_file, t
 from scamp_service.processes.sweeper import Remover, Sweeper
 from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.settings import Settings
-from scamp_service.sizing.calibration import device_kind_of, speed_words
+from scamp_service.sizing.calibration import device_kind_of, device_kinds_of, speed_words
 from scamp_service.sizing.proxies import ProxyValues
-from scamp_service.sizing.sizer import Planner, ProcessSizer
+from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.store.database import expect_shared_database
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
@@ -89,7 +88,6 @@ def run_study(
     watch: Callable[[Store, int], None],
     *,
     warnings: Sequence[str] = (),
-    planner: Planner = choose,
     redraw_seconds: float = 0.25,
 ) -> tuple[Store, int]:
     """Run one study to its end in this process.
@@ -113,7 +111,7 @@ def run_study(
         study = store.create_study(spec.to_json(), code=sha, warnings=warnings, now=time.time())
         ray = None if settings.ray_address else _start_ray(settings, stack)
         news = News()
-        tick = stack.enter_context(controlling(settings, store, planner, news=news))
+        tick = stack.enter_context(controlling(settings, store, news=news))
         interrupts = _Interrupts(store, study.id)
         redrawn = 0.0
         while store.study(study.id).state in LIVE_STUDIES or store.open_attempts():
@@ -198,7 +196,7 @@ def _leave(stack: ExitStack) -> None:
 
 @contextmanager
 def controlling(
-    settings: Settings, store: Store, planner: Planner = choose, *, news: News, outlives: bool = False
+    settings: Settings, store: Store, *, news: News, outlives: bool = False
 ) -> Iterator[Callable[[], None]]:
     """Wait for Ray, and yield the function that runs one tick.
 
@@ -210,8 +208,8 @@ def controlling(
         sizer = ProcessSizer(
             store,
             settings.data_dir / "profiles",
-            planner=planner,
             kind_of=partial(device_kind_of, settings.data_dir),
+            kinds_of=partial(device_kinds_of, settings.data_dir),
             has_news=news.tell,
         )
         stack.callback(sizer.close)

@@ -188,7 +188,11 @@ def _span(gang: _Gang, now: float, ending: str, communication_share: float | Non
     )
 
 
-def slowest(cluster: Cluster, devices: Sequence[str], slow: Mapping[str, float]) -> float:
-    """The largest of the factors ``slow`` by kind, over the kinds of these devices."""
-    kinds = {device.id: device.kind for device in cluster.devices}
-    return max(slow[kinds[device]] for device in devices)
+def slowest(cluster: Cluster, order: Order, slow: Mapping[str, float]) -> float:
+    """How many times as long the slowest rank of an order takes as one with the largest share on the fastest kind.
+
+    ``slow`` are factors by kind.
+    """
+    kinds, plan = {device.id: device.kind for device in cluster.devices}, order.plan
+    factors = (slow[kinds[device]] * plan.samples_of_rank(rank) for rank, device in enumerate(order.devices))
+    return max(factors) / plan.micro_batch

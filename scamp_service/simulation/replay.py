@@ -90,8 +90,11 @@ def _replay(studies: Sequence[Submitted], named_cluster: NamedCluster, options: 
         store = Store("sqlite://")
         stack.callback(store.close)
         news = threading.Event()
-        kind = named_cluster.fastest
-        sizer = _Sizer(ProcessSizer(store, options.cache_dir, kind_of=lambda cluster: kind, has_news=news.set), store)
+        kind, kinds = named_cluster.fastest, named_cluster.kinds
+        traces = options.cache_dir
+        sizer = _Sizer(
+            ProcessSizer(store, traces, kind_of=lambda _: kind, kinds_of=lambda _: kinds, has_news=news.set), store
+        )
         stack.callback(sizer.close)
         proposer = ThreadProposer(code_of=lambda study_id: _code_of(store, study_id), has_news=news.set)
         stack.callback(proposer.close)
@@ -270,7 +273,7 @@ class _Replay:
             raise InvalidInput("the seconds of a step cannot be predicted on these devices")
         each = (self.options.epoch_steps or 1) if order.in_epochs else 1
         base = attempt.predicted_step_seconds / attempt.step_factor
-        return base * each * slowest(self.named_cluster.cluster, order.devices, self.slow)
+        return base * each * slowest(self.named_cluster.cluster, order, self.slow)
 
     def values(self, order: Order, step: int) -> Mapping[str, float]:
         progress = step / order.steps if order.steps else 1.0

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from estimators.devices import catalogue
 from estimators.devices.kind import DeviceKind
-from placement.model import Cluster
+from placement.model import VIRTUAL_KIND, Cluster
 from scamp_service.cluster.devices.gpus import Gpu
 from scamp_service.errors import InvalidInput
 from scamp_service.files import write_atomically
@@ -186,11 +186,17 @@ def device_kind_of(data_dir: Path, cluster: Cluster) -> DeviceKind | None:
     """Fastest device kind of a cluster, as measured or as the catalogue has it; None if neither knows any."""
     if not cluster.has_gpus:
         return calibrated(data_dir)
-    kinds = []
-    for name in dict.fromkeys(device.kind for device in cluster.devices):
-        with contextlib.suppress(ValueError):
-            kinds.append(calibrated(data_dir, name) or catalogue.gpu(name))
+    kinds = device_kinds_of(data_dir, cluster).values()
     return min(kinds, key=lambda kind: kind.rates["matmul"].per_flop, default=None)
+
+
+def device_kinds_of(data_dir: Path, cluster: Cluster) -> dict[str, DeviceKind]:
+    """Kinds of GPUs of a cluster by name, as measured or as the catalogue has them, without those that neither knows."""
+    kinds = {}
+    for name in dict.fromkeys(device.kind for device in cluster.devices if device.kind != VIRTUAL_KIND):
+        with contextlib.suppress(ValueError):
+            kinds[name] = calibrated(data_dir, name) or catalogue.gpu(name)
+    return kinds
 
 
 def speed_words(kind: DeviceKind | None) -> str:

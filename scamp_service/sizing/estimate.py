@@ -150,7 +150,7 @@ class Estimator:
             choice = self._planner(question)
             if isinstance(choice, Untraced):
                 return Missing([choice.layout])
-            options = _with_choice([option for option in examined if isinstance(option, Option)], choice, cluster)
+            options = _with_choice([option for option in examined if isinstance(option, Option)], choice)
             refused = next((_refusal(candidate, profile.refusals[layout]) for layout in untraced), "")
             return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind, refused)
 
@@ -231,11 +231,11 @@ def _refusal(candidate: Candidate, why: str) -> str:
     return f"{candidate.workload} with {params_in_words(candidate.params)}: {why}"
 
 
-def _with_choice(options: Sequence[Option], choice: ChosenPlan | NoPlan, cluster: Cluster) -> list[Option]:
+def _with_choice(options: Sequence[Option], choice: ChosenPlan | NoPlan) -> list[Option]:
     """The options, and that of the chosen plan if it is not among them."""
     if isinstance(choice, NoPlan) or any(option.plan == choice.plan for option in options):
         return list(options)
-    offered_mib = dict(degrees(cluster))[choice.plan.world_size]
+    offered_mib = next(option.offered_mib for option in choice.options if option.plan == choice.plan)
     return [*options, Option(choice.plan, choice.prediction, offered_mib)]
 
 

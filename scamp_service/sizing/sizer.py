@@ -97,14 +97,16 @@ class ProcessSizer:
         *,
         planner: Planner | None = None,
         kind_of: Callable[[Cluster], DeviceKind | None] = lambda cluster: None,
+        kinds_of: Callable[[Cluster], Mapping[str, DeviceKind]] = lambda cluster: {},
         has_news: Callable[[], None] = lambda: None,
     ) -> None:
         """``planner`` is by default that of studies.
 
-        ``kind_of`` gives the speed of a cluster's devices, None where it is not known. ``has_news`` is called, in any
-        thread, when there is another result.
+        ``kind_of`` gives the speed of a cluster's fastest devices, None where it is not known, and ``kinds_of`` that of
+        each kind. ``has_news`` is called, in any thread, when there is another result.
         """
-        self._planner, self._kind_of, self._has_news = planner or StudyPlanner(), kind_of, has_news
+        self._planner, self._has_news = planner or StudyPlanner(), has_news
+        self._kind_of, self._kinds_of = kind_of, kinds_of
         self._tracers = [Tracer(store, cache_dir, TRACE_SECONDS, on_cuda=on_cuda) for on_cuda in (False, True)]
         self._changed = threading.Condition()
         self._turns = _Turns()
@@ -264,7 +266,8 @@ class ProcessSizer:
         slow_downs = learn_slow_downs(demand.past, cluster.devices[0].kind, kind.sharing) if kind else {}
 
         most = len(cluster.devices)
-        question = Question(profile, batch, cluster, kind, most, slow_downs=slow_downs, plan=demand.plan)
+        kinds = self._kinds_of(cluster)
+        question = Question(profile, batch, cluster, kind, most, slow_downs=slow_downs, kinds=kinds, plan=demand.plan)
 
         def ask(batch: int, extra: Extra) -> Answer:
             return self._planner(replace(question, batch=batch, extra=replace(extra, evaluation=demand.evaluation)))

@@ -19,6 +19,7 @@ from scamp_service.store.database import expect_shared_database
         ("SCAMP_VIRTUAL_DEVICES", "0", "SCAMP_VIRTUAL_DEVICES is '0', but must be greater than or equal to 1"),
         ("SCAMP_LEASE_SECONDS", "inf", "SCAMP_LEASE_SECONDS is 'inf', but must be less than or equal to 3600"),
         ("SCAMP_LEASE_SECONDS", "nan", "SCAMP_LEASE_SECONDS is 'nan'"),
+        ("SCAMP_DEVICE_MIBS", "128,x", "SCAMP_DEVICE_MIBS is '128,x', but must be whole MiB"),
         ("SCAMP_CHECKPOINT_DIR", "s3://b", "SCAMP_CHECKPOINT_DIR is 's3://b', but must be a folder"),
     ],
 )
@@ -44,6 +45,14 @@ def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> N
     settings = Settings()
     assert (settings.data_dir, settings.port, settings.keep_logs_days) == (Path.home() / ".scamp", 8100, None)
     assert settings.checkpoints == Path.home() / ".scamp" / "checkpoints"
+
+
+@pytest.mark.parametrize(("sizes", "mibs"), [("128, 48", (128, 48)), ("[128,48]", (128, 48)), ("[]", ())])
+def test_sizes_of_devices_are_read_as_a_user_writes_them_and_as_our_processes_pass_them_on(
+    sizes: str, mibs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCAMP_DEVICE_MIBS", sizes)
+    assert Settings().device_mibs == mibs
 
 
 def test_folders_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ def as_table(gpus: tuple[Gpu, ...]) -> Table:
 def without_gpus(settings: Settings) -> str:
     """One line for a machine on which NVML finds no GPU: the number and size of its virtual devices."""
     count = settings.virtual_devices * settings.virtual_nodes
-    return f"NVML finds no GPU on this machine: studies run on virtual devices, {count} × {settings.device_mib} MiB"
+    mibs = list(map(settings.mib_of_device, range(settings.virtual_devices)))
+    sizes = f"{count} × {mibs[0]}" if len(set(mibs)) == 1 else f"{count} of {', '.join(map(str, mibs))}"
+    return f"NVML finds no GPU on this machine: studies run on virtual devices, {sizes} MiB"
 
 
 def _words(links: GpuLinks) -> str:

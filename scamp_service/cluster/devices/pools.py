@@ -183,7 +183,8 @@ class Offers:
         if num_gpus := int(resources.get("GPU", 0)):
             return self._gpus(node_id, num_gpus)
         count = min(int(resources.get(VIRTUAL_DEVICE, 0)), self._settings.virtual_devices)
-        return tuple(Device(f"{node}/{i}", node, i, VIRTUAL_KIND, self._settings.device_mib) for i in range(count))
+        mib_of = self._settings.mib_of_device
+        return tuple(Device(f"{node}/{i}", node, i, VIRTUAL_KIND, mib_of(i)) for i in range(count))
 
     def _gpus(self, node_id: str, num_gpus: int) -> tuple[Device, ...]:
         """Empty until the node has answered, and while it has nothing to offer."""

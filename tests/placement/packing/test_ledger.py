@@ -109,3 +109,11 @@ def test_ranks_of_unlike_shares_get_devices_wherever_there_are_any(seed: int) ->
     assert book.could_hold(shape) == any(
         all(a <= b for a, b in zip(mibs, some, strict=False)) for some in permutations(sizes, len(mibs))
     )
+
+
+def test_a_small_share_takes_the_slowest_device_on_which_it_ends_in_time() -> None:
+    devices = [Device(f"d{n}", "n", n, kind, 100) for n, kind in enumerate(("fast",) * 4 + ("slow",) * 2)]
+    ledger = Ledger(Cluster(tuple(devices)), 1)
+    shares = Shape(4, 50, mibs=(50, 50, 40, 40), samples=(6, 6, 3, 3))
+    assert ledger.find_uneven(shares, {"fast": 1.0, "slow": 0.5}) == ("d0", "d1", "d4", "d5")
+    assert ledger.find_uneven(shares, {"fast": 1.0, "slow": 0.25}) == ("d0", "d1", "d2", "d3")

@@ -39,3 +39,14 @@ def test_virtual_devices_of_a_host_share_its_cores() -> None:
 def test_a_domain_has_a_capacity() -> None:
     with pytest.raises(ValueError, match="capacity above 0"):
         Domains({}, {"a": 0.0})
+
+
+def test_a_rank_with_a_smaller_share_loads_its_device_less() -> None:
+    progress = Progress(Domains({}, {"slow": 0.5}))
+    progress.start("shares", ["fast", "slow"], 10.0, (6, 3))
+    progress.start("equal", ["other fast", "other slow"], 10.0)
+    assert progress.end_of("shares") == 10.0
+    progress.start("beside", ["slow"], 10.0)
+    assert progress.end_of("shares") == 30.0, "one and a half ranks on half a device"
+    progress.stop("beside")
+    assert progress.end_of("shares") == 10.0

@@ -68,6 +68,14 @@ def test_virtual_devices_are_those_of_the_node_and_no_more_than_the_settings_say
     assert offered == [("4af34af3/0", 64), ("4af34af3/1", 64), ("77bc77bc/0", 64)]
 
 
+@pytest.mark.usefixtures("removed")
+def test_virtual_devices_may_have_unlike_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCAMP_DEVICE_MIBS", "128,48")
+    found = Pools(Settings(virtual_devices=3, device_mib=64), OURS)
+    found.follow({NODE: node(virtual_device=4.0)})
+    assert [device.capacity_mib for device in found.cluster.devices] == [128, 48, 64]
+
+
 def test_a_node_that_leaves_takes_its_devices_along(removed: list[Any]) -> None:
     found = Pools(SETTINGS, OURS)
     found.follow({NODE: node(virtual_device=1.0), OTHER: node(virtual_device=1.0)})

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from estimators.devices.kind import DeviceKind, Rate
+from estimators.memory import Extra
+from estimators.model import Plan
+from estimators.work import StepWork, Work
+from placement.exact.study_planner import StudyPlanner
+from placement.model import Cluster, Device
+from placement.option import NoPlan
+from placement.planning.answers import ChosenPlan, Untraced
+from placement.planning.planner import choose
+from placement.planning.question import Question
+from tests.placement.planning.test_planner import SPEED, Model, cluster, flops
+
+HALF = replace(SPEED, name="half", rates={"matmul": Rate(0.0, 2.0, 0.0)})
+
+
+def answered(question: Question, model: Model) -> ChosenPlan | NoPlan:
+    planner = StudyPlanner()
+    while isinstance(found := planner(question), Untraced):
+        question.profile.curves[found.layout] = model.curve(found.layout)  # type: ignore[index]
+        question.profile.work[found.layout] = StepWork(Work(), flops(1e6), Work())  # type: ignore[index]
+    return found
+
+
+def asked(model: Model, batch: int, devices: Cluster, extra: Extra = Extra(), **kinds: DeviceKind) -> Question:
+    return Question(model.profile, batch, devices, SPEED, extra=extra, kinds=kinds)
+
+
+def of_kinds(**numbers: int) -> Cluster:
+    kinds = [kind for kind, number in numbers.items() for _ in range(number)]
+    return Cluster(tuple(Device(f"d{n}", kind, n, kind, 2000) for n, kind in enumerate(kinds)))
+
+
+def test_ranks_take_unlike_shares_where_equal_ones_do_not_fit_the_smaller_device() -> None:
+    model, devices = Model(120, 20), cluster(150, 107)  # gradients of a micro-batch before are held by those that follow
+    found = answered(asked(model, 6, devices), model)
+    assert isinstance(found, ChosenPlan) and found.plan.shares and found.plan.batch == 6
+    assert found.plan.shares[0] > found.plan.shares[1] and found.plan.num_micro_batches == 1
+    large, small = found.prediction.shares_mib
+    assert small <= 107 < large <= 150 and large == found.prediction.reserved_mib
+    assert "ranks take unlike shares of the batch" in found.reason and "With equal shares: needs" in found.reason
+    assert isinstance(answered(asked(model, 6, cluster(107, 107)), model), NoPlan)
+
+
+def test_a_batch_that_ranks_do_not_divide_equally_is_trained_on_any_number_of_unlike_devices() -> None:
+    model = Model(150, 1)
+    found = answered(asked(model, 7, cluster(90, 100, 95)), model)
+    assert isinstance(found, ChosenPlan) and found.plan.world_size == 3 and sum(found.plan.shares) == 7
+
+
+def test_what_an_attempt_lacked_is_held_on_each_rank_as_far_as_its_device_has_room() -> None:
+    model, devices = Model(120, 20), cluster(150, 107)
+    held = answered(asked(model, 6, devices, Extra(rank_bytes=1, held_bytes=2**60)), model)
+    assert isinstance(held, ChosenPlan) and held.prediction.shares_mib == (150, 107)
+
+
+@pytest.mark.parametrize("num_fast", [2, 4])
+def test_shares_follow_the_speed_of_devices_where_no_speed_has_enough_of_them(num_fast: int) -> None:
+    model = Model(3000, 1)  # on four devices
+    devices = of_kinds(half=2, test=num_fast)
+    found = answered(asked(model, 12, devices, test=SPEED, half=HALF), model)
+    assert isinstance(found, ChosenPlan) and found.plan.world_size == 4
+    assert found.plan.shares == ((4, 4, 2, 2) if num_fast == 2 else ())
+
+
+def test_devices_that_are_all_equal_and_plans_that_a_study_gives_keep_their_answer() -> None:
+    model = Model(60, 10)
+    for question in (
+        asked(model, 6, cluster(65, 65)),
+        asked(model, 6, cluster(110, 110)),
+        replace(asked(model, 6, cluster(110, 65)), plan=Plan(3, dp_shard=2)),
+    ):
+        assert answered(question, model) == choose(question)
