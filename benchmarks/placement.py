@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from benchmarks.packing import mixed_part, optimum_part, scale_part, sia_part, speed_part, studies_part, traces_part
+from benchmarks.packing import (
+    mixed_part,
+    optimum_part,
+    scale_part,
+    shares_part,
+    sia_part,
+    speed_part,
+    studies_part,
+    traces_part,
+)
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.placement --results FILE --write PAGE"
@@ -20,6 +29,7 @@ PARTS: Mapping[str, ModuleType] = {
     "scale": scale_part,
     "traces": traces_part,
     "mixed": mixed_part,
+    "shares": shares_part,
     "sia": sia_part,
 }
 

@@ -54,13 +54,14 @@ class Training:
     """One trial of a drawn study: the seconds of its shapes are those of its whole training.
 
     ``apart`` has for each of the ``options`` the seconds and the share of communication where its ranks are on a node
-    of their own each.
+    of their own each. ``batch`` has the samples of a step.
     """
 
     options: tuple[Shape, ...]
     apart: tuple[tuple[float, float], ...]
     static: Shape
     static_apart: tuple[float, float]
+    batch: int
 
 
 def draw(seed: int, num_trials: int, *, to_choose: bool = False, among: int | None = None) -> list[Training]:
@@ -79,7 +80,8 @@ def _training(candidate: Mapping[str, Any], steps: int) -> Training:
     costs = {_shape(one, steps): (one[4] * steps, one[5]) for one in [*candidate["options"], candidate["static"]]}
     options = pareto(_shape(one, steps) for one in candidate["options"])
     static = _shape(candidate["static"], steps)
-    return Training(options, tuple(costs[shape] for shape in options), static, costs[static])
+    apart = tuple(costs[shape] for shape in options)
+    return Training(options, apart, static, costs[static], candidate["params"]["batch"])
 
 
 def _shape(costs: Sequence[float], steps: int) -> Shape:

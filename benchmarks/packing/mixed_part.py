@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 
@@ -75,12 +75,18 @@ def measure(case: Case, seconds: float) -> Result:
 
 def run(jobs: Sequence[Job], *, knows: bool) -> Schedule:
     """The jobs under ``pack``, which either knows the kinds or takes all devices to be of the first one."""
-    devices = tuple(
-        Device(f"{kind}/{node}/{n}", f"{kind}/{node}", n, kind if knows else KINDS[0], _mib(kind))
-        for kind, node, n in product(KINDS, range(NODES_OF_KIND), range(PER_NODE))
-    )
-    speeds = {device.id: SPEEDS[device.id.split("/")[0]] for device in devices}
-    return schedule(jobs, Cluster(devices), pack, ScheduleOptions(domains=Domains({}, speeds)))
+    devices = devices_of(NODES_OF_KIND, PER_NODE)
+    speeds = {device.id: SPEEDS[device.kind] for device in devices}
+    seen = devices if knows else [replace(device, kind=KINDS[0]) for device in devices]
+    return schedule(jobs, Cluster(tuple(seen)), pack, ScheduleOptions(domains=Domains({}, speeds)))
+
+
+def devices_of(num_nodes: int, per_node: int) -> list[Device]:
+    """The devices of so many nodes of each kind."""
+    return [
+        Device(f"{kind}/{node}/{n}", f"{kind}/{node}", n, kind, _mib(kind))
+        for kind, node, n in product(KINDS, range(num_nodes), range(per_node))
+    ]
 
 
 def _mib(kind: str) -> int:
