@@ -1,5 +1,5 @@
-"""What unlike shares of a batch would save a study on two kinds of GPUs: offered to every trial, or only where no kind
-has enough devices, as studies do."""
+"""The time that unlike shares of a batch would save a study on two kinds of GPUs: offered to every trial, or only where
+no kind has enough devices, as studies do."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from placement.packing.allotment import allot
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
 from placement.packing.policy import Decision, Policy
-from placement.packing.round import Round
 from placement.packing.reasons import DeviceRule
+from placement.packing.round import Round
 from placement.simulation.progress import Domains
 from placement.simulation.schedule import Job, ScheduleOptions, schedule
 
@@ -28,14 +28,14 @@ NEEDED = 8
 TITLE = "Unlike shares of the batch on V100-16 and T4"
 HEADER = ("mean", "spread", "least", "most", "gangs", "trials")
 ABOUT = f"""\
-Makespans with unlike shares over those without, for {SEEDS} seeds: mean, standard deviation, extremes, and the gangs that
-have taken shares. Trials are those of the tables above, with shares in whole samples by the speed of data sheets. In the
-first rows each trial on 16 V100-16 and 16 T4 also offers, beside its plans for one kind, half of the ranks on each kind.
-Ranks on two kinds are on two nodes at least: 8 ranks cost what they cost on two nodes anyway, 2 and 4 what they cost on
-nodes of their own. All trials that wait take shares at once, but only if the last of them then ends at least 2 % before
-`pack` could end. Since `pack` keeps all devices busy, hardly any do, and the mean is within the spread of 1. So studies
-do not offer this. In the last row every trial needs {NEEDED} devices on a cluster of {NEEDED // 2} V100-16 and
-{NEEDED // 2} T4, so all gangs have both: there studies take shares (`placement/exact/traced_shares.py`)."""
+Makespans with unlike shares over those without, for {SEEDS} seeds: mean, standard deviation, extremes, and how many
+gangs take shares. Trials are those of the tables above, with shares in whole samples by the speed of data sheets. In
+the first rows each trial on 16 V100-16 and 16 T4 also offers, beside its plans for one kind, half of the ranks on each.
+Gangs of two kinds are on two nodes at least: 8 ranks are on two nodes anyway, 2 and 4 cost what they cost on nodes of
+their own. All trials that wait take shares at once, but only if the last of them then ends at least 2 % before `pack`
+could end. Hardly any do, because `pack` keeps both kinds busy; so studies do not offer shares there. In the last row
+every trial needs {NEEDED} devices of a cluster of {NEEDED // 2} V100-16 and {NEEDED // 2} T4, so all gangs have both:
+there studies take shares (`placement/exact/traced_shares.py`)."""
 
 
 @dataclass(frozen=True)

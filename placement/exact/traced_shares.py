@@ -1,16 +1,16 @@
 """Plans of a study whose ranks take unlike shares of the batch, on devices of unlike speed or memory.
 
 They are offered in two cases only: where no plan with equal shares fits, and where a plan needs more devices than there
-are of any one speed, so that its ranks would wait for the slowest. Elsewhere they shorten no study, because trials
-that keep to devices of one kind use all of them (docs/plan-search.md). The shares follow the speed of the devices, as far as
+are of any one speed, so that its ranks would wait for the slowest. Elsewhere they shorten no study, because trials that
+keep to devices of one kind use all of them (docs/plan-search.md). The shares follow the speed of the devices, as far as
 memory allows; both are known from traces. Pure.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from estimators.axes import Spread
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind
@@ -82,7 +82,7 @@ class _Search:
         return refused
 
     def balanced(self, chosen: ChosenPlan) -> Answer:
-        """The chosen plan with shares by speed, if it needs devices of several speeds and all ranks divide its batch."""
+        """The chosen plan with shares by speed, if it needs devices of several speeds."""
         plan, way = chosen.plan, Spread(**chosen.plan.values)
         speeds = Counter(_seconds_of_flop(self.question, device) for device in self.question.cluster.devices)
         if plan.world_size <= max(speeds.values()) or not _may_have_shares(plan):
@@ -107,7 +107,7 @@ class _Search:
                     yield Spread(dp_shard=num, recompute=recompute), devices[:num]
 
     def _best(self, way: Spread, devices: Sequence[Device]) -> tuple[Option, str] | Untraced | None:
-        """The option of this way with the fewest micro-batches that fits on these devices, and why it has its shares."""
+        """The option of this way with the fewest micro-batches that fits these devices, and why it has its shares."""
         if not self.question.constraints.allow(way) or self.traced.states_alone(way, devices[-1].capacity_mib):
             return None
         capacities = sorted((device.capacity_mib for device in devices), reverse=True)
@@ -141,9 +141,7 @@ class _Search:
     def _most(self, layout: Layout, device: Device) -> int:
         """Most samples of a micro-batch that a rank on this device has the memory for."""
         question = self.question
-        return largest_micro_batch(
-            question.profile, layout, device.capacity_mib, question.extra, question.margin
-        )
+        return largest_micro_batch(question.profile, layout, device.capacity_mib, question.extra, question.margin)
 
     def _fits_nowhere(self, layout: Layout, devices: Sequence[Device]) -> bool:
         """Whether some device has no room for a single sample."""

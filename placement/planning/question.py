@@ -30,9 +30,9 @@ class Question:
     is assumed. Options on up to ``widest`` ranks are traced besides the plan, where the speed is known. ``extra`` bytes
     per rank, and the ``margin`` for these devices, are added to every prediction. ``slow_downs`` are what the family
     has learned about predicted seconds. ``kinds`` are those of the cluster by name, where they are known: the speed of
-    each counts where ranks take unlike shares of the batch. ``refined`` are plans of the exact search to choose from as well
-    (``placement.exact.study_planner``), priced as if each rank had its device for itself. ``plan`` is the one that the
-    study gives, and then the answer is this plan, or why it is not possible. Raises ``ValueError`` for an empty
+    each counts where ranks take unlike shares of the batch. ``refined`` are plans of the exact search to choose from as
+    well (``placement.exact.study_planner``), priced as if each rank had its device for itself. ``plan`` is the one that
+    the study gives, and then the answer is this plan, or why it is not possible. Raises ``ValueError`` for an empty
     cluster: a candidate is not infeasible merely because the devices are not there yet.
     """
 

@@ -121,7 +121,11 @@ class TracedOptions:
         """The option with what is held beyond the need, on each rank at most as much as its device has room for."""
         plan, prediction = option.plan, option.prediction
         bare = predict(
-            self._profile, plan, self._extra.bytes_for(plan.layout, plan.micro_batch), self._margin, self._extra.evaluation
+            self._profile,
+            plan,
+            self._extra.bytes_for(plan.layout, plan.micro_batch),
+            self._margin,
+            self._extra.evaluation,
         )
         shares_mib = list(prediction.shares_mib)
         ranks = sorted(range(plan.world_size), key=lambda rank: -shares_mib[plan.data_rank(rank)])

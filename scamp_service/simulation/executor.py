@@ -6,7 +6,7 @@ It implements the ``Executor`` of ``control.executor``, and reports to the store
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from placement.model import Cluster

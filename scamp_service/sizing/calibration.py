@@ -191,7 +191,7 @@ def device_kind_of(data_dir: Path, cluster: Cluster) -> DeviceKind | None:
 
 
 def device_kinds_of(data_dir: Path, cluster: Cluster) -> dict[str, DeviceKind]:
-    """Kinds of GPUs of a cluster by name, as measured or as the catalogue has them, without those that neither knows."""
+    """Kinds of GPUs of a cluster by name, as measured or as the catalogue has them; unknown ones are left out."""
     kinds = {}
     for name in dict.fromkeys(device.kind for device in cluster.devices if device.kind != VIRTUAL_KIND):
         with contextlib.suppress(ValueError):

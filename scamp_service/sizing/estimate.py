@@ -23,7 +23,7 @@ from placement.exact.study_planner import StudyPlanner
 from placement.model import VIRTUAL_KIND, Cluster, Device
 from placement.option import NoPlan, Option
 from placement.planning.answers import ChosenPlan, Untraced
-from placement.planning.question import Question, degrees, margin_for
+from placement.planning.question import Question, margin_for
 from placement.planning.traced_options import list_options
 from scamp_service.cluster.devices.gpu_nodes import usable_mib
 from scamp_service.errors import InvalidInput

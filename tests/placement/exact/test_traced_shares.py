@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from estimators.devices.kind import DeviceKind, Rate
-from estimators.memory import Extra
+from estimators.memory import NO_EXTRA, Extra
 from estimators.model import Plan
 from estimators.work import StepWork, Work
 from placement.exact.study_planner import StudyPlanner
@@ -27,7 +27,7 @@ def answered(question: Question, model: Model) -> ChosenPlan | NoPlan:
     return found
 
 
-def asked(model: Model, batch: int, devices: Cluster, extra: Extra = Extra(), **kinds: DeviceKind) -> Question:
+def asked(model: Model, batch: int, devices: Cluster, extra: Extra = NO_EXTRA, **kinds: DeviceKind) -> Question:
     return Question(model.profile, batch, devices, SPEED, extra=extra, kinds=kinds)
 
 
@@ -37,7 +37,10 @@ def of_kinds(**numbers: int) -> Cluster:
 
 
 def test_ranks_take_unlike_shares_where_equal_ones_do_not_fit_the_smaller_device() -> None:
-    model, devices = Model(120, 20), cluster(150, 107)  # gradients of a micro-batch before are held by those that follow
+    model, devices = (
+        Model(120, 20),
+        cluster(150, 107),
+    )  # gradients of a micro-batch before are held by those that follow
     found = answered(asked(model, 6, devices), model)
     assert isinstance(found, ChosenPlan) and found.plan.shares and found.plan.batch == 6
     assert found.plan.shares[0] > found.plan.shares[1] and found.plan.num_micro_batches == 1
