@@ -35,7 +35,8 @@ Gangs of two kinds are on two nodes at least: 8 ranks are on two nodes anyway, 2
 their own. All trials that wait take shares at once, but only if the last of them then ends at least 2 % before `pack`
 could end. Hardly any do, because `pack` keeps both kinds busy; so studies do not offer shares there. In the last row
 every trial needs {NEEDED} devices of a cluster of {NEEDED // 2} V100-16 and {NEEDED // 2} T4, so all gangs have both:
-there studies take shares (`placement/exact/traced_shares.py`)."""
+there studies take shares (`placement/exact/traced_shares.py`). A step is as slow as its slowest rank, messages
+included."""
 
 
 @dataclass(frozen=True)
