@@ -129,7 +129,8 @@ class Queued:
 
     ``passed_over`` counts the gangs that arrived later and have started since this one was queued. ``arrival`` orders
     gangs by age if the queue is in another order. Gangs that arrived together keep their order in the queue. A policy
-    may exchange the places of trials of one ``study`` in the queue, but not those of different studies.
+    may exchange the places of trials of one ``study`` in the queue, but not those of different studies. One that has
+    trained before ``resumes``.
     """
 
     id: str
@@ -137,6 +138,7 @@ class Queued:
     passed_over: int = 0
     arrival: int = 0
     study: int = 0
+    resumes: bool = False
 
     def __post_init__(self) -> None:
         if not self.shapes:

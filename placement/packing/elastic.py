@@ -21,7 +21,9 @@ from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision
 from placement.packing.reasons import DeviceRule
 from placement.packing.round import Round
+from placement.packing.turns import resumed_first
 
+SO_MANY = "the policy elastic divides the devices so that the sum of all speed-ups is largest"
 WORTH_SHARE, WORTH_RESTARTS = 0.1, 3.0
 """A running job becomes wider if that saves this share of what is left, and this many times what its restart costs."""
 
@@ -43,9 +45,11 @@ class Share:
 def elastic(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
     """Start as many of the oldest trials as fit, each alone on its devices, in the shapes with the largest throughput.
 
-    Where fragmentation leaves no room for a shape, the trial gets a narrower one.
+    Those of a study that have trained before come before its others: one that became narrower has its place. Where
+    fragmentation leaves no room for a shape, the trial gets a narrower one.
     """
-    with Round(ledger, DeviceRule.IDLE) as packing_round:
+    with Round(ledger, DeviceRule.IDLE, why_so_many=lambda queued, choice: SO_MANY) as packing_round:
+        queue = resumed_first(queue)
         num_idle = ledger.num_idle()
         able = [queued for queued in queue if possible_shapes(queued, ledger)]
         chosen = divide([_throughputs(queued, ledger) for queued in able[:num_idle]], num_idle)

@@ -16,6 +16,7 @@ from placement.packing.policy import Blocked, Decision, Policy, Wait
 from placement.packing.reasons import DeviceRule
 from placement.packing.round import Round
 
+FEWEST = "the policy min-degree gives each trial the fewest"
 IN_ORDER = Wait(Blocked.BUSY, "waits for the trials before it: its policy, static, starts them in their order")
 
 
@@ -29,15 +30,19 @@ def static(num_ranks: int) -> Policy:
     def choice(queued: Queued, able: Sequence[int]) -> int:
         return next((n for n in able if queued.shapes[n].num_ranks >= num_ranks), able[-1])
 
+    so_many = f"the policy static-{num_ranks} gives each trial {num_ranks}, or the nearest that it can use"
+
     def decide(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
-        return _first_come(queue, Round(ledger, DeviceRule.IDLE), choice, is_blocking=True)
+        packing_round = Round(ledger, DeviceRule.IDLE, why_so_many=lambda queued, choice: so_many)
+        return _first_come(queue, packing_round, choice, is_blocking=True)
 
     return decide
 
 
 def min_degree(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
     """Every trial gets the fewest devices that it can use, the oldest first; those that fit pass those that do not."""
-    return _first_come(queue, Round(ledger, DeviceRule.FULLEST), lambda queued, able: able[0], is_blocking=False)
+    packing_round = Round(ledger, DeviceRule.FULLEST, why_so_many=lambda queued, choice: FEWEST)
+    return _first_come(queue, packing_round, lambda queued, able: able[0], is_blocking=False)
 
 
 def _first_come(

@@ -64,10 +64,10 @@ def _pack_all(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str
     allotment = (
         allot(queue, ledger, seconds_left) if any(len(queued.shapes) > 1 for queued in queue) else no_choice(queue)
     )
-    decision = _pack(queue, allotment, Round(ledger, DeviceRule.FULLEST, is_near=True), seconds_left)
+    decision = _pack(queue, allotment, _round(ledger, DeviceRule.FULLEST, allotment), seconds_left)
     if decision.waits or not decision.placements or ledger.max_gangs_per_device == 1:
         return decision
-    spread = _pack(queue, allotment, Round(ledger, DeviceRule.FEWEST_GANGS, is_near=True), seconds_left)
+    spread = _pack(queue, allotment, _round(ledger, DeviceRule.FEWEST_GANGS, allotment), seconds_left)
     return decision if spread.waits else spread
 
 
@@ -107,12 +107,8 @@ def _pack_kinds(
                     for queued in able
                     if is_as_fast or queued.id not in able_before or suits(queued, devices, target)
                 ]
-                decision = _pack(
-                    candidates,
-                    allotted(candidates, devices, target),
-                    Round(devices, DeviceRule.FULLEST, is_near=True),
-                    seconds_left,
-                )
+                allotment = allotted(candidates, devices, target)
+                decision = _pack(candidates, allotment, _round(devices, DeviceRule.FULLEST, allotment), seconds_left)
                 for placement in decision.placements:
                     ledger.place(placement.gang, placement.devices)
                     placements.append(placement)
@@ -125,6 +121,20 @@ def _pack_kinds(
             ledger.release(placement.gang.id)
     waits = {queued.id: waits[queued.id] for queued in waiting}
     return Decision((*placements, *last.placements), {**waits, **last.waits})
+
+
+def _round(ledger: Ledger, rule: DeviceRule, allotment: Allotment) -> Round:
+    """A round of gangs near each other, each with the words for its number of devices where it has a choice."""
+
+    def why_so_many(queued: Queued, choice: int) -> str:
+        if len(queued.shapes) == 1:
+            return ""
+        first_choice = allotment.first_choices[queued.id]
+        if choice == first_choice:
+            return "so few let all trials end by a common time"
+        return f"{queued.shapes[first_choice].num_ranks} would let all trials end by a common time, but are not free"
+
+    return Round(ledger, rule, is_near=True, why_so_many=why_so_many)
 
 
 def _pack(

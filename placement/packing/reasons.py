@@ -35,6 +35,18 @@ def why_here(ledger: Ledger, devices: Sequence[str], rule: DeviceRule) -> str:
     return f"{rule}, {where}: {left}{how}"
 
 
+def why_ranks(queued: Queued, choice: int, why: str) -> str:
+    """Words for the number of devices of the gang, which ends its reason; empty without a ``why``.
+
+    ``why`` says why it has the shape at position ``choice``.
+    """
+    if not why:
+        return ""
+    numbers = sorted({shape.num_ranks for shape in queued.shapes})
+    known = str(numbers[0]) if len(numbers) == 1 else f"{', '.join(map(str, numbers[:-1]))} or {numbers[-1]}"
+    return f"; on {queued.shapes[choice].num_ranks} of them, where its plans allow {known}: {why}"
+
+
 def why_waiting(
     waiting: Sequence[Queued], ledger: Ledger, kept: Sequence[str], kept_for: Queued | None, *, alone: bool = False
 ) -> dict[str, Wait]:

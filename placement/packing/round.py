@@ -6,7 +6,7 @@ It also keeps devices for one blocked gang at a time, and says at the end why th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop
 from math import inf
@@ -17,7 +17,7 @@ from placement.model import Placement, Queued
 from placement.packing.kinds import speeds_of
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Blocked, Decision, Wait
-from placement.packing.reasons import DeviceRule, why_here, why_waiting
+from placement.packing.reasons import DeviceRule, why_here, why_ranks, why_waiting
 
 _FINDERS = {
     DeviceRule.FULLEST: Ledger.find,
@@ -35,8 +35,19 @@ TOO_FAR = Wait(
 class Round:
     """A context manager: when it is left, the ledger is as it was before."""
 
-    def __init__(self, ledger: Ledger, rule: DeviceRule, *, is_near: bool = False) -> None:
-        """With ``is_near``, gangs start on as few nodes as they need, unless ``start`` is told that they may not."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        rule: DeviceRule,
+        *,
+        is_near: bool = False,
+        why_so_many: Callable[[Queued, int], str] = lambda queued, choice: "",
+    ) -> None:
+        """With ``is_near``, gangs start on as few nodes as they need, unless ``start`` is told that they may not.
+
+        ``why_so_many`` says in words why a gang has the number of devices of its shape at this position.
+        """
+        self._why_so_many = why_so_many
         self._is_near = is_near
         self._far: dict[int, int] = {}  # as _failed, for gangs that would have to span more nodes
         self._far_ids: set[str] = set()
@@ -119,7 +130,9 @@ class Round:
     def _place(self, queued: Queued, choice: int, devices: tuple[str, ...], rule: DeviceRule | None = None) -> None:
         gang = queued.gang(choice)
         self.ledger.place(gang, devices)
-        self._placements.append(Placement(gang, devices, why_here(self.ledger, devices, rule or self._rule), choice))
+        reason = why_here(self.ledger, devices, rule or self._rule)
+        reason += why_ranks(queued, choice, self._why_so_many(queued, choice))
+        self._placements.append(Placement(gang, devices, reason, choice))
 
     def wait(self, queued: Queued, choice: int | None = None) -> None:
         """Note that the gang does not start in this round; it waits for the shape ``choice`` alone, or else for any."""

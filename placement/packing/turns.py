@@ -33,6 +33,17 @@ def in_turn(queue: Sequence[Queued], first_choices: Mapping[str, int]) -> Sequen
     return starved_first([next(turns[queued.study]) for queued in queue])
 
 
+def resumed_first(queue: Sequence[Queued]) -> Sequence[Queued]:
+    """The queue, in which the gangs of each study that have trained before come before its others."""
+    if not any(queued.resumes for queued in queue):
+        return queue
+    studies: dict[int, list[Queued]] = {}
+    for queued in queue:
+        studies.setdefault(queued.study, []).append(queued)
+    turns = {study: iter(sorted(gangs, key=lambda queued: not queued.resumes)) for study, gangs in studies.items()}
+    return [next(turns[queued.study]) for queued in queue]
+
+
 def starved_first(queue: Sequence[Queued]) -> Sequence[Queued]:
     """The gangs in queue order, except that those passed over too often come first, the oldest of them in front."""
     starved = [queued for queued in queue if queued.passed_over >= PASSES_BEFORE_RESERVATION]

@@ -295,7 +295,8 @@ def _queued(trial_id: int, attempt: int, study_id: int, shapes: tuple[Shape, ...
     shapes_to_end = tuple(
         replace(shape, seconds=None if shape.seconds is None else shape.seconds * steps) for shape in shapes
     )
-    return Queued(f"{trial_id}/{attempt}", shapes_to_end, passes, arrival=trial_id, study=study_id)
+    gang = f"{trial_id}/{attempt}"
+    return Queued(gang, shapes_to_end, passes, arrival=trial_id, study=study_id, resumes=attempt > 1)
 
 
 def seconds_left(s: Snapshot) -> dict[str, float]:
