@@ -44,7 +44,7 @@ def why_ranks(queued: Queued, choice: int, why: str) -> str:
         return ""
     numbers = sorted({shape.num_ranks for shape in queued.shapes})
     known = str(numbers[0]) if len(numbers) == 1 else f"{', '.join(map(str, numbers[:-1]))} or {numbers[-1]}"
-    return f"; on {queued.shapes[choice].num_ranks} of them, where its plans allow {known}: {why}"
+    return f"; {_count(queued.shapes[choice].num_ranks, 'device')}, of plans for {known}: {why}"
 
 
 def why_waiting(

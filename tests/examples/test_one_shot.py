@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.ray
 def test_the_best_candidate_by_the_weights_of_a_supernet_is_trained_alone(tmp_path: Path, scamp: Scamp) -> None:
-    shutil.copy(EXAMPLES / "cells.py", tmp_path)
+    code = (EXAMPLES / "cells.py").read_text()
+    small = code.replace("WIDTHS, DEPTHS = (8, 16), (1, 2)", "WIDTHS, DEPTHS = (4, 8), (1,)")
+    assert small != code
+    (tmp_path / "cells.py").write_text(small.replace("NUM_TRAIN, NUM_EVAL = 1200, 597", "NUM_TRAIN, NUM_EVAL = 64, 64"))
     study = yaml.safe_load((EXAMPLES / "one_shot.yaml").read_text())
+    study["space"] |= {"width": {"ordinal": [4, 8]}, "depth": {"ordinal": [1]}}
     study["search"]["one_shot"] = {"candidates": 2, "best": 1, "steps": 2}
     study["budget"] = {"trials": 4, "steps": 2, "report_every": 2}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))

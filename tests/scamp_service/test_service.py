@@ -136,9 +136,9 @@ def live_through_kills(
 ) -> None:
     """Two studies that fill the cluster; ``rounds`` are the ranks of the gang that trains and what is killed then."""
     rng = random.Random(seed)
-    watched = Watched(service, study(LARGE, trials=2, steps=large_steps, report_every=report_every))
+    watched = Watched(service, study(LARGE, trials=1, steps=large_steps, report_every=report_every))
     until(lambda: any(trial["num_ranks"] for trial in watched.trials()), "a plan for two ranks")
-    watched.submit(study(SMALL, trials=3, steps=300))  # what runs now leaves no device free
+    watched.submit(study(SMALL, trials=2, steps=200))  # what runs now leaves no device free
     num_ranks = 0
     for gang, victims in rounds:
         until(lambda gang=gang: watched.trains_on(gang), f"a gang of {gang} that reports")

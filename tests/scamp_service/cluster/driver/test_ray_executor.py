@@ -464,20 +464,28 @@ def test_own_code_runs_again_in_its_own_process_which_is_clean_or_replaced_and_n
 ) -> None:
     monkeypatch.setattr(idle_ranks, "SPARE_SECONDS", 300.0)  # others start slowly on a busy host
     mine, other = put_code(world, MARKING_CODE), put_code(world, f"{MARKING_CODE}# other")
-    for devices in (world.devices()[:1], world.devices()):
-        seen = []
-        for code, params in ((mine, {}), (mine, {"keeps": 1}), (mine, {}), (other, {}), (mine, {})):
-            order = world.order(devices, steps=1, workload="mine.py:Mine", code=code, params=params)
-            world.launch(order)
-            assert world.ended(order).outcome is Outcome.DONE
-            lines = [line.text.split(" sees ") for _, line in world.store.logs(order.trial_id) if " sees " in line.text]
-            assert len(lines) == len(devices)
-            seen += [lines]
-        first, again, replaced, others, last = [{pid for pid, _ in lines} for lines in seen]
-        assert first == again, "the same archive runs in the same processes"
-        assert not first & replaced, "they were not clean any more"
-        assert last == replaced and not others & (first | replaced)
-        assert len({state for lines in seen for _, state in lines}) == 1, seen
+    one, both = world.devices()[:1], world.devices()
+    seen = []
+    for devices, code, params in (
+        (one, mine, {}),
+        (one, mine, {"keeps": 1}),
+        (one, mine, {}),
+        (one, other, {}),
+        (both, mine, {}),
+        (both, mine, {}),
+    ):
+        order = world.order(devices, steps=1, workload="mine.py:Mine", code=code, params=params)
+        world.launch(order)
+        assert world.ended(order).outcome is Outcome.DONE
+        lines = [line.text.split(" sees ") for _, line in world.store.logs(order.trial_id) if " sees " in line.text]
+        assert len(lines) == len(devices)
+        seen += [lines]
+    first, again, replaced, others, gang, gang_again = [{pid for pid, _ in lines} for lines in seen]
+    assert first == again, "the same archive runs in the same process"
+    assert not first & replaced, "it was not clean any more"
+    assert replaced < gang and not others & (first | gang), "other code runs in another process"
+    assert gang == gang_again, "so it is for a gang"
+    assert len({state for lines in seen for _, state in lines}) == 1, seen
 
 
 def test_prints_and_the_traceback_of_user_code_arrive_and_its_process_is_not_used_again(world: World) -> None:
