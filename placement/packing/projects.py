@@ -94,7 +94,7 @@ def admit(claims: Sequence[Claim], held: Usage, projects: Mapping[str, Project])
     for claim in claims:
         most = projects.get(claim.project, NO_QUOTA).devices
         if most is not None and claim.num_ranks > most:
-            why = f"it needs {claim.num_ranks} devices, and may never use more than {most}"
+            why = f"it needs {claim.num_ranks} devices, and may never use more than {most} (devices in SCAMP_PROJECTS)"
             over_quota[claim.id] = _words(claim, why)
     for claim in _in_order([each for each in claims if each.id not in over_quota], held, projects):
         project = projects.get(claim.project, NO_QUOTA)
@@ -104,7 +104,10 @@ def admit(claims: Sequence[Claim], held: Usage, projects: Mapping[str, Project])
             elif project.trials is not None and trials[claim.project] >= project.trials:
                 blocked[claim.project] = f"{project.trials} trials at once"
             elif project.mib_hours is not None and held.mib_hours.get(claim.project, 0.0) >= project.mib_hours:
-                blocked[claim.project] = f"{project.mib_hours:g} MiB·hours in all are used up"
+                blocked[claim.project] = (
+                    f"its {project.mib_hours:g} MiB·hours in all are used up; with more of them (mib_hours in "
+                    "SCAMP_PROJECTS) it starts once the service has been restarted"
+                )
         if claim.project in blocked:
             over_quota[claim.id] = _words(claim, blocked[claim.project])
             continue

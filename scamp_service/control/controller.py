@@ -235,7 +235,7 @@ class Controller:
             failures=self._store.trial_runs(failed),
             max_gangs_per_device=self._packing.max_gangs_per_device,
             projects=self._packing.projects,
-            mib_seconds=self._mib_seconds() if waiting else {},
+            mib_seconds=self._mib_seconds() if waiting or running else {},
             policy=self._packing.policy,
             autoscale_devices=self._packing.autoscale_devices,
         )

@@ -213,6 +213,18 @@ def _held(s: Snapshot) -> Usage:
     return held
 
 
+def used_up_projects(s: Snapshot) -> frozenset[str]:
+    """Projects whose MiB·hours are used up: a trial of theirs that was stopped would not start again."""
+    if all(project.mib_hours is None for project in s.projects.values()):
+        return frozenset()
+    held = _held(s).mib_hours
+    return frozenset(
+        name
+        for name, project in s.projects.items()
+        if project.mib_hours is not None and held.get(name, 0.0) >= project.mib_hours
+    )
+
+
 def _over_quota(s: Snapshot, queued: Iterable[Trial], over_quota: Mapping[int, str]) -> Iterator[MoveTrial]:
     """Say why trials wait for a quota; one that is larger than the whole quota of its project is INFEASIBLE."""
     for trial in queued:

@@ -14,7 +14,7 @@ from placement.model import Cluster, Queued, Shape
 from placement.packing.elastic import Share, elastic, redivide
 from placement.packing.kinds import speeds_of
 from scamp_service.control.decide.effects import MoveAttempt
-from scamp_service.control.decide.place import in_start_order, offered, queued_of
+from scamp_service.control.decide.place import in_start_order, offered, queued_of, used_up_projects
 from scamp_service.control.decide.preempt import winds_down
 from scamp_service.control.decide.replan import (
     batch_in_words,
@@ -58,6 +58,8 @@ def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]
     running = {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
     if not studies or any(winds_down(attempt, running) for attempt in s.attempts):
         return
+    used_up = used_up_projects(s)
+    studies = frozenset(study for study in studies if s.studies[study].project not in used_up)
     jobs = [
         job
         for attempt in sorted(s.attempts, key=lambda attempt: (attempt.created_at, attempt.trial_id))

@@ -5,7 +5,8 @@ more than it costs: the seconds of a restart, as long as its own start took, and
 are made again. The wider plan may train a larger batch where the candidate has ``largest_batch`` (``growth``). If
 nothing comes of the wider plan, the trial continues under the one before. A trial that has run out of memory keeps its
 plan, because what it needs is known for that plan only, and so do one that was ever lost, and one whose project has a
-quota of devices: it was admitted with as many as it has.
+quota of devices: it was admitted with as many as it has. So does one whose project has used up its MiB·hours: it would
+not start again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from placement.model import Cluster, Gang
 from placement.packing.ledger import Ledger
 from placement.packing.projects import NO_QUOTA
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial
+from scamp_service.control.decide.place import used_up_projects
 from scamp_service.control.decide.rules.growth import counts_as, worth_offering
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import GangState
@@ -40,11 +42,14 @@ def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect
         return
     if any(study.wants_trials for study in s.studies.values()):
         return
-    trials = {trial.id: trial for trial in s.trials}
+    trials, used_up = {trial.id: trial for trial in s.trials}, used_up_projects(s)
     running = [
         (trial, each)
         for each in s.attempts
-        if (trial := trials.get(each.trial_id)) and trial.study_id not in left_out and trains(s, trial, each)
+        if (trial := trials.get(each.trial_id))
+        and trial.study_id not in left_out
+        and s.studies[trial.study_id].project not in used_up
+        and trains(s, trial, each)
     ]
     for trial, attempt in sorted(running, key=lambda pair: -seconds_to_go(s, *pair)):
         if (choice := _best(s, trial, attempt, idle)) is not None:

@@ -247,3 +247,19 @@ def test_a_static_trial_takes_the_widest_shape_that_a_cluster_which_has_shrunk_c
     found = decided("static-4", [huge, Queued("1", LINEAR, arrival=1)], Ledger(cluster(2), 4))
     assert [(placement.gang.id, placement.gang.num_ranks) for placement in found.placements] == [("1", 2)]
     assert found.waits["0"].blocked is Blocked.TOO_LARGE, "it blocks nobody"
+
+
+def test_an_elastic_trial_that_has_trained_before_keeps_its_place_before_older_ones_of_its_study() -> None:
+    queue = [Queued("0/1", LINEAR, arrival=0), Queued("1/2", LINEAR, arrival=1, resumes=True)]
+    found = decided("elastic", queue, Ledger(cluster(1), 4))
+    assert [placement.gang.id for placement in found.placements] == ["1/2"]
+
+
+def test_a_placement_says_why_it_has_so_many_devices() -> None:
+    reasons = {
+        policy: decided(policy, [Queued("0", LINEAR)], Ledger(cluster(4), 4)).placements[0].reason for policy in ALL
+    }
+    assert "; 4 devices, of plans for 1, 2 or 4: the policy elastic divides the devices" in reasons["elastic"]
+    assert "; 1 device, of plans for 1, 2 or 4: the policy min-degree" in reasons["min-degree"]
+    assert "; 2 devices, of plans for 1, 2 or 4: the policy static-2 gives each trial 2," in reasons["static-2"]
+    assert "; 4 devices, of plans for 1, 2 or 4: so few let all trials end by a common time" in reasons["pack"]

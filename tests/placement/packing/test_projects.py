@@ -45,7 +45,10 @@ def test_a_quota_keeps_trials_waiting_with_the_reason_and_those_behind_do_not_pa
     quotas = {"a": Project(devices=4)}
     found = admit(asked, Usage(devices=Counter({"a": 1})), quotas)
     assert found.order == [4, 0]  # b holds less
-    assert found.over_quota[1] == f"{OVER_QUOTA} 'a': it needs 8 devices, and may never use more than 4"
+    assert (
+        found.over_quota[1]
+        == f"{OVER_QUOTA} 'a': it needs 8 devices, and may never use more than 4 (devices in SCAMP_PROJECTS)"
+    )
     assert found.over_quota[2] == found.over_quota[3] == f"{OVER_QUOTA} 'a': 4 devices at once"
     limited = admit(asked, Usage(trials=Counter({"b": 2})), {"b": Project(trials=2)})
     assert limited.over_quota == {4: f"{OVER_QUOTA} 'b': 2 trials at once"}
@@ -56,7 +59,7 @@ def test_once_the_mib_hours_of_a_project_are_used_up_no_trial_of_it_starts() -> 
     assert admit(asked, Usage(mib_hours={"a": 499.9}), quotas).order == [0, 1]
     found = admit(asked, Usage(mib_hours={"a": 500.0, "b": 900.0}), quotas)
     assert found.order == [1]
-    assert found.over_quota == {0: f"{OVER_QUOTA} 'a': 500 MiB·hours in all are used up"}
+    assert found.over_quota[0].startswith(f"{OVER_QUOTA} 'a': its 500 MiB·hours in all are used up; with more of them")
 
 
 def test_a_project_has_a_weight_and_quotas_that_make_sense() -> None:

@@ -11,6 +11,7 @@ from estimators.model import Plan
 from placement.model import Cluster, Device
 from placement.packing.elastic import elastic
 from placement.packing.packer import pack
+from placement.packing.projects import Project
 from scamp_service.control.decide import effects as d
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
@@ -76,6 +77,7 @@ def test_it_becomes_wider_where_devices_are_idle_and_that_is_worth_a_restart() -
         ({"attempts": [running(plan=FOUR, devices=ALL, state=AttemptState.STARTING)]}, "it has not begun"),
         ({"attempts": [running(plan=FOUR, devices=ALL, measured_step_seconds=None)]}, "no step was timed"),
         ({"trials": [trial(num_oom=1), queued(2)]}, "what it needs is known for its plan only"),
+        ({"projects": {"default": Project(mib_hours=1)}, "mib_seconds": {"default": 3600}}, "it would not start again"),
     ],
 )
 def test_it_keeps_its_devices_where(known: dict[str, Any], why: str) -> None:
