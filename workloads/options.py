@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-PRECISIONS = ("fp32", "bf16", "fp16")
+PRECISIONS = ("fp32", "bf16", "fp16", "bf16-params")
+REDUCE_PRECISIONS = ("fp32", "bf16")
 REDUCTIONS = ("mean", "adasum")
 SCALINGS = ("none", "adascale")
 
@@ -32,6 +33,7 @@ _RULES = {
         lambda value: _is_number(value) and value > 0, "the largest norm of the gradients, a number above 0"
     ),
     "precision": _Rule(lambda value: value in PRECISIONS, f"one of {', '.join(PRECISIONS)}"),
+    "reduce_precision": _Rule(lambda value: value in REDUCE_PRECISIONS, f"one of {', '.join(REDUCE_PRECISIONS)}"),
     "ema_decay": _Rule(
         lambda value: _is_number(value) and 0 < value < 1,
         "the share of the average that remains after each step, between 0 and 1",
@@ -62,8 +64,9 @@ NAMES = tuple(_RULES)
 class TrainingOptions:
     """How the weights of a candidate are updated; None: not at all.
 
-    Gradients are scaled down to the norm ``clip_norm``. Forward passes run in ``precision``. Evaluations use an average
-    of the weights: an exponential one with ``ema_decay``, or the mean of those after each step from ``swa_start`` on.
+    Gradients are scaled down to the norm ``clip_norm``. Forward passes run in ``precision``; with "bf16-params" FSDP
+    adds up gradients in ``reduce_precision``. Evaluations use an average of the weights: an exponential one with
+    ``ema_decay``, or the mean of those after each step from ``swa_start`` on.
     With ``reduce`` "mean" one update is made from the mean of all gradients; with "adasum" each of ``adasum_replicas``
     makes one from its own, and these are combined. With ``scale_lr`` "adascale" the learning rate and the number of
     steps are those of ``base_batch`` (None: of the workload's default batch), and follow the larger batch. A trial may
@@ -79,6 +82,7 @@ class TrainingOptions:
     scale_lr: str = "none"
     base_batch: int | None = None
     largest_batch: int | None = None
+    reduce_precision: str = "fp32"
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> TrainingOptions:
@@ -89,6 +93,8 @@ class TrainingOptions:
                 raise ValueError(complaint)
         if "ema_decay" in options and "swa_start" in options:
             raise ValueError(BOTH_AVERAGES)
+        if "reduce_precision" in options and options.get("precision") != "bf16-params":
+            raise ValueError(NEEDS_BF16_PARAMS)
         if options.get("reduce") == "adasum" and options.get("scale_lr") == "adascale":
             raise ValueError(BOTH_SCALINGS)
         if "largest_batch" in options and options.get("scale_lr") != "adascale":
@@ -97,6 +103,7 @@ class TrainingOptions:
 
 
 BOTH_SCALINGS = "reduce: adasum and scale_lr: adascale are two ways to train with a larger batch: keep one"
+NEEDS_BF16_PARAMS = "reduce_precision needs precision: bf16-params; otherwise gradients are in fp32"
 NEEDS_ADASCALE = "largest_batch needs scale_lr: adascale, by which the learning rate follows the batch"
 BOTH_AVERAGES = "ema_decay and swa_start are two ways to average the weights: keep one"
 

@@ -44,6 +44,7 @@ MIXED = Plan(2, 2, dp_shard=2, tp=2, sequence_parallel=True, recompute=True)
 SEQUENCES = Plan(4, 2, tp=2, sequence_parallel=True)
 KEPT = Plan(4, dp_shard=2, reshard=False)
 SPLIT = (*EVERY, RECOMPUTED, MIXED)
+SHARDED = (SHARDS, KEPT, Plan(2, dp_replicate=2, dp_shard=2), MIXED)
 _SIZES = {"depth": 3, "width": 96, "heads": 4, "length": 16}
 _SGD = {"optimizer": "SGD", "lr": 0.3}
 
@@ -63,6 +64,10 @@ UPDATES: tuple[Feature, ...] = (
     _update("SWA", SEVERAL, swa_start=2, lr=2e-3),
     _update("EMA, clipped, cosine", SPLIT, ema_decay=0.7, clip_norm=0.1, schedule="cosine", lr=2e-3),
     _update("bf16", SPLIT, NARROW, precision="bf16", lr=2e-3),
+    _update("bf16 parameters", (*SPLIT, KEPT), NARROW, precision="bf16-params", lr=2e-3),
+    _update(
+        "bf16 parameters, reduced in bf16", SHARDED, NARROW, precision="bf16-params", reduce_precision="bf16", lr=2e-3
+    ),
     _update("bf16, clipped, EMA", SEVERAL, NARROW, precision="bf16", clip_norm=0.1, ema_decay=0.7, lr=2e-3),
     _update("deep model, EMA, clipped", SEVERAL, ema_decay=0.7, clip_norm=0.1, depth=8, width=64, length=32, lr=2e-3),
     _update("fp16", SPLIT, NARROW, precision="fp16", lr=2e-3),

@@ -19,13 +19,16 @@ from estimators.work import Work
 class Outline:
     """A unit before it is traced. Its layers can be divided over at most ``most_parts`` ranks (1: they cannot).
 
-    ``num_table_params`` of its parameters are in embedding tables that ranks may divide.
+    ``num_table_params`` of its parameters are in embedding tables that ranks may divide. FSDP gathers parameters in
+    ``gathered_bytes`` each, and adds up gradients in ``reduced_bytes`` each.
     """
 
     name: str
     num_params: int
     most_parts: int = 1
     num_table_params: int = 0
+    gathered_bytes: int = 4
+    reduced_bytes: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,9 @@ class Unit:
     """The cost of one of ``count`` equal units in a row, on a single rank. ``name`` is that of the first.
 
     ``activations`` are the bytes that the forward pass keeps for the backward pass. ``output`` is the bytes passed to
-    the next unit (0 for the last). ``num_table_params`` of the parameters are in tables that ranks may divide.
+    the next unit (0 for the last). ``num_table_params`` of the parameters are in tables that ranks may divide. FSDP
+    gathers parameters in ``gathered_bytes`` each, and adds up gradients in ``reduced_bytes`` each; where these are
+    copies in fewer bytes, a rank without FSDP keeps the copies as activations.
     """
 
     name: str
@@ -57,6 +62,8 @@ class Unit:
     output: Line
     count: int = 1
     num_table_params: int = 0
+    gathered_bytes: int = 4
+    reduced_bytes: int = 4
 
     @property
     def fixed(self) -> Work:
@@ -94,7 +101,8 @@ def units_of(
     few, many = (_costs(seen, num_blocks, equal_blocks) or _costs_of_passes(seen, num_blocks) for seen in (low, high))
     if few is None or many is None:
         in_tables = sum(outline.num_table_params for outline in outlines)
-        outlines = [Outline("model", sum(outline.num_params for outline in outlines), num_table_params=in_tables)]
+        num_params = sum(outline.num_params for outline in outlines)
+        outlines = [replace(outlines[0], name="model", num_params=num_params, most_parts=1, num_table_params=in_tables)]
         few, many = ([_cost_of_all(seen)] for seen in (low, high))
     both = zip(outlines, few, many, strict=True)
     return merged_units(unit_of(outline, less, more, low.samples, high.samples) for outline, less, more in both)
@@ -195,7 +203,16 @@ def unit_of(outline: Outline, less: Cost, more: Cost, low: int, high: int) -> Un
     forward, backward = (_pass_work(few, many, low, high) for few, many in zip(less[:2], more[:2], strict=True))
     activation_line, output = (_line(few, many, low, high) for few, many in zip(less[2:], more[2:], strict=True))
     sizes = outline.name, outline.num_params, outline.most_parts
-    return Unit(*sizes, forward, backward, activation_line, output, num_table_params=outline.num_table_params)
+    return Unit(
+        *sizes,
+        forward,
+        backward,
+        activation_line,
+        output,
+        num_table_params=outline.num_table_params,
+        gathered_bytes=outline.gathered_bytes,
+        reduced_bytes=outline.reduced_bytes,
+    )
 
 
 def _pass_work(few: Work, many: Work, low: int, high: int) -> PassWork:

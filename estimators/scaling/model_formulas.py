@@ -57,13 +57,15 @@ class Tally:
 @dataclass(frozen=True, slots=True)
 class UnitFormulas:
     """One unit of the examples, by formulas: parameters to add up, parts that its layers can be divided into,
-    activations to add up with their numbers, and the output (None for the last unit)."""
+    activations to add up with their numbers, the output (None for the last unit), and the bytes in which FSDP sends a
+    parameter and a gradient."""
 
     name: str
     params: tuple[int, ...]
     most_parts: int
     kept: tuple[tuple[int, int], ...]
     output: int | None
+    sent_bytes: tuple[int, int] = (4, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class ModelFormulas:
         if self.in_order and not self.is_whole:
             names[4] = f"{names[1][:-1]}{depth - 1}"
         return [
-            Outline(name, sum(values[formula] for formula in row.params), values[row.most_parts])
+            Outline(name, sum(values[formula] for formula in row.params), values[row.most_parts], 0, *row.sent_bytes)
             for name, row in zip(names, self.rows, strict=True)
         ]
 
@@ -292,7 +294,8 @@ def _rows(
     if not has_blocks:
         everything = sum(kept, Counter[int]())
         one_part = formulas.of(1 for _ in examples)
-        return [UnitFormulas("model", tuple(itertools.chain(*params)), one_part, tuple(everything.items()), None)]
+        parameters, activations = tuple(itertools.chain(*params)), tuple(everything.items())
+        return [UnitFormulas("model", parameters, one_part, activations, None, _sent_bytes(facts[0].outlines[0]))]
     outlines = [[*fact.outlines[: len(params) - 1], fact.outlines[-1]] for fact in facts]
     if len({tuple(outline.name for outline in some) for some in outlines}) > 1 and examples[0].is_whole:
         raise NoBlueprint("the blocks of architectures do not have the same names")
@@ -305,8 +308,13 @@ def _rows(
         most_parts = formulas.of(outline[index].most_parts for outline in outlines)
         own_counts = (made for made, its_place in zip(kept, places, strict=False) if its_place == index)
         made = tuple(sum(own_counts, Counter[int]()).items())
-        rows.append(UnitFormulas(outlines[0][index].name, some, most_parts, made, output))
+first = outlines[0][index]
+        rows.append(UnitFormulas(first.name, some, most_parts, made, output, _sent_bytes(first)))
     return rows
+
+
+def _sent_bytes(outline: Outline) -> tuple[int, int]:
+    return outline.gathered_bytes, outline.reduced_bytes
 
 
 def _kept(

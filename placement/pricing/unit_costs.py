@@ -166,17 +166,23 @@ class UnitCosts:
 
     def _activations(self, way: Spread, samples: float) -> float:
         line = self.unit.activations
-        total = max(0.0, line.bytes_per_sample * samples + line.fixed_bytes)
+        total = max(0.0, line.bytes_per_sample * samples + line.fixed_bytes - self._copies(way))
         if not self.is_divided(way):
             return total
         return total / way.tp if way.sequence_parallel else total * (WHOLE_SHARE + (1 - WHOLE_SHARE) / way.tp)
 
+    def _copies(self, way: Spread) -> float:
+        """Bytes of copies of parameters in fewer bytes, which a rank with whole parameters keeps and FSDP frees."""
+        size = self.unit.gathered_bytes
+        return self.num_params * size if size < BYTES_PER_PARAMETER and way.fsdp_mesh and way.reshard else 0.0
+
     def _gathers(self, way: Spread, num: int) -> Iterator[Collectives]:
         if way.dp_shard > 1:
-            yield Collectives("all_gather", MESH["dp_shard"].name, True, num, self.parameter_bytes(way))
+            size = self.parameter_bytes(way) * self.unit.gathered_bytes / BYTES_PER_PARAMETER
+            yield Collectives("all_gather", MESH["dp_shard"].name, True, num, size)
 
     def _reductions(self, way: Spread, num: int) -> Iterator[Collectives]:
-        size = self.parameter_bytes(way)
+        size = self.parameter_bytes(way) * self.unit.reduced_bytes / BYTES_PER_PARAMETER
         if way.dp_shard > 1:
             yield Collectives("reduce_scatter", MESH["dp_shard"].name, True, num, size)
         for axis in ("dp_replicate", "spatial"):

@@ -20,7 +20,7 @@ def test_options_are_read_from_the_parameters_of_a_candidate() -> None:
     [
         ({"clip_norm": 0}, "clip_norm is the largest norm of the gradients, a number above 0; got 0"),
         ({"clip_norm": float("nan")}, "clip_norm is"),
-        ({"precision": "half"}, "precision is one of fp32, bf16, fp16; got 'half'"),
+        ({"precision": "half"}, "precision is one of fp32, bf16, fp16, bf16-params; got 'half'"),
         ({"precision": []}, "precision is one of"),
         ({"ema_decay": 1}, "between 0 and 1; got 1"),
         ({"swa_start": 0.5}, "an integer of at least 0; got 0.5"),
@@ -29,6 +29,7 @@ def test_options_are_read_from_the_parameters_of_a_candidate() -> None:
         ({"scale_lr": "linear"}, "scale_lr is one of none, adascale; got 'linear'"),
         ({"base_batch": 0}, "an integer of at least 1; got 0"),
         ({"reduce": "adasum", "scale_lr": "adascale"}, "two ways to train with a larger batch: keep one"),
+        ({"precision": "bf16", "reduce_precision": "bf16"}, "reduce_precision needs precision: bf16-params"),
         ({"adasum_replicas": 3}, "a power of two; got 3"),
     ],
 )

@@ -289,7 +289,7 @@ def _has_gradient(parameter: FSDPParam) -> bool:
 
 def _send_shards(param_group: FSDPParamGroup) -> None:
     """Take part in an all-gather whose result this rank does not need."""
-    shards = [parameter._sharded_param_data for parameter in param_group.fsdp_params]
+    shards = [each._sharded_param_data.to(each.param_dtype or each.orig_dtype) for each in param_group.fsdp_params]
     if len({shard.dtype for shard in shards}) > 1:
         shards = [shard.view(torch.uint8) for shard in shards]  # as torch does
     own_shards = torch.cat(shards)
@@ -304,7 +304,9 @@ def _send_shards(param_group: FSDPParamGroup) -> None:
 def _add_zeros(param_group: FSDPParamGroup, parameters: list[FSDPParam]) -> None:
     """Take part in a reduction with gradients of zero; the parameters get the mean, as if this rank had used them."""
     zeros = [
-        torch.zeros(parameter._orig_size, dtype=parameter.orig_dtype, device=param_group.device)
+        torch.zeros(
+            parameter._orig_size, dtype=parameter.param_dtype or parameter.orig_dtype, device=param_group.device
+        )
         for parameter in parameters
     ]
     _, _, _, reduced, _, _, param_group._partial_reduce_output = foreach_reduce(

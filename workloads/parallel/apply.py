@@ -22,6 +22,7 @@ from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
 from workloads.parallel.exchanging.tables import divide_tables
 from workloads.parallel.forward_state.state import attach_state
+from workloads.parallel.mixed_precision import WHOLE, MixedPrecision, compute_in, compute_tables_in
 from workloads.parallel.optimizers.adasum import AdasumOptimizer
 from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
@@ -34,11 +35,18 @@ _WHOLE = (Adafactor, Rprop)
 """Optimizers of torch that change norms or masks of whole parameters in place, which DTensor cannot."""
 
 
-def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, mesh: DeviceMesh | None) -> nn.Module:
+def apply_plan(
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    layout: Layout,
+    mesh: DeviceMesh | None,
+    precision: MixedPrecision | None = None,
+) -> nn.Module:
     """Change ``model`` in place and return it. ``mesh`` has the dimensions of ``layout.mesh``; None: a single rank.
 
-    Parameter names do not change. Call it with a model on the meta device (ranks) or of fake tensors (the tracer); if
-    the model holds memory, FSDP2 copies each shard. Raises ``ValueError`` if the model cannot be divided by ``layout``.
+    With ``precision``, passes compute with copies of the parameters. Parameter names do not change. Call it with a
+    model on the meta device (ranks) or of fake tensors (the tracer); if the model holds memory, FSDP2 copies each
+    shard. Raises ``ValueError`` if the model cannot be divided by ``layout``.
     """
     blocks = list(dict.fromkeys(blocks))  # one may be there several times
     recomputing = _recomputing(list(model.blocks) if isinstance(model, Chain) and layout.pp > 1 else blocks, layout)
@@ -59,6 +67,11 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
         split_space(model, mesh["spatial"])
     tables = divide_tables(model, mesh["replicate"]) if mesh is not None and layout.tables else set()
     state = attach_state(model, layout, mesh)
+    is_sharded = mesh is not None and bool(layout.fsdp_mesh)
+    if precision is not None and not is_sharded:
+        compute_in(model, _with_own_parameters(model, blocks), precision.param)
+    elif precision is not None and tables:
+        compute_tables_in(model, tables, precision.param)
     if layout.pp > 1:
         model.forward = state.as_micro_batch(model.forward)
     if layout.co_shard > 1:
@@ -78,7 +91,11 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
                 continue
             # By default all modules except the outermost free their gathered parameters after a forward pass.
             fully_shard(
-                module, mesh=shards, reshard_after_forward=None if layout.reshard else False, ignored_params=tables
+                module,
+                mesh=shards,
+                reshard_after_forward=None if layout.reshard else False,
+                mp_policy=precision.policy(is_root=module is model) if precision is not None else WHOLE,
+                ignored_params=tables,
             )
             keep_containers(module)
     if mesh is not None and layout.sequence_parallel:

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from workloads.parallel.tp_plan.notation import NamedSplit, split_outside
 from workloads.parallel.tp_plan.styles import SummedGradients, divide_others
 from workloads.protocol import Split
+from workloads.refusals import WorkloadError
 
 
 def split_layers(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: bool) -> None:
@@ -69,9 +70,9 @@ def _divide(model: nn.Module, part: nn.Module, split: Split, mesh: DeviceMesh, s
 
 
 def _expect_to_follow(split: Split, mesh: DeviceMesh, *, sequence: bool) -> None:
-    """Raise ``ValueError`` if so many ranks cannot divide layers by ``split``."""
+    """Raise ``ValueError`` if so many ranks cannot divide layers by ``split``, ``WorkloadError`` if none can."""
     if isinstance(split, NamedSplit) and split.refusal:
-        raise ValueError(split.refusal)
+        raise WorkloadError(split.refusal)
     if split.most_parts % mesh.size():
         unit = "heads" if not isinstance(split, NamedSplit) else "parts"
         raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -26,7 +26,7 @@ from workloads.training.data.order import longest_first
 from workloads.training.data.outputs import has_summary
 from workloads.training.step import evaluate, train_step
 from workloads.training.updates.phases import phases_of
-from workloads.training.updates.precision import options_of
+from workloads.training.updates.precision import mixed_precision_of, options_of
 from workloads.training.updates.update import kept_of, make_optimizer
 
 _STEPS = 1000  # passed to ``on_step`` and ``scheduler``; the length of a study does not change the structure of a step
@@ -39,12 +39,13 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
     """
     expect_counts(workload)
     expect_no_scaler(workload)
+    precision = mixed_precision_of(workload)
 
     return Recipe(
         build_model=lambda: described(workload, expect_model(workload.build_model(), workload.build_model)),
         make_batch=_batches(workload, "train"),
         blocks=workload.blocks,
-        apply_plan=apply_plan,
+        apply_plan=partial(apply_plan, precision=precision),
         optimizer=lambda model, layout, mesh: make_optimizer(workload, model, layout, mesh, _STEPS),
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
@@ -57,6 +58,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         rank_part=rank_part,
         kept=kept_of,
         has_phases=bool(phases_of(workload)),
+        sent_bytes=precision.sent_bytes if precision is not None else (4, 4),
         on_cuda=on_cuda,
         num_copied=lambda model: forward_state(model).num_copied,
     )

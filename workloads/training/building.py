@@ -26,6 +26,7 @@ from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Workload
 from workloads.seeds import seed_everything
 from workloads.training.outline import outline_of
+from workloads.training.updates.precision import mixed_precision_of
 
 
 def build_model(
@@ -43,7 +44,7 @@ def build_model(
     seed_everything(seed)
     if mesh is None:
         model = _drawn(workload, fill).to(device)
-        return apply_plan(model, workload.blocks(model), plan.layout, None)
+        return apply_plan(model, workload.blocks(model), plan.layout, None, mixed_precision_of(workload))
     drawn = _drawn(workload, fill) if mesh.get_rank() == 0 else None
     seed_everything(seed)  # for what the model draws that is not a tensor
     model = _without_memory(workload, seed)
@@ -52,7 +53,7 @@ def build_model(
     outline = dict(_tensors(model))
     attributes = parameter_attributes(model)
     shared = _shared_tensors(model)
-    apply_plan(model, workload.blocks(model), plan.layout_of(mesh.get_rank()), mesh)
+    apply_plan(model, workload.blocks(model), plan.layout_of(mesh.get_rank()), mesh, mixed_precision_of(workload))
     if device.type == "cpu":
         for module in model.modules():
             if isinstance(module, FSDPModule):

@@ -29,7 +29,7 @@ def outlines_of(model: nn.Module, blocks: Sequence[nn.Module], recipe: Recipe) -
             in_tables[reached] += parameter.numel() if parameter in tables else 0
     names = {block: name for name, block in model.named_modules()}
     before, after = (
-        Outline(", ".join(end) or "nothing", sum(end.values()), num_table_params=num)
+        Outline(", ".join(end) or "nothing", sum(end.values()), 1, num, *recipe.sent_bytes)
         for end, num in zip(ends, in_tables, strict=True)
     )
     return [before, *(_outline(block, names[block], tables, recipe) for block in blocks), after]
@@ -39,7 +39,7 @@ def _outline(block: nn.Module, name: str, tables: Set[Tensor], recipe: Recipe) -
     parameters = set(block.parameters())
     num_params = sum(parameter.numel() for parameter in parameters)
     num_in_tables = sum(parameter.numel() for parameter in parameters & tables)
-    return Outline(name, num_params, recipe.most_parts(block), num_in_tables)
+    return Outline(name, num_params, recipe.most_parts(block), num_in_tables, *recipe.sent_bytes)
 
 
 def shape_of(parameter: Tensor) -> tuple[int, ...]:

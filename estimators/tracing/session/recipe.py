@@ -32,6 +32,7 @@ class Recipe:
     CUDA (see ``estimators.tracing.cuda``). ``num_copied`` returns how many tensors a step copies because forward passes
     change them; a pass that finds another one takes other memory than those after it. A step that ``has_phases`` takes
     its micro-batches several times, with an update after each; only the last one is that of the optimizer.
+    ``sent_bytes`` are those of a parameter that FSDP gathers, and of a gradient that it adds up.
     """
 
     build_model: Callable[[], nn.Module]
@@ -52,3 +53,4 @@ class Recipe:
     on_cuda: bool = False
     num_copied: Callable[[nn.Module], int] = lambda model: 0
     has_phases: bool = False
+    sent_bytes: tuple[int, int] = (4, 4)

@@ -41,6 +41,17 @@ def test_fsdp_gathers_a_block_for_either_pass_and_the_rest_once_together() -> No
     assert [(one.num, one.num_bytes) for one in total] == [(1, 2 * 8 * MIB * 4)]
 
 
+def test_copies_of_parameters_in_bf16_are_gathered_in_half_the_bytes_and_freed_by_fsdp() -> None:
+    profile = gpt()
+    narrow = replace(profile, units=tuple(replace(unit, gathered_bytes=2) for unit in profile.units))
+    block, way = ModelCosts(narrow, gpu("V100-32")).units[1], Spread(dp_shard=4)
+    gathered, whole = block.traffic(way, 1, 0), BLOCK.traffic(way, 1, 0)
+    assert [2 * one.num_bytes for one in gathered.forward] == [one.num_bytes for one in whole.forward]
+    assert gathered.backward[1] == whole.backward[1], "gradients are added up in fp32"
+    assert BLOCK.kept(way, 1) - block.kept(way, 1) == min(BLOCK.kept(way, 1), 2 * BLOCK.num_params)
+    assert block.kept(Spread(), 1) == BLOCK.kept(Spread(), 1)
+
+
 def test_tensor_parallel_ranks_communicate_in_every_pass_and_more_with_recompute() -> None:
     traffic = BLOCK.traffic(Spread(tp=2, sequence_parallel=True), 3, 0)
     counts = [sum(one.num * often for one, often in traffic.of_step(5, recomputed)) for recomputed in (False, True)]

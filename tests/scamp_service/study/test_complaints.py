@@ -117,7 +117,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"space": {"clip_norm": {"choice": [None, -1]}}},
         "clip_norm is the largest norm of the gradients",
     ),
-    ({"fixed": {"precision": "fp8"}}, "precision is one of fp32, bf16, fp16; got 'fp8'"),
+    ({"fixed": {"precision": "fp8"}}, "precision is one of fp32, bf16, fp16, bf16-params; got 'fp8'"),
     ({"fixed": {"swa_start": 100}}, "swa_start (100) must be less than budget.steps"),
     ({"fixed": {"swa_start": 1, "ema_decay": 0.9}}, "two ways to average the weights: keep one"),
     ({"search": {"sampler": "grid"}}, "continuous or log: lr"),

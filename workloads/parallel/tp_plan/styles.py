@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,8 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import _StridedShard
-from torch.func import functional_call
 
+from workloads.parallel.replaced import replaced_parameters
 from workloads.parallel.tp_plan.notation import (
     COLUMNS,
     EMBEDDING_COLUMNS,
@@ -94,12 +93,13 @@ def _gradients_summed(tensor: Any, group: dist.ProcessGroup) -> Any:
     return _SumOfGradients.apply(tensor, group)  # type: ignore[no-untyped-call]
 
 
-def _call_with(module: nn.Module, parameters: Callable[[nn.Parameter], Tensor]) -> Callable[..., Any]:
-    """A function that calls ``module`` as it is now with ``parameters`` of its own ones, as they are at the call."""
-    plain = copy.copy(module)  # it has the same parameters, but keeps ``forward``
+def _call_with(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """A function that calls the ``forward`` that ``module`` has now, with what ``change`` makes of its parameters."""
+    forward, modules = module.forward, list(module.modules())
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return functional_call(plain, {name: parameters(each) for name, each in plain.named_parameters()}, args, kwargs)
+        with replaced_parameters(modules, change):
+            return forward(*args, **kwargs)
 
     return call
 

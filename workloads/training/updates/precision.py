@@ -1,4 +1,4 @@
-"""The precision of forward passes: autocast to bf16 or fp16, with weights, gradients and optimizer states in fp32."""
+"""The precision of passes: autocast to bf16 or fp16, or copies of the weights in bf16. Ranks hold and update fp32."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from workloads.options import TrainingOptions
+from workloads.parallel.mixed_precision import MixedPrecision
 from workloads.protocol import Workload
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -16,6 +17,14 @@ _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def options_of(workload: Workload) -> TrainingOptions:
     """The options of the candidate; those of a workload that keeps no parameters are the defaults."""
     return TrainingOptions.of(getattr(workload, "params", None) or {})
+
+
+def mixed_precision_of(workload: Workload) -> MixedPrecision | None:
+    """The precision of copies of the parameters with which passes compute; None: they compute with the parameters."""
+    options = options_of(workload)
+    if options.precision != "bf16-params":
+        return None
+    return MixedPrecision(torch.bfloat16, _TYPES.get(options.reduce_precision, torch.float32))
 
 
 def autocast(workload: Workload, model: nn.Module) -> AbstractContextManager[object]:

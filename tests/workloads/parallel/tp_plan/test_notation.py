@@ -13,6 +13,7 @@ from workloads.parallel.apply import apply_plan
 from workloads.parallel.divisions import divisions_of
 from workloads.parallel.tp_plan.notation import described, split_outside
 from workloads.protocol import Workload
+from workloads.refusals import WorkloadError
 
 
 class Block(nn.Module):
@@ -100,7 +101,7 @@ def test_a_plan_that_ranks_cannot_follow_says_why_where_it_is_applied(plan: dict
     blocks = list(model.layers)  # type: ignore[arg-type]
     assert divisions_of(model, blocks, torch.zeros(1, 1)).most_parts == 2, "so that it is traced"
     layout = Layout(tp=2)
-    with fake_mesh(layout) as mesh, pytest.raises(ValueError, match=message):
+    with fake_mesh(layout) as mesh, pytest.raises(WorkloadError, match=message):
         apply_plan(model, blocks, layout, mesh)
 
 

@@ -20,14 +20,16 @@ FEATURES: dict[str, dict[str, Any]] = {
     "plateau": {"schedule": "plateau"},
     "swa": {"swa_start": 1, "schedule": "one_cycle"},
     "bf16": {"precision": "bf16", "clip_norm": 0.3},
+    "bf16-params": {"precision": "bf16-params", "lr": 2e-3},
     "fp16": {"precision": "fp16", "ema_decay": 0.5},
 }
-TOLERANCES = {"bf16": 1e-2, "fp16": 1e-2}
+TOLERANCES = {"bf16": 1e-2, "bf16-params": 1e-2, "fp16": 1e-2}
 ONE, PIPELINE, ZERO1 = Plan(16), Plan(4, 4, pp=2), Plan(4, 2, dp_replicate=2, zero1=True)
 SHARDED, BOTH = Plan(8, dp_shard=2, recompute=True), Plan(8, dp_shard=2, tp=2, sequence_parallel=True)
 UNEVEN = Plan(6, 2, dp_shard=2, shares=(6, 2))
 PLANS = [Plan(4, 4), Plan(8, dp_replicate=2), ZERO1, SHARDED, Plan(16, tp=2), PIPELINE, BOTH, UNEVEN]
 USUAL = {("all", plan) for plan in PLANS} | {("fp16", PIPELINE), ("bf16", BOTH), ("swa", SHARDED), ("plateau", BOTH)}
+USUAL |= {("bf16-params", BOTH)}
 CASES = [(feature, plan) for feature in FEATURES for plan in PLANS]
 CHAIN = [(ONE, PIPELINE), (PIPELINE, SHARDED), (SHARDED, ZERO1), (ZERO1, BOTH), (BOTH, UNEVEN), (UNEVEN, ONE)]
 RESUMED = [(feature, *pair) for feature in FEATURES for pair in CHAIN]

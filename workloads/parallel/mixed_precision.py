@@ -1,0 +1,81 @@
+"""Passes that compute with copies of the parameters in bf16, while ranks hold, update and store them in fp32.
+
+Under FSDP2 a ``MixedPrecisionPolicy`` does it: ranks cast their shards, gather bf16, and add up gradients in another
+precision. Elsewhere each block, and the rest of the model, casts its parameters when it runs. The curve is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.utils._pytree import tree_map_only
+
+from workloads.parallel.replaced import replaced_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPrecision:
+    """Passes compute in ``param``; ranks of FSDP add up gradients in ``reduce``. The model's output is fp32."""
+
+    param: torch.dtype = torch.bfloat16
+    reduce: torch.dtype = torch.float32
+
+    @property
+    def sent_bytes(self) -> tuple[int, int]:
+        """Bytes of a parameter that FSDP gathers, and of a gradient that it adds up."""
+        return self.param.itemsize, self.reduce.itemsize
+
+    def policy(self, *, is_root: bool) -> MixedPrecisionPolicy:
+        """The policy of FSDP2 for the whole model, or for one of its blocks."""
+        output = torch.float32 if is_root else None
+        return MixedPrecisionPolicy(param_dtype=self.param, reduce_dtype=self.reduce, output_dtype=output)
+
+
+WHOLE = MixedPrecisionPolicy()
+"""FSDP2's policy for parameters that are gathered as they are."""
+
+
+def compute_in(model: nn.Module, blocks: Sequence[nn.Module], dtype: torch.dtype) -> None:
+    """Have ``model`` and each of its ``blocks`` cast their parameters and inputs to ``dtype`` when they run, in place.
+
+    The blocks share no parameters. Call it before recompute is applied, so that casts are recomputed, too.
+    """
+    inside = {module for block in blocks for module in block.modules()}
+    for block in blocks:
+        block.forward = _casting(block.forward, list(block.modules()), dtype)
+    model.forward = _casting(model.forward, _others(model, inside), dtype, torch.float32)
+
+
+def compute_tables_in(model: nn.Module, tables: Set[nn.Parameter], dtype: torch.dtype) -> None:
+    """Have ``model`` cast embedding tables that FSDP2 leaves alone, in place."""
+    holders = [module for module in model.modules() if not tables.isdisjoint(module._parameters.values())]
+    model.forward = _casting(model.forward, holders, dtype)
+
+
+def _others(model: nn.Module, inside: Set[nn.Module]) -> list[nn.Module]:
+    return [module for module in model.modules() if module not in inside]
+
+
+def _casting(
+    forward: Callable[..., Any],
+    modules: Sequence[nn.Module],
+    dtype: torch.dtype,
+    output_dtype: torch.dtype | None = None,
+) -> Callable[..., Any]:
+    """The function ``forward``, during which ``modules`` have copies of their parameters."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with replaced_parameters(modules, lambda parameter: _cast(parameter, dtype)):
+            output = forward(*_cast(args, dtype), **_cast(kwargs, dtype))
+        return output if output_dtype is None else _cast(output, output_dtype)
+
+    return call
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    return tree_map_only(Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, value)
