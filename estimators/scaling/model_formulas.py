@@ -308,7 +308,7 @@ def _rows(
         most_parts = formulas.of(outline[index].most_parts for outline in outlines)
         own_counts = (made for made, its_place in zip(kept, places, strict=False) if its_place == index)
         made = tuple(sum(own_counts, Counter[int]()).items())
-first = outlines[0][index]
+        first = outlines[0][index]
         rows.append(UnitFormulas(first.name, some, most_parts, made, output, _sent_bytes(first)))
     return rows
 
