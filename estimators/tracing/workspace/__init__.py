@@ -2,9 +2,9 @@
 
 Known are operations on a CPU, in a process with one thread. oneDNN computes most convolutions and LSTMs, often on
 copies in a format of its own; it is asked which (``formats``, ``recurrent``). Torch computes other convolutions itself
-(``columns``). Some of its operations on images take memory too (``images``); others copy inputs (``copies``), or make
-other tensors on the way (``temporaries``). Attention works on blocks (``attention``), and products of matrices take
-memory if they are in 16 bits (``matrices``).
+(``columns``). Some of its operations on images take memory too (``images``); others copy inputs (``copies``), also to
+give them the type of the result (``promotion``), or make other tensors on the way (``temporaries``). Attention works on
+blocks (``attention``), and products of matrices take memory if they are in 16 bits (``matrices``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from estimators.tracing.workspace import attention, blocked, columns, formats, images, onednn, recurrent
+from estimators.tracing.workspace import attention, blocked, columns, formats, images, onednn, promotion, recurrent
 from estimators.tracing.workspace.amounts import Workspace
 from estimators.tracing.workspace.convolution import Convolution, convolution_of, on_meta
 from estimators.tracing.workspace.copies import COPYING, copies
@@ -39,6 +39,7 @@ _KNOWN = (
     | images.UPSAMPLING
     | COPYING
     | PRODUCTS
+    | promotion.PROMOTING
     | TEMPORARIES.keys()
 )
 
@@ -50,6 +51,8 @@ def workspace_of(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     with torch._C._DisableTorchDispatch():
         if operation in PRODUCTS:
             return product(args)
+        if operation in promotion.PROMOTING:
+            return promotion.promoted(operation, args)
         num_outputs = len(out) if isinstance(out, tuple) else 1
         if operation in COPYING:
             return copies(operation, args, kwargs, num_outputs)

@@ -65,6 +65,26 @@ def _of_distances(args: Sequence[Any]) -> int:
     return int(rows * (first.shape[-1] + 2) * first.itemsize)  # with a column of squares and one of ones
 
 
+def _of_safe_softmax(args: Sequence[Any]) -> int:
+    """Attention's softmax marks the rows that are masked as a whole; before, it may copy its input in another type."""
+    source, dim, *dtypes = args
+    made = dtypes[0] if dtypes and dtypes[0] is not None else source.dtype
+    copied = source.numel() * made.itemsize if made != source.dtype else 0
+    return int(max(copied, source.numel() + source.numel() // max(source.shape[dim], 1) + made.itemsize))
+
+
+def _of_sum(args: Sequence[Any]) -> int:
+    """Masks and short integers are copied as long ones."""
+    dtype = args[0].dtype
+    is_copied = not dtype.is_floating_point and not dtype.is_complex and dtype != torch.int64
+    return int(args[0].numel()) * _INT64_BYTES if is_copied else 0
+
+
+def _of_truth(args: Sequence[Any]) -> int:
+    """Numbers are copied as a mask."""
+    return 0 if args[0].dtype in (torch.bool, torch.uint8) else int(args[0].numel())
+
+
 TEMPORARIES: Mapping[Any, Callable[[Sequence[Any]], int]] = {
     _ATEN.mse_loss.default: _of_loss(2, 2),
     _ATEN.smooth_l1_loss.default: _of_loss(2, 2),
@@ -74,6 +94,17 @@ TEMPORARIES: Mapping[Any, Callable[[Sequence[Any]], int]] = {
     _ATEN.binary_cross_entropy.default: _of_loss(1, 3),
     _ATEN.binary_cross_entropy_with_logits.default: _of_loss(1, 4, always=1),
     _ATEN.logsumexp.default: _times(1),
+    _ATEN._safe_softmax.default: _of_safe_softmax,
+    _ATEN.sum.default: _of_sum,
+    _ATEN.sum.dim_IntList: _of_sum,
+    _ATEN.cumsum.default: _of_sum,
+    _ATEN.prod.default: _of_sum,
+    _ATEN.any.default: _of_truth,
+    _ATEN.any.dim: _of_truth,
+    _ATEN.any.dims: _of_truth,
+    _ATEN.all.default: _of_truth,
+    _ATEN.all.dim: _of_truth,
+    _ATEN.all.dims: _of_truth,
     _ATEN.median.default: _times(1),
     _ATEN.median.dim: _times(1),
     _ATEN.kthvalue.default: lambda args: args[0].numel() * (args[0].itemsize + _INT64_BYTES),
