@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,10 +22,22 @@ TRACED_BLOCKS = 4
 """Number of blocks traced: the first and the last have neighbours that are not blocks, and the two between are
 compared."""
 
-# Where a buffer first appears: (visit, block, which of its buffers, see ``homes_of``). The visit counts earlier visits
-# of the block; it is -1 for buffers alive before the passes. For parts that belong to no block (None) it counts these
-# parts.
-_Home = tuple[int, int | None, tuple[int, str, int]]
+
+class _Home(NamedTuple):
+    """Where a buffer first appears.
+
+    ``visit`` counts earlier visits of the block, or for parts that belong to no block (None) these parts; it is -1 for
+    buffers alive before the passes. ``number`` counts the buffers of this ``size`` and ``category`` there (see
+    ``homes_of``).
+    """
+
+    visit: int
+    block: int | None
+    size: int
+    category: str
+    number: int
+
+
 # (home of the buffer relative to a block, bytes that it holds from now on, its category, its stream)
 _RelativeEvent = tuple[_Home, int, str, int]
 
@@ -91,9 +104,16 @@ class Passes:
         streams = {buffer + more: stream for buffer, stream in self.streams.items()}
         categories = ("optimizer",) * more + tuple(self.categories)
         return Passes(
-            events, categories, self.work, self.num_before + more, owners, marks, streams, self.forward,
+            events=events,
+            categories=categories,
+            work=self.work,
+            num_before=self.num_before + more,
+            owners=owners,
+            marks=marks,
+            streams=streams,
+            forward=self.forward,
             objects=self.objects,
-        )  # fmt: skip
+        )
 
     def equals(self, other: Passes) -> bool:
         """Whether both logs allocate and free the same amounts, event by event, whatever is alive before them."""
@@ -263,8 +283,9 @@ def homes_of(passes: Passes, segments: Sequence[Segment]) -> dict[int, _Home]:
     def settle(visit: int, block: int | None, buffer: int, size: int) -> None:
         if buffer not in homes:
             same = (size, passes.categories[buffer]) if block is not None else (0, "")
-            counts[visit, block, *same] += 1
-            homes[buffer] = visit, block, (*same, counts[visit, block, *same])
+            kind = (visit, block, *same)
+            counts[kind] += 1
+            homes[buffer] = _Home(*kind, counts[kind])
 
     for buffer, size in passes.events[: passes.num_before]:
         settle(-1, passes.owners.get(buffer), buffer, size)
@@ -272,16 +293,15 @@ def homes_of(passes: Passes, segments: Sequence[Segment]) -> dict[int, _Home]:
         for buffer, size in segment.events:
             settle(segment.visit, segment.block, buffer, size)
     return {
-        buffer: home
-        if home[1] is None
-        else (*home[:2], (*home[2][:2], home[2][2] - counts[home[0], home[1], *home[2][:2]]))
+        buffer: home if home.block is None else home._replace(number=home.number - counts[home[:4]])
         for buffer, home in homes.items()
     }
 
 
 def _shifted(home: _Home, blocks: int) -> _Home:
-    visit, block, count = home
-    return home if block is None else (visit, block + blocks, count)
+    """The home of the same buffer of a block that is ``blocks`` later."""
+    visit, block, size, category, number = home
+    return home if block is None else _Home(visit, block + blocks, size, category, number)
 
 
 def _outside(events: Sequence[_RelativeEvent], num_blocks: int) -> list[_RelativeEvent]:

@@ -186,7 +186,7 @@ def activations(passes: Passes, parts: Sequence[Segment]) -> Counter[tuple[int, 
     """Bytes of the activations made in each part, by the part's visit and block."""
     sizes = dict(reversed([event for event in passes.events if event[1]]))  # at their first event
     kept: Counter[tuple[int, int | None]] = Counter()
-    for buffer, (visit, block, _) in homes_of(passes, parts).items():
+    for buffer, (visit, block, *_) in homes_of(passes, parts).items():
         if passes.categories[buffer] == "activations":
             kept[visit, block] += sizes[buffer]
     return kept

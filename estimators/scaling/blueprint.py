@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -226,23 +226,23 @@ def fit_blueprint(points: Points, examples: Sequence[Example]) -> Blueprint:
     depth = solver.monomial(np.array([LEAST_DEPTH if is_whole else example.num_blocks for example in examples]))
     if depth is None:
         raise NoBlueprint("the number of blocks does not follow from the parameters")
-    has_single, logs = _logs(examples)
-    _check_operations(points, logs)
+    logs = [_Logs.of(example) for example in examples]
+    if len({log.single is None for log in logs}) > 1:
+        raise NoBlueprint("some of the examples refuse a single sample")
+    _check_operations(points, [log.all_passes() for log in logs])
     classes: dict[_Class, int] = {}
-    coded = [_coded(same, classes) for same in zip(*logs, strict=True)]
+    coded = _coded_logs(logs, classes)
     factors, padded = _factors(solver, points, examples)
     sizes = _size_formulas(solver, classes, factors, padded)
     bounded = [name for name in points if name != SAMPLES and not _of_depth_alone(name, depth, sizes)]
-    passes, *others = coded
-    num_updates = len(examples[0].updates)
-    updates, updates_of_more = others[:num_updates], others[num_updates : 2 * num_updates]
     num = len(classes)
-    states = optimizer_states(updates[-1], updates_of_more[-1], num)
+    states = optimizer_states(coded.updates[-1], coded.updates_of_more[-1], num)
     moments_in = of_whole if is_whole else moments_of
-    during, after = moments_in(passes, num)
-    single, after_single = moments_in(others[-1], num) if has_single else (None, after)
+    during, after = moments_in(coded.passes, num)
+    single, after_single = moments_in(coded.single, num) if coded.single is not None else (None, after)
     facts = [example.facts for example in examples if example.facts is not None]
-    pairs = [of_update(few, more, num) for few, more in zip(updates, updates_of_more, strict=True)]
+    updates = zip(coded.updates, coded.updates_of_more, strict=True)
+    pairs = [of_update(few, more, num) for few, more in updates]
     left = after.only([category not in _STATES for category, _ in classes])
     return Blueprint(
         sizes=sizes,
@@ -260,15 +260,32 @@ def fit_blueprint(points: Points, examples: Sequence[Example]) -> Blueprint:
     )
 
 
-def _logs(examples: Sequence[Example]) -> tuple[bool, list[list[Passes]]]:
-    """Whether the examples have the passes of a single sample, and all logs of each example, those passes last."""
-    has_single = {example.single is not None for example in examples}
-    if len(has_single) > 1:
-        raise NoBlueprint("some of the examples refuse a single sample")
-    return has_single == {True}, [
-        [example.passes, *example.updates, *example.updates_of_more, *([example.single] if example.single else [])]
-        for example in examples
-    ]
+class _Logs(NamedTuple):
+    """The logs of one example, or those that all examples share. ``single`` is None if one sample is refused."""
+
+    passes: Passes
+    updates: Sequence[Passes]
+    updates_of_more: Sequence[Passes]
+    single: Passes | None
+
+    @classmethod
+    def of(cls, example: Example) -> _Logs:
+        return cls(example.passes, example.updates, example.updates_of_more, example.single)
+
+    def all_passes(self) -> list[Passes]:
+        """All logs, in the order of the fields."""
+        return [self.passes, *self.updates, *self.updates_of_more, *([self.single] if self.single else [])]
+
+
+def _coded_logs(logs: Sequence[_Logs], classes: dict[_Class, int]) -> _Logs:
+    """The logs that all examples share; see ``_coded``. Adds the classes of their sizes to ``classes``."""
+    coded = iter([_coded(same, classes) for same in zip(*(log.all_passes() for log in logs), strict=True)])
+    return _Logs(
+        passes=next(coded),
+        updates=[next(coded) for _ in logs[0].updates],
+        updates_of_more=[next(coded) for _ in logs[0].updates_of_more],
+        single=next(coded, None),
+    )
 
 
 def _size_formulas(

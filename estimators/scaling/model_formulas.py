@@ -219,10 +219,19 @@ def fit_model(
         formulas, examples, facts, [kept[part.visit, part.block] for part in parts], places, has_blocks=has_blocks
     )
     return ModelFormulas(
-        tuple(formulas.formulas), tuple(work), tuple(rows), updates[0], _difference(*updates),
-        divisions, templates.pop(), in_order, facts[0].equal_blocks,
-        first.is_whole, num_blocks, tuple(places) if has_blocks else (0,) * len(places),
-    )  # fmt: skip
+        formulas=tuple(formulas.formulas),
+        parts=tuple(work),
+        rows=tuple(rows),
+        update=updates[0],
+        update_of_block=_difference(*updates),
+        divisions=divisions,
+        template=templates.pop(),
+        in_order=in_order,
+        equal_blocks=facts[0].equal_blocks,
+        is_whole=first.is_whole,
+        num_blocks=num_blocks,
+        places=tuple(places) if has_blocks else (0,) * len(places),
+    )
 
 
 class _Formulas:
@@ -323,7 +332,7 @@ def _kept(
     """Formulas of the activations that each part makes, with their numbers, by visit and block."""
     sizes = [dict(reversed([event for event in pass_.events if event[1]])) for pass_ in passes]  # at their first event
     kept: dict[tuple[int, int | None], Counter[int]] = {(part.visit, part.block): Counter() for part in parts}
-    for buffer, (visit, block, _) in homes_of(passes[0], parts).items():
+    for buffer, (visit, block, *_) in homes_of(passes[0], parts).items():
         if passes[0].categories[buffer] == "activations":
             kept[visit, block][formulas.of(size[buffer] for size in sizes)] += 1
     return kept

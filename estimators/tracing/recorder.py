@@ -10,7 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import dropwhile, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -52,6 +52,14 @@ class OtherDevice(Exception):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(f"it puts a tensor on {device}")
+
+
+class _Buffer(NamedTuple):
+    """A storage that is alive. ``number`` is that of its events, and ``size`` the bytes that it holds now."""
+
+    reference: weakref.ref[Any]
+    number: int
+    size: int
 
 
 class _EndOfForward(BaseException):
@@ -102,8 +110,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._forward_only = False
         self._of_forward: list[int] = []  # buffers since the last backward pass
         self._made_by: dict[int, int] = {}  # buffer of a backward pass → sequence number of the node that made it
-        # storage address → (weak reference, buffer number, bytes); the address may be used again once it is freed
-        self._buffers: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        # By the address of the storage, which may be used again once it is freed.
+        self._buffers: dict[int, _Buffer] = {}
         self._patches = contextlib.ExitStack()
 
     def begin(self, held_objects: Mapping[int, int] | None = None) -> int:
@@ -120,14 +128,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._forward_work = None
         self.log.clear()
         self.marks.clear()
-        alive = sorted(self._buffers.items(), key=lambda item: item[1][1])
-        self.categories = [self.categories[number] for _, (_, number, _) in alive]
-        streams = enumerate(self.streams.get(number, 0) for _, (_, number, _) in alive)
+        alive = sorted(self._buffers.items(), key=lambda item: item[1].number)
+        self.categories = [self.categories[buffer.number] for _, buffer in alive]
+        streams = enumerate(self.streams.get(buffer.number, 0) for _, buffer in alive)
         self.streams = {number: stream for number, stream in streams if stream}
         self._of_forward.clear()
         self._made_by.clear()
         for number, (address, (reference, _, size)) in enumerate(alive):
-            self._buffers[address] = (reference, number, size)
+            self._buffers[address] = _Buffer(reference, number, size)
             if size:
                 self.log.append((number, size))
         return self.live_bytes
@@ -180,9 +188,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def claim(self, category: str) -> None:
         """Put all live buffers that have no category yet (``scratch``) into this one."""
-        for _, number, _ in self._buffers.values():
-            if self.categories[number] == "scratch":
-                self.categories[number] = category
+        for buffer in self._buffers.values():
+            if self.categories[buffer.number] == "scratch":
+                self.categories[buffer.number] = category
 
     def hold(self, tree: Any, category: str) -> None:
         """Log the storages of all tensors in ``tree`` from now on, in this category."""
@@ -198,7 +206,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def numbers(self, tree: Any) -> list[int]:
         """Numbers of the buffers of all tensors in ``tree``; storages that are not logged are left out."""
         buffers = (self._buffers.get(tensor.untyped_storage()._cdata) for tensor in _local_fakes(tree))
-        return [buffer[1] for buffer in buffers if buffer is not None]
+        return [buffer.number for buffer in buffers if buffer is not None]
 
     def __enter__(self) -> Recorder:
         self._patches.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", self._resizing()))
@@ -319,7 +327,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return False
         storage = args[0].untyped_storage()
         buffer = self._buffers.get(storage._cdata)
-        if buffer is None or self._made_by.get(buffer[1], -1) in (-1, node._sequence_nr()):
+        if buffer is None or self._made_by.get(buffer.number, -1) in (-1, node._sequence_nr()):
             return False  # made by this node: it may be the node itself that adds
         counts = sys.getrefcount(args[0]), args[0]._use_count(), torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
         return counts in _OWN_REFERENCES and storage.nbytes() == args[0].numel() * args[0].itemsize
@@ -334,7 +342,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if node is None or isinstance(node, BackwardCFunction) or type(args[0]) is not FakeTensor:
             return False
         buffer = self._buffers.get(args[0].untyped_storage()._cdata)
-        return buffer is not None and self._made_by.get(buffer[1]) == node._sequence_nr()
+        return buffer is not None and self._made_by.get(buffer.number) == node._sequence_nr()
 
     def _give_up(self, tensor: FakeTensor) -> None:
         """Log that the memory of ``tensor`` is free, although it is alive until the operation returns.
@@ -343,7 +351,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         block makes the gradients of its own, whatever the block before it has made, so equal blocks have equal logs.
         """
         address = tensor.untyped_storage()._cdata
-        self._set(address, *self._buffers[address], 0)
+        self._resize(address, self._buffers[address], 0)
 
     def _communicate(self, kind: str, group: str, num_bytes: int) -> None:
         dimension, num_ranks = self._groups.get(group, ("", 2))
@@ -396,7 +404,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (node := torch._C._current_autograd_node()) is not None:
             self._made_by[number] = node._sequence_nr()
         if self._of_forward:
-            alive = {buffer for _, buffer, _ in self._buffers.values()}
+            alive = {buffer.number for buffer in self._buffers.values()}
             for earlier in alive.intersection(self._of_forward):
                 if self.categories[earlier] == "scratch":
                     self.categories[earlier] = "activations"
@@ -422,24 +430,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if stream is not self._compute:
                 self.streams[number] = self._others.setdefault(stream, len(self._others) + 1)
             reference = weakref.ref(storage, lambda gone: self._freed(address, gone))
-            self._set(address, reference, number, 0, size)
-        elif buffer[2] != size:
-            self._set(address, *buffer, size)
+            self._resize(address, _Buffer(reference, number, 0), size)
+        elif buffer.size != size:
+            self._resize(address, buffer, size)
 
-    def _set(self, address: int, reference: weakref.ref[Any], number: int, before: int, size: int) -> None:
-        self._buffers[address] = (reference, number, size)
-        self.live_bytes += size - before
-        if size != before:
-            self.log.append((number, size))
+    def _resize(self, address: int, buffer: _Buffer, size: int) -> None:
+        """Log that the buffer at this address holds ``size`` bytes from now on."""
+        self._buffers[address] = _Buffer(buffer.reference, buffer.number, size)
+        self.live_bytes += size - buffer.size
+        if size != buffer.size:
+            self.log.append((buffer.number, size))
 
     def _freed(self, address: int, gone: weakref.ref[Any]) -> None:
         buffer = self._buffers.get(address)
-        if buffer is None or buffer[0] is not gone:
+        if buffer is None or buffer.reference is not gone:
             return
         del self._buffers[address]
-        self.live_bytes -= buffer[2]
-        if buffer[2]:
-            self.log.append((buffer[1], 0))
+        self.live_bytes -= buffer.size
+        if buffer.size:
+            self.log.append((buffer.number, 0))
 
     def _resizing(self) -> Callable[[torch.UntypedStorage, int], Any]:
         """Logs resizes: FSDP2 frees and restores unsharded parameters by them, without a dispatched operation."""
@@ -449,8 +458,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = resize(storage, size)
             buffer = self._buffers.get(storage._cdata)
             if buffer is not None:
-                self._set(storage._cdata, *buffer, storage.nbytes())
-                self.categories[buffer[1]] = "gathered"
+                self._resize(storage._cdata, buffer, storage.nbytes())
+                self.categories[buffer.number] = "gathered"
             return result
 
         return recorded

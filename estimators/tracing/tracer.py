@@ -93,12 +93,23 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
     kept_bytes = steps.evaluations.kept_bytes if steps.evaluations is not None else 0
     return (
         Trace(
-            batch, structure, steps.num_params, second.held_after, curve.plus("buffers", kept_bytes), work, stretched,
-            log, steps.units, steps.divisions, steps.assumptions, evaluation,
-            layout != Layout() or steps.in_order, _passes_of(steps, batch).object_bytes,
+            batch=batch,
+            structure=structure,
+            num_params=steps.num_params,
+            state_bytes=second.held_after,
+            curve=curve.plus("buffers", kept_bytes),
+            work=work,
+            equal_blocks=stretched,
+            log=log,
+            units=steps.units,
+            divisions=steps.divisions,
+            assumptions=steps.assumptions,
+            evaluation=evaluation,
+            in_order=layout != Layout() or steps.in_order,
+            object_bytes=_passes_of(steps, batch).object_bytes,
         ),
         steps.has_drawn,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +195,20 @@ def _whole(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Steps:
         assumptions, has_drawn = tuple(session.assumptions), session.has_drawn
     units = _units(session.outlines, passes, outputs, equal_blocks=equal_blocks) if layout == Layout() else ()
     return _Steps(
-        passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units,
-        session.divisions, assumptions, has_drawn, evaluations, session.num_blocks,
-    )  # fmt: skip
+        passes=passes,
+        single=single,
+        first_peak=first_peak,
+        update_peak=update_peak,
+        update_work=second.update.work,
+        update=second.made,
+        num_params=num_params,
+        units=units,
+        divisions=session.divisions,
+        assumptions=assumptions,
+        has_drawn=has_drawn,
+        evaluations=evaluations,
+        num_blocks=session.num_blocks,
+    )
 
 
 def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verify: bool) -> _Steps | None:
@@ -239,9 +261,20 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
     units = _units(session.outlines, passes, outputs, equal_blocks=True) if layout == Layout() else ()
     evaluations = _all_stretched(evaluated, stretched)
     return _Steps(
-        passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units,
-        session.divisions, assumptions, has_drawn, evaluations, session.num_blocks,
-    )  # fmt: skip
+        passes=passes,
+        single=single,
+        first_peak=first_peak,
+        update_peak=update_peak,
+        update_work=second.update.work,
+        update=second.made,
+        num_params=num_params,
+        units=units,
+        divisions=session.divisions,
+        assumptions=assumptions,
+        has_drawn=has_drawn,
+        evaluations=evaluations,
+        num_blocks=session.num_blocks,
+    )
 
 
 def _is_stretched(few: Evaluated, evaluated: Evaluated, num_blocks: int) -> bool:

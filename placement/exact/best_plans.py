@@ -214,16 +214,16 @@ class _Made:
         saved = held * float((costs.kept_bytes - costs.recomputed_kept_bytes)[again].sum())
         extra = float(costs.recompute_seconds[again].sum())
         return PlanStage(
-            self.staged_plan.devices[index],
-            self.way.num_ranks,
-            (blocks[0], max(blocks)),
-            tuple(unit - first for unit in again),
-            float((costs.forward_seconds + costs.backward_seconds)[here].sum()) + extra,
-            self.ways.compute_seconds(self.way, units),
-            extra,
-            self._bytes(index, units),
-            round(saved - costs.restored_bytes) if again else 0,
-            self.offered_mib[self.staged_plan.devices[index]],
+            kind=self.staged_plan.devices[index],
+            num_ranks=self.way.num_ranks,
+            blocks=(blocks[0], max(blocks)),
+            recomputed=tuple(unit - first for unit in again),
+            pass_seconds=float((costs.forward_seconds + costs.backward_seconds)[here].sum()) + extra,
+            compute_seconds=self.ways.compute_seconds(self.way, units),
+            recompute_seconds=extra,
+            bytes_by_category=self._bytes(index, units),
+            saved_bytes=round(saved - costs.restored_bytes) if again else 0,
+            offered_mib=self.offered_mib[self.staged_plan.devices[index]],
         )
 
     def _bytes(self, index: int, units: StageUnits) -> dict[str, int]:

@@ -44,8 +44,6 @@ FEW_RANKS = 8
 MOST_ODD_STAGES = 6
 """Stages on different devices up to which numbers that are not powers of two are tried as well."""
 
-_Row = tuple[float, ...]  # costs of one unit, in the order of the arrays of ``Costs``
-
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
@@ -197,11 +195,11 @@ class _OnKind:
         rows = [
             self._row(unit, unit_traffic, shape, exposed) for unit, unit_traffic in zip(units, traffic, strict=True)
         ]
-        columns = np.repeat(np.array(rows).T, self._counts, axis=1)
+        arrays = {name: np.repeat(np.array([row[name] for row in rows], float), self._counts) for name in rows[0]}
         finals = sum(self._seconds(broadcast, shape) for broadcast in broadcasts(spread, self.model.counted))
         transient_bytes = gathered_bytes(spread, self.model.counted) + self.model.transient_bytes(shape.micro_batch)
         return Costs(
-            **dict(zip(_ARRAYS, columns, strict=True)),
+            **arrays,
             transient_bytes=transient_bytes,
             restored_bytes=max(unit.working(shape.spread, shape.micro_batch) for unit in units),
             closing_seconds=finals + exposed.ends * (shape.num_micro_batches + shape.num_stages - 1),
@@ -213,18 +211,19 @@ class _OnKind:
         again = [unit for unit in range(stage.start, stage.end) if unit in stage.recomputed]
         kept = costs.kept_bytes[here].sum() - (costs.kept_bytes - costs.recomputed_kept_bytes)[again].sum()
         backward = float(costs.backward_seconds[here].sum() + costs.recompute_seconds[again].sum())
-        beside = costs.transient_bytes + (costs.restored_bytes if again else 0.0)
+        transient_bytes = costs.transient_bytes + (costs.restored_bytes if again else 0.0)
         return StageCost(
             float(costs.forward_seconds[here].sum()),
             backward / 2,
             backward / 2,
             int(kept),
             int(self.model.units[stage.end - 1].output(way.micro_batch)),
-            int(costs.state_bytes[here].sum() + beside),
+            int(costs.state_bytes[here].sum() + transient_bytes),
             float(costs.update_seconds[here].sum()) + costs.closing_seconds,
         )
 
-    def _row(self, unit: UnitCosts, traffic: Traffic, shape: _Shape, exposed: _Exposed) -> _Row:
+    def _row(self, unit: UnitCosts, traffic: Traffic, shape: _Shape, exposed: _Exposed) -> dict[str, float]:
+        """Costs of one unit, by the name of the array of ``Costs`` that has them."""
         spread, size = shape.kept_spread, shape.micro_batch
         forward = unit.forward_seconds(spread, size)
         backward = unit.seconds(spread, size) - forward + exposed.share(unit)
@@ -233,17 +232,17 @@ class _OnKind:
             again = exposed.again[unit] - exposed.saved(unit) + self._waits(traffic.recompute, shape)
         share = unit.num_params / self._num_params / spread.optimizer_shards
         sent = unit.output(size)
-        return (
-            forward + self._waits(traffic.forward, shape),
-            backward + self._waits(traffic.backward, shape),
-            unit.held_bytes(spread, self.model.bytes_per_parameter),
-            unit.kept(spread, size),
-            sent,
-            max(0.0, again),
-            unit.kept(shape.spread, size),
-            2 * self._message_seconds(sent, shape) if shape.num_stages > 1 else 0.0,
-            share * self.model.update_seconds + self._waits(traffic.update, shape),
-        )
+        return {
+            "forward_seconds": forward + self._waits(traffic.forward, shape),
+            "backward_seconds": backward + self._waits(traffic.backward, shape),
+            "state_bytes": unit.held_bytes(spread, self.model.bytes_per_parameter),
+            "kept_bytes": unit.kept(spread, size),
+            "output_bytes": sent,
+            "recompute_seconds": max(0.0, again),
+            "recomputed_kept_bytes": unit.kept(shape.spread, size),
+            "message_seconds": 2 * self._message_seconds(sent, shape) if shape.num_stages > 1 else 0.0,
+            "update_seconds": share * self.model.update_seconds + self._waits(traffic.update, shape),
+        }
 
     def _num_rest(self, unit: UnitCosts, shape: _Shape) -> int:
         """Stages have the first end or the last one; a single stage has both, which are gathered together."""
@@ -321,16 +320,3 @@ def slowest_links(kinds: Sequence[DeviceKind]) -> Links | None:
 def _powers_up_to(most: int) -> list[int]:
     """1, 2, 4, …, up to ``most``."""
     return [2**index for index in range(most.bit_length())]
-
-
-_ARRAYS = (
-    "forward_seconds",
-    "backward_seconds",
-    "state_bytes",
-    "kept_bytes",
-    "output_bytes",
-    "recompute_seconds",
-    "recomputed_kept_bytes",
-    "message_seconds",
-    "update_seconds",
-)

@@ -184,18 +184,18 @@ def _plan(
     stages = best_stages(staged, devices, recomputes, optimum)
     way = staged.way
     return StagedPlan(
-        replace(way.spread, pp=staged.num_stages, schedule=staged.order if staged.num_stages > 1 else "1f1b"),
-        staged.order,
-        way.micro_batch,
-        staged.num_micro_batches,
-        tuple(stage.end - stage.start for stage in stages),
-        tuple(devices[stage.kind].name for stage in stages),
-        tuple(unit for stage in stages for unit in stage.recomputed),
-        _seconds(stages, staged),
-        tuple(stage.seconds for stage in stages),
-        tuple(ceil(stage.peak_bytes) for stage in stages),
-        _reason(stages, staged, offered or devices),
-        all(recompute.is_exact for recompute in recomputes.values()),
+        spread=replace(way.spread, pp=staged.num_stages, schedule=staged.order if staged.num_stages > 1 else "1f1b"),
+        order=staged.order,
+        micro_batch=way.micro_batch,
+        num_micro_batches=staged.num_micro_batches,
+        cut=tuple(stage.end - stage.start for stage in stages),
+        devices=tuple(devices[stage.kind].name for stage in stages),
+        recomputed=tuple(unit for stage in stages for unit in stage.recomputed),
+        seconds=_seconds(stages, staged),
+        stage_seconds=tuple(stage.seconds for stage in stages),
+        peak_bytes=tuple(ceil(stage.peak_bytes) for stage in stages),
+        reason=_reason(stages, staged, offered or devices),
+        is_exact=all(recompute.is_exact for recompute in recomputes.values()),
     )
 
 

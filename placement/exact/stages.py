@@ -324,4 +324,14 @@ def _stage(
         saved, extra = in_flight * each - costs.restored_bytes, float(costs.recompute_seconds[chosen].sum())
     seconds = float(costs.pass_seconds[here].sum()) + waits + extra
     once = float(costs.update_seconds[here].sum()) + costs.closing_seconds
-    return CutStage(start, end, kind, recomputed, seconds, extra, once, peak - saved, saved)
+    return CutStage(
+        start=start,
+        end=end,
+        kind=kind,
+        recomputed=recomputed,
+        seconds=seconds,
+        recompute_seconds=extra,
+        once_seconds=once,
+        peak_bytes=peak - saved,
+        saved_bytes=saved,
+    )

@@ -108,12 +108,12 @@ def simulate(
         return
     submitted = _submitted(studies or (), working_dir, keeps_policies=not policy)
     options = ReplayOptions(
-        settings.data_dir / "profiles",
-        seed,
-        early_stopping,
-        epoch_steps,
-        start_seconds,
-        settings.max_gangs_per_device,
+        cache_dir=settings.data_dir / "profiles",
+        seed=seed,
+        early_stopping=early_stopping,
+        epoch_steps=epoch_steps,
+        start_seconds=start_seconds,
+        max_gangs_per_device=settings.max_gangs_per_device,
         projects={name: project.to_project() for name, project in settings.projects.items()},
         noise_scale=noise_scale,
     )

@@ -101,7 +101,14 @@ class VirtualExecutor:
         gain = counted_by(order.candidate.params, order.plan, self._trainings.noise_scale)
         seconds = self._trainings.seconds_of(order) / gain
         self._gangs[order.key] = _Gang(
-            order, first, until, seconds, now, now + self._trainings.start_seconds, gain, next_step
+            order=order,
+            first=first,
+            until=until,
+            step_seconds=seconds,
+            launched=now,
+            starts=now + self._trainings.start_seconds,
+            gain=gain,
+            next_step=next_step,
         )
         self.num_launches += 1
 

@@ -152,7 +152,16 @@ class Estimator:
                 return Missing([choice.layout])
             options = _with_choice([option for option in examined if isinstance(option, Option)], choice)
             refused = next((_refusal(candidate, profile.refusals[layout]) for layout in untraced), "")
-            return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind, refused)
+            return Estimate(
+                params=dict(params),
+                batch=batch,
+                profile=profile,
+                options=options,
+                choice=choice,
+                margin=margin_for(cluster),
+                kind=self._kind,
+                refused=refused,
+            )
 
         return self._searched(candidate, search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable))
 

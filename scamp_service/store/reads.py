@@ -490,6 +490,19 @@ def _run(row: Sequence[Any]) -> PastAttempt:
     if ending is Ending.OUT_OF_MEMORY and phase == AttemptPhase.EVALUATION:
         ending = Ending.EVALUATION_OUT_OF_MEMORY
     return PastAttempt(
-        trial_id, plan.layout, kinds, traced, extra, reserved, measured, ending, study_id, predicted_seconds, factor,
-        measured_seconds, plan.micro_batch, evaluation_bytes, plan.evaluation_micro_batch,
-    )  # fmt: skip
+        trial_id=trial_id,
+        layout=plan.layout,
+        device_kinds=kinds,
+        traced_bytes=traced,
+        extra_bytes=extra,
+        reserved_bytes=reserved,
+        measured_bytes=measured,
+        ending=ending,
+        study_id=study_id,
+        predicted_step_seconds=predicted_seconds,
+        step_factor=factor,
+        measured_step_seconds=measured_seconds,
+        micro_batch=plan.micro_batch,
+        evaluation_bytes=evaluation_bytes,
+        evaluation_batch=plan.evaluation_micro_batch,
+    )

@@ -153,14 +153,14 @@ def trial_of(row: Sequence[Any]) -> Trial:
     sized = None
     if plan:
         sized = Sized(
-            row[_STRUCTURE],
-            plan,
-            _prediction(*prediction),
-            reason,
-            learned_bytes,
-            (),
-            seconds,
-            factor,
+            structure=row[_STRUCTURE],
+            plan=plan,
+            prediction=_prediction(*prediction),
+            reason=reason,
+            learned_bytes=learned_bytes,
+            options=(),
+            step_seconds=seconds,
+            step_factor=factor,
             num_params=num_params,
             flops_per_sample=flops,
             communication_share=share,

@@ -162,7 +162,18 @@ def _train(
                     f"AdaScale takes batches of at least base_batch, which is {scaling.base_batch}, and the plan has "
                     f"{job.plan.batch}"
                 )
-        part = TrainingRank(job, workload, device, mesh, rank, reporter, held, model, optimizer, feed)
+        part = TrainingRank(
+            job=job,
+            workload=workload,
+            device=device,
+            mesh=mesh,
+            number=rank,
+            reporter=reporter,
+            held=held,
+            model=model,
+            optimizer=optimizer,
+            feed=feed,
+        )
         return Loop(part, begun).train()
 
 

@@ -101,7 +101,17 @@ def convolution_of(operation: Any, args: tuple[Any, ...], out: Any) -> Convoluti
         images, weight, made = (tensor.unsqueeze(2) for tensor in (images, weight, made))
         stride, padding, dilation, output_padding = [1, *stride], [0, *padding], [1, *dilation], [0, *output_padding]
     return Convolution(
-        images, weight, made, has_bias, stride, padding, dilation, transposed, output_padding, groups, num_copied
+        images=images,
+        weight=weight,
+        made=made,
+        has_bias=has_bias,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        transposed=transposed,
+        output_padding=output_padding,
+        groups=groups,
+        num_copied=num_copied,
     )
 
 

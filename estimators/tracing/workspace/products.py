@@ -28,8 +28,26 @@ class _Blocking:
     strip_bytes: int
 
 
-_AVX2 = _Blocking(24, 4, 10000, 384, 192, 256, 0.0038, 4 * (256 * 16 + 64 + 16))
-_AVX512 = _Blocking(48, 8, 9984, 384, 384, 384, 0.00196, 4 * (384 * 48 + 64 + 48))
+_AVX2 = _Blocking(
+    row=24,
+    column=4,
+    rows=10000,
+    columns=384,
+    depth=192,
+    full_depth=256,
+    unpacked=0.0038,
+    strip_bytes=4 * (256 * 16 + 64 + 16),
+)
+_AVX512 = _Blocking(
+    row=48,
+    column=8,
+    rows=9984,
+    columns=384,
+    depth=384,
+    full_depth=384,
+    unpacked=0.00196,
+    strip_bytes=4 * (384 * 48 + 64 + 48),
+)
 
 
 def packed_bytes(rows: int, columns: int, depth: int, transposed: str, leading: int = 1, itemsize: int = 4) -> int:

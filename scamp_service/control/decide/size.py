@@ -125,12 +125,12 @@ def demand_of(s: Snapshot, learned: Corrections, trial: Trial) -> Demand:
     family, failures = study.family(trial), s.failures.get(trial.id, ())
     past = s.past.get(family, ())
     return Demand(
-        study.candidate(trial),
-        tuple(run for run in failures if run.ending is Ending.OUT_OF_MEMORY),
-        learned.get(family, {}),
-        past,
-        study.id,
-        study.trace_seconds,
-        evaluation_need([*past, *failures]),
-        study.plan,
+        candidate=study.candidate(trial),
+        own_attempts=tuple(run for run in failures if run.ending is Ending.OUT_OF_MEMORY),
+        learned=learned.get(family, {}),
+        past=past,
+        study_id=study.id,
+        trace_seconds=study.trace_seconds,
+        evaluation=evaluation_need([*past, *failures]),
+        plan=study.plan,
     )

@@ -56,7 +56,7 @@ def test_forward_and_backward_passes_of_units_add_up_to_those_of_the_model(depth
     recipe, whole = recipe_of(StdlibGpt({**GPT, "depth": depth})), traced(depth)
     with Session(recipe, Layout()) as session:
         session.spread()
-        forward, both = session.forward(8).work, session.passes(8).work
+        forward, both = session.forward_log(8).work, session.passes(8).work
     for field, work in (("forward", forward), ("backward", both - forward)):
         passes = [getattr(unit, field).at(8) * unit.count for unit in whole.units]
         assert sum(passes, Work()).amounts == pytest.approx(work.amounts)

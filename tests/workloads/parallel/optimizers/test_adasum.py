@@ -107,7 +107,7 @@ def test_a_study_chooses_replicas_with_adasum_where_the_candidate_asks_for_it() 
 def test_plans_that_do_not_hold_whole_replicas_are_refused(others: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="whole replicas"):
         Spread(dp_replicate=2, adasum=True, **others) and Layout(dp_replicate=2, adasum=True, **others)
-    with pytest.raises(ValueError, match="a power of two of replicas, got 3"):
+    with pytest.raises(ValueError, match="a power of two, got 3"):
         Layout(dp_replicate=3, adasum=True)
 
 
