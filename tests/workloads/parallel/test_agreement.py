@@ -52,6 +52,15 @@ def test_ranks_that_use_different_parts_of_a_model_train_like_one_rank(
     assert_same(curve, single(idiom=idiom))
 
 
+def test_ranks_that_use_different_parts_gather_and_reduce_in_their_precisions(
+    ranks: Any, single: Callable[..., Any]
+) -> None:
+    params = {"idiom": "experts", "precision": "bf16-params"}
+    curve = ranks.curve(FSDP, STEPS, params=params, **WORKLOAD)
+    for (_, values), (_, wanted) in zip(curve, single(**params), strict=True):
+        assert values == pytest.approx(wanted, rel=1e-2)
+
+
 @pytest.mark.parametrize("plan", [FSDP, *map(soak, [REPLICAS, ZERO1, GATHERED, HSDP])], ids=str)
 def test_ranks_that_drop_different_layers_train_to_the_end(ranks: Any, plan: Plan) -> None:
     assert len(ranks.curve(plan, STEPS, params={"idiom": "drops"}, **WORKLOAD)) == 3
