@@ -52,8 +52,9 @@ class TransformersWorkload(Workload):
         """A new model of ``config``, with the adapter of ``peft`` if there is one."""
         make = getattr(self.model_class, "from_config", None) or self.model_class._from_config
         config = self.config()
-        for part in (config, config.get_text_config()):
-            part.use_cache = False  # of keys and values for the next token, which training never reads
+        for part in (config, *vars(config).values()):
+            if hasattr(part, "use_cache"):
+                part.use_cache = False  # of keys and values for the next token, which training never reads
         model: nn.Module = make(config)
         adapter = self.peft()
         if adapter is not None:

@@ -8,6 +8,7 @@ each part goes on with.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -214,4 +215,8 @@ def _replaced(
 
 
 def _copied(value: Any) -> Any:
-    return tree_map_only(Tensor, lambda tensor: tensor.clone(), value)
+    """A copy, also of objects that a block may change, such as a cache of keys and values."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # an object that cannot be copied
+        return tree_map_only(Tensor, lambda tensor: tensor.clone(), value)

@@ -80,16 +80,22 @@ def split_outside(model: nn.Module) -> NamedSplit | None:
 
 
 def _plan_of(workload: Workload, model: nn.Module) -> Mapping[str, str]:
-    """The workload's plan, or that of the model, with the names that layers have below an adapter of peft."""
+    """The workload's plan, or that of the model, by the full names of its layers.
+
+    A part of the model may bring the plan, such as the one below an adapter of peft.
+    """
     if workload.tp_plan is not None:
         return workload.tp_plan
-    made: Any = model
-    base = made.get_base_model() if hasattr(made, "get_base_model") else made
-    plan = getattr(base, "tp_plan", None)
-    if not isinstance(plan, Mapping):
-        return {}
-    prefix = next(name for name, module in model.named_modules() if module is base)
-    return {f"{prefix}.{name}" if prefix else name: style for name, style in plan.items()}
+    plan: dict[str, str] = {}
+    inside: set[nn.Module] = set()  # what a part has merged into its own plan
+    for prefix, module in model.named_modules():
+        if module in inside or not ("tp_plan" in vars(module) or hasattr(type(module), "tp_plan")):
+            continue  # peft's wrappers pass on attributes of the model that they wrap
+        own: Any = getattr(module, "tp_plan", None)
+        if isinstance(own, Mapping) and own:
+            plan |= {f"{prefix}.{name}" if prefix else name: style for name, style in own.items()}
+            inside.update(module.modules())
+    return plan
 
 
 def _entries(model: nn.Module, plan: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -221,10 +227,13 @@ def _num_heads(model: nn.Module, entries: Mapping[str, str]) -> int:
 
 
 def _config_number(model: nn.Module, name: str) -> int | None:
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    number = getattr(text, name, None)
-    return number if isinstance(number, int) else None
+    """A number in the config of the model, of a part of it, or of the text model in the config."""
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        for each in (config, *getattr(config, "__dict__", {}).values()):
+            if isinstance(number := getattr(each, name, None), int):
+                return number
+    return None
 
 
 def rope_size(model: nn.Module) -> int:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -125,3 +126,34 @@ def test_a_plan_of_the_workload_counts_instead_of_what_the_model_says_and_an_emp
     assert model.layers[0].split is first
     described(Named({"layers.*.up": "colwise"}), model)
     assert model.layers[0].split.rows == ()
+
+
+def test_a_part_of_the_model_may_bring_the_plan_and_the_heads() -> None:
+    class Brought(Model):
+        tp_plan: ClassVar = {"layers.*.up": "colwise", "layers.*.down": "rowwise", "layers.*.value": "colwise"}
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = SimpleNamespace(num_attention_heads=6, num_key_value_heads=3)
+            for layer in self.layers:
+                layer.value = nn.Linear(8, 6)
+
+    whole = nn.ModuleDict({"body": Brought(), "head": nn.Linear(8, 2)})
+    described(Named(None), whole)
+    split = whole["body"].layers[1].split  # type: ignore[union-attr, index]
+    assert split.columns == ("up", "value") and split.rows == ("down",) and split.most_parts == 3
+
+
+def test_a_layer_with_an_adapter_is_divided_with_the_part_of_the_adapter_next_to_it() -> None:
+    model = Model()
+    for block in model.layers:
+        for name in ("up", "down"):
+            layer = getattr(block, name)
+            adapted = nn.Module()
+            adapted.base_layer = layer
+            adapted.lora_A = nn.ModuleDict({"default": nn.Linear(layer.in_features, 2)})
+            adapted.lora_B = nn.ModuleDict({"default": nn.Linear(2, layer.out_features)})
+            setattr(block, name, adapted)
+    described(Named(INSIDE), model)
+    assert model.layers[0].split.columns == ("up.base_layer", "up.lora_B.default")
+    assert model.layers[0].split.rows == ("down.base_layer", "down.lora_A.default")
