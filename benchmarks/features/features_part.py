@@ -20,9 +20,9 @@ Each row is one feature, or one workload of the papers, under one plan. It train
 another plan from a checkpoint. Every loss and every metric after each report must be that of one process that trains
 without a break: *error* is the largest relative difference, *after resume* that of the first report after the resume.
 *Of gradients* is the largest difference of the gradients of the first step of a workload, relative to the largest entry
-of the same parameter (0: not compared). The last two columns are the measured peak of a step, in tensors
-of the rank that has most, and the error of its prediction. On a busy machine the threads of gloo release buffers late,
-so peaks with tensor parallelism vary by several percent from run to run."""
+of the same parameter (0: not compared). The last two columns are the measured peak of a step, in tensors of the rank
+that has most, and the error of its prediction. Predictions for fp16 are higher than that by the sums in fp32 of torch's
+own products of matrices, which are memory but no tensors."""
 QUICK_EVERY = 8
 _PAPERS = frozenset(workload.name for workload in PAPERS)
 

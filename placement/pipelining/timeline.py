@@ -239,6 +239,14 @@ class Timeline:
         """Share (0 to 1) of the time of all ranks in which they communicate and do not compute."""
         return self._share(pass_.end_seconds - pass_.communicating_from_seconds for pass_ in self._passes())
 
+    @property
+    def least_waiting_share(self) -> float:
+        """Share (0 to 1) of the step in which ranks of the busiest stage communicate or wait for other stages."""
+        computing = (
+            sum(pass_.communicating_from_seconds - pass_.start_seconds for pass_ in row.passes) for row in self.rows
+        )
+        return max(0.0, 1 - max(computing) / self.makespan_seconds) if self.makespan_seconds else 0.0
+
     def waits(self, row: StageRow) -> Iterator[tuple[float, float]]:
         """The (start, end) in seconds of each time in which the ranks of a row wait for other stages."""
         begins = [*(pass_.start_seconds for pass_ in row.passes), self.makespan_seconds]

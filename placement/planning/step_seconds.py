@@ -31,18 +31,21 @@ _STATES = ("parameters", "gradients", "optimizer", "buffers", "learned")
 class PredictedStep:
     """``seconds`` that an optimizer step takes. The mean rank computes for ``compute_seconds`` of it.
 
-    The rest is waiting: the shares (0 to 1) are the parts of the step that go to messages and to idle stages.
+    The rest is waiting: the shares (0 to 1) are the parts of the step that go to messages and to idle stages, for all
+    ranks together. ``least_waiting_share`` is that of the rank that waits least; None if all wait equally long.
     """
 
     seconds: float
     compute_seconds: float
     communication_share: float = 0.0
     bubble_share: float = 0.0
+    least_waiting_share: float | None = None
 
     @property
     def waiting_share(self) -> float:
-        """Share of the step in which ranks wait for each other: what ``workloads.training.waiting`` measures."""
-        return self.communication_share + self.bubble_share
+        """Share of the step in which the rank that waits least waits: what ``workloads.training.waiting`` measures."""
+        all_ranks = self.communication_share + self.bubble_share
+        return all_ranks if self.least_waiting_share is None else self.least_waiting_share
 
 
 def predicted_step_seconds(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) -> float | None:
@@ -114,7 +117,7 @@ def with_memory(step: PipelineStep, profile: ModelProfile, extra_bytes: int) -> 
 
 def _of_timeline(timeline: Timeline) -> PredictedStep:
     seconds, waiting, idle = timeline.makespan_seconds, timeline.communication_share, timeline.bubble_share
-    return PredictedStep(seconds, seconds * (1 - waiting - idle), waiting, idle)
+    return PredictedStep(seconds, seconds * (1 - waiting - idle), waiting, idle, timeline.least_waiting_share)
 
 
 def _stages(ranks: Sequence[StageStep], profile: ModelProfile, plan: Plan, kind: DeviceKind) -> Iterator[StageStep]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
+from workloads.parallel.exchanging import gloo
 from workloads.parallel.exchanging.gloo import AllGather, ReduceScatter
 
 NUM_STEPS = 12
@@ -25,6 +26,8 @@ NUM_STEPS = 12
 _CALLS: tuple[tuple[Any, str], ...] = (
     (AllGather, "__call__"),
     (ReduceScatter, "__call__"),
+    (gloo, "gather"),
+    (gloo, "reduce"),
     (dist.Work, "wait"),
     (functional, "wait_tensor"),
     *((dist, name) for name in ("all_reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor")),

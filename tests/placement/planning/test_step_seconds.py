@@ -95,6 +95,15 @@ def test_a_rank_of_a_pipeline_computes_or_waits_for_other_stages() -> None:
     assert step.bubble_share == pytest.approx(1 - step.compute_seconds / step.seconds)
 
 
+def test_the_share_that_is_compared_with_the_measured_one_is_that_of_the_busiest_stage() -> None:
+    """Ranks report how long the one that waits least waits: the others wait for it."""
+    plan = Plan(1, 6, pp=3)
+    even, uneven = (predicted_step(of_plan(plan, *work), plan, KIND) for work in ((2.0, 2.0, 2.0), (1.0, 4.0, 1.0)))
+    assert even is not None and even.waiting_share == pytest.approx(even.bubble_share)
+    assert uneven is not None and uneven.waiting_share == pytest.approx(1 - (4.0 * 6 + 1) / uneven.seconds)
+    assert uneven.bubble_share > 2 * uneven.waiting_share
+
+
 def test_to_compare_plans_flops_stand_for_seconds_and_unknown_links_take_no_time() -> None:
     for plan in (Plan(4, dp_shard=2), Plan(1, 4, pp=2)):
         known = of_plan(plan, *([2.0] * plan.pp))
