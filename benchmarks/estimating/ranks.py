@@ -1,8 +1,7 @@
 """Compares the memory of each rank of a real gang with the prediction from a trace in a single process.
 
 The ranks are processes that communicate over gloo. Each takes a few steps as ``training.runtime`` does, and ``heap.c``
-counts every allocation in the last step. torch's profiler cannot do this: it sees only one thread, so it misses memory
-that gloo's threads free in tensor-parallel ranks (it counted up to 6 % too much).
+counts every allocation in the last step. torch's profiler cannot do this: it sees only tensors, in one thread.
 """
 
 from __future__ import annotations

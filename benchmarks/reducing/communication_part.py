@@ -24,8 +24,9 @@ TITLE = "Share of communication"
 ABOUT = """\
 Gangs train a user's file on gloo, in forks that share this machine's cores. *Predicted* is the share of a step in
 which ranks wait for collectives, messages and, in pipelines, other stages, after `scamp calibrate` in the same run; in
-a pipeline it is that of the busiest stage. *Measured* is what the runtime reports for every trial: the median of a dozen steps of the rank that waits least.
-*Error* is in percentage points. Other processes on the machine make ranks wait longer."""
+a pipeline it is that of the busiest stage. *Measured* is what the runtime reports for every trial: the median of a
+dozen steps of the rank that waits least. *Error* is in percentage points. Other processes on the machine make ranks
+wait longer."""
 HEADER = ("predicted", "measured", "error", "case")
 _SIZES: Mapping[str, Mapping[str, Any]] = {
     "narrow": {"depth": 4, "width": 64, "heads": 4, "length": 32},
