@@ -77,9 +77,8 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
     """The trace with one draw, and whether the model draws at all."""
     largest = max(batch, 4)
     short = equal_blocks is not False and layout.treats_blocks_equally
-    steps = _stretched(recipe, layout, largest, draw, verify=equal_blocks is None) if short else None
-    stretched = steps is not None
-    steps = steps or _whole(recipe, layout, largest, draw)
+    from_few = _steps_of_few_blocks(recipe, layout, largest, draw, verify=equal_blocks is None) if short else None
+    steps = from_few or _whole(recipe, layout, largest, draw)
     envelope = _curve(steps)
     log = _log(steps) if envelope is not None else None
     curve = envelope if envelope is not None else _table(recipe, layout, batch, draw)
@@ -99,7 +98,7 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
             state_bytes=second.held_after,
             curve=curve.plus("buffers", kept_bytes),
             work=work,
-            equal_blocks=stretched,
+            equal_blocks=from_few is not None,
             log=log,
             units=steps.units,
             divisions=steps.divisions,
@@ -211,28 +210,16 @@ def _whole(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Steps:
     )
 
 
-def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verify: bool) -> _Steps | None:
+def _steps_of_few_blocks(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verify: bool) -> _Steps | None:
     """The steps of a few blocks, stretched to all blocks; None if that is not possible."""
     with Session(recipe, layout, draw) as session:
         if not session.can_be_shortened:
             return None
         try:
-            forward = session.forward_log(2) if verify else None
-            evaluation = session.evaluation(2) if verify and session.has_evaluation else None
-            session.shorten()
-            few: dict[int, Passes] = {}
-            verified = True
-            if forward is not None:
-                plain = session.passes(2)
-                if (stretched_step := stretch(plain, session.num_blocks)) is None or not stretched_step.begins_with(
-                    forward
-                ):
-                    return None
-                few = {2: plain} if layout == Layout() else {}
-            verified = evaluation is None or _is_stretched(session.evaluation(2), evaluation, session.num_blocks)
-            session.spread()
-            few |= {size: session.passes(size) for size in (2, largest, 3) if size not in few}
+            few, verified = _passes_of_few_blocks(session, layout, largest, verify=verify)
         except Exception:  # fewer blocks do not work; if nothing works, tracing the whole model raises the error
+            return None
+        if not few:
             return None
         few_single = _allowed(session, lambda: session.passes(1))
         evaluated = _evaluated(session, (2, largest, 3)) if verified else None
@@ -242,12 +229,12 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
         outputs = {size: session.outputs(size) for size in few}
         assumptions, has_drawn = tuple(session.assumptions), session.has_drawn
 
-    def stretched(passes: Passes) -> Passes | None:
+    def to_all_blocks(passes: Passes) -> Passes | None:
         longer = stretch(passes, num_blocks)
         return longer.after(second.passes.held("optimizer")) if longer is not None else None
 
-    passes = {size: longer for size, step in few.items() if (longer := stretched(step)) is not None}
-    single = stretched(few_single) if few_single is not None else None
+    passes = {size: longer for size, step in few.items() if (longer := to_all_blocks(step)) is not None}
+    single = to_all_blocks(few_single) if few_single is not None else None
     if len(passes) < len(few) or (single is None) != (few_single is None):
         return None
     # The gradients differ if they do not have the sizes of their parameters.
@@ -259,7 +246,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
     first_peak, second_peak = (peak.plus("activations", left) if left else peak for peak in peaks)
     update_peak = max(first_peak, second_peak)
     units = _units(session.outlines, passes, outputs, equal_blocks=True) if layout == Layout() else ()
-    evaluations = _all_stretched(evaluated, stretched)
+    evaluations = _evaluations_of_all_blocks(evaluated, to_all_blocks)
     return _Steps(
         passes=passes,
         single=single,
@@ -277,17 +264,43 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
     )
 
 
-def _is_stretched(few: Evaluated, evaluated: Evaluated, num_blocks: int) -> bool:
+def _passes_of_few_blocks(
+    session: Session, layout: Layout, largest: int, *, verify: bool
+) -> tuple[dict[int, Passes], bool]:
+    """Shortens the model and spreads it; returns its passes by their number of samples, and whether it evaluates alike.
+
+    With ``verify`` the passes of few blocks are compared with the forward pass of the whole model. No passes if they
+    differ.
+    """
+    forward = session.forward_log(2) if verify else None
+    evaluation = session.evaluation(2) if verify and session.has_evaluation else None
+    session.shorten()
+    few: dict[int, Passes] = {}
+    if forward is not None:
+        plain = session.passes(2)
+        longer = stretch(plain, session.num_blocks)
+        if longer is None or not longer.begins_with(forward):
+            return {}, False
+        few = {2: plain} if layout == Layout() else {}
+    verified = evaluation is None or _stretches_to(session.evaluation(2), evaluation, session.num_blocks)
+    session.spread()
+    few |= {size: session.passes(size) for size in (2, largest, 3) if size not in few}
+    return few, verified
+
+
+def _stretches_to(few: Evaluated, evaluated: Evaluated, num_blocks: int) -> bool:
     """Whether the evaluation of a few blocks, stretched, is that of the whole model."""
     longer = stretch(few.passes, num_blocks)
     return longer is not None and longer.equals(evaluated.passes)
 
 
-def _all_stretched(few: _Evaluations | None, stretched: Callable[[Passes], Passes | None]) -> _Evaluations | None:
-    """The evaluations of a few blocks, each ``stretched``; None if one cannot be."""
-    if few is None or (first := stretched(few.first)) is None:
+def _evaluations_of_all_blocks(
+    few: _Evaluations | None, to_all_blocks: Callable[[Passes], Passes | None]
+) -> _Evaluations | None:
+    """The evaluations of a few blocks, each stretched ``to_all_blocks``; None if one cannot be."""
+    if few is None or (first := to_all_blocks(few.first)) is None:
         return None
-    passes = {size: longer for size, pass_ in few.passes.items() if (longer := stretched(pass_)) is not None}
+    passes = {size: longer for size, pass_ in few.passes.items() if (longer := to_all_blocks(pass_)) is not None}
     return _Evaluations(passes, first, few.kept_bytes) if len(passes) == len(few.passes) else None
 
 

@@ -8,7 +8,7 @@ train to its end, so a study that stops trials early ends before its forecast.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -77,60 +77,103 @@ def recorded_cluster(store: Store) -> Cluster:
 def load_of(store: Store, *, now: float) -> Load:
     """The work of the live studies: open attempts, waiting trials, and trials that are not proposed yet."""
     live = list(store.live_studies())
-    rules = {study.id: _budget(study) for study in live}
-    policies = {study.id: policy for study in live if (policy := study.spec.get("policy"))}
-    trials = [trial for trial in store.live_trials() if trial.study_id in rules]
+    budgets = {study.id: _budget(study) for study in live}
+    trials = [trial for trial in store.live_trials() if trial.study_id in budgets]
     attempts = {attempt.trial_id: attempt for attempt in store.open_attempts()}
-    running, unknown, waits = [], 0, dict[int, str]()
-    typical: dict[int, list[Shape]] = {}  # study → shapes of its trials that are known
-    seconds_of: dict[int, float | None] = {}
+    seconds = {trial.id: _seconds(budgets[trial.study_id], trial, attempts.get(trial.id), now) for trial in trials}
+    typical = _typical_shapes(trials, budgets, seconds)
     for trial in trials:
-        seconds_of[trial.id] = _seconds(rules[trial.study_id], trial, attempts.get(trial.id), now)
-    for trial in trials:
-        if trial.sized is not None:
-            whole_seconds = _whole_seconds(rules[trial.study_id], trial, seconds_of[trial.id])
-            if whole_seconds is not None:
-                typical.setdefault(trial.study_id, []).append(replace(trial.sized.demand, seconds=whole_seconds))
-    jobs: list[Job] = []
-    for trial in trials:
-        attempt, seconds = attempts.get(trial.id), seconds_of[trial.id]
-        if seconds is None and trial.study_id in typical:
-            seconds = median(shape.seconds or 0.0 for shape in typical[trial.study_id])
-        if trial.state is TrialState.RUNNING and attempt is not None:
-            unknown += seconds is None
-            running.append(Running(_id(trial), attempt.devices, attempt.mib_per_rank, seconds or 0.0, trial.study_id))
-        elif trial.state is TrialState.QUEUED and trial.sized is not None:
-            if trial.retry_at > now:
-                waits[trial.id] = "retry"
-            elif trial.reason.startswith(OVER_QUOTA):
-                waits[trial.id] = Blocked.QUOTA.value
-            if seconds is None:
-                unknown += 1
-                continue
-            jobs.append(Job(_id(trial), (replace(trial.sized.demand, seconds=seconds),), 0.0, trial.study_id))
-        else:
-            waits[trial.id] = "verdict" if trial.state is TrialState.PAUSED else "plan"
-            if trial.study_id in typical and trial.state is TrialState.WAITING:
-                shapes = typical[trial.study_id]
-                jobs.append(Job(_id(trial), (shapes[trial.number % len(shapes)],), 0.0, trial.study_id))
-    trial_ids = {trial.id for trial in trials}
-    running += [
-        Running(f"attempt {attempt.key}", attempt.devices, attempt.mib_per_rank, 0.0)
-        for attempt in attempts.values()
-        if attempt.trial_id not in trial_ids
+        if seconds[trial.id] is None and trial.study_id in typical:
+            seconds[trial.id] = median(shape.seconds or 0.0 for shape in typical[trial.study_id])
+    num_to_come = {study_id: _num_to_come(store, study_id, budget) for study_id, budget in budgets.items()}
+    jobs = [
+        *_waiting_jobs(trials, attempts, seconds, typical),
+        *(
+            Job(f"{study_id} to come {n}", (shapes[n % len(shapes)],), 0.0, study_id)
+            for study_id, num in num_to_come.items()
+            if (shapes := typical.get(study_id))
+            for n in range(num)
+        ),
     ]
-    for study_id, rule in rules.items():
-        yet = _num_to_come(store, study_id, rule)
-        shapes = typical.get(study_id, [])
-        unknown += 0 if shapes else yet
-        jobs += [
-            Job(f"{study_id} to come {n}", (shapes[n % len(shapes)],), 0.0, study_id) for n in range(yet) if shapes
-        ]
-    most_running = {
-        study_id: limits.max_concurrent for study_id, limits in rules.items() if limits.max_concurrent is not None
-    }
-    num_more = max(0, len(jobs) - MOST_JOBS)
-    return Load(tuple(running), tuple(jobs[:MOST_JOBS]), most_running, waits, unknown, num_more, policies)
+    num_untimed = sum(seconds[trial.id] is None for trial in trials if _is_sized(trial, attempts))
+    return Load(
+        running=tuple(_running(trials, attempts, seconds)),
+        jobs=tuple(jobs[:MOST_JOBS]),
+        most_running={
+            study_id: budget.max_concurrent for study_id, budget in budgets.items() if budget.max_concurrent is not None
+        },
+        waits=dict(_waits(trials, attempts, now)),
+        num_unknown=num_untimed + sum(num for study_id, num in num_to_come.items() if study_id not in typical),
+        num_more=max(0, len(jobs) - MOST_JOBS),
+        policies={study.id: policy for study in live if (policy := study.spec.get("policy"))},
+    )
+
+
+def _typical_shapes(
+    trials: Sequence[Trial], budgets: Mapping[int, Budget], seconds: Mapping[int, float | None]
+) -> dict[int, list[Shape]]:
+    """Shapes of the trials of each study that have a plan, with the seconds of a whole training, if these are known."""
+    typical: dict[int, list[Shape]] = {}
+    for trial in trials:
+        if trial.sized is None:
+            continue
+        whole_seconds = _whole_seconds(budgets[trial.study_id], trial, seconds[trial.id])
+        if whole_seconds is not None:
+            typical.setdefault(trial.study_id, []).append(replace(trial.sized.demand, seconds=whole_seconds))
+    return typical
+
+
+def _is_running(trial: Trial, attempts: Mapping[int, Attempt]) -> bool:
+    return trial.state is TrialState.RUNNING and trial.id in attempts
+
+
+def _is_sized(trial: Trial, attempts: Mapping[int, Attempt]) -> bool:
+    """Whether the trial runs, or waits for devices with a plan."""
+    return _is_running(trial, attempts) or (trial.state is TrialState.QUEUED and trial.sized is not None)
+
+
+def _running(
+    trials: Sequence[Trial], attempts: Mapping[int, Attempt], seconds: Mapping[int, float | None]
+) -> Iterator[Running]:
+    """Yield the gangs that hold devices; those of trials that have ended are about to leave."""
+    for trial in trials:
+        if _is_running(trial, attempts):
+            attempt = attempts[trial.id]
+            yield Running(_id(trial), attempt.devices, attempt.mib_per_rank, seconds[trial.id] or 0.0, trial.study_id)
+    trial_ids = {trial.id for trial in trials}
+    for attempt in attempts.values():
+        if attempt.trial_id not in trial_ids:
+            yield Running(f"attempt {attempt.key}", attempt.devices, attempt.mib_per_rank, 0.0)
+
+
+def _waiting_jobs(
+    trials: Sequence[Trial],
+    attempts: Mapping[int, Attempt],
+    seconds: Mapping[int, float | None],
+    typical: Mapping[int, Sequence[Shape]],
+) -> Iterator[Job]:
+    """Yield the trials that wait for devices, and those without a plan as typical ones of their study."""
+    for trial in trials:
+        if _is_running(trial, attempts):
+            continue
+        if trial.state is TrialState.QUEUED and trial.sized is not None:
+            if (left := seconds[trial.id]) is not None:
+                yield Job(_id(trial), (replace(trial.sized.demand, seconds=left),), 0.0, trial.study_id)
+        elif trial.state is TrialState.WAITING and trial.study_id in typical:
+            shapes = typical[trial.study_id]
+            yield Job(_id(trial), (shapes[trial.number % len(shapes)],), 0.0, trial.study_id)
+
+
+def _waits(trials: Sequence[Trial], attempts: Mapping[int, Attempt], now: float) -> Iterator[tuple[int, str]]:
+    """Yield the trials that the policy does not decide about, with what each waits for."""
+    for trial in trials:
+        if not _is_sized(trial, attempts):
+            yield trial.id, "verdict" if trial.state is TrialState.PAUSED else "plan"
+        elif trial.state is TrialState.QUEUED:
+            if trial.retry_at > now:
+                yield trial.id, "retry"
+            elif trial.reason.startswith(OVER_QUOTA):
+                yield trial.id, Blocked.QUOTA.value
 
 
 def forecast(
@@ -217,21 +260,21 @@ def _id(trial: Trial) -> str:
     return str(trial.id)
 
 
-def _seconds(rules: Budget, trial: Trial, attempt: Attempt | None, now: float) -> float | None:
+def _seconds(budget: Budget, trial: Trial, attempt: Attempt | None, now: float) -> float | None:
     """Seconds that the trial has left to train; None where nobody knows how long a step takes."""
-    each = _step_seconds(rules, trial, attempt, now)
-    return None if each is None else max(1, rules.steps - trial.step) * each
+    each = _step_seconds(budget, trial, attempt, now)
+    return None if each is None else max(1, budget.steps - trial.step) * each
 
 
-def _whole_seconds(rules: Budget, trial: Trial, left: float | None) -> float | None:
+def _whole_seconds(budget: Budget, trial: Trial, left: float | None) -> float | None:
     """Seconds of the whole training, from those that are left."""
-    steps = max(1, rules.steps)
+    steps = max(1, budget.steps)
     return None if left is None else left * steps / max(1, steps - trial.step)
 
 
-def _step_seconds(rules: Budget, trial: Trial, attempt: Attempt | None, now: float) -> float | None:
+def _step_seconds(budget: Budget, trial: Trial, attempt: Attempt | None, now: float) -> float | None:
     """Seconds of a step as the study counts them: an epoch has more than one optimizer step."""
-    if rules.epochs is not None:
+    if budget.epochs is not None:
         if attempt is None or attempt.started_at is None or trial.step <= 0:
             return None
         return (now - attempt.started_at) / trial.step
@@ -240,11 +283,11 @@ def _step_seconds(rules: Budget, trial: Trial, attempt: Attempt | None, now: flo
     return seconds if seconds is None or trial.plan is None else seconds / counts_as(trial, trial.plan)
 
 
-def _num_to_come(store: Store, study_id: int, rules: Budget) -> int:
+def _num_to_come(store: Store, study_id: int, budget: Budget) -> int:
     """Trials that a running study will still propose, as far as its budget says."""
     if store.study(study_id).state is not StudyState.RUNNING:
         return 0
-    return max(0, rules.trials - sum(store.trial_counts(study_id).values()))
+    return max(0, budget.trials - sum(store.trial_counts(study_id).values()))
 
 
 def _budget(study: Study) -> Budget:

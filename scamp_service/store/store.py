@@ -58,6 +58,8 @@ from scamp_service.store.writes.transactions import picked
 MAX_BLOB_BYTES = 64 * 2**20
 NO_PARENTS: Mapping[int, int] = {}
 NO_REASONS: Mapping[int, str] = {}
+_NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": NO_PLAN_YET}
+"""What the event of a new trial says besides its number and state."""
 
 
 class _TrialMove(NamedTuple):
@@ -191,14 +193,11 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
             others = int(connection.execute(sql.NUM_BESIDE_SEARCH, {"study_id": study_id}).scalar_one())
             for place, params in candidates:
                 number = place + others
-                row = {"study_id": study_id, "number": number, "params": params}
-                row |= {"state": TrialState.WAITING, "reason": NO_PLAN_YET, "created_at": now}
-                row["proposal_reason"] = reasons.get(place, "")
+                row = _new_trial(study_id, number, params, now) | {"proposal_reason": reasons.get(place, "")}
                 if place in parents:
                     of_parent = {"study_id": study_id, "number": parents[place]}
-                    if parent_row := connection.execute(sql.PARENT, of_parent).first():
-                        row |= {"parent_id": parent_row.parent_id, "parent_number": parent_row.parent_number}
-                        row |= {"parent_step": parent_row.step}
+                    if parent := connection.execute(sql.PARENT, of_parent).first():
+                        row |= _parent(parent.parent_id, parent.parent_number, parent.step)
                 trial_id = connection.execute(insert, row).scalar()
                 if trial_id is not None:
                     new.append({"id": trial_id, "number": number, "state": TrialState.WAITING, **_NOTHING_YET})
@@ -248,9 +247,8 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
             moved = self._move_trial(connection, move, changes, None, now=now)
             if moved:
                 number = int(connection.execute(sql.NEXT_NUMBER, {"study_id": trial.study_id}).scalar_one())
-                row = {"study_id": trial.study_id, "number": number, "params": params, "origin": Origin.BRANCH}
-                row |= {"state": TrialState.WAITING, "reason": NO_PLAN_YET, "created_at": now}
-                row |= {"parent_id": donor.id, "parent_number": donor.number, "parent_step": step, "judged_step": step}
+                row = _new_trial(trial.study_id, number, params, now) | _parent(donor.id, donor.number, step)
+                row |= {"origin": Origin.BRANCH, "judged_step": step}
                 new_id = connection.execute(
                     self._insert_new(schema.trials, "study_id", "number", returns="id"), row
                 ).scalar()
@@ -405,6 +403,23 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
                 connection.execute(statement)
 
 
+def _new_trial(study_id: int, number: int, params: Json, now: float) -> dict[str, Any]:
+    """The row of a trial without a plan."""
+    return {
+        "study_id": study_id,
+        "number": number,
+        "params": params,
+        "state": TrialState.WAITING,
+        "reason": NO_PLAN_YET,
+        "created_at": now,
+    }
+
+
+def _parent(trial_id: int, number: int, step: int) -> dict[str, Any]:
+    """Columns of a trial that begins with another one's checkpoint of ``step``."""
+    return {"parent_id": trial_id, "parent_number": number, "parent_step": step}
+
+
 _State = TypeVar("_State", bound=StrEnum)
 
 
@@ -414,9 +429,6 @@ def _legal(moves: Mapping[_State, frozenset[_State]], expected: Iterable[_State]
     legal = tuple(state for state in expected if to in moves[state])
     assert legal, f"there is no move from {expected} to {to}"
     return legal
-
-
-_NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": NO_PLAN_YET}
 
 
 def _underscored(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def _train(
     forward_state(model).weight = job.plan.weight_of(rank)
     with budget.enforce(device, baseline, job.budget_bytes) as held:
         optimizer = make_optimizer(workload, model, job.plan.layout, mesh, job.steps)
-        if (scaling := updates_of(model).scaling) is not None:
+        if (scaling := updates_of(model).ada_scale) is not None:
             scaling.scale = job.plan.batch / scaling.base_batch
             if scaling.scale < 1:
                 raise WorkloadError(

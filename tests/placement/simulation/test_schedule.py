@@ -108,7 +108,7 @@ def test_divided_anew_a_job_gives_devices_to_a_new_one_and_takes_those_of_one_th
     assert (last.id, last.num_restarts) == ("a", 2) and last.end == pytest.approx(150 + 10 + 250 * (0.8 - 90 / 500))
     assert last.device_seconds == pytest.approx(4 * 50 + 2 * 100 + 4 * (last.end - 150))
     assert found.utilisation == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="devices of their own"):
+    with pytest.raises(ValueError, match="one gang on a device"):
         schedule(jobs, gpus(1, 4), pack, ScheduleOptions(max_gangs_per_device=2, restart_seconds=10.0))
 
 

@@ -74,7 +74,7 @@ class Loop:
 
     def _done(self, start: int) -> int:
         """The number of steps that count as done: ``start``, or more where AdaScale counts them."""
-        scaling = updates_of(self._rank.model).scaling
+        scaling = updates_of(self._rank.model).ada_scale
         if scaling is None:
             return start
         if not scaling.num_steps:  # new, or from a checkpoint that was written without it
@@ -85,7 +85,7 @@ class Loop:
 
     def _measured_step(self, start: int) -> int:
         """The number of optimizer steps before the measured one; not 0 if there may be more than one."""
-        scaling, most = updates_of(self._rank.model).scaling, self._job.last_step - start - 1
+        scaling, most = updates_of(self._rank.model).ada_scale, self._job.last_step - start - 1
         fewest = math.ceil((most + 1) / scaling.scale) - 1 if scaling is not None else most
         return min(MEASURED_STEP, max(fewest, min(most, 1)))
 
@@ -105,9 +105,9 @@ class Loop:
         ``loss`` is the mean since the last report.
         """
         updates, after, self._mean_loss = updates_of(self._rank.model), done + 1, loss
-        if updates.scaling is not None:
-            updates.scaling.end_step(self._job.plan.batch, loss)
-            after = int(updates.scaling.progress + ROUNDING)
+        if updates.ada_scale is not None:
+            updates.ada_scale.end_step(self._job.plan.batch, loss)
+            after = int(updates.ada_scale.progress + ROUNDING)
         updates.end_step(min(after, self._job.steps) - min(done, self._job.steps))
         return after
 
@@ -184,6 +184,6 @@ class Loop:
 
     def _report_noise(self) -> None:
         """Report the noise scale, by which it is decided whether a larger batch trains faster."""
-        scaling = updates_of(self._rank.model).scaling
+        scaling = updates_of(self._rank.model).ada_scale
         if scaling is not None and (noise_scale := scaling.noise_scale) is not None:
             self._rank.reporter.learned_noise(noise_scale)

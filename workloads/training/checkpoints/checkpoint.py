@@ -283,7 +283,7 @@ def _begin_kept(model: nn.Module, stored: Collection[str]) -> None:
     """Make memory for the averages and gradients that are ``stored``; a parameter that has none there gets one when it
     trains."""
     updates = updates_of(model)
-    for kind, kept in (("average", updates.averages), ("gradient", updates.scaling)):
+    for kind, kept in (("average", updates.averages), ("gradient", updates.ada_scale)):
         if kept is not None:
             kept.begin(parameter for name, parameter in model.named_parameters() if f"{kind}/{name}" in stored)
 

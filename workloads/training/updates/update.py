@@ -50,8 +50,8 @@ class Updates:
     stages: dist.ProcessGroup | None = None
     replicas: dist.ProcessGroup | None = None
     averages: Averages | None = None
-    scaling: AdaScale | None = None
-    scale: LossScale | None = None
+    ada_scale: AdaScale | None = None
+    loss_scale: LossScale | None = None
     schedules: list[Schedules] = field(default_factory=list)
     phases: Sequence[Phase] = ()
     phased: PhasedOptimizer | None = None
@@ -65,10 +65,10 @@ class Updates:
 
     def loss_factor(self, num_micro_batches: int) -> float:
         """The number by which the loss of each of this many micro-batches is multiplied before its backward pass."""
-        if self.scale is None:
+        if self.loss_scale is None:
             return 1.0
-        self.scale.num_micro_batches = num_micro_batches
-        return self.scale.factor
+        self.loss_scale.num_micro_batches = num_micro_batches
+        return self.loss_scale.factor
 
     def averaged(self) -> AbstractContextManager[None]:
         """The context in which the model has its averaged weights, if it averages any."""
@@ -95,17 +95,17 @@ class Updates:
 
     def state(self) -> dict[str, Any]:
         """All of it that a resumed run needs and that is not a tensor, as JSON holds it."""
-        scale = [self.scale.scale, self.scale.num_good] if self.scale is not None else None
-        scaling = self.scaling.state() if self.scaling is not None else None
+        scale = [self.loss_scale.scale, self.loss_scale.num_good] if self.loss_scale is not None else None
+        scaling = self.ada_scale.state() if self.ada_scale is not None else None
         schedulers = [schedules.state() for schedules in self.schedules]
         return {"schedulers": schedulers, "loss_scale": scale, "adascale": scaling}
 
     def load(self, state: dict[str, Any], *, with_options: bool) -> None:
         """Continue from what ``state`` returned; without the options of the optimizer, schedulers stay new."""
-        if self.scale is not None and state.get("loss_scale"):
-            self.scale.scale, self.scale.num_good = state["loss_scale"]
-        if self.scaling is not None and state.get("adascale"):
-            self.scaling.load(state["adascale"])
+        if self.loss_scale is not None and state.get("loss_scale"):
+            self.loss_scale.scale, self.loss_scale.num_good = state["loss_scale"]
+        if self.ada_scale is not None and state.get("adascale"):
+            self.ada_scale.load(state["adascale"])
         stored = state.get("schedulers", [])
         for number, schedules in enumerate(self.schedules if with_options else ()):
             schedules.load(stored[number] if number < len(stored) else [])
@@ -120,35 +120,35 @@ class Updates:
 
         Returns its schedules, which must follow it to the ranks.
         """
-        if self.scale is not None:
+        if self.loss_scale is not None:
             first = optimizer.register_step_pre_hook(self._unscale)
             hooks = optimizer._optimizer_step_pre_hooks
             cast(OrderedDict[int, Any], hooks).move_to_end(first.id, last=False)  # before the hooks of users
-        if self.options.clip_norm is not None or self.averages is not None or self.scaling is not None:
+        if self.options.clip_norm is not None or self.averages is not None or self.ada_scale is not None:
             optimizer.register_step_pre_hook(self._before)
-        if self.averages is not None or self.scaling is not None:
+        if self.averages is not None or self.ada_scale is not None:
             optimizer.register_step_post_hook(partial(self._after, every))
         schedules = Schedules(workload, optimizer, steps)
         self.schedules.append(schedules)
         return schedules
 
     def _unscale(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        assert self.scale is not None
-        self.scale.unscale(_parameters(optimizer), self.replicas or self.stages)  # all skip the same updates
+        assert self.loss_scale is not None
+        self.loss_scale.unscale(_parameters(optimizer), self.replicas or self.stages)  # all skip the same updates
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         parameters = list(_parameters(optimizer))
         if self.averages is not None:
             self.averages.begin(parameters)
-        if self.scaling is not None:
-            self.scaling.measure(parameters, self.stages)
-            self.scaling.raise_rates(optimizer)
+        if self.ada_scale is not None:
+            self.ada_scale.measure(parameters, self.stages)
+            self.ada_scale.raise_rates(optimizer)
         if self.options.clip_norm is not None:
             clip(parameters, global_norm(parameters, self.stages), self.options.clip_norm)
 
     def _after(self, every: int, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self.scaling is not None:
-            self.scaling.restore_rates(optimizer)
+        if self.ada_scale is not None:
+            self.ada_scale.restore_rates(optimizer)
         if self.averages is not None:
             self.averages.update(_parameters(optimizer), self.step, every)
 
@@ -165,7 +165,7 @@ def make_optimizer(
     options = options_of(workload)
     updates = model.__dict__[_NAME] = _new_updates(options, layout, mesh)
     if (base_batch := scaled_from(workload)) is not None:
-        updates.scaling = AdaScale(base_batch)
+        updates.ada_scale = AdaScale(base_batch)
 
     def spread(optimizer: Optimizer, every: int = 1) -> Optimizer:
         schedules = updates.attach_to(workload, optimizer, -(-steps // every), every)
@@ -177,7 +177,7 @@ def make_optimizer(
     if not updates.phases:
         return spread(expect_optimizer(workload.optimizer(model), workload.optimizer))
     expect_plan_for_phases(layout)
-    if updates.scaling is not None:
+    if updates.ada_scale is not None:
         raise WorkloadError(
             "the workload trains in phases, whose gradients are of several losses, and AdaScale knows one learning "
             "rate: use scale_lr: none"
@@ -219,7 +219,7 @@ def averages_of(model: nn.Module) -> dict[Tensor, Tensor]:
 
 def previous_gradients_of(model: nn.Module) -> dict[Tensor, Tensor]:
     """The gradient of each parameter in the step before, where AdaScale compares it with the present one."""
-    scaling = updates_of(model).scaling
+    scaling = updates_of(model).ada_scale
     return scaling.previous if scaling is not None else {}
 
 
@@ -242,7 +242,7 @@ def _new_updates(options: TrainingOptions, layout: Layout, mesh: DeviceMesh | No
         mesh.get_group("pp") if mesh is not None and layout.pp > 1 else None,
         mesh.get_group("replicate") if mesh is not None and layout.adasum else None,
         averages=averages,
-        scale=LossScale(shares) if options.precision == "fp16" else None,
+        loss_scale=LossScale(shares) if options.precision == "fp16" else None,
     )
 
 
