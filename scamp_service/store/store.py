@@ -59,7 +59,7 @@ MAX_BLOB_BYTES = 64 * 2**20
 NO_PARENTS: Mapping[int, int] = {}
 NO_REASONS: Mapping[int, str] = {}
 _NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": NO_PLAN_YET}
-"""What the event of a new trial says besides its number and state."""
+"""Values in the event of a new trial, besides its number and state."""
 
 
 class _TrialMove(NamedTuple):
