@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from estimators.axes import Spread
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind
@@ -21,6 +21,7 @@ from placement.model import Device
 from placement.option import NoPlan, Option
 from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.question import Question, degrees, divisors
+from placement.planning.step_seconds import comparable_step
 from placement.planning.traced_options import TracedOptions, layouts_of, num_shares
 
 _LEAST_SECONDS = 1e-15  # of a sample: a model without any work still takes turns
@@ -123,10 +124,17 @@ class _Search:
                 largest_first = tuple(sorted(shares.samples, reverse=True))
                 option = self.traced.given(Plan(largest_first[0], num, shares=largest_first, **way.values), capacities)
                 if option.fits:
-                    return option, shares.reason
+                    return self._timed(option), shares.reason
             elif num == 1 and self._fits_nowhere(layout, devices):
                 return None  # accumulating takes no less memory
         return None
+
+    def _timed(self, option: Option) -> Option:
+        """The option with the seconds of a step, as those of all plans for the fastest devices."""
+        step = comparable_step(self.question.profile, option.plan, self.question.kind) if self.question.kind else None
+        if step is None:
+            return option
+        return replace(option, seconds=step.seconds, communication_share=step.communication_share)
 
     def _member(self, layout: Layout, device: Device, samples: int) -> Member:
         """A rank on this device; the samples that fit are known, so its memory is counted in samples."""
