@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from placement.model import Cluster, Queued, Shape
+from placement.model import Cluster, Queued
 from placement.packing.elastic import Share, elastic, redivide
 from placement.packing.kinds import speeds_of
+from placement.packing.ledger import Ledger
 from scamp_service.control.decide.effects import MoveAttempt
 from scamp_service.control.decide.place import in_start_order, offered, queued_of, used_up_projects
 from scamp_service.control.decide.preempt import winds_down
@@ -79,9 +80,9 @@ def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]
     waiting = [trial for trial in in_start_order(s) if trial.study_id in studies][: len(free)]
     if not waiting and all(device.id in held for device in free):
         return
-    cluster = Cluster(tuple(free))
+    ledger = Ledger(Cluster(tuple(free)), 1)
     shares = [*(job.share for job in jobs), *(Share(queued_of(s, trial, learned)) for trial in waiting)]
-    chosen = redivide([_possible(share, cluster) for share in shares], len(free))
+    chosen = redivide([_possible(share, ledger) for share in shares], len(free))
     num_started = sum(choice is not None for choice in chosen[len(jobs) :])
     for job, choice in zip(jobs, chosen, strict=False):
         if choice is not None and choice != job.present:
@@ -116,17 +117,13 @@ def _job(s: Snapshot, learned: Corrections, trial: Trial, attempt: Attempt) -> _
     return _Job(trial, attempt, choices, place, Share(Queued(attempt.key, shapes), place, 1.0, restart))
 
 
-def _possible(share: Share, cluster: Cluster) -> Share:
+def _possible(share: Share, ledger: Ledger) -> Share:
     """The job, where shapes that these devices could never hold keep their places, but with too many ranks."""
     shapes = tuple(
-        shape if _holds(cluster, shape) else replace(shape, num_ranks=len(cluster.devices) + 1)
+        shape if ledger.could_hold(shape) else replace(shape, num_ranks=len(ledger.devices) + 1)
         for shape in share.queued.shapes
     )
     return Share(Queued(share.queued.id, shapes), share.choice, share.left, share.restart_seconds)
-
-
-def _holds(cluster: Cluster, shape: Shape) -> bool:
-    return sum(device.capacity_mib >= shape.mib_per_rank for device in cluster.devices) >= shape.num_ranks
 
 
 def _why(job: _Job, choice: int, num_started: int) -> str:
