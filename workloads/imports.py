@@ -27,6 +27,7 @@ from workloads.protocol import Chain, Workload
 _CALLED = sorted({*dir(Workload), *dir(Chain)} - set(dir(object)) | {"__init__"})
 """Methods of a workload or a model that ScaMP and torch call."""
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_WITHOUT_IMPORTS: set[tuple[Path, str]] = set()  # workloads whose functions import nothing
 _CONDITIONAL = (ast.If, ast.Match, ast.IfExp, ast.BoolOp)
 
 
@@ -38,14 +39,24 @@ def check_imports(workload: type[Workload]) -> None:
                 _check(node, function)
 
 
-def import_early(workload: type[Workload]) -> None:
-    """Run every import inside the user's functions that ScaMP may call. One that fails is left to the user's code."""
+def import_early(workload: type[Workload], code_dir: Path) -> None:
+    """Run every import inside the user's functions that ScaMP may call. One that fails is left to the user's code.
+
+    ``code_dir`` has the user's files, which do not change: they are not read again if there is no such import.
+    """
+    key = (code_dir, workload.__qualname__)
+    if key in _WITHOUT_IMPORTS:
+        return
+    has_any = False
     for function, nodes in _reached(workload, _everything):
         for node in nodes:
             if isinstance(node, ast.Import | ast.ImportFrom):
+                has_any = True
                 module = ast.Module([node], [])
                 with suppress(Exception, SystemExit):
                     exec(compile(module, function.__code__.co_filename, "exec"), dict(function.__globals__))
+    if not has_any:
+        _WITHOUT_IMPORTS.add(key)
 
 
 def _reached(

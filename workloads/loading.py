@@ -13,7 +13,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Callable, Mapping, Sequence
 from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec, resolve_name
@@ -141,17 +141,21 @@ def _import_user_file(file: str, code_dir: Path) -> ModuleType:
         raise WorkloadError(explain(error, code_dir)) from error
 
 
-def forget_user_code(code_dir: Path) -> list[ModuleType]:
+def forget_user_code(code_dir: Path, libraries: Container[str] = ()) -> list[ModuleType]:
     """Forget the modules of the user's files in ``code_dir``, also those imported under other names; returns them.
 
-    The next import runs the files again.
+    The next import runs the files again. Modules named in ``libraries`` are known not to be the user's.
     """
     folder = code_dir.resolve()
     sys.meta_path[:] = [
         finder for finder in sys.meta_path if not (isinstance(finder, _UserCode) and finder.folder == folder)
     ]
     root = _root_of(folder)
-    files = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
+    files = {
+        name: getattr(module, "__file__", None) or ""
+        for name, module in list(sys.modules.items())
+        if name not in libraries
+    }
     names = [name for name, file in files.items() if name.startswith(root) or str(file).startswith(f"{folder}/")]
     return [sys.modules.pop(name) for name in names]
 

@@ -39,7 +39,7 @@ class Cleaner:
         Returns why the process cannot run another attempt; empty if it is clean. Nothing of the user's may be on the
         stack any more.
         """
-        user_code = UserCode(forget_user_code(code_dir))
+        user_code = UserCode(forget_user_code(code_dir, self._libraries.names))
         forget_classes()
         failed = self._settings.restore()
         give_back_free_memory()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import typing
-from collections.abc import Iterator, Mapping, ValuesView
+from collections.abc import Container, Iterator, Mapping, Sequence, ValuesView
 from itertools import chain
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -30,16 +30,23 @@ class Libraries:
     def __init__(self) -> None:
         self._modules: dict[str, tuple[ModuleType, dict[str, Any]]] = {}
         self._classes: dict[type, dict[str, Any]] = {class_: dict(vars(class_)) for class_ in _central_classes()}
-        self._values: tuple[Any, ...] = ()
+        self._restless: set[str] = set()  # modules that have changed by themselves, and may again
+        self._values: tuple[Any, ...] | None = None  # of all others and of the classes; None: to be listed anew
+
+    @property
+    def names(self) -> Container[str]:
+        """The names of these modules."""
+        return self._modules.keys()
 
     def remember(self) -> bool:
-        """Add the modules that were imported since the last call; returns whether there are any."""
+        """Add the modules that were imported since the last call; returns whether values were listed anew."""
         loaded = list(sys.modules.items())
         new = [(name, module) for name, module in loaded if name not in self._modules and type(module) is ModuleType]
         self._modules |= {name: (module, dict(vars(module))) for name, module in new}
-        if new:
-            self._list_values()
-        return bool(new)
+        if not new and self._values is not None:
+            return False
+        self._values = tuple(chain.from_iterable(self._now()))
+        return True
 
     def changed(self) -> list[str]:
         """Names some of the changes; the registries of shown warnings are emptied instead."""
@@ -47,29 +54,32 @@ class Libraries:
             if registry := vars(module).get("__warningregistry__"):
                 registry.clear()
         replaced = [name for name, (module, _) in self._modules.items() if sys.modules.get(name) is not module]
-        if self._has_the_same_values():
-            differences = []
-        else:
-            differences = list(self._differences())
-            self._list_values()
-        return [*(f"the module {name} was replaced" for name in replaced), *differences][:3]
+        names = list(self._restless) if self._has_the_same_values() else list(self._modules)
+        return [*(f"the module {name} was replaced" for name in replaced), *self._differences(names)][:3]
 
-    def _differences(self) -> Iterator[str]:
-        for name, (module, before) in self._modules.items():
-            yield from _differences(name, vars(module), before)
+    def _differences(self, names: Sequence[str]) -> Iterator[str]:
+        """Compares these modules, and the classes unless these are only the restless modules."""
+        for name in names:
+            module, before = self._modules[name]
+            if not _is_same(vars(module), before):
+                yield from _differences(name, vars(module), before)
+                if name not in self._restless:
+                    self._restless.add(name)
+                    self._values = None
         for class_, before in self._classes.items():
-            yield from _differences(f"{class_.__module__}.{class_.__qualname__}", vars(class_), before)
-
-    def _list_values(self) -> None:
-        """List all values in one tuple, because to compare them one module after another takes four times as long."""
-        self._values = tuple(chain.from_iterable(self._now()))
+            if not _is_same(vars(class_), before):
+                yield from _differences(f"{class_.__module__}.{class_.__qualname__}", vars(class_), before)
+                self._values = None
 
     def _has_the_same_values(self) -> bool:
-        num = sum(map(len, self._now()))
-        return num == len(self._values) and all(map(is_, chain.from_iterable(self._now()), self._values))
+        """Compares all values at once, because one module after another takes four times as long."""
+        values = self._values or ()
+        return sum(map(len, self._now())) == len(values) and all(map(is_, chain.from_iterable(self._now()), values))
 
     def _now(self) -> Iterator[ValuesView[Any]]:
-        yield from (vars(module).values() for module, _ in self._modules.values())
+        for name, (module, _) in self._modules.items():
+            if name not in self._restless:
+                yield vars(module).values()
         yield from (vars(class_).values() for class_ in self._classes)
 
 
@@ -87,14 +97,17 @@ def _central_classes() -> Iterator[type]:
         yield from (value for value in vars(module).values() if isinstance(value, type))
 
 
+def _is_same(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    return len(now) == len(before) and all(map(is_, now.values(), before.values()))
+
+
 def _differences(where: str, now: Mapping[str, Any], before: dict[str, Any]) -> Iterator[str]:
     """Lists the changes since ``before``, which then becomes what is there now."""
-    if len(now) == len(before) and all(map(is_, now.values(), before.values())):
-        return
     for name in [name for name, value in before.items() if _was_changed(name, value, now.get(name))]:
         yield f"{where}.{name} was changed"
     for name in [name for name in now if name not in before and _is_foreign(where, name, now[name])]:
         yield f"{where}.{name} was added"
+    before.clear()
     before.update(now)
 
 

@@ -149,7 +149,7 @@ def _train(
     if mesh is not None:
         expect_shared_folder(trial_folder(job.checkpoint_root, job.trial_id))
     if job.code_dir is not None:
-        import_early(type(workload))
+        import_early(type(workload), job.code_dir)
     baseline = budget.baseline(device)
     model = build_model(workload, job.plan, job.seed, device, mesh, _first_weights(job, workload))
     forward_state(model).weight = job.plan.weight_of(rank)

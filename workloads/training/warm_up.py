@@ -26,13 +26,20 @@ def prepare_process() -> None:
 def warm_up(device: torch.device, mesh: DeviceMesh | None) -> None:
     """Make torch allocate what it keeps permanently (threads, lazy imports, caches) before a baseline is taken.
 
-    Repeating it is cheap. Call it after the process group is made, if there is one, so that the group's threads and
-    buffers exist.
+    It does so once for a process and for each gang. Call it after the process group is made, if there is one, so that
+    the group's threads and buffers exist.
     """
     if device.type == "cpu":
         configure_malloc()
-    _warm_step(device, mesh)
+    _warm_process(device)
+    if mesh is not None:
+        _warm_step(device, mesh)
     _exempt_from_collection()
+
+
+@cache
+def _warm_process(device: torch.device) -> None:
+    _warm_step(device, None)
 
 
 def _warm_step(device: torch.device, mesh: DeviceMesh | None) -> None:
