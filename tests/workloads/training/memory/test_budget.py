@@ -138,11 +138,11 @@ def test_what_evaluate_imports_is_no_memory_of_the_candidate_and_an_overrun_name
 FILL = """
 import torch
 from workloads.training.memory.budget import OutOfMemory, enforce
-from workloads.training.memory.process_memory import held
+from workloads.training.memory.process_memory import measure_held
 
 last = None
 try:
-    with enforce(torch.device("cpu"), held(), 32 << 20):
+    with enforce(torch.device("cpu"), measure_held(), 32 << 20):
         while True:
             last = (last, bytes(400))
 except OutOfMemory as error:
@@ -160,12 +160,12 @@ import resource
 import torch
 from workloads.training.memory.budget import enforce
 from workloads.training.faults import host_fault
-from workloads.training.memory.process_memory import held
+from workloads.training.memory.process_memory import measure_held
 
 for room_mib in (64, 16):
-    resource.setrlimit(resource.RLIMIT_DATA, (held().data_bytes + (room_mib << 20),) * 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (measure_held().data_bytes + (room_mib << 20),) * 2)
     try:
-        with enforce(torch.device("cpu"), held(), 32 << 20) as budget, budget.lifted(), budget.settling():
+        with enforce(torch.device("cpu"), measure_held(), 32 << 20) as budget, budget.lifted(), budget.settling():
             print("trained")
     except Exception as error:
         print(host_fault(error))
@@ -183,14 +183,14 @@ THREADS = """
 import threading
 import torch
 from workloads.training.memory.budget import OutOfMemory, enforce
-from workloads.training.memory.process_memory import configure_malloc, held
+from workloads.training.memory.process_memory import configure_malloc, measure_held
 
 configure_malloc()
 for stack_mib in (0, 8):
     threading.stack_size(stack_mib << 20)
     never, end = threading.Event(), threading.Event()
     try:
-        with enforce(torch.device("cpu"), held(), 20 << 20):
+        with enforce(torch.device("cpu"), measure_held(), 20 << 20):
             while True:
                 threading.Thread(target=end.wait).start()
     except OutOfMemory as error:
