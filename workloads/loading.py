@@ -13,7 +13,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Container, Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec, resolve_name
