@@ -39,7 +39,7 @@ export function filesPanel({ state, page }) {
       rows.push({
         href: api.checkpointAddress(state.studyId, state.number),
         name: `checkpoint of step ${checkpoint}`,
-        cells: ["", `“scamp weights ${state.studyId} ${state.number}” makes a file for torch.load of it`],
+        cells: ["", `“scamp weights ${state.studyId} ${state.number}” writes it as a file for torch.load`],
       });
     }
     section.hidden = rows.length === 0;

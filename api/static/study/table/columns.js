@@ -206,7 +206,7 @@ export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
     {
       key: "seconds",
       name: "Time",
-      width: 78,
+      width: 92,
       numeric: true,
       title: "From the first launch to the end",
       cell: text((t) => duration(runSeconds(t))),
