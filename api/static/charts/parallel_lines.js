@@ -278,7 +278,7 @@ export class ParallelLines {
 }
 
 /**
- * `words`, shortened so that they are at most so many pixels wide.
+ * `words`, shortened so that they are at most `most` pixels wide.
  * @param {CanvasRenderingContext2D} context
  * @param {string} words
  * @param {number} most

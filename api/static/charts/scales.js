@@ -28,7 +28,7 @@ export function padded(low, high, share = 0.06) {
 }
 
 /**
- * 1, 2 and 5 times powers of ten from `low` to `high`; powers alone if that would be more than nine.
+ * 1, 2 and 5 times powers of ten from `low` to `high`; only powers if that would be more than nine.
  * @param {number} low above 0
  * @param {number} high
  * @returns {number[]}

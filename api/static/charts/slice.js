@@ -156,7 +156,7 @@ class Lane {
   }
 
   /**
-   * Ticks for uPlot: at most `most`, with words of at most so many `letters`.
+   * Ticks for uPlot: at most `most`, with words of at most `letters` letters.
    * @param {number} most
    * @param {number} letters
    */

@@ -59,7 +59,7 @@ export function taskWords(spec) {
 }
 
 /**
- * A sampler is a name, or has options beside it.
+ * A sampler is a name, or a mapping of its name and options.
  * @param {string | Record<string, any>} sampler
  * @returns {string}
  */

@@ -35,7 +35,7 @@ import { parameterOf, readView, shownByDefault } from "./table/view.js";
 /** @typedef {Omit<Answers.PeaksView, "attempts"> & {attempts: Peak[]}} Peaks the measured attempts of a trial */
 
 const MOST_POINTS = 3000; // points of the history; beyond it, it is to be thinned again
-const MOST_ROWS = 3000; // rows that are kept beside the running ones
+const MOST_ROWS = 3000; // rows that are kept in addition to the running ones
 const NEW_POINT = { step: 0, value: /** @type {number | null} */ (null) };
 
 export class StudyState extends PageState {
