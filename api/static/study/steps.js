@@ -84,7 +84,7 @@ class Steps extends Against {
  */
 export function stepErrorWords({ step_error_pct: error }, peaks) {
   if (error.median !== null && error.max !== null)
-    return `Median error ${error.median.toFixed(0)} %, worst ${error.max.toFixed(0)} %. Predictions are for a gang that has its host to itself.`;
+    return `Median error ${error.median.toFixed(0)} %, worst ${error.max.toFixed(0)} %. Predictions are for a gang alone on its host.`;
   const timed = [...peaks.values()].filter(({ attempts }) =>
     attempts.some((peak) => peak.measured_step_seconds),
   ).length;

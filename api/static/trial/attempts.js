@@ -21,7 +21,7 @@ const COLUMNS = [
   {
     name: "Predicted step",
     numeric: true,
-    title: "seconds of an optimizer step, predicted for a gang that has its host to itself",
+    title: "seconds of an optimizer step, predicted for the gang alone on its host",
   },
   {
     name: "Measured step",
