@@ -1,3 +1,5 @@
+"""The files that begin first exist."""
+
 from __future__ import annotations
 
 from tests.conftest import LONG, ROOT

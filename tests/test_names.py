@@ -81,3 +81,9 @@ def test_no_folder_has_more_than_fifteen_modules(floor: str) -> None:
     modules = Counter(file.parent for file in (ROOT / floor).rglob("*.py") if not file.stem.startswith("__"))
     crowded = {str(folder.relative_to(ROOT)) for folder, num in modules.items() if num > MOST_MODULES}
     assert crowded - {"scamp_service/store/migrations/versions"} == set()
+
+
+@pytest.mark.parametrize("floor", [*FLOORS, "tests"])
+def test_every_module_begins_with_a_sentence_that_says_what_it_is_for(floor: str) -> None:
+    files = (file for file in (ROOT / floor).rglob("*.py") if file.stat().st_size)
+    assert [str(file.relative_to(ROOT)) for file in files if not file.read_text().startswith(('"""', 'r"""'))] == []

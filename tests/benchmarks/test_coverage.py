@@ -1,3 +1,5 @@
+"""Shrunk models keep what matters of the originals, and coverage counts every family that was tried."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The cases are enough, the last ones are drawn, and every workload evaluates each sample."""
+
 from __future__ import annotations
 
 import torch

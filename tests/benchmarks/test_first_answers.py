@@ -1,3 +1,5 @@
+"""The figures of first answers count all descendants, and there are ten ordinary models."""
+
 from __future__ import annotations
 
 import os

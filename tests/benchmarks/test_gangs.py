@@ -1,3 +1,5 @@
+"""The gangs are varied, divisible as their plans say, and judged by their worst rank."""
+
 from __future__ import annotations
 
 import random

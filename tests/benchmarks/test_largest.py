@@ -1,3 +1,5 @@
+"""The largest micro-batch must exist and run, and the models are hard to fit."""
+
 from __future__ import annotations
 
 import pytest

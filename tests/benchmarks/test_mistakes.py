@@ -1,3 +1,5 @@
+"""There are many kinds of mistakes, and each answer is judged for clarity with a reason."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""A run counts as right or missed by what it was predicted and what it reserved."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Kept results are found again on the same machine only, and the page has every case."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Every plan of every idiom trains the model that one rank trains."""
+
 from __future__ import annotations
 
 import json

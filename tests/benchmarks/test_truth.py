@@ -1,3 +1,5 @@
+"""The predicted peak of convolutions is within a percent of the allocated one."""
+
 from __future__ import annotations
 
 import pytest

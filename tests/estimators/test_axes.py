@@ -1,3 +1,5 @@
+"""Every axis has one row in the table, and ranks, words and names follow from it."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,3 +1,5 @@
+"""Step times are corrected by trusted trials of the same kind, and the correction converges."""
+
 from __future__ import annotations
 
 from dataclasses import replace

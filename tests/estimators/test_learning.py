@@ -1,3 +1,5 @@
+"""Measured failures and peaks teach a family what its next attempts need, and not more than that."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,5 @@
+"""A footprint is the traced peak with what was learned and a margin, and its parts add up."""
+
 from __future__ import annotations
 
 from dataclasses import replace

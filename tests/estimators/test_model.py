@@ -1,3 +1,5 @@
+"""Plans and layouts have names of their own, survive JSON, and say which ranks share what."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Amounts of work add up, are affine in the micro-batch, and survive JSON."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Offers of clusters are compared by the number, size and kind of their devices."""
+
 from __future__ import annotations
 
 from hypothesis import given

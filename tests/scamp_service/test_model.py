@@ -1,3 +1,5 @@
+"""A plan asks for its ranks and memory, and a trial says what it was predicted and measured."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""A user's code sees no secret of the service."""
+
 from __future__ import annotations
 
 import json

@@ -14,8 +14,8 @@ def truth_mib(params: Json) -> int:
 
 
 def grown_mib(params: Json, num_ranks: int) -> int:
-    """MiB that ranks need besides after half of the steps, such as states of parameters that are trained then: so many
-    times what one rank of the trace needs, divided over the ranks."""
+    """MiB that ranks need besides after half of the steps, such as states of parameters that are trained then: this
+    many times what one rank of the trace needs, divided over the ranks."""
     return -(-int(params.get("grows", 0)) * int(params["mib"]) // num_ranks)
 
 

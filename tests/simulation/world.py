@@ -172,31 +172,43 @@ class World:
     def _devices_of(self, order: Order) -> list[Device]:
         return [device for device in self.devices if device.id in order.devices]
 
+    def _bring_back(self, node: str) -> None:
+        self.lost_nodes.pop(node, None)
+
     def _remove(self, key: str) -> None:
         gang = self.gangs_by_key.pop(key, None)
         if gang:
             gang.alive = False
 
     def _step(self, gang: SimulatedGang) -> None:
-        order = gang.order
+        """Let the gang make its next step, or meet the first of these fates. A seed fixes the order of the draws."""
         if not gang.alive or gang.broken or gang.frozen:
             return
         if not self.has_database:
             self.after(1.0, lambda: self._step(gang))
-            return
+        elif not (self._loses_ranks(gang) or self._runs_out_of_memory(gang) or self._meets_error(gang)):
+            self._train(gang)
+
+    def _loses_ranks(self, gang: SimulatedGang) -> bool:
+        """Whether the gang loses its node or a rank, or hangs."""
         if self.rng.random() < self.faults.lose_node:
-            self._lose_node(self._devices_of(order)[0].node)
-            return
+            self._lose_node(self._devices_of(gang.order)[0].node)
+            return True
         if self.rng.random() < self.faults.kill_rank:
             gang.broken = "a rank was killed"
-            return
+            return True
         gang.progressed = self.clock.now
         if self.rng.random() < self.faults.stall:
-            return
+            return True
         if self.rng.random() < self.faults.freeze_rank:
             gang.frozen = True
             self.after(RANK_SECONDS, lambda: self._break(gang, "a rank has not answered for 30 s"))
-            return
+            return True
+        return False
+
+    def _runs_out_of_memory(self, gang: SimulatedGang) -> bool:
+        """Whether the step needs more memory than the gang has reserved."""
+        order = gang.order
         grown = grown_mib(order.candidate.params, order.plan.world_size)
         needed_mib = truth_mib(order.candidate.params) + grown
         if order.trial_id == 1:
@@ -212,18 +224,29 @@ class World:
                 ),
             )
             self.finish(gang, Outcome.OUT_OF_MEMORY, "tried to allocate")
-            return
+            return True
+        return False
+
+    def _meets_error(self, gang: SimulatedGang) -> bool:
+        """Whether the model refuses to train on so many ranks; the disk may fill up and the sink may end meanwhile."""
+        order = gang.order
         if self._happens(self.faults.fill_disk):
             self.disk_full_until = self.clock.now + self.rng.uniform(5.0, 120.0)
         if self._happens(self.faults.lose_sink):
             gang.sink_back_at = self.clock.now + self.rng.uniform(1.0, 10.0)
         params = order.candidate.params
+        grown = grown_mib(params, order.plan.world_size)
         breaks = (
             params.get("breaks") and not params["spike"] and not grown
         )  # a plan after an out-of-memory error may be a wider one
         if breaks and order.plan.world_size > self.least_ranks.get(order.trial_id, 64):
             self.finish(gang, Outcome.ERROR, "this model does not train on more ranks")
-            return
+            return True
+        return False
+
+    def _train(self, gang: SimulatedGang) -> None:
+        """Make the steps up to the next report, save and report, or fail on a full disk."""
+        order = gang.order
         last = order.until or order.steps
         gang.step = min(last, gang.step + order.report_every)
         gang.seq += 1
@@ -359,4 +382,4 @@ class World:
         self.num_lost_nodes += 1
         self.was_incomplete = True
         self.lost_nodes[node] = self.clock.now
-        self.after(self.rng.uniform(5.0, 60.0), lambda: (self.lost_nodes.pop(node, None), None)[1])
+        self.after(self.rng.uniform(5.0, 60.0), lambda: self._bring_back(node))

@@ -1,3 +1,5 @@
+"""Missing imports that every candidate needs are found before any trial."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Workloads are loaded from their files without hiding modules of ScaMP or of other studies."""
+
 from __future__ import annotations
 
 import sys

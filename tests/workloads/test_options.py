@@ -1,3 +1,5 @@
+"""Options of a training are read from the parameters and checked."""
+
 from __future__ import annotations
 
 from typing import Any

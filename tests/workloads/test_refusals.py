@@ -1,3 +1,5 @@
+"""A refusal names the user's line, what happened and what to do."""
+
 from __future__ import annotations
 
 import re

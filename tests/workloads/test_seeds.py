@@ -1,3 +1,5 @@
+"""All generators draw the same after the same seed."""
+
 from __future__ import annotations
 
 import random

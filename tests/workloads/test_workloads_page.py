@@ -1,3 +1,5 @@
+"""Examples on the page of workloads do what the page says."""
+
 from __future__ import annotations
 
 import re

@@ -1,3 +1,5 @@
+"""Aceso's profiles are read completely, and plans cost what Aceso's own model says."""
+
 from __future__ import annotations
 
 import json

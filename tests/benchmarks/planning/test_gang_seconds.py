@@ -1,3 +1,5 @@
+"""Cases are varied and drawn by the seed, and regret counts what the best plan would have saved."""
+
 from __future__ import annotations
 
 from dataclasses import asdict

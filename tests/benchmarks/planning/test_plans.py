@@ -1,3 +1,5 @@
+"""The models of the benchmark have the sizes of their papers, and its lower bounds never exceed a rank's share."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Each mutant changes text that is in its file, and the tests that should notice exist."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Kinds are found by name, and their figures have sources and agree with datasheets."""
+
 from __future__ import annotations
 
 import pytest

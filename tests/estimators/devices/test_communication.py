@@ -1,3 +1,5 @@
+"""Seconds of collectives follow the links between ranks, and never fall with more bytes or ranks."""
+
 from __future__ import annotations
 
 from dataclasses import replace

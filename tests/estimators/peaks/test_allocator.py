@@ -1,3 +1,5 @@
+"""Replay reserves at least what is alive, and the smallest capacity that it finds is the smallest."""
+
 from __future__ import annotations
 
 from functools import partial

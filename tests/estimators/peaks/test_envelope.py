@@ -1,3 +1,5 @@
+"""An envelope is the peak of every micro-batch, and logs that are not affine have none."""
+
 from __future__ import annotations
 
 import json

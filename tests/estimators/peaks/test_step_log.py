@@ -1,3 +1,5 @@
+"""The log of a run has the peak that the curve says, on any streams."""
+
 from __future__ import annotations
 
 import json

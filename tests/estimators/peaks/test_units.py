@@ -1,3 +1,5 @@
+"""The work and memory of units add up to those of the model."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Schedules are valid, and have the bubbles and the memory that their papers say."""
+
 from __future__ import annotations
 
 from typing import Any

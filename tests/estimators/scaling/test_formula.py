@@ -1,3 +1,5 @@
+"""Formulas are found from products of dimensions, and nothing is found where no product explains a size."""
+
 from __future__ import annotations
 
 from fractions import Fraction

@@ -1,3 +1,5 @@
+"""Moments count blocks that are there, and what a single sample keeps alive."""
+
 from __future__ import annotations
 
 from fractions import Fraction

@@ -1,3 +1,5 @@
+"""A trace on a CPU casts and keeps tensors as CUDA does."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""The objects of autograd take the memory that was measured, however they were traced."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

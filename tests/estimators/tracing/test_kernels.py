@@ -1,3 +1,5 @@
+"""Fake kernels keep what real ones keep, and refuse what real ones refuse."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""Cached outcomes of operations are equal to those that fake tensors compute."""
+
 from __future__ import annotations
 
 import math

@@ -1,3 +1,5 @@
+"""Sparse gradients of a trace have the rows of real ones."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

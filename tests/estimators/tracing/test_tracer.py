@@ -1,3 +1,5 @@
+"""The traced peak is that of a real step, for models of many kinds."""
+
 from __future__ import annotations
 
 import gc

@@ -1,3 +1,5 @@
+"""The exact search has a plan for each power of two of devices, and none that studies choose from is faster."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

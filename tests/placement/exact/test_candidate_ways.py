@@ -1,3 +1,5 @@
+"""Costs of ways agree with the planner's, and only degrees that the model and its hints allow are searched."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

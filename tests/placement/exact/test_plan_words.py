@@ -1,3 +1,5 @@
+"""The words of a plan say what is divided, recomputed and limiting."""
+
 from __future__ import annotations
 
 from dataclasses import replace

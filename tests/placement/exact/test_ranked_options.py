@@ -1,3 +1,5 @@
+"""Options are ranked by fit, speed and ranks, and each plan has one row."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""No other set of units saves enough bytes in less time."""
+
 from __future__ import annotations
 
 from itertools import combinations

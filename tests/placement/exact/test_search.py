@@ -1,3 +1,5 @@
+"""No plan is faster than the one found, as a mixed-integer program confirms."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

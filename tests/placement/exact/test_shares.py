@@ -1,3 +1,5 @@
+"""No shares are faster than those found, and all of them fit."""
+
 from __future__ import annotations
 
 from dataclasses import replace

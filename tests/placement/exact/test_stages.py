@@ -1,3 +1,5 @@
+"""No cut of a staged way is faster than the one found."""
+
 from __future__ import annotations
 
 from itertools import combinations, pairwise

@@ -1,3 +1,5 @@
+"""Studies get refined plans where these are predicted to be faster, and only those that fit."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""Ranks take different shares where equal ones do not fit, or where devices differ in speed."""
+
 from __future__ import annotations
 
 from dataclasses import replace

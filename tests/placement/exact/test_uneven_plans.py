@@ -1,3 +1,5 @@
+"""Faster devices take more samples, and devices with little memory take fewer."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""Ways and staged ways are checked, and their bounds hold."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Projects share devices by their weights and quotas."""
+
 from __future__ import annotations
 
 from collections import Counter

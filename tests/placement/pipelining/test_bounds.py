@@ -1,3 +1,5 @@
+"""No simulated pipeline is faster or smaller than its bounds."""
+
 from __future__ import annotations
 
 import pytest

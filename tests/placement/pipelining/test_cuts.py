@@ -1,3 +1,5 @@
+"""The best cut is the fastest that fits, and the even one is even."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -1,3 +1,5 @@
+"""Ranks that share cores take as long as their sharing says."""
+
 from __future__ import annotations
 
 import pytest

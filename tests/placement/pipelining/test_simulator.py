@@ -1,3 +1,5 @@
+"""Simulated steps have the bubbles and the memory that schedules are known for."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+"""A drawn pipeline has the passes, messages and bubbles of its schedule."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Costs of units under each way follow what recompute, FSDP and tensor parallelism do."""
+
 from __future__ import annotations
 
 from dataclasses import replace

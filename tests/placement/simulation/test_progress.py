@@ -1,3 +1,5 @@
+"""Gangs that share a device or a host slow each other as far as their domains say."""
+
 from __future__ import annotations
 
 import math

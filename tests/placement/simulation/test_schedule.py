@@ -1,3 +1,5 @@
+"""Every job runs once, and devices never hold more than they have."""
+
 from __future__ import annotations
 
 import random

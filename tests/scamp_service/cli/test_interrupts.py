@@ -1,3 +1,5 @@
+"""Ctrl-C ends a command with one line at any time, unless it is ignored."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""A plan that is named on the command line is priced stage by stage, or refused with a reason."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""`scamp plan` compares plans, draws the best pipeline, and says what is missing if none fits."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""`scamp simulate` replays a study, and a mistake gets one line."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Output is plain and shows control characters, and progress is told while a trace is made."""
+
 from __future__ import annotations
 
 import threading

@@ -1,3 +1,5 @@
+"""Errors that are contained are kept, counted and passed to the next controller."""
+
 from __future__ import annotations
 
 from scamp_service.control.contained import MOST, MOST_CHARACTERS, ContainedErrors

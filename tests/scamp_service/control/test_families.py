@@ -1,3 +1,5 @@
+"""Candidates that run the same code belong to one family, whatever their numbers."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""A machine is measured once, while it is idle."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""A moved value is another allowed one, if there is any."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,5 @@
+"""A forecast starts waiting trials as devices become free, within the limits of their studies."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""A replayed study takes the predicted seconds, and a seed repeats it."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Candidates of functions and classes are found in any folder."""
+
 from __future__ import annotations
 
 import io

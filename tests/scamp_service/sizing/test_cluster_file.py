@@ -1,3 +1,5 @@
+"""Cluster files describe nodes and links, and a mistake gets one line."""
+
 from __future__ import annotations
 
 from collections import Counter

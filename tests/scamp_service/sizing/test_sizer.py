@@ -1,3 +1,5 @@
+"""Candidates get the plan that fits, or the reason why none does."""
+
 from __future__ import annotations
 
 import io

@@ -1,3 +1,5 @@
+"""Workloads that can run are admitted, and mistakes are refused in the user's words."""
+
 from __future__ import annotations
 
 from dataclasses import replace

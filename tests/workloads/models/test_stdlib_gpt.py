@@ -1,3 +1,5 @@
+"""The built-in GPT learns its text, and builds as its parameters say."""
+
 from __future__ import annotations
 
 import pytest

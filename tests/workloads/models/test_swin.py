@@ -1,3 +1,5 @@
+"""Windows of the built-in Swin see the positions that they should."""
+
 from __future__ import annotations
 
 import pytest

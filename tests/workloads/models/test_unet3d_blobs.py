@@ -1,3 +1,5 @@
+"""The built-in 3D U-Net learns its volumes, also when they are divided into slabs."""
+
 from __future__ import annotations
 
 from typing import Any

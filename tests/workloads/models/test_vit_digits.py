@@ -1,3 +1,5 @@
+"""The built-in ViT learns the digits, and refuses parameters that make no sense."""
+
 from __future__ import annotations
 
 from typing import Any

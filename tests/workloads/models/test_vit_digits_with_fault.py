@@ -1,3 +1,5 @@
+"""The injected fault is held for its step only."""
+
 from __future__ import annotations
 
 import torch

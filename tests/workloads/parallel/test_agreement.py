@@ -1,3 +1,5 @@
+"""Ranks that use different parts of a model train like one rank."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

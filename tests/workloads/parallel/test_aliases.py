@@ -1,3 +1,5 @@
+"""Tensors that ranks cannot keep in step are refused by name."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

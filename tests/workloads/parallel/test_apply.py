@@ -1,3 +1,5 @@
+"""Applied plans keep names and gradients, and refuse what ranks cannot train."""
+
 from __future__ import annotations
 
 from typing import Any, cast

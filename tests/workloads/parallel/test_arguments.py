@@ -1,3 +1,5 @@
+"""Arguments of a recomputed block are as in its first pass."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace

@@ -1,3 +1,5 @@
+"""A chain is cut into stages that hold every parameter once."""
+
 from __future__ import annotations
 
 from typing import Any, cast

@@ -1,3 +1,5 @@
+"""Computing a block in parts changes neither names nor gradients, and holds one part at a time."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Changes of containers reach the caller, and direct calls of forward run the hooks."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Ranks compute in bf16 and hold parameters in fp32."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Pipelines hold as many micro-batches as their schedules say."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Recompute runs a block again, whole or without products and attention."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Ranks with slabs train the curve of one process, and refuse what they cannot divide."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Every rank holds its part of the layers, and blocks that cannot be divided are refused."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Only installed libraries are listed, not the user's files."""
+
 from __future__ import annotations
 
 import os

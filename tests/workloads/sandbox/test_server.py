@@ -1,3 +1,5 @@
+"""Answers of the sandbox are what a real step takes, or a refusal in words."""
+
 from __future__ import annotations
 
 import io

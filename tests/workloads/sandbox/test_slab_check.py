@@ -1,3 +1,5 @@
+"""Models that ranks can divide into slabs are accepted, and others are refused."""
+
 from __future__ import annotations
 
 from typing import Any

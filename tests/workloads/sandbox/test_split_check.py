@@ -1,3 +1,5 @@
+"""Splits whose parts compute the same are accepted, and others are refused."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Digests show the first tensor in which ranks differ."""
+
 from __future__ import annotations
 
 import pytest

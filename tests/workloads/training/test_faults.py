@@ -1,3 +1,5 @@
+"""Failed storage is a fault of the host, and errors of the workload are not."""
+
 from __future__ import annotations
 
 import errno

@@ -1,3 +1,5 @@
+"""Metrics are means over all samples, and what cannot be averaged is refused."""
+
 from __future__ import annotations
 
 from typing import Any

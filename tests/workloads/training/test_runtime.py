@@ -1,3 +1,5 @@
+"""Every plan trains the curve of one process, also after it resumes."""
+
 from __future__ import annotations
 
 import time

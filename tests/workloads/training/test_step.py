@@ -1,3 +1,5 @@
+"""A step frees the terms of its loss before the backward pass has ended."""
+
 from __future__ import annotations
 
 from typing import Any

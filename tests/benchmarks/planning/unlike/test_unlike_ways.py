@@ -1,3 +1,5 @@
+"""The reference search is exact: no other ways that fit are faster, and limits only leave out slower ones."""
+
 from __future__ import annotations
 
 from itertools import product

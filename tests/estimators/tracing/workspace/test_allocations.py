@@ -1,3 +1,5 @@
+"""Operations allocate what is predicted, and fake outputs have the strides of real ones."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Copies in blocked formats are rounded up as oneDNN rounds them."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The queries of oneDNN give the formats and workspaces that torch uses."""
+
 from __future__ import annotations
 
 from pathlib import Path

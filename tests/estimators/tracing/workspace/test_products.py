@@ -1,3 +1,5 @@
+"""Products of matrices take the workspace that they allocated when measured."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The peak of convolutions with their workspaces is that of a real step."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+"""A drawing fits eighty columns and explains its characters."""
+
 from __future__ import annotations
 
 import pytest

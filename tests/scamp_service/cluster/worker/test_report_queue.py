@@ -1,3 +1,5 @@
+"""Rows leave in order and once, refusals stop a training, and printed lines become log lines."""
+
 from __future__ import annotations
 
 import codecs

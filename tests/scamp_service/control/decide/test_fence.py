@@ -1,3 +1,5 @@
+"""A gang that the database does not know is stopped."""
+
 from __future__ import annotations
 
 from scamp_service.control.decide import effects as d

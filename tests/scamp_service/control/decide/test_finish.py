@@ -1,3 +1,5 @@
+"""A study ends when its trials have, and stopping it cancels them."""
+
 from __future__ import annotations
 
 from scamp_service.control.decide import effects as d

@@ -1,3 +1,5 @@
+"""Each outcome of an attempt leads to the next state of its trial."""
+
 from __future__ import annotations
 
 import math

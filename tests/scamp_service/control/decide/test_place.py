@@ -1,3 +1,5 @@
+"""Queued trials get devices that are free and open, and memory that winds down is not given away."""
+
 from __future__ import annotations
 
 from dataclasses import replace

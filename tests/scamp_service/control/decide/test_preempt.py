@@ -1,3 +1,5 @@
+"""The fewest attempts of lower priority are stopped, and none in vain."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""Few candidates are proposed ahead, and never more than the budget has room for."""
+
 from __future__ import annotations
 
 from scamp_service.control.decide import effects as d

@@ -1,3 +1,5 @@
+"""Waiting trials are sized with what their own attempts and their family have shown."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""A rung ranks trials independently of the order of reports."""
+
 from __future__ import annotations
 
 import math

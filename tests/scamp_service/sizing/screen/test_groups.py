@@ -1,3 +1,5 @@
+"""Candidates are grouped by structure, and examples span the sizes and degrees of their group."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Requests share the processes of a pool, and a failure leaves the pool usable."""
+
 from __future__ import annotations
 
 import threading

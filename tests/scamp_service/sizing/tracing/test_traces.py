@@ -1,3 +1,5 @@
+"""A trace is made once and cached, whatever the disk does."""
+
 from __future__ import annotations
 
 import lzma

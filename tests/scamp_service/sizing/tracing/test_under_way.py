@@ -1,3 +1,5 @@
+"""Traces in progress are named with their seconds."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,3 +1,5 @@
+"""Only one of many gets a lease, and writes of a deposed leader change nothing."""
+
 from __future__ import annotations
 
 import time

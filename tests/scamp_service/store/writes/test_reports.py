@@ -1,3 +1,5 @@
+"""Reports are stored once and in order, and stale ones are refused."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""Buffers that forward passes change are those of one process after every step."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""ZeRO-1 deals out parameters evenly and trains like one rank."""
+
 from __future__ import annotations
 
 import pytest

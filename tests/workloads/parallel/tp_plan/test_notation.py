@@ -1,3 +1,5 @@
+"""Layers are divided by the styles that the plan of a model names."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace

@@ -1,3 +1,5 @@
+"""A loaded checkpoint is what was saved, under any plan."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""Folders of checkpoints keep their names, and only finished ones are found."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Checkpoints that anybody may need are kept, and others are outdated."""
+
 from __future__ import annotations
 
 from hypothesis import given

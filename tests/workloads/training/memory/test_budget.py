@@ -1,3 +1,5 @@
+"""A budget above the measured peak is enough, and one below it fails without ending the process."""
+
 from __future__ import annotations
 
 import pickle

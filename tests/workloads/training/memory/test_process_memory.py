@@ -1,3 +1,5 @@
+"""The memory that a process keeps is neither tensors nor gaps."""
+
 from __future__ import annotations
 
 import mmap

@@ -1,3 +1,5 @@
+"""Each phase updates its own parameters in its turns."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

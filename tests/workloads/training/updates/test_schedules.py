@@ -1,3 +1,5 @@
+"""A stored scheduler continues with the same rates."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

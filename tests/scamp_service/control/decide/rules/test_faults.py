@@ -1,3 +1,5 @@
+"""Faults of a host are retried after growing pauses, and do not count against the trial at first."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""A gang that makes no progress is given up after the time of its own steps."""
+
 from __future__ import annotations
 
 from scamp_service.control.decide import effects as d
