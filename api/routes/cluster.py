@@ -33,7 +33,7 @@ def get_cluster(store: TheStore, settings: TheSettings, forecasts: TheForecasts)
     gangs = [_gang(store, attempt, trials, names) for attempt in store.open_attempts()]
     waiting = [trial for trial in trials.values() if trial.state in WAITING_STATES]
     shown = waiting[:MOST_WAITING]
-    now = forecasts.now() if shown else None
+    forecast = forecasts.now() if shown else None
     return ClusterView(
         status=state.get("status", "starting") if alive else "starting",
         detail=state.get("detail", "") if alive else _why_silent(silent),
@@ -45,7 +45,9 @@ def get_cluster(store: TheStore, settings: TheSettings, forecasts: TheForecasts)
         devices=[device_view(device, gangs) for device in state.get("devices", [])],
         gangs=gangs,
         waiting=[
-            waiting_view(trial, _name(store, names, trial.study_id), blocked_of(now, trial), start_of(now, trial))
+            waiting_view(
+                trial, _name(store, names, trial.study_id), blocked_of(forecast, trial), start_of(forecast, trial)
+            )
             for trial in shown
         ],
         num_waiting=len(waiting),
@@ -69,15 +71,15 @@ def what_if(
 
     Both are simulated. Every trial counts as trained to its end, so a study that stops trials early ends sooner.
     """
-    now = forecasts.now()
+    forecast = forecasts.now()
     added, then = forecasts.with_more(add)
     kinds = Counter(device.kind for device in added.devices)
     return WhatIfView(
         added=dict(sorted(kinds.items())),
-        now=forecast_view(now.forecast),
+        now=forecast_view(forecast.forecast),
         then=forecast_view(then),
-        num_unknown=now.load.num_unknown,
-        num_more=now.load.num_more,
+        num_unknown=forecast.load.num_unknown,
+        num_more=forecast.load.num_more,
     )
 
 

@@ -16,7 +16,7 @@ from benchmarks.planning.aceso_profile import FOLDER, Assumptions, Machine, Prof
 from benchmarks.planning.aceso_score import Score, config_of, score_of
 from benchmarks.running.results import Finding
 from estimators.model import MIB
-from placement.exact.search import StagedPlan, find
+from placement.exact.search import StagedPlan, search_or_none
 from placement.exact.ways import Way
 
 OPTIONS = {"aceso": "checkout of github.com/microsoft/SuperScaler, branch Aceso: its profile and its cost model"}
@@ -150,7 +150,7 @@ def _scored(
     for is_far, wanted in on_nodes if case.machine.num_nodes > 1 else [(False, numbers)]:
         for is_safe in (False, True):
             every = [way for way in ways[Assumptions(is_far, is_safe)] if way.num_stages in wanted]
-            found = find(every, case.machine.devices, batch=case.batch)
+            found = search_or_none(every, case.machine.devices, batch=case.batch)
             if found and max((score := _score(case, profile, found)).stage_bytes) <= case.machine.capacity_bytes:
                 yield found, score
                 break

@@ -17,7 +17,7 @@ from estimators.memory import Margin
 from estimators.model import Plan, Prediction
 from estimators.pipelining.schedules import SCHEDULES
 from placement.exact.candidate_ways import CandidateWays, StageUnits, slowest_links
-from placement.exact.search import StagedPlan, find
+from placement.exact.search import StagedPlan, search_or_none
 from placement.exact.ways import Devices, Way
 from placement.model import Cluster
 from placement.option import Evidence, Option
@@ -93,7 +93,9 @@ class ExactSearch:
         ways = self._known[most]
         devices = [offer.devices(most, self._question.margin, factor) for offer in self._offers]
         alone, piped = (
-            find([way for way in ways if (way.num_stages == 1) == is_alone], devices, batch=self._question.batch)
+            search_or_none(
+                [way for way in ways if (way.num_stages == 1) == is_alone], devices, batch=self._question.batch
+            )
             for is_alone in (True, False)
         )
         made = [self._option_of(alone, ways, most)] if alone else []

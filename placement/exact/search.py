@@ -78,7 +78,9 @@ def search(
     return plan or NoPlan(_refusal(staged_ways, devices, recomputes))
 
 
-def find(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b") -> StagedPlan | None:
+def search_or_none(
+    ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b"
+) -> StagedPlan | None:
     """Finds the plan of ``search``; None, without a reason, if none fits."""
     recomputes = Recomputes()
     return _plan(_best(list_staged_ways(ways, devices, batch, order), devices, recomputes), devices, recomputes)

@@ -278,7 +278,7 @@ class Controller:
         results = self._sizer.results()
         if not results:
             return {}
-        now = {trial.id: _question(trial) for trial in trials if trial.id in results}
+        now = {trial.id: _sized_for(trial) for trial in trials if trial.id in results}
         outdated = [
             trial_id for trial_id in results if trial_id not in now or self._asked.get(trial_id) != now[trial_id]
         ]
@@ -418,10 +418,10 @@ class Controller:
             case e.StopGang(key):
                 self._executor.stop(key)
             case e.Size(trial, demand):
-                question = _question(trial)
-                if self._asked.get(trial.id) != question:
+                asked_for = _sized_for(trial)
+                if self._asked.get(trial.id) != asked_for:
                     self._forget_sizing([trial.id])
-                self._asked[trial.id] = question
+                self._asked[trial.id] = asked_for
                 self._sizer.request(trial.id, demand, self._to_plan_for(self._executor.cluster()))
             case e.Propose(study_id, first_number, count):
                 self._proposing.ask(study_id, self._specs[study_id], first_number, count)
@@ -455,6 +455,6 @@ def _in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _question(trial: Trial) -> tuple[bool, int]:
+def _sized_for(trial: Trial) -> tuple[bool, int]:
     """Whether the trial waits for a plan, and how often it ran out of memory: a plan answers for these two alone."""
     return trial.state is TrialState.WAITING, trial.num_oom

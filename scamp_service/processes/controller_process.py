@@ -254,7 +254,7 @@ class _Leader:
         self, settings: Settings, store: Store, workers: _Workers, leadership: Leadership, lease: Lease, news: News
     ) -> None:
         self._store = store.fenced(CONTROLLER_LEASE, lease)
-        self._leader: Json = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
+        self._process: Json = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
         self._errors = ContainedErrors(_known_errors(store))
         self._executor = RayExecutor(
             settings,
@@ -334,7 +334,7 @@ class _Leader:
         """Write the state of the cluster and of this controller, for the API to read."""
         if time.monotonic() - self._recorded > CLUSTER_SECONDS:
             self._recorded = time.monotonic()
-            controller = {**self._leader, "errors": self._errors.to_json()}
+            controller = {**self._process, "errors": self._errors.to_json()}
             record = {**self._executor.describe(), "speed": self._speed(), "controller": controller}
             self._store.record_cluster(record, now=time.time())
 

@@ -47,7 +47,7 @@ from benchmarks.planning.unlike.grid import (
 from benchmarks.planning.unlike.hand_plans import KEPTS, MICRO_BATCHES, alike, grids, inners_of, said
 from benchmarks.planning.unlike.unlike_ways import Room, UnitWays, choose
 from estimators.axes import Spread
-from placement.exact.search import StagedPlan, find
+from placement.exact.search import StagedPlan, search_or_none
 from placement.exact.ways import Costs, Devices, Way, list_staged_ways
 from placement.pipelining.cuts import CutTarget, Piece, best_cut
 
@@ -151,7 +151,7 @@ def _cut(model: Model, below_seconds: float) -> Planned | None:
     for bound, stage, less, way in sorted(asked, key=lambda one: one[0])[:_NUM_SEARCHED]:
         if bound >= below:
             break
-        found = find([way], _DEVICES, batch=model.batch)
+        found = search_or_none([way], _DEVICES, batch=model.batch)
         if found is not None and found.seconds < 1.05 * below:
             below = min(below, found.seconds)
             drafts += [(found.seconds, *draft) for draft in _drafts(model, stage, less, found)]

@@ -27,7 +27,7 @@ from benchmarks.planning.aceso_profile import (
 from benchmarks.planning.aceso_score import config_of, score_of
 from benchmarks.running.runner import run_parts
 from estimators.model import MIB
-from placement.exact.search import StagedPlan, find
+from placement.exact.search import StagedPlan, search_or_none
 
 LAYER = [
     *("enc-1st-layernorm", "enc-attention-qkv", "enc-attention-score", "enc-attention-softmax"),
@@ -211,7 +211,7 @@ def _profile(folder: Path) -> Profile:
 
 def _found(profile: Profile, machine: Machine, assumed: Assumptions, pp: int | None = None) -> StagedPlan:
     ways = [way for way in ways_of(profile, machine, assumed) if pp in (None, way.num_stages)]
-    found = find(ways, machine.devices, batch=16)
+    found = search_or_none(ways, machine.devices, batch=16)
     assert found is not None
     return found
 

@@ -91,9 +91,9 @@ def _plan_of(workload: Workload, model: nn.Module) -> Mapping[str, str]:
     for prefix, module in model.named_modules():
         if module in inside or not ("tp_plan" in vars(module) or hasattr(type(module), "tp_plan")):
             continue  # peft's wrappers pass on attributes of the model that they wrap
-        own: Any = getattr(module, "tp_plan", None)
-        if isinstance(own, Mapping) and own:
-            plan |= {f"{prefix}.{name}" if prefix else name: style for name, style in own.items()}
+        brought: Any = getattr(module, "tp_plan", None)
+        if isinstance(brought, Mapping) and brought:
+            plan |= {f"{prefix}.{name}" if prefix else name: style for name, style in brought.items()}
             inside.update(module.modules())
     return plan
 
