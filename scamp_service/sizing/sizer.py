@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from estimators.devices.kind import DeviceKind
-from estimators.learned_seconds import SlowDowns, learn_slow_downs, way_kind
+from estimators.learned_seconds import SlowDowns, factor_for, learn_slow_downs, way_kind
 from estimators.memory import Extra
 from estimators.model import Layout
 from estimators.profile import ModelProfile
@@ -36,6 +36,7 @@ from scamp_service.study.budget import TRACE_SECONDS
 
 log = logging.getLogger("scamp.sizing")
 
+UNKNOWN_WAY = "in the slowest way in which this family has run"
 PATIENCE_SECONDS = 10.0
 """A trace may hold up other studies for this long, unless it is the only one of its study."""
 
@@ -346,18 +347,22 @@ def with_larger_batches(
 
 
 def with_seconds(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:
-    """Adds the predicted seconds of a step, and to the reason what was learned about them."""
+    """Adds the predicted seconds of a step, and to the reason what was learned about them.
+
+    Where the family has not run in this kind of way, it is as slow as in its slowest other one: else what was never
+    measured would look faster than what was.
+    """
     plan = sized.plan
     step = predicted_step(profile, plan, kind)
     seconds = step.seconds if step else None
     sized = replace(sized, communication_share=step.waiting_share if step else None)
-    slow_down = slow_downs.get(way_kind(plan))
-    if seconds is None or kind is None or slow_down is None:
+    if seconds is None or kind is None or not slow_downs:
         return replace(sized, step_seconds=seconds)
-    factor = slow_down.factor / kind.sharing(plan.world_size)  # the prediction already expects ranks to share cores
-    measured = f"{factor:.2g}"
-    words = f"; step times × {measured} as measured on {slow_down.num_trials} trials of this family ({way_kind(plan)})"
-    words = "" if measured == "1" else words
+    # The prediction already expects ranks to share cores.
+    factor = factor_for(plan, slow_downs) / kind.sharing(plan.world_size)
+    measured, slow_down = f"{factor:.2g}", slow_downs.get(way_kind(plan))
+    known = f"on {slow_down.num_trials} trials of this family ({way_kind(plan)})" if slow_down else UNKNOWN_WAY
+    words = "" if measured == "1" else f"; step times × {measured} as measured {known}"
     return replace(sized, step_seconds=seconds * factor, step_factor=factor, reason=sized.reason + words)
 
 

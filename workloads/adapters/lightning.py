@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -190,8 +190,14 @@ class _Steps(nn.Module):
         """The result of the step ``name``; what it logs is put into ``logged``."""
         with _Recording(self.module, logged):
             step = getattr(self.module, name)
-            has_index = "batch_idx" in inspect.signature(step).parameters
-            return step(batch, 0) if has_index else step(batch)
+            return step(batch, 0) if _takes_index(step) else step(batch)
+
+
+def _takes_index(step: Callable[..., Any]) -> bool:
+    """Whether a step takes the number of the batch as its second argument, whatever it calls it, as in Lightning."""
+    kinds = [parameter.kind for parameter in inspect.signature(step).parameters.values()]
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(kind in by_position for kind in kinds) > 1 or inspect.Parameter.VAR_POSITIONAL in kinds
 
 
 class _Recording:

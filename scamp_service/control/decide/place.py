@@ -69,6 +69,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
         return
     admission = admitted(s, queued)
     yield from _over_quota(s, queued, admission.over_quota)
+    yield from _over_limit(s, queued, admission)
     trials = {trial.id: trial for trial in queued}
     fair = [trials[trial_id] for trial_id in admission.order]
     queue = [queued_of(s, trial, learned) for trial in fair]
@@ -238,6 +239,17 @@ def _over_quota(s: Snapshot, queued: Iterable[Trial], over_quota: Mapping[int, s
             yield MoveTrial(trial, TrialState.INFEASIBLE, changes)
         elif reason != trial.reason:
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
+
+
+def _over_limit(s: Snapshot, queued: Iterable[Trial], admission: StartOrder) -> Iterator[MoveTrial]:
+    """Say why the trials wait that are not admitted because as many of their study run as may."""
+    known = {*admission.order, *admission.over_quota}
+    for trial in queued:
+        if trial.id not in known:
+            most = s.studies[trial.study_id].max_concurrent
+            reason = f"waits for the end of another trial of its study: at most {most} run at once (max_concurrent)"
+            if reason != trial.reason:
+                yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
 
 
 def ledger_of(cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int) -> Ledger:

@@ -156,6 +156,10 @@ def test_the_seconds_of_a_step_are_predicted_and_corrected_by_what_the_family_to
     assert isinstance(slow, Sized) and slow.plan == plain.plan
     assert slow.step_seconds == pytest.approx(1.3 * plain.step_seconds) and slow.step_factor == pytest.approx(1.3)
     assert slow.reason == plain.reason + "; step times × 1.3 as measured on 3 trials of this family (one rank)"
+    gangs = [replace(run, trial_id=number, layout=Layout(dp_shard=2)) for number in range(3)]
+    as_gangs = timing.size(small, past=gangs)
+    assert isinstance(as_gangs, Sized) and as_gangs.step_factor == pytest.approx(1.3 * ASSUMED_CPU.sharing(2))
+    assert "as measured in the slowest way in which this family has run" in as_gangs.reason, "not as fast as predicted"
 
 
 def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> None:

@@ -91,8 +91,10 @@ def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
     begun = [e.order.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
     assert sorted(begun) == [1, 1, 2, 2]
     studies[2] = study(id=2, max_concurrent=1)
-    begun = [e.order.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
-    assert sorted(begun) == [1, 1, 1, 2]
+    found = effects(trials=trials, studies=studies)
+    assert sorted(e.order.study_id for e in found if isinstance(e, d.Begin)) == [1, 1, 1, 2]
+    reasons = {e.trial.study_id: e.changes["reason"] for e in found if isinstance(e, d.MoveTrial)}
+    assert reasons[2] == "waits for the end of another trial of its study: at most 1 run at once (max_concurrent)"
 
 
 def test_a_child_begins_with_weights_of_its_parent_until_it_has_a_checkpoint_and_the_parent_keeps_them() -> None:
