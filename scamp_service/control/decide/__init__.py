@@ -40,7 +40,8 @@ def decide(snapshot: Snapshot) -> list[Effect]:
     placed = list(place_queued(snapshot, learned))
     effects += placed  # 4. gangs onto devices
     if all(isinstance(effect, MoveTrial) and effect.to is TrialState.QUEUED for effect in placed):
-        stopped = list(preempt(snapshot))  # 4. where nothing else changes, running trials of lower priority make room
+        # 4. Where nothing else changes, running trials of lower priority make room.
+        stopped = list(preempt(snapshot, learned))
         effects += stopped or redivide_running(snapshot, learned)  # 5. or get more or fewer devices
     effects += widen_running(snapshot, redivided_studies(snapshot))  # 5. running trials onto idle devices
     promoted = list(promote(snapshot))

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from placement.model import Cluster
+from placement.packing.policies import policy_named
 from scamp_service.control.decide.effects import MoveAttempt
-from scamp_service.control.decide.place import fits_now, in_start_order, ledger_of
-from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.place import fits_now, in_start_order, ledger_of, queued_of, seconds_left
+from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import GangState
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, Trial
 
 
-def preempt(s: Snapshot) -> Iterator[MoveAttempt]:
+def preempt(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
     """Stop the attempts that keep the first trial of the queue from starting, if all have a lower priority.
 
     Nothing is stopped while another attempt winds down: what it leaves free may be enough.
@@ -36,7 +37,7 @@ def preempt(s: Snapshot) -> Iterator[MoveAttempt]:
         if s.studies[running[attempt.trial_id].study_id].priority < priority and _may_stop(s, attempt)
     ]
     lower.sort(key=lambda attempt: _cost(s, running[attempt.trial_id], attempt))
-    for attempt in _in_the_way(s, first, lower):
+    for attempt in _in_the_way(s, learned, first, lower):
         why = f"trial {first.number} of study {first.study_id}, of priority {priority}, needs its devices"
         yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
 
@@ -59,15 +60,22 @@ def _cost(s: Snapshot, trial: Trial, attempt: Attempt) -> tuple[int, int, int]:
     return s.studies[trial.study_id].priority, trial.step - attempt.checkpoint_step, -trial.id
 
 
-def _in_the_way(s: Snapshot, first: Trial, lower: Sequence[Attempt]) -> Sequence[Attempt]:
-    """The attempts among ``lower`` after whose end the trial fits; none if it fits now, or not even then."""
-    assert first.sized is not None
+def _in_the_way(s: Snapshot, learned: Corrections, first: Trial, lower: Sequence[Attempt]) -> Sequence[Attempt]:
+    """The attempts among ``lower`` after whose end its policy starts the trial; none if it does now, or not even then.
+
+    Some policies give a trial devices without others, or a number of them, so its plan alone does not say what it
+    needs.
+    """
+    queued, left = queued_of(s, first, learned), seconds_left(s)
+    name = s.studies[first.study_id].policy
+    policy = policy_named(name) if name else s.policy
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(usable, s.attempts, s.max_gangs_per_device)
-    if ledger.find_for(first.sized.demand) is not None:
+    if policy([queued], ledger, left).placements:
         return ()
     for attempt in lower:
         ledger.release(attempt.key)
-        if (devices := ledger.find_for(first.sized.demand)) is not None:
+        for placement in policy([queued], ledger, left).placements:
+            devices = placement.devices
             return [each for each in lower if not ledger.holds(each.key) and not set(each.devices).isdisjoint(devices)]
     return ()

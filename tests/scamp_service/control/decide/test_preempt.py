@@ -22,10 +22,12 @@ def rules(low: int = 0, high: int = 5) -> dict[int, Any]:
     return {LOW: study(priority=low), HIGH: replace(study(priority=high), id=HIGH)}
 
 
-def running(number: int, device: str, step: int = 8, checkpoint: int = 6) -> tuple[Trial, Attempt]:
-    """A trial that fills a device."""
-    one = trial(id=number, number=number, study_id=LOW, attempt=1, step=step, reserved_mib=90)
-    return one, attempt(trial_id=number, devices=(device,), reserved_mib=90, checkpoint_step=checkpoint)
+def running(
+    number: int, device: str, step: int = 8, checkpoint: int = 6, reserved_mib: int = 90
+) -> tuple[Trial, Attempt]:
+    """A trial that by default fills a device."""
+    one = trial(id=number, number=number, study_id=LOW, attempt=1, step=step, reserved_mib=reserved_mib)
+    return one, attempt(trial_id=number, devices=(device,), reserved_mib=reserved_mib, checkpoint_step=checkpoint)
 
 
 def stopped(queued: Trial, held: list[tuple[Trial, Attempt]], studies: dict[int, Any] | None = None) -> set[int]:
@@ -74,3 +76,15 @@ def test_nothing_is_stopped_while_another_attempt_winds_down(full: list[tuple[Tr
     one, own = full[3]
     full[3] = one, replace(own, state=AttemptState.STOPPING, outcome=Outcome.STOPPED)
     assert stopped(wants(), full) == set()
+
+
+@pytest.mark.parametrize(
+    ("policy", "ranks", "expected"), [("pack", 1, set()), ("elastic", 1, {10}), ("static-2", 2, {10, 11})]
+)
+def test_devices_with_room_are_not_enough_for_a_policy_that_gives_each_trial_devices_of_its_own(
+    policy: str, ranks: int, expected: set[int]
+) -> None:
+    small = [running(10 + index, device, step=8 + index, reserved_mib=10) for index, device in enumerate(ALL)]
+    studies = rules()
+    studies[HIGH] = replace(studies[HIGH], policy=policy)
+    assert stopped(wants(ranks), small, studies) == expected
