@@ -16,6 +16,11 @@ from placement.model import Queued, Shape
 from placement.packing.ledger import Ledger
 
 
+CLEARLY_MORE = 1.1
+"""Ratio of device-seconds below which their predictions do not differ. Where virtual devices share the cores of a
+machine, a trial takes about as many on all of them as on one; without this, chance would let the others wait for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Allotment:
     """Position of the wanted shape by gang id, and the seconds by which all trials should have ended."""
@@ -52,7 +57,7 @@ def possible_shapes(queued: Queued, ledger: Ledger) -> Sequence[int]:
 def narrowest_by(target: float, shapes: Sequence[Shape], able: Sequence[int]) -> int:
     """The first of the shapes that ends by the target, or else the fastest one; the first one if none is known.
 
-    A shape counts only if no wider one takes fewer device-seconds.
+    A shape counts only if no wider one takes clearly fewer device-seconds.
     """
     if not able:
         return 0
@@ -62,16 +67,16 @@ def narrowest_by(target: float, shapes: Sequence[Shape], able: Sequence[int]) ->
 
 
 def _efficient(shapes: Sequence[Shape], able: Sequence[int]) -> Sequence[int]:
-    """Positions of the shapes without a wider one, which is faster as well, that takes fewer device-seconds."""
+    """Positions of the shapes without a wider one, which is faster as well, that takes clearly fewer device-seconds."""
     narrowing: list[int] = []
     least = inf
     for n in reversed(able):
         area = shapes[n].device_seconds
         if area is None:
             return able
-        if area <= least:
+        if area <= least * CLEARLY_MORE:
             narrowing.append(n)
-            least = area
+            least = min(least, area)
     return narrowing[::-1]
 
 
