@@ -15,7 +15,6 @@ from math import inf
 from placement.model import Queued, Shape
 from placement.packing.ledger import Ledger
 
-
 CLEARLY_MORE = 1.1
 """Ratio of device-seconds below which their predictions do not differ. Where virtual devices share the cores of a
 machine, a trial takes about as many on all of them as on one; without this, chance would let the others wait for it."""
