@@ -60,15 +60,12 @@ export class Against extends Points {
       values: (/** @type {unknown} */ _, /** @type {number[]} */ splits) => splits.map(this.words),
       ...(this.isLog ? { splits: () => oneTwoFive(...this.range()), filter: asFound } : {}),
     };
-    const opts = {
-      legend: { show: false },
-      cursor: { show: false },
+    const opts = this.options({
       padding: [8, 14, 0, 0],
       scales: { x: { time: false, ...scale }, y: scale },
       axes: [this.axis(this.names[0], axis), this.axis(this.names[1], { ...axis, size: this.isLog ? 54 : 44 })],
       series: [{}, { stroke: this.pen.colour("faint"), width: 1.5, dash: [5, 5], points: { show: false } }],
-      hooks: { draw: [(/** @type {Plot} */ plot) => this.draw(plot)] },
-    };
+    });
     const ends = this.isLog ? this.range() : [0, this.range()[1]];
     return { opts, data: [ends, ends] };
   }

@@ -70,9 +70,7 @@ export class Front extends Points {
       [directions[across], directions[up]],
     );
     const options = this.axes.map((axis) => objectiveOptions(() => axis));
-    const opts = {
-      legend: { show: false },
-      cursor: { show: false },
+    const opts = this.options({
       padding: [8, 18, 0, 0],
       scales: { x: { time: false, ...options[0].scale }, y: options[1].scale },
       axes: [this.axis(this.name(across), options[0].axis), this.axis(this.name(up), { size: 56, ...options[1].axis })],
@@ -85,8 +83,7 @@ export class Front extends Points {
           points: { show: false },
         },
       ],
-      hooks: { draw: [(/** @type {Plot} */ plot) => this.draw(plot)] },
-    };
+    });
     return { opts, data: [edge.map(([x]) => x), edge.map(([, y]) => y)] };
   }
 

@@ -63,9 +63,7 @@ export class History extends Points {
     if (!this.trials.some((trial) => trial.value !== null)) return null;
     const ordered = byNumber(this.trials);
     const options = objectiveOptions(() => this.shown, BELOW);
-    const opts = {
-      legend: { show: false },
-      cursor: { show: false },
+    const opts = this.options({
       padding: [8, 20, 0, 0],
       scales: {
         x: { time: false, range: () => [-0.5, Math.max(this.num - 1, 4) + 0.5] },
@@ -85,8 +83,7 @@ export class History extends Points {
           spanGaps: true,
         },
       ],
-      hooks: { draw: [(/** @type {Plot} */ plot) => this.draw(plot)] },
-    };
+    });
     return {
       opts,
       data: [

@@ -63,6 +63,16 @@ export class Points extends Chart {
     return [];
   }
 
+  /**
+   * Options for uPlot: these, without a legend and a cursor of its own, and with the points above everything else.
+   * @param {Record<string, any>} options
+   * @returns {Record<string, any>}
+   */
+  options(options) {
+    const hooks = { draw: [(/** @type {Plot} */ plot) => this.draw(plot)] };
+    return { legend: { show: false }, cursor: { show: false }, ...options, hooks };
+  }
+
   /** @param {Plot} plot */
   draw(plot) {
     const scale = devicePixelRatio;

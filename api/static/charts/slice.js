@@ -61,9 +61,7 @@ export class Slice extends Points {
     const options = objectiveOptions(() => this.objective);
     const objective = this.axis(this.objective.name, { size: 48, ...options.axis });
     const upwards = this.up && this.axis(this.up.name, { size: 62, ...this.up.marks(Math.floor(height / 34), 8) });
-    const opts = {
-      legend: { show: false },
-      cursor: { show: false },
+    const opts = this.options({
       padding: [8, 14, 0, 0],
       scales: {
         x: { time: false, range: () => [0, 1] },
@@ -71,8 +69,7 @@ export class Slice extends Points {
       },
       axes: [this.axis(this.across.name, this.across.marks(Math.floor(width / 80), 14)), upwards ?? objective],
       series: [{}, { points: { show: false } }],
-      hooks: { draw: [(/** @type {Plot} */ plot) => this.draw(plot)] },
-    };
+    });
     return {
       opts,
       data: [
