@@ -140,7 +140,7 @@ def _cached(case: Speed) -> list[float]:
             process.end()
 
         def estimate() -> None:
-            known = tracer.known(Candidate("stdlib_gpt", None, params), plan.layout)
+            known = tracer.cached(Candidate("stdlib_gpt", None, params), plan.layout)
             assert known is not None
             profile = profile_of({plan.layout: known})
             predict(profile, plan)

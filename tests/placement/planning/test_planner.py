@@ -117,9 +117,9 @@ class Model:
                 evaluation = self.evaluation(answer.layout)
                 known = known.with_curve(answer.layout, self.curve(answer.layout), evaluation=evaluation)
 
-    def chosen(self, batch: int, devices: Cluster = FOUR, **options: Any) -> ChosenPlan:
+    def chosen(self, batch: int, devices: Cluster = FOUR, extra: Extra = NO_EXTRA, **options: Any) -> ChosenPlan:
         """The plan where one fits; ``options`` are those of ``choose``."""
-        answer = self.choose(batch, devices, **options)
+        answer = self.choose(batch, devices, extra, **options)
         assert isinstance(answer, ChosenPlan), answer
         return answer
 
