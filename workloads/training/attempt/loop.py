@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -29,6 +30,18 @@ ROUNDING = 1e-6  # of a step: sums of gains that are one step in exact numbers
 
 class NonFiniteLoss(Exception):
     """The training loss became infinite or not a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Micro-batches that are held on the host for as long as this is, even after they are all on the device: torch
+    would count that they are freed, though not that they were made."""
+
+    batches: list[Batch]
+    rank: TrainingRank
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.rank.all_on_device(self.batches))
 
 
 class Loop:
@@ -145,7 +158,7 @@ class Loop:
         if updates_of(self._rank.model).phases:
             return Repeated(self._rank.feed, step, self._rank.on_device, ahead=ahead)
         read = self._rank.feed.step(step)
-        return self._rank.all_on_device(list(read) if ahead else read)
+        return _Read(list(read), self._rank) if ahead else self._rank.all_on_device(read)
 
     def _agree(self, loss: Tensor) -> tuple[float, bool]:
         """The mean loss over the batch, and whether any rank must stop; equal on all ranks, or some would hang."""
