@@ -167,7 +167,7 @@ def live_through_kills(
 def test_two_studies_that_fill_the_cluster_live_through_kills_at_any_moment(services: list[Served]) -> None:
     # A controller that finds a living gang again is killed beside a gang of two; that of one is a part of it.
     rounds = [(2, ["controller", "api", "rank"]), (1, ["rank"])]
-    live_through_kills(services[-1], 2023, rounds, large_steps=20, report_every=5)
+    live_through_kills(services[-1], 2023, rounds, large_steps=30, report_every=5)
 
 
 @pytest.mark.soak
