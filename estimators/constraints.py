@@ -59,7 +59,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class PlanConstraints:
-    """All limits of a model; a plan must be within each. With ``adasum`` its replicas must combine updates so."""
+    """All limits of a model; a plan must be within each. ``adasum``: its replicas must combine updates by it."""
 
     limits: tuple[Limit, ...] = ()
     adasum: bool = False

@@ -99,7 +99,7 @@ class _Search:
         return ChosenPlan(option.plan, option.prediction, reason, (*chosen.options, option))
 
     def _ways(self) -> Iterator[tuple[Spread, Sequence[Device]]]:
-        """Yield FSDP without and with recompute, over so many of the largest devices that they are unlike."""
+        """Yield FSDP without and with recompute over the largest devices, for each number that includes unlike ones."""
         devices = _devices(self.question)
         numbers = dict.fromkeys([*(degree for degree, _ in degrees(self.question.cluster)), len(devices)])
         for num in numbers:

@@ -29,21 +29,23 @@ def by_study(names: Mapping[int, str], default: Policy) -> Policy:
         waits: dict[str, Wait] = {}
         kept: list[str] = []
         started: dict[str, float] = {}
-        for part in parts.values():
-            left = {**seconds_left, **started} if started else seconds_left
-            decision = policies.get(part[0].study, default)(part, ledger, left)
-            by_id = {queued.id: queued for queued in part}
-            for placement in decision.placements:
-                ledger.place(placement.gang, placement.devices)
-                seconds = by_id[placement.gang.id].shapes[placement.choice].seconds
-                if seconds is not None:
-                    started[placement.gang.id] = seconds
-            ledger.keep(decision.kept)
-            placements += decision.placements
-            waits |= decision.waits
-            kept += decision.kept
-        ledger.release(*(placement.gang.id for placement in placements))
-        ledger.give_back(kept)
+        try:
+            for part in parts.values():
+                left = {**seconds_left, **started} if started else seconds_left
+                decision = policies.get(part[0].study, default)(part, ledger, left)
+                by_id = {queued.id: queued for queued in part}
+                for placement in decision.placements:
+                    ledger.place(placement.gang, placement.devices)
+                    placements.append(placement)
+                    seconds = by_id[placement.gang.id].shapes[placement.choice].seconds
+                    if seconds is not None:
+                        started[placement.gang.id] = seconds
+                ledger.keep(decision.kept)
+                kept += decision.kept
+                waits |= decision.waits
+        finally:
+            ledger.release(*(placement.gang.id for placement in placements))
+            ledger.give_back(kept)
         return Decision(placements, waits, tuple(kept))
 
     return decide

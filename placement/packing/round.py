@@ -43,7 +43,7 @@ class Round:
         is_near: bool = False,
         why_so_many: Callable[[Queued, int], str] = lambda queued, choice: "",
     ) -> None:
-        """With ``is_near``, gangs start on as few nodes as they need, unless ``start`` is told that they may not.
+        """With ``is_near``, gangs start on as few nodes as they need, unless ``start`` is told that one may span more.
 
         ``why_so_many`` says in words why a gang has the number of devices of its shape at this position.
         """

@@ -184,7 +184,7 @@ class PlanChoice:
     def _fastest(self, num_ranks: int) -> Iterator[Row]:
         """The rows on this many ranks that can be traced, and fit by their units, the fastest first.
 
-        A row is priced only when no lower bound is left, because most are never reached.
+        A row is priced only when its lower bound is the least of all that wait, because most rows never get so far.
         """
         rows = [row for row in self._rows if row.num_ranks == num_ranks and not row.is_among(self._profile.refusals)]
         waiting = [(row.least_order[0] / num_ranks, place, False) for place, row in enumerate(rows)]

@@ -115,7 +115,7 @@ class Controller:
 
         Any other error while an effect is applied concerns that effect alone: the next cycle decides again. A study on
         which this happens in every cycle, or whenever its sampler is asked, is stopped. An error in finding or deciding
-        is raised; a study without which there is none becomes FAILED in the end.
+        is raised. If it comes again and again, and does not come when one study is left out, that study becomes FAILED.
         """
         failed: dict[int, str] = {}
         self.has_changed = False

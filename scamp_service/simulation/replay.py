@@ -37,8 +37,6 @@ from scamp_service.study.objectives import Objectives
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.stopping import NeverOptions
 
-RANK_RULES = ("asha", "hyperband", "median", "percentile", "pbt")
-"""Stopping rules that compare trials with each other. Others judge the shape of real curves, and are left out."""
 PATIENCE_SECONDS = 2 * 3600.0
 """Virtual seconds after which a study in which nothing runs counts as stuck; it may wait an hour for lost devices."""
 IDLE_SECONDS = 5.0
@@ -313,11 +311,14 @@ class _Replay:
 
 
 def simulated_spec(spec: StudySpec, *, early_stopping: bool = True) -> StudySpec:
-    """The study without all that depends on real values: targets, terminator, history, and rules that read curves."""
+    """The study without all that depends on real values: targets, terminator, history, and rules that read curves.
+
+    Stopping rules that compare trials with each other stay.
+    """
     data = spec.to_json()
     data["budget"] |= {"target": None, "terminator": None}
     data["search"]["history"] = []
-    rules = [rule for rule in spec.stopping_rules if early_stopping and rule.rule in RANK_RULES]
+    rules = [rule for rule in spec.stopping_rules if early_stopping and not rule.one_objective]
     data["stopping"] = [rule.model_dump(mode="json") for rule in rules or [NeverOptions(rule="none")]]
     return StudySpec.model_validate(data)
 

@@ -56,7 +56,8 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case Outcome.ERROR | Outcome.LOST | Outcome.STALLED if before := narrower(s, study, trial, attempt):
             why = _cause(attempt) or "its ranks disappeared"
             reason = (
-                f"continues on {devices_in_words(before.plan)} as before: on {devices_in_words(attempt.plan)}: {why}"
+                f"continues on {devices_in_words(before.plan)} as before, because on {devices_in_words(attempt.plan)} "
+                f"it failed: {why}"
             )
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": trial.num_lost + 1}, before)
         case Outcome.DONE:
@@ -177,7 +178,7 @@ def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
         return MoveTrial(trial, TrialState.WAITING, {"reason": reason, "num_oom": num_oom})
     if num_oom > study.max_oom:
         failed = f"ran out of memory {num_oom} time{'s' * (num_oom > 1)} ({attempt.detail})"
-        reason = f"{failed}; raise budget.max_oom, or let it need less, as by a smaller batch"
+        reason = f"{failed}; raise budget.max_oom, or make it smaller, for example by a smaller batch"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_oom": num_oom})
     reason = (
         f"ran out of memory with {attempt.mib_per_rank} MiB per rank; "

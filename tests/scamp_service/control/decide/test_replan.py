@@ -125,7 +125,7 @@ def went_wrong(before: Attempt = BEFORE, **changes: Any) -> list[d.Effect]:
 def test_a_wider_plan_that_fails_costs_a_loss_and_the_trial_continues_as_before(outcome: Outcome) -> None:
     move = went_wrong(outcome=outcome)[0]
     assert isinstance(move, d.MoveTrial) and move.to is TrialState.QUEUED and move.changes["num_lost"] == 1
-    assert move.changes["reason"] == "continues on 1 device as before: on 4 devices: no DTensor"
+    assert move.changes["reason"] == "continues on 1 device as before, because on 4 devices it failed: no DTensor"
     assert move.sized and (move.sized.plan, move.sized.prediction) == (BEFORE.plan, BEFORE.prediction)
 
 
