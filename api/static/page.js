@@ -17,7 +17,7 @@ import { required } from "./required.js";
  * @property {HTMLElement} [card] its element, which is added to the page's grid; without one it fills a part of the template
  * @property {() => unknown} [load] fetches what only this panel needs, once, after the page's own state has come
  * @property {Record<string, Handler>} [on] kind of a live event → what it fetches or notes after one
- * @property {string[]} [shows] fields of the page's state that it shows: it is drawn again after a change of one
+ * @property {string[]} [shows] fields of the page's state, or names that panels announce: it is drawn again after a change of one
  * @property {() => unknown} [draw] shows the present state; called once per frame at most
  * @property {number} [restMs] draw at most once in this many milliseconds
  * @property {boolean} [isLazy] draw only while its card is near the part of the page that is seen
