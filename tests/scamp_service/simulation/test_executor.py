@@ -1,3 +1,5 @@
+"""A simulated gang is as slow as its slowest rank, by the share of the batch that each has."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""Packed weights are written and read in pieces, whichever plan divides them."""
+
 from __future__ import annotations
 
 from typing import Any
