@@ -74,7 +74,12 @@ class Processor:
         for pid in below - {os.getpid()}:
             if pid in fields:
                 one = fields[pid]
-                self._seconds[pid, one[19]] = _kind(pid), (int(one[11]) + int(one[12])) / TICKS
+                was, _ = self._seconds.get((pid, one[19]), ("others", 0.0))
+                kind = _kind(pid)  # one that has ended has no command line any more
+                self._seconds[pid, one[19]] = (
+                    was if kind == "others" else kind,
+                    (int(one[11]) + int(one[12])) / TICKS,
+                )
 
 
 def _pids() -> list[int]:
