@@ -75,7 +75,7 @@ def numbers_in_words(numbers: tuple[int, ...]) -> str:
 
 
 def runs_of(numbers: Iterable[int]) -> list[list[int]]:
-    """The numbers in runs, each of which rises in steps of 1."""
+    """Splits ascending numbers into runs of consecutive ones: 3, 4, 7 into [3, 4] and [7]."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:

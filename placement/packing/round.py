@@ -43,7 +43,7 @@ class Round:
         is_near: bool = False,
         why_so_many: Callable[[Queued, int], str] = lambda queued, choice: "",
     ) -> None:
-        """With ``is_near``, gangs start on as few nodes as they need, unless ``start`` is told that one may span more.
+        """With ``is_near``, a gang starts on as few nodes as it needs, unless ``start`` has ``may_be_far``.
 
         ``why_so_many`` says in words why a gang has the number of devices of its shape at this position.
         """

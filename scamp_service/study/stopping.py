@@ -26,7 +26,7 @@ class RuleOptions(Strict):
     rule: str
 
     one_objective: ClassVar[bool] = False
-    """Whether it judges a trial by its own values, and not by its rank among others. Simulations leave it out."""
+    """Whether the rule judges a trial by its own values alone, without comparing trials. Simulations leave it out."""
     once_because: ClassVar[str] = ""
     """Why a study may have this rule only once; empty if it may have several."""
 

@@ -73,7 +73,7 @@ class StudyRules:
 
     @property
     def has_used_up(self) -> bool:
-        """Whether it is STOPPING because a limit of its budget was reached."""
+        """Whether the study is STOPPING because it has reached a limit of its budget."""
         return self.state is StudyState.STOPPING and self.ends_as is StudyState.COMPLETED
 
     @property
