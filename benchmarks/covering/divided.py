@@ -75,7 +75,7 @@ class Grouped(FeedForward):
 class Recurrent(FeedForward):
     """One recurrent layer over sequences, and the feed-forward."""
 
-    def __init__(self, width: int, kind: type[nn.RNNBase]) -> None:
+    def __init__(self, width: int, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
         super().__init__(width)
         self.net = kind(width, width, batch_first=True)
 

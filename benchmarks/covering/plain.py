@@ -206,6 +206,7 @@ def resnet_instance_norm() -> Made:
 
 
 def _last_channels(made: Made) -> Made:
+    model: Any  # the types of ``Module.to`` have no memory format
     model, inputs, loss = made
 
     def pictures(batch: int) -> Any:
@@ -599,7 +600,11 @@ def make(
         kept = list(parameters)
         made: torch.optim.Optimizer = getattr(torch.optim, optimizer)(kept, lr=1e-3)
         if clip:
-            limit: Callable[..., Any] = {"norm": nn.utils.clip_grad_norm_, "value": nn.utils.clip_grad_value_}[clip]
+            limits: dict[str, Callable[..., Any]] = {
+                "norm": nn.utils.clip_grad_norm_,
+                "value": nn.utils.clip_grad_value_,
+            }
+            limit = limits[clip]
 
             def clipped(*_: Any) -> None:
                 limit(kept, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.estimating.zoo import make
 from estimators.model import Layout
@@ -14,6 +14,18 @@ from workloads.loading import BUILT_INS, load_workload
 from workloads.protocol import Workload
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+class Steps(Protocol):
+    """Optimizer steps of a workload on one rank. ``batch`` is the number of samples in one micro-batch."""
+
+    @property
+    def batch(self) -> int: ...
+    @property
+    def num_micro_batches(self) -> int: ...
+    @property
+    def layout(self) -> Layout: ...
+    def workload(self) -> Workload: ...
 
 
 @dataclass(frozen=True)

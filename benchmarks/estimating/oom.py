@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.estimating.case import Case
+from benchmarks.estimating.case import Case, Steps
 from benchmarks.running.process import last_line
 from estimators.memory import predict
 from estimators.model import MIB, Plan
@@ -132,7 +132,9 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 
 def _count(results: Sequence[Result]) -> dict[str, float]:
-    inside, outside, reserved = [], [], []
+    inside: list[tuple[bool, bool]] = []  # (whether it is predicted to fit, whether it does)
+    outside: list[tuple[bool, bool]] = []
+    reserved: list[tuple[bool, bool]] = []
     for result in results:
         lived = [not end for end in result.ends]
         reserved += [(result.reserved_bytes <= cap, well) for cap, well in zip(result.caps, lived, strict=True)]
@@ -156,7 +158,7 @@ def _missed(decisions: Sequence[tuple[bool, bool]]) -> int:
     return sum(says_fits and not lived for says_fits, lived in decisions)
 
 
-def run_under(case: Case, caps: Sequence[int], used: bool) -> list[str]:
+def run_under(case: Steps, caps: Sequence[int], used: bool) -> list[str]:
     """How a few steps end under each cap. Every run is a fork of this process, which runs steps first if ``used``."""
     torch.set_num_threads(1)
     workload = case.workload()
@@ -168,7 +170,7 @@ def run_under(case: Case, caps: Sequence[int], used: bool) -> list[str]:
     return [_forked(case, cap) for cap in caps]
 
 
-def _forked(case: Case, cap_bytes: int) -> str:
+def _forked(case: Steps, cap_bytes: int) -> str:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -183,7 +185,7 @@ def _forked(case: Case, cap_bytes: int) -> str:
     return end if said else "crashes"
 
 
-def _end_of(case: Case, cap_bytes: int | None) -> str:
+def _end_of(case: Steps, cap_bytes: int | None) -> str:
     baseline = budget.baseline(CPU)
     workload = case.workload()
     model = workload.build_model()

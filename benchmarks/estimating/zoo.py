@@ -253,7 +253,8 @@ def hf_t5(depth: int = 4, width: int = 512, context: int = 256) -> Made:
     from transformers import T5Config, T5ForConditionalGeneration
 
     sizes = {"num_layers": depth, "d_model": width, "d_ff": 4 * width, "num_heads": width // 64, "vocab_size": 8192}
-    config = T5Config(**sizes, decoder_start_token_id=0)
+    fields: dict[str, Any] = {**sizes, "decoder_start_token_id": 0}
+    config = T5Config(**fields)
     return T5ForConditionalGeneration(config), _text(context)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from benchmarks.features.feature import BATCH, Feature
 from estimators.model import Plan
@@ -28,8 +29,8 @@ def drawn(seed: int, num: int) -> Iterator[Feature]:
 
 def _drawn_plan(draws: random.Random) -> Plan:
     while True:
-        degrees = {axis: draws.choice([1, 1, 2]) for axis in ("dp_replicate", "dp_shard", "tp", "pp")}
-        flags = {flag: draws.random() < 0.3 for flag in ("zero1", "recompute")}
+        degrees: dict[str, Any] = {axis: draws.choice([1, 1, 2]) for axis in ("dp_replicate", "dp_shard", "tp", "pp")}
+        flags: dict[str, Any] = {flag: draws.random() < 0.3 for flag in ("zero1", "recompute")}
         share = BATCH // (degrees["dp_replicate"] * degrees["dp_shard"])
         num_micro_batches = draws.choice([num for num in (1, 2, 4, 8) if num <= share])
         evaluation = draws.randint(0, share // num_micro_batches - 1)

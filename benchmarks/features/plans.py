@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from typing import Any
 
 from benchmarks.features.feature import BATCH, Feature
 from estimators.model import Plan
@@ -119,7 +120,7 @@ def drawn_models(seed: int) -> tuple[Feature, ...]:
 
 def _drawn_shares(draws: random.Random) -> Plan:
     """A plan of two to four ranks whose shares of the batch are drawn."""
-    spread = draws.choice(
+    spread: dict[str, Any] = draws.choice(
         [{"dp_replicate": 2}, {"dp_shard": 3}, {"dp_shard": 4}, {"dp_replicate": 3, "zero1": True}, {"dp_shard": 2}]
     )
     num_ranks = max(value for value in spread.values() if value is not True)

@@ -46,7 +46,7 @@ KEPT = Plan(4, dp_shard=2, reshard=False)
 SPLIT = (*EVERY, RECOMPUTED, MIXED)
 SHARDED = (SHARDS, KEPT, Plan(2, dp_replicate=2, dp_shard=2), MIXED)
 _SIZES = {"depth": 3, "width": 96, "heads": 4, "length": 16}
-_SGD = {"optimizer": "SGD", "lr": 0.3}
+_SGD: dict[str, Any] = {"optimizer": "SGD", "lr": 0.3}
 
 
 def _update(name: str, plans: tuple[Plan, ...], tolerance: float = 1e-5, **params: Any) -> Feature:
@@ -73,29 +73,31 @@ UPDATES: tuple[Feature, ...] = (
     _update("fp16", SPLIT, NARROW, precision="fp16", lr=2e-3),
 )
 
+_PHASES: dict[str, dict[str, Any]] = {
+    "two optimizers": {"width": 256},
+    "two optimizers, EMA, clipped": {"width": 256, "ema_decay": 0.7, "clip_norm": 0.1},
+}
 PHASES: tuple[Feature, ...] = tuple(
     Feature(name, "gan.py:DigitsGan", (ACCUMULATED, REPLICAS, SHARDS, KEPT), params, folder=EXAMPLES)
-    for name, params in {
-        "two optimizers": {"width": 256},
-        "two optimizers, EMA, clipped": {"width": 256, "ema_decay": 0.7, "clip_norm": 0.1},
-    }.items()
+    for name, params in _PHASES.items()
 )
 
+_REDUCTIONS: list[tuple[int, str, dict[str, Any], tuple[Plan, ...]]] = [
+    (2, "", {}, (Plan(2, 2, dp_replicate=2, adasum=True), Plan(4, dp_replicate=2, adasum=True, recompute=True))),
+    (
+        2,
+        ", EMA, clipped, cosine",
+        {"ema_decay": 0.7, "clip_norm": 0.1, "schedule": "cosine"},
+        (Plan(1, 4, dp_replicate=2, adasum=True), Plan(4, dp_replicate=2, adasum=True, co_shard=2)),
+    ),
+    (4, "", {}, (Plan(2, dp_replicate=4, adasum=True), Plan(1, 2, dp_replicate=4, adasum=True))),
+]
 REDUCTIONS: tuple[Feature, ...] = tuple(
     replace(
         _update(f"Adasum, {num} replicas{words}", plans, reduce="adasum", adasum_replicas=num, lr=2e-3, **params),
         reference=Plan(BATCH // num, dp_replicate=num, adasum=True),
     )
-    for num, words, params, plans in [
-        (2, "", {}, (Plan(2, 2, dp_replicate=2, adasum=True), Plan(4, dp_replicate=2, adasum=True, recompute=True))),
-        (
-            2,
-            ", EMA, clipped, cosine",
-            {"ema_decay": 0.7, "clip_norm": 0.1, "schedule": "cosine"},
-            (Plan(1, 4, dp_replicate=2, adasum=True), Plan(4, dp_replicate=2, adasum=True, co_shard=2)),
-        ),
-        (4, "", {}, (Plan(2, dp_replicate=4, adasum=True), Plan(1, 2, dp_replicate=4, adasum=True))),
-    ]
+    for num, words, params, plans in _REDUCTIONS
 )
 """Adasum's curve depends on the number of replicas, so each is compared with as many that do not divide their share."""
 

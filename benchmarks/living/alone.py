@@ -42,7 +42,8 @@ class Training:
 
     def planned(self) -> Plan:
         """The plan itself."""
-        return Plan(**{name: tuple(one) if isinstance(one, list) else one for name, one in self.plan.items()})
+        fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in self.plan.items()}
+        return Plan(**fields)
 
     def job(self, folder: Path) -> TrainingJob:
         """The orders for its ranks; checkpoints go to ``folder``."""

@@ -67,7 +67,7 @@ class Processor:
 
     def _look(self) -> None:
         fields = {pid: one for pid in _pids() if len(one := _stat(pid)) > 19}
-        below, new = {self._root}, True
+        below = new = {self._root}
         while new:
             new = {pid for pid, field in fields.items() if int(field[1]) in below} - below
             below |= new

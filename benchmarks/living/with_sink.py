@@ -8,6 +8,7 @@ a second of each rank; 0: as many as it can.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import tempfile
 import time
@@ -46,7 +47,9 @@ class TimedReports(ReportQueue):
 def main() -> None:
     """Start Ray, the sink and the ranks, and print what they measured."""
     num_ranks, num_rows, rate = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    ray.init(address="local", num_cpus=num_ranks, namespace=NAMESPACE, include_dashboard=False, logging_level="error")
+    ray.init(
+        address="local", num_cpus=num_ranks, namespace=NAMESPACE, include_dashboard=False, logging_level=logging.ERROR
+    )
     with tempfile.TemporaryDirectory(prefix="scamp-sink-") as folder:
         store = Store(f"sqlite:///{folder}/scamp.db")
         trials = _running_trials(store, num_ranks)
@@ -54,7 +57,7 @@ def main() -> None:
             f"sqlite:///{folder}/scamp.db", "benchmark", ray.get_runtime_context().get_node_id(), NAMESPACE
         )
         ray.get(sink.ping.remote())
-        rank = ray.remote(report)
+        rank: Any = ray.remote(report)
         ray.get([rank.remote(trial_id, 10, 0.0) for trial_id in trials])  # until then processes start
         found = ray.get([rank.remote(trial_id, num_rows, rate, 10) for trial_id in trials])
         stored = sum(len(store.metrics(trial_id, limit=10 * num_rows)) for trial_id in trials)
@@ -63,7 +66,7 @@ def main() -> None:
     seconds = max(end for _, end, _ in found) - min(begin for begin, _, _ in found)
     latencies = [one for *_, each in found for one in each]
     print(json.dumps({"seconds": seconds, "p99_seconds": quantiles(latencies, n=100)[-1]}))
-    ray.shutdown()  # type: ignore[no-untyped-call]
+    ray.shutdown()
 
 
 def report(trial_id: int, num_rows: int, rate: float, first: int = 0) -> tuple[float, float, Sequence[float]]:

@@ -8,6 +8,7 @@ tasks in the placement group of the trial, whose processes Ray keeps for later t
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import tempfile
 import time
@@ -37,7 +38,7 @@ def main() -> None:
     """Run all trainings, and print {"seconds", "losses"}."""
     trainings = json.loads(Path(sys.argv[1]).read_text())
     num_devices, degree = int(sys.argv[2]), Training(**trainings[0]).planned().world_size
-    ray.init(address="local", num_cpus=num_devices, include_dashboard=False, logging_level="error")
+    ray.init(address="local", num_cpus=num_devices, include_dashboard=False, logging_level=logging.ERROR)
     sized = tune.with_resources(trial, tune.PlacementGroupFactory([{"CPU": 1}] * degree))
     with tempfile.TemporaryDirectory(prefix="scamp-tune-") as folder:
         tuner = tune.Tuner(
@@ -52,7 +53,7 @@ def main() -> None:
     assert not results.errors, results.errors
     losses = {
         result.config["training"]["seed"]: result.metrics["loss"]
-        for result in results
+        for result in map(results.__getitem__, range(len(results)))
         if result.config and result.metrics
     }
     print(json.dumps({"seconds": seconds, "losses": [losses[training["seed"]] for training in trainings]}))

@@ -311,7 +311,7 @@ def _pipeline(plan: Plan, stages: Sequence[StepWork], case: Gang, kind: DeviceKi
         forward, half = time.seconds * FORWARD_SHARE, time.seconds * (1 - FORWARD_SHARE) / 2
         costs.append(StageCost(forward, half, half, 0, output_bytes, 0, update.seconds))
     schedule = SCHEDULES[plan.schedule](plan.pp, plan.num_micro_batches)
-    simulation = simulate_step(schedule, costs, lambda *message: message_seconds(message[2], *message[:2], links))
+    simulation = simulate_step(schedule, costs, lambda start, end, size: message_seconds(size, start, end, links))
     return seconds_on(simulation, kind), simulation.bubble_share + simulation.communication_share
 
 

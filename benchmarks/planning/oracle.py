@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 
 from estimators.axes import Spread
 from placement.exact.search import StagedPlan
-from placement.exact.ways import Costs, Devices, Order, Way
+from placement.exact.ways import Amounts, Costs, Devices, Order, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ def draw(seed: int, *, num_kinds: int = 1, most_units: int = 6) -> Question:
 
 
 def _drawn_costs(source: random.Random, num_units: int, equal: bool) -> Costs:
-    def row(low: int, high: int) -> list[float]:
+    def row(low: int, high: int) -> Amounts:
         if equal:
-            return [float(source.randint(low, high))] * num_units
-        return [float(source.randint(low, high)) for _ in range(num_units)]
+            return np.full(num_units, source.randint(low, high), np.float64)
+        return np.array([source.randint(low, high) for _ in range(num_units)], np.float64)
 
     recompute = row(0, 9)
     for unit in range(num_units):
@@ -211,7 +211,9 @@ class _Rows:
     """The rows of a program over x, y, z of units × stages, w of stages, and t."""
 
     def __init__(self, num_units: int, stages: int) -> None:
-        self._shape, self._entries, self._limits = (num_units, stages), [], []
+        self._shape = num_units, stages
+        self._entries: list[tuple[int, int, float]] = []
+        self._limits: list[tuple[float, float]] = []
         self.size = 3 * num_units * stages + stages + 1
 
     def names(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:

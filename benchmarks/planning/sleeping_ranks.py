@@ -71,8 +71,8 @@ class _Sleeper(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         forward_seconds, input_seconds, weight_seconds = self._seconds
-        kept = cast(Tensor, _Input.apply(x, forward_seconds, input_seconds))  # type: ignore[no-untyped-call]
-        weight = cast(Tensor, _Weight.apply(self.weight, weight_seconds))  # type: ignore[no-untyped-call]
+        kept = cast(Tensor, _Input.apply(x, forward_seconds, input_seconds))
+        weight = cast(Tensor, _Weight.apply(self.weight, weight_seconds))
         return nn.functional.linear(kept, weight)
 
 
@@ -97,17 +97,17 @@ def _pings(num: int, rank: int) -> Iterator[float]:
 def _steps(question: Mapping[str, Any], rank: int) -> Iterator[tuple[float, float]]:
     """Yield when each step begins and ends on this rank. All processes of a machine have one monotonic clock."""
     num_stages, num = len(question["costs"]), question["num"]
-    orders = {
+    orders: dict[int, list[_Action | None]] = {
         number: [_of_torch(Action(*action)) for action in order] for number, order in enumerate(question["orders"])
     }
-    mine = sorted({action.stage_index for action in orders[rank]})
+    mine = sorted({action.stage_index for action in orders[rank] if action is not None})
     device = torch.device("cpu")
     stages = [PipelineStage(_Sleeper(*question["costs"][stage]), stage, num_stages, device) for stage in mine]
-    runtime = _PipelineScheduleRuntime(stages, num, loss_fn=nn.functional.mse_loss)  # type: ignore[no-untyped-call]
-    runtime._prepare_schedule_with_comms(orders)  # type: ignore[no-untyped-call]
+    runtime = _PipelineScheduleRuntime(stages, num, loss_fn=nn.functional.mse_loss)
+    runtime._prepare_schedule_with_comms(orders)
     x = torch.ones(num, WIDTH)
     inputs = (x,) if 0 in mine else ()
-    target = {"target": x, "losses": []} if num_stages - 1 in mine else {}
+    target: dict[str, Any] = {"target": x, "losses": []} if num_stages - 1 in mine else {}
     for _ in range(question["steps"] + 1):
         dist.barrier()
         began = time.monotonic()

@@ -82,7 +82,7 @@ def finetuned(
     """
     config = CONFIGS[model]()
     config._attn_implementation = "sdpa"
-    made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
+    made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     made.config.use_cache = False
     if tuning != "full":
         _adapt(made, four_bit=tuning == "4bit")
@@ -121,7 +121,7 @@ def _loss(logits: Tensor, labels: Tensor, *, fused: bool) -> Tensor:
     targets = labels[..., 1:].contiguous().view(-1)
     if not fused:
         return functional.cross_entropy(shifted, targets)
-    losses: Tensor = _FusedLoss.apply(shifted, targets)  # type: ignore[no-untyped-call]
+    losses: Tensor = _FusedLoss.apply(shifted, targets)
     return losses.sum() / targets.numel()
 
 
@@ -148,7 +148,7 @@ class _FusedNorm(nn.Module):
         self.weight = weight
 
     def forward(self, inputs: Tensor) -> Tensor:
-        result: Tensor = _FusedNormFunction.apply(inputs, self.weight)  # type: ignore[no-untyped-call]
+        result: Tensor = _FusedNormFunction.apply(inputs, self.weight)
         return result
 
 
@@ -173,7 +173,7 @@ class _FusedLast(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         shifted = hidden[..., :-1, :].contiguous()
-        losses: Tensor = _FusedLastFunction.apply(shifted.view(-1, shifted.shape[-1]), self.weight)  # type: ignore[no-untyped-call]
+        losses: Tensor = _FusedLastFunction.apply(shifted.view(-1, shifted.shape[-1]), self.weight)
         return losses
 
 
@@ -231,7 +231,7 @@ class _FourBit(nn.Module):
         self.register_buffer("scales_of_scales", torch.zeros(num_weights // 64 // 256, dtype=torch.float32))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        result: Tensor = _FourBitFunction.apply(inputs.to(torch.bfloat16), self.weight, self.shape)  # type: ignore[no-untyped-call]
+        result: Tensor = _FourBitFunction.apply(inputs.to(torch.bfloat16), self.weight, self.shape)
         return result
 
 
@@ -265,7 +265,9 @@ def _adapt(model: Any, *, four_bit: bool) -> None:
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    return list(max((module for module in model.modules() if isinstance(module, nn.ModuleList)), key=len))
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    longest = max(lists, key=len)
+    return list(longest)
 
 
 def _hold_inputs(blocks: Iterable[nn.Module]) -> None:
@@ -285,7 +287,7 @@ def _hold_inputs(blocks: Iterable[nn.Module]) -> None:
         hidden: Tensor = args[0] if args else kwargs["hidden_states"]
         if hidden.requires_grad and torch._C._current_graph_task_id() == -1:  # otherwise it is recomputed
             same = hidden.detach()
-            hidden.register_hook(lambda gradient: hold(same, gradient))  # type: ignore[no-untyped-call]
+            hidden.register_hook(lambda gradient: hold(same, gradient))
 
     for block in blocks:
         block.register_forward_pre_hook(watch, with_kwargs=True)

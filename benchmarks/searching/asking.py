@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import optuna
@@ -46,9 +47,7 @@ def asking(num_asks: int) -> Mapping[str, Any]:
             "ScaMP": lambda: ScampStorage(ours),
             "Optuna RDB": lambda: get_storage(theirs),
         }
-        fresh = {
-            name: _milliseconds(lambda name=name: _ask(_load(opened[name](), TPESampler(seed=0)))) for name in opened
-        }
+        fresh = {name: _milliseconds(partial(_ask_anew, storage)) for name, storage in opened.items()}
         samplers: Mapping[str, Callable[[], BaseSampler]] = {
             "TPE": lambda: TPESampler(seed=0),
             "bounded TPE": lambda: BoundedSampler(TPESampler(seed=0)),
@@ -61,7 +60,7 @@ def asking(num_asks: int) -> Mapping[str, Any]:
         times: dict[tuple[str, str], list[float]] = {key: [] for key in studies}
         for _ in range(num_asks):
             for key, study in studies.items():
-                times[key].append(_milliseconds(lambda study=study: _ask(study)))
+                times[key].append(_milliseconds(partial(_ask, study)))
         warm = {key: statistics.median(found) for key, found in times.items()}
     print(f"\n{'ask + tell, 10,000 trials':28}{'ms':>8}")
     for name, one in fresh.items():
@@ -85,6 +84,10 @@ def _load(storage: BaseStorage, sampler: BaseSampler) -> optuna.Study:
 def _ask(study: optuna.Study) -> None:
     trial = study.ask(dict(SPACE))
     study.tell(trial, trial.params["weight_decay"])
+
+
+def _ask_anew(storage: Callable[[], BaseStorage]) -> None:
+    _ask(_load(storage(), TPESampler(seed=0)))
 
 
 def _milliseconds(act: Callable[[], None]) -> float:

@@ -76,8 +76,9 @@ def accuracy(params: Mapping[str, Any], model: nn.Module) -> float:
     """Held-out accuracy of a candidate."""
     workload = workload_of(params)
     with torch.no_grad():
-        right = workload.evaluate(model, workload.eval_batch(torch.arange(workload.num_eval)))["accuracy"]
-    return round(right.mean().item(), 4)
+        measured = workload.evaluate(model, workload.eval_batch(torch.arange(workload.num_eval)))
+    assert isinstance(measured, Mapping)
+    return round(measured["accuracy"].mean().item(), 4)
 
 
 def main() -> None:

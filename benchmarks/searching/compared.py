@@ -22,8 +22,10 @@ import optuna
 from optuna.samplers import BaseSampler
 
 from scamp_service.lifecycle import Origin, TrialState
+from scamp_service.search.space import Space
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
 
 FIRST_SEED = 100
 """Seeds below it were looked at while this was written, and the defaults of samplers were chosen on them."""
@@ -69,6 +71,11 @@ def spec_of(
     head = {"name": "table", "workload": "table.py:Table", "objectives": objectives, "space": space}
     search = {"sampler": sampler, "seed": seed}
     return parse_study({**head, "search": search, "budget": {"trials": num_trials}, **more})
+
+
+def asked_params(space: Space, trial: optuna.Trial) -> Params:
+    """The parameters that Optuna's sampler has chosen for a trial."""
+    return space.sampled(lambda name, _: trial.params[name])
 
 
 def compared(

@@ -80,7 +80,7 @@ def trained(index: int, params: Mapping[str, Any]) -> Curve:
         began = time.perf_counter()
         loss = nn.functional.cross_entropy(model(images[chosen]), labels[chosen])
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         seconds.append(time.perf_counter() - began)
         if step % REPORT_EVERY == 0:

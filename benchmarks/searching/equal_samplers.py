@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +87,7 @@ class _Past:
     state: TrialState
     step: int
     value: float | None
+    values: Sequence[float | None] | None = None
     origin: Origin = Origin.SEARCH
     quantities: Mapping[str, float | None] = field(default_factory=dict)
 

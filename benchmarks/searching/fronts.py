@@ -19,7 +19,7 @@ import optuna
 from nas_bench_graph.architecture import Arch, gnn_list, link_list
 from optuna._hypervolume import compute_hypervolume
 
-from benchmarks.searching.compared import OPTUNA, Trial, compared, spec_of
+from benchmarks.searching.compared import OPTUNA, Trial, asked_params, compared, spec_of
 from scamp_service.lifecycle import TrialState
 from scamp_service.search.proposals import Search
 from scamp_service.search.space import Space
@@ -105,11 +105,11 @@ def theirs(dataset: str, sampler: str, seed: int, num_trials: int) -> float:
     """Hypervolume that Optuna's own sampler finds."""
     graphs = _GRAPHS[dataset]
     space, found = Space(graphs.spec("random", 0, num_trials).space), list[Values]()
-    directions = [direction for _, direction in OBJECTIVES]
+    directions: list[Any] = [direction for _, direction in OBJECTIVES]
     study = optuna.create_study(directions=directions, sampler=OPTUNA[sampler](seed))
     for _ in range(num_trials):
         trial = study.ask(dict(space.distributions))
-        values = graphs.values(space.sampled(lambda name, _, trial=trial: trial.params[name]))
+        values = graphs.values(asked_params(space, trial))
         if values is None:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         else:

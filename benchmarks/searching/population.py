@@ -58,7 +58,7 @@ class Member:
             chosen = torch.randint(NUM_TRAIN, (BATCH,), generator=self.source)
             loss = nn.functional.cross_entropy(self.model(images[chosen]), labels[chosen])
             self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             self.optimizer.step()
         self.model.eval()
         with torch.no_grad():

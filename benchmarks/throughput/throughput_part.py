@@ -94,7 +94,8 @@ class Result:
 def measure(case: Case, seconds: float) -> Result:
     """Train by hand and by ScaMP in turn. Raises ``RuntimeError`` if a rank fails; ``seconds`` limits each run."""
     _warm_up()
-    by_hand, by_scamp = [], []
+    by_hand: list[float] = []
+    by_scamp: list[float] = []
     for number in range(case.repeats):
         runs = [(_by_hand, by_hand), (_by_scamp, by_scamp)]
         for run, found in runs if number % 2 == 0 else reversed(runs):

@@ -76,7 +76,8 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
     chosen = list(_chosen())
     if quick:
         return chosen[:1]
-    known, drawn, source = {str(case) for case in chosen}, [], random.Random(seed)
+    known, source = {str(case) for case in chosen}, random.Random(seed)
+    drawn: list[Case] = []
     while len(drawn) < NUM_DRAWN:
         case = draw(source)
         if str(case) not in known:

@@ -64,7 +64,8 @@ def cases(quick: bool, seed: int) -> Sequence[Gang]:
     if quick:
         return [Gang(_params("grouped", 128, size=64), Plan(1, dp_shard=2))]
     chosen = list(_chosen())
-    known, drawn, source = {str(gang) for gang in chosen}, [], random.Random(seed)
+    known, source = {str(gang) for gang in chosen}, random.Random(seed)
+    drawn: list[Gang] = []
     while len(drawn) < NUM_DRAWN:
         gang = draw(source)
         if str(gang) not in known:

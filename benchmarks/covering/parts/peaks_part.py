@@ -71,7 +71,8 @@ def plain_cases() -> list[Asked]:
             made += [Asked("plain", {**params, "optimizer": optimizer})] if optimizer else []
     for number, optimizer in enumerate(o for o in plain.OPTIMIZERS if o not in ("Muon", "SparseAdam")):
         made.append(Asked("plain", {"model": "mlp", "optimizer": optimizer, "batch": BATCHES[number % 3]}))
-    for number, more in enumerate([{"clip": "norm"}, {"clip": "value"}, {"ema": True}]):
+    updates: list[dict[str, Any]] = [{"clip": "norm"}, {"clip": "value"}, {"ema": True}]
+    for number, more in enumerate(updates):
         made.append(Asked("plain", {"model": "encoder", "batch": BATCHES[number % 3], **more}))
     made.append(Asked("plain", {"model": "resnet", "batch": 7, "ema": True, "clip": "norm", "optimizer": "SGD"}))
     made.append(Asked("plain", {"model": "embedding_sparse", "batch": 7, "optimizer": "SparseAdam"}))

@@ -11,14 +11,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._pytree import tree_map_only
 
-from benchmarks.estimating.case import Case
+from benchmarks.estimating.case import Steps
 from workloads.parallel.apply import apply_plan
 from workloads.training.step import train_step
 
 NUM_STEPS = 2  # the first creates the optimizer's states
 
 
-def tracked_peak_bytes(case: Case) -> int:
+def tracked_peak_bytes(case: Steps) -> int:
     """Peak bytes by ``MemTracker``. Raises any kind of error where the tracker fails."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         workload = case.workload()

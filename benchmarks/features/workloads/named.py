@@ -1,6 +1,7 @@
 """Language models whose tensor-parallel plan is a ``tp_plan``: those of transformers bring it, one has it by hand."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,7 +12,7 @@ from workloads.adapters.transformers import IGNORED, TransformersWorkload
 from workloads.protocol import Workload
 
 WORDS, LENGTH, WIDTH, HEADS = 512, 20, 128, 4
-SIZES = {
+SIZES: dict[str, Any] = {
     "vocab_size": WORDS,
     "hidden_size": WIDTH,
     "num_hidden_layers": 3,
@@ -60,18 +61,16 @@ class Phi(Language):
 
 class Mixture(Language):
     def config(self):
-        return Qwen3MoeConfig(
-            **SIZES, head_dim=WIDTH // HEADS, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64
-        )
+        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+        return Qwen3MoeConfig(**{**SIZES, "head_dim": WIDTH // HEADS, **experts})
 
 
 class Deepseek(Language):
     def config(self):
         latent = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
         experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_group": 2}
-        return DeepseekV3Config(
-            **{**SIZES, "num_key_value_heads": HEADS}, **latent, **experts, topk_group=1, first_k_dense_replace=1
-        )
+        sizes = {**SIZES, "num_key_value_heads": HEADS, **latent, **experts}
+        return DeepseekV3Config(**sizes, topk_group=1, first_k_dense_replace=1)
 
 
 class Block(nn.Module):
@@ -109,7 +108,7 @@ class ByHand(Workload):
     """A model of its own with a plan in the notation of transformers."""
 
     num_train, num_eval, default_batch = 200, 37, 8
-    tp_plan: ClassVar = {
+    tp_plan: Mapping[str, str] | None = {
         "words": "embedding_rowwise",
         **dict.fromkeys(("layers.*.before", "layers.*.between"), "sequence_parallel"),
         **dict.fromkeys(("layers.*.q", "layers.*.k", "layers.*.v", "layers.*.up"), "colwise"),

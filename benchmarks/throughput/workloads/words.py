@@ -90,7 +90,8 @@ class Convolutions(nn.Module):
 
 
 class Words(Workload):
-    model_class, data_class = Transformer, Tokens
+    model_class: type = Transformer
+    data_class: type = Tokens
 
     def __init__(self, params):
         super().__init__(params)
