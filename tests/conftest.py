@@ -86,7 +86,7 @@ _unfreeze = gc.unfreeze
 
 def pytest_collection_finish() -> None:
     """Every trace searches all objects for garbage, and pytest's process holds half a million that live to its end."""
-    gc.unfreeze = lambda: None  # type: ignore[assignment]  # a trace undoes its own freezing, and with it this one
+    gc.unfreeze = lambda: None  # a trace undoes its own freezing, and with it this one
     _freeze()
 
 

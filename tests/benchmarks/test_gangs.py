@@ -44,7 +44,7 @@ def test_every_model_trains_and_says_how_it_is_divided(model: str) -> None:
     workload = FunctionWorkload(divided.make, {"model": model, "width": 16, "depth": 2, "size": 16})
     net = workload.build_model()
     loss = workload.loss(net, workload.train_batch(torch.arange(2)))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     assert loss.isfinite() and all(parameter.grad is not None for parameter in net.parameters())
     blocks = workload.blocks(net)
     assert len(blocks) >= 2

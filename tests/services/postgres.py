@@ -88,7 +88,7 @@ class PostgresServer:
             Store(self._migrated).close()
         tables = ", ".join(f'"{table}"' for table in schema.metadata.tables)
         with psycopg.connect(self._migrated) as connection:
-            connection.execute(f"TRUNCATE {tables} RESTART IDENTITY")  # type: ignore[arg-type]
+            connection.execute(f"TRUNCATE {tables} RESTART IDENTITY")
         return self._migrated
 
     def create_database(self) -> str:
@@ -97,7 +97,7 @@ class PostgresServer:
         with psycopg.connect(
             host=str(self.directory), user="postgres", dbname="postgres", autocommit=True
         ) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[arg-type]
+            connection.execute(f'CREATE DATABASE "{name}"')
         return f"postgresql://postgres@/{name}?host={self.directory}"
 
     def stop(self) -> None:

@@ -25,7 +25,7 @@ HALF = torch.bfloat16
 
 def dtype_of(function: Callable[[Tensor], Tensor]) -> torch.dtype:
     """Type that ``function`` returns for the result of a product in mixed precision."""
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.autocast("cpu", HALF):  # type: ignore[no-untyped-call]
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.autocast("cpu", HALF):
         return function(torch.empty(4, 8) @ torch.empty(8, 8)).dtype
 
 
@@ -61,7 +61,7 @@ def test_what_is_done_ends_with_the_block() -> None:
 
 
 def test_autocast_of_cuda_by_name_works_on_the_cpu_of_a_trace_in_its_own_default() -> None:
-    with as_on_cuda(), FakeTensorMode(), torch.autocast("cuda"):  # type: ignore[no-untyped-call]
+    with as_on_cuda(), FakeTensorMode(), torch.autocast("cuda"):
         assert (torch.empty(4, 8) @ torch.empty(8, 8)).dtype == torch.float16
 
 
@@ -97,9 +97,9 @@ def test_attention_that_drops_keeps_no_pairs_of_positions_on_cuda() -> None:
 
 
 def test_attention_takes_the_same_path_when_it_is_computed_again() -> None:
-    with as_on_cuda(), FakeTensorMode():  # type: ignore[no-untyped-call]
+    with as_on_cuda(), FakeTensorMode():
         x = torch.empty(2, 512, 16, requires_grad=True)
-        checkpoint(Attends(0.1), x, use_reentrant=False).backward()  # type: ignore[no-untyped-call]
+        checkpoint(Attends(0.1), x, use_reentrant=False).backward()
         assert x.grad is not None and x.grad.shape == x.shape
 
 
@@ -111,7 +111,7 @@ def kept_bytes(function: Callable[[Tensor], Tensor]) -> int:
         sizes[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with FakeTensorMode(allow_non_fake_inputs=True):  # type: ignore[no-untyped-call]
+    with FakeTensorMode(allow_non_fake_inputs=True):
         values = torch.empty(4, 256, dtype=HALF, requires_grad=True)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             function(values).sum().backward()

@@ -112,7 +112,7 @@ def test_a_gradient_is_scattered_into_zeros_without_a_copy(
     x = torch.ones(1000, 2, requires_grad=True)
     loss = select(x).sum()
     recorder.begin()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     live = most = 0
     sizes: dict[int, int] = {}
     for number, size in recorder.log:

@@ -46,7 +46,7 @@ class Sleeper:
 @pytest.fixture
 def sleeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Sleeper]]:
     Sleeper.asleep, Sleeper.woken = threading.Event(), threading.Event()
-    monkeypatch.setitem(SAMPLERS, "tpe", Sleeper)  # type: ignore[misc]
+    monkeypatch.setitem(SAMPLERS, "tpe", Sleeper)
     yield Sleeper
     Sleeper.woken.set()
 

@@ -334,8 +334,8 @@ def test_a_bounded_sampler_sees_the_best_of_a_long_history(monkeypatch: pytest.M
     monkeypatch.setattr("scamp_service.exchange.bounded_sampler.MOST_SHOWN", 40)
     seen: list[list[int]] = []
 
-    class Watching(optuna.samplers.RandomSampler):  # type: ignore[misc]
-        def infer_relative_search_space(self, study, trial):  # type: ignore[no-untyped-def]
+    class Watching(optuna.samplers.RandomSampler):
+        def infer_relative_search_space(self, study, trial):
             seen.append([one.number for one in study.get_trials(deepcopy=False)])
             return {}
 
@@ -362,8 +362,8 @@ def test_a_bounded_sampler_sees_what_has_changed_since_it_was_last_asked(monkeyp
     monkeypatch.setattr("scamp_service.exchange.bounded_sampler.MOST_SHOWN", 40)
     seen: list[set[int]] = []
 
-    class Watching(optuna.samplers.RandomSampler):  # type: ignore[misc]
-        def infer_relative_search_space(self, study, trial):  # type: ignore[no-untyped-def]
+    class Watching(optuna.samplers.RandomSampler):
+        def infer_relative_search_space(self, study, trial):
             seen.append({one.number for one in study.get_trials(deepcopy=False)})
             return {}
 

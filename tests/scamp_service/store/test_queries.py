@@ -25,7 +25,7 @@ def statements() -> dict[str, sa.Select[Any]]:
         found[f"events({flag})"] = queries.events(flag)
         found[f"ordering(value, {flag})"] = queries.ordering(("value",), flag)
         for direction in ("maximize", "minimize"):
-            found[f"best_trial({direction}, {flag})"] = queries.best_trial(direction, flag)  # type: ignore[arg-type]
+            found[f"best_trial({direction}, {flag})"] = queries.best_trial(direction, flag)
     for column in ("peak_error_pct", "step_error_pct", "least_excess_pct"):
         found |= {f"errors({column})[{number}]": made for number, made in enumerate(queries.errors(column))}
     return found

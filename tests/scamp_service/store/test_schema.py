@@ -104,4 +104,4 @@ def test_every_state_and_outcome_fits_into_its_column() -> None:
     kinds = [kind for kind in words if isinstance(kind, Word)]
     assert len(kinds) >= 4
     for kind in kinds:
-        assert max(map(len, kind.words)) <= kind.impl.length  # type: ignore[attr-defined]
+        assert max(map(len, kind.words)) <= kind.impl.length

@@ -42,7 +42,7 @@ def buffer_of_a_parameter() -> nn.Module:
 
 def parameters_in_a_list() -> nn.Module:
     model = pair()
-    model.weights = [layer.weight for layer in model]  # type: ignore[union-attr]
+    model.weights = [layer.weight for layer in model]
     return model
 
 

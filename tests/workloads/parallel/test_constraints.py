@@ -59,7 +59,7 @@ def test_a_layer_may_be_split_along_the_dimension_that_its_split_divides() -> No
     model = gpt()
     hints.split(model.blocks[0].attention.qkv, dim=0)  # type: ignore[union-attr]
     hints.split(model.blocks[1].attention.out, dim=1)  # type: ignore[union-attr]
-    hints.split(model.blocks[2].feed_forward)  # type: ignore[arg-type]
+    hints.split(model.blocks[2].feed_forward)
     assert {(name, least) for name, least, _, _ in limits(model)} == {("tp", 2)}
 
 
@@ -157,7 +157,7 @@ def columns_by_their_inputs(model: CharacterGpt) -> None:
 
 
 def undivided_layer(model: CharacterGpt) -> None:
-    hints.split(model.blocks[1].norm1)  # type: ignore[arg-type]
+    hints.split(model.blocks[1].norm1)
 
 
 def dimension_of_a_block(model: CharacterGpt) -> None:

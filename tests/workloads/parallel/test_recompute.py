@@ -16,7 +16,7 @@ def calls(names: list[str], *, selective: bool, dropout: float = 0.0) -> list[st
     weight = torch.randn(8, 8, requires_grad=True)
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             ran.append(func._overloadpacket.__name__)
             return func(*args, **(kwargs or {}))
 
@@ -27,7 +27,7 @@ def calls(names: list[str], *, selective: bool, dropout: float = 0.0) -> list[st
             return x.tanh().sigmoid()
 
     block = Block()
-    with Watch():  # type: ignore[no-untyped-call]
+    with Watch():
         loss = recomputed(block, forward_state(block), selective=selective)(torch.randn(6, 8)).sum()
         ran.clear()
         loss.backward()

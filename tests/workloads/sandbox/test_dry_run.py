@@ -72,7 +72,7 @@ class Line(Workload):
         return torch.ones(len(indices), 4)
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
-        return model(batch).square().mean() * self.params.get("scale", 1.0)  # type: ignore[no-any-return]
+        return model(batch).square().mean() * self.params.get("scale", 1.0)
 
     def evaluate(self, model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
         size = model(batch).square().mean(-1)

@@ -73,7 +73,7 @@ def test_grad_norm_adds_the_norms_of_the_gradients_of_all_parameters() -> None:
     found = grad_norm(workload, 8)
     torch.manual_seed(0)
     model = linear()
-    workload.loss(model, workload.train_batch(torch.arange(8))).backward()  # type: ignore[no-untyped-call]
+    workload.loss(model, workload.train_batch(torch.arange(8))).backward()
     assert found == pytest.approx(
         sum(float(parameter.grad.norm()) for parameter in model.parameters() if parameter.grad is not None)
     )

@@ -23,7 +23,7 @@ def test_the_terms_of_a_loss_are_gone_when_its_backward_pass_has_begun(name: str
         value = getattr(functional, name)(output, torch.ones_like(output))
         memory = StorageWeakRef(value.untyped_storage())
         output.register_hook(lambda gradient: gone.append(memory.expired()))
-        return value  # type: ignore[no-any-return]
+        return value
 
     def made() -> tuple[Any, ...]:
         return nn.Linear(4, 1000), lambda num: torch.ones(num, 4), loss

@@ -168,7 +168,7 @@ def test_a_float_of_the_training_decides_nothing_and_it_is_told(recorder: Record
 
 def test_an_optimizer_may_compare_the_numbers_that_it_scales_updates_by(recorder: Recorder) -> None:
     model = nn.Linear(3, 3)
-    model(torch.ones(2, 3)).sum().backward()  # type: ignore[no-untyped-call]
+    model(torch.ones(2, 3)).sum().backward()
     torch.optim.Adafactor(model.parameters()).step()  # it takes the larger one of a root mean square and a constant
 
 
@@ -227,7 +227,7 @@ def test_a_few_random_numbers_are_drawn(recorder: Recorder) -> None:
 def test_a_copy_of_a_module_has_memory_and_gradients_of_its_own(recorder: Recorder) -> None:
     module = nn.Linear(4, 4)
     module.weight.requires_grad_(False)
-    module.tied = module.weight  # type: ignore[assignment]
+    module.tied = module.weight
     before = recorder.live_bytes
     copied = copy.deepcopy(module)
     assert recorder.live_bytes - before == 4 * (16 + 4)

@@ -158,7 +158,7 @@ def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         assert parent.stdout is not None
         guardian = LocalRay(Settings(data_dir=tmp_path), tmp_path)
         pid = int(parent.stdout.readline())
-        guardian._guardian = type("Process", (), {"pid": pid})()  # type: ignore[assignment]
+        guardian._guardian = type("Process", (), {"pid": pid})()
         processes = members(guardian)
         assert len(processes) >= 4
     finally:

@@ -37,7 +37,7 @@ class Gate:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     Gate.open = threading.Event()
-    monkeypatch.setitem(SAMPLERS, "random", Gate)  # type: ignore[misc]
+    monkeypatch.setitem(SAMPLERS, "random", Gate)
     yield Gate.open
     Gate.open.set()
 

@@ -44,7 +44,7 @@ def test_of_many_who_want_a_lease_one_gets_it(store: Store) -> None:
     for _ in range(4):
         seen = store.lease("c")
         with ThreadPoolExecutor(8) as pool:
-            won = list(pool.map(lambda n, seen=seen: store.take_lease("c", str(n), seen, now=1.0), range(16)))  # type: ignore[misc]
+            won = list(pool.map(lambda n, seen=seen: store.take_lease("c", str(n), seen, now=1.0), range(16)))
         assert [lease for lease in won if lease] == [store.lease("c")]
 
 

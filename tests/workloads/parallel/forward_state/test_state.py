@@ -77,7 +77,7 @@ class Seen(InPlace):
     def forward(self, x: Tensor) -> Tensor:
         out = super().forward(x)
         self.modes.append(torch._C._len_torch_dispatch_stack())
-        out.register_hook(lambda gradient: self.modes.append(torch._C._len_torch_dispatch_stack()))  # type: ignore[no-untyped-call]
+        out.register_hook(lambda gradient: self.modes.append(torch._C._len_torch_dispatch_stack()))
         return out
 
 

@@ -68,7 +68,7 @@ def test_local_steps_have_the_result_of_steps_with_dtensors(make: Make) -> None:
                 assert value is None or torch.equal(_local(value), _local(other_state[name])), name
                 assert getattr(value, "_spec", None) == getattr(other_state[name], "_spec", None), name
     finally:
-        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+        _clear_sharding_prop_cache()
         dist.destroy_process_group()
 
 

@@ -79,7 +79,7 @@ def test_methods_that_only_data_sets_have_are_refused_without_one() -> None:
     class ByIndex(Good):
         num_train = num_eval = 6
         dataset = Workload.dataset
-        train_batch = eval_batch = lambda self, indices: DATA[indices]  # type: ignore[assignment]
+        train_batch = eval_batch = lambda self, indices: DATA[indices]
 
     expect_data(ByIndex({}))
     for name, value, words in (
@@ -87,7 +87,7 @@ def test_methods_that_only_data_sets_have_are_refused_without_one() -> None:
         ("num_workers", 2, "only the samples of a dataset"),
     ):
         with pytest.raises(WorkloadError, match=words):
-            expect_data(type("Made", (ByIndex,), {name: value})({}))  # type: ignore[arg-type]
+            expect_data(type("Made", (ByIndex,), {name: value})({}))
 
 
 def test_an_epoch_has_the_samples_of_a_step() -> None:

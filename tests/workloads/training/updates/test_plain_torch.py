@@ -65,7 +65,7 @@ def plain(params: dict[str, Any], kind: torch.dtype | None = None) -> float:
     held_out = workload.eval_batch(torch.arange(workload.num_eval))
     with torch.no_grad(), torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None):
         shown: nn.Module = averaged.module if averaged is not None else model
-        return float(workload.evaluate(shown, held_out)["loss"].double().mean())  # type: ignore[index]
+        return float(workload.evaluate(shown, held_out)["loss"].double().mean())
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_swa_is_the_mean_of_the_weights_from_its_start_on_and_evaluation_gives_t
     weight, seen = next(model.parameters()), []
     for step in range(STEPS):
         updates_of(model).step = step
-        workload.loss(model, workload.train_batch(torch.arange(BATCH))).backward()  # type: ignore[no-untyped-call]
+        workload.loss(model, workload.train_batch(torch.arange(BATCH))).backward()
         optimizer.step()
         seen.append(weight.detach().clone())
     averages = updates_of(model).averages
@@ -101,7 +101,7 @@ def test_swa_is_the_mean_of_the_weights_from_its_start_on_and_evaluation_gives_t
     held_out = workload.eval_batch(torch.arange(4))
     sums = evaluate(workload, model, [(held_out, torch.ones(4, dtype=torch.bool))])
     assert torch.equal(weight, seen[-1])
-    own = float(workload.evaluate(model, held_out)["loss"].detach().double().sum())  # type: ignore[index]
+    own = float(workload.evaluate(model, held_out)["loss"].detach().double().sum())
     assert float(sums.of(["loss"])) != pytest.approx(own, abs=1e-6)
 
 
