@@ -12,6 +12,11 @@ from api.routes.parameters import LARGEST_ID, TheHub
 from api.sse import EventStream
 from scamp_service.errors import InvalidInput
 
+_STREAM = {
+    "type": "string",
+    "contentMediaType": "text/event-stream",
+    "contentSchema": {"$ref": "#/components/schemas/EventView"},
+}
 router = APIRouter(prefix="/v1", tags=["events"])
 
 
@@ -19,7 +24,7 @@ router = APIRouter(prefix="/v1", tags=["events"])
     "/events",
     response_class=Response,
     responses={
-        200: {"description": "A stream of EventView", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        200: {"description": "A stream of EventView", "content": {"text/event-stream": {"schema": _STREAM}}},
         **problems(422),
     },
 )

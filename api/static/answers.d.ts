@@ -1,5 +1,25 @@
 // Answers of the REST API. Written by `python -m tests.api.answer_types`; do not edit.
 
+export interface AttemptChange {
+  trial: number;
+  attempt: number;
+  state: AttemptState;
+  devices: string[];
+  mib_per_rank: number;
+  outcome: Outcome | null;
+  detail: string;
+}
+
+export interface AttemptEvent {
+  id: number;
+  /** seconds since the epoch, UTC */
+  time: number;
+  kind: "attempt";
+  study_id: number;
+  trial_id: number;
+  data: AttemptChange;
+}
+
 export type AttemptState = "STARTING" | "RUNNING" | "STOPPING" | "ENDED";
 
 export interface AttemptView {
@@ -100,6 +120,24 @@ export interface ChangeView {
   after: any;
 }
 
+export interface ClusterEvent {
+  id: number;
+  /** seconds since the epoch, UTC */
+  time: number;
+  kind: "cluster";
+  study_id: null;
+  trial_id: null;
+  data: ClusterState;
+}
+
+export interface ClusterState {
+  status: string;
+  detail: string;
+  devices: Record<string, any>[];
+  speed?: string;
+  controller?: Record<string, any>;
+}
+
 export interface ClusterView {
   /** `starting` until a live controller has reported */
   status: string;
@@ -196,6 +234,8 @@ export interface EnqueuedView {
   /** number of the trial of each candidate */
   numbers: number[];
 }
+
+export type EventView = StudyEvent | TrialEvent | AttemptEvent | MetricsEvent | ClusterEvent;
 
 export interface FileView {
   /** its name; part of its address in this API */
@@ -356,6 +396,22 @@ export interface MetricView {
   time: number;
 }
 
+export interface MetricsEvent {
+  id: number;
+  /** seconds since the epoch, UTC */
+  time: number;
+  kind: "metrics";
+  study_id: number;
+  trial_id: number;
+  data: NewMetrics;
+}
+
+export interface NewMetrics {
+  trial: number;
+  step: number;
+  values: Record<string, number | null>;
+}
+
 export interface OptionView {
   plan: Record<string, any>;
   plan_text: string;
@@ -507,6 +563,12 @@ export interface RowView {
   peak_bytes: number;
 }
 
+export interface StudyChange {
+  id: number;
+  name: string;
+  state: StudyState;
+}
+
 export interface StudyDetail {
   id: number;
   name: string;
@@ -533,6 +595,16 @@ export interface StudyDetail {
   summary: SummaryView;
   /** id of an event that this answer includes: pass it to /v1/events?after= to follow on */
   last_event_id: number;
+}
+
+export interface StudyEvent {
+  id: number;
+  /** seconds since the epoch, UTC */
+  time: number;
+  kind: "study";
+  study_id: number;
+  trial_id: null;
+  data: StudyChange;
 }
 
 export type StudyState = "RUNNING" | "STOPPING" | "COMPLETED" | "STOPPED" | "FAILED" | "EXTERNAL" | "DELETED";
@@ -613,6 +685,16 @@ export interface TimelineView {
   rows: RowView[];
   /** in the order of time */
   messages: MessageView[];
+}
+
+export interface TrialChange {
+  id: number;
+  number: number;
+  state: TrialState;
+  attempt: number;
+  step: number;
+  value: number | null;
+  reason: string;
 }
 
 export interface TrialDetail {
@@ -704,6 +786,16 @@ export interface TrialDetail {
   options: OptionView[];
   /** id of an event that this answer includes: pass it to /v1/events?after= to follow on */
   last_event_id: number;
+}
+
+export interface TrialEvent {
+  id: number;
+  /** seconds since the epoch, UTC */
+  time: number;
+  kind: "trial";
+  study_id: number;
+  trial_id: number;
+  data: TrialChange;
 }
 
 export type TrialState = "WAITING" | "QUEUED" | "RUNNING" | "PAUSED" | "COMPLETED" | "PRUNED" | "FAILED" | "INFEASIBLE" | "CANCELLED";

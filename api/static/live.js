@@ -4,17 +4,15 @@
 import { byId, setText } from "./elements/dom.js";
 import { required } from "./required.js";
 
+/** @import { EventView } from "./answers.d.ts" */
+
 /**
- * One change, as the API streams it. `data` depends on the kind: see EventView of the API.
- * @typedef {{study_id: number | null, trial_id: number | null, data: any}} LiveEvent
+ * A function for each kind of event that is wanted.
+ * @typedef {{[Kind in EventView["kind"]]?: (event: Extract<EventView, {kind: Kind}>) => unknown}} Handlers
  */
 
-/** @typedef {(event: LiveEvent) => unknown} Handler */
-
-/** @typedef {Record<string, Handler>} Handlers a function for each kind of event that is wanted */
-
 /** Kinds of live events. */
-export const KINDS = ["study", "trial", "attempt", "metrics", "cluster"];
+export const KINDS = /** @type {const} */ (["study", "trial", "attempt", "metrics", "cluster"]);
 const RETRY_MS = 3000;
 const HIDDEN_MS = 30_000;
 const HIDDEN_FRAME_MS = 500;
@@ -86,7 +84,7 @@ class EventStream {
   }
 
   /**
-   * @param {string} kind
+   * @param {EventView["kind"]} kind
    * @param {MessageEvent} message
    */
   receive(kind, message) {
@@ -100,12 +98,12 @@ class Arrivals {
   /** @param {Handlers} handlers */
   constructor(handlers) {
     this.handlers = handlers;
-    /** @type {[string, string][]} kind and JSON */
+    /** @type {[EventView["kind"], string][]} kind and JSON */
     this.waiting = [];
   }
 
   /**
-   * @param {string} kind
+   * @param {EventView["kind"]} kind
    * @param {string} data
    */
   add(kind, data) {
@@ -121,12 +119,12 @@ class Arrivals {
   }
 
   /**
-   * @param {string} kind
+   * @param {EventView["kind"]} kind
    * @param {string} data
    */
   handleOne(kind, data) {
     try {
-      this.handlers[kind](JSON.parse(data));
+      this.handlers[kind]?.(JSON.parse(data));
     } catch (error) {
       console.error(`an event of kind ${kind} cannot be shown:`, error); // the other events of the frame still count
     }

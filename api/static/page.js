@@ -7,7 +7,7 @@ import { KINDS, follow } from "./live.js";
 import { Requests } from "./requests.js";
 import { required } from "./required.js";
 
-/** @import { Handler } from "./live.js" */
+/** @import { Handlers } from "./live.js" */
 /** @import { PageState } from "./page_state.js" */
 
 /**
@@ -16,7 +16,7 @@ import { required } from "./required.js";
  * @typedef {object} Panel
  * @property {HTMLElement} [card] its element, which is added to the page's grid; without one it fills a part of the template
  * @property {() => unknown} [load] fetches what only this panel needs, once, after the page's own state has come
- * @property {Record<string, Handler>} [on] kind of a live event → what it fetches or notes after one
+ * @property {Handlers} [on] kind of a live event → what it fetches or notes after one
  * @property {string[]} [shows] fields of the page's state, or names that panels announce: it is drawn again after a change of one
  * @property {() => unknown} [draw] shows the present state; called once per frame at most
  * @property {number} [restMs] draw at most once in this many milliseconds
@@ -196,7 +196,7 @@ export class Page {
 
   /**
    * A function for each kind of event that someone listens to: the state first, then the panels in their order.
-   * @returns {Record<string, Handler>}
+   * @returns {Handlers}
    */
   handlers() {
     const listeners = [this.state, ...this.panels];
@@ -204,7 +204,7 @@ export class Page {
     return Object.fromEntries(
       heard.map((kind) => [
         kind,
-        (event) => {
+        (/** @type {any} */ event) => {
           for (const listener of listeners) listener.on?.[kind]?.(event);
         },
       ]),

@@ -4,7 +4,7 @@
 import { required } from "./required.js";
 
 /** @import { ClusterView } from "./answers.d.ts" */
-/** @import { Handler } from "./live.js" */
+/** @import { Handlers } from "./live.js" */
 
 export class PageState {
   constructor() {
@@ -12,7 +12,7 @@ export class PageState {
     this.knownCluster = null;
     /** @type {((field: string) => void)[]} */
     this.watchers = [];
-    /** @type {Record<string, Handler>} kind of a live event → what it changes here, before the panels hear of it */
+    /** @type {Handlers} kind of a live event → what it changes here, before the panels hear of it */
     this.on = {};
   }
 

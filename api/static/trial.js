@@ -33,7 +33,7 @@ const page = new Page(state, byId("panels"));
 const loadTrial = async () => state.keepTrial(await api.trial(state.studyId, state.number));
 
 const refresh = page.refresher(loadTrial);
-const changed = (/** @type {import("./live.js").LiveEvent} */ event) => state.isMine(event) && refresh("trial");
+const changed = (/** @type {import("./answers.d.ts").EventView} */ event) => state.isMine(event) && refresh("trial");
 const feed = { on: { trial: changed, attempt: changed, metrics: changed } };
 
 page.open({

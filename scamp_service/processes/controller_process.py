@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -335,8 +335,8 @@ class _Leader:
         if time.monotonic() - self._recorded > CLUSTER_SECONDS:
             self._recorded = time.monotonic()
             controller = {**self._process, "errors": self._errors.to_json()}
-            record = {**self._executor.describe(), "speed": self._speed(), "controller": controller}
-            self._store.record_cluster(record, now=time.time())
+            state = replace(self._executor.describe(), speed=self._speed(), controller=controller)
+            self._store.record_cluster(state, now=time.time())
 
     def close(self) -> None:
         self._end_measurement()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,6 +38,7 @@ from scamp_service.model import Attempt, Json, Sized, Study, Trial
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
+from scamp_service.store.events import ClusterState, TrialChange
 from scamp_service.store.options import option_json
 from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, sized_columns, taken_columns
 from scamp_service.store.tallies import (
@@ -53,13 +55,10 @@ from scamp_service.store.writes.removal import Removals
 from scamp_service.store.writes.reports import Reports
 from scamp_service.store.writes.requests import Requests
 from scamp_service.store.writes.same_study import body_sha256_of, expect_same
-from scamp_service.store.writes.transactions import picked
 
 MAX_BLOB_BYTES = 64 * 2**20
 NO_PARENTS: Mapping[int, int] = {}
 NO_REASONS: Mapping[int, str] = {}
-_NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": NO_PLAN_YET}
-"""Values in the event of a new trial, besides its number and state."""
 
 
 class _TrialMove(NamedTuple):
@@ -121,7 +120,7 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
                 self._insert_new(schema.studies, "idempotency_key", returns="id"), row
             ).scalar()
             if study_id is not None:
-                self._emit(connection, "study", {"id": study_id, **picked(row, "name", "state")}, now, study_id)
+                self._emit_study(connection, study_id, spec["name"], StudyState.RUNNING, now=now)
             else:
                 study_id = expect_same(connection.execute(sql.BY_KEY, {"key": idempotency_key}).one(), row)
         return self.study(study_id)
@@ -165,7 +164,7 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
             statement = sql.move_study(legal, to not in LIVE_STUDIES)
             moved = connection.execute(statement, {"_id": study_id, **changes}).first()
             if moved:
-                self._emit(connection, "study", {"id": study_id, "name": moved.name, "state": to}, now, study_id)
+                self._emit_study(connection, study_id, moved.name, to, now=now)
         return moved is not None
 
     # --- trials ------------------------------------------------------------------------------------------------
@@ -186,7 +185,7 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         newest checkpoint one begins; it begins anew if there is none, or if that trial trains now. ``reasons`` say by
         place why one was chosen among several proposals.
         """
-        new: list[dict[str, Any]] = []
+        new: list[TrialChange] = []
         insert = self._insert_new(schema.trials, "study_id", "number", returns="id")
         with self._write() as connection:
             connection.execute(sql.LOCK_STUDY, {"study_id": study_id})
@@ -200,10 +199,10 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
                         row |= _parent(parent.parent_id, parent.parent_number, parent.step)
                 trial_id = connection.execute(insert, row).scalar()
                 if trial_id is not None:
-                    new.append({"id": trial_id, "number": number, "state": TrialState.WAITING, **_NOTHING_YET})
+                    new.append(TrialChange.of_new(trial_id, number))
             if new:
                 self._tally(connection, study_id, {TrialState.WAITING.value: float(len(new))})
-                self._emit_all(connection, "trial", new, now, study_id)
+                self._emit_trials(connection, new, now, study_id)
         return len(new)
 
     def move_trial(
@@ -232,8 +231,7 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         with self._write() as connection:
             noted = connection.execute(sql.NOTE_REGRET, {"_id": study_id, "_regret_bound": bound}).first()
             if noted:
-                data = {"id": study_id, "name": noted.name, "state": noted.state}
-                self._emit(connection, "study", data, now, study_id)
+                self._emit_study(connection, study_id, noted.name, noted.state, now=now)
 
     def branch(self, trial: Trial, donor: Trial, params: Json, *, reason: str, step: int, now: float) -> bool:
         """End a PAUSED trial as PRUNED, and create a copy of ``donor`` with ``params`` in its place, or do nothing.
@@ -251,10 +249,9 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
                 row |= {"origin": Origin.BRANCH, "judged_step": step}
                 new_id = connection.execute(
                     self._insert_new(schema.trials, "study_id", "number", returns="id"), row
-                ).scalar()
+                ).scalar_one()
                 self._tally(connection, trial.study_id, {TrialState.WAITING.value: 1.0, BESIDE: 1.0})
-                new = {"id": new_id, "number": number, "state": TrialState.WAITING, **_NOTHING_YET}
-                self._emit_all(connection, "trial", [new], now, trial.study_id)
+                self._emit_trials(connection, [TrialChange.of_new(new_id, number)], now, trial.study_id)
         return moved
 
     def _move_trial(
@@ -318,8 +315,7 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
                 self._tally_move(connection, before, begun)
                 self._tally_gang(connection, begun.study_id, attempt)
                 self._emit_trial(connection, trial_id, begun, now)
-                data = picked(row, "attempt", "state", "devices", "mib_per_rank", "outcome", "detail")
-                self._emit(connection, "attempt", {"trial": trial_id, **data}, now, begun.study_id, trial_id)
+                self._emit_attempt(connection, trial_id, attempt.attempt, attempt, now, begun.study_id)
         return begun is not None
 
     def move_attempt(
@@ -373,20 +369,20 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
             connection.execute(self._insert_new(schema.blobs, "sha256"), {"sha256": sha256, "data": data})
         return sha256
 
-    def record_cluster(self, state: Json, *, now: float) -> None:
-        """Store the state of the cluster: {"status", "detail", "devices": […]}, with an event if it has changed.
+    def record_cluster(self, state: ClusterState, *, now: float) -> None:
+        """Store the state of the cluster, with an event if it has changed.
 
         An unchanged state is written at most once a second, so that an idle controller spares the disk.
         """
-        recorded = self.cluster()
-        changed = recorded is None or schema.dump_json(recorded[0]) != schema.dump_json(state)
+        recorded, as_json = self.cluster(), asdict(state)
+        changed = recorded is None or schema.dump_json(recorded[0]) != schema.dump_json(as_json)
         if recorded and not changed and abs(now - recorded[1]) < 1.0:
             return
         with self._write() as connection:
-            row = {"id": 1, "state": state, "confirmed_at": now}
+            row = {"id": 1, "state": as_json, "confirmed_at": now}
             connection.execute(self._replace(schema.cluster, "id"), row)
             if changed:
-                self._emit(connection, "cluster", state, now)
+                self._emit(connection, state, now)
 
     def identity(self) -> str:
         """The name of this database, eight random letters and digits: no other one has it."""

@@ -6,6 +6,7 @@ import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from scamp_service.store.events import ClusterState
 from tests.services.serving import DEVICE, InProcess, fill
 
 
@@ -21,7 +22,7 @@ def samples(api: InProcess) -> dict[tuple[str, ...], float]:
 
 def test_the_database_is_counted_by_state(api: InProcess) -> None:
     fill(api.store)
-    api.store.record_cluster({"status": "ready", "detail": "", "devices": [DEVICE]}, now=time.time())
+    api.store.record_cluster(ClusterState("ready", "", [DEVICE]), now=time.time())
     found = samples(api)
     assert found["scamp_trials", "state=COMPLETED"] == 1
     assert found["scamp_trials", "state=INFEASIBLE"] == 0

@@ -7,8 +7,7 @@ import { ago, count, dateTime, metric } from "../format.js";
 import { objectiveWords } from "../objectives.js";
 import { progressOf } from "../states.js";
 
-/** @import { ClusterView, StudyView } from "../answers.d.ts" */
-/** @import { LiveEvent } from "../live.js" */
+/** @import { ClusterView, EventView, StudyView } from "../answers.d.ts" */
 /** @import { Panel } from "../page.js" */
 /** @import { StudiesContext } from "./state.js" */
 
@@ -20,7 +19,7 @@ export function listPanel({ state, page, loadPage }) {
   const older = byId("older");
   older.addEventListener("click", () => page.run(() => loadPage(state.older ?? 0)));
   const refresh = page.refresher((/** @type {number[]} */ ids) => Promise.all(ids.map(refreshOne)));
-  const changed = (/** @type {LiveEvent} */ { study_id: id }) => id !== null && refresh(id);
+  const changed = (/** @type {EventView} */ { study_id: id }) => id !== null && refresh(id);
 
   /** @param {number} id */
   async function refreshOne(id) {

@@ -3,8 +3,7 @@
 import { PageState } from "../page_state.js";
 import { LIVE_STUDY } from "../states.js";
 
-/** @import { Page_StudyView_, StudyView } from "../answers.d.ts" */
-/** @import { LiveEvent } from "../live.js" */
+/** @import { Page_StudyView_, StudyEvent, StudyView } from "../answers.d.ts" */
 /** @import { Page } from "../page.js" */
 
 /**
@@ -22,7 +21,7 @@ export class StudiesState extends PageState {
     this.studies = new Map();
     /** @type {number | null | undefined} cursor of older studies; null: there are none; undefined: nothing is loaded */
     this.older = undefined;
-    this.on = { study: (/** @type {LiveEvent} */ event) => this.onStudy(event) };
+    this.on = { study: (/** @type {StudyEvent} */ event) => this.onStudy(event) };
   }
 
   get isLoaded() {
@@ -52,7 +51,7 @@ export class StudiesState extends PageState {
     this.changed("studies");
   }
 
-  /** @param {LiveEvent} event */
+  /** @param {StudyEvent} event */
   onStudy({ study_id: id, data }) {
     if (data.state !== "DELETED") return;
     if (id !== null) this.studies.delete(id);

@@ -9,7 +9,7 @@ import { stepUnit } from "../format.js";
 import { partWords } from "./chart_words.js";
 import { filteredMark } from "./filtered.js";
 
-/** @import { LiveEvent } from "../live.js" */
+/** @import { EventView } from "../answers.d.ts" */
 /** @import { Marked, Panel } from "../page.js" */
 /** @import { StudyContext } from "./state.js" */
 
@@ -38,7 +38,7 @@ class CurvesPanel {
     this.card = this.framed(box);
     this.asked = new AskedCurves();
     const refresh = page.refresher((/** @type {number[]} */ numbers) => this.fetch(numbers), 3000);
-    const refreshTrial = (/** @type {LiveEvent} */ event) => {
+    const refreshTrial = (/** @type {EventView} */ event) => {
       const number = state.numberOf(event);
       if (number !== undefined) refresh(number);
     };

@@ -3,7 +3,7 @@
 
 import * as api from "../client.js";
 
-/** @import { LiveEvent } from "../live.js" */
+/** @import { AttemptEvent, MetricsEvent, StudyEvent, TrialEvent } from "../answers.d.ts" */
 /** @import { Page } from "../page.js" */
 /** @import { StudyState } from "./state.js" */
 
@@ -40,10 +40,10 @@ export class StudyFeeds {
       this.refreshStudy("errors");
     }, 2000);
     this.on = {
-      study: (/** @type {LiveEvent} */ event) => this.onStudy(event),
-      trial: (/** @type {LiveEvent} */ event) => this.onTrial(event),
-      attempt: (/** @type {LiveEvent} */ event) => this.onAttempt(event),
-      metrics: (/** @type {LiveEvent} */ event) => this.onMetrics(event),
+      study: (/** @type {StudyEvent} */ event) => this.onStudy(event),
+      trial: (/** @type {TrialEvent} */ event) => this.onTrial(event),
+      attempt: (/** @type {AttemptEvent} */ event) => this.onAttempt(event),
+      metrics: (/** @type {MetricsEvent} */ event) => this.onMetrics(event),
     };
   }
 
@@ -143,13 +143,13 @@ export class StudyFeeds {
     for (const number of numbers) this.coming.delete(number);
   }
 
-  /** @param {LiveEvent} event */
+  /** @param {StudyEvent} event */
   onStudy({ data }) {
     if (data.state === "DELETED") return this.page.leave("/");
     this.refreshStudy("study");
   }
 
-  /** @param {LiveEvent} event */
+  /** @param {TrialEvent} event */
   onTrial({ data }) {
     const { number, state, attempt } = data;
     if (this.state.rows.has(number) || state === "RUNNING") this.refreshRows(number);
@@ -161,7 +161,7 @@ export class StudyFeeds {
     this.wantCandidates();
   }
 
-  /** @param {LiveEvent} event */
+  /** @param {AttemptEvent} event */
   onAttempt(event) {
     const number = this.state.numberOf(event);
     if (number === undefined) return;
@@ -170,7 +170,7 @@ export class StudyFeeds {
     this.refreshStudy("attempt");
   }
 
-  /** @param {LiveEvent} event */
+  /** @param {MetricsEvent} event */
   onMetrics(event) {
     const number = this.state.numberOf(event);
     if (number === undefined) return this.refreshHistory("unknown");

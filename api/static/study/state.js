@@ -1,7 +1,6 @@
 // What the page of a study knows: the study, those of its trials that were seen or run, and what its charts draw. It is
 // changed by answers of the API (`set…`, `keep…`) and by live events (`on`).
 
-import { asTrial } from "../client.js";
 import { toMib } from "../format.js";
 import { PageState } from "../page_state.js";
 import { required } from "../required.js";
@@ -12,7 +11,6 @@ import { parameterOf, readView, shownByDefault } from "./table/view.js";
 /** @import { Line } from "../charts/curves.js" */
 /** @import { Point } from "../charts/history.js" */
 /** @import { Trial } from "../client.js" */
-/** @import { LiveEvent } from "../live.js" */
 /** @import { Objective } from "../objectives.js" */
 /** @import { Page } from "../page.js" */
 /** @import { StudyFeeds } from "./feeds.js" */
@@ -74,8 +72,8 @@ export class StudyState extends PageState {
     /** @type {Map<number, Line>} of the chosen metric, by number */
     this.lines = new Map();
     this.on = {
-      trial: (/** @type {LiveEvent} */ event) => this.onTrial(event),
-      metrics: (/** @type {LiveEvent} */ event) => this.onMetrics(event),
+      trial: (/** @type {Answers.TrialEvent} */ event) => this.onTrial(event),
+      metrics: (/** @type {Answers.MetricsEvent} */ event) => this.onMetrics(event),
     };
   }
 
@@ -167,7 +165,7 @@ export class StudyState extends PageState {
 
   /**
    * Number of the trial that an event is about; undefined: it is not known here.
-   * @param {LiveEvent} event
+   * @param {Answers.EventView} event
    * @returns {number | undefined}
    */
   numberOf({ trial_id: id }) {
@@ -284,20 +282,18 @@ export class StudyState extends PageState {
 
   /**
    * An event has only a trial's state and value: a row keeps what else is known of it.
-   * @param {LiveEvent} event
+   * @param {Answers.TrialEvent} event
    */
   onTrial({ data }) {
-    const { number, state } = data;
-    const trial = asTrial(data);
-    this.numbers.set(trial.id, number);
+    const { id, number, state, attempt, value } = data;
+    this.numbers.set(id, number);
     const known = this.rows.get(number);
-    if (known)
-      this.keepRows([{ ...known, ...trial, predicted_mib: known.predicted_mib, measured_mib: known.measured_mib }]);
-    if (trial.attempt > 0 || TERMINAL.has(state) || trial.value !== null) this.keepPoint({ ...NEW_POINT, ...trial });
-    if (trial.attempt > 0) this.lead(number);
+    if (known) this.keepRows([{ ...known, ...data }]);
+    if (attempt > 0 || TERMINAL.has(state) || value !== null) this.keepPoint(data);
+    if (attempt > 0) this.lead(number);
   }
 
-  /** @param {LiveEvent} event */
+  /** @param {Answers.MetricsEvent} event */
   onMetrics({ trial_id: id, data }) {
     const number = id === null ? undefined : this.numbers.get(id);
     if (id === null || number === undefined) return;
@@ -341,12 +337,12 @@ export class StudyState extends PageState {
   /**
    * Add an evaluation to a line that is drawn. Those between come with the next refresh of the curves.
    * @param {number} number
-   * @param {{step: number, values: Record<string, number>}} evaluation
+   * @param {Answers.NewMetrics} evaluation
    */
   extendLine(number, { step, values }) {
     const line = this.lines.get(number);
     const value = values[this.metric];
-    if (!line || !Number.isFinite(value) || step <= (line.points.at(-1)?.[0] ?? -1)) return;
+    if (!line || value === null || !Number.isFinite(value) || step <= (line.points.at(-1)?.[0] ?? -1)) return;
     line.points.push([step, value]);
     this.changed("lines");
   }

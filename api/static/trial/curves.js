@@ -6,8 +6,7 @@ import { aside, card } from "../elements/card.js";
 import { h, keyed, setText } from "../elements/dom.js";
 import { stepUnit } from "../format.js";
 
-/** @import { CurveView } from "../answers.d.ts" */
-/** @import { LiveEvent } from "../live.js" */
+/** @import { CurveView, EventView } from "../answers.d.ts" */
 /** @import { Panel } from "../page.js" */
 /** @import { TrialContext } from "./state.js" */
 
@@ -28,7 +27,7 @@ export function curvesPanel({ state, page }) {
   const charts = new Map();
   const load = () => api.curves(state.studyId, [state.number], { points: POINTS }, (found) => state.keepCurves(found));
   const refresh = page.refresher(load);
-  const refreshMine = (/** @type {LiveEvent} */ event) => state.isMine(event) && refresh("curves");
+  const refreshMine = (/** @type {EventView} */ event) => state.isMine(event) && refresh("curves");
 
   /** @param {string} name */
   function figure(name) {

@@ -5,8 +5,7 @@ import { card, scrolling, tableHead } from "../elements/card.js";
 import { h, keyed } from "../elements/dom.js";
 import { ago, bytesWords } from "../format.js";
 
-/** @import { FileView } from "../answers.d.ts" */
-/** @import { LiveEvent } from "../live.js" */
+/** @import { EventView, FileView } from "../answers.d.ts" */
 /** @import { Panel } from "../page.js" */
 /** @import { TrialContext } from "./state.js" */
 
@@ -47,7 +46,7 @@ export function filesPanel({ state, page }) {
   }
 
   const refresh = page.refresher(load);
-  const refreshMine = (/** @type {LiveEvent} */ event) => state.isMine(event) && refresh("files");
+  const refreshMine = (/** @type {EventView} */ event) => state.isMine(event) && refresh("files");
   return {
     card: section,
     shows: ["trial"],

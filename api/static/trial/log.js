@@ -6,7 +6,7 @@ import { h } from "../elements/dom.js";
 import { TERMINAL } from "../states.js";
 import { LogTail } from "./log_tail.js";
 
-/** @import { LiveEvent } from "../live.js" */
+/** @import { EventView } from "../answers.d.ts" */
 /** @import { Panel } from "../page.js" */
 /** @import { TrialContext } from "./state.js" */
 
@@ -38,7 +38,7 @@ export function logPanel({ state, page }) {
   }
 
   const refresh = page.refresher(load);
-  const refreshMine = (/** @type {LiveEvent} */ event) => state.isMine(event) && refresh("log");
+  const refreshMine = (/** @type {EventView} */ event) => state.isMine(event) && refresh("log");
   return {
     card: card({ id: "log", title: "Log", beside: [beside, toEnd] }, box),
     load,

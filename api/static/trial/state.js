@@ -6,7 +6,6 @@ import { required } from "../required.js";
 
 /** @import * as Answers from "../answers.d.ts" */
 /** @import { DetailedTrial } from "../client.js" */
-/** @import { LiveEvent } from "../live.js" */
 /** @import { Page } from "../page.js" */
 
 /** @typedef {{state: TrialState, page: Page}} TrialContext what each panel of the page gets */
@@ -30,7 +29,7 @@ export class TrialState extends PageState {
     this.options = [];
     /** @type {Answers.CurveView[]} one for each metric */
     this.curves = [];
-    this.on = { trial: (/** @type {LiveEvent} */ event) => this.onTrial(event) };
+    this.on = { trial: (/** @type {Answers.TrialEvent} */ event) => this.onTrial(event) };
   }
 
   get isLoaded() {
@@ -55,7 +54,7 @@ export class TrialState extends PageState {
 
   /**
    * Whether an event is about this trial: the stream carries those of its whole study.
-   * @param {LiveEvent} event
+   * @param {Answers.EventView} event
    * @returns {boolean}
    */
   isMine({ trial_id: id }) {
@@ -81,7 +80,7 @@ export class TrialState extends PageState {
     this.changed("curves");
   }
 
-  /** @param {LiveEvent} event */
+  /** @param {Answers.TrialEvent} event */
   onTrial(event) {
     if (!this.isMine(event)) return;
     this.knownTrial = asTrial({ ...this.trial, ...event.data });

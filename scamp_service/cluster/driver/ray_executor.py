@@ -34,6 +34,7 @@ from scamp_service.cluster.worker.rank import rank_class
 from scamp_service.control.executor import GangStatus, Order
 from scamp_service.host import source_hash
 from scamp_service.settings import Settings
+from scamp_service.store.events import ClusterState
 
 log = logging.getLogger("scamp.ray")
 
@@ -137,12 +138,12 @@ class RayExecutor:
         with self._lock:
             return self._pools.status
 
-    def describe(self) -> dict[str, Any]:
-        """The cluster's status and devices, as JSON for ``Store.record_cluster``."""
+    def describe(self) -> ClusterState:
+        """The cluster's status and devices, for ``Store.record_cluster``."""
         status, _, detail = self.status.partition(": ")
         closed = self.closed()
         devices = [{**asdict(device), "closed": closed.get(device.id, "")} for device in self.cluster().devices]
-        return {"status": status, "detail": detail, "devices": devices}
+        return ClusterState(status, detail, devices)
 
     def gangs(self) -> Mapping[str, GangStatus]:
         """Status of every attempt (``trial/attempt``) that has a rank."""

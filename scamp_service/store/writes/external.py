@@ -22,6 +22,7 @@ from scamp_service.lifecycle import LIVE_TRIALS, Origin, StudyState, TrialState
 from scamp_service.model import Json
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
+from scamp_service.store.events import NewMetrics, TrialChange
 from scamp_service.store.tallies import EXTERNAL
 from scamp_service.store.writes.external_studies import exists, no_study
 from scamp_service.store.writes.transactions import Transactions
@@ -153,20 +154,20 @@ class ExternalTrials(Transactions):
             if state is None or state is StudyState.DELETED:
                 raise no_study(study_id)
             first = int(connection.execute(sql.NEXT_NUMBER, {"study_id": study_id}).scalar_one())
-            events = []
+            new: list[TrialChange] = []
             for number, trial in enumerate(trials, first):
                 row = _row(study_id, number, trial, now)
                 ids.append(int(connection.execute(sa.insert(_T).returning(_T.c.id), row).scalar_one()))
-                names = ("number", "state", "step", "value", "reason")
-                events.append({"id": ids[-1], "attempt": 0, **{name: row[name] for name in names}})
+                values = {name: row[name] for name in ("number", "state", "step", "value", "reason")}
+                new.append(TrialChange(ids[-1], attempt=0, **values))
             self._insert_details(connection, ids, trials, now)
             changes: dict[str, float] = {}
             for trial in trials:
                 name = EXTERNAL + trial.state.value
                 changes[name] = changes.get(name, 0.0) + 1.0
             self._tally(connection, study_id, changes)
-            if events:
-                self._emit_all(connection, "trial", events, now, study_id)
+            if new:
+                self._emit_trials(connection, new, now, study_id)
         return ids
 
     def _insert_details(
@@ -238,8 +239,7 @@ class ExternalTrials(Transactions):
             self._change(connection, trial_id, held, changes)
             connection.execute(statement, {"trial_id": trial_id, "step": step, "value": value, "time": now})
             connection.execute(_SET_REPORTED, {"_id": trial_id, "_step": step, "_v": value})
-            data = {"trial": trial_id, "step": step, "values": {metric: value}}
-            self._emit(connection, "metrics", data, now, held.study_id, trial_id)
+            self._emit(connection, NewMetrics(trial_id, step, {metric: value}), now, held.study_id, trial_id)
 
     def _change(self, connection: sa.Connection, trial_id: int, held: Any, changes: Changes | None) -> None:
         if changes is None:

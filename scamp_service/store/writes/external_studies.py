@@ -49,8 +49,7 @@ class ExternalStudies(Transactions):
             if connection.execute(_NAMED, {"name": name}).first():
                 raise Conflict(f"there is a study called {name!r}; choose another name, or load that study")
             study_id = int(connection.execute(sa.insert(_S).returning(_S.c.id), row).scalar_one())
-            data = {"id": study_id, "name": name, "state": StudyState.EXTERNAL}
-            self._emit(connection, "study", data, now, study_id)
+            self._emit_study(connection, study_id, name, StudyState.EXTERNAL, now=now)
         return study_id
 
     def add_external_study(self, name: str, spec: Json, *, now: float, created_at: float) -> int:
@@ -58,8 +57,7 @@ class ExternalStudies(Transactions):
         row = {"name": name, "state": StudyState.EXTERNAL, "spec": spec, "created_at": created_at, "body_sha256": ""}
         with self._write() as connection:
             study_id = int(connection.execute(sa.insert(_S).returning(_S.c.id), row).scalar_one())
-            data = {"id": study_id, "name": name, "state": StudyState.EXTERNAL}
-            self._emit(connection, "study", data, now, study_id)
+            self._emit_study(connection, study_id, name, StudyState.EXTERNAL, now=now)
         return study_id
 
     def end_external_study(self, study_id: int, *, finished_at: float, now: float) -> bool:
@@ -67,8 +65,7 @@ class ExternalStudies(Transactions):
         with self._write() as connection:
             name = connection.execute(_END_STUDY, {"_id": study_id, "_finished_at": finished_at}).scalar()
             if name is not None:
-                data = {"id": study_id, "name": name, "state": StudyState.COMPLETED}
-                self._emit(connection, "study", data, now, study_id)
+                self._emit_study(connection, study_id, name, StudyState.COMPLETED, now=now)
         return name is not None
 
     def every_study(self) -> list[Study]:

@@ -113,8 +113,7 @@ class Removals(Transactions):
             connection.execute(_DELETE_TALLIES, {"_id": study_id})
             connection.execute(_DELETE_ATTRIBUTES, {"_id": study_id})
             if connection.execute(_DELETE, {"_id": study_id}).first():
-                data = {"id": study_id, "name": row.name, "state": StudyState.DELETED}
-                self._emit(connection, "study", data, now, study_id)
+                self._emit_study(connection, study_id, row.name, StudyState.DELETED, now=now)
 
     def deleted_trials(self, *, limit: int = 100) -> list[int]:
         """Ids of trials of deleted studies that are still to be removed."""

@@ -12,6 +12,7 @@ from scamp_service.lifecycle import OPEN_ATTEMPTS, Outcome
 from scamp_service.model import LogLine, Metric, Report
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
+from scamp_service.store.events import NewMetrics
 from scamp_service.store.writes.transactions import Transactions
 from scamp_service.study.objective import measured_metrics
 
@@ -87,8 +88,7 @@ class Reports(Transactions):
                 self._insert_logs(connection, logs)
             if is_new:
                 last = metrics[-1]
-                data = {"trial": trial_id, "step": last.step, "values": last.values}
-                self._emit(connection, "metrics", data, now, None, trial_id)
+                self._emit(connection, NewMetrics(trial_id, last.step, last.values), now, None, trial_id)
         return True
 
     def report_outcome(

@@ -16,6 +16,7 @@ from scamp_service.lifecycle import NO_PLAN_YET, Origin, StudyState, TrialState
 from scamp_service.model import Json
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
+from scamp_service.store.events import TrialChange
 from scamp_service.store.tallies import BESIDE
 from scamp_service.store.writes.transactions import Transactions
 from scamp_service.study.parse import parse_study
@@ -56,19 +57,18 @@ class Requests(Transactions):
             if study.state is not StudyState.RUNNING:
                 raise Conflict(f"study {study_id} is {study.state.value}; only a running study can try more candidates")
             first = int(connection.execute(sql.NEXT_NUMBER, {"study_id": study_id}).scalar_one())
-            events = []
+            new: list[TrialChange] = []
             for number, params in enumerate(candidates, first):
                 row = {"study_id": study_id, "number": number, "params": params, "origin": Origin.ENQUEUED}
                 row |= {"state": TrialState.WAITING, "reason": NO_PLAN_YET, "created_at": now}
                 trial_id = connection.execute(sa.insert(_T).returning(_T.c.id), row).scalar_one()
-                about = {"attempt": 0, "step": 0, "value": None, "reason": NO_PLAN_YET}
-                events.append({"id": trial_id, "number": number, "state": TrialState.WAITING, **about})
-            numbers = [event["number"] for event in events]
+                new.append(TrialChange.of_new(trial_id, number))
+            numbers = [change.number for change in new]
             row = {"study_id": study_id, "is_system": False, "name": name, "value": numbers}
             connection.execute(sa.insert(_A), row)
-            new = float(len(events))
-            self._tally(connection, study_id, {TrialState.WAITING.value: new, BESIDE: new})
-            self._emit_all(connection, "trial", events, now, study_id)
+            num_new = float(len(new))
+            self._tally(connection, study_id, {TrialState.WAITING.value: num_new, BESIDE: num_new})
+            self._emit_trials(connection, new, now, study_id)
         return numbers
 
     def extend_study(self, study_id: int, limits: Mapping[str, Any], *, now: float) -> None:
@@ -85,8 +85,7 @@ class Requests(Transactions):
             if spec == study.spec:
                 return
             connection.execute(_EXTEND, {"_id": study_id, "_spec": spec})
-            data = {"id": study_id, "name": study.name, "state": StudyState.RUNNING}
-            self._emit(connection, "study", data, now, study_id)
+            self._emit_study(connection, study_id, study.name, StudyState.RUNNING, now=now)
 
     def _asked_study(self, connection: sa.Connection, study_id: int) -> Any:
         """Name, state and spec of a study, which nobody else changes before the end of the transaction."""

@@ -14,10 +14,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from scamp_service.errors import Deposed
+from scamp_service.lifecycle import StudyState
 from scamp_service.model import Attempt, Json
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
+from scamp_service.store.events import AttemptChange, Change, StudyChange, TrialChange
 from scamp_service.store.reads import Reads
 from scamp_service.store.rows import attempt_of
 from scamp_service.store.tallies import COLOCATED, RANKS, difference, measure_trial, trial_tallies
@@ -73,20 +75,33 @@ class Transactions(Reads):
     def _replace(self, table: sa.Table, key: str) -> Any:
         return sql.replace(self._database.sqlite, table, key)
 
-    def _emit_trial(self, connection: sa.Connection, trial_id: int, moved: Any, now: float) -> None:
-        data = {"id": trial_id, **picked(moved._mapping, "number", "state", "attempt", "step", "value", "reason")}
-        self._emit(connection, "trial", data, now, moved.study_id, trial_id)
+    def _emit_study(
+        self, connection: sa.Connection, study_id: int, name: str, state: StudyState, *, now: float
+    ) -> None:
+        self._emit(connection, StudyChange(study_id, name, state), now, study_id)
 
-    def _emit_attempt(self, connection: sa.Connection, trial_id: int, attempt: int, moved: Any, now: float) -> None:
-        changes = picked(moved._mapping, "state", "devices", "mib_per_rank", "outcome", "detail")
-        data = {"trial": trial_id, "attempt": attempt, **changes}
-        self._emit(connection, "attempt", data, now, None, trial_id)
+    def _emit_trial(self, connection: sa.Connection, trial_id: int, moved: Any, now: float) -> None:
+        change = TrialChange(trial_id, moved.number, moved.state, moved.attempt, moved.step, moved.value, moved.reason)
+        self._emit(connection, change, now, moved.study_id, trial_id)
+
+    def _emit_attempt(
+        self,
+        connection: sa.Connection,
+        trial_id: int,
+        attempt: int,
+        moved: Any,
+        now: float,
+        study_id: int | None = None,
+    ) -> None:
+        change = AttemptChange(
+            trial_id, attempt, moved.state, moved.devices, moved.mib_per_rank, moved.outcome, moved.detail
+        )
+        self._emit(connection, change, now, study_id, trial_id)
 
     def _emit(
         self,
         connection: sa.Connection,
-        kind: str,
-        data: Json,
+        change: Change,
         now: float,
         study_id: int | None = None,
         trial_id: int | None = None,
@@ -96,24 +111,25 @@ class Transactions(Reads):
         With ``trial_id`` alone, the study is that of the trial.
         """
         self._database.order_commits(connection)
-        row = {"time": now, "kind": kind, "trial_id": trial_id, "data": _finite(data)}
+        row = {"time": now, "kind": change.kind, "trial_id": trial_id, "data": _data_of(change)}
         if trial_id is not None and study_id is None:
             connection.execute(sql.INSERT_TRIAL_EVENT, {**row, "_trial_id": trial_id})
         else:
             connection.execute(sql.INSERT_EVENT, {**row, "study_id": study_id})
 
-    def _emit_all(self, connection: sa.Connection, kind: str, data: Iterable[Json], now: float, study_id: int) -> None:
+    def _emit_trials(
+        self, connection: sa.Connection, changes: Iterable[TrialChange], now: float, study_id: int
+    ) -> None:
         self._database.order_commits(connection)
         rows = [
-            {"time": now, "kind": kind, "study_id": study_id, "trial_id": item["id"], "data": _finite(item)}
-            for item in data
+            {"time": now, "kind": change.kind, "study_id": study_id, "trial_id": change.id, "data": _data_of(change)}
+            for change in changes
         ]
         connection.execute(sql.INSERT_EVENT, rows)
 
 
-def picked(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The values with these names."""
-    return {name: values[name] for name in names}
+def _data_of(change: Change) -> dict[str, Any]:
+    return {name: _finite(getattr(change, name)) for name in change.__slots__}
 
 
 def _finite(value: Any) -> Any:

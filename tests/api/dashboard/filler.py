@@ -10,6 +10,7 @@ from dataclasses import replace
 from estimators.model import MIB, Plan
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Json, LogLine, Metric, Report, Study
+from scamp_service.store.events import ClusterState
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from tests.values import new_attempt, sized
@@ -155,7 +156,7 @@ def fill(store: Store) -> None:
     fill.train(ids[7], 1, 0.93, 30, 60)
     fill.plan(ids[8], two, 66, "waits for 69 MiB on 2 devices at once: node-a/1 has 96 free, node-b/0 comes next")
     _fail(fill)
-    store.record_cluster({"status": "ready", "detail": "", "devices": DEVICES}, now=time.time())
+    store.record_cluster(ClusterState("ready", "", DEVICES), now=time.time())
     assert store.take_lease("controller", "test", None, now=time.time())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from scamp_service.model import Json
 from scamp_service.settings import Settings
+from scamp_service.store.events import ClusterState
 from scamp_service.store.store import Store
 from tests.api.dashboard.filler import DEVICES, EVIL
 from tests.api.dashboard.serving import serving
@@ -39,18 +41,18 @@ def test_the_cluster_page_says_who_leads_and_which_errors_were_survived(browser:
         "first_at": 10.0, "last_at": 20.0, "times": 2,
     }  # fmt: skip
     leader: Json = {"host": "head", "pid": 17, "since": 5.0, "errors": []}
-    recorded: Json = {"status": "ready", "detail": "", "devices": DEVICES, "controller": leader}
+    recorded = ClusterState("ready", "", DEVICES, controller=leader)
     with serving(settings) as url:
         page = browser.new_page()
         page.goto(f"{url}/cluster")
         expect(page.locator("#controller-aside")).to_have_text("none has reported yet")
         expect(page.locator("#errors")).to_contain_text("No error")
         expect(page.locator("#speed")).to_be_empty()
-        store.record_cluster({**recorded, "speed": "a CPU was measured in 8 s"}, now=time.time() - 60)
+        store.record_cluster(replace(recorded, speed="a CPU was measured in 8 s"), now=time.time() - 60)
         expect(page.locator("#controller-aside")).to_contain_text("process 17 on head led since 1970-01-01")
         expect(page.locator("#speed")).to_contain_text("from the speed of these devices: a CPU was measured in 8 s.")
         store.take_lease("controller", "c", None, now=time.time())
-        store.record_cluster({**recorded, "controller": {**leader, "errors": [error]}}, now=time.time())
+        store.record_cluster(replace(recorded, controller={**leader, "errors": [error]}), now=time.time())
         row = page.locator("#errors tr")
         expect(row).to_contain_text(f"Could not propose 4 candidates: ValueError: {EVIL}.")
         expect(row.locator("td").nth(1)).to_have_text("2")

@@ -13,6 +13,7 @@ from placement.model import Cluster, Device
 from placement.packing.policy import Blocked
 from scamp_service.lifecycle import TrialState
 from scamp_service.simulation.forecast import forecast, load_of, recorded_cluster
+from scamp_service.store.events import ClusterState
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from tests.quick_store import empty_store
@@ -109,5 +110,5 @@ def test_closed_devices_do_not_count() -> None:
         {"id": f"n/{index}", "node": "n", "index": index, "kind": "virtual", "capacity_mib": 96, "closed": closed}
         for index, closed in enumerate(("", "a rank does not answer"))
     ]
-    store.record_cluster({"devices": recorded}, now=0.0)
+    store.record_cluster(ClusterState("ready", "", recorded), now=0.0)
     assert recorded_cluster(store).devices == (Device("n/0", "n", 0, "virtual", 96),)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from placement.option import Option
 from scamp_service.errors import Conflict, InvalidInput, NotFound
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import LogLine, Refusals, Report, Trial
+from scamp_service.store.events import ClusterState, StudyChange
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
 from tests.scamp_service.store.trials import PLAN, SPEC, begin, contents, metric, new_trial, queue, report, retry, run
 from tests.values import new_attempt, sized
@@ -440,16 +441,17 @@ def test_files_are_stored_by_content(store: Store) -> None:
 
 def test_the_cluster_is_an_event_only_when_it_changed(store: Store) -> None:
     assert store.cluster() is None
-    ready = {"status": "ready", "detail": "", "devices": [{"id": "n0/0", "capacity_mib": 96}]}
+    ready = ClusterState("ready", "", [{"id": "n0/0", "capacity_mib": 96}])
     store.record_cluster(ready, now=10.0)
     store.record_cluster(ready, now=10.5)
-    assert store.cluster() == (ready, 10.0)
+    assert store.cluster() == (asdict(ready), 10.0)
     store.record_cluster(ready, now=12.0)
-    assert store.cluster() == (ready, 12.0)
-    lost = {**ready, "devices": []}
+    assert store.cluster() == (asdict(ready), 12.0)
+    lost = replace(ready, devices=[])
     store.record_cluster(lost, now=12.1)
-    assert store.cluster() == (lost, 12.1)
-    assert [(event.kind, event.data) for event in store.events()] == [("cluster", ready), ("cluster", lost)]
+    assert store.cluster() == (asdict(lost), 12.1)
+    events = [(event.kind, event.data) for event in store.events()]
+    assert events == [("cluster", asdict(ready)), ("cluster", asdict(lost))]
 
 
 def test_a_database_has_a_name_that_stays(store: Store) -> None:
@@ -501,9 +503,9 @@ def test_a_reader_that_has_seen_an_event_never_finds_an_older_one(store: Store, 
     """The first writer lingers between its event and its commit; the second must not get ahead of it."""
     told, tell = threading.Event(), store._emit
 
-    def linger(connection: Any, kind: str, data: Any, *rest: Any) -> None:
-        tell(connection, kind, data, *rest)
-        if data["name"] == "slow":
+    def linger(connection: Any, change: StudyChange, *rest: Any) -> None:
+        tell(connection, change, *rest)
+        if change.name == "slow":
             told.set()
             time.sleep(0.3)
 
@@ -550,7 +552,7 @@ _WRITES: dict[str, Callable[[Store, int, int], object]] = {
     ),
     "report": lambda store, run, _: report(store, metric(run, 1, 10, 0.5)),
     "report_outcome": lambda store, run, _: store.report_outcome(run, 1, "token-1", Outcome.DONE, "", now=9.0),
-    "record_cluster": lambda store, *_: store.record_cluster({"status": "ready"}, now=9.0),
+    "record_cluster": lambda store, *_: store.record_cluster(ClusterState("ready", "", []), now=9.0),
 }
 
 

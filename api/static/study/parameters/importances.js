@@ -5,8 +5,7 @@ import { aside, card } from "../../elements/card.js";
 import { h, keyed, setText } from "../../elements/dom.js";
 import { partWords } from "../chart_words.js";
 
-/** @import { ImportanceView, ImportancesView } from "../../answers.d.ts" */
-/** @import { LiveEvent } from "../../live.js" */
+/** @import { ImportanceView, ImportancesView, TrialEvent } from "../../answers.d.ts" */
 /** @import { Panel } from "../../page.js" */
 /** @import { StudyContext } from "../state.js" */
 
@@ -36,7 +35,7 @@ class ImportancesPanel {
       h("div", { class: "body" }, this.blank, this.list),
     );
     const refresh = page.refresher(() => this.load(), 10_000);
-    this.on = { trial: (/** @type {LiveEvent} */ { data }) => data.state === "COMPLETED" && refresh("trial") };
+    this.on = { trial: (/** @type {TrialEvent} */ { data }) => data.state === "COMPLETED" && refresh("trial") };
   }
 
   async load() {

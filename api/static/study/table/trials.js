@@ -13,7 +13,7 @@ import { TrialOrder } from "./order.js";
 import { ShownColumns } from "./shown_columns.js";
 import { added, moved, orderOf, queryOf, writeView } from "./view.js";
 
-/** @import { LiveEvent } from "../../live.js" */
+/** @import { MetricsEvent } from "../../answers.d.ts" */
 /** @import { Marked, Page, Panel } from "../../page.js" */
 /** @import { StudyContext, StudyState } from "../state.js" */
 /** @import { Wanted } from "./order.js" */
@@ -58,7 +58,7 @@ class TrialsPanel {
     this.refreshOrder = this.refresher(page);
     this.on = {
       trial: () => this.order.numbers && this.refreshOrder("trial"),
-      metrics: (/** @type {LiveEvent} */ event) => this.onMetrics(event),
+      metrics: (/** @type {MetricsEvent} */ event) => this.onMetrics(event),
     };
   }
 
@@ -107,7 +107,7 @@ class TrialsPanel {
     }
   }
 
-  /** @param {LiveEvent} event */
+  /** @param {MetricsEvent} event */
   onMetrics({ trial_id: id, data }) {
     const { state, order, table } = this;
     const hasValue = id !== null && state.numbers.has(id) && state.objectiveIn(data.values) !== null;
