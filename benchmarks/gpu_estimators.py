@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.estimating.case import Case
-from benchmarks.estimating.gpu import Observation, Order
+from benchmarks.estimating.gpu import Observation, ToObserve
 from benchmarks.running.process import last_line
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Memory
@@ -172,7 +172,7 @@ def record(quick: bool) -> dict[str, Any]:
         begun: dict[str, Any] = {"case": json.loads(one.case.to_json()), "expandable": one.expandable}
         try:
             least = predict(one, DEVICE_KIND.validate_python(kind)).smallest_capacity_bytes
-            order = Order(one.case.to_json(), uuid, [least * percent // 100 for percent in TRIED_PERCENT])
+            order = ToObserve(one.case.to_json(), uuid, [least * percent // 100 for percent in TRIED_PERCENT])
             variables = {**alone, "PYTORCH_CUDA_ALLOC_CONF": EXPANDABLE if one.expandable else ""}
             arguments = ("-m", "benchmarks.estimating.gpu", json.dumps(asdict(order)))
             seen.append(begun | {"seen": json.loads(last_line(*arguments, seconds=CASE_SECONDS, **variables))})

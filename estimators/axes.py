@@ -14,7 +14,7 @@ from math import prod
 from operator import attrgetter
 from typing import Any, Self
 
-from estimators.pipelining.schedules import IN_PARTS, WHOLE, holders_of
+from estimators.pipelining.schedules import IN_PARTS, IN_WHOLE, holders_of
 
 Value = int | bool | str | tuple[int, ...]
 """The value of an axis: a degree, a switch, a name, or numbers of blocks."""
@@ -363,7 +363,7 @@ def _check_schedule(spread: Spread) -> None:
     if spread.schedule not in SCHEDULES:
         names = ", ".join(SCHEDULES)
         raise ValueError(f"schedule must be one of {names}, got {spread.schedule!r}")
-    if spread.pp > 1 and spread.schedule not in WHOLE and (spread.fsdp_mesh or spread.sequence_parallel):
+    if spread.pp > 1 and spread.schedule not in IN_WHOLE and (spread.fsdp_mesh or spread.sequence_parallel):
         raise ValueError(
             f"ranks run {spread.schedule} without shards, replicas and sequence parallelism: use dp_shard=1, "
             "dp_replicate=1 and sequence_parallel=false, or 1f1b"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from estimators.axes import AXES, SHARES, Spread, axis_values, check, numbers_in_words
 from estimators.constraints import UNCONSTRAINED, PlanConstraints
-from estimators.pipelining.schedules import WHOLE, holders_of, schedule_of, stages_of
+from estimators.pipelining.schedules import IN_WHOLE, holders_of, schedule_of, stages_of
 
 MIB = 2**20
 GIB = 2**30
@@ -79,7 +79,7 @@ class Layout(Spread):
         if self.pp > 1 and not 0 <= self.stage_index < self.pp:
             raise ValueError(f"stage_index must be from 0 to {self.pp - 1}, got {self.stage_index}")
         _ = self.stages  # which checks the rest
-        if self.pp > 1 and self.schedule not in WHOLE:
+        if self.pp > 1 and self.schedule not in IN_WHOLE:
             schedule_of(self.schedule, self.pp, self.num_micro_batches)
 
     def __hash__(self) -> int:

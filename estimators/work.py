@@ -49,18 +49,29 @@ the FLOPs on 16-bit numbers, for which GPUs have special units."""
 MAPPED_BYTES = 128 * 2**10
 """Buffers of at least this size get fresh memory each time: so malloc is set (``workloads.training.memory``)."""
 
-Operation = tuple[str, float, bool, tuple[int, ...], tuple[int, ...]]
-"""One operation: its kind, its FLOPs and whether they are half FLOPs, the bytes of each tensor that it reads or writes,
-and those of each tensor that it makes in new memory. Its amounts follow (``amounts``)."""
-
 _PER_KIND = len(AMOUNTS)
 _NUM_AMOUNTS = _PER_KIND * len(OP_KINDS)
 
 
-def amounts(operation: Operation) -> tuple[float, float, float, float]:
-    """FLOPs, bytes, fresh bytes and half FLOPs of one operation (``AMOUNTS`` without the count)."""
-    _, flops, is_half, sizes, made = operation
-    return flops, sum(sizes), sum(size for size in made if size >= MAPPED_BYTES), flops if is_half else 0.0
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: its kind (``OP_KINDS``), its FLOPs, and whether they are half FLOPs.
+
+    ``sizes`` are the bytes of each tensor that it reads or writes, and ``made`` those of each that it makes in new
+    memory.
+    """
+
+    kind: str
+    flops: float
+    is_half: bool
+    sizes: tuple[int, ...]
+    made: tuple[int, ...]
+
+    @property
+    def amounts(self) -> tuple[float, float, float, float]:
+        """FLOPs, bytes, fresh bytes and half FLOPs (``AMOUNTS`` without the count)."""
+        fresh_bytes = sum(size for size in self.made if size >= MAPPED_BYTES)
+        return self.flops, sum(self.sizes), fresh_bytes, self.flops if self.is_half else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ FINEST = 0.002  # the search stops when the capacity is known to this share
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ToObserve:
     """A case to observe, and capacities to try, in bytes over the memory that the process holds permanently."""
 
     case: str
@@ -87,7 +87,7 @@ def search(runs: Callable[[int], bool], first: Sequence[int], too_small: int, en
         attempt((low + high) // 2)
 
 
-def observe(order: Order) -> Observation:
+def observe(order: ToObserve) -> Observation:
     """Run the case on the GPU without a limit, time it, and search for the smallest capacity."""
     held_before = held_bytes(order.uuid)
     device, case = torch.device("cuda", 0), Case.from_json(order.case)
@@ -144,4 +144,4 @@ def observe(order: Order) -> Observation:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    print(json.dumps(asdict(observe(Order(**json.loads(sys.argv[1]))))))
+    print(json.dumps(asdict(observe(ToObserve(**json.loads(sys.argv[1]))))))

@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 
 from estimators.axes import Spread
 from placement.exact.search import StagedPlan
-from placement.exact.ways import Amounts, Costs, Devices, Order, Way
+from placement.exact.ways import Amounts, Costs, Devices, PipelineOrder, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Question:
     ways: list[Way]
     devices: list[Devices]
     batch: int
-    order: Order
+    order: PipelineOrder
 
 
 def draw(seed: int, *, num_kinds: int = 1, most_units: int = 6) -> Question:
@@ -86,7 +86,7 @@ def settings(question: Question) -> Iterator[tuple[Way, int, int]]:
                     yield way, stages, num
 
 
-def in_flight(order: Order, num_micro_batches: int, stages: int, stage: int) -> int:
+def in_flight(order: PipelineOrder, num_micro_batches: int, stages: int, stage: int) -> int:
     """Micro-batches that a stage holds at once."""
     if stages == 1:
         return 1

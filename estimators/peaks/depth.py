@@ -37,9 +37,22 @@ class _Home(NamedTuple):
     category: str
     number: int
 
+    def moved(self, blocks: int) -> _Home:
+        """The home of the same buffer of a block that is ``blocks`` later."""
+        return self if self.block is None else _Home(self.visit, self.block + blocks, *self[2:])
 
-# (home of the buffer relative to a block, bytes that it holds from now on, its category, its stream)
-_RelativeEvent = tuple[_Home, int, str, int]
+
+class _RelativeEvent(NamedTuple):
+    """An event of a buffer whose ``home`` is relative to a block: ``size`` bytes are held from now on."""
+
+    home: _Home
+    size: int
+    category: str
+    stream: int
+
+    def moved(self, blocks: int) -> _RelativeEvent:
+        """The same event of a block that is ``blocks`` later."""
+        return _RelativeEvent(self.home.moved(blocks), *self[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +176,20 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
         """The events, with the homes of buffers relative to ``block``."""
         back, categories, stream_of = -(block or 0), passes.categories, passes.streams.get
         return [
-            (_shifted(homes[buffer], back), size, categories[buffer], stream_of(buffer, 0)) for buffer, size in events
+            _RelativeEvent(homes[buffer].moved(back), size, categories[buffer], stream_of(buffer, 0))
+            for buffer, size in events
         ]
 
     synthesis = _Synthesis()
     before = passes.events[: passes.num_before]
-    states = [relative([e for e in before if homes[e[0]][1] == block], block) for block in range(TRACED_BLOCKS)]
+    states = [
+        relative([event for event in before if homes[event[0]].block == block], block) for block in range(TRACED_BLOCKS)
+    ]
     if any(state != states[0] for state in states):
         raise _CannotStretch("blocks have different states")
     for block in range(num_blocks):
         synthesis.extend(states[0], block)
-    synthesis.extend(relative([event for event in before if homes[event[0]][1] is None], None), 0)
+    synthesis.extend(relative([event for event in before if homes[event[0]].block is None], None), 0)
     num_before, work, forward = len(synthesis.events), Work(), Work()
     marks: list[tuple[int, int | None, Work]] = []
 
@@ -193,7 +209,7 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
         first, second, third, last = (relative(segment.events, segment.block) for segment in by_block)
         if second != third:
             raise _CannotStretch("blocks differ")
-        if any(abs(home[1]) > 1 for home, *_ in first + last if home[1] is not None):
+        if any(abs(event.home.block or 0) > 1 for event in first + last):
             raise _CannotStretch("the first or the last block touches memory of one that is not its neighbour")
         rising = sweep[0].block == 0
         for block in range(num_blocks) if rising else reversed(range(num_blocks)):
@@ -229,7 +245,7 @@ class _Synthesis:
     def extend(self, events: Sequence[_RelativeEvent], block: int) -> None:
         """Append events whose homes are relative to ``block``."""
         for relative_home, size, category, stream in events:
-            home = _shifted(relative_home, block)
+            home = relative_home.moved(block)
             number = self._numbers.get(home)
             if number is None:
                 if size == 0:
@@ -298,12 +314,6 @@ def homes_of(passes: Passes, segments: Sequence[Segment]) -> dict[int, _Home]:
     }
 
 
-def _shifted(home: _Home, blocks: int) -> _Home:
-    """The home of the same buffer of a block that is ``blocks`` later."""
-    visit, block, size, category, number = home
-    return home if block is None else _Home(visit, block + blocks, size, category, number)
-
-
 def _outside(events: Sequence[_RelativeEvent], num_blocks: int) -> list[_RelativeEvent]:
     """Events outside of the blocks for ``num_blocks`` blocks: the first stays the first, and the last the last.
 
@@ -314,9 +324,9 @@ def _outside(events: Sequence[_RelativeEvent], num_blocks: int) -> list[_Relativ
     position = 0
     while position < len(events):
         if turn := _turn_of_each(events[position:]):
-            rises = events[position][0][1] == 0
+            rises = events[position].home.block == 0
             for block in range(num_blocks) if rises else reversed(range(num_blocks)):
-                moved += _moved(turn, block)
+                moved += [event.moved(block) for event in turn]
             position += len(turn) * TRACED_BLOCKS
         else:
             moved.append(_from_one_end(events[position], num_blocks))
@@ -329,23 +339,22 @@ def _turn_of_each(events: Sequence[_RelativeEvent]) -> list[_RelativeEvent]:
 
     Empty if they are not.
     """
-    blocks = [home[1] for home, *_ in events]
+    blocks = [event.home.block for event in events]
     for order in (range(TRACED_BLOCKS), range(TRACED_BLOCKS)[::-1]):
         size = next((index for index, block in enumerate(blocks) if block != order[0]), len(blocks))
         if size and blocks[: size * TRACED_BLOCKS] == [block for block in order for _ in range(size)]:
-            turns = [_moved(events[turn * size : (turn + 1) * size], -block) for turn, block in enumerate(order)]
+            turns = [
+                [event.moved(-block) for event in events[turn * size : (turn + 1) * size]]
+                for turn, block in enumerate(order)
+            ]
             if all(turn == turns[0] for turn in turns):
                 return turns[0]
     return []
 
 
-def _moved(events: Sequence[_RelativeEvent], blocks: int) -> list[_RelativeEvent]:
-    return [(_shifted(home, blocks), size, category, stream) for home, size, category, stream in events]
-
-
 def _from_one_end(event: _RelativeEvent, num_blocks: int) -> _RelativeEvent:
-    home, size, category, stream = event
-    if home[1] in range(1, TRACED_BLOCKS - 2):
+    block = event.home.block
+    if block in range(1, TRACED_BLOCKS - 2):
         raise _CannotStretch("memory of a block in the middle is touched outside of the blocks")
-    is_near_end = home[1] is not None and home[1] > 0
-    return (_shifted(home, num_blocks - TRACED_BLOCKS) if is_near_end else home), size, category, stream
+    is_near_end = block is not None and block > 0
+    return event.moved(num_blocks - TRACED_BLOCKS) if is_near_end else event

@@ -213,7 +213,7 @@ SCHEDULES: Mapping[str, Callable[[int, int], PipelineSchedule]] = {
 }
 """Makers of schedules by name: (number of ranks, number of micro-batches) → schedule."""
 
-WHOLE = frozenset({"1f1b", "gpipe"})
+IN_WHOLE = frozenset({"1f1b", "gpipe"})
 """Schedules with one stage on each rank, whose backward passes are whole."""
 
 IN_PARTS = frozenset({"zb-h1", "zbv", "dualpipev"})

@@ -272,18 +272,18 @@ class _Formulas:
         if len({len(steps) for steps in operations}) > 1:
             raise NoBlueprint("architectures do not run the same operations")
         for same in zip(*operations, strict=True):
-            kinds = {(kind, is_half, len(sizes), len(made)) for kind, _, is_half, sizes, made in same}
+            kinds = {(each.kind, each.is_half, len(each.sizes), len(each.made)) for each in same}
             if len(kinds) > 1:
                 raise NoBlueprint("architectures do not run the same operations")
-            first = OP_KINDS.index(same[0][0]) * len(AMOUNTS)
+            first = OP_KINDS.index(same[0].kind) * len(AMOUNTS)
             counts[first] += 1
-            if any(flops for _, flops, *_ in same):
-                formula = self.of(flops for _, flops, *_ in same)
-                sums.update([(first + 1, formula), *([(first + 4, formula)] if same[0][2] else [])])
-            for sizes in zip(*(operation[3] for operation in same), strict=True):
+            if any(each.flops for each in same):
+                formula = self.of(each.flops for each in same)
+                sums.update([(first + 1, formula), *([(first + 4, formula)] if same[0].is_half else [])])
+            for sizes in zip(*(each.sizes for each in same), strict=True):
                 if any(sizes):
                     sums[first + 2, self.of(sizes)] += 1
-            for sizes in zip(*(operation[4] for operation in same), strict=True):
+            for sizes in zip(*(each.made for each in same), strict=True):
                 if max(sizes) > 0:
                     fresh[first + 3, self.of(sizes)] += 1
         return Tally(tuple(counts.items()), *(_triples(counter) for counter in (sums, fresh)))

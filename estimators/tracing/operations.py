@@ -88,7 +88,7 @@ def operation_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], 
     sizes = tuple(tensor.numel() * tensor.itemsize for tensor in inputs + made)
     new = tuple(t.numel() * t.itemsize for t in made if t.untyped_storage()._cdata not in storages)
     flops = flops_of(operation, args, kwargs, out)
-    return kind, flops, bool(inputs) and inputs[-1].itemsize <= 2, sizes, new
+    return Operation(kind, flops, bool(inputs) and inputs[-1].itemsize <= 2, sizes, new)
 
 
 def collective_of(operation: Any, args: tuple[Any, ...], out: Any) -> tuple[str, str, int] | None:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from estimators.tracing.kernels import PRODUCTS
 from estimators.tracing.operations import op_kind_of, operation_of
 from estimators.tracing.workspace import Workspace, workspace_of
-from estimators.work import Operation, amounts
+from estimators.work import Operation
 
 Key = tuple[Any, ...]
 _ATEN = torch.ops.aten
@@ -126,7 +126,7 @@ class Outcomes:
         """The outcome of an operation that returned ``out``, cached if possible. Meta tensors stand for ``device``."""
         kind = op_kind_of(operation)
         work = operation_of(operation, args, kwargs, out, kind) if kind is not None else None
-        done = amounts(work) if work is not None else ()
+        done = work.amounts if work is not None else ()
         workspace = workspace_of(operation, args, kwargs, out)
         sequence = type(out) if type(out) in (tuple, list) else None
         try:

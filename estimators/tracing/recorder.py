@@ -246,7 +246,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._graph.end_operation(node, func, (), None, block)
             self._done.add("sharded")
             if self._itemised:
-                self._operations.append(("sharded", 0.0, False, (), ()))
+                self._operations.append(Operation("sharded", 0.0, False, (), ()))
             return NotImplemented  # DTensor splits it up; its local operations come back here
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # fake mode would return a new storage, ranks return the same one

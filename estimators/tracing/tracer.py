@@ -9,6 +9,7 @@ to a model. It does not see memory outside of tensors: allocator slack, Python o
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -28,6 +29,7 @@ from estimators.tracing.session.session import Evaluated, Session, num_passes
 from estimators.tracing.values.assumptions import EVEN
 from estimators.work import StepWork, Work
 
+log = logging.getLogger("scamp.tracing")
 _Seen = TypeVar("_Seen")
 
 NUM_DRAWS = 4
@@ -86,7 +88,7 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
     passes_of_two = second.work * (1 / num_passes(layout))
     passes_of_all = steps.passes[largest].work * (1 / num_passes(layout))
     per_sample = (passes_of_all - passes_of_two) * (1 / (largest - 2))
-    work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.update_work)
+    work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.updates.work)
     structure = _structure(second, curve)
     evaluation = _evaluation_curve(recipe, layout, batch, draw, steps.evaluations)
     kept_bytes = steps.evaluations.kept_bytes if steps.evaluations is not None else 0
@@ -94,20 +96,20 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
         Trace(
             batch=batch,
             structure=structure,
-            num_params=steps.num_params,
+            num_params=steps.model.num_params,
             state_bytes=second.held_after,
             curve=curve.plus("buffers", kept_bytes),
             work=work,
             equal_blocks=from_few is not None,
             log=log,
             units=steps.units,
-            divisions=steps.divisions,
-            assumptions=steps.assumptions,
+            divisions=steps.model.divisions,
+            assumptions=steps.model.assumptions,
             evaluation=evaluation,
             in_order=layout != Layout() or steps.in_order,
             object_bytes=_passes_of(steps, batch).object_bytes,
         ),
-        steps.has_drawn,
+        steps.model.has_drawn,
     )
 
 
@@ -116,29 +118,52 @@ class _Steps:
     """The steps traced under one layout.
 
     ``passes`` are by their number of samples: 2, 3 and more. ``single`` are those of one sample, None if the model
-    refuses it. ``first_peak`` is the peak of the very first step where later passes may not show it. ``update_peak`` is
-    the larger peak of the first two updates, and ``update`` the events of the buffers that the second one makes.
-    ``evaluations`` are those of the same model, None if there are none.
+    refuses it. ``evaluations`` are those of the same model, None if there are none.
     """
 
     passes: Mapping[int, Passes]
     single: Passes | None
-    first_peak: Line
-    update_peak: Line
-    update_work: Work
-    update: EventLog
-    num_params: int
+    updates: _Updates
     units: tuple[Unit, ...]
-    divisions: Divisions
-    assumptions: tuple[str, ...]
-    has_drawn: bool
     evaluations: _Evaluations | None
-    num_blocks: int
+    model: _Model
 
     @property
     def in_order(self) -> bool:
         """Whether the blocks run once each, one after another, or there are none."""
-        return not self.num_blocks or run_in_order(list(segments_of(self.passes[2])), self.num_blocks)
+        num_blocks = self.model.num_blocks
+        return not num_blocks or run_in_order(list(segments_of(self.passes[2])), num_blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Updates:
+    """The first two updates of a model.
+
+    ``first_peak`` is the peak of the very first step where later passes may not show it. ``peak`` is the larger peak of
+    both updates. ``work`` is that of the second one, and ``made`` has the events of the buffers that it makes.
+    """
+
+    first_peak: Line
+    peak: Line
+    work: Work
+    made: EventLog
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The model as a session has seen it: read at its end, when all choices have been made."""
+
+    num_params: int
+    num_blocks: int
+    divisions: Divisions
+    assumptions: tuple[str, ...]
+    has_drawn: bool
+
+
+def _model_of(session: Session) -> _Model:
+    return _Model(
+        session.num_params, session.num_blocks, session.divisions, tuple(session.assumptions), session.has_drawn
+    )
 
 
 def _passes_of(steps: _Steps, batch: int) -> Passes:
@@ -185,29 +210,16 @@ def _whole(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Steps:
         session.spread()
         first, second = session.step(2), session.step(2)
         passes = {2: second.passes} | {size: session.passes(size) for size in (largest, 3)}
-        first_peak = max(first.passes.peak, first.update.peak)
-        update_peak = max(first.update.peak, second.update.peak)
-        single, num_params = _allowed(session, lambda: session.passes(1)), session.num_params
+        single = _allowed(session, lambda: session.passes(1))
         outputs = {size: session.outputs(size) for size in passes}
         evaluations = _evaluated(session, (2, largest, 3))
         equal_blocks = layout == Layout() and session.has_equal_blocks
-        assumptions, has_drawn = tuple(session.assumptions), session.has_drawn
+        model = _model_of(session)
     units = _units(session.outlines, passes, outputs, equal_blocks=equal_blocks) if layout == Layout() else ()
-    return _Steps(
-        passes=passes,
-        single=single,
-        first_peak=first_peak,
-        update_peak=update_peak,
-        update_work=second.update.work,
-        update=second.made,
-        num_params=num_params,
-        units=units,
-        divisions=session.divisions,
-        assumptions=assumptions,
-        has_drawn=has_drawn,
-        evaluations=evaluations,
-        num_blocks=session.num_blocks,
-    )
+    first_peak = max(first.passes.peak, first.update.peak)
+    peak = max(first.update.peak, second.update.peak)
+    updates = _Updates(first_peak, peak, second.update.work, second.made)
+    return _Steps(passes, single, updates, units, evaluations, model)
 
 
 def _steps_of_few_blocks(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verify: bool) -> _Steps | None:
@@ -217,7 +229,8 @@ def _steps_of_few_blocks(recipe: Recipe, layout: Layout, largest: int, draw: int
             return None
         try:
             few, verified = _passes_of_few_blocks(session, layout, largest, verify=verify)
-        except Exception:  # fewer blocks do not work; if nothing works, tracing the whole model raises the error
+        except Exception:  # if nothing works, tracing the whole model raises the error
+            log.debug("a few blocks cannot be traced alone, so the whole model is", exc_info=True)
             return None
         if not few:
             return None
@@ -225,12 +238,11 @@ def _steps_of_few_blocks(recipe: Recipe, layout: Layout, largest: int, draw: int
         evaluated = _evaluated(session, (2, largest, 3)) if verified else None
         session.grow()
         first, second = session.update(), session.update()
-        num_blocks, num_params = session.num_blocks, session.num_params
         outputs = {size: session.outputs(size) for size in few}
-        assumptions, has_drawn = tuple(session.assumptions), session.has_drawn
+        model = _model_of(session)
 
     def to_all_blocks(passes: Passes) -> Passes | None:
-        longer = stretch(passes, num_blocks)
+        longer = stretch(passes, model.num_blocks)
         return longer.after(second.passes.held("optimizer")) if longer is not None else None
 
     passes = {size: longer for size, step in few.items() if (longer := to_all_blocks(step)) is not None}
@@ -244,24 +256,10 @@ def _steps_of_few_blocks(recipe: Recipe, layout: Layout, largest: int, draw: int
     left = max(0, passes[2].held_after - passes[2].held_before - passes[2].gradient_bytes)
     peaks = (step.update.peak for step in (first, second))
     first_peak, second_peak = (peak.plus("activations", left) if left else peak for peak in peaks)
-    update_peak = max(first_peak, second_peak)
+    updates = _Updates(first_peak, max(first_peak, second_peak), second.update.work, second.made)
     units = _units(session.outlines, passes, outputs, equal_blocks=True) if layout == Layout() else ()
     evaluations = _evaluations_of_all_blocks(evaluated, to_all_blocks)
-    return _Steps(
-        passes=passes,
-        single=single,
-        first_peak=first_peak,
-        update_peak=update_peak,
-        update_work=second.update.work,
-        update=second.made,
-        num_params=num_params,
-        units=units,
-        divisions=session.divisions,
-        assumptions=assumptions,
-        has_drawn=has_drawn,
-        evaluations=evaluations,
-        num_blocks=session.num_blocks,
-    )
+    return _Steps(passes, single, updates, units, evaluations, model)
 
 
 def _passes_of_few_blocks(
@@ -317,7 +315,7 @@ def _units(
 
 def _curve(steps: _Steps) -> Envelope | None:
     """The envelope; None if the passes are not affine in the micro-batch, or the first step needs more."""
-    of_two, single, floor = steps.passes[2], steps.single, steps.update_peak
+    of_two, single, floor = steps.passes[2], steps.single, steps.updates.peak
     # The optimizer does the same after every micro-batch if it begins with the same gradients alone.
     if len({(step.held_before, step.held_after) for step in steps.passes.values()}) > 1:
         return None
@@ -330,7 +328,7 @@ def _curve(steps: _Steps) -> Envelope | None:
     curve = fit_envelope(
         {size: step.events for size, step in steps.passes.items()}, floor, one_sample, of_two.categories
     )
-    return curve if curve is not None and steps.first_peak.fixed_bytes <= curve.peak_bytes(2) else None
+    return curve if curve is not None and steps.updates.first_peak.fixed_bytes <= curve.peak_bytes(2) else None
 
 
 def _evaluation_curve(
@@ -360,7 +358,7 @@ def _evaluation_curve(
 
 def _log(steps: _Steps) -> StepLog:
     """The step log of affine steps. A single sample counts as two if the model refuses it."""
-    return log_of(steps.passes, steps.single or steps.passes[2], steps.update)
+    return log_of(steps.passes, steps.single or steps.passes[2], steps.updates.made)
 
 
 def _allowed(session: Session, of_one_sample: Callable[[], _Seen]) -> _Seen | None:
@@ -368,6 +366,7 @@ def _allowed(session: Session, of_one_sample: Callable[[], _Seen]) -> _Seen | No
     try:
         return of_one_sample()
     except Exception:
+        log.debug("the model refuses a single sample", exc_info=True)
         session.forget()
         return None
 
@@ -380,6 +379,7 @@ def _table(recipe: Recipe, layout: Layout, batch: int, draw: int) -> PeakTable:
     try:
         single_peak = trace_peak(recipe, layout, 1, draw)
     except Exception:
+        log.debug("the model refuses a single sample", exc_info=True)
         single_peak = points[0][1]
     return PeakTable(((1, single_peak), *points))
 

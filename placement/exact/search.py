@@ -19,7 +19,7 @@ from estimators.axes import Spread, runs_of
 from estimators.model import GIB
 from placement.exact.dynamic_programs import SAME
 from placement.exact.stages import CutStage, Optimum, Recomputes, best_stages, fastest
-from placement.exact.ways import Devices, Order, StagedWay, Way, list_staged_ways
+from placement.exact.ways import Devices, PipelineOrder, StagedWay, Way, list_staged_ways
 from placement.option import NoPlan
 from placement.pricing.categories import size
 
@@ -40,7 +40,7 @@ class StagedPlan:
     """
 
     spread: Spread
-    order: Order
+    order: PipelineOrder
     micro_batch: int
     num_micro_batches: int
     cut: tuple[int, ...]
@@ -63,7 +63,7 @@ class StagedPlan:
 
 
 def search(
-    ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b"
+    ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: PipelineOrder = "1f1b"
 ) -> StagedPlan | NoPlan:
     """The fastest plan for ``batch`` samples per optimizer step, or why none fits.
 
@@ -79,7 +79,7 @@ def search(
 
 
 def search_or_none(
-    ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b"
+    ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: PipelineOrder = "1f1b"
 ) -> StagedPlan | None:
     """Finds the plan of ``search``; None, without a reason, if none fits."""
     recomputes = Recomputes()
@@ -87,7 +87,7 @@ def search_or_none(
 
 
 def front(
-    ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b", step_bytes: int = GIB
+    ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: PipelineOrder = "1f1b", step_bytes: int = GIB
 ) -> list[StagedPlan]:
     """The plans that no other one beats in ranks, peak bytes and seconds at once: by ranks, then the fastest first.
 

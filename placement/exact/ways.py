@@ -17,7 +17,7 @@ import numpy.typing as npt
 from estimators.axes import SHARES, Spread
 
 Amounts = npt.NDArray[np.float64]
-Order = Literal["gpipe", "1f1b"]
+PipelineOrder = Literal["gpipe", "1f1b"]
 
 _MAY_BE_INFINITE = "recompute_seconds"
 
@@ -132,7 +132,7 @@ class StagedWay:
     way: Way
     num_stages: int
     num_micro_batches: int
-    order: Order
+    order: PipelineOrder
     least_seconds: float
     bound_seconds: float
     index: int
@@ -153,7 +153,9 @@ class StagedWay:
         return held if self.order == "gpipe" and self.num_stages > 1 else np.minimum(ahead, held)
 
 
-def list_staged_ways(ways: Sequence[Way], devices: Sequence[Devices], batch: int, order: Order) -> list[StagedWay]:
+def list_staged_ways(
+    ways: Sequence[Way], devices: Sequence[Devices], batch: int, order: PipelineOrder
+) -> list[StagedWay]:
     """The ways that divide ``batch``, with each number of stages that needs no more devices than there are.
 
     All ranks of a stage are on devices of one kind. 1F1B needs a micro-batch for each stage.
@@ -172,7 +174,7 @@ def list_staged_ways(ways: Sequence[Way], devices: Sequence[Devices], batch: int
 
 
 def _with_stages(
-    way: Way, numbers: Iterable[int], num_micro_batches: int, order: Order, index: int
+    way: Way, numbers: Iterable[int], num_micro_batches: int, order: PipelineOrder, index: int
 ) -> Iterator[StagedWay]:
     """The way with each of these numbers of stages.
 

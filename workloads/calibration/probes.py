@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from estimators.tracing.operations import op_kind_of, operation_of
-from estimators.work import Work, WorkCounter, amounts
+from estimators.work import Work, WorkCounter
 from workloads.models.transformer import Block
 
 NUM_STEPS = 2  # whole steps that are timed in each round
@@ -172,7 +172,7 @@ class _Timed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind is None:
             return func(*args, **named_args)
         seconds, out = self._clock.sample(lambda: func(*args, **named_args))
-        self.samples.append((kind, (*amounts(operation_of(func, args, named_args, out, kind)), seconds)))
+        self.samples.append((kind, (*operation_of(func, args, named_args, out, kind).amounts, seconds)))
         return out
 
 

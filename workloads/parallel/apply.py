@@ -22,7 +22,7 @@ from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
 from workloads.parallel.exchanging.tables import divide_tables
 from workloads.parallel.forward_state.state import attach_state
-from workloads.parallel.mixed_precision import WHOLE, MixedPrecision, compute_in, compute_tables_in
+from workloads.parallel.mixed_precision import AS_STORED, MixedPrecision, compute_in, compute_tables_in
 from workloads.parallel.optimizers.adasum import AdasumOptimizer
 from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
@@ -94,7 +94,7 @@ def apply_plan(
                 module,
                 mesh=shards,
                 reshard_after_forward=None if layout.reshard else False,
-                mp_policy=precision.policy(is_root=module is model) if precision is not None else WHOLE,
+                mp_policy=precision.policy(is_root=module is model) if precision is not None else AS_STORED,
                 ignored_params=tables,
             )
             keep_containers(module)

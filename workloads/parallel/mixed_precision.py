@@ -36,7 +36,7 @@ class MixedPrecision:
         return MixedPrecisionPolicy(param_dtype=self.param, reduce_dtype=self.reduce, output_dtype=output)
 
 
-WHOLE = MixedPrecisionPolicy()
+AS_STORED = MixedPrecisionPolicy()
 """FSDP2's policy for parameters that are gathered as they are."""
 
 

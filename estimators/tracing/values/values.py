@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from estimators.tracing.values.assumptions import DRAWN, EVEN, FINITE, FIRST_SAMPLES, WHOLE, Assumptions
+from estimators.tracing.values.assumptions import ALL_CHOSEN, DRAWN, EVEN, FINITE, FIRST_SAMPLES, Assumptions
 from estimators.tracing.values.effects import (
     CHOOSES,
     effect_of,
@@ -161,7 +161,7 @@ class Values:
     def _num_chosen(self, mask: Tensor, shape: Sequence[int]) -> int:
         """How many elements of a tensor of this ``shape`` a mask chooses; all of them if the mask is not known."""
         if (known_mask := self._known.of(mask)) is None:
-            self.assumptions.assume(WHOLE)
+            self.assumptions.assume(ALL_CHOSEN)
             return math.prod(shape)
         self.assumptions.assume(*known_mask.because)
         with torch._C._DisableTorchDispatch():
