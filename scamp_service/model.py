@@ -6,9 +6,10 @@ Times are seconds since the epoch (UTC). Ids are integers that the database assi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, Final, Literal
 
 from estimators.learning import AttemptPhase
 from estimators.model import MIB, Plan, Prediction
@@ -212,6 +213,40 @@ class Trial:
     def is_healed(self) -> bool:
         """Whether the trial ran out of memory at least once, and still completed or was pruned."""
         return self.num_oom > 0 and self.state in ENDED_WELL
+
+
+class _Unchanged(Enum):
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = _Unchanged.UNCHANGED
+"""Stands for the value that a row has. None is a value of its own."""
+Unchanged = Literal[_Unchanged.UNCHANGED]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialChanges:
+    """Fields of a trial that a move changes, besides its state, reason and plan. The others stay as they are."""
+
+    family: str | Unchanged = UNCHANGED
+    structure: str | Unchanged = UNCHANGED
+    offer: Offer | Unchanged | None = UNCHANGED
+    once_fit: bool | Unchanged = UNCHANGED
+    num_lost: int | Unchanged = UNCHANGED
+    num_oom: int | Unchanged = UNCHANGED
+    num_faults: int | Unchanged = UNCHANGED
+    retry_at: float | Unchanged = UNCHANGED
+    passed_over: int | Unchanged = UNCHANGED
+    judged_step: int | Unchanged = UNCHANGED
+    value: float | Unchanged | None = UNCHANGED
+
+    def columns(self) -> dict[str, Any]:
+        """The changed fields with their new values, as columns of the database."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not UNCHANGED}
+
+
+NO_CHANGES = TrialChanges()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from placement.packing.packer import pack
 from scamp_service.control.controller import Controller, TimeAndTokens
 from scamp_service.control.decide import effects as e
 from scamp_service.lifecycle import AttemptState, TrialState
+from scamp_service.model import UNCHANGED
 from scamp_service.settings import Settings
 from scamp_service.store import schema
 from scamp_service.store.recount import recount
@@ -215,7 +216,8 @@ def _ticks(store: Store) -> tuple[float, float]:
         if number < 5:
             continue  # the first ones read what a new controller does not know yet
         proposals = [1000 * seconds / one.count for one, seconds in controller.noted if isinstance(one, e.Propose)]
-        judged = [one for one, _ in controller.noted if isinstance(one, e.MoveTrial) and "judged_step" in one.changes]
+        moves = [one for one, _ in controller.noted if isinstance(one, e.MoveTrial)]
+        judged = [one for one in moves if one.changes.judged_step is not UNCHANGED]
         proposing += proposals
         if len(judged) == 1 and not proposals:
             judging.append(taken)

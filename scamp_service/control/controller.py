@@ -33,7 +33,7 @@ from scamp_service.control.specs import Specs
 from scamp_service.control.stopping.rule import due_rungs
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
-from scamp_service.model import Attempt, Json, Refusals, Sized, Study, Trial
+from scamp_service.model import NO_CHANGES, Attempt, Json, Refusals, Sized, Study, Trial, TrialChanges
 from scamp_service.search.proposer import ProposalRequest, Proposer
 from scamp_service.store.store import Store
 from scamp_service.store.tallies import BESIDE, own_states
@@ -179,10 +179,10 @@ class Controller:
 
         Call it before their ranks are killed, because a step, an evaluation or a checkpoint takes them too long.
         """
-        stopped = {"outcome": Outcome.STOPPED, "detail": "its ranks were stopped in order, with the service"}
+        why = "its ranks were stopped in order, with the service"
         for attempt in self._store.open_attempts():
             if attempt.outcome is None:
-                self.apply(e.MoveAttempt(attempt, AttemptState.STOPPING, stopped))
+                self.apply(e.MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, why))
 
     # --- find ------------------------------------------------------------------------------------------------------
 
@@ -396,18 +396,25 @@ class Controller:
         """Write one effect to the database, then act on it; a lost race changes nothing."""
         now = self._clock()
         match effect:
-            case e.MoveTrial(trial, to, changes, sized):
-                columns = {**changes, **self._value_of_plan(trial, sized)}
+            case e.MoveTrial(trial, to, reason, changes, sized):
                 moved = self._store.move_trial(
-                    trial.id, trial.state, trial.attempt, to, now=now, sized=sized, **columns
+                    trial.id,
+                    trial.state,
+                    trial.attempt,
+                    to,
+                    reason=reason,
+                    changes=self._with_value_of_plan(changes, trial, sized),
+                    sized=sized,
+                    now=now,
                 )
-                is_asked_again = to is TrialState.WAITING and changes.keys() != {"reason"}
+                is_asked_again = to is TrialState.WAITING and changes != NO_CHANGES
                 if moved and (sized or to is not trial.state or is_asked_again):
                     self._forget_sizing([trial.id])
             case e.Branch(trial, donor, params, step, reason):
                 self._store.branch(trial, donor, params, reason=reason, step=step, now=now)
-            case e.MoveAttempt(attempt, to, changes):
-                self._store.move_attempt(attempt.trial_id, attempt.attempt, [attempt.state], to, now=now, **changes)
+            case e.MoveAttempt(attempt, to, outcome, detail):
+                key, before = (attempt.trial_id, attempt.attempt), [attempt.state]
+                self._store.move_attempt(*key, before, to, outcome=outcome, detail=detail, now=now)
             case e.Begin(attempt, order):
                 token = self._new_token()
                 if self._store.begin_attempt(replace(attempt, token=token)):
@@ -438,12 +445,12 @@ class Controller:
                 if self._store.move_study(study_id, expected, to, reason=reason, ends_as=ends_as, now=now):
                     log.info("study %s: %s %s", study_id, to, reason)
 
-    def _value_of_plan(self, trial: Trial, sized: Sized | None) -> dict[str, float | None]:
-        """The value that a new plan gives a trial, in a study whose objectives are all predicted."""
+    def _with_value_of_plan(self, changes: TrialChanges, trial: Trial, sized: Sized | None) -> TrialChanges:
+        """The changes, with the value that a new plan gives the trial if all objectives of its study are predicted."""
         objectives = self._specs[trial.study_id].every_objective
         if sized is None or not objectives.are_predicted:
-            return {}
-        return {"value": sized.quantities[objectives.leading.predicted]}
+            return changes
+        return replace(changes, value=sized.quantities[objectives.leading.predicted])
 
     def _forget_sizing(self, trial_ids: Sequence[int]) -> None:
         self._sizer.forget(trial_ids)

@@ -114,26 +114,6 @@ _TRIAL, _SIZED_START, _SIZED_END = _names(Trial, "sized", _SIZED)
 _ATTEMPT, _PREDICTION_START, _PREDICTION_END = _names(Attempt, "prediction", _PREDICTION)
 _STRUCTURE = _TRIAL.index("structure")
 
-TRIAL_CHANGES = frozenset(_TRIAL) - frozenset(
-    [
-        "id",
-        "study_id",
-        "number",
-        "state",
-        "attempt",
-        "params",
-        "created_at",
-        "started_at",
-        "finished_at",
-        "origin",
-        "parent_id",
-        "parent_number",
-        "parent_step",
-        "proposal_reason",
-    ]
-)
-"""Columns that ``Store.move_trial`` may change."""
-
 
 def select_trials() -> sa.Select[Any]:
     """SELECT of the columns that ``trial_of`` reads."""

@@ -17,8 +17,6 @@ from scamp_service.store import schema
 from scamp_service.store.schema import one_of
 from scamp_service.store.tallies import BESIDE, EXTERNAL
 
-ATTEMPT_CHANGES = frozenset(["outcome", "detail"])
-
 _T, _A = schema.trials, schema.attempts
 
 
@@ -238,10 +236,13 @@ def move_trial(names: tuple[str, ...]) -> Any:
 
 
 @cache
-def move_attempt(legal: tuple[AttemptState, ...], names: tuple[str, ...]) -> Any:
-    """UPDATE of the columns ``names`` of an attempt, if its state is one of ``legal``. A stored outcome is kept."""
-    values = _set(*names)
-    for name in ATTEMPT_CHANGES & set(names):
+def move_attempt(legal: tuple[AttemptState, ...], ends: bool) -> Any:
+    """UPDATE of an attempt's state and outcome if its state is one of ``legal``; ``ends`` also sets ``ended_at``.
+
+    A stored outcome is kept, with its detail.
+    """
+    values = _set("state", *(["ended_at"] if ends else []))
+    for name in ("outcome", "detail"):
         values[name] = sa.case((_A.c.outcome.is_(None), bindparam(f"_{name}", type_=_A.c[name].type)), else_=_A.c[name])
     return sa.update(_A).where(_of_attempt, one_of(_A.c.state, *legal)).values(values).returning(*_attempt_event)
 

@@ -34,13 +34,13 @@ from scamp_service.lifecycle import (
     StudyState,
     TrialState,
 )
-from scamp_service.model import Attempt, Json, Sized, Study, Trial
+from scamp_service.model import NO_CHANGES, Attempt, Json, Sized, Study, Trial, TrialChanges
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
 from scamp_service.store.events import ClusterState, TrialChange
 from scamp_service.store.options import option_json
-from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, sized_columns, taken_columns
+from scamp_service.store.rows import attempt_columns, sized_columns, taken_columns
 from scamp_service.store.tallies import (
     BESIDE,
     DEVICE_SECONDS,
@@ -62,12 +62,13 @@ NO_REASONS: Mapping[int, str] = {}
 
 
 class _TrialMove(NamedTuple):
-    """A trial, its attempt count, its expected state, and its new one."""
+    """A trial, its attempt count, its expected state, and its new one with the reason."""
 
     trial_id: int
     attempt: int
     expected: TrialState
     to: TrialState
+    reason: str
 
 
 class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests):
@@ -212,18 +213,19 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         attempt: int,
         to: TrialState,
         *,
-        now: float,
+        reason: str = "",
+        changes: TrialChanges = NO_CHANGES,
         sized: Sized | None = None,
-        **changes: Any,
+        now: float,
     ) -> bool:
         """Move a trial to ``to`` if its state is ``expected`` and its attempt count is ``attempt``; otherwise False.
 
-        ``sized`` is a new plan, ``changes`` are columns (reason, value, …). ``expected == to`` is allowed and only
-        applies the changes. A new state resets ``passed_over``, and sets ``finished_at`` if it is terminal, otherwise
-        removes it. A move that ``lifecycle.TRIAL_MOVES`` does not allow fails an assert.
+        ``sized`` is a new plan. ``expected == to`` is allowed and only applies the reason, the changes and the plan. A
+        new state resets ``passed_over``, and sets ``finished_at`` if it is terminal, otherwise removes it. A move that
+        ``lifecycle.TRIAL_MOVES`` does not allow fails an assert.
         """
         with self._write() as connection:
-            move = _TrialMove(trial_id, attempt, expected, to)
+            move = _TrialMove(trial_id, attempt, expected, to, reason)
             return self._move_trial(connection, move, changes, sized, now=now)
 
     def note_regret(self, study_id: int, bound: float, *, now: float) -> None:
@@ -238,11 +240,10 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
 
         The copy will begin with the donor's checkpoint of ``step``. False if the trial is no longer paused.
         """
-        changes: dict[str, Any] = {"reason": reason, "judged_step": step}
         with self._write() as connection:
             connection.execute(sql.LOCK_STUDY, {"study_id": trial.study_id})
-            move = _TrialMove(trial.id, trial.attempt, TrialState.PAUSED, TrialState.PRUNED)
-            moved = self._move_trial(connection, move, changes, None, now=now)
+            move = _TrialMove(trial.id, trial.attempt, TrialState.PAUSED, TrialState.PRUNED, reason)
+            moved = self._move_trial(connection, move, TrialChanges(judged_step=step), None, now=now)
             if moved:
                 number = int(connection.execute(sql.NEXT_NUMBER, {"study_id": trial.study_id}).scalar_one())
                 row = _new_trial(trial.study_id, number, params, now) | _parent(donor.id, donor.number, step)
@@ -258,23 +259,23 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         self,
         connection: sa.Connection,
         move: _TrialMove,
-        changes: dict[str, Any],
+        changes: TrialChanges,
         sized: Sized | None,
         *,
         now: float,
     ) -> bool:
-        trial_id, attempt, expected, to = move
+        trial_id, attempt, expected, to, reason = move
         assert to is expected or to in TRIAL_MOVES[expected], f"a trial never moves from {expected} to {to}"
-        assert set(changes) <= TRIAL_CHANGES, f"a move cannot change {sorted(set(changes) - TRIAL_CHANGES)}"
-        changes |= sized_columns(sized) if sized else {}
-        changes["state"] = to
+        columns = {**changes.columns(), "state": to, "reason": reason}
+        if sized:
+            columns |= sized_columns(sized)
         if to is not expected:
-            changes["passed_over"] = 0
+            columns["passed_over"] = 0
             if to not in LIVE_TRIALS or expected not in LIVE_TRIALS:
-                changes["finished_at"] = None if to in LIVE_TRIALS else now
-        values = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(changes)}
+                columns["finished_at"] = None if to in LIVE_TRIALS else now
+        values = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(columns)}
         before = connection.execute(sql.COUNTS, {"id": trial_id}).first()
-        moved = connection.execute(sql.move_trial(tuple(sorted(changes))), values).first()
+        moved = connection.execute(sql.move_trial(tuple(sorted(columns))), values).first()
         if moved:
             if sized:
                 options = [option_json(option, sized.plan) for option in sized.options]
@@ -325,23 +326,21 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         expected: Iterable[AttemptState],
         to: AttemptState,
         *,
+        outcome: Outcome | None = None,
+        detail: str = "",
         now: float,
-        **changes: Any,
     ) -> bool:
         """Move an attempt to ``to`` if its state is one of ``expected`` that may become ``to``; otherwise False.
 
-        ``changes`` are columns of ``Attempt`` (outcome, detail). An outcome that the ranks have already reported is
-        kept, with its detail.
+        An outcome that the ranks have already reported is kept, with its detail.
         """
         legal = _legal(ATTEMPT_MOVES, expected, to)
-        unknown = sorted(set(changes) - sql.ATTEMPT_CHANGES)
-        assert not unknown, f"a move cannot change {unknown}"
-        changes["state"] = to
+        columns: dict[str, Any] = {"state": to, "outcome": outcome, "detail": detail}
         if to not in OPEN_ATTEMPTS:
-            changes["ended_at"] = now
-        values = {"_trial_id": trial_id, "_attempt": attempt, **_underscored(changes)}
+            columns["ended_at"] = now
+        values = {"_trial_id": trial_id, "_attempt": attempt, **_underscored(columns)}
         with self._write() as connection:
-            moved = connection.execute(sql.move_attempt(legal, tuple(sorted(changes))), values).first()
+            moved = connection.execute(sql.move_attempt(legal, to not in OPEN_ATTEMPTS), values).first()
             if moved:
                 if moved.outcome is Outcome.OUT_OF_MEMORY:
                     self._measure(connection, trial_id)

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scamp_service.control.executor import Demand, Order
-from scamp_service.lifecycle import AttemptState, StudyState, TrialState
-from scamp_service.model import Attempt, Json, Sized, Trial
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.model import NO_CHANGES, Attempt, Json, Sized, Trial, TrialChanges
 from scamp_service.study.values import Params
 
 
 @dataclass(frozen=True, slots=True)
 class MoveTrial:
-    """Change a trial's state and columns, and its plan when there is a new one."""
+    """Change a trial's state and reason, what else changes with them, and its plan when there is a new one."""
 
     trial: Trial
     to: TrialState
-    changes: Json
+    reason: str
+    changes: TrialChanges = NO_CHANGES
     sized: Sized | None = None
 
 
@@ -34,11 +35,12 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class MoveAttempt:
-    """Change an attempt's state and columns."""
+    """Change an attempt's state, and store its outcome with its detail if it has none yet."""
 
     attempt: Attempt
     to: AttemptState
-    changes: Json
+    outcome: Outcome | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

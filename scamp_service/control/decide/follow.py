@@ -19,7 +19,7 @@ from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import GangState
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, due_rungs, next_pause
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
-from scamp_service.model import Attempt, Trial
+from scamp_service.model import Attempt, Trial, TrialChanges
 from scamp_service.study.one_shot import Part
 
 STALL_WEIGHT = 3
@@ -43,11 +43,10 @@ def _tear_down(s: Snapshot, attempt: Attempt) -> Iterator[Effect]:
     """Stop an attempt that its trial no longer runs. It ends, and frees its memory, once its ranks are gone."""
     if s.may_hold_memory(attempt):
         if attempt.state is not AttemptState.STOPPING:
-            yield MoveAttempt(attempt, AttemptState.STOPPING, {})
+            yield MoveAttempt(attempt, AttemptState.STOPPING)
         yield StopGang(attempt.key, "its trial no longer runs this attempt")
     else:
-        outcome = attempt.outcome or Outcome.STOPPED
-        yield MoveAttempt(attempt, AttemptState.ENDED, {"outcome": outcome})
+        yield MoveAttempt(attempt, AttemptState.ENDED, attempt.outcome or Outcome.STOPPED)
 
 
 def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> Iterator[Effect]:
@@ -59,22 +58,22 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
                 f"continues on {devices_in_words(before.plan)} as before, because on {devices_in_words(attempt.plan)} "
                 f"it failed: {why}"
             )
-            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": trial.num_lost + 1}, before)
+            yield MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(num_lost=trial.num_lost + 1), before)
         case Outcome.DONE:
             yield _done(study, trial)
         case Outcome.OUT_OF_MEMORY:
             yield _heal(study, trial, attempt)
         case Outcome.DIVERGED:
-            changes = {"reason": f"diverged: {attempt.detail}", "value": math.nan}  # the sampler reads the value
-            yield MoveTrial(trial, TrialState.PRUNED, changes)
+            changes = TrialChanges(value=math.nan)  # the sampler reads it
+            yield MoveTrial(trial, TrialState.PRUNED, f"diverged: {attempt.detail}", changes)
         case Outcome.FAULT:
             yield run_later(s.now, trial, attempt)
         case Outcome.ERROR:
-            yield MoveTrial(trial, TrialState.FAILED, {"reason": _cause(attempt)})
+            yield MoveTrial(trial, TrialState.FAILED, _cause(attempt))
         case Outcome.STOPPED:
             why = attempt.detail or "its ranks were stopped in order, with the service"
             reason = f"will run again from its last checkpoint: {why}"
-            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
+            yield MoveTrial(trial, TrialState.QUEUED, reason)
         case Outcome.LOST:
             yield _retry(study, trial, attempt, attempt.detail or "its ranks disappeared")
         case Outcome.STALLED:
@@ -84,7 +83,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case None if gang is not None and gang.state is not GangState.ALIVE:
             yield _lose(attempt, gang.detail or "a rank died")
         case None if gang is not None and (why := why_stalled(study, attempt, gang)):
-            yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STALLED, "detail": why})
+            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STALLED, why)
         case None if gang is not None:
             yield from _judge(s, study, trial)
         case None if s.may_hold_memory(attempt):
@@ -106,25 +105,25 @@ def _done(study: StudyRules, trial: Trial) -> Effect:
     if trial.value is None:
         advice = "choose a metric that evaluate() returns"
         reason = f"it ended without reporting the objective {study.objectives.leading.metric!r}; {advice}"
-        return MoveTrial(trial, TrialState.FAILED, {"reason": reason})
+        return MoveTrial(trial, TrialState.FAILED, reason)
     if (broken := study.objectives.broken(trial)) is not None:
         metric, value = broken
         reason = (
             f"its objective {metric!r} was {value} at {study.unit} {trial.step}, the last one: "
             "no other trial compares with that; evaluate must return finite numbers"
         )
-        return MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "value": value})
+        return MoveTrial(trial, TrialState.PRUNED, reason, TrialChanges(value=value))
     match study.part_of(trial):
         case Part.SUPERNET:
             trained = f"trained all {study.steps_of(trial)} {study.unit}s"
             reason = f"{trained} as the supernet, with whose weights candidates begin"
-            return MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
+            return MoveTrial(trial, TrialState.PRUNED, reason)
         case Part.SCORED:
             reason = f"not trained: scores {trial.value:.4g} with weights of the supernet, trial {trial.parent_number}"
-            return MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
+            return MoveTrial(trial, TrialState.PRUNED, reason)
     if (rung := next_pause(study.stopping, trial)) is not None and rung <= trial.step:
-        return MoveTrial(trial, TrialState.PAUSED, {"reason": f"paused at {study.unit} {trial.step}, {NOT_COMPARED}"})
-    return MoveTrial(trial, TrialState.COMPLETED, {"reason": f"trained all {study.steps} {study.unit}s"})
+        return MoveTrial(trial, TrialState.PAUSED, f"paused at {study.unit} {trial.step}, {NOT_COMPARED}")
+    return MoveTrial(trial, TrialState.COMPLETED, f"trained all {study.steps} {study.unit}s")
 
 
 def _cause(attempt: Attempt) -> str:
@@ -143,7 +142,7 @@ def _lose(attempt: Attempt, why: str) -> Effect:
 
     The trial follows in the next cycle, by the outcome that is stored then.
     """
-    return MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.LOST, "detail": why})
+    return MoveAttempt(attempt, AttemptState.STOPPING, Outcome.LOST, why)
 
 
 def _retry(study: StudyRules, trial: Trial, attempt: Attempt, why: str, weight: int = 1) -> Effect:
@@ -152,15 +151,15 @@ def _retry(study: StudyRules, trial: Trial, attempt: Attempt, why: str, weight: 
     If none of its ranks has begun to train, it is no loss: neither its workload nor its plan can be the cause.
     """
     if attempt.outcome is Outcome.LOST and attempt.started_at is None:
-        return MoveTrial(trial, TrialState.QUEUED, {"reason": f"will run again, as no rank had begun to train: {why}"})
+        return MoveTrial(trial, TrialState.QUEUED, f"will run again, as no rank had begun to train: {why}")
     num_lost = weight + (0 if attempt.checkpoint_step >= 0 else trial.num_lost)
     why = f"{why} (this counts as {weight} losses)" if weight > 1 else why
     if num_lost > study.max_lost:
         losses = f"{num_lost} loss{'es' * (num_lost > 1)} of attempts without a new checkpoint, most recently because"
         reason = f"{losses} {why}; raise budget.max_lost to allow more"
-        return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_lost": num_lost})
+        return MoveTrial(trial, TrialState.FAILED, reason, TrialChanges(num_lost=num_lost))
     reason = f"will run again ({num_lost} of at most {study.max_lost} losses): {why}"
-    return MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": num_lost})
+    return MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(num_lost=num_lost))
 
 
 def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
@@ -175,16 +174,16 @@ def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
             f"an evaluation of {attempt.plan.evaluation_micro_batch} samples at a time ran out of memory with "
             f"{attempt.mib_per_rank} MiB per rank; it will evaluate fewer at a time, or reserve more"
         )
-        return MoveTrial(trial, TrialState.WAITING, {"reason": reason, "num_oom": num_oom})
+        return MoveTrial(trial, TrialState.WAITING, reason, TrialChanges(num_oom=num_oom))
     if num_oom > study.max_oom:
         failed = f"ran out of memory {num_oom} time{'s' * (num_oom > 1)} ({attempt.detail})"
         reason = f"{failed}; raise budget.max_oom, or make it smaller, for example by a smaller batch"
-        return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_oom": num_oom})
+        return MoveTrial(trial, TrialState.FAILED, reason, TrialChanges(num_oom=num_oom))
     reason = (
         f"ran out of memory with {attempt.mib_per_rank} MiB per rank; "
         f"under this plan it needs more than {attempt.least_bytes / MIB:.1f} MiB, and is planned again with that"
     )
-    return MoveTrial(trial, TrialState.WAITING, {"reason": reason, "num_oom": num_oom})
+    return MoveTrial(trial, TrialState.WAITING, reason, TrialChanges(num_oom=num_oom))
 
 
 def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
@@ -197,12 +196,12 @@ def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
             continue
         match study.stopping.judge(trial, rung, reported, is_last=False):
             case Continue(reason):
-                yield MoveTrial(trial, TrialState.RUNNING, {"reason": reason, "judged_step": rung})
+                yield MoveTrial(trial, TrialState.RUNNING, reason, TrialChanges(judged_step=rung))
             case Stop(reason):
-                yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "judged_step": rung})
+                yield MoveTrial(trial, TrialState.PRUNED, reason, TrialChanges(judged_step=rung))
                 return
             case Complete(reason):
-                yield MoveTrial(trial, TrialState.COMPLETED, {"reason": reason, "judged_step": rung})
+                yield MoveTrial(trial, TrialState.COMPLETED, reason, TrialChanges(judged_step=rung))
                 return
             case Pause() | Exploit():
                 raise AssertionError("a rule pauses and copies only where it says that trials pause")

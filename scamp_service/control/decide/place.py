@@ -23,7 +23,7 @@ from scamp_service.control.decide.rules.orders import order_for
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.stopping.rule import next_pause
 from scamp_service.lifecycle import AttemptState, StudyState, TrialState
-from scamp_service.model import Attempt, Choice, Sized, Trial
+from scamp_service.model import Attempt, Choice, Sized, Trial, TrialChanges
 
 WAITS_FOR_FRONT = (
     "waits until every candidate is predicted: all objectives are, so only candidates on the Pareto front are trained"
@@ -50,21 +50,21 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
         if not s.cluster.devices:
             continue
         if why := _dominated(s, trial):
-            yield MoveTrial(trial, TrialState.PRUNED, {"reason": why})
+            yield MoveTrial(trial, TrialState.PRUNED, why)
         elif trial.study_id in incomplete and not trial.attempt:
             if trial.reason != WAITS_FOR_FRONT:
-                yield MoveTrial(trial, TrialState.QUEUED, {"reason": WAITS_FOR_FRONT})
+                yield MoveTrial(trial, TrialState.QUEUED, WAITS_FOR_FRONT)
         elif any_learned and (newer := _learned_since(s, trial, learned)):
-            yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again with {newer}"})
+            yield MoveTrial(trial, TrialState.WAITING, f"will be planned again with {newer}")
         elif missing := missing_in(_sized(trial).demand):
-            yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again: {missing}"})
+            yield MoveTrial(trial, TrialState.WAITING, f"will be planned again: {missing}")
         elif trial.id not in winding_down and not must_wait(s.now, trial):
             queued.append(trial)
     queued, to_come = _by_devices(s, queued)
     for trial, missing in to_come:
         reason = f"{missing}; Ray's autoscaler is asked for more, up to {s.autoscale_devices} devices in all"
         if reason != trial.reason:
-            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
+            yield MoveTrial(trial, TrialState.QUEUED, reason)
     if not queued:
         return
     admission = admitted(s, queued)
@@ -89,7 +89,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
         trial = by_gang[gang_id]
         passes = min(most, counts.get(gang_id, trial.passed_over))
         if trial.reason != wait.reason or trial.passed_over != passes:
-            yield MoveTrial(trial, TrialState.QUEUED, {"reason": wait.reason, "passed_over": passes})
+            yield MoveTrial(trial, TrialState.QUEUED, wait.reason, TrialChanges(passed_over=passes))
 
 
 def _by_devices(s: Snapshot, queued: Sequence[Trial]) -> tuple[list[Trial], list[tuple[Trial, str]]]:
@@ -235,10 +235,10 @@ def _over_quota(s: Snapshot, queued: Iterable[Trial], over_quota: Mapping[int, s
         study = s.studies[trial.study_id]
         quota = s.projects[study.project].devices
         if quota is not None and _sized(trial).demand.num_ranks > quota:
-            changes = {"reason": reason, "family": study.family(trial), "offer": None}
-            yield MoveTrial(trial, TrialState.INFEASIBLE, changes)
+            changes = TrialChanges(family=study.family(trial), offer=None)
+            yield MoveTrial(trial, TrialState.INFEASIBLE, reason, changes)
         elif reason != trial.reason:
-            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
+            yield MoveTrial(trial, TrialState.QUEUED, reason)
 
 
 def _over_limit(s: Snapshot, queued: Iterable[Trial], admission: StartOrder) -> Iterator[MoveTrial]:
@@ -249,7 +249,7 @@ def _over_limit(s: Snapshot, queued: Iterable[Trial], admission: StartOrder) -> 
             most = s.studies[trial.study_id].max_concurrent
             reason = f"waits for the end of another trial of its study: at most {most} run at once (max_concurrent)"
             if reason != trial.reason:
-                yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
+                yield MoveTrial(trial, TrialState.QUEUED, reason)
 
 
 def ledger_of(cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int) -> Ledger:

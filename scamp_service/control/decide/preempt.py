@@ -39,7 +39,7 @@ def preempt(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
     lower.sort(key=lambda attempt: _cost(s, running[attempt.trial_id], attempt))
     for attempt in _in_the_way(s, learned, first, lower):
         why = f"trial {first.number} of study {first.study_id}, of priority {priority}, needs its devices"
-        yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
+        yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, why)
 
 
 def winds_down(attempt: Attempt, running: Mapping[int, Trial]) -> bool:

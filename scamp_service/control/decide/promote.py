@@ -12,7 +12,7 @@ from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, next_pause
 from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.model import Trial
+from scamp_service.model import Trial, TrialChanges
 
 NOT_COMPARED = "until it is compared with the others there"
 """Ends the reason of a trial that was paused just now."""
@@ -59,9 +59,9 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
                 order = order_to_continue(trial, rung, reported[rung].key(trial.number))
                 continuing.append((order, trial, reason))
             case Stop(reason):
-                yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "judged_step": rung})
+                yield MoveTrial(trial, TrialState.PRUNED, reason, TrialChanges(judged_step=rung))
             case Complete(reason):
-                yield MoveTrial(trial, TrialState.COMPLETED, {"reason": reason, "judged_step": rung})
+                yield MoveTrial(trial, TrialState.COMPLETED, reason, TrialChanges(judged_step=rung))
             case Exploit(reason, donors):
                 donor = next((each for number in donors for each in trials if each.number == number), None)
                 if donor is None or study.mutate is None:
@@ -72,10 +72,10 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
                     yield Branch(trial, donor, study.mutate(dict(donor.params), trial.number), donor.step, why)
             case Pause(reason):
                 if trial.reason.endswith(NOT_COMPARED):
-                    yield MoveTrial(trial, TrialState.PAUSED, {"reason": reason})
+                    yield MoveTrial(trial, TrialState.PAUSED, reason)
             case verdict:
                 assert_never(verdict)
     room = len(continuing) if is_last else max(0, s.room(study.id))
     for _, trial, reason in sorted(continuing, key=itemgetter(0))[:room]:
-        changes = {"reason": reason, "judged_step": next_pause(study.stopping, trial) or trial.step}
-        yield MoveTrial(trial, TrialState.QUEUED, changes)
+        judged_step = next_pause(study.stopping, trial) or trial.step
+        yield MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(judged_step=judged_step))

@@ -87,7 +87,7 @@ def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]
     for job, choice in zip(jobs, chosen, strict=False):
         if choice is not None and choice != job.present:
             why = _why(job, choice, num_started)
-            yield MoveAttempt(job.attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
+            yield MoveAttempt(job.attempt, AttemptState.STOPPING, Outcome.STOPPED, why)
 
 
 def _job(s: Snapshot, learned: Corrections, trial: Trial, attempt: Attempt) -> _Job | None:

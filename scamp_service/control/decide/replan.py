@@ -57,8 +57,8 @@ def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect
             more = f"{devices_in_words(choice.plan)} instead of {attempt.plan.world_size}"
             more += batch_in_words(choice, attempt)
             why = f"{len(idle)} of the devices were idle, and on {more} it ends about {saved / 60:.0f} min earlier"
-            yield MoveTrial(trial, TrialState.RUNNING, {"reason": why}, _only(trial, choice))
-            yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
+            yield MoveTrial(trial, TrialState.RUNNING, why, sized=_only(trial, choice))
+            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, why)
             return  # the next one has to see what is left
 
 

@@ -14,7 +14,7 @@ from scamp_service.control.decide.rules.faults import must_wait, size_later
 from scamp_service.control.decide.snapshot import Corrections, Snapshot, StudyRules
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.lifecycle import NO_PLAN_YET, WAITS_FOR_PLAN, StudyState, TrialState
-from scamp_service.model import Json, Sized, Trial
+from scamp_service.model import Sized, Trial, TrialChanges
 from scamp_service.study.one_shot import Part
 
 
@@ -27,7 +27,7 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     is WAITING again.
     """
     for trial in s.refused:
-        yield MoveTrial(trial, TrialState.WAITING, {"reason": "will be planned again: the cluster has grown"})
+        yield MoveTrial(trial, TrialState.WAITING, "will be planned again: the cluster has grown")
     for trial in s.in_state(TrialState.WAITING):
         study = s.studies[trial.study_id]
         if study.state is not StudyState.RUNNING:
@@ -35,24 +35,24 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             continue
         match s.sized.get(trial.id):
             case Sized() as sized if not trial.attempt and (why := _breaks_bound(study, trial, sized)):
-                refused: Json = {"family": study.family(trial), "reason": f"not trained: {why}"}
-                yield MoveTrial(trial, TrialState.INFEASIBLE, refused, sized)
+                changes = TrialChanges(family=study.family(trial))
+                yield MoveTrial(trial, TrialState.INFEASIBLE, f"not trained: {why}", changes, sized)
             case Sized() as sized if unknown := study.objectives.unknown(sized.quantities):
-                yield MoveTrial(trial, TrialState.FAILED, {"reason": _why_unknown(unknown)}, sized)
+                yield MoveTrial(trial, TrialState.FAILED, _why_unknown(unknown), sized=sized)
             case Sized() as sized:
                 sized = _for_good(trial, sized)
-                changes: Json = {"family": study.family(trial), "reason": sized.reason}
-                yield MoveTrial(trial, TrialState.QUEUED, changes, _within_bounds(study, trial, sized))
+                changes, able = TrialChanges(family=study.family(trial)), _within_bounds(study, trial, sized)
+                yield MoveTrial(trial, TrialState.QUEUED, sized.reason, changes, able)
             case Unsized(infeasible=True) as unsized:
                 yield _refused(s, trial, unsized)
             case Unsized(may_pass=True) as unsized:
                 yield size_later(s.now, trial, unsized.reason)
             case Unsized() as unsized:
-                yield MoveTrial(trial, TrialState.FAILED, {"reason": unsized.reason})
+                yield MoveTrial(trial, TrialState.FAILED, unsized.reason)
             case None if s.cluster.devices and not must_wait(s.now, trial):
                 yield Size(trial, demand_of(s, learned, trial))
                 if trial.reason.startswith(WAITS_FOR_PLAN) and (reason := _why_no_plan_yet(s, trial)) != trial.reason:
-                    yield MoveTrial(trial, TrialState.WAITING, {"reason": reason})
+                    yield MoveTrial(trial, TrialState.WAITING, reason)
 
 
 def _for_good(trial: Trial, sized: Sized) -> Sized:
@@ -115,8 +115,8 @@ def _refused(s: Snapshot, trial: Trial, unsized: Unsized) -> MoveTrial:
         reason = (
             f"{reason}; nor would it fit if there were the {s.autoscale_devices} devices of SCAMP_AUTOSCALE_DEVICES"
         )
-    changes: Json = {"reason": reason, "structure": unsized.structure, "offer": offer, "once_fit": bool(missing)}
-    return MoveTrial(trial, TrialState.INFEASIBLE, changes)
+    changes = TrialChanges(structure=unsized.structure, offer=offer, once_fit=bool(missing))
+    return MoveTrial(trial, TrialState.INFEASIBLE, reason, changes)
 
 
 def demand_of(s: Snapshot, learned: Corrections, trial: Trial) -> Demand:

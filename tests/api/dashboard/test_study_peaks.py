@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from estimators.model import Plan
 from scamp_service.lifecycle import Outcome, TrialState
+from scamp_service.model import TrialChanges
 from scamp_service.store.store import Store
 from tests.api.dashboard.filler import Filler
 from tests.api.dashboard.serving import plot_in
@@ -112,7 +113,7 @@ def test_healed_counts_trials_that_ended_well_after_an_out_of_memory(
     fill.plan(trial, Plan(32), 10)
     fill.begin(trial, 1, ("node-b/1",))
     fill.end(trial, 1, Outcome.OUT_OF_MEMORY)
-    fill.move(trial, T.RUNNING, 1, T.QUEUED, num_oom=1)
+    fill.move(trial, T.RUNNING, 1, T.QUEUED, changes=TrialChanges(num_oom=1))
     fill.begin(trial, 2, ("node-b/1",))
     page, one = open_page(f"/studies/{study.id}"), open_page(f"/studies/{study.id}/trials/0")
     expect(page.locator("#trials tr.row")).to_contain_text("2 · 1 OOM")

@@ -12,6 +12,7 @@ from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import Outcome, TrialState
+from scamp_service.model import TrialChanges
 from scamp_service.store.store import Store
 from tests.api.dashboard.filler import DEVICES, Filler
 from tests.values import sized
@@ -56,7 +57,7 @@ def test_a_trial_says_that_its_step_time_is_corrected_by_earlier_trials(
     fill = Filler(store)
     (trial,) = fill.ids(fill.study("learned", [{"depth": 2, "lr": 0.001}], trials=1))
     known = replace(sized(Plan(32)), step_seconds=0.026, step_factor=1.3)
-    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", family="vit")
+    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", changes=TrialChanges(family="vit"))
     page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
     expect(page.locator("#step-time")).to_have_text("26 ms / –")
     expect(page.locator("#plan-time")).to_contain_text("26 ms, which is × 1.30 as in earlier trials of its family")
@@ -70,7 +71,7 @@ def test_a_trial_lists_the_plans_that_were_compared_and_which_was_chosen(
     (trial,) = fill.ids(fill.study("compared", [{"depth": 2, "lr": 0.001}], trials=1))
     options = (Option(Plan(32), Prediction(97 * MIB), 96), Option(wide, Prediction(60 * MIB), 96))
     known = replace(sized(wide), options=options)
-    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", family="vit")
+    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", changes=TrialChanges(family="vit"))
     page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
     expect(page.locator("#options-aside")).to_have_text("the first plan that fits was chosen")
     expect(page.locator("#options-rows tr").first).to_contain_text("over 96 MiB")
@@ -108,7 +109,7 @@ def plan_pipeline(fill: Filler, num_micro_batches: int = 4) -> int:
     step = PipelineStep(Plan(4, num_micro_batches, pp=2, dp_shard=2), (first, last))
     pipeline = {"step": step.to_json(), "unit": "s", "communicates": True, "offered_mib": 96}
     known = replace(sized(step.plan), pipeline=pipeline)
-    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", family="vit")
+    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", changes=TrialChanges(family="vit"))
     return trial
 
 

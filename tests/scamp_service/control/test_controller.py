@@ -18,7 +18,7 @@ from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.executor import GangStatus
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import LIVE_TRIALS, Origin, Outcome, StudyState, TrialState
-from scamp_service.model import Json, Lease, Report
+from scamp_service.model import Json, Lease, Report, TrialChanges
 from scamp_service.store import schema
 from scamp_service.store.store import Store
 from scamp_service.store.writes.external import NewTrial
@@ -378,7 +378,9 @@ def test_the_age_of_a_verdict_survives_controllers_after_the_clock_was_set_back(
     study = store.studies()[0]
     store.create_trials(study.id, [(0, {"mib": 10})], now=90_000.0)
     moved = (TrialState.WAITING, 0, TrialState.INFEASIBLE)
-    assert store.move_trial(1, *moved, now=90_000.0, reason="needs 9 devices", offer=(("virtual", 96, 8),))
+    assert store.move_trial(
+        1, *moved, now=90_000.0, reason="needs 9 devices", changes=TrialChanges(offer=(("virtual", 96, 8),))
+    )
     for seconds in (0.0, 37.0, 74.0):  # each controller crashes
         simulation.clock.now = 1_000.0 + seconds
         (age,) = one_controller(store, simulation)[0].find().refusals.values()

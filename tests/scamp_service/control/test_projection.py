@@ -14,7 +14,7 @@ from scamp_service.control import projection as module
 from scamp_service.control.projection import Projection
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import TRIAL_MOVES, AttemptState, Outcome, TrialState
-from scamp_service.model import Metric, Report
+from scamp_service.model import NO_CHANGES, Metric, Report, TrialChanges
 from scamp_service.store.store import Store
 from scamp_service.study.objectives import Objectives
 from tests.values import new_attempt, sized
@@ -43,7 +43,9 @@ class Course:
         self.store, self.study, self.seq = store, store.create_study(SPEC, now=0.0).id, 0
         store.create_trials(self.study, [(number, {}) for number in range(3)], now=1.0)
         for trial in store.trials(self.study, limit=2):
-            assert store.move_trial(trial.id, S.WAITING, 0, S.QUEUED, now=1.0, family="a", sized=sized())
+            assert store.move_trial(
+                trial.id, S.WAITING, 0, S.QUEUED, now=1.0, changes=TrialChanges(family="a"), sized=sized()
+            )
             assert store.begin_attempt(new_attempt(trial.id))
 
     def step(self, name: str, number: int, source: Any) -> None:
@@ -56,8 +58,9 @@ class Course:
         match name:
             case "move" if moves := sorted(TRIAL_MOVES[trial.state] - {S.RUNNING, S.PAUSED}):
                 to = source.choice(moves)
-                changes = {"family": source.choice("ab"), "sized": sized()} if to is S.QUEUED else {}
-                assert self.store.move_trial(trial.id, trial.state, trial.attempt, to, now=1.0, **changes)
+                changes = TrialChanges(family=source.choice("ab")) if to is S.QUEUED else NO_CHANGES
+                plan, move = sized() if to is S.QUEUED else None, (trial.id, trial.state, trial.attempt, to)
+                assert self.store.move_trial(*move, now=1.0, changes=changes, sized=plan)
             case "begin" if trial.state is S.QUEUED:
                 self.store.begin_attempt(new_attempt(trial.id, trial.attempt + 1))
             case "report" if trial.attempt:

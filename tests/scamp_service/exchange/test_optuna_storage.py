@@ -26,7 +26,7 @@ from sqlalchemy.pool import NullPool
 from scamp_service.exchange.bounded_sampler import BoundedSampler
 from scamp_service.exchange.optuna_storage import ScampStorage
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
-from scamp_service.model import Metric, Report
+from scamp_service.model import Metric, Report, TrialChanges
 from scamp_service.search.proposals import Search
 from scamp_service.store.database import _parse
 from scamp_service.store.store import Store
@@ -100,8 +100,8 @@ def diverged(store: Store, trial: int, losses: list[float]) -> None:
     report(store, trial, losses)
     store.report_outcome(trial, 1, "t", Outcome.DIVERGED, "the loss is inf", now=5.0)
     store.move_attempt(trial, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=5.0)
-    ending = {"reason": "diverged: the loss is inf", "value": math.nan}
-    assert store.move_trial(trial, TrialState.RUNNING, 1, TrialState.PRUNED, now=5.0, **ending)
+    reason, changes = "diverged: the loss is inf", TrialChanges(value=math.nan)
+    assert store.move_trial(trial, TrialState.RUNNING, 1, TrialState.PRUNED, now=5.0, reason=reason, changes=changes)
 
 
 def scheduled(store: Store) -> int:

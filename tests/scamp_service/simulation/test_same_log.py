@@ -27,5 +27,5 @@ def test_simulated_and_live_logs_of_decisions_are_equal(policy: Policy) -> None:
         assert len(live.log) == len(simulated.log), f"seed {seed}"
         happened["begun"] += sum(isinstance(effect, Begin) for _, effect in live.log)
         lost = (effect for _, effect in live.log if isinstance(effect, MoveAttempt))
-        happened["lost"] += sum(effect.changes.get("outcome") is Outcome.LOST for effect in lost)
+        happened["lost"] += sum(effect.outcome is Outcome.LOST for effect in lost)
     assert happened["begun"] > 50 and happened["lost"] > 4, happened

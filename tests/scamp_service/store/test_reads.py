@@ -11,7 +11,7 @@ import pytest
 from estimators.learning import AttemptPhase, Ending, PastAttempt
 from estimators.model import MIB, Layout
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
-from scamp_service.model import Metric, Report, Totals
+from scamp_service.model import Metric, Report, Totals, TrialChanges
 from scamp_service.store.store import Store
 from scamp_service.study.objective import Objective
 from tests.services.serving import SECRET, fill
@@ -134,7 +134,9 @@ def new_family(store: Store, names: str) -> list[int]:
     store.create_trials(study.id, [(number, {}) for number in range(len(names))], now=0.0)
     ids = [trial.id for trial in store.trials(study.id)]
     for trial_id, name in zip(ids, names, strict=True):
-        assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=0.0, family=name)
+        assert store.move_trial(
+            trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=0.0, changes=TrialChanges(family=name)
+        )
     return ids
 
 

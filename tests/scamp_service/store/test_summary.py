@@ -10,7 +10,7 @@ from estimators.learning import Learned
 from estimators.model import MIB, Layout
 from scamp_service.cli.progress import closing_line
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
-from scamp_service.model import Attempt, Report, Study
+from scamp_service.model import Attempt, Report, Study, TrialChanges
 from scamp_service.store.store import Store
 from scamp_service.store.summary import Summary, learned_json, learned_of, summarize
 from scamp_service.store.tallies import most_at_once, prediction_errors_pct, tally_study
@@ -126,7 +126,9 @@ def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store
     study = store.create_study({"name": "s", "objective": {"direction": "maximize"}}, now=0.0)
     store.create_trials(study.id, [(0, {}), (1, {}), (2, {})], now=0.0)
     for row, family in zip(store.trials(study.id), ("f", "f", "g"), strict=True):
-        assert store.move_trial(row.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, family=family)
+        assert store.move_trial(
+            row.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, changes=TrialChanges(family=family)
+        )
     first = store.trials(study.id)[0].id
     assert store.begin_attempt(new_attempt(first, device_kinds=("H200",), reserved_mib=26, now=2.0))
     assert store.report(Report(first, 1, "t", measured_bytes=31 * MIB), now=3.0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from estimators.model import MIB, Plan
 from scamp_service.lifecycle import OPEN_ATTEMPTS, TRIAL_MOVES, AttemptState, Outcome, TrialState
-from scamp_service.model import Attempt, Report, Trial
+from scamp_service.model import NO_CHANGES, Attempt, Report, Trial, TrialChanges
 from scamp_service.store.store import Store
 from scamp_service.store.summary import all_trials, study_summary
 from scamp_service.store.tallies import Counted, ErrorSummary, device_seconds, error_summary, tally_study
@@ -53,8 +53,9 @@ class Walk:
         plan = None
         if source.random() < 0.5 or to is S.QUEUED:
             plan = sized(Plan(8), 40, 30 * MIB, source.choice([0, 5 * MIB]))
-        changes = source.choice([{}, {"num_oom": chosen.num_oom + 1}, {"family": source.choice("ab")}])
-        assert self.store.move_trial(chosen.id, chosen.state, chosen.attempt, to, now=now, sized=plan, **changes)
+        possible = [NO_CHANGES, TrialChanges(num_oom=chosen.num_oom + 1), TrialChanges(family=source.choice("ab"))]
+        changes, move = source.choice(possible), (chosen.id, chosen.state, chosen.attempt, to)
+        assert self.store.move_trial(*move, now=now, sized=plan, changes=changes)
 
     def begin(self, chosen: Trial, source: Any, now: float) -> None:
         plan = Plan(8, dp_shard=source.choice([1, 2]))
@@ -121,7 +122,9 @@ def test_threads_that_move_trials_of_one_study_at_once_do_not_lose_a_count(share
     store.create_trials(study, [(number, {}) for number in range(24)], now=0.0)
 
     def live(running: Trial) -> None:
-        assert store.move_trial(running.id, S.WAITING, 0, S.QUEUED, sized=sized(), family="f", now=1.0)
+        assert store.move_trial(
+            running.id, S.WAITING, 0, S.QUEUED, sized=sized(), changes=TrialChanges(family="f"), now=1.0
+        )
         assert store.move_trial(running.id, S.QUEUED, 0, S.WAITING, now=2.0)
         assert store.move_trial(running.id, S.WAITING, 0, S.QUEUED, now=3.0)
         assert store.begin_attempt(new_attempt(running.id, devices=(f"n/{running.number}",)))

@@ -18,5 +18,5 @@ def ended_with(study: StudyRules, trial: Trial) -> MoveTrial:
     if study.has_used_up and trial.step and study.objectives.values_of(trial) is not None:
         reason = f"ended after {study.unit} {trial.step} of {study.steps}: {why}"
         to = TrialState.PRUNED if trial.state is TrialState.PAUSED else TrialState.COMPLETED
-        return MoveTrial(trial, to, {"reason": reason})
-    return MoveTrial(trial, TrialState.CANCELLED, {"reason": why})
+        return MoveTrial(trial, to, reason)
+    return MoveTrial(trial, TrialState.CANCELLED, why)

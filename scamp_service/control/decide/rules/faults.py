@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from scamp_service.control.decide.effects import Effect, MoveTrial
 from scamp_service.lifecycle import TrialState
-from scamp_service.model import Attempt, Trial
+from scamp_service.model import Attempt, Trial, TrialChanges
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 300.0
 MAX_FAULTS = 20
@@ -37,10 +37,10 @@ def _later(now: float, trial: Trial, to: TrialState, num_faults: int, why: str) 
             f"{num_faults} faults of the host in a row without a new checkpoint, most recently: {why}; "
             "mend the host and submit the study again"
         )
-        return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_faults": num_faults})
+        return MoveTrial(trial, TrialState.FAILED, reason, TrialChanges(num_faults=num_faults))
     seconds = wait_seconds(num_faults)
-    changes = {"num_faults": num_faults, "retry_at": now + seconds}
-    return MoveTrial(trial, to, {"reason": f"waits {seconds:.0f} s after: {why}", **changes})
+    changes = TrialChanges(num_faults=num_faults, retry_at=now + seconds)
+    return MoveTrial(trial, to, f"waits {seconds:.0f} s after: {why}", changes)
 
 
 def wait_seconds(num_faults: int) -> float:

@@ -40,7 +40,7 @@ def test_a_plan_for_devices_to_come_waits_for_them_and_says_so_while_others_star
     waits = replace(snapshot([wide, narrow], []), autoscale_devices=8)
     move, begin = (effect for effect in decide(waits) if isinstance(effect, d.MoveTrial | d.Begin))
     assert isinstance(move, d.MoveTrial) and (move.trial.id, move.to) == (2, TrialState.QUEUED)
-    assert move.changes["reason"] == (
+    assert move.reason == (
         "its plan needs 8 × 24 MiB, and the cluster now has 4 such devices; "
         "Ray's autoscaler is asked for more, up to 8 devices in all"
     )
@@ -54,6 +54,6 @@ def test_a_candidate_that_would_not_fit_with_all_devices_to_come_either_says_so(
     waiting = values.trial(state=TrialState.WAITING, attempt=0, plan=None)
     refused = Unsized("needs 120 MiB, devices offer 96", infeasible=True, offer=(("virtual", 96, 8),))
     known = replace(snapshot([waiting], []), sized={1: refused}, autoscale_devices=8)
-    assert snapshots.only_move(decide(known)).changes["reason"] == (
+    assert snapshots.only_move(decide(known)).reason == (
         "needs 120 MiB, devices offer 96; nor would it fit if there were the 8 devices of SCAMP_AUTOSCALE_DEVICES"
     )

@@ -14,6 +14,7 @@ from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.follow import LAUNCH_PATIENCE_SECONDS
 from scamp_service.control.executor import GangState, GangStatus
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.model import UNCHANGED
 from tests.scamp_service.control.decide.snapshots import ALIVE, FAILED, effects, only_move, study
 from tests.scamp_service.control.stopping.rungs import rung_of
 from tests.values import attempt, trial
@@ -27,36 +28,36 @@ def test_a_done_attempt_completes_its_trial_and_is_ended_only_when_its_gang_is_g
     assert [type(effect) for effect in held[:2]] == [d.MoveAttempt, d.StopGang]
     assert isinstance(held[0], d.MoveAttempt) and held[0].to is AttemptState.STOPPING
     gone = effects(trials=[], attempts=[done])[0]
-    assert isinstance(gone, d.MoveAttempt) and gone.to is AttemptState.ENDED and gone.changes["outcome"] is Outcome.DONE
+    assert isinstance(gone, d.MoveAttempt) and gone.to is AttemptState.ENDED and gone.outcome is Outcome.DONE
 
 
 def test_a_trial_that_never_reports_its_objective_fails_with_what_to_do() -> None:
     move = only_move(effects(trials=[trial()], attempts=[attempt(outcome=Outcome.DONE)]))
-    assert move.to is TrialState.FAILED and "'accuracy'" in move.changes["reason"]
+    assert move.to is TrialState.FAILED and "'accuracy'" in move.reason
 
 
 def test_out_of_memory_is_planned_again_with_what_was_measured() -> None:
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, measured_bytes=50 * MIB)
     move = only_move(effects(trials=[trial()], attempts=[oom]))
-    assert move.to is TrialState.WAITING and move.changes["num_oom"] == 1
-    assert "under this plan it needs more than 50.0 MiB" in move.changes["reason"]
+    assert move.to is TrialState.WAITING and move.changes.num_oom == 1
+    assert "under this plan it needs more than 50.0 MiB" in move.reason
 
 
 def test_what_was_reserved_is_not_enough_even_when_nothing_was_measured() -> None:
     again = trial(predicted_bytes=25 * MIB, extra_bytes=5 * MIB, num_oom=1)
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, predicted_bytes=25 * MIB, extra_bytes=5 * MIB)
-    assert "needs more than 24.0 MiB" in only_move(effects(trials=[again], attempts=[oom])).changes["reason"]
+    assert "needs more than 24.0 MiB" in only_move(effects(trials=[again], attempts=[oom])).reason
 
 
 def test_an_evaluation_that_ran_out_of_memory_changes_evaluations_alone() -> None:
     plan = Plan(4, evaluation_batch=2)
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, phase=AttemptPhase.EVALUATION, plan=plan)
     move = only_move(effects(trials=[trial(plan=plan)], attempts=[oom]))
-    assert move.to is TrialState.WAITING and move.changes["num_oom"] == 1
+    assert move.to is TrialState.WAITING and move.changes.num_oom == 1
     heavy = replace(oom.prediction, evaluation_bytes=70 * MIB)
     assert replace(oom, prediction=heavy).expected_bytes == 70 * MIB, "what it held is not compared with a step"
     assert replace(oom, prediction=heavy, phase="").expected_bytes == oom.prediction.expected_bytes
-    assert move.changes["reason"].startswith("an evaluation of 2 samples at a time ran out of memory")
+    assert move.reason.startswith("an evaluation of 2 samples at a time ran out of memory")
     run = replace(FAILED, ending=Ending.EVALUATION_OUT_OF_MEMORY, evaluation_bytes=16 * MIB, evaluation_batch=2)
     waiting = trial(state=TrialState.WAITING, plan=None)
     for given in ({"failures": {waiting.id: [run]}}, {"past": {study().family(waiting): [run]}}):
@@ -68,22 +69,22 @@ def test_an_evaluation_that_ran_out_of_memory_changes_evaluations_alone() -> Non
 def test_healing_gives_up_after_the_budget() -> None:
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, detail="tried to allocate 40 MiB")
     move = only_move(effects(trials=[trial(num_oom=3)], attempts=[oom]))
-    assert move.to is TrialState.FAILED and "max_oom" in move.changes["reason"]
+    assert move.to is TrialState.FAILED and "max_oom" in move.reason
 
 
 def test_a_lost_gang_is_queued_again_until_the_budget_is_spent() -> None:
     lost = attempt(outcome=Outcome.LOST, detail="rank 1 was killed")
     again = only_move(effects(trials=[trial()], attempts=[lost]))
-    assert again.to is TrialState.QUEUED and again.changes["num_lost"] == 1
+    assert again.to is TrialState.QUEUED and again.changes.num_lost == 1
     move = only_move(effects(trials=[trial(num_lost=2)], attempts=[lost]))
-    assert move.to is TrialState.FAILED and "rank 1 was killed" in move.changes["reason"]
+    assert move.to is TrialState.FAILED and "rank 1 was killed" in move.reason
 
 
 def test_an_attempt_whose_ranks_never_began_is_no_loss() -> None:
     lost = attempt(outcome=Outcome.LOST, detail="b left the cluster before its ranks were started", started_at=None)
     again = only_move(effects(trials=[trial(num_lost=2)], attempts=[lost]))
-    assert again.to is TrialState.QUEUED and "num_lost" not in again.changes
-    assert "b left the cluster" in again.changes["reason"]
+    assert again.to is TrialState.QUEUED and again.changes.num_lost is UNCHANGED
+    assert "b left the cluster" in again.reason
 
 
 def test_losses_are_counted_since_the_last_progress() -> None:
@@ -92,14 +93,14 @@ def test_losses_are_counted_since_the_last_progress() -> None:
         for checkpoint_step, before in ((-1, 5), (40, 0)):
             lost = attempt(outcome=outcome, detail="rank 1 was killed", checkpoint_step=checkpoint_step)
             move = only_move(effects(trials=[trial(num_lost=5)], attempts=[lost], studies=studies))
-            assert move.changes["num_lost"] == before + weight
+            assert move.changes.num_lost == before + weight
             assert move.to is (TrialState.FAILED if before else TrialState.QUEUED)
 
 
 def test_the_reason_of_a_failed_trial_is_the_error_without_its_traceback() -> None:
     failed = attempt(outcome=Outcome.ERROR, detail="mine.py, line 3: f()\nKeyError: 'a'\n\nTraceback\n  File …")
     move = only_move(effects(trials=[trial()], attempts=[failed]))
-    assert move.to is TrialState.FAILED and move.changes["reason"] == "mine.py, line 3: f()\nKeyError: 'a'"
+    assert move.to is TrialState.FAILED and move.reason == "mine.py, line 3: f()\nKeyError: 'a'"
 
 
 def test_an_attempt_whose_ranks_died_is_recorded_as_lost_with_the_reason() -> None:
@@ -109,15 +110,15 @@ def test_an_attempt_whose_ranks_died_is_recorded_as_lost_with_the_reason() -> No
     ):
         (moved,) = effects(trials=[trial()], attempts=[attempt()], gangs=gangs)
         assert isinstance(moved, d.MoveAttempt), "its ranks may report an outcome meanwhile: the trial moves by that"
-        assert moved.to is AttemptState.STOPPING and moved.changes == {"outcome": Outcome.LOST, "detail": why}
+        assert moved.to is AttemptState.STOPPING and (moved.outcome, moved.detail) == (Outcome.LOST, why)
         again = effects(trials=[trial()], attempts=[attempt(outcome=Outcome.LOST, detail=why)], gangs={})
-        assert why in only_move(again).changes["reason"]
+        assert why in only_move(again).reason
 
 
 def test_an_attempt_that_was_stopped_in_order_costs_its_trial_nothing() -> None:
     (again, *_) = effects(trials=[trial()], attempts=[attempt(outcome=Outcome.STOPPED)], gangs={})
     assert isinstance(again, d.MoveTrial) and again.to is TrialState.QUEUED
-    assert "num_lost" not in again.changes and "last checkpoint" in again.changes["reason"]
+    assert again.changes.num_lost is UNCHANGED and "last checkpoint" in again.reason
 
 
 def test_an_attempt_whose_rank_does_not_answer_is_neither_lost_nor_launched_nor_ended() -> None:
@@ -139,7 +140,7 @@ def test_a_committed_attempt_whose_launch_was_lost_is_launched_again_with_its_to
 def test_an_attempt_whose_device_left_before_its_ranks_started_is_lost_at_once() -> None:
     starting = attempt(state=AttemptState.STARTING, devices=("a", "b"))
     [lost] = effects(trials=[trial()], attempts=[starting], cluster=Cluster((Device("a", "n", 0, "virtual", 96),)))
-    assert isinstance(lost, d.MoveAttempt) and "b left the cluster" in lost.changes["detail"]
+    assert isinstance(lost, d.MoveAttempt) and "b left the cluster" in lost.detail
     [launch] = effects(trials=[trial()], attempts=[starting], cluster=Cluster(()))
     assert isinstance(launch, d.Launch), "a cluster that is still unknown has lost nothing"
 
@@ -147,30 +148,30 @@ def test_an_attempt_whose_device_left_before_its_ranks_started_is_lost_at_once()
 def test_a_launch_that_never_reports_is_lost_in_the_end() -> None:
     starting = attempt(state=AttemptState.STARTING)
     found = effects(trials=[trial()], attempts=[starting], absent={starting.key: LAUNCH_PATIENCE_SECONDS})
-    assert isinstance(found[0], d.MoveAttempt) and found[0].changes["outcome"] is Outcome.LOST
-    assert "did not start within 120 s" in found[0].changes["detail"]
+    assert isinstance(found[0], d.MoveAttempt) and found[0].outcome is Outcome.LOST
+    assert "did not start within 120 s" in found[0].detail
 
 
 def test_the_worst_at_a_rung_is_pruned_and_the_best_goes_on() -> None:
     rungs = {1: {10: rung_of(study().objectives.leading, {0: 0.1, 2: 0.5, 3: 0.6, 4: 0.7})}}
     known = {"attempts": [attempt()], "gangs": {"1/1": ALIVE}, "rungs": rungs}
     pruned = only_move(effects(trials=[trial(step=10, value=0.1)], **known))
-    assert pruned.to is TrialState.PRUNED and pruned.changes["reason"]
+    assert pruned.to is TrialState.PRUNED and pruned.reason
     rungs[1][10].report(0, (0.9,))
     kept = only_move(effects(trials=[trial(step=10, value=0.9)], **known))
-    assert kept.to is TrialState.RUNNING and kept.changes["judged_step"] == 10
+    assert kept.to is TrialState.RUNNING and kept.changes.judged_step == 10
     assert effects(trials=[trial(step=10, value=0.1, judged_step=10)], **known) == []
 
 
 def test_a_trial_that_diverged_is_pruned_without_a_value_for_the_sampler() -> None:
     diverged = attempt(outcome=Outcome.DIVERGED, detail="the training loss became nan at step 3")
     move = only_move(effects(trials=[trial(step=2, value=0.5)], attempts=[diverged]))
-    assert move.to is TrialState.PRUNED and math.isnan(move.changes["value"])
-    assert move.changes["reason"] == "diverged: the training loss became nan at step 3"
+    assert move.to is TrialState.PRUNED and math.isnan(move.changes.columns()["value"])
+    assert move.reason == "diverged: the training loss became nan at step 3"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_trial_that_ends_with_an_objective_that_is_not_finite_has_not_completed(value: float) -> None:
     move = only_move(effects(trials=[trial(step=60, value=value)], attempts=[attempt(outcome=Outcome.DONE)]))
     assert move.to is TrialState.PRUNED
-    assert move.changes["reason"].startswith(f"its objective 'accuracy' was {value} at step 60, the last one:")
+    assert move.reason.startswith(f"its objective 'accuracy' was {value} at step 60, the last one:")

@@ -38,8 +38,8 @@ def done(ended: Trial) -> d.MoveTrial:
 def test_only_what_trains_alone_is_completed() -> None:
     supernet, scored, alone = done(SUPERNET), done(SCORED), done(replace(SCORED, parent_id=None))
     assert supernet.to is scored.to is TrialState.PRUNED and alone.to is TrialState.COMPLETED
-    assert supernet.changes["reason"].startswith("trained all 400 steps as the supernet")
-    assert scored.changes["reason"] == "not trained: scores 0.75 with weights of the supernet, trial 0"
+    assert supernet.reason.startswith("trained all 400 steps as the supernet")
+    assert scored.reason == "not trained: scores 0.75 with weights of the supernet, trial 0"
     assert done(replace(SUPERNET, origin=Origin.ENQUEUED)).to is TrialState.COMPLETED
 
 

@@ -43,7 +43,7 @@ def test_what_another_trial_dominates_for_certain_is_never_launched() -> None:
         (effect,) = effects(trials=[queued], studies=rules, fronts={1: front})
         assert isinstance(effect, d.Begin) == launched
     move = only_move(effects(trials=[queued], studies=rules, fronts={1: {3: (19.0, 1.0)}}))
-    assert (move.to, move.changes["reason"]) == (
+    assert (move.to, move.reason) == (
         TrialState.PRUNED,
         "not trained: trial 3 has (predicted.peak_mib 19, predicted.ranks 1), and this one has no better value in any "
         "objective: (predicted.peak_mib 20, predicted.ranks 1)",
@@ -61,7 +61,7 @@ def test_where_all_objectives_are_predicted_nothing_is_launched_before_every_can
     more = replace(whole, num_trials=9)
     for rules, trials in ((more, [queued]), (whole, [queued, waiting])):
         moves = [effect for effect in effects(trials=trials, studies={1: rules}) if isinstance(effect, d.MoveTrial)]
-        assert [(move.trial.id, move.changes["reason"]) for move in moves] == [(1, WAITS_FOR_FRONT)]
+        assert [(move.trial.id, move.reason) for move in moves] == [(1, WAITS_FOR_FRONT)]
     begun = trial(state=TrialState.QUEUED, attempt=1, predicted_bytes=20 * MIB)
     for rules, one in ((whole, queued), (more, begun)):
         assert any(isinstance(effect, d.Begin) for effect in effects(trials=[one], studies={1: rules}))
@@ -75,7 +75,7 @@ def test_memory_of_attempts_that_wind_down_is_not_given_away() -> None:
     queued = trial(state=TrialState.QUEUED, attempt=0)
     found = effects(trials=[queued], attempts=[winding_down], gangs={"9/1": ALIVE})
     assert not [effect for effect in found if isinstance(effect, d.Begin)]
-    assert "MiB" in only_move(found).changes["reason"]
+    assert "MiB" in only_move(found).reason
 
 
 def test_a_trial_waits_until_its_former_attempt_has_ended() -> None:
@@ -93,7 +93,7 @@ def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
     studies[2] = study(id=2, max_concurrent=1)
     found = effects(trials=trials, studies=studies)
     assert sorted(e.order.study_id for e in found if isinstance(e, d.Begin)) == [1, 1, 1, 2]
-    reasons = {e.trial.study_id: e.changes["reason"] for e in found if isinstance(e, d.MoveTrial)}
+    reasons = {e.trial.study_id: e.reason for e in found if isinstance(e, d.MoveTrial)}
     assert reasons[2] == "waits for the end of another trial of its study: at most 1 run at once (max_concurrent)"
 
 
@@ -125,7 +125,7 @@ def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None
 
     def decided(passes: int) -> tuple[list[int], int]:
         found = effects(trials=[replace(large, passed_over=passes), small], **running)
-        (kept,) = [e.changes["passed_over"] for e in found if isinstance(e, d.MoveTrial) and e.trial.id == 2]
+        (kept,) = [e.changes.passed_over for e in found if isinstance(e, d.MoveTrial) and e.trial.id == 2]
         return [e.order.trial_id for e in found if isinstance(e, d.Begin)], kept
 
     assert decided(0) == ([60], 1)
@@ -138,7 +138,7 @@ def test_a_queued_trial_is_planned_again_when_its_plan_needs_more_devices_than_t
     three = Cluster(CLUSTER.devices[:3])
     move = only_move(effects(trials=[queued], cluster=three))
     assert move.to is TrialState.WAITING
-    assert move.changes["reason"].endswith("its plan needs 4 × 96 MiB, and the cluster now has 3 such devices")
+    assert move.reason.endswith("its plan needs 4 × 96 MiB, and the cluster now has 3 such devices")
     small = Cluster((*three.devices, replace(CLUSTER.devices[3], capacity_mib=95)))
     assert only_move(effects(trials=[queued], cluster=small)).to is TrialState.WAITING
     assert [type(effect) for effect in effects(trials=[queued])] == [d.Begin]
@@ -154,8 +154,8 @@ def test_a_quota_of_the_project_keeps_trials_waiting_with_the_reason() -> None:
     found = effects(trials=queued, studies=rules, projects={"vision": Project(devices=1)})
     assert [one.attempt.trial_id for one in found if isinstance(one, d.Begin)] == [14, 11]
     moves = {one.trial.id: one for one in found if isinstance(one, d.MoveTrial)}
-    assert moves[12].to is TrialState.QUEUED and "'vision': 1 devices at once" in moves[12].changes["reason"]
-    assert moves[13].to is TrialState.INFEASIBLE and "may never use more than 1" in moves[13].changes["reason"]
+    assert moves[12].to is TrialState.QUEUED and "'vision': 1 devices at once" in moves[12].reason
+    assert moves[13].to is TrialState.INFEASIBLE and "may never use more than 1" in moves[13].reason
 
 
 def test_what_runs_counts_in_the_mib_hours_of_its_project() -> None:

@@ -38,7 +38,7 @@ def stopped(queued: Trial, held: list[tuple[Trial, Attempt]], studies: dict[int,
         studies=studies or rules(),
     )  # fmt: skip
     moves = [one for one in found if isinstance(one, d.MoveAttempt)]
-    assert all(move.to is AttemptState.STOPPING and move.changes["outcome"] is Outcome.STOPPED for move in moves)
+    assert all(move.to is AttemptState.STOPPING and move.outcome is Outcome.STOPPED for move in moves)
     return {move.attempt.trial_id for move in moves}
 
 

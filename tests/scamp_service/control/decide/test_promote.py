@@ -62,7 +62,7 @@ def test_the_best_third_continues_and_the_others_wait_as_long_as_there_are_other
     found = effects(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **known)
     assert moves(found) == {5: TrialState.QUEUED, 1: TrialState.QUEUED}
     (first, _) = [e for e in found if isinstance(e, d.MoveTrial)]
-    assert first.trial.number == 5 and first.changes["judged_step"] == 10
+    assert first.trial.number == 5 and first.changes.judged_step == 10
 
 
 def test_those_that_never_continue_are_pruned_when_nothing_else_is_left() -> None:

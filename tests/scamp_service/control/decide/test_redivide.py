@@ -59,12 +59,12 @@ def test_a_running_trial_becomes_narrower_so_that_another_starts() -> None:
     (stop,) = stopped([trial(), queued(2)], [running(plan=FOUR, devices=ALL)])
     change = "it continues on 2 devices instead of 4, so that another trial starts"
     why = f"the policy elastic divided the devices anew: {change}"
-    assert stop.to is AttemptState.STOPPING and stop.changes == {"outcome": Outcome.STOPPED, "detail": why}
+    assert stop.to is AttemptState.STOPPING and (stop.outcome, stop.detail) == (Outcome.STOPPED, why)
 
 
 def test_it_becomes_wider_where_devices_are_idle_and_that_is_worth_a_restart() -> None:
     (stop,) = stopped([trial()], [running()])
-    assert "anew: on 4 devices instead of 1 it ends about 10 min earlier" in stop.changes["detail"]
+    assert "anew: on 4 devices instead of 1 it ends about 10 min earlier" in stop.detail
     assert not stopped([trial(step=950)], [running()]), "it ends in 50 s"
 
 

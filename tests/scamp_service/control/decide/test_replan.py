@@ -13,7 +13,7 @@ from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.snapshot import StudyRules
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
-from scamp_service.model import Attempt, Choice, Trial
+from scamp_service.model import NO_CHANGES, Attempt, Choice, Trial
 from tests import values
 from tests.scamp_service.control.decide import snapshots
 from tests.scamp_service.control.decide.snapshots import ALIVE
@@ -55,13 +55,13 @@ def test_it_continues_on_idle_devices_where_this_saves_time() -> None:
     move, stop = effects([trial()], [running()])
     assert isinstance(stop, d.MoveAttempt) and stop.to is AttemptState.STOPPING
     why = "3 of the devices were idle, and on 4 devices instead of 1 it ends about 21 min earlier"
-    assert stop.changes == {"outcome": Outcome.STOPPED, "detail": why}
+    assert (stop.outcome, stop.detail) == (Outcome.STOPPED, why)
     assert isinstance(move, d.MoveTrial) and move.to is TrialState.RUNNING and move.sized is not None
     assert move.sized.plan == WIDE and move.sized.choices == (choice(WIDE, 0.3),), "nothing narrower may be taken"
     stopped = running(state=AttemptState.STOPPING, outcome=Outcome.STOPPED, detail=why)
     again = effects([replace(trial(), sized=move.sized)], [stopped])[0]
     assert isinstance(again, d.MoveTrial) and again.to is TrialState.QUEUED and again.sized is None
-    assert again.changes == {"reason": f"will run again from its last checkpoint: {why}"}
+    assert again.reason == f"will run again from its last checkpoint: {why}" and again.changes == NO_CHANGES
 
 
 def test_the_trial_that_would_run_longest_goes_first() -> None:
@@ -109,7 +109,7 @@ def test_a_wider_plan_has_to_fit_beside_other_gangs(mib: int, fits: bool) -> Non
     assert [move.attempt for move in moves] == [other, *[running()] * fits], (
         "the other one is stopped: no trial runs it"
     )
-    assert [move.changes["outcome"] for move in moves[1:]] == [Outcome.STOPPED] * fits
+    assert [move.outcome for move in moves[1:]] == [Outcome.STOPPED] * fits
 
 
 BEFORE = running(state=AttemptState.ENDED, outcome=Outcome.STOPPED, timed_steps=40)
@@ -124,8 +124,8 @@ def went_wrong(before: Attempt = BEFORE, **changes: Any) -> list[d.Effect]:
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.LOST, Outcome.STALLED])
 def test_a_wider_plan_that_fails_costs_a_loss_and_the_trial_continues_as_before(outcome: Outcome) -> None:
     move = went_wrong(outcome=outcome)[0]
-    assert isinstance(move, d.MoveTrial) and move.to is TrialState.QUEUED and move.changes["num_lost"] == 1
-    assert move.changes["reason"] == "continues on 1 device as before, because on 4 devices it failed: no DTensor"
+    assert isinstance(move, d.MoveTrial) and move.to is TrialState.QUEUED and move.changes.num_lost == 1
+    assert move.reason == "continues on 1 device as before, because on 4 devices it failed: no DTensor"
     assert move.sized and (move.sized.plan, move.sized.prediction) == (BEFORE.plan, BEFORE.prediction)
 
 

@@ -63,7 +63,7 @@ def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns
     assert (
         move.to is TrialState.WAITING
         and "15.0 MiB learned from 1 trial of this family with layout single, 1 of them out of memory (study 7)"
-        in move.changes["reason"]
+        in move.reason
     )
     found, _ = learning(FAILED, state=TrialState.QUEUED, plan=Plan(4, dp_shard=2))
     assert [type(effect) for effect in found] == [d.Begin], "another layout has learned it"
@@ -76,7 +76,7 @@ def test_a_plan_keeps_what_was_learned_and_its_family() -> None:
     found = sized(Plan(4), 45, 35 * MIB, RAISED, MIB, learned_bytes=RAISED + 1)
     candidate = trial(id=9, attempt=0, state=TrialState.WAITING, plan=None)
     move = only_move(effects(trials=[candidate], sized={9: found}))
-    assert move.sized == found and move.changes["family"] == study().family(candidate)
+    assert move.sized == found and move.changes.family == study().family(candidate)
 
 
 def test_a_sized_candidate_is_queued_and_one_without_a_plan_is_infeasible() -> None:
@@ -92,7 +92,7 @@ def test_a_candidate_that_breaks_a_bound_on_what_is_predicted_is_not_trained() -
     waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
     move = only_move(effects(trials=[waiting], sized={1: sized(Plan(4), 5, MIB)}, studies=bounded))
     assert move.to is TrialState.INFEASIBLE and move.sized is not None
-    assert move.changes["reason"] == "not trained: its predicted reserved_mib is 5, and the study wants at most 4"
+    assert move.reason == "not trained: its predicted reserved_mib is 5, and the study wants at most 4"
     healing = trial(state=TrialState.WAITING, attempt=1, num_oom=1)
     again = only_move(effects(trials=[healing], sized={1: sized(Plan(4), 5, MIB)}, studies=bounded))
     assert again.to is TrialState.QUEUED
@@ -114,8 +114,8 @@ def test_a_predicted_objective_that_is_not_known_fails_the_trial_with_what_to_do
     waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
     known: Any = {"trials": [waiting], "studies": {1: study(objectives=seconds)}}
     move = only_move(effects(**known, sized={1: sized(Plan(4), 5, MIB)}))
-    assert move.to is TrialState.FAILED and "predicted.step_seconds is not known" in move.changes["reason"]
-    assert "scamp calibrate" in move.changes["reason"]
+    assert move.to is TrialState.FAILED and "predicted.step_seconds is not known" in move.reason
+    assert "scamp calibrate" in move.reason
     timed = replace(sized(Plan(4), 5, MIB), step_seconds=0.5)
     assert only_move(effects(**known, sized={1: timed})).to is TrialState.QUEUED
 
@@ -133,7 +133,7 @@ def test_a_trial_whose_sizing_waits_for_others_says_for_which() -> None:
     def moves(trials: list[Trial], held_up: dict[int, tuple[int, ...]]) -> dict[int, str]:
         found = effects(trials=trials, studies=studies, held_up=held_up)
         assert sum(isinstance(effect, d.Size) for effect in found) == len(trials)
-        return {move.trial.id: move.changes["reason"] for move in found if isinstance(move, d.MoveTrial)}
+        return {move.trial.id: move.reason for move in found if isinstance(move, d.MoveTrial)}
 
     assert moves(trials, {}) == {}
     others = "trial 1 and trial 4 of study 2 and one that has ended"
@@ -149,8 +149,8 @@ def test_a_trial_whose_sizing_waits_for_others_says_for_which() -> None:
 def test_a_verdict_names_the_devices_that_it_holds_for() -> None:
     waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
     move = only_move(effects(trials=[waiting], sized={1: Unsized("needs 200 MiB", True, "s", (("virtual", 96, 2),))}))
-    assert move.to is TrialState.INFEASIBLE and move.changes["offer"] == (("virtual", 96, 2),)
-    assert move.changes["reason"] == "needs 200 MiB" and not move.changes["once_fit"]
+    assert move.to is TrialState.INFEASIBLE and move.changes.offer == (("virtual", 96, 2),)
+    assert move.reason == "needs 200 MiB" and move.changes.once_fit is False
 
 
 @pytest.mark.parametrize(
@@ -164,23 +164,23 @@ def test_a_verdict_names_the_devices_that_it_holds_for() -> None:
 )
 def test_a_verdict_says_whether_the_cluster_has_lost_the_devices_of_its_plan(offer: Offer | None, missing: str) -> None:
     waiting = trial(state=TrialState.WAITING, attempt=0, plan=Plan(2, dp_shard=2), reserved_mib=90)
-    change = only_move(effects(trials=[waiting], sized={1: Unsized("no plan fits", True, "s", offer)})).changes
-    assert change["once_fit"] == bool(missing) and change["reason"].startswith(missing)
-    assert change["reason"].endswith("no plan fits") and ("waits an hour" in change["reason"]) == bool(missing)
+    move = only_move(effects(trials=[waiting], sized={1: Unsized("no plan fits", True, "s", offer)}))
+    assert move.changes.once_fit == bool(missing) and move.reason.startswith(missing)
+    assert move.reason.endswith("no plan fits") and ("waits an hour" in move.reason) == bool(missing)
 
 
 def test_a_candidate_that_cannot_be_traced_because_of_the_host_is_sized_later() -> None:
     waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
     full = Unsized("No space left on device three times", infeasible=False, may_pass=True)
     move = only_move(effects(trials=[waiting], sized={1: full}, now=100.0))
-    assert move.to is TrialState.WAITING and move.changes["retry_at"] == 105.0 and move.changes["num_faults"] == 1
-    assert move.changes["reason"] == "waits 5 s after: No space left on device three times"
+    assert move.to is TrialState.WAITING and move.changes.retry_at == 105.0 and move.changes.num_faults == 1
+    assert move.reason == "waits 5 s after: No space left on device three times"
     again = replace(waiting, num_faults=1, retry_at=105.0)
     assert effects(trials=[again], now=104.0) == []
     assert [type(effect) for effect in effects(trials=[again], now=105.0)] == [d.Size]
     assert [type(effect) for effect in effects(trials=[again], now=-1e6)] == [d.Size], "a clock was set back"
     last = only_move(effects(trials=[replace(waiting, num_faults=MAX_FAULTS)], sized={1: full}))
-    assert last.to is TrialState.FAILED and "mend the host" in last.changes["reason"]
+    assert last.to is TrialState.FAILED and "mend the host" in last.reason
 
 
 def test_the_plan_after_an_out_of_memory_says_that_it_is_kept_and_that_the_batch_does_not_grow() -> None:
@@ -192,4 +192,4 @@ def test_the_plan_after_an_out_of_memory_says_that_it_is_kept_and_that_the_batch
     ):  # fmt: skip
         waiting = trial(state=TrialState.WAITING, num_oom=num_oom, plan=None, params={"largest_batch": largest})
         move = only_move(effects(trials=[waiting], sized={1: sized()}))
-        assert move.sized is not None and move.sized.reason == move.changes["reason"] == reason
+        assert move.sized is not None and move.sized.reason == move.reason == reason

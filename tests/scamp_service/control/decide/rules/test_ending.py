@@ -36,11 +36,7 @@ def test_a_study_at_its_limit_proposes_nothing_and_ends_its_trials_with_what_the
         "gangs": {"1/1": ALIVE, "2/1": ALIVE},
         "studies": {1: study(reason=WHY, ends_as=StudyState.COMPLETED, state=StudyState.STOPPING)},
     }
-    moves = {
-        e.trial.number: (e.to, e.changes["reason"])
-        for e in effects(trials=trials, **known)
-        if isinstance(e, d.MoveTrial)
-    }
+    moves = {e.trial.number: (e.to, e.reason) for e in effects(trials=trials, **known) if isinstance(e, d.MoveTrial)}
     assert moves == {
         0: (TrialState.COMPLETED, f"ended after step 40 of 100: {WHY}"),
         1: (TrialState.CANCELLED, WHY),

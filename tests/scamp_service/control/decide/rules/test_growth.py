@@ -78,7 +78,7 @@ def test_a_running_trial_continues_on_idle_devices_with_a_larger_batch() -> None
     move, stop = snapshots.effects(trials=[trial(1e9)], attempts=[running], **known)
     assert isinstance(move, d.MoveTrial) and move.sized is not None and move.sized.plan == QUADRUPLE.plan
     assert isinstance(stop, d.MoveAttempt) and stop.to is AttemptState.STOPPING
-    assert "on 4 devices instead of 1 with a batch of 32 instead of 8 samples it ends" in stop.changes["detail"]
+    assert "on 4 devices instead of 1 with a batch of 32 instead of 8 samples it ends" in stop.detail
 
 
 def test_a_queued_trial_starts_with_the_batch_that_trains_fastest_on_its_devices() -> None:
