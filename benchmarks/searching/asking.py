@@ -116,7 +116,7 @@ def _trials() -> list[optuna.trial.FrozenTrial]:
 def _fill_ours(url: str, trials: list[optuna.trial.FrozenTrial]) -> None:
     storage = ScampStorage(url)
     study = optuna.create_study(study_name="asked", storage=storage)
-    storage._store.create_external_trials(study._study_id, [new_trial_of(trial) for trial in trials], now=0.0)
+    storage._store.external.create_trials(study._study_id, [new_trial_of(trial) for trial in trials], now=0.0)
     storage.close()
 
 

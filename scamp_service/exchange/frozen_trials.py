@@ -52,7 +52,8 @@ class Freezer:
     def frozen(self, seen: Sequence[OptunaTrialRow]) -> list[FrozenTrial]:
         """Frozen trials, in the same order. Reads what belongs to them: reports and attributes."""
         external = [row.id for row in seen if row.searched is not None]
-        reports, attributes = self._store.reports(external), self._store.trial_attributes(external)
+        stored = self._store.external
+        reports, attributes = stored.reports(external), stored.trial_attributes(external)
         values, metric = self._values(seen), self._objectives.leading.metric
         curves = self._store.curves([row.id for row in seen if row.searched is None and row.step])
         trials = []

@@ -40,7 +40,7 @@ def importances(study: Study, store: Store) -> tuple[int, dict[str, float]]:
     chosen = [ids[int(index * step)] for index in range(min(len(ids), MOST_TRIALS))]
     if len(chosen) < LEAST_TRIALS:
         return len(chosen), {}
-    seen = store.seen_trials(study.id, after=LARGEST_ID, trial_ids=chosen)
+    seen = store.external.seen_trials(study.id, after=LARGEST_ID, trial_ids=chosen)
     directions = directions_of(study.spec)
     every = Freezer(store, OptunaSpace(study.spec), Objectives.of_spec(study.spec)).plain(seen)
     trials = [trial for trial in every if len(trial.values or ()) == len(directions)]

@@ -71,11 +71,11 @@ def store_study(store: Store, imported: Imported) -> int:
     now = time.time()
     starts = [trial.started_at for trial in imported.trials if trial.started_at is not None]
     ends = [trial.finished_at for trial in imported.trials if trial.finished_at is not None]
-    study_id = store.add_external_study(imported.name, imported.spec(), now=now, created_at=min(starts, default=now))
+    study_id = store.external.add_study(imported.name, imported.spec(), now=now, created_at=min(starts, default=now))
     for is_system, attributes in ((False, imported.user_attributes), (True, imported.system_attributes)):
         for name, value in attributes.items():
-            store.set_study_attribute(study_id, name, value, is_system=is_system)
+            store.external.set_study_attribute(study_id, name, value, is_system=is_system)
     for start in range(0, len(imported.trials), AT_ONCE):
-        store.create_external_trials(study_id, imported.trials[start : start + AT_ONCE], now=now)
-    store.end_external_study(study_id, finished_at=max(ends, default=now), now=now)
+        store.external.create_trials(study_id, imported.trials[start : start + AT_ONCE], now=now)
+    store.external.end_study(study_id, finished_at=max(ends, default=now), now=now)
     return study_id

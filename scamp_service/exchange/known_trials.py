@@ -28,7 +28,7 @@ class KnownTrials:
         self.metric = objectives.leading.metric
         self.distributions: dict[str, BaseDistribution] = dict(space.distributions)
         """Distribution of each parameter when it was first seen; later ones must be compatible."""
-        self._store, self._study_id = store, study.id
+        self._external, self._study_id = store.external, study.id
         self._freezer = Freezer(store, space, objectives)
         self._trials: dict[int, FrozenTrial] = {}  # by number, ascending
         self._unended: dict[int, int] = {}  # id → number of the trials that may still change
@@ -36,8 +36,8 @@ class KnownTrials:
 
     def refresh(self) -> None:
         """Read the trials that are new or may have changed. Raises ``NotFound`` if the study is gone."""
-        state = self._store.study_state(self._study_id)
-        seen = self._store.seen_trials(self._study_id, after=self._newest, trial_ids=sorted(self._unended))
+        state = self._external.study_state(self._study_id)
+        seen = self._external.seen_trials(self._study_id, after=self._newest, trial_ids=sorted(self._unended))
         for row, trial in zip(seen, self._freezer.frozen(seen), strict=True):
             self._trials[row.number] = trial
             self._newest = max(self._newest, row.id)
@@ -51,7 +51,7 @@ class KnownTrials:
 
     def read(self, trial_id: int) -> FrozenTrial:
         """One trial as it is now."""
-        (seen,) = self._store.seen_trials(self._study_id, after=LARGEST_ID, trial_ids=[trial_id])
+        (seen,) = self._external.seen_trials(self._study_id, after=LARGEST_ID, trial_ids=[trial_id])
         return self._freezer.frozen([seen])[0]
 
     def overlay(self, trials: Iterable[FrozenTrial]) -> None:

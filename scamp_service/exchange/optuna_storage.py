@@ -65,6 +65,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
 
     def _open(self) -> None:
         self._store = Store(self._options[0])
+        self._external = self._store.external
         weakref.finalize(self, self._store.close)
         self._lock = threading.RLock()
         self._known: dict[int, KnownTrials] = {}
@@ -96,14 +97,14 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
         name = f"{DEFAULT_STUDY_NAME_PREFIX}{uuid.uuid4()}" if study_name is None else study_name
         spec = spec_of_others(name, [direction.name.lower() for direction in directions])
         try:
-            return self._store.create_external_study(name, spec, now=time.time())
+            return self._external.create_study(name, spec, now=time.time())
         except Conflict as error:
             raise DuplicatedStudyError(str(error)) from None
 
     def delete_study(self, study_id: int) -> None:
         """Delete a study that has ended or is of other programs. Raises ``Conflict`` while ScaMP runs it."""
         with _as_optuna():
-            self._store.study_state(study_id)
+            self._external.study_state(study_id)
         self._store.delete_study(study_id, now=time.time())
         with self._lock:
             self._known.pop(study_id, None)
@@ -112,26 +113,26 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
         """Set an attribute of a user."""
         with _as_optuna():
-            self._store.set_study_attribute(study_id, key, value, is_system=False)
+            self._external.set_study_attribute(study_id, key, value, is_system=False)
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         """Set an attribute of Optuna's own."""
         with _as_optuna():
-            self._store.set_study_attribute(study_id, key, value, is_system=True)
+            self._external.set_study_attribute(study_id, key, value, is_system=True)
 
     def get_study_id_from_name(self, study_name: str) -> int:
         """The id of a study: the oldest with this name, or ``NAME #ID`` for others with it."""
-        if studies := self._store.studies_named(study_name):
+        if studies := self._external.studies_named(study_name):
             return studies[0]
         numbered = re.fullmatch(r"(.*) #(\d+)", study_name, re.DOTALL)
-        if numbered and int(numbered[2]) in self._store.studies_named(numbered[1]):
+        if numbered and int(numbered[2]) in self._external.studies_named(numbered[1]):
             return int(numbered[2])
         raise KeyError(f"there is no study {study_name!r}")
 
     def get_study_name_from_id(self, study_id: int) -> str:
         """The name of a study, with its id if an older one has the same."""
         name = self._study(study_id).name
-        return name if self._store.studies_named(name)[:1] == [study_id] else f"{name} #{study_id}"
+        return name if self._external.studies_named(name)[:1] == [study_id] else f"{name} #{study_id}"
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
         """Whether each objective is minimized or maximized."""
@@ -140,17 +141,17 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
         """Attributes of users; a study of ScaMP also has its state and workload."""
         study = self._study(study_id)
-        return {**_about(study), **self._store.study_attributes(study_id, is_system=False)}
+        return {**_about(study), **self._external.study_attributes(study_id, is_system=False)}
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
         """Attributes of Optuna's own, such as the names of the objectives."""
         study = self._study(study_id)
-        return {**_metric_names(study), **self._store.study_attributes(study_id, is_system=True)}
+        return {**_metric_names(study), **self._external.study_attributes(study_id, is_system=True)}
 
     def get_all_studies(self) -> list[FrozenStudy]:
         """All studies, by id."""
         summaries, names = [], set[str]()
-        for study in self._store.every_study():
+        for study in self._external.every_study():
             name = f"{study.name} #{study.id}" if study.name in names else study.name
             names.add(study.name)
             summaries.append(
@@ -158,8 +159,8 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
                     study_name=name,
                     direction=None,
                     directions=directions_of(study.spec),
-                    user_attrs={**_about(study), **self._store.study_attributes(study.id, is_system=False)},
-                    system_attrs={**_metric_names(study), **self._store.study_attributes(study.id, is_system=True)},
+                    user_attrs={**_about(study), **self._external.study_attributes(study.id, is_system=False)},
+                    system_attrs={**_metric_names(study), **self._external.study_attributes(study.id, is_system=True)},
                     study_id=study.id,
                 )
             )
@@ -171,7 +172,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
         """Create a trial that other programs run, with the next number of the study, and return its id."""
         new = NewTrial(FROM_OPTUNA[TrialState.RUNNING]) if template_trial is None else new_trial_of(template_trial)
         with _as_optuna():
-            (trial_id,) = self._store.create_external_trials(study_id, [new], now=time.time())
+            (trial_id,) = self._external.create_trials(study_id, [new], now=time.time())
         if template_trial is None:
             with self._lock:
                 self._begun[trial_id] = self._read(trial_id)
@@ -200,7 +201,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
         """Move a trial, and set its values if there are any; False if somebody else has begun it."""
         with self._lock, _as_optuna():
             changes = self._unwritten.pop(trial_id, None)
-            moved = self._store.move_external_trial(trial_id, FROM_OPTUNA[state], values, changes, now=time.time())
+            moved = self._external.move_trial(trial_id, FROM_OPTUNA[state], values, changes, now=time.time())
             if state is TrialState.RUNNING:
                 if moved:
                     self._begun[trial_id] = self._read(trial_id)
@@ -214,7 +215,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
             metric, value = self._known_of(self._place(trial_id)[0]).metric, float(intermediate_value)
             changes = self._unwritten.pop(trial_id, None)
             begun = self._begun.pop(trial_id, None)
-            self._store.report_external(trial_id, step, value, changes, metric=metric, now=time.time())
+            self._external.report(trial_id, step, value, changes, metric=metric, now=time.time())
             if begun:
                 self._begun[trial_id] = changed = copy_of(begun)
                 changed.intermediate_values[step] = value
@@ -239,7 +240,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
         """
         trial = self._begun.get(trial_id)
         if trial is None:
-            self._store.change_external_trial(trial_id, changes)
+            self._external.change_trial(trial_id, changes)
             yield None
             return
         json.dumps(list(changes.attributes.values()))  # raises here what the database would raise later
@@ -261,7 +262,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
             self._timer, unwritten, self._unwritten = None, self._unwritten, {}
             for trial_id, changes in unwritten.items():
                 try:
-                    self._store.change_external_trial(trial_id, changes)
+                    self._external.change_trial(trial_id, changes)
                 except (NotFound, Conflict):  # somebody else has deleted or ended it
                     self._begun.pop(trial_id, None)
 
@@ -270,7 +271,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
         """The id of the trial with this number."""
         with _as_optuna():
-            return self._store.trial_id(study_id, trial_number)
+            return self._external.trial_id(study_id, trial_number)
 
     def get_trial_number_from_id(self, trial_id: int) -> int:
         """The number of a trial in its study."""
@@ -302,12 +303,12 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
 
     def record_heartbeat(self, trial_id: int) -> None:
         """Note that this process still runs the trial."""
-        self._store.record_heartbeat(trial_id)
+        self._external.record_heartbeat(trial_id)
 
     def _get_stale_trial_ids(self, study_id: int) -> list[int]:
         _, interval, grace, _ = self._options
         assert interval is not None
-        return self._store.stale_trials(study_id, 2.0 * interval if grace is None else grace)
+        return self._external.stale_trials(study_id, 2.0 * interval if grace is None else grace)
 
     def get_heartbeat_interval(self) -> int | None:
         """Seconds between two heartbeats; None for none."""
@@ -325,7 +326,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
 
     def _place(self, trial_id: int) -> tuple[int, int]:
         if trial_id not in self._places:
-            self._places[trial_id] = self._store.place_of(trial_id)
+            self._places[trial_id] = self._external.place_of(trial_id)
         return self._places[trial_id]
 
     def _known_of(self, study_id: int, param_name: str | None = None) -> KnownTrials:

@@ -74,11 +74,12 @@ class Sweeper:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store, self._settings, self._remover = store, settings, remover
+        self._store, self._removals, self._settings, self._remover = store, store.removals, settings, remover
         self._clock, self._monotonic = clock, monotonic
         self._checkpoints = _Ageing(settings.keep_checkpoints_days, self._checkpoints_of)
-        self._logs = _Ageing(settings.keep_logs_days, lambda study_id: _until_none(store.remove_logs, study_id))
-        self._events = _Ageing(settings.keep_events_days, lambda study_id: _until_none(store.remove_events, study_id))
+        remove_logs, remove_events = self._removals.remove_logs, self._removals.remove_events
+        self._logs = _Ageing(settings.keep_logs_days, lambda study_id: _until_none(remove_logs, study_id))
+        self._events = _Ageing(settings.keep_events_days, lambda study_id: _until_none(remove_events, study_id))
         self._traces_at = -math.inf
         self._rounds = (_Rounds(self._with_checkpoints, monotonic), _Rounds(self._without_checkpoints, monotonic))
 
@@ -89,18 +90,18 @@ class Sweeper:
 
     def _with_checkpoints(self) -> Iterator[None]:
         """Checkpoints, and what waits for their removal."""
-        while trials := self._store.deleted_trials():
+        while trials := self._removals.deleted_trials():
             yield from self._gone([trial_folder(self._settings.checkpoints, trial_id) for trial_id in trials])
             for trial_id in trials:
-                while not self._store.remove_trial(trial_id, limit=ROWS_AT_ONCE):
+                while not self._removals.remove_trial(trial_id, limit=ROWS_AT_ONCE):
                     yield
                 yield
         yield from self._aged(self._checkpoints)
 
     def _without_checkpoints(self) -> Iterator[None]:
-        for study_id in self._store.deleted_studies_with_events():
-            yield from _until_none(self._store.remove_events, study_id)
-        for code in self._store.remove_unused_code():  # no larger than an upload, and never on a shared file system
+        for study_id in self._removals.deleted_studies_with_events():
+            yield from _until_none(self._removals.remove_events, study_id)
+        for code in self._removals.remove_unused_code():  # no larger than an upload, and never on a shared file system
             folders = (self._settings.data_dir / "code", self._settings.data_dir / "profiles" / "code")
             _remove_all([folder / name for folder in folders for name in (code, f"{code}.zip")])
             yield
@@ -121,7 +122,7 @@ class Sweeper:
     def _aged(self, ageing: _Ageing) -> Iterator[None]:
         if ageing.days is None or self._monotonic() < ageing.looks_at:
             return
-        overdue = set(self._store.studies_ended_before(self._clock() - ageing.days * DAY_SECONDS))
+        overdue = set(self._removals.studies_ended_before(self._clock() - ageing.days * DAY_SECONDS))
         still_overdue, ageing.overdue = overdue & ageing.overdue, overdue
         ageing.looks_at = self._monotonic() + LOOK_SECONDS
         for study_id in sorted(still_overdue - ageing.removed):

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from typing import Any, cast
-
-import sqlalchemy as sa
 
 from estimators.learning import AttemptPhase, Ending, PastAttempt
 from placement.model import Offer
@@ -22,7 +19,7 @@ from scamp_service.errors import InvalidInput, NotFound
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Event, Json, Lease, LogLine, Metric, Refusals, Study, Totals, Trial
 from scamp_service.store import queries as sql
-from scamp_service.store.database import Database
+from scamp_service.store.connected import Connected, in_parts
 from scamp_service.store.options import option_of
 from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score, attempt_of, trial_of
 from scamp_service.store.table.order import PARAMETER, VALUES, SortOrder, order_of, sorted_numbers
@@ -43,11 +40,8 @@ from workloads.training.checkpoints.name import CheckpointName
 _ENDINGS = {Outcome.DONE: Ending.FINISHED, Outcome.OUT_OF_MEMORY: Ending.OUT_OF_MEMORY}
 
 
-class Reads:
-    """The read-only methods of the store. They raise ``Unavailable`` when the database cannot be used."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class Reads(Connected):
+    """The read-only methods of the store."""
 
     def reading(self) -> AbstractContextManager[None]:
         """A block whose reads, in this thread, share one connection; see ``Database.reading``."""
@@ -399,7 +393,7 @@ class Reads:
         ``trial_ids`` are trials of the study, if only these matter.
         """
         rungs: dict[int, dict[int, tuple[float, ...]]] = {step: {} for step in steps}
-        for some in _parts(steps):  # a rule that judges at every report has many
+        for some in in_parts(steps):  # a rule that judges at every report has many
             if trial_ids is None:
                 rows = self._rows(sql.RUNGS, study_id=study_id, steps=some)
             else:
@@ -452,10 +446,6 @@ class Reads:
         rows = self._rows(sql.LEASE, name=name)
         return Lease(*rows[0]) if rows else None
 
-    def now(self) -> float:
-        """Seconds since the epoch by the one clock of all hosts: that of PostgreSQL. SQLite is on one host anyway."""
-        return time.time() if self._database.sqlite else float(self._rows(sql.CLOCK)[0][0])
-
     def lease_age(self, name: str) -> float | None:
         """Seconds since the lease was last renewed; None when nobody has it.
 
@@ -463,23 +453,6 @@ class Reads:
         """
         rows = self._rows(sql.LEASE_RENEWED_AT, name=name)
         return max(0.0, self.now() - rows[0][0]) if rows else None
-
-    def _by_ids(self, statement: sa.Select[Any], trial_ids: Sequence[int], **values: Any) -> Sequence[Any]:
-        """Rows of a statement with the parameter ``trial_ids``, a part of them at a time."""
-        rows: list[Any] = []
-        for some in _parts(trial_ids):
-            rows += self._rows(statement, trial_ids=some, **values)
-        return rows
-
-    def _rows(self, statement: sa.Select[Any], **values: Any) -> Sequence[Any]:
-        with self._database.read() as connection:
-            return connection.execute(statement, values).all()
-
-
-def _parts(values: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the values in parts that a statement can take: 65,535 parameters for PostgreSQL, 32,766 for SQLite."""
-    for start in range(0, len(values), 1000):
-        yield list(values[start : start + 1000])
 
 
 def _run(row: Sequence[Any]) -> PastAttempt:

@@ -3,9 +3,9 @@
 Moves are compare-and-set: a lost race returns ``False``, raises nothing and changes nothing. Each method is one
 transaction, which also writes the events about its changes. Many processes and threads may use it at once. Methods
 that only read are in ``reads``. In ``writes`` are those that ranks call (``reports``), those of the leader (``leases``)
-and of the sweeper (``removal``), requests of users about a study that exists (``requests``), and studies and
-trials of programs that use Optuna (``external_studies``, ``external``). A database that cannot be used now raises
-``Unavailable``.
+and requests of users about a study that exists (``requests``). Two groups with one caller each are objects of their
+own: ``Store.removals`` for the sweeper, and ``Store.external`` for studies and trials of programs that use Optuna. A
+database that cannot be used now raises ``Unavailable``.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
 from scamp_service.store.events import ClusterState, TrialChange
 from scamp_service.store.options import option_json
+from scamp_service.store.reads import Reads
 from scamp_service.store.rows import attempt_columns, sized_columns, taken_columns
 from scamp_service.store.tallies import (
     BESIDE,
@@ -48,8 +49,7 @@ from scamp_service.store.tallies import (
     device_seconds,
     mib_seconds,
 )
-from scamp_service.store.writes.external import ExternalTrials
-from scamp_service.store.writes.external_studies import ExternalStudies
+from scamp_service.store.writes.external import External
 from scamp_service.store.writes.leases import Leases
 from scamp_service.store.writes.removal import Removals
 from scamp_service.store.writes.reports import Reports
@@ -71,7 +71,7 @@ class _TrialMove(NamedTuple):
     reason: str
 
 
-class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests):
+class Store(Reads, Reports, Leases, Requests):
     """Reads and writes of the study database."""
 
     def __init__(self, url: str) -> None:
@@ -81,6 +81,16 @@ class Store(Reports, Leases, Removals, ExternalStudies, ExternalTrials, Requests
         other, and ``Unavailable`` when the database cannot be reached or was written by a newer version of ScaMP.
         """
         super().__init__(Database(url))
+
+    @property
+    def external(self) -> External:
+        """The same database for studies and trials that other programs run. No lease fences these writes."""
+        return External(self._database)
+
+    @property
+    def removals(self) -> Removals:
+        """The same database for the sweeper, which removes rows."""
+        return Removals(self._database, self._fence)
 
     def close(self) -> None:
         """Close all connections to the database."""

@@ -24,8 +24,7 @@ from scamp_service.store import schema
 from scamp_service.store import statements as sql
 from scamp_service.store.events import NewMetrics, TrialChange
 from scamp_service.store.tallies import EXTERNAL
-from scamp_service.store.writes.external_studies import exists, no_study
-from scamp_service.store.writes.transactions import Transactions
+from scamp_service.store.writes.external_studies import ExternalStudies, exists, no_study
 
 RUN_BY_OTHERS = "created and run by another program, through Optuna"
 """The reason of an external trial."""
@@ -140,10 +139,10 @@ _ATTRIBUTES = select(_TA.c.trial_id, _TA.c.is_system, _TA.c.name, _TA.c.value).w
 )
 
 
-class ExternalTrials(Transactions):
-    """The methods of the store for trials of other programs."""
+class External(ExternalStudies):
+    """The methods for studies and trials of other programs."""
 
-    def create_external_trials(self, study_id: int, trials: Sequence[NewTrial], *, now: float) -> list[int]:
+    def create_trials(self, study_id: int, trials: Sequence[NewTrial], *, now: float) -> list[int]:
         """Create trials with the next numbers of the study, and return their ids. Raises ``NotFound``.
 
         A trial without ``started_at`` that runs has started ``now``.
@@ -190,7 +189,7 @@ class ExternalTrials(Transactions):
             if rows:
                 connection.execute(sa.insert(table), rows)
 
-    def move_external_trial(
+    def move_trial(
         self,
         trial_id: int,
         to: TrialState,
@@ -224,12 +223,12 @@ class ExternalTrials(Transactions):
             self._emit_trial(connection, trial_id, moved, now)
         return True
 
-    def change_external_trial(self, trial_id: int, changes: Changes) -> None:
+    def change_trial(self, trial_id: int, changes: Changes) -> None:
         """Set parameters and attributes. Raises ``NotFound`` and ``Conflict``."""
         with self._write() as connection:
             self._change(connection, trial_id, self._hold(connection, trial_id), changes)
 
-    def report_external(
+    def report(
         self, trial_id: int, step: int, value: float, changes: Changes | None = None, *, metric: str, now: float
     ) -> None:
         """Store the objective, called ``metric``, at a step, and ``changes``. Raises ``NotFound`` and ``Conflict``."""

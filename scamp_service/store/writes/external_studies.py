@@ -39,9 +39,9 @@ _STUDY_ATTRIBUTES = select(_SA.c.name, _SA.c.value).where(
 
 
 class ExternalStudies(Transactions):
-    """The methods of the store for studies of other programs."""
+    """The methods for studies of other programs."""
 
-    def create_external_study(self, name: str, spec: Json, *, now: float) -> int:
+    def create_study(self, name: str, spec: Json, *, now: float) -> int:
         """Create an EXTERNAL study with what is known of it as ``spec``. Raises ``Conflict`` if the name is taken."""
         row = {"name": name, "state": StudyState.EXTERNAL, "spec": spec, "created_at": now, "body_sha256": ""}
         with self._write() as connection:
@@ -52,7 +52,7 @@ class ExternalStudies(Transactions):
             self._emit_study(connection, study_id, name, StudyState.EXTERNAL, now=now)
         return study_id
 
-    def add_external_study(self, name: str, spec: Json, *, now: float, created_at: float) -> int:
+    def add_study(self, name: str, spec: Json, *, now: float, created_at: float) -> int:
         """Create an EXTERNAL study that began at ``created_at``, also if another one has its name."""
         row = {"name": name, "state": StudyState.EXTERNAL, "spec": spec, "created_at": created_at, "body_sha256": ""}
         with self._write() as connection:
@@ -60,7 +60,7 @@ class ExternalStudies(Transactions):
             self._emit_study(connection, study_id, name, StudyState.EXTERNAL, now=now)
         return study_id
 
-    def end_external_study(self, study_id: int, *, finished_at: float, now: float) -> bool:
+    def end_study(self, study_id: int, *, finished_at: float, now: float) -> bool:
         """Move an EXTERNAL study to COMPLETED, as one that has ended at ``finished_at``; otherwise False."""
         with self._write() as connection:
             name = connection.execute(_END_STUDY, {"_id": study_id, "_finished_at": finished_at}).scalar()

@@ -1,8 +1,8 @@
 """Removes what belongs to deleted studies, and what has become too old, a few rows at a time.
 
-A study is deleted in one transaction: from then on nobody sees it. Its rows are removed afterwards. Every call is one
-transaction and safe to repeat, so an interrupted removal continues where it was. The row of a deleted study stays,
-as an empty one: its id is not given to another study, and a repeated request gets the same answer.
+A study is deleted in one transaction (see ``requests``): from then on nobody sees it. Its rows are removed here. Every
+call is one transaction and safe to repeat, so an interrupted removal continues where it was. The row of a deleted study
+stays, as an empty one: its id is not given to another study, and a repeated request gets the same answer.
 
 The newest trial and the newest event stay until there is a newer one: SQLite gives the largest id again once its row is
 gone, but checkpoints are named by the id of their trial, and readers follow events by their ids.
@@ -16,24 +16,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import bindparam, func, select
 
-from scamp_service.errors import Conflict, NotFound
-from scamp_service.lifecycle import LIVE_STUDIES, STUDY_MOVES, StudyState
-from scamp_service.store import queries, schema
+from scamp_service.lifecycle import StudyState
+from scamp_service.store import schema
 from scamp_service.store.schema import one_of
+from scamp_service.store.writes.requests import ENDED
 from scamp_service.store.writes.transactions import Transactions
 
 _S, _T, _E = schema.studies, schema.trials, schema.events
-_ENDED = sorted(state for state, moves in STUDY_MOVES.items() if StudyState.DELETED in moves)
 
-_STATE = select(_S.c.state, _S.c.name).where(_S.c.id == bindparam("id"))
-_DELETE = (
-    sa.update(_S)
-    .where(_S.c.id == bindparam("_id"), one_of(_S.c.state, *_ENDED))
-    .values(state=StudyState.DELETED, name="", spec={}, reason="", idempotency_key=None, body_sha256="")
-    .returning(_S.c.id)
-)
-_DELETE_TALLIES = sa.delete(schema.tallies).where(schema.tallies.c.study_id == bindparam("_id"))
-_DELETE_ATTRIBUTES = sa.delete(schema.study_attributes).where(schema.study_attributes.c.study_id == bindparam("_id"))
 _is_deleted = _S.c.state == StudyState.DELETED
 _newest_trial = select(func.max(_T.c.id)).scalar_subquery()
 _newest_event = select(func.max(_E.c.id)).scalar_subquery()
@@ -55,7 +45,7 @@ _DELETE_BLOB = sa.delete(schema.blobs).where(
 _before = bindparam("before", type_=_S.c.finished_at.type)
 _OLD = (
     select(_S.c.id)
-    .where(one_of(_S.c.state, *_ENDED), _S.c.finished_at < _before, _S.c.created_at < _before)
+    .where(one_of(_S.c.state, *ENDED), _S.c.finished_at < _before, _S.c.created_at < _before)
     .order_by(_S.c.id)
 )
 
@@ -88,32 +78,7 @@ _SOME_LOGS = _some(schema.logs, schema.logs.c.trial_id.in_(_trials_of_study))
 
 
 class Removals(Transactions):
-    """The methods of the store that remove rows."""
-
-    def delete_study(self, study_id: int, *, now: float) -> None:
-        """Delete a study that has ended: from now on nobody sees it. No effect if it is deleted already.
-
-        Raises ``NotFound``, and ``Conflict`` while the study or any of its attempts has not ended.
-        """
-        with self._write() as connection:
-            row = connection.execute(_STATE, {"id": study_id}).first()
-            if row is None:
-                raise NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
-            if row.state is StudyState.DELETED:
-                return
-            if row.state in LIVE_STUDIES:
-                raise Conflict(
-                    f"study {study_id} is {row.state.value}: stop it with `scamp stop {study_id}` or POST "
-                    f"/v1/studies/{study_id}:stop, and delete it once it has ended"
-                )
-            if connection.execute(queries.HOLDS, {"study_id": study_id}).first():
-                raise Conflict(
-                    f"the last trials of study {study_id} are still being stopped; try again in a few seconds"
-                )
-            connection.execute(_DELETE_TALLIES, {"_id": study_id})
-            connection.execute(_DELETE_ATTRIBUTES, {"_id": study_id})
-            if connection.execute(_DELETE, {"_id": study_id}).first():
-                self._emit_study(connection, study_id, row.name, StudyState.DELETED, now=now)
+    """The methods that remove rows, for the sweeper of the leader."""
 
     def deleted_trials(self, *, limit: int = 100) -> list[int]:
         """Ids of trials of deleted studies that are still to be removed."""

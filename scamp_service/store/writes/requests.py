@@ -1,4 +1,4 @@
-"""Requests about a study that was submitted before: to try candidates of the user's, or to continue for longer.
+"""Requests about a study that was submitted before: to try candidates of the user's, to continue for longer, to delete.
 
 A request that is repeated changes nothing: candidates have a key, and a budget is given as a whole.
 """
@@ -12,11 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam, select
 
 from scamp_service.errors import Conflict, InvalidInput, NotFound
-from scamp_service.lifecycle import NO_PLAN_YET, Origin, StudyState, TrialState
+from scamp_service.lifecycle import LIVE_STUDIES, NO_PLAN_YET, STUDY_MOVES, Origin, StudyState, TrialState
 from scamp_service.model import Json
-from scamp_service.store import schema
+from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.events import TrialChange
+from scamp_service.store.schema import one_of
 from scamp_service.store.tallies import BESIDE
 from scamp_service.store.writes.transactions import Transactions
 from scamp_service.study.parse import parse_study
@@ -26,7 +27,19 @@ EXTENDED = ("trials", "seconds", "device_hours")
 KEY = "scamp:enqueued:"
 """Attributes of a study with this prefix hold the numbers of the trials that a request has enqueued, by its key."""
 
+ENDED = sorted(state for state, moves in STUDY_MOVES.items() if StudyState.DELETED in moves)
+"""States of a study that can be deleted."""
+
 _S, _T, _A = schema.studies, schema.trials, schema.study_attributes
+_STATE = select(_S.c.state, _S.c.name).where(_S.c.id == bindparam("id"))
+_DELETE = (
+    sa.update(_S)
+    .where(_S.c.id == bindparam("_id"), one_of(_S.c.state, *ENDED))
+    .values(state=StudyState.DELETED, name="", spec={}, reason="", idempotency_key=None, body_sha256="")
+    .returning(_S.c.id)
+)
+_DELETE_TALLIES = sa.delete(schema.tallies).where(schema.tallies.c.study_id == bindparam("_id"))
+_DELETE_ATTRIBUTES = sa.delete(schema.study_attributes).where(schema.study_attributes.c.study_id == bindparam("_id"))
 _STUDY = (
     select(_S.c.name, _S.c.state, _S.c.spec)
     .where(_S.c.id == bindparam("study_id"), _S.c.state != StudyState.DELETED)
@@ -86,6 +99,31 @@ class Requests(Transactions):
                 return
             connection.execute(_EXTEND, {"_id": study_id, "_spec": spec})
             self._emit_study(connection, study_id, study.name, StudyState.RUNNING, now=now)
+
+    def delete_study(self, study_id: int, *, now: float) -> None:
+        """Delete a study that has ended: from now on nobody sees it. No effect if it is deleted already.
+
+        Raises ``NotFound``, and ``Conflict`` while the study or any of its attempts has not ended.
+        """
+        with self._write() as connection:
+            row = connection.execute(_STATE, {"id": study_id}).first()
+            if row is None:
+                raise NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
+            if row.state is StudyState.DELETED:
+                return
+            if row.state in LIVE_STUDIES:
+                raise Conflict(
+                    f"study {study_id} is {row.state.value}: stop it with `scamp stop {study_id}` or POST "
+                    f"/v1/studies/{study_id}:stop, and delete it once it has ended"
+                )
+            if connection.execute(queries.HOLDS, {"study_id": study_id}).first():
+                raise Conflict(
+                    f"the last trials of study {study_id} are still being stopped; try again in a few seconds"
+                )
+            connection.execute(_DELETE_TALLIES, {"_id": study_id})
+            connection.execute(_DELETE_ATTRIBUTES, {"_id": study_id})
+            if connection.execute(_DELETE, {"_id": study_id}).first():
+                self._emit_study(connection, study_id, row.name, StudyState.DELETED, now=now)
 
     def _asked_study(self, connection: sa.Connection, study_id: int) -> Any:
         """Name, state and spec of a study, which nobody else changes before the end of the transaction."""

@@ -18,19 +18,20 @@ from scamp_service.lifecycle import StudyState
 from scamp_service.model import Attempt, Json
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
+from scamp_service.store.connected import Connected
 from scamp_service.store.database import Database
 from scamp_service.store.events import AttemptChange, Change, StudyChange, TrialChange
-from scamp_service.store.reads import Reads
 from scamp_service.store.rows import attempt_of
 from scamp_service.store.tallies import COLOCATED, RANKS, difference, measure_trial, trial_tallies
 
 
-class Transactions(Reads):
-    """Reads of the store, and the parts of its writes that every group of methods uses."""
+class Transactions(Connected):
+    """The parts of the store's writes that every group of methods uses."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, fence: Json | None = None) -> None:
+        """With a ``fence``, only the holder of that lease may write: see ``Leases.fenced``."""
         super().__init__(database)
-        self._fence: Json = {}
+        self._fence = fence or {}
 
     @contextmanager
     def _write(self) -> Iterator[sa.Connection]:

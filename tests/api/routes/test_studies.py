@@ -182,6 +182,6 @@ def test_a_study_is_extended_and_cloned(api: InProcess) -> None:
     ]
     assert {one.json()["id"] for one in clones} == {study_id + 1}
     assert clones[0].json()["spec"] == {**extended.json()["spec"], "name": "again"}
-    foreign = api.store.create_external_study("foreign", spec_of_others("foreign", ["minimize"]), now=3.0)
+    foreign = api.store.external.create_study("foreign", spec_of_others("foreign", ["minimize"]), now=3.0)
     refused = api.post(f"/v1/studies/{foreign}:clone", json={})
     assert refused.status_code == 409 and "was run by other programs" in refused.json()["detail"]

@@ -491,7 +491,7 @@ def test_trials_of_users_and_of_other_programs_go_beside_those_of_the_sampler() 
     study = store.studies()[0].id
     while not store.open_attempts():
         simulation.cycle()
-    external = store.create_external_trials(study, [NewTrial(TrialState.RUNNING), NewTrial(TrialState.FAILED)], now=1.0)
+    external = store.external.create_trials(study, [NewTrial(TrialState.RUNNING), NewTrial(TrialState.FAILED)], now=1.0)
     params = {**store.trials(study)[0].params, "mib": 10, "ranks": 1, "breaks": 0}
     enqueued = store.enqueue(study, [params], "k", now=1.0)
     before = [store.trial(trial) for trial in external]

@@ -19,6 +19,7 @@ from scamp_service.processes.sweeper import DAY_SECONDS, LOOK_SECONDS, REST_SECO
 from scamp_service.settings import Settings
 from scamp_service.store import schema
 from scamp_service.store.store import Store
+from scamp_service.store.writes.removal import Removals
 from tests.services.serving import SECRET, end, fill, settings_in
 
 OWN_TABLES = (schema.logs, schema.metrics, schema.comparisons, schema.measured, schema.attempts, schema.trials)
@@ -243,10 +244,10 @@ def test_after_an_error_it_rests_so_that_few_cycles_fail(
     one.tick(1)
     one.seconds += REST_SECONDS
 
-    def fail(*, limit: int = 100) -> list[int]:
+    def fail(removals: Removals, *, limit: int = 100) -> list[int]:
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr(store, "deleted_trials", fail)
+    monkeypatch.setattr(Removals, "deleted_trials", fail)
     num_failed = 0
     for _ in range(100):
         one.seconds += 0.1

@@ -23,7 +23,7 @@ def numbers(store: Store, study: int) -> list[tuple[int, Origin]]:
 def test_trials_of_the_sampler_and_of_others_share_the_numbers_of_a_study(store: Store) -> None:
     study = store.create_study(SPEC, now=1.0).id
     store.create_trials(study, [(0, {}), (1, {})], now=1.0)
-    store.create_external_trials(study, [NewTrial(TrialState.RUNNING)], now=1.0)
+    store.external.create_trials(study, [NewTrial(TrialState.RUNNING)], now=1.0)
     for _ in range(2):  # a repetition changes nothing
         store.create_trials(study, [(1, {}), (2, {}), (3, {})], now=1.0)
     ours, theirs = Origin.SEARCH, Origin.EXTERNAL
@@ -33,13 +33,13 @@ def test_trials_of_the_sampler_and_of_others_share_the_numbers_of_a_study(store:
 def test_a_trial_of_another_program_is_counted_apart_and_not_followed(store: Store) -> None:
     study = store.create_study(SPEC, now=1.0).id
     store.create_trials(study, [(0, {})], now=1.0)
-    running, failed = store.create_external_trials(
+    running, failed = store.external.create_trials(
         study, [NewTrial(TrialState.RUNNING), NewTrial(TrialState.FAILED)], now=1.0
     )
     assert store.trial_counts(study) == {TrialState.WAITING: 1, TrialState.RUNNING: 1, TrialState.FAILED: 1}
     assert own_states(store.tallies(study)) == {TrialState.WAITING: 1}
     assert [trial.number for trial in store.live_trials()] == [0]
-    store.move_external_trial(running, TrialState.COMPLETED, [0.5], now=2.0)
+    store.external.move_trial(running, TrialState.COMPLETED, [0.5], now=2.0)
     assert store.counted(study) == tally_study(store.trials(study), [])
     best = store.trial(running)
     assert (best.value, best.finished_at, store.trial(failed).finished_at) == (0.5, 2.0, 1.0)
@@ -49,14 +49,14 @@ def test_nobody_else_changes_a_trial_of_scamp_or_one_that_has_ended(store: Store
     study = store.create_study(SPEC, now=1.0).id
     store.create_trials(study, [(0, {})], now=1.0)
     (own,) = (trial.id for trial in store.trials(study))
-    assert not store.move_external_trial(own, TrialState.RUNNING, now=2.0), "as if somebody else had begun it"
-    (ended,) = store.create_external_trials(study, [NewTrial(TrialState.COMPLETED, values=[1.0])], now=1.0)
+    assert not store.external.move_trial(own, TrialState.RUNNING, now=2.0), "as if somebody else had begun it"
+    (ended,) = store.external.create_trials(study, [NewTrial(TrialState.COMPLETED, values=[1.0])], now=1.0)
     for trial_id, why in ((own, "run by ScaMP"), (ended, "already ended")):
         for change in (
-            lambda one: store.move_external_trial(one, TrialState.FAILED, now=3.0),
-            lambda one: store.change_external_trial(one, Changes({"x": (1.0, 1.0, "{}")})),
-            lambda one: store.report_external(one, 1, 1.0, metric="loss", now=3.0),
-            lambda one: store.change_external_trial(one, Changes(attributes={(False, "a"): 1})),
+            lambda one: store.external.move_trial(one, TrialState.FAILED, now=3.0),
+            lambda one: store.external.change_trial(one, Changes({"x": (1.0, 1.0, "{}")})),
+            lambda one: store.external.report(one, 1, 1.0, metric="loss", now=3.0),
+            lambda one: store.external.change_trial(one, Changes(attributes={(False, "a"): 1})),
         ):
             with pytest.raises(Conflict, match=why):
                 change(trial_id)
@@ -64,31 +64,31 @@ def test_nobody_else_changes_a_trial_of_scamp_or_one_that_has_ended(store: Store
 
 
 def test_a_study_of_another_program_has_a_name_of_its_own_and_is_deleted_with_all_it_holds(store: Store) -> None:
-    study = store.create_external_study("theirs", SPEC, now=1.0)
+    study = store.external.create_study("theirs", SPEC, now=1.0)
     with pytest.raises(Conflict):
-        store.create_external_study("theirs", SPEC, now=1.0)
-    store.set_study_attribute(study, "a", math.inf, is_system=False)
+        store.external.create_study("theirs", SPEC, now=1.0)
+    store.external.set_study_attribute(study, "a", math.inf, is_system=False)
     new = NewTrial(TrialState.RUNNING, {"x": math.nan}, {"x": (0.0, "{}")}, reports={3: 0.5}, user_attributes={"u": 1})
-    (trial,) = store.create_external_trials(study, [new], now=1.0)
-    assert store.study_state(study) is StudyState.EXTERNAL and store.studies(live=True) == []
-    assert (store.trial(trial).params, store.reports([trial])) == ({"x": "nan"}, {trial: {3: 0.5}})
-    assert store.trial_attributes([trial]) == {(trial, False): {"u": 1}}
+    (trial,) = store.external.create_trials(study, [new], now=1.0)
+    assert store.external.study_state(study) is StudyState.EXTERNAL and store.studies(live=True) == []
+    assert (store.trial(trial).params, store.external.reports([trial])) == ({"x": "nan"}, {trial: {3: 0.5}})
+    assert store.external.trial_attributes([trial]) == {(trial, False): {"u": 1}}
     store.delete_study(study, now=2.0)
     with pytest.raises(NotFound):
-        store.create_external_trials(study, [new], now=1.0)
+        store.external.create_trials(study, [new], now=1.0)
     with pytest.raises(NotFound):
-        store.report_external(trial, 1, 1.0, metric="loss", now=3.0)
-    assert store.study_attributes(study, is_system=False) == {}
+        store.external.report(trial, 1, 1.0, metric="loss", now=3.0)
+    assert store.external.study_attributes(study, is_system=False) == {}
     later = store.create_study(SPEC, now=3.0).id
     store.create_trials(later, [(0, {})], now=3.0)
-    assert store.deleted_trials() == [trial] and store.remove_trial(trial, limit=10)
+    assert store.removals.deleted_trials() == [trial] and store.removals.remove_trial(trial, limit=10)
 
 
 def test_what_another_program_has_reported_is_its_learning_curve(store: Store) -> None:
     study = store.create_study(SPEC, now=1.0).id
     new = [NewTrial(TrialState.RUNNING, reports={1: 0.5, 2: math.nan}), NewTrial(TrialState.RUNNING)]
-    first, second = store.create_external_trials(study, new, now=1.0)
-    store.report_external(second, 7, 0.25, metric="loss", now=2.0)
+    first, second = store.external.create_trials(study, new, now=1.0)
+    store.external.report(second, 7, 0.25, metric="loss", now=2.0)
     assert [(row.step, list(row.values)) for row in store.metrics(first)] == [(1, ["loss"]), (2, ["loss"])]
     assert [row.step for row in store.metrics(first, after=1)] == [2]
     assert store.curve_lengths([first, second]) == {first: 2, second: 1}
@@ -107,7 +107,7 @@ def test_scamp_and_others_that_create_trials_at_once_lose_none(shared_url: str) 
 
     def others(store: Store) -> None:
         for _ in range(15):
-            store.create_external_trials(study, [NewTrial(TrialState.RUNNING), NewTrial(TrialState.FAILED)], now=1.0)
+            store.external.create_trials(study, [NewTrial(TrialState.RUNNING), NewTrial(TrialState.FAILED)], now=1.0)
 
     threads = [Thread(target=propose), *(Thread(target=others, args=[store]) for store in stores[1:])]
     for thread in threads:

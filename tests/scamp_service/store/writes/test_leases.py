@@ -63,6 +63,7 @@ def test_every_write_of_a_deposed_leader_is_refused_and_changes_nothing(store: S
         lambda: leader.move_study(study.id, [StudyState.RUNNING], StudyState.STOPPING, now=3.0),
         lambda: leader.move_trial(1, TrialState.WAITING, 0, TrialState.CANCELLED, now=3.0),
         lambda: leader.record_cluster(ClusterState("ready", "", []), now=3.0),
+        lambda: leader.removals.remove_trial(1, limit=1),
     ):
         with pytest.raises(Deposed):
             write()

@@ -18,12 +18,12 @@ def finish(store: Store, study_id: int) -> None:
 
 def remove_all(store: Store) -> None:
     """Remove as the sweeper does, two rows at a time."""
-    while trials := store.deleted_trials():
+    while trials := store.removals.deleted_trials():
         for trial_id in trials:
-            while not store.remove_trial(trial_id, limit=2):
+            while not store.removals.remove_trial(trial_id, limit=2):
                 pass
-    for study_id in store.deleted_studies_with_events():
-        while store.remove_events(study_id, limit=2):
+    for study_id in store.removals.deleted_studies_with_events():
+        while store.removals.remove_events(study_id, limit=2):
             pass
 
 
@@ -67,7 +67,7 @@ def test_rows_go_a_few_at_a_time_and_those_of_other_studies_stay(store: Store) -
     finish(store, gone.id)
     ids = [trial.id for trial in store.trials(gone.id)]
     store.delete_study(gone.id, now=6.0)
-    assert not store.remove_trial(ids[0], limit=2), "it has three evaluations"
+    assert not store.removals.remove_trial(ids[0], limit=2), "it has three evaluations"
     remove_all(store)
     assert store.trials(gone.id) == [] and store.metrics(ids[0]) == [] and store.attempts(ids[0]) == []
     assert [event.data["state"] for event in store.events(study_id=gone.id)] == ["DELETED"], "the newest of all stays"
@@ -90,8 +90,8 @@ def test_files_go_with_the_last_study_that_uses_them(store: Store) -> None:
     for study in (first, second):
         assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
     store.delete_study(first.id, now=3.0)
-    assert store.remove_unused_code() == [] and store.blob(code) == b"a zip"
+    assert store.removals.remove_unused_code() == [] and store.blob(code) == b"a zip"
     store.delete_study(second.id, now=3.0)
-    assert store.remove_unused_code() == [code]
+    assert store.removals.remove_unused_code() == [code]
     with pytest.raises(NotFound):
         store.blob(code)

@@ -32,12 +32,12 @@ def test_candidates_are_enqueued_once_beside_those_of_the_sampler(store: Store) 
     origins = [Origin.SEARCH, *[Origin.ENQUEUED] * 3, Origin.SEARCH]
     assert [(trial.number, trial.origin) for trial in store.trials(study)] == list(enumerate(origins))
     assert store.counted(study) == tally_study(store.trials(study), [])
-    assert len(store.live_trials()) == 5 and store.study_attributes(study, is_system=False) == {}
+    assert len(store.live_trials()) == 5 and store.external.study_attributes(study, is_system=False) == {}
 
 
 def test_a_study_is_not_completed_while_an_enqueued_candidate_waits(store: Store) -> None:
     study = store.create_study(SPEC, now=1.0).id
-    store.create_external_trials(study, [NewTrial(TrialState.RUNNING)], now=1.0)
+    store.external.create_trials(study, [NewTrial(TrialState.RUNNING)], now=1.0)
     store.enqueue(study, [{"lr": 0.01}], "k", now=2.0)
     assert not store.move_study(study, [StudyState.RUNNING], StudyState.COMPLETED, now=3.0)
     (trial,) = store.live_trials()
@@ -69,7 +69,7 @@ def test_a_completed_study_runs_again_with_a_larger_budget(store: Store) -> None
 
 
 def test_a_study_of_other_programs_takes_no_requests(store: Store) -> None:
-    study = store.create_external_study("theirs", {**SPEC, "directions": ["minimize"]}, now=1.0)
+    study = store.external.create_study("theirs", {**SPEC, "directions": ["minimize"]}, now=1.0)
     for ask in (lambda: store.enqueue(study, [{}], "k", now=2.0), lambda: store.extend_study(study, {}, now=2.0)):
         with pytest.raises(Conflict, match="run by other programs"):
             ask()

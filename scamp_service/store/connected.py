@@ -1,0 +1,40 @@
+"""A group of the store's methods over its database: what all groups need to read rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from scamp_service.store import queries as sql
+from scamp_service.store.database import Database
+
+
+class Connected:
+    """Base of the groups. Their methods raise ``Unavailable`` when the database cannot be used."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def now(self) -> float:
+        """Seconds since the epoch by the one clock of all hosts: that of PostgreSQL. SQLite is on one host anyway."""
+        return time.time() if self._database.sqlite else float(self._rows(sql.CLOCK)[0][0])
+
+    def _by_ids(self, statement: sa.Select[Any], trial_ids: Sequence[int], **values: Any) -> Sequence[Any]:
+        """Rows of a statement with the parameter ``trial_ids``, a part of them at a time."""
+        rows: list[Any] = []
+        for some in in_parts(trial_ids):
+            rows += self._rows(statement, trial_ids=some, **values)
+        return rows
+
+    def _rows(self, statement: sa.Select[Any], **values: Any) -> Sequence[Any]:
+        with self._database.read() as connection:
+            return connection.execute(statement, values).all()
+
+
+def in_parts(values: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the values in parts that a statement can take: 65,535 parameters for PostgreSQL, 32,766 for SQLite."""
+    for start in range(0, len(values), 1000):
+        yield list(values[start : start + 1000])
