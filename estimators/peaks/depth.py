@@ -38,7 +38,7 @@ class _Home(NamedTuple):
     number: int
 
     def moved(self, blocks: int) -> _Home:
-        """The home of the same buffer of a block that is ``blocks`` later."""
+        """Home of the same buffer of a block that is ``blocks`` later."""
         return self if self.block is None else _Home(self.visit, self.block + blocks, *self[2:])
 
 
@@ -51,7 +51,7 @@ class _RelativeEvent(NamedTuple):
     stream: int
 
     def moved(self, blocks: int) -> _RelativeEvent:
-        """The same event of a block that is ``blocks`` later."""
+        """Event of the same buffer of a block that is ``blocks`` later."""
         return _RelativeEvent(self.home.moved(blocks), *self[1:])
 
 

@@ -1,4 +1,4 @@
-"""What an event tells clients: one class for each kind, whose fields are the ``data`` of the event as JSON.
+"""Types of what an event tells clients: a class for each kind, whose fields are the ``data`` of the event as JSON.
 
 The store makes them when it writes an event, and the API documents them. docs/api.md has a table of them.
 """

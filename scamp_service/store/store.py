@@ -84,12 +84,12 @@ class Store(Reads, Reports, Leases, Requests):
 
     @property
     def external(self) -> External:
-        """The same database for studies and trials that other programs run. No lease fences these writes."""
+        """Reads and writes of studies and trials that other programs run. No lease fences these writes."""
         return External(self._database)
 
     @property
     def removals(self) -> Removals:
-        """The same database for the sweeper, which removes rows."""
+        """Reads and writes of the sweeper, which removes rows."""
         return Removals(self._database, self._fence)
 
     def close(self) -> None:
