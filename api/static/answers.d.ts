@@ -695,6 +695,7 @@ export interface TrialChange {
   step: number;
   value: number | null;
   reason: string;
+  parent_number: number | null;
 }
 
 export interface TrialDetail {

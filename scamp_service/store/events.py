@@ -35,11 +35,12 @@ class TrialChange:
     step: int
     value: float | None
     reason: str
+    parent_number: int | None
 
     @classmethod
-    def of_new(cls, trial_id: int, number: int) -> TrialChange:
+    def of_new(cls, trial_id: int, number: int, parent_number: int | None = None) -> TrialChange:
         """The change to tell when a trial of ScaMP has been created, which has no plan yet."""
-        return cls(trial_id, number, TrialState.WAITING, attempt=0, step=0, value=None, reason=NO_PLAN_YET)
+        return cls(trial_id, number, TrialState.WAITING, 0, 0, None, NO_PLAN_YET, parent_number)
 
 
 @dataclass(frozen=True, slots=True)

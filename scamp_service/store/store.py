@@ -210,7 +210,7 @@ class Store(Reads, Reports, Leases, Requests):
                         row |= _parent(parent.parent_id, parent.parent_number, parent.step)
                 trial_id = connection.execute(insert, row).scalar()
                 if trial_id is not None:
-                    new.append(TrialChange.of_new(trial_id, number))
+                    new.append(TrialChange.of_new(trial_id, number, row.get("parent_number")))
             if new:
                 self._tally(connection, study_id, {TrialState.WAITING.value: float(len(new))})
                 self._emit_trials(connection, new, now, study_id)
@@ -262,7 +262,7 @@ class Store(Reads, Reports, Leases, Requests):
                     self._insert_new(schema.trials, "study_id", "number", returns="id"), row
                 ).scalar_one()
                 self._tally(connection, trial.study_id, {TrialState.WAITING.value: 1.0, BESIDE: 1.0})
-                self._emit_trials(connection, [TrialChange.of_new(new_id, number)], now, trial.study_id)
+                self._emit_trials(connection, [TrialChange.of_new(new_id, number, donor.number)], now, trial.study_id)
         return moved
 
     def _move_trial(

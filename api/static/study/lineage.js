@@ -63,7 +63,7 @@ export function lineagePanel({ state, page }) {
       drawRows(items);
     },
     load,
-    on: { trial: () => refresh("trial") },
+    on: { trial: ({ data }) => (data.parent_number !== null || found?.items.length) && refresh("trial") },
   };
   return panel;
 }

@@ -158,7 +158,7 @@ class External(ExternalStudies):
                 row = _row(study_id, number, trial, now)
                 ids.append(int(connection.execute(sa.insert(_T).returning(_T.c.id), row).scalar_one()))
                 values = {name: row[name] for name in ("number", "state", "step", "value", "reason")}
-                new.append(TrialChange(ids[-1], attempt=0, **values))
+                new.append(TrialChange(ids[-1], attempt=0, parent_number=None, **values))
             self._insert_details(connection, ids, trials, now)
             changes: dict[str, float] = {}
             for trial in trials:

@@ -371,6 +371,8 @@ def test_a_candidate_begins_with_the_newest_checkpoint_of_its_parent_unless_that
     assert child.parent == CheckpointName(parent, 20) and child.parent_number == 0 and not child.is_copy
     assert [one.parent for one in (running, stopping, none, orphan)] == [None] * 4
     assert (child.proposal_reason, orphan.proposal_reason) == ("", "why")
+    told = {event.data["number"]: event.data["parent_number"] for event in store.events() if event.kind == "trial"}
+    assert told == {0: None, 1: None, 2: None, 3: None, 4: 0, 5: None}
 
 
 def test_a_copy_takes_the_place_of_a_paused_trial_once(store: Store) -> None:
@@ -384,6 +386,7 @@ def test_a_copy_takes_the_place_of_a_paused_trial_once(store: Store) -> None:
     assert (ended.state, ended.reason, ended.finished_at) == (TrialState.PRUNED, "gives way", 7.0)
     assert (copy.number, copy.state, copy.origin, copy.params) == (2, TrialState.WAITING, Origin.BRANCH, {"lr": 0.2})
     assert (copy.parent, copy.parent_number, copy.judged_step) == (CheckpointName(donor, 20), 1, 20)
+    assert [store.events()[-1].data[name] for name in ("number", "parent_number")] == [2, 1]
     assert store.create_trials(1, [(2, {"lr": 0.4})], now=8.0) == 1  # the sampler's third candidate
     assert [trial.number for trial in store.trials(1)] == [0, 1, 2, 3]
 
@@ -490,7 +493,7 @@ def test_every_move_tells_of_itself(store: Store) -> None:
     assert {event.trial_id for event in told} == {None, trial_id}
     assert told[0].data == {"id": 1, "name": "digits", "state": "RUNNING"}
     row = {"id": trial_id, "number": 0, "state": "COMPLETED", "attempt": 1, "step": 0, "value": None}
-    assert told[7].data == {**row, "reason": "all steps"}
+    assert told[7].data == {**row, "reason": "all steps", "parent_number": None}
     gang = {"devices": ["n0/0", "n0/1"], "mib_per_rank": 40, "outcome": "DONE", "detail": ""}
     assert told[8].data == {"trial": trial_id, "attempt": 1, "state": "ENDED", **gang}
 
