@@ -13,9 +13,7 @@ from enum import StrEnum
 CONTROLLER_LEASE = "controller"
 """Name of the lease in the database whose holder is the leading controller."""
 
-
-WAITS_FOR_PLAN = "waits for its plan"
-NO_PLAN_YET = f"{WAITS_FOR_PLAN}: its memory and step time have not been predicted yet"
+NO_PLAN_YET = "waits for its plan: its memory and step time have not been predicted yet"
 """The reason of a new trial."""
 
 
@@ -50,6 +48,27 @@ class TrialState(StrEnum):
     FAILED = "FAILED"
     INFEASIBLE = "INFEASIBLE"
     CANCELLED = "CANCELLED"
+
+
+class WaitsFor(StrEnum):
+    """What a trial waits for, for programs; its reason says it in words, which may change.
+
+    PLAN: its first plan. NEW_PLAN: another one, since it ran out of memory, or more is known or the cluster changed
+    since the last one. PREDICTIONS: those of all candidates, of which only the Pareto front is trained. DEVICES: free
+    devices for its plan. MAX_CONCURRENT: the end of another trial of its study. QUOTA: that of its project. RETRY: the
+    time of its next try after a fault of the host. COMPARISON: the first verdict of the stopping rule since it paused.
+    PROMOTION: a later one, after which it may continue.
+    """
+
+    PLAN = "PLAN"
+    NEW_PLAN = "NEW_PLAN"
+    PREDICTIONS = "PREDICTIONS"
+    DEVICES = "DEVICES"
+    MAX_CONCURRENT = "MAX_CONCURRENT"
+    QUOTA = "QUOTA"
+    RETRY = "RETRY"
+    COMPARISON = "COMPARISON"
+    PROMOTION = "PROMOTION"
 
 
 class Origin(StrEnum):
@@ -104,6 +123,14 @@ TRIAL_MOVES: dict[TrialState, frozenset[TrialState]] = {
     _T.INFEASIBLE: frozenset({_T.WAITING}),  # only in a running study whose cluster has grown
     _T.CANCELLED: frozenset(),
 }
+
+_W = WaitsFor
+WAITS: dict[TrialState, frozenset[WaitsFor]] = {
+    _T.WAITING: frozenset({_W.PLAN, _W.NEW_PLAN, _W.RETRY}),
+    _T.QUEUED: frozenset({_W.PREDICTIONS, _W.DEVICES, _W.MAX_CONCURRENT, _W.QUOTA, _W.RETRY}),
+    _T.PAUSED: frozenset({_W.COMPARISON, _W.PROMOTION}),
+}
+"""What a trial may wait for in each state in which it waits."""
 
 _A = AttemptState
 ATTEMPT_MOVES: dict[AttemptState, frozenset[AttemptState]] = {

@@ -15,7 +15,7 @@ from estimators.learning import AttemptPhase
 from estimators.model import MIB, Plan, Prediction
 from placement.model import Offer, Shape
 from placement.option import Option
-from scamp_service.lifecycle import ENDED_WELL, AttemptState, Origin, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import ENDED_WELL, AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
 from workloads.training.checkpoints.name import CheckpointName
 
 Json = Mapping[str, Any]
@@ -176,6 +176,7 @@ class Trial:
     measured_communication_share: float | None = None  # of the newest attempt with this plan that was measured
     proposal_reason: str = ""  # why it was chosen among several proposals of the sampler; empty: it was not
     noise_scale: float | None = None  # of its gradient in samples, where AdaScale has estimated it (``workloads.gain``)
+    waits_for: WaitsFor | None = None  # by ``reason``; None: it does not wait, or an older version has written the row
 
     @property
     def parent(self) -> CheckpointName | None:

@@ -717,6 +717,8 @@ export interface TrialDetail {
   params: Record<string, any>;
   /** reason of its state: why it waits, was placed there, failed or is infeasible */
   reason: string;
+  /** what it waits for: its first plan or a new one, the predictions of all candidates, devices, the end of another trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), or a stopping rule, which has not judged it yet where it has paused (COMPARISON), or has (PROMOTION). null: it does not wait */
+  waits_for: WaitsFor | null;
   /** why it was chosen among several proposals, with their scores by `search.filter`; or empty */
   proposal_reason: string;
   /** null while there is no plan */
@@ -820,6 +822,8 @@ export interface TrialView {
   params: Record<string, any>;
   /** reason of its state: why it waits, was placed there, failed or is infeasible */
   reason: string;
+  /** what it waits for: its first plan or a new one, the predictions of all candidates, devices, the end of another trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), or a stopping rule, which has not judged it yet where it has paused (COMPARISON), or has (PROMOTION). null: it does not wait */
+  waits_for: WaitsFor | null;
   /** why it was chosen among several proposals, with their scores by `search.filter`; or empty */
   proposal_reason: string;
   /** null while there is no plan */
@@ -910,6 +914,8 @@ export interface WaitingView {
   /** seconds until it starts, by a simulation of the queue; null: not known */
   starts_in_seconds: number | null;
 }
+
+export type WaitsFor = "PLAN" | "NEW_PLAN" | "PREDICTIONS" | "DEVICES" | "MAX_CONCURRENT" | "QUOTA" | "RETRY" | "COMPARISON" | "PROMOTION";
 
 export interface WhatIfView {
   /** devices that are added, by kind */

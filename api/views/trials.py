@@ -9,7 +9,7 @@ from pydantic import Field
 
 from api.views.view import LastEvent, NumRanks, PlanShort, Time, View
 from placement.option import Option
-from scamp_service.lifecycle import AttemptState, Origin, Outcome, TrialState
+from scamp_service.lifecycle import AttemptState, Origin, Outcome, TrialState, WaitsFor
 from scamp_service.model import Attempt, LogLine, Metric, Trial
 from scamp_service.store.fields import attempt_fields, trial_fields
 from scamp_service.store.options import option_json
@@ -41,6 +41,15 @@ class TrialView(View):
     params: dict[str, Any]
     reason: Annotated[
         str, Field(description="reason of its state: why it waits, was placed there, failed or is infeasible")
+    ]
+    waits_for: Annotated[
+        WaitsFor | None,
+        Field(
+            description="what it waits for: its first plan or a new one, the predictions of all candidates, devices, "
+            "the end of another trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a "
+            "fault of the host (RETRY), or a stopping rule, which has not judged it yet where it has paused "
+            "(COMPARISON), or has (PROMOTION). null: it does not wait"
+        ),
     ]
     proposal_reason: Annotated[
         str,

@@ -23,7 +23,7 @@ from placement.packing.turns import PASSES_BEFORE_RESERVATION
 
 DEFAULT_PROJECT = "default"
 OVER_QUOTA = "waits for the quota of its project"
-"""Begins the reason of a trial that a quota keeps waiting."""
+"""Begins the words for a trial that a quota keeps waiting."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -396,7 +396,7 @@ class Controller:
         """Write one effect to the database, then act on it; a lost race changes nothing."""
         now = self._clock()
         match effect:
-            case e.MoveTrial(trial, to, reason, changes, sized):
+            case e.MoveTrial(trial, to, reason, changes, sized, waits_for):
                 moved = self._store.move_trial(
                     trial.id,
                     trial.state,
@@ -405,6 +405,7 @@ class Controller:
                     reason=reason,
                     changes=self._with_value_of_plan(changes, trial, sized),
                     sized=sized,
+                    waits_for=waits_for,
                     now=now,
                 )
                 is_asked_again = to is TrialState.WAITING and changes != NO_CHANGES

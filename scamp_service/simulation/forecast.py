@@ -18,11 +18,10 @@ from placement.model import Cluster, Device, Shape
 from placement.packing.by_study import by_study
 from placement.packing.packer import pack
 from placement.packing.policy import Blocked, Policy, Wait
-from placement.packing.projects import OVER_QUOTA
 from placement.simulation.progress import domains_of
 from placement.simulation.schedule import Job, Running, Schedule, ScheduleOptions, schedule
 from scamp_service.control.decide.rules.growth import counts_as
-from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.lifecycle import StudyState, TrialState, WaitsFor
 from scamp_service.model import Attempt, Json, Study, Trial
 from scamp_service.store.store import Store
 from scamp_service.study.budget import Budget
@@ -172,7 +171,7 @@ def _waits(trials: Sequence[Trial], attempts: Mapping[int, Attempt], now: float)
         elif trial.state is TrialState.QUEUED:
             if trial.retry_at > now:
                 yield trial.id, "retry"
-            elif trial.reason.startswith(OVER_QUOTA):
+            elif trial.waits_for is WaitsFor.QUOTA:
                 yield trial.id, Blocked.QUOTA.value
 
 

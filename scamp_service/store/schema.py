@@ -20,10 +20,10 @@ import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, Table, UniqueConstraint
 
 from estimators.model import Plan, Prediction
-from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import Choice
 
-REVISION = "0026"
+REVISION = "0027"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -308,6 +308,7 @@ trials = Table(
     Column("proposal_reason", Text, nullable=False, default=""),
     Column("choices", ChoicesText),
     Column("noise_scale", Real),
+    Column("waits_for", Word(WaitsFor)),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
     Index("ix_scamp_trials_state", "state"),

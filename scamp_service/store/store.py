@@ -33,6 +33,7 @@ from scamp_service.lifecycle import (
     Outcome,
     StudyState,
     TrialState,
+    WaitsFor,
 )
 from scamp_service.model import NO_CHANGES, Attempt, Json, Sized, Study, Trial, TrialChanges
 from scamp_service.store import queries, schema
@@ -62,13 +63,14 @@ NO_REASONS: Mapping[int, str] = {}
 
 
 class _TrialMove(NamedTuple):
-    """A trial, its attempt count, its expected state, and its new one with the reason."""
+    """A trial, its attempt count, its expected state, and its new one with the reason and what it waits for."""
 
     trial_id: int
     attempt: int
     expected: TrialState
     to: TrialState
     reason: str
+    waits_for: WaitsFor | None = None
 
 
 class Store(Reads, Reports, Leases, Requests):
@@ -226,16 +228,17 @@ class Store(Reads, Reports, Leases, Requests):
         reason: str = "",
         changes: TrialChanges = NO_CHANGES,
         sized: Sized | None = None,
+        waits_for: WaitsFor | None = None,
         now: float,
     ) -> bool:
         """Move a trial to ``to`` if its state is ``expected`` and its attempt count is ``attempt``; otherwise False.
 
-        ``sized`` is a new plan. ``expected == to`` is allowed and only applies the reason, the changes and the plan. A
-        new state resets ``passed_over``, and sets ``finished_at`` if it is terminal, otherwise removes it. A move that
-        ``lifecycle.TRIAL_MOVES`` does not allow fails an assert.
+        ``sized`` is a new plan. ``expected == to`` is allowed and only applies the reason, what it ``waits_for``, the
+        changes and the plan. A new state resets ``passed_over``, and sets ``finished_at`` if it is terminal, otherwise
+        removes it. A move that ``lifecycle.TRIAL_MOVES`` does not allow fails an assert.
         """
         with self._write() as connection:
-            move = _TrialMove(trial_id, attempt, expected, to, reason)
+            move = _TrialMove(trial_id, attempt, expected, to, reason, waits_for)
             return self._move_trial(connection, move, changes, sized, now=now)
 
     def note_regret(self, study_id: int, bound: float, *, now: float) -> None:
@@ -274,9 +277,9 @@ class Store(Reads, Reports, Leases, Requests):
         *,
         now: float,
     ) -> bool:
-        trial_id, attempt, expected, to, reason = move
+        trial_id, attempt, expected, to, reason, waits_for = move
         assert to is expected or to in TRIAL_MOVES[expected], f"a trial never moves from {expected} to {to}"
-        columns = {**changes.columns(), "state": to, "reason": reason}
+        columns = {**changes.columns(), "state": to, "reason": reason, "waits_for": waits_for}
         if sized:
             columns |= sized_columns(sized)
         if to is not expected:
@@ -416,6 +419,7 @@ def _new_trial(study_id: int, number: int, params: Json, now: float) -> dict[str
         "params": params,
         "state": TrialState.WAITING,
         "reason": NO_PLAN_YET,
+        "waits_for": WaitsFor.PLAN,
         "created_at": now,
     }
 

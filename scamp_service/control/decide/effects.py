@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from scamp_service.control.executor import Demand, Order
-from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import WAITS, AttemptState, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import NO_CHANGES, Attempt, Json, Sized, Trial, TrialChanges
 from scamp_service.study.values import Params
 
 
 @dataclass(frozen=True, slots=True)
 class MoveTrial:
-    """Change a trial's state and reason, what else changes with them, and its plan when there is a new one."""
+    """Change a trial's state and reason, what else changes with them, and its plan when there is a new one.
+
+    One that then waits is said to wait for something: programs read ``waits_for``, users read ``reason``.
+    """
 
     trial: Trial
     to: TrialState
     reason: str
     changes: TrialChanges = NO_CHANGES
     sized: Sized | None = None
+    waits_for: WaitsFor | None = None
+
+    def __post_init__(self) -> None:
+        allowed: Container[WaitsFor | None] = WAITS.get(self.to, (None,))
+        assert self.waits_for in allowed, f"a trial that is {self.to} does not wait for {self.waits_for}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from typing import assert_never
 from estimators.learning import AttemptPhase
 from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
-from scamp_service.control.decide.promote import NOT_COMPARED
 from scamp_service.control.decide.replan import devices_in_words, narrower
 from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import run_later
@@ -18,7 +17,7 @@ from scamp_service.control.decide.rules.watch import why_stalled
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import GangState
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, due_rungs, next_pause
-from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import Attempt, Trial, TrialChanges
 from scamp_service.study.one_shot import Part
 
@@ -58,7 +57,8 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
                 f"continues on {devices_in_words(before.plan)} as before, because on {devices_in_words(attempt.plan)} "
                 f"it failed: {why}"
             )
-            yield MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(num_lost=trial.num_lost + 1), before)
+            changes = TrialChanges(num_lost=trial.num_lost + 1)
+            yield MoveTrial(trial, TrialState.QUEUED, reason, changes, before, WaitsFor.DEVICES)
         case Outcome.DONE:
             yield _done(study, trial)
         case Outcome.OUT_OF_MEMORY:
@@ -73,7 +73,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case Outcome.STOPPED:
             why = attempt.detail or "its ranks were stopped in order, with the service"
             reason = f"will run again from its last checkpoint: {why}"
-            yield MoveTrial(trial, TrialState.QUEUED, reason)
+            yield MoveTrial(trial, TrialState.QUEUED, reason, waits_for=WaitsFor.DEVICES)
         case Outcome.LOST:
             yield _retry(study, trial, attempt, attempt.detail or "its ranks disappeared")
         case Outcome.STALLED:
@@ -122,7 +122,8 @@ def _done(study: StudyRules, trial: Trial) -> Effect:
             reason = f"not trained: scores {trial.value:.4g} with weights of the supernet, trial {trial.parent_number}"
             return MoveTrial(trial, TrialState.PRUNED, reason)
     if (rung := next_pause(study.stopping, trial)) is not None and rung <= trial.step:
-        return MoveTrial(trial, TrialState.PAUSED, f"paused at {study.unit} {trial.step}, {NOT_COMPARED}")
+        reason = f"paused at {study.unit} {trial.step}, until it is compared with the others there"
+        return MoveTrial(trial, TrialState.PAUSED, reason, waits_for=WaitsFor.COMPARISON)
     return MoveTrial(trial, TrialState.COMPLETED, f"trained all {study.steps} {study.unit}s")
 
 
@@ -151,7 +152,8 @@ def _retry(study: StudyRules, trial: Trial, attempt: Attempt, why: str, weight: 
     If none of its ranks has begun to train, it is no loss: neither its workload nor its plan can be the cause.
     """
     if attempt.outcome is Outcome.LOST and attempt.started_at is None:
-        return MoveTrial(trial, TrialState.QUEUED, f"will run again, as no rank had begun to train: {why}")
+        reason = f"will run again, as no rank had begun to train: {why}"
+        return MoveTrial(trial, TrialState.QUEUED, reason, waits_for=WaitsFor.DEVICES)
     num_lost = weight + (0 if attempt.checkpoint_step >= 0 else trial.num_lost)
     why = f"{why} (this counts as {weight} losses)" if weight > 1 else why
     if num_lost > study.max_lost:
@@ -159,7 +161,7 @@ def _retry(study: StudyRules, trial: Trial, attempt: Attempt, why: str, weight: 
         reason = f"{losses} {why}; raise budget.max_lost to allow more"
         return MoveTrial(trial, TrialState.FAILED, reason, TrialChanges(num_lost=num_lost))
     reason = f"will run again ({num_lost} of at most {study.max_lost} losses): {why}"
-    return MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(num_lost=num_lost))
+    return MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(num_lost=num_lost), waits_for=WaitsFor.DEVICES)
 
 
 def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
@@ -174,7 +176,7 @@ def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
             f"an evaluation of {attempt.plan.evaluation_micro_batch} samples at a time ran out of memory with "
             f"{attempt.mib_per_rank} MiB per rank; it will evaluate fewer at a time, or reserve more"
         )
-        return MoveTrial(trial, TrialState.WAITING, reason, TrialChanges(num_oom=num_oom))
+        return MoveTrial(trial, TrialState.WAITING, reason, TrialChanges(num_oom=num_oom), waits_for=WaitsFor.NEW_PLAN)
     if num_oom > study.max_oom:
         failed = f"ran out of memory {num_oom} time{'s' * (num_oom > 1)} ({attempt.detail})"
         reason = f"{failed}; raise budget.max_oom, or make it smaller, for example by a smaller batch"
@@ -183,7 +185,7 @@ def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
         f"ran out of memory with {attempt.mib_per_rank} MiB per rank; "
         f"under this plan it needs more than {attempt.least_bytes / MIB:.1f} MiB, and is planned again with that"
     )
-    return MoveTrial(trial, TrialState.WAITING, reason, TrialChanges(num_oom=num_oom))
+    return MoveTrial(trial, TrialState.WAITING, reason, TrialChanges(num_oom=num_oom), waits_for=WaitsFor.NEW_PLAN)
 
 
 def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:

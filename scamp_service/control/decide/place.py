@@ -22,7 +22,7 @@ from scamp_service.control.decide.rules.growth import counted_seconds, step_seco
 from scamp_service.control.decide.rules.orders import order_for
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.stopping.rule import next_pause
-from scamp_service.lifecycle import AttemptState, StudyState, TrialState
+from scamp_service.lifecycle import AttemptState, StudyState, TrialState, WaitsFor
 from scamp_service.model import Attempt, Choice, Sized, Trial, TrialChanges
 
 WAITS_FOR_FRONT = (
@@ -52,19 +52,17 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
         if why := _dominated(s, trial):
             yield MoveTrial(trial, TrialState.PRUNED, why)
         elif trial.study_id in incomplete and not trial.attempt:
-            if trial.reason != WAITS_FOR_FRONT:
-                yield MoveTrial(trial, TrialState.QUEUED, WAITS_FOR_FRONT)
+            yield from _waits(trial, WaitsFor.PREDICTIONS, WAITS_FOR_FRONT)
         elif any_learned and (newer := _learned_since(s, trial, learned)):
-            yield MoveTrial(trial, TrialState.WAITING, f"will be planned again with {newer}")
+            yield _to_plan_again(trial, f"will be planned again with {newer}")
         elif missing := missing_in(_sized(trial).demand):
-            yield MoveTrial(trial, TrialState.WAITING, f"will be planned again: {missing}")
+            yield _to_plan_again(trial, f"will be planned again: {missing}")
         elif trial.id not in winding_down and not must_wait(s.now, trial):
             queued.append(trial)
     queued, to_come = _by_devices(s, queued)
     for trial, missing in to_come:
         reason = f"{missing}; Ray's autoscaler is asked for more, up to {s.autoscale_devices} devices in all"
-        if reason != trial.reason:
-            yield MoveTrial(trial, TrialState.QUEUED, reason)
+        yield from _waits(trial, WaitsFor.DEVICES, reason)
     if not queued:
         return
     admission = admitted(s, queued)
@@ -88,8 +86,18 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     for gang_id, wait in decision.waits.items():
         trial = by_gang[gang_id]
         passes = min(most, counts.get(gang_id, trial.passed_over))
-        if trial.reason != wait.reason or trial.passed_over != passes:
-            yield MoveTrial(trial, TrialState.QUEUED, wait.reason, TrialChanges(passed_over=passes))
+        yield from _waits(trial, WaitsFor.DEVICES, wait.reason, passes)
+
+
+def _waits(trial: Trial, waits_for: WaitsFor, reason: str, passes: int | None = None) -> Iterator[MoveTrial]:
+    """Say what a queued trial waits for, and that it was passed over ``passes`` times, if something of it is new."""
+    passes = trial.passed_over if passes is None else passes
+    if (waits_for, reason, passes) != (trial.waits_for, trial.reason, trial.passed_over):
+        yield MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(passed_over=passes), waits_for=waits_for)
+
+
+def _to_plan_again(trial: Trial, reason: str) -> MoveTrial:
+    return MoveTrial(trial, TrialState.WAITING, reason, waits_for=WaitsFor.NEW_PLAN)
 
 
 def _by_devices(s: Snapshot, queued: Sequence[Trial]) -> tuple[list[Trial], list[tuple[Trial, str]]]:
@@ -237,8 +245,8 @@ def _over_quota(s: Snapshot, queued: Iterable[Trial], over_quota: Mapping[int, s
         if quota is not None and _sized(trial).demand.num_ranks > quota:
             changes = TrialChanges(family=study.family(trial), offer=None)
             yield MoveTrial(trial, TrialState.INFEASIBLE, reason, changes)
-        elif reason != trial.reason:
-            yield MoveTrial(trial, TrialState.QUEUED, reason)
+        else:
+            yield from _waits(trial, WaitsFor.QUOTA, reason)
 
 
 def _over_limit(s: Snapshot, queued: Iterable[Trial], admission: StartOrder) -> Iterator[MoveTrial]:
@@ -248,8 +256,7 @@ def _over_limit(s: Snapshot, queued: Iterable[Trial], admission: StartOrder) -> 
         if trial.id not in known:
             most = s.studies[trial.study_id].max_concurrent
             reason = f"waits for the end of another trial of its study: at most {most} run at once (max_concurrent)"
-            if reason != trial.reason:
-                yield MoveTrial(trial, TrialState.QUEUED, reason)
+            yield from _waits(trial, WaitsFor.MAX_CONCURRENT, reason)
 
 
 def ledger_of(cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int) -> Ledger:
@@ -294,7 +301,7 @@ def in_start_order(s: Snapshot) -> Sequence[Trial]:
         for trial in s.in_state(TrialState.QUEUED)
         if s.studies[trial.study_id].state is StudyState.RUNNING
         and not must_wait(s.now, trial)
-        and trial.reason != WAITS_FOR_FRONT
+        and trial.waits_for is not WaitsFor.PREDICTIONS
     }
     return [queued[trial_id] for trial_id in admitted(s, queued.values()).order]
 

@@ -11,11 +11,8 @@ from scamp_service.control.decide.effects import Branch, MoveTrial
 from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, next_pause
-from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.lifecycle import StudyState, TrialState, WaitsFor
 from scamp_service.model import Trial, TrialChanges
-
-NOT_COMPARED = "until it is compared with the others there"
-"""Ends the reason of a trial that was paused just now."""
 
 
 def promote(s: Snapshot) -> Iterator[MoveTrial | Branch]:
@@ -71,11 +68,12 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
                     why = f"{reason}; a copy of trial {donor.number} with changed parameters takes its place"
                     yield Branch(trial, donor, study.mutate(dict(donor.params), trial.number), donor.step, why)
             case Pause(reason):
-                if trial.reason.endswith(NOT_COMPARED):
-                    yield MoveTrial(trial, TrialState.PAUSED, reason)
+                if trial.waits_for is WaitsFor.COMPARISON:
+                    yield MoveTrial(trial, TrialState.PAUSED, reason, waits_for=WaitsFor.PROMOTION)
             case verdict:
                 assert_never(verdict)
     room = len(continuing) if is_last else max(0, s.room(study.id))
     for _, trial, reason in sorted(continuing, key=itemgetter(0))[:room]:
         judged_step = next_pause(study.stopping, trial) or trial.step
-        yield MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(judged_step=judged_step))
+        changes = TrialChanges(judged_step=judged_step)
+        yield MoveTrial(trial, TrialState.QUEUED, reason, changes, waits_for=WaitsFor.DEVICES)

@@ -13,7 +13,7 @@ from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import must_wait, size_later
 from scamp_service.control.decide.snapshot import Corrections, Snapshot, StudyRules
 from scamp_service.control.executor import Demand, Unsized
-from scamp_service.lifecycle import NO_PLAN_YET, WAITS_FOR_PLAN, StudyState, TrialState
+from scamp_service.lifecycle import NO_PLAN_YET, StudyState, TrialState, WaitsFor
 from scamp_service.model import Sized, Trial, TrialChanges
 from scamp_service.study.one_shot import Part
 
@@ -27,7 +27,8 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     is WAITING again.
     """
     for trial in s.refused:
-        yield MoveTrial(trial, TrialState.WAITING, "will be planned again: the cluster has grown")
+        reason = "will be planned again: the cluster has grown"
+        yield MoveTrial(trial, TrialState.WAITING, reason, waits_for=WaitsFor.NEW_PLAN)
     for trial in s.in_state(TrialState.WAITING):
         study = s.studies[trial.study_id]
         if study.state is not StudyState.RUNNING:
@@ -42,7 +43,7 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             case Sized() as sized:
                 sized = _for_good(trial, sized)
                 changes, able = TrialChanges(family=study.family(trial)), _within_bounds(study, trial, sized)
-                yield MoveTrial(trial, TrialState.QUEUED, sized.reason, changes, able)
+                yield MoveTrial(trial, TrialState.QUEUED, sized.reason, changes, able, WaitsFor.DEVICES)
             case Unsized(infeasible=True) as unsized:
                 yield _refused(s, trial, unsized)
             case Unsized(may_pass=True) as unsized:
@@ -51,8 +52,8 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
                 yield MoveTrial(trial, TrialState.FAILED, unsized.reason)
             case None if s.cluster.devices and not must_wait(s.now, trial):
                 yield Size(trial, demand_of(s, learned, trial))
-                if trial.reason.startswith(WAITS_FOR_PLAN) and (reason := _why_no_plan_yet(s, trial)) != trial.reason:
-                    yield MoveTrial(trial, TrialState.WAITING, reason)
+                if trial.waits_for is WaitsFor.PLAN and (reason := _why_no_plan_yet(s, trial)) != trial.reason:
+                    yield MoveTrial(trial, TrialState.WAITING, reason, waits_for=WaitsFor.PLAN)
 
 
 def _for_good(trial: Trial, sized: Sized) -> Sized:
@@ -90,7 +91,7 @@ def _why_no_plan_yet(s: Snapshot, trial: Trial) -> str:
         else f"trial {other.number}" + f" of study {other.study_id}" * (other.study_id != trial.study_id)
         for trial_id in before
     ]  # fmt: skip
-    return f"{WAITS_FOR_PLAN}, behind the traces of {' and '.join(names)}, which take long"
+    return f"waits for its plan, behind the traces of {' and '.join(names)}, which take long"
 
 
 def _why_unknown(metrics: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam, select
 
 from scamp_service.errors import Conflict, InvalidInput, NotFound
-from scamp_service.lifecycle import LIVE_STUDIES, NO_PLAN_YET, STUDY_MOVES, Origin, StudyState, TrialState
+from scamp_service.lifecycle import LIVE_STUDIES, NO_PLAN_YET, STUDY_MOVES, Origin, StudyState, TrialState, WaitsFor
 from scamp_service.model import Json
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
@@ -73,7 +73,8 @@ class Requests(Transactions):
             new: list[TrialChange] = []
             for number, params in enumerate(candidates, first):
                 row = {"study_id": study_id, "number": number, "params": params, "origin": Origin.ENQUEUED}
-                row |= {"state": TrialState.WAITING, "reason": NO_PLAN_YET, "created_at": now}
+                row |= {"state": TrialState.WAITING, "reason": NO_PLAN_YET, "waits_for": WaitsFor.PLAN}
+                row["created_at"] = now
                 trial_id = connection.execute(sa.insert(_T).returning(_T.c.id), row).scalar_one()
                 new.append(TrialChange.of_new(trial_id, number))
             numbers = [change.number for change in new]

@@ -14,7 +14,7 @@ import pytest
 from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
-from scamp_service.lifecycle import Outcome, TrialState
+from scamp_service.lifecycle import Outcome, TrialState, WaitsFor
 from scamp_service.model import LogLine, Metric, Report, TrialChanges
 from scamp_service.store.events import ClusterState
 from tests.services.serving import DEVICE, SECRET, InProcess, fill
@@ -81,9 +81,10 @@ def test_a_trial_says_how_often_a_fault_of_its_host_has_ended_it(api: InProcess)
     running = api.store.trials(study.id)[1]
     reason, changes = "waits 10 s after: No space left on device", TrialChanges(num_faults=2, retry_at=9.0)
     move = (running.id, TrialState.RUNNING, 1, TrialState.QUEUED)
-    assert api.store.move_trial(*move, now=1.0, reason=reason, changes=changes)
+    assert api.store.move_trial(*move, now=1.0, reason=reason, changes=changes, waits_for=WaitsFor.RETRY)
     listed = api.get(f"/v1/studies/{study.id}/trials").json()["items"]
     assert [trial["num_faults"] for trial in listed] == [0, 2, 0, 0]
+    assert [trial["waits_for"] for trial in listed] == [None, "RETRY", "PLAN", "PLAN"]
     assert api.get(f"/v1/studies/{study.id}/trials/1").json()["num_faults"] == 2
 
 

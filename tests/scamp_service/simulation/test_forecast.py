@@ -11,7 +11,7 @@ from estimators.devices.catalogue import gpu
 from estimators.model import Plan
 from placement.model import Cluster, Device
 from placement.packing.policy import Blocked
-from scamp_service.lifecycle import TrialState
+from scamp_service.lifecycle import TrialState, WaitsFor
 from scamp_service.simulation.forecast import forecast, load_of, recorded_cluster
 from scamp_service.store.events import ClusterState
 from scamp_service.store.store import Store
@@ -102,6 +102,14 @@ def test_trials_without_plans_count_like_those_of_their_study_or_are_left_out() 
     load = load_of(store, now=0.0)
     assert len(load.jobs) == 3 and load.num_unknown == 3  # to come; and one waits for its plan
     assert sorted(load.waits.values()) == ["plan", "plan"]
+
+
+def test_a_trial_that_its_project_holds_back_waits_for_the_quota_and_not_for_devices() -> None:
+    store = empty_store()
+    held, _ = queued(store, a_study(store, trials=2), range(2))
+    move = (held, TrialState.QUEUED, 0, TrialState.QUEUED)
+    assert store.move_trial(*move, now=1.0, reason="its project uses 4 devices", waits_for=WaitsFor.QUOTA)
+    assert dict(load_of(store, now=2.0).waits) == {held: "quota"}
 
 
 def test_closed_devices_do_not_count() -> None:

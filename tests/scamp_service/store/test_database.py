@@ -23,7 +23,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy.pool import NullPool
 
 from scamp_service.errors import InvalidInput, Unavailable
-from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.lifecycle import StudyState, TrialState, WaitsFor
 from scamp_service.store import database, schema
 from scamp_service.store.store import Store
 from scamp_service.store.tallies import tally_study
@@ -110,7 +110,7 @@ def make_old(url: str, monkeypatch: Any, revision: str, statements: str) -> None
     config.set_main_option("script_location", str(database.MIGRATIONS))
     engine = engine_of(url)
     with engine.begin() as connection, monkeypatch.context() as patch:
-        patch.setattr(schema, "VERSION_TABLE", "alembic_version")
+        patch.setattr(schema, "VERSION_TABLE", "alembic_version" if revision < "0011" else schema.VERSION_TABLE)
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
         for statement in statements.split(";")[:-1]:
@@ -144,6 +144,42 @@ def test_a_trial_that_was_planned_before_steps_of_pipelines_were_kept_has_none(
     store = Store(shared_url)
     assert (store.options(1), store.pipeline(1)) == ([], None)
     store.close()
+
+
+_OF_0026 = """
+INSERT INTO scamp_studies (id, name, state, spec, reason, created_at, body_sha256, warnings)
+ VALUES (1, 's', 'RUNNING', '{}', '', 1, '', '[]')"""
+
+_WAITING_AT_0026 = [
+    ("WAITING", "waits for its plan, behind the traces of trial 3, which take long", WaitsFor.PLAN),
+    ("WAITING", "ran out of memory with 24 MiB per rank", None),
+    ("QUEUED", "waits until every candidate is predicted: all objectives are", WaitsFor.PREDICTIONS),
+    ("QUEUED", "waits for the quota of its project ''a'': 4 devices at once", WaitsFor.QUOTA),
+    ("QUEUED", "fits", None),
+    ("PAUSED", "paused at step 10, until it is compared with the others there", WaitsFor.COMPARISON),
+    ("PAUSED", "paused at step 10: 0.5 was number 2 of 3", None),
+]
+
+
+def test_what_trials_of_an_earlier_version_wait_for_follows_from_their_reasons(
+    shared_url: str, monkeypatch: Any
+) -> None:
+    names = "study_id, number, state, attempt, params, reason, structure, plan_reason, created_at"
+    rows = [
+        f"INSERT INTO scamp_trials ({names}, {', '.join(_ZEROS_AT_0026)})"
+        f" VALUES (1, {number}, '{state}', 0, '{{}}', '{reason}', '', '', 1, {', '.join('0' * len(_ZEROS_AT_0026))})"
+        for number, (state, reason, _) in enumerate(_WAITING_AT_0026)
+    ]
+    make_old(shared_url, monkeypatch, "0026", ";".join([_OF_0026, *rows, ""]))
+    store = Store(shared_url)
+    assert [trial.waits_for for trial in store.trials(1)] == [waits_for for _, _, waits_for in _WAITING_AT_0026]
+    store.close()
+
+
+_ZEROS_AT_0026 = (
+    *("predicted_bytes", "reserved_mib", "measured_bytes", "extra_bytes", "bias_bytes", "learned_bytes"),
+    *("num_lost", "num_oom", "passed_over", "judged_step", "step"),
+)
 
 
 def test_a_database_is_opened_again_with_all_that_it_holds(shared_url: str) -> None:

@@ -20,7 +20,7 @@ import pytest
 from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
 from scamp_service.errors import Conflict, InvalidInput, NotFound
-from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import LogLine, Refusals, Report, Trial, TrialChanges
 from scamp_service.store.events import ClusterState, StudyChange
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
@@ -156,7 +156,20 @@ def test_a_new_trial_has_nothing_yet(store: Store) -> None:
         created_at=2.0,
         started_at=None,
         finished_at=None,
+        waits_for=WaitsFor.PLAN,
     )
+
+
+def test_what_a_trial_waits_for_comes_with_each_reason_and_goes_when_it_runs(store: Store) -> None:
+    trial_id, queued = new_trial(store), TrialState.QUEUED
+    move = (trial_id, TrialState.WAITING, 0, queued)
+    assert store.move_trial(*move, now=3.0, reason="fits", sized=sized(PLAN), waits_for=WaitsFor.QUOTA)
+    assert store.trial(trial_id).waits_for is WaitsFor.QUOTA
+    assert store.move_trial(trial_id, queued, 0, queued, now=4.0, reason="busy", waits_for=WaitsFor.DEVICES)
+    assert store.trial(trial_id).waits_for is WaitsFor.DEVICES
+    assert begin(store, trial_id) and store.trial(trial_id).waits_for is None
+    assert store.move_trial(trial_id, TrialState.RUNNING, 1, TrialState.FAILED, now=6.0, reason="broken")
+    assert store.trial(trial_id).waits_for is None
 
 
 def test_a_move_is_compared_with_state_and_attempt(store: Store) -> None:

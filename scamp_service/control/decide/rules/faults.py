@@ -7,7 +7,7 @@ or gone now often still is a second later; and it fails in the end, because a fa
 from __future__ import annotations
 
 from scamp_service.control.decide.effects import Effect, MoveTrial
-from scamp_service.lifecycle import TrialState
+from scamp_service.lifecycle import TrialState, WaitsFor
 from scamp_service.model import Attempt, Trial, TrialChanges
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 300.0
@@ -40,7 +40,7 @@ def _later(now: float, trial: Trial, to: TrialState, num_faults: int, why: str) 
         return MoveTrial(trial, TrialState.FAILED, reason, TrialChanges(num_faults=num_faults))
     seconds = wait_seconds(num_faults)
     changes = TrialChanges(num_faults=num_faults, retry_at=now + seconds)
-    return MoveTrial(trial, to, f"waits {seconds:.0f} s after: {why}", changes)
+    return MoveTrial(trial, to, f"waits {seconds:.0f} s after: {why}", changes, waits_for=WaitsFor.RETRY)
 
 
 def wait_seconds(num_faults: int) -> float:

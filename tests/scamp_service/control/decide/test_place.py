@@ -11,7 +11,7 @@ from placement.packing.projects import Project
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.place import WAITS_FOR_FRONT
-from scamp_service.lifecycle import AttemptState, TrialState
+from scamp_service.lifecycle import AttemptState, TrialState, WaitsFor
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects, only_move, study
@@ -61,7 +61,9 @@ def test_where_all_objectives_are_predicted_nothing_is_launched_before_every_can
     more = replace(whole, num_trials=9)
     for rules, trials in ((more, [queued]), (whole, [queued, waiting])):
         moves = [effect for effect in effects(trials=trials, studies={1: rules}) if isinstance(effect, d.MoveTrial)]
-        assert [(move.trial.id, move.reason) for move in moves] == [(1, WAITS_FOR_FRONT)]
+        assert [(move.trial.id, move.waits_for) for move in moves] == [(1, WaitsFor.PREDICTIONS)]
+    said = replace(queued, reason=WAITS_FOR_FRONT, waits_for=WaitsFor.PREDICTIONS)
+    assert not [one for one in effects(trials=[said, waiting], studies={1: whole}) if isinstance(one, d.MoveTrial)]
     begun = trial(state=TrialState.QUEUED, attempt=1, predicted_bytes=20 * MIB)
     for rules, one in ((whole, queued), (more, begun)):
         assert any(isinstance(effect, d.Begin) for effect in effects(trials=[one], studies={1: rules}))

@@ -9,7 +9,7 @@ import pytest
 
 from estimators.model import Plan
 from scamp_service.control.decide import effects as d
-from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
 from scamp_service.model import Attempt, Trial
 from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects, study
 from tests.values import attempt, trial
@@ -70,6 +70,7 @@ def test_nothing_is_stopped_for_an_equal_priority_or_in_vain(full: list[tuple[Tr
     assert stopped(wants(study_id=LOW), full) == set()
     assert stopped(wants(), full[1:]) == set()  # it fits
     assert stopped(wants(retry_at=9.0), full) == set()
+    assert stopped(wants(waits_for=WaitsFor.PREDICTIONS), full) == set()
 
 
 def test_nothing_is_stopped_while_another_attempt_winds_down(full: list[tuple[Trial, Attempt]]) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from scamp_service.control.decide import effects as d
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving
-from scamp_service.lifecycle import Outcome, StudyState, TrialState
+from scamp_service.lifecycle import Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import Trial
-from tests.scamp_service.control.decide.snapshots import ALIVE, effects, study
+from tests.scamp_service.control.decide.snapshots import ALIVE, effects, only_move, study
 from tests.scamp_service.control.stopping.rungs import rung_of
 from tests.values import attempt, trial
 
@@ -50,6 +51,7 @@ def test_an_attempt_trains_to_the_next_rung_and_then_its_trial_is_paused() -> No
     assert effects(trials=[running], attempts=[attempt()], gangs={"1/1": ALIVE}, **known) == []
     found = effects(trials=[running], attempts=[attempt(outcome=Outcome.DONE)], **known)
     assert moves(found) == {0: TrialState.PAUSED}
+    assert only_move(found).waits_for is WaitsFor.COMPARISON
     again = trial(state=TrialState.QUEUED, step=30, judged_step=30, value=0.5)
     (begun,) = [e for e in effects(trials=[again], studies=rules()) if isinstance(e, d.Begin)]
     assert begun.order.until is None
@@ -63,6 +65,17 @@ def test_the_best_third_continues_and_the_others_wait_as_long_as_there_are_other
     assert moves(found) == {5: TrialState.QUEUED, 1: TrialState.QUEUED}
     (first, _) = [e for e in found if isinstance(e, d.MoveTrial)]
     assert first.trial.number == 5 and first.changes.judged_step == 10
+
+
+def test_one_that_waits_says_how_it_compares_once_it_has_been_compared() -> None:
+    trials = paused([0.1, 0.5])
+    trials[0] = replace(trials[0], waits_for=WaitsFor.COMPARISON)
+    trials[1] = replace(trials[1], waits_for=WaitsFor.PROMOTION, reason="until it is compared with the others there")
+    running = trial(id=9, number=9)
+    known: dict[str, Any] = {"attempts": [attempt(trial_id=9)], "gangs": {"9/1": ALIVE}}
+    (said,) = effects(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **known)
+    assert isinstance(said, d.MoveTrial) and said.trial.number == 0 and "number 2 of 2" in said.reason
+    assert (said.to, said.waits_for) == (TrialState.PAUSED, WaitsFor.PROMOTION)
 
 
 def test_those_that_never_continue_are_pruned_when_nothing_else_is_left() -> None:

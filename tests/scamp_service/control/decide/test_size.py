@@ -13,7 +13,7 @@ from placement.model import Cluster, Offer
 from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.rules.faults import MAX_FAULTS
 from scamp_service.control.executor import Unsized
-from scamp_service.lifecycle import NO_PLAN_YET, TrialState
+from scamp_service.lifecycle import NO_PLAN_YET, TrialState, WaitsFor
 from scamp_service.model import Trial
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
@@ -126,7 +126,8 @@ def test_nothing_is_sized_or_placed_while_the_cluster_starts() -> None:
 
 
 def test_a_trial_whose_sizing_waits_for_others_says_for_which() -> None:
-    new: dict[str, Any] = {"state": TrialState.WAITING, "attempt": 0, "plan": None, "reason": NO_PLAN_YET}
+    new: dict[str, Any] = {"state": TrialState.WAITING, "attempt": 0, "plan": None, "reason": NO_PLAN_YET,
+                           "waits_for": WaitsFor.PLAN}  # fmt: skip
     studies = {1: study(num_trials=1), 2: study(id=2, num_trials=1)}
     trials = [trial(**new), trial(**new, id=2, number=1), trial(**new, id=3, study_id=2, number=4)]
 
@@ -142,8 +143,8 @@ def test_a_trial_whose_sizing_waits_for_others_says_for_which() -> None:
     waits = [trial(**{**new, "reason": words}), *trials[1:]]
     assert moves(waits, {1: (2, 3, 9)}) == {}
     assert moves(waits, {}) == {1: NO_PLAN_YET}
-    healed = trial(**{**new, "reason": "ran out of memory with 24 MiB per rank"})
-    assert moves([healed, *trials[1:]], {1: (2,)}) == {}
+    healed = trial(**{**new, "waits_for": WaitsFor.NEW_PLAN})
+    assert moves([healed, *trials[1:]], {1: (2,)}) == {}, "why it needs a new plan is said, whatever the words are"
 
 
 def test_a_verdict_names_the_devices_that_it_holds_for() -> None:
