@@ -35,6 +35,8 @@ class Ran:
     trials: list[Trial]
     attempts: list[Attempt]
     processor: Mapping[str, float]
+    started: Mapping[str, float]
+    """Processor seconds by process before it was submitted."""
     reported: Mapping[int, float]
     """When each trial has reported its last metric, by its id."""
     growth: float
@@ -69,7 +71,7 @@ class Served:
         """Wait until devices are there, and everything that starts ahead of a study has started."""
         deadline, quiet = time.monotonic() + START_SECONDS, 0.0
         with Client(self._service.url) as client:
-            while client.cluster()["status"] != "ready":
+            while client.cluster()["status"] != "ready" or "ranks" not in self._processor.seconds():
                 self._wait(0.5, deadline)
         while quiet < IDLE_SECONDS:
             before, began = sum(self._processor.seconds().values()), time.monotonic()
@@ -98,7 +100,7 @@ class Served:
             attempts = sorted(store.study_attempts(study_id), key=lambda one: one.created_at)
             trials = all_trials(store, study_id)
             reported = {trial.id: max((row.time for row in store.metrics(trial.id)), default=0.0) for trial in trials}
-            return Ran(store.study(study_id), trials, attempts, used, reported, growth)
+            return Ran(store.study(study_id), trials, attempts, used, before, reported, growth)
         finally:
             store.close()
 

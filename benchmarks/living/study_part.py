@@ -40,7 +40,8 @@ its end, in a service that has started, and those of `Tuner.fit` in a Ray that h
 time of the same trainings, one after another on one rank without limits of memory, divided by the number of cores.
 The final losses of all are equal to {TOLERANCE:.0%}. *Simulated* is the study in virtual time under the default
 policy. Its gangs take the processor time that their trainings took alone, and start as soon as those of the live
-study did (the median)."""
+study did (the median); ranks that start take the processor time of those that start with the service, and a trace what
+the service took for a trial besides its ranks."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,15 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 
 
 @dataclass(frozen=True, slots=True)
+class Overheads:
+    """Seconds of a launch, and processor seconds of a rank's start and of the service's work for a trial."""
+
+    start_seconds: float
+    rank_seconds: float
+    trace_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """Seconds of the study in each system, and what the live ones used."""
 
@@ -74,7 +84,7 @@ class Result:
     scamp_seconds: float
     bound_seconds: float
     simulated_seconds: float
-    start_seconds: float
+    overheads: Mapping[str, float]
     processor: Mapping[str, float] = field(default_factory=dict)
     static_processor: Mapping[str, float] = field(default_factory=dict)
     ranks: list[int] = field(default_factory=list)
@@ -109,18 +119,22 @@ def measure(case: Case, seconds: float) -> Result:
     alone, own = costs[: len(single)], costs[len(single) :]
     found = {"static": static.values(), "Ray Tune": dict(enumerate(tune["losses"])), "ScaMP": scamp.values()}
     _expect_equal({n: one.loss for n, one in enumerate(alone)}, found)
-    starts = median(attempt.started_at - attempt.created_at for attempt in scamp.attempts if attempt.started_at)
     measured = {
         (n, str(scamp.plan_of(n))): max(one.rank_seconds) / study.steps
         for n, one in zip(_numbers(study), own, strict=True)
     }
+    overheads = Overheads(
+        median(attempt.started_at - attempt.created_at for attempt in scamp.attempts if attempt.started_at),
+        scamp.started["ranks"] / study.num_devices,
+        sum(seconds for kind, seconds in scamp.processor.items() if kind != "ranks") / len(scamp.trials),
+    )
     return Result(
         static.seconds,
         tune["seconds"],
         scamp.seconds,
         sum(one.rank_seconds[0] for one in alone) / len(os.sched_getaffinity(0)),
-        simulated_seconds(study, measured, starts),
-        starts,
+        simulated_seconds(study, measured, overheads),
+        asdict(overheads),
         scamp.processor,
         static.processor,
         [len(attempt.devices) for attempt in scamp.attempts],
@@ -134,8 +148,8 @@ def run(study: Drawn, policy: str, seconds: float, plan: Plan | None = None) -> 
         return served.run(study.spec() | hint, seconds)
 
 
-def simulated_seconds(study: Drawn, measured: Mapping[tuple[int, str], float], start_seconds: float) -> float:
-    """The makespan of the study in virtual time, with these seconds of a step."""
+def simulated_seconds(study: Drawn, measured: Mapping[tuple[int, str], float], overheads: Overheads) -> float:
+    """The makespan of the study in virtual time, with these seconds of a step by trial and plan."""
     settings = Settings(virtual_devices=study.num_devices, device_mib=DEVICE_MIB)
     code = bundle_code(FOLDER / "study.yaml", WORKLOAD)
     submitted = Submitted(parse_study(study.spec()), code)
@@ -143,7 +157,13 @@ def simulated_seconds(study: Drawn, measured: Mapping[tuple[int, str], float], s
         settings = settings.model_copy(update={"data_dir": Path(folder)})
         calibrate_cpu_quickly(settings.data_dir)  # plans that were not measured are compared by it
         named = cluster_named(f"1x{study.num_devices}xvirtual", settings)
-        options = ReplayOptions(Path(folder, "profiles"), start_seconds=start_seconds, measured=measured)
+        options = ReplayOptions(
+            Path(folder, "profiles"),
+            start_seconds=overheads.start_seconds,
+            rank_seconds=overheads.rank_seconds,
+            trace_seconds=overheads.trace_seconds,
+            measured=measured,
+        )
         found = simulate([submitted], named, options)
     if found.why_unfinished or found.reasons:
         raise RuntimeError(f"the simulation: {found.why_unfinished or found.reasons[0]}")

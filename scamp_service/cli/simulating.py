@@ -60,6 +60,11 @@ def simulate(
     ] = "",
     epoch_steps: Annotated[int | None, typer.Option(help="optimizer steps of an epoch", min=1)] = None,
     start_seconds: Annotated[float, typer.Option(help="seconds from launch until a gang trains", min=0.0)] = 1.0,
+    trace_seconds: Annotated[float, typer.Option(help="seconds to trace a candidate, two at once", min=0.0)] = 0.0,
+    rank_seconds: Annotated[
+        float,
+        typer.Option(help="seconds of a core to start a rank on a virtual device that has no idle one", min=0.0),
+    ] = 0.0,
     noise_scale: Annotated[
         float | None,
         typer.Option(help="noise scale of gradients, in samples; batches that may grow (AdaScale) follow it", min=0.0),
@@ -113,6 +118,8 @@ def simulate(
         early_stopping=early_stopping,
         epoch_steps=epoch_steps,
         start_seconds=start_seconds,
+        trace_seconds=trace_seconds,
+        rank_seconds=rank_seconds,
         max_gangs_per_device=settings.max_gangs_per_device,
         projects={name: project.to_project() for name, project in settings.projects.items()},
         noise_scale=noise_scale,

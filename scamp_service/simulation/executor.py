@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from placement.model import Cluster
-from placement.simulation.progress import Domains, Progress
+from placement.simulation.progress import Progress
+from scamp_service.cluster.driver.states.idle_ranks import SPARE_SECONDS
 from scamp_service.control.decide.rules.growth import counted_by
 from scamp_service.control.executor import GangState, GangStatus, Order
 from scamp_service.lifecycle import Outcome
 from scamp_service.model import Metric, Report
 from scamp_service.simulation.outcome import Span
+from scamp_service.simulation.overheads import VirtualRanks
 from scamp_service.store.store import Store
 
 Values = Callable[[Order, int], Mapping[str, float]]
@@ -32,6 +34,7 @@ class _Gang:
     starts: float  # when its ranks begin to train
     gain: float  # steps that one optimizer step counts as
     next_step: int  # of the next report
+    starting_seconds: float = 0.0  # that it loses to starts of ranks, alone on its devices
     trains: bool = False
     seq: int = 0
 
@@ -46,8 +49,9 @@ class Trainings:
 
     ``seconds_of`` returns the seconds of a step of an order, ``values`` what its trial reports, and
     ``communication_of`` the share of its steps in which ranks communicate (None: it is not known). A gang trains
-    ``start_seconds`` after its launch, whatever else is on its devices. ``noise_scale`` is that of all gradients, in
-    samples, where AdaScale estimates it; None: it is not known.
+    ``start_seconds`` after its launch, whatever else is on its devices. On virtual devices a rank that must start
+    first takes ``rank_seconds`` of a core. ``noise_scale`` is that of all gradients, in samples, where AdaScale
+    estimates it; None: it is not known.
     """
 
     seconds_of: Callable[[Order], float]
@@ -55,15 +59,17 @@ class Trainings:
     communication_of: Callable[[Order], float | None]
     start_seconds: float
     noise_scale: float | None = None
+    rank_seconds: float = 0.0
 
 
 class VirtualExecutor:
     """Gangs on ``cluster``, from ``launch`` to their end. Trials report each ``report_every`` steps, and keep a
     checkpoint."""
 
-    def __init__(self, store: Store, cluster: Cluster, domains: Domains, trainings: Trainings) -> None:
+    def __init__(self, store: Store, cluster: Cluster, progress: Progress, trainings: Trainings) -> None:
         self._store, self._cluster, self._trainings = store, cluster, trainings
-        self._progress = Progress(domains)
+        self._progress = progress
+        self._ranks = VirtualRanks(cluster, SPARE_SECONDS)
         self._gangs: dict[str, _Gang] = {}
         self.spans: list[Span] = []
         self.num_launches = 0
@@ -100,6 +106,7 @@ class VirtualExecutor:
         next_step = min(until, (first // every + 1) * every)
         gain = counted_by(order.candidate.params, order.plan, self._trainings.noise_scale)
         seconds = self._trainings.seconds_of(order) / gain
+        num_cold = self._ranks.take(order.devices, now)
         self._gangs[order.key] = _Gang(
             order=order,
             first=first,
@@ -109,6 +116,7 @@ class VirtualExecutor:
             starts=now + self._trainings.start_seconds,
             gain=gain,
             next_step=next_step,
+            starting_seconds=self._trainings.rank_seconds * num_cold / len(order.devices),
         )
         self.num_launches += 1
 
@@ -138,7 +146,7 @@ class VirtualExecutor:
 
     def _train(self, gang: _Gang, now: float) -> None:
         order = gang.order
-        self._progress.start(order.key, order.devices, gang.left_at(gang.first))
+        self._progress.start(order.key, order.devices, gang.left_at(gang.first) + gang.starting_seconds)
         self._store.report_started(order.trial_id, order.attempt, order.token, now=now)
         gang.trains = True
 
@@ -174,6 +182,7 @@ class VirtualExecutor:
 
     def _end(self, key: str, ending: str) -> None:
         gang = self._gangs.pop(key)
+        self._ranks.give_back(gang.order.devices, self._progress.now)
         if gang.trains:
             self._progress.stop(key)
         self.spans.append(_span(gang, self._progress.now, ending, self._trainings.communication_of(gang.order)))

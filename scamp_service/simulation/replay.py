@@ -1,7 +1,8 @@
 """Replays studies in virtual time: the controller, decisions, sizer and samplers are those of a service.
 
-Only the executor differs, which runs gangs in virtual time. Tracing and sampling take no virtual time: it stands still
-until both have answered. So a simulation depends on its seed alone, and ends as fast as candidates are traced.
+Only the executor differs, which runs gangs in virtual time. Virtual time stands still until traces and samplers have
+answered, and traces take as much of it as the user says. So a simulation depends on its seed alone, and ends as fast as
+candidates are traced.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from placement.model import Cluster, Queued
 from placement.packing.by_study import by_study
 from placement.packing.policies import policy_named
 from placement.packing.projects import Project
-from placement.simulation.progress import domains_of
+from placement.simulation.progress import Progress, domains_of
 from scamp_service.control.controller import Controller, Packing, TimeAndTokens
 from scamp_service.control.decide.place import ledger_of
 from scamp_service.control.executor import Demand, Order, Unsized
@@ -29,6 +30,7 @@ from scamp_service.model import Sized, Trial
 from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.simulation.executor import Trainings, VirtualExecutor, slowest
 from scamp_service.simulation.outcome import PLAN, VERDICT, Simulated
+from scamp_service.simulation.overheads import VirtualTraces
 from scamp_service.simulation.values import drawn_values
 from scamp_service.sizing.cluster_file import NamedCluster
 from scamp_service.sizing.sizer import ProcessSizer
@@ -57,11 +59,12 @@ class ReplayOptions:
     """How to simulate. ``cache_dir`` keeps traces for the next time.
 
     Without ``early_stopping`` every trial trains to its end. ``epoch_steps`` are the optimizer steps of an epoch, for
-    studies that count in epochs. A gang trains ``start_seconds`` after its launch. ``projects`` have weights and
-    quotas. ``policy`` is the name of the policy that packs trials of studies that name none onto devices. ``measured``
-    has seconds of a step of a gang alone on its devices, by the number of its trial and its plan in words; all other
-    steps take as long as is predicted. ``noise_scale`` is that of all gradients, in samples, where AdaScale estimates
-    it; None: no batch grows.
+    studies that count in epochs. A gang trains ``start_seconds`` after its launch; on virtual devices a rank that must
+    start first takes ``rank_seconds`` of a core. A candidate is traced for ``trace_seconds``, on virtual devices on one
+    of their cores. ``projects`` have weights and quotas. ``policy`` is the name of the policy that packs trials of
+    studies that name none onto devices. ``measured`` has seconds of a step of a gang alone on its devices, by the
+    number of its trial and its plan in words; all other steps take as long as is predicted. ``noise_scale`` is that of
+    all gradients, in samples, where AdaScale estimates it; None: no batch grows.
     """
 
     cache_dir: Path
@@ -74,6 +77,8 @@ class ReplayOptions:
     policy: str = "pack"
     measured: Mapping[tuple[int, str], float] = field(default_factory=dict)
     noise_scale: float | None = None
+    rank_seconds: float = 0.0
+    trace_seconds: float = 0.0
 
 
 def simulate(studies: Sequence[Submitted], named_cluster: NamedCluster, options: ReplayOptions) -> Simulated:
@@ -89,27 +94,35 @@ def _replay(studies: Sequence[Submitted], named_cluster: NamedCluster, options: 
         stack.callback(store.close)
         news = threading.Event()
         kind, kinds = named_cluster.fastest, named_cluster.kinds
-        traces = options.cache_dir
-        sizer = _Sizer(
-            ProcessSizer(store, traces, kind_of=lambda _: kind, kinds_of=lambda _: kinds, has_news=news.set), store
+        cores = kind.cores.value if kind.cores is not None else math.inf
+        progress = Progress(domains_of(named_cluster.cluster, cores))
+        traces = VirtualTraces(progress, named_cluster.cluster, options.trace_seconds)
+        processes = ProcessSizer(
+            store, options.cache_dir, kind_of=lambda _: kind, kinds_of=lambda _: kinds, has_news=news.set
         )
+        sizer = _Sizer(processes, traces)
         stack.callback(sizer.close)
         proposer = ThreadProposer(code_of=lambda study_id: _code_of(store, study_id), has_news=news.set)
         stack.callback(proposer.close)
-        yield _Replay(studies, named_cluster, options, store, sizer, proposer, news)
+        yield _Replay(studies, named_cluster, options, store, sizer, proposer, news, progress)
 
 
 class _Sizer:
-    """Passes requests on to a sizer, and remembers what is under way and how much of each plan is communication."""
+    """Passes requests on to a sizer, and keeps its answers back until they are due in virtual time.
 
-    def __init__(self, sizer: ProcessSizer, store: Store) -> None:
-        self._sizer, self._store = sizer, store
+    It remembers what is under way and how much of each plan is communication.
+    """
+
+    def __init__(self, sizer: ProcessSizer, traces: VirtualTraces) -> None:
+        self._sizer, self.traces = sizer, traces
         self._pending: set[int] = set()
         self.num_requests = 0
         self.communication: dict[tuple[int, str], float | None] = {}
 
     def request(self, trial_id: int, demand: Demand, cluster: Cluster) -> None:
-        self.num_requests += trial_id not in self._pending and trial_id not in self._sizer.results()
+        if trial_id not in self._pending and trial_id not in self._sizer.results():
+            self.num_requests += 1
+            self.traces.begin(trial_id)
         self._pending.add(trial_id)
         self._sizer.request(trial_id, demand, cluster)
 
@@ -122,10 +135,11 @@ class _Sizer:
                 for choice in sized.choices:
                     self.communication[trial_id, str(choice.plan)] = choice.communication_share
         self._pending -= results.keys()
-        return results
+        return {trial_id: sized for trial_id, sized in results.items() if trial_id not in self.traces}
 
     def forget(self, trial_ids: Sequence[int]) -> None:
         self._pending.difference_update(trial_ids)
+        self.traces.forget(trial_ids)
         self._sizer.forget(trial_ids)
 
     def held_up(self) -> Mapping[int, Sequence[int]]:
@@ -150,6 +164,7 @@ class _Replay:
     sizer: _Sizer
     proposer: ThreadProposer
     news: threading.Event
+    progress: Progress
     now: float = 0.0
     waited: dict[str, float] = field(default_factory=dict)
 
@@ -160,17 +175,17 @@ class _Replay:
         self.to_come = sorted(self.studies, key=lambda study: study.at)
         fastest = self.named_cluster.fastest
         self.slow = {name: _slow_down(kind, fastest) for name, kind in self.named_cluster.kinds.items()}
-        cores = fastest.cores.value if fastest.cores is not None else math.inf
         self.executor = VirtualExecutor(
             self.store,
             self.named_cluster.cluster,
-            domains_of(self.named_cluster.cluster, cores),
+            self.progress,
             Trainings(
                 self.step_seconds,
                 self.values,
                 lambda order: self.sizer.communication.get((order.trial_id, str(order.plan))),
                 self.options.start_seconds,
                 self.options.noise_scale,
+                self.options.rank_seconds,
             ),
         )
         self.tokens = 0
@@ -197,7 +212,8 @@ class _Replay:
             self.settle()
             if not self.to_come and self.has_ended:
                 return self.result("")
-            soonest = min(self.executor.next_event, self.to_come[0].at if self.to_come else math.inf)
+            next_study = self.to_come[0].at if self.to_come else math.inf
+            soonest = min(self.executor.next_event, self.sizer.traces.next_end, next_study)
             idle_since = None if soonest < math.inf else self.now if idle_since is None else idle_since
             if idle_since is not None and self.now - idle_since > PATIENCE_SECONDS:
                 return self.result(f"nothing has run for {PATIENCE_SECONDS:.0f} s")
@@ -205,6 +221,7 @@ class _Replay:
             self.note_waits(until - self.now)
             self.now = until
             self.executor.advance(self.now)
+            self.sizer.traces.advance(self.now)
 
     def submit(self) -> None:
         while self.to_come and self.to_come[0].at <= self.now:
@@ -306,7 +323,10 @@ class _Replay:
             fastest = self.named_cluster.fastest.name
             assumptions.append(f"plans are made for {fastest}; other kinds are slower by their matrix products")
         assumptions.append("gangs that share a device take turns")
-        assumptions.append("traces, evaluations, checkpoints and loading of data take no time; nothing fails")
+        if self.options.trace_seconds:
+            assumptions.append(f"the trace of a candidate takes {self.options.trace_seconds:g} s of a core")
+        traces = "" if self.options.trace_seconds else "traces, "
+        assumptions.append(f"{traces}evaluations, checkpoints and loading of data take no time; nothing fails")
         return assumptions
 
 

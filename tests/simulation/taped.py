@@ -15,7 +15,7 @@ from typing import Any
 
 from placement.model import Cluster, Device
 from placement.packing.policy import Policy
-from placement.simulation.progress import domains_of
+from placement.simulation.progress import Progress, domains_of
 from scamp_service.cluster.driver.states import events, instructions
 from scamp_service.cluster.driver.states.causes import cause_of_death
 from scamp_service.cluster.driver.states.events import Call, Event, Node
@@ -119,7 +119,7 @@ class SimulatorWithFaults(VirtualExecutor):
         whole = devices_of(["n0", "n1"])
         recorded: Any = store
         trainings = Trainings(_seconds_of, _values, lambda order: None, 1.0)
-        super().__init__(recorded, whole, domains_of(whole), trainings)
+        super().__init__(recorded, whole, Progress(domains_of(whole)), trainings)
         self.nodes = nodes
         self.broken: dict[str, str] = {}
 

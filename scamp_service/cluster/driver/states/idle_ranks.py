@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from scamp_service.cluster.driver.states.rank_record import RankPhase, RankRecord
 
 SPARE_RANKS = 2
-SPARE_SECONDS = 20.0
+SPARE_SECONDS = 60.0
+"""For which an idle rank is kept. A start takes about 5 s of a core, and a study often needs the rank again once the
+gangs that took its device have ended."""
 
 
 def suitable(idle: Iterable[RankRecord], code: str | None) -> list[RankRecord]:
