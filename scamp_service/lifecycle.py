@@ -51,7 +51,7 @@ class TrialState(StrEnum):
 
 
 class WaitsFor(StrEnum):
-    """What a trial waits for, for programs; its reason says it in words, which may change.
+    """The thing that a trial waits for, for programs; its reason says it in words, which may change.
 
     PLAN: its first plan. NEW_PLAN: another one, since it ran out of memory, or more is known or the cluster changed
     since the last one. PREDICTIONS: those of all candidates, of which only the Pareto front is trained. DEVICES: free
@@ -130,7 +130,7 @@ WAITS: dict[TrialState, frozenset[WaitsFor]] = {
     _T.QUEUED: frozenset({_W.PREDICTIONS, _W.DEVICES, _W.MAX_CONCURRENT, _W.QUOTA, _W.RETRY}),
     _T.PAUSED: frozenset({_W.COMPARISON, _W.PROMOTION}),
 }
-"""What a trial may wait for in each state in which it waits."""
+"""All that a trial may wait for, in each state in which it waits."""
 
 _A = AttemptState
 ATTEMPT_MOVES: dict[AttemptState, frozenset[AttemptState]] = {
