@@ -144,7 +144,7 @@ class QuickConnection:
         self._compiled: dict[Any, Compiled] = {}
 
     def execute(self, statement: Any, parameters: Given | Sequence[Given] = ()) -> sa.Result[Any]:
-        if type(parameters) is dict:
+        if isinstance(parameters, Mapping):
             compiled = self._compile(statement, parameters)
             found = self._run(compiled, parameters)
         else:
@@ -179,7 +179,8 @@ def compile_for(statement: Any, given: Given, dialect: sa.Dialect) -> Compiled:
         for index, name in enumerate(names)
     }
     converts = {**compiled._bind_processors, **expanded.processors}
-    constants, parameters = [], []
+    constants: list[Any] = []
+    parameters: list[tuple[int, str, int | None, Convert | None]] = []
     for place, name in enumerate(expanded.positiontup):
         whole, index = elements.get(name, (name, None))
         convert = converts.get(name)

@@ -57,7 +57,13 @@ def new_attempt(
 
 def trial(**changes: Any) -> Trial:
     """A running trial; ``plan=None`` for one that has none, numbers of its prediction by their names in the API."""
-    numbers = {"reserved_mib": 24, "predicted_bytes": 20 * MIB, "extra_bytes": 0, "bias_bytes": 0, "learned_bytes": 0}
+    numbers: dict[str, Any] = {
+        "reserved_mib": 24,
+        "predicted_bytes": 20 * MIB,
+        "extra_bytes": 0,
+        "bias_bytes": 0,
+        "learned_bytes": 0,
+    }
     plan = changes.pop("plan", Plan(8))
     numbers |= {name: changes.pop(name) for name in numbers if name in changes}
     known = sized(plan, **numbers) if plan else None

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 import yaml
-from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed import Store
 
 from estimators.model import MIB, Candidate, Plan
 from estimators.named_plan import plan_of
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"the plan ({plan}) trains {plan.batch} samples per step, and the batch is {batch}")
     store = None
     if world_size > 1:
-        store, _, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))  # type: ignore[attr-defined]
+        store, _, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))
     if rank == 0:
         print(f"{workload} {params}: {plan}", flush=True)
     with tempfile.TemporaryDirectory(prefix="scamp-debug-") as folder:

@@ -139,10 +139,14 @@ def test_the_service_ends_while_a_study_is_imported(api: InProcess, imports: Imp
     killed: list[bool] = []
     admissions = api.app.state.admission
 
+    def kill() -> None:
+        killed.append(True)
+        imports.finish.set()
+
     async def close() -> None:
         request = Crowd(api).post(body())
         await until_importing(imports, api, 1)
-        admissions._process.kill = lambda: killed.append(True) or imports.finish.set()
+        admissions._process.kill = kill
         admissions.close()
         assert (await request).status_code == 500  # what follows the import is no longer done
 

@@ -33,8 +33,8 @@ def record(*seen: dict[str, Any]) -> dict[str, Any]:
 
 def seen_as(predicted: Predicted, times: float, attempts: list[tuple[int, bool]]) -> dict[str, Any]:
     """The observation of a GPU that takes ``times`` as much memory and time as predicted."""
-    sizes = (int(size * times) for size in (predicted.active_bytes, predicted.reserved_bytes))
-    return asdict(Observation(*sizes, 64 * MIB, 400 * MIB, attempts, predicted.step_seconds * times))
+    active, reserved = (int(size * times) for size in (predicted.active_bytes, predicted.reserved_bytes))
+    return asdict(Observation(active, reserved, 64 * MIB, 400 * MIB, attempts, predicted.step_seconds * times))
 
 
 def test_a_search_tries_what_is_asked_for_and_halves_the_rest() -> None:

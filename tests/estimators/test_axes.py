@@ -9,6 +9,7 @@ import string
 from collections import Counter
 from dataclasses import asdict, fields, replace
 from math import prod
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -73,7 +74,8 @@ def test_words_and_names_mention_every_axis_that_is_used(plan: Plan) -> None:
             assert name not in MESH or f" ×{value}" in plan.short
         if value != default:
             with contextlib.suppress(ValueError):  # others may need it
-                without = replace(plan, **{name: default})
+                fewer: dict[str, Any] = {name: default}
+                without = replace(plan, **fewer)
                 assert str(without) != str(plan) and str(without.layout) != str(plan.layout)
 
 
@@ -85,12 +87,13 @@ def test_legal_plans_survive_json(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"stage_index": 1}, {"num_micro_batches": 2}], ids=str)
-def test_stages_belong_to_pipelines(fields: dict[str, int]) -> None:
+def test_stages_belong_to_pipelines(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="use pp > 1"):
-        Layout(**fields)  # type: ignore[arg-type]
+        Layout(**fields)
 
 
 @pytest.mark.parametrize("name", [name for name, row in AXES.items() if type(row.default) is int])
 def test_degrees_are_positive(name: str) -> None:
+    degree: dict[str, Any] = {name: 0}
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        Plan(1, **{name: 0})
+        Plan(1, **degree)

@@ -125,7 +125,7 @@ def test_selective_says_what_is_recomputed() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"dp_shard": 2}, {"tp": 2}, {"pp": 2, "num_micro_batches": 2}], ids=str)
-def test_only_whole_replicas_share_optimizer_states(fields: dict[str, int]) -> None:
+def test_only_whole_replicas_share_optimizer_states(fields: dict[str, Any]) -> None:
     replicas = 2 if fields else 1
     with pytest.raises(ValueError, match="zero1 needs dp_replicate > 1 alone"):
         Plan(1, zero1=True, dp_replicate=replicas, **fields)

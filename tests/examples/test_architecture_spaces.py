@@ -40,7 +40,9 @@ def made(name: str, params: Mapping[str, Any], seed: int = 0) -> tuple[Workload,
 
 def losses(workload: Workload, model: nn.Module) -> torch.Tensor:
     with torch.no_grad():
-        return workload.evaluate(model, workload.eval_batch(torch.arange(60)))["loss"]
+        measured = workload.evaluate(model, workload.eval_batch(torch.arange(60)))
+    assert isinstance(measured, Mapping)
+    return measured["loss"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -56,4 +56,5 @@ def test_a_small_one_learns_to_read_digits() -> None:
         train_step(workload, model, optimizer, [batch], 1)
     with torch.no_grad():
         metrics = workload.evaluate(model, workload.eval_batch(torch.arange(workload.num_eval)))
+    assert isinstance(metrics, Mapping)
     assert float(metrics["accuracy"].mean()) > 0.4  # chance: 0.1

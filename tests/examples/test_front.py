@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +36,9 @@ def accuracy(params: Params) -> float:
         optimizer.zero_grad()
         workload.loss(model, workload.train_batch(torch.arange(32) + 32 * step)).backward()
         optimizer.step()
-    return float(workload.evaluate(model, workload.eval_batch(torch.arange(297)))["accuracy"].mean())
+    measured = workload.evaluate(model, workload.eval_batch(torch.arange(297)))
+    assert isinstance(measured, Mapping)
+    return float(measured["accuracy"].mean())
 
 
 @pytest.mark.usefixtures("warm_traces")

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,10 @@ def complete(net: Network, submitted: subprocess.Popen[bytes], steps: int, num_l
     return num_hosts
 
 
+def _is_empty(host: Host) -> bool:
+    return not host.pids()
+
+
 def shut_down(net: Network) -> None:
     """Stop the service, then Ray on the nodes, then on the head, and see that no process is left on any host."""
     end([net.head], "scamp_service serve")
@@ -204,7 +209,7 @@ def shut_down(net: Network) -> None:
     end([net.head], "ray start")
     for host in net.hosts:
         try:
-            until(lambda host=host: not host.pids(), "its processes end", 60)
+            until(partial(_is_empty, host), "its processes end", 60)
         except AssertionError:
             pytest.fail(f"left on host {host.name}: {[command_of(pid) for pid in host.pids()]}")
 

@@ -157,7 +157,7 @@ def test_ranks_of_this_cluster_find_no_secret_that_its_nodes_were_started_with(h
 def test_nobody_submits_without_the_token(head: Head) -> None:
     ray = Path(sys.executable).with_name("ray")
     environment = {**head.environment, "RAY_AUTH_TOKEN": "f" * 64}  # it wins over the file
-    command = [ray, "job", "submit", "--address", head.url, "--", "true"]
+    command: list[str | Path] = [ray, "job", "submit", "--address", head.url, "--", "true"]
     job = subprocess.run(command, env=environment, cwd=head.folder, capture_output=True, text=True, timeout=60)
     assert job.returncode != 0 and "token" in (job.stdout + job.stderr).lower()
     assert httpx.get(f"{head.url}/api/jobs/").status_code in (401, 403)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def live_through_kills(
     watched.submit(study(SMALL, trials=2, steps=200))  # what runs now leaves no device free
     num_ranks = 0
     for gang, victims in rounds:
-        until(lambda gang=gang: watched.trains_on(gang), f"a gang of {gang} that reports")
+        until(partial(watched.trains_on, gang), f"a gang of {gang} that reports")
         for victim in rng.sample(victims, len(victims)):
             time.sleep(rng.uniform(0.0, 1.5))
             if victim == "rank":
@@ -241,9 +242,8 @@ def test_a_run_whose_ray_dies_says_so_at_once_and_its_study_stays(tmp_path: Path
     (tmp_path / "study.yaml").write_text(json.dumps(study(SMALL, trials=1, steps=10_000)))
     command = [sys.executable, "-m", "scamp_service", "run", str(tmp_path / "study.yaml")]
     with subprocess.Popen(command, cwd=ROOT, env=environment(data_dir, **CLUSTER), stderr=subprocess.PIPE) as run:
-        store = until(
-            lambda: (data_dir / "scamp.db").exists() and Store(f"sqlite:///{data_dir}/scamp.db"), "a database"
-        )
+        until((data_dir / "scamp.db").exists, "a database")
+        store = Store(f"sqlite:///{data_dir}/scamp.db")
         until(lambda: store.open_attempts(), "an attempt")
         (pid,) = pids_of(data_dir, "raylet/raylet")
         os.kill(pid, signal.SIGKILL)

@@ -23,8 +23,8 @@ def test_only_folders_whose_process_is_gone_are_removed(tmp_path: Path, monkeypa
     (mine / "file").touch()
     (tmp_path / "scamp-of-another-kind").mkdir()
     (tmp_path / "scamp-link").symlink_to(mine)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], cwd=ROOT, text=True, **pipes) as other:
+    command: list[str | Path] = [sys.executable, "-c", HOLD, tmp_path]
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         held = Path(other.stdout.readline().strip())
         assert held.stat().st_mode & 0o777 == 0o700

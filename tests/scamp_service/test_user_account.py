@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from scamp_service import user_account
 from scamp_service.errors import InvalidInput, Refused
 from scamp_service.sizing.submission_check import check_workload
 from scamp_service.sizing.tracing import trace_process
@@ -80,7 +79,7 @@ def test_the_user_of_the_service_itself_is_refused() -> None:
 
 
 def test_only_root_can_run_code_as_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_account.os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert "run ScaMP as root" in refusal(OTHER)
 
 
@@ -89,7 +88,7 @@ def test_a_user_that_cannot_run_our_python_is_refused(monkeypatch: pytest.Monkey
     hidden = tmp_path / "hidden"
     hidden.mkdir(0o700)
     (hidden / "python").symlink_to(sys.executable)
-    monkeypatch.setattr(user_account.sys, "executable", str(hidden / "python"))
+    monkeypatch.setattr(sys, "executable", str(hidden / "python"))
     words = refusal(OTHER)
     assert f"cannot run {hidden}/python" in words and "Permission denied" in words and "TMPDIR" in words
 

@@ -54,7 +54,7 @@ class PostgresServer:
         binaries = find_postgres()
         assert binaries, "tests that use this are marked postgres"
         as_user = _unprivileged(directory)
-        initdb = [
+        initdb: list[str | Path] = [
             binaries / "initdb",
             "-D",
             directory / "data",
@@ -67,7 +67,7 @@ class PostgresServer:
             "--no-sync",
         ]
         subprocess.run(initdb, check=True, capture_output=True, cwd=directory, timeout=60, **as_user)
-        options = ["-F", "-k", directory, "-c", "listen_addresses=", "-c", "max_connections=200"]
+        options: list[str | Path] = ["-F", "-k", directory, "-c", "listen_addresses=", "-c", "max_connections=200"]
         self._command = [binaries / "postgres", "-D", directory / "data", *options]
         self._as_user = as_user
         self._migrated = ""

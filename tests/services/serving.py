@@ -98,7 +98,7 @@ def fill(store: Store, num_trials: int = 3) -> Study:
     )
     first, second, *_ = store.trials(study.id)
     for trial in (first, second):
-        queued = {"sized": sized(Plan(8), 4, 3 * 2**20), "reason": "fits"}
+        queued: dict[str, Any] = {"sized": sized(Plan(8), 4, 3 * 2**20), "reason": "fits"}
         assert store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=time.time(), **queued)
         assert store.begin_attempt(
             new_attempt(trial.id, token=SECRET, reserved_mib=4, predicted_bytes=3 * 2**20,
@@ -120,10 +120,11 @@ def fill_several(store: Store) -> Study:
     study = store.create_study(spec.to_json(), now=time.time())
     store.create_trials(study.id, [(number, {"lr": 0.01}) for number in range(4)], now=time.time())
     for trial, mib in zip(store.trials(study.id)[:3], (30, 20, 10), strict=True):
-        queued = {"sized": sized(Plan(8), mib, mib * 2**20), "reason": "fits"}
+        queued: dict[str, Any] = {"sized": sized(Plan(8), mib, mib * 2**20), "reason": "fits"}
         assert store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=time.time(), **queued)
-        needs = {"reserved_mib": mib, "predicted_bytes": mib * 2**20}
-        assert store.begin_attempt(new_attempt(trial.id, token=SECRET, **needs, now=time.time()))
+        assert store.begin_attempt(
+            new_attempt(trial.id, token=SECRET, reserved_mib=mib, predicted_bytes=mib * 2**20, now=time.time())
+        )
         assert store.report_started(trial.id, 1, SECRET, now=time.time())
         row = Metric(trial.id, 1, 1, 10, {"accuracy": mib / 100}, time.time())
         names = spec.every_objective.names

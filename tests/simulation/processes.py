@@ -84,8 +84,9 @@ class ControllerProcess:
     @property
     def due(self) -> list[float]:
         """When this process has something to do: it begins, continues, or has an answer of its sizer or a sampler."""
-        answers = [*self.sizer.pending.values(), *self.proposer.pending.values()]
-        return [self.starts_at, self.continues_at, *(ready for ready, *_ in answers)]
+        sized = [ready for ready, _ in self.sizer.pending.values()]
+        proposed = [ready for ready, *_ in self.proposer.pending.values()]
+        return [self.starts_at, self.continues_at, *sized, *proposed]
 
     def begin(self, lease: Lease) -> Leader:
         """Run the real controller on the fenced store; a lost race for the lease must not show anywhere."""

@@ -103,6 +103,7 @@ class SimulatedSizer:
                     choices.append(other)
             sized = Sized("s", own.plan, own.prediction, answer.reason, learned_bytes)
             return replace(sized.taking(own), choices=tuple(choices) if len(choices) > 1 else ())
+        assert isinstance(answer, NoPlan)
         return Unsized(answer.reason, infeasible=True, offer=cluster.offer)
 
     def _first_plan(self, params: Json, num_devices: int, extra: Extra) -> ChosenPlan | NoPlan:

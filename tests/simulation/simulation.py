@@ -212,7 +212,7 @@ class Simulation:
         stored = {(m.trial_id, m.attempt, m.seq): m for m in self.store.metrics(trial.id)}
         steps = [m.step for m in stored.values()]
         assert len(set(steps)) == len(steps), f"{where}: a step counts twice"
-        newest = {}
+        newest: dict[int, tuple[int, int]] = {}
         for (trial_id, attempt, seq), value in self.world.acknowledged.items():
             if trial_id == trial.id:
                 newest[round(value)] = max(newest.get(round(value), (0, 0)), (attempt, seq))

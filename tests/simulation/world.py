@@ -99,8 +99,8 @@ class World:
     def check_memory(self) -> None:
         used: dict[str, int] = {}
         for gang in self.gangs_by_key.values():
-            for device in gang.order.devices if gang.started else ():
-                used[device] = used.get(device, 0) + gang.order.mib_per_rank
+            for name in gang.order.devices if gang.started else ():
+                used[name] = used.get(name, 0) + gang.order.mib_per_rank
         for device in self.devices:
             held_mib = used.get(device.id, 0)
             self.insist(held_mib <= device.capacity_mib, f"{device.id} is over-subscribed: {held_mib} MiB")

@@ -134,7 +134,7 @@ class Partial(Workload):
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         return {"loss": self.errors(model, batch)}
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+    def optimizer(self, model: Any) -> torch.optim.Optimizer:
         if self.params["idiom"] == "unfrozen":
             for parameter in [*model.trunk.parameters(), *model.parts.parameters()]:
                 parameter.requires_grad_(False)

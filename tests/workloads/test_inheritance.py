@@ -55,9 +55,10 @@ def test_identity_passes_on_what_a_relu_gives_and_silence_adds_nothing() -> None
 
 
 def test_tensors_of_equal_name_and_shape_are_copied_and_the_others_named() -> None:
-    parent, model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(4))
+    first, copy = nn.Linear(2, 3), nn.Linear(2, 3)
+    parent, model = nn.Sequential(first, nn.BatchNorm1d(3)), nn.Sequential(copy, nn.BatchNorm1d(4))
     left = inheritance.copy_equal(model, parent)
-    assert torch.equal(model[0].weight, parent[0].weight)
+    assert torch.equal(copy.weight, first.weight)
     assert left == ["1.weight", "1.bias", "1.running_mean", "1.running_var"]
 
 

@@ -26,7 +26,7 @@ PAGES = Path(__file__).parents[2] / "docs"
 
 def options(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
-        inner = field.annotation
+        inner: Any = field.annotation
         is_part = isinstance(inner, type) and issubclass(inner, BaseModel)
         if is_part and inner is not PredictedBounds:  # which has its own page
             yield from options(inner, f"{prefix}{name}.")
@@ -67,7 +67,7 @@ def test_the_three_hints_on_the_page_ask_for_the_plan_that_it_describes(tmp_path
 def test_the_model_on_the_page_is_divided_by_the_names_of_its_layers(tmp_path: Path) -> None:
     (tmp_path / "named_gpt.py").write_text(code("parallel.md", "named_gpt.py"))
     workload = load_workload("named_gpt.py:NamedGpt", tmp_path)({"heads": 4, "width": 32})
-    model = described(workload, workload.build_model())
+    model: Any = described(workload, workload.build_model())
     assert model.blocks[0].split.columns == ("attention.qkv", "feed_forward.up")
     outside = split_outside(model)
     assert outside is not None and dict(outside.others) == {

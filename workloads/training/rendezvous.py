@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from datetime import timedelta
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore
 
 TIMEOUT = timedelta(seconds=120)
 

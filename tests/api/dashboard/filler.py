@@ -25,7 +25,7 @@ EVIL = "<img src=x onerror=\"document.title='owned'\">"
 TRACEBACK = 'Traceback (most recent call last):\n  File "model.py", line 8, in build_model\nValueError: ' + EVIL
 
 
-DEVICES = [
+DEVICES: list[dict[str, Any]] = [
     {"id": f"node-{node}/{i}", "node": f"node-{node}", "index": i, "kind": "virtual", "capacity_mib": 96}
     for node in "ab"
     for i in range(2)

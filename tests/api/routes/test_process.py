@@ -52,6 +52,7 @@ def test_a_database_that_cannot_be_written_is_reported(api: InProcess, monkeypat
     before = api.store.identity()
     assert api.get("/readyz").json()["database"] == "ok" and api.store.identity() == before
     path = api.store._database.path
+    assert path is not None
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("CREATE TABLE notes (study INTEGER REFERENCES scamp_studies (study_id))")
         answer = api.get("/readyz")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from estimators.model import Plan
@@ -83,7 +85,7 @@ def test_studies_are_listed_newest_first_when_asked(api: InProcess) -> None:
 def test_what_was_learned_is_shown_by_family(api: InProcess) -> None:
     study = fill(api.store)
     waiting = api.store.trials(study.id)[2]
-    queued = {"sized": sized(Plan(8), 9, 8 * 2**20), "changes": TrialChanges(family="f")}
+    queued: dict[str, Any] = {"sized": sized(Plan(8), 9, 8 * 2**20), "changes": TrialChanges(family="f")}
     assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, **queued)
     assert api.store.begin_attempt(
         new_attempt(waiting.id, token=SECRET, device_kinds=("virtual",), reserved_mib=9, predicted_bytes=8 * 2**20)

@@ -69,7 +69,7 @@ def recipe(point: Point, build: type[Net], optimizer: Any, extra: int = 0) -> Re
     return Recipe(
         build_model=lambda: build(point["width"], point["inner"], point["depth"], extra),
         make_batch=lambda size: torch.zeros(size, 11),
-        blocks=lambda model: list(model.layers),
+        blocks=lambda model: list(model.get_submodule("layers").children()),
         apply_plan=apply_plan,
         optimizer=lambda model, layout, mesh: optimizer(model.parameters()),
         begin_step=lambda step, optimizer: None,

@@ -144,6 +144,6 @@ def test_a_block_of_attention_has_formulas_on_both_sides_of_its_thresholds(is_fo
         4 * queries * (keys + 2 + width) if is_forward else 8 * queries * keys + 4 * points["context"] * points["width"]
     )
     found = Solver(points).attention(values, [])
-    assert found is not None and sum(one.at(points) for one in found).tolist() == values.tolist()
+    assert found is not None and np.sum([one.at(points) for one in found], axis=0).tolist() == values.tolist()
     assert all(FORMULA.validate_json(FORMULA.dump_json(one)) == one for one in found)
     assert Solver(points).attention(values + np.arange(8) // 7, []) is None

@@ -162,7 +162,7 @@ class Wide(nn.Module):
     ids=str,
 )
 def test_an_optimizer_that_was_not_told_otherwise_updates_all_parameters_at_once(
-    told: dict[str, bool], all_at_once: bool
+    told: dict[str, Any], all_at_once: bool
 ) -> None:
     def make() -> Any:
         return (

@@ -100,11 +100,15 @@ class Alternating(Deep):
         return self.head(x)
 
 
-class Cached(nn.Sequential):
+class Cached(nn.Module):
     """A layer that keeps something in a cache, as attention keeps keys and values."""
 
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
     def forward(self, x: Tensor, cache: list[Tensor]) -> Tensor:
-        x = super().forward(x)
+        x = self.layer(x)
         cache.append(x.detach().half())
         return x
 
@@ -114,10 +118,11 @@ class Caching(Deep):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Cached(*layer) for layer in self.layers)
+        self.layers = nn.ModuleList(Cached(layer) for layer in self.layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        x, cache = self.first(x), []
+        cache: list[Tensor] = []
+        x = self.first(x)
         for layer in self.layers:
             x = layer(x, cache)
         return self.head(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -128,7 +129,7 @@ def test_a_rank_does_one_thing_at_a_time_and_no_pass_starts_before_its_input(mad
         for pass_ in row.passes
     }
     for message in timeline.messages:
-        kind = "forward" if message.receiver > message.sender else "backward"
+        kind: Literal["forward", "backward"] = "forward" if message.receiver > message.sender else "backward"
         assert message.end_seconds == pytest.approx(ends[message.sender, kind, message.micro_batch][1])
         assert ends[message.receiver, kind, message.micro_batch][0] >= message.end_seconds - close
     assert len(timeline.messages) == 2 * (made.plan.pp - 1) * made.plan.num_micro_batches

@@ -8,8 +8,8 @@ from estimators.learning import Ending, Learned, PastAttempt
 from estimators.memory import Extra
 from estimators.model import MIB, Layout, Plan, Prediction
 from placement.option import NoPlan
-from placement.planning.answers import ChosenPlan, Untraced
-from placement.planning.learned import Answer, choose_learned
+from placement.planning.answers import Answer, ChosenPlan, Untraced
+from placement.planning.learned import choose_learned
 
 OFFERED_MIB = 100
 ALONE, PAIR, FOUR = Plan(8), Plan(4, dp_shard=2), Plan(2, dp_shard=4)

@@ -123,7 +123,7 @@ def test_mistakes_are_one_line_and_store_nothing(scamp: Scamp, service: Served, 
     (tmp_path / "not-yaml.yaml").write_text("{")
     (tmp_path / "typo.yaml").write_text(STUDY.replace("budget:", "budgets:"))
     broken = folder_of(tmp_path / "broken", f"raise ImportError('no such thing')\n{WORKLOAD}")
-    for arguments, words in [
+    mistakes: list[tuple[list[str | Path], str]] = [
         (["submit", tmp_path / "no-such.yaml"], "no-such.yaml"),
         (["submit", tmp_path / "not-yaml.yaml"], "YAML"),
         (["submit", tmp_path / "typo.yaml"], "budgets"),
@@ -134,7 +134,8 @@ def test_mistakes_are_one_line_and_store_nothing(scamp: Scamp, service: Served, 
         (["trials", "one"], "valid integer"),
         (["serve", "--host", "0.0.0.0", "--data-dir", tmp_path / "data"], "SCAMP_API_TOKEN"),
         (["list", "--address", "http://127.0.0.1:9"], "127.0.0.1:9"),
-    ]:
+    ]
+    for arguments, words in mistakes:
         done = scamp(service.data_dir, *arguments, SCAMP_ADDRESS=service.url)
         assert done.returncode == 2, f"{arguments}: {done.stdout}{done.stderr}"
         assert words in done.stderr and done.stderr.startswith("scamp: ") and done.stdout == ""

@@ -138,7 +138,7 @@ def test_a_lease_that_nobody_could_renew_does_not_count_as_unchanged(sink: Sink,
 
 
 @pytest.fixture
-def actor(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SinkActor:
+def actor(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A sink whose thread stands still: tests look and give back in its stead."""
     monkeypatch.setattr(SinkActor, "_watch_lease", lambda self: None)
     return SinkActor(f"sqlite:///{tmp_path / 'scamp.db'}", store.identity())
@@ -146,7 +146,7 @@ def actor(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sink
 
 @pytest.mark.usefixtures("impatient")
 def test_ranks_are_told_at_once_that_the_lease_cannot_be_read_or_renewed(
-    actor: SinkActor, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    actor: Any, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = store.take_lease(CONTROLLER_LEASE, "me", None, now=1.0)
     with pytest.raises(Unavailable):
@@ -176,7 +176,7 @@ def test_a_sink_that_starts_while_the_database_is_away_says_so_until_it_is_back(
 
 
 def test_devices_are_given_back_again_and_again_until_ray_has_answered(
-    actor: SinkActor, store: Store, monkeypatch: pytest.MonkeyPatch
+    actor: Any, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[Exception | None] = [RuntimeError("the GCS does not answer"), None]
     asked: list[str] = []

@@ -128,7 +128,12 @@ class UnfencedReports:
 
 def test_without_the_fencing_token_the_simulation_fails() -> None:
     faults = Faults(late_report=0.5, kill_rank=0.1)
-    assert any(fails(lambda store, seed: Simulation(UnfencedReports(store), seed, faults), seed) for seed in range(40))
+
+    def simulation(store: Any, seed: int) -> Simulation:
+        store = UnfencedReports(store)
+        return Simulation(store, seed, faults)
+
+    assert any(fails(simulation, seed) for seed in range(40))
 
 
 class UnfencedWrites(Simulation):

@@ -23,7 +23,7 @@ def test_numbers_that_are_searched_leave_the_family_as_it_is() -> None:
 
 
 def test_what_chooses_another_path_through_the_code_is_another_family() -> None:
-    changed = [{"optimizer": "sgd"}, {"flash": False}, {"spike_mib": 24}, {"batch": 32}]
+    changed: list[dict[str, Any]] = [{"optimizer": "sgd"}, {"flash": False}, {"spike_mib": 24}, {"batch": 32}]
     others = {of({**PARAMS, **change}) for change in changed}
     others |= {of(PARAMS, "stdlib_gpt"), of(PARAMS, code="0" * 64)}
     assert len(others | {OWN}) == 7

@@ -153,7 +153,12 @@ def test_an_idle_cycle_reads_no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     projection = Projection(store)
     projection.follow([])
     asked: list[Any] = []
-    monkeypatch.setattr(store, "trials_with_ids", lambda ids: asked.append(list(ids)) or [])
+
+    def no_trials(ids: Any) -> list[Any]:
+        asked.append(list(ids))
+        return []
+
+    monkeypatch.setattr(store, "trials_with_ids", no_trials)
     monkeypatch.setattr(store, "live_trials", lambda: pytest.fail("it has read them"))
     assert len(projection.follow([])) == 5
     assert asked == [[]]

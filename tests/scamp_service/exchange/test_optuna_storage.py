@@ -193,7 +193,7 @@ def test_another_process_adds_trials_while_scamp_runs_its_own(storage: ScampStor
         storage.set_trial_state_values(before[1].id, OptunaState.FAIL)
     assert store.best_trial(study_id, spec().objective) == min(
         (trial for trial in trials if trial.state is TrialState.COMPLETED and trial.value == trial.value),
-        key=lambda one: one.value,
+        key=lambda one: math.inf if one.value is None else one.value,
     )
 
 

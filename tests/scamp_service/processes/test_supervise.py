@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -262,8 +263,8 @@ def test_a_thread_that_cannot_be_started_for_ray_is_started_later(
         def refuse(thread: Any) -> None:
             raise RuntimeError("can't start new thread")
 
-        full.setattr(supervise.threading.Thread, "start", refuse)
-        full.setattr(supervise.threading.Thread, "join", lambda thread: None)
+        full.setattr(threading.Thread, "start", refuse)
+        full.setattr(threading.Thread, "join", lambda thread: None)
         world.live(5)
     assert not world.ray.alive()
     world.live(10)

@@ -172,8 +172,9 @@ def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> N
 def test_what_others_needed_under_a_layout_moves_a_candidate_to_another_one(sizing: Sizing) -> None:
     large = {"depth": 1, "width": 768, "heads": 8, "batch": 32}
     plain = sizing.size(large)
+    assert isinstance(plain, Sized)
     sized = sizing.size(large, learned=Learned(plain.plan.layout, 90 * MIB, num_trials=1, num_out_of_memory=1))
-    assert isinstance(plain, Sized) and isinstance(sized, Sized)
+    assert isinstance(sized, Sized)
     assert sized.plan.layout != plain.plan.layout
     assert sized.prediction.extra_bytes == sized.learned_bytes == 0
     assert "; with 90.0 MiB learned from 1 trial of" in sized.reason
@@ -335,7 +336,9 @@ def test_closing_ends_the_child_at_once(tmp_path: Path, blobs: MemoryBlobs) -> N
         os.kill(child, 0)
 
 
-def test_a_layout_that_the_host_could_not_trace_is_not_passed_over(tmp_path: Path, blobs: MemoryBlobs) -> None:
+def test_a_layout_that_the_host_could_not_trace_is_not_passed_over(
+    tmp_path: Path, blobs: MemoryBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may be the only one that fits: the candidate is sized again later, instead of being infeasible."""
     sizer = ProcessSizer(blobs, tmp_path)
     tracer = sizer._tracers[False]
@@ -346,7 +349,7 @@ def test_a_layout_that_the_host_could_not_trace_is_not_passed_over(tmp_path: Pat
             raise TraceFailed("No space left on device three times", infeasible=False, may_pass=True)
         return trace(process, candidate, layout)
 
-    tracer.trace = full_disk  # type: ignore[method-assign]
+    monkeypatch.setattr(tracer, "trace", full_disk)
     unsized = Sizing(sizer).size({"depth": 1, "width": 768, "heads": 8, "batch": 32})
     sizer.close()
     assert isinstance(unsized, Unsized) and unsized.may_pass and not unsized.infeasible

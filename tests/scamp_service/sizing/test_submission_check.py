@@ -146,7 +146,7 @@ def test_what_the_users_code_mentions_is_only_doubted() -> None:
 
 
 def test_a_parameter_under_several_conditions_is_in_a_candidate_that_is_tried() -> None:
-    space = {
+    space: dict[str, Any] = {
         "opt": {"choice": ["sgd", "adam", "adamw"]},
         "nesterov": {"choice": [True, False], "when": {"opt": "sgd", "lookahead": False}},
         "lookahead": {"choice": [True, False], "when": {"opt": "sgd"}},

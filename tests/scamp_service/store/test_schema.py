@@ -63,7 +63,9 @@ def table() -> Iterator[tuple[sa.Connection, sa.Table]]:
 def stored(table: tuple[sa.Connection, sa.Table], name: str, value: Any) -> Any:
     """The value as it is read back."""
     connection, made = table
-    (row,) = connection.execute(made.insert().values({name: value})).inserted_primary_key or ()
+    key = connection.execute(made.insert().values({name: value})).inserted_primary_key
+    assert key is not None
+    (row,) = key
     return connection.execute(sa.select(made.c[name]).where(made.c.id == row)).scalar_one()
 
 
@@ -104,4 +106,5 @@ def test_every_state_and_outcome_fits_into_its_column() -> None:
     kinds = [kind for kind in words if isinstance(kind, Word)]
     assert len(kinds) >= 4
     for kind in kinds:
+        assert isinstance(kind.impl, sa.String) and kind.impl.length is not None
         assert max(map(len, kind.words)) <= kind.impl.length

@@ -117,7 +117,7 @@ def test_what_does_not_exist_is_not_found(store: Store) -> None:
             read()
     assert not store.move_study(7, [StudyState.RUNNING], StudyState.STOPPING, now=1.0)
     assert not store.move_trial(7, TrialState.WAITING, 0, TrialState.FAILED, now=1.0)
-    assert store.trials(7) == store.attempts(7) == store.metrics(7) == store.logs(7) == []
+    assert [store.trials(7), store.attempts(7), store.metrics(7), store.logs(7)] == [[], [], [], []]
 
 
 # --- trials ----------------------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def test_a_copy_takes_the_place_of_a_paused_trial_once(store: Store) -> None:
     paused, donor = run(store, 0), run(store, 1)
     assert store.move_trial(paused, TrialState.RUNNING, 1, TrialState.PAUSED, now=6.0)
     before = store.trial(paused)
-    told = {"reason": "gives way", "step": 20, "now": 7.0}
+    told: dict[str, Any] = {"reason": "gives way", "step": 20, "now": 7.0}
     assert store.branch(before, store.trial(donor), {"lr": 0.2}, **told)
     assert not store.branch(before, store.trial(donor), {"lr": 0.3}, **told)
     ended, _, copy = store.trials(1)

@@ -65,17 +65,26 @@ class Walk:
         assert self.store.begin_attempt(replace(known, predicted_step_seconds=predicted))
 
     def follow(self, name: str, last: Attempt, source: Any, now: float) -> None:
-        given: Any = (last.trial_id, last.attempt, "t")
+        trial, attempt = last.trial_id, last.attempt
         match name:
             case "report":
-                measured = {"measured_bytes": source.randrange(50) * MIB, "step_seconds": 0.1 + source.random()}
-                self.store.report(Report(*given, **measured, timed_steps=source.choice([0, 3, 9])), now=now)
+                measured_bytes, step_seconds = source.randrange(50) * MIB, 0.1 + source.random()
+                timed_steps = source.choice([0, 3, 9])
+                report = Report(
+                    trial,
+                    attempt,
+                    "t",
+                    measured_bytes=measured_bytes,
+                    step_seconds=step_seconds,
+                    timed_steps=timed_steps,
+                )
+                self.store.report(report, now=now)
             case "outcome":
-                self.store.report_outcome(*given, source.choice(list(Outcome)), "", now=now)
+                self.store.report_outcome(trial, attempt, "t", source.choice(list(Outcome)), "", now=now)
             case "end" if last.state in OPEN_ATTEMPTS:
                 outcome = source.choice([Outcome.OUT_OF_MEMORY, Outcome.LOST])
                 ended = [AttemptState.STARTING, AttemptState.RUNNING]
-                self.store.move_attempt(*given[:2], ended, AttemptState.ENDED, outcome=outcome, now=now)
+                self.store.move_attempt(trial, attempt, ended, AttemptState.ENDED, outcome=outcome, now=now)
 
 
 def close(kept: Counted, counted: Counted) -> bool:

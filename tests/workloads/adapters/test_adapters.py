@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,9 @@ def test_token_labels_are_padded_and_each_sample_counts_once() -> None:
     ]
     alone = [model(**workload.train_batch(torch.tensor([index]))).loss.item() for index in range(2)]
     assert workload.loss(model, both).item() == pytest.approx(sum(alone) / 2, rel=1e-5)
-    assert workload.evaluate(model, both)["loss"].tolist() == pytest.approx(alone, rel=1e-5)
+    measured = workload.evaluate(model, both)
+    assert isinstance(measured, Mapping)
+    assert measured["loss"].tolist() == pytest.approx(alone, rel=1e-5)
 
 
 def test_weights_of_a_local_folder_are_copied_also_below_an_adapter(tmp_path: Path) -> None:
@@ -93,7 +96,7 @@ def test_weights_of_a_local_folder_are_copied_also_below_an_adapter(tmp_path: Pa
         pretrained = str(tmp_path)
 
     params = TRAINED["texts.py:TextsWithLora"]
-    saved = load_workload("texts.py:Texts", EXAMPLES)(params).build_model()
+    saved: Any = load_workload("texts.py:Texts", EXAMPLES)(params).build_model()
     saved.save_pretrained(tmp_path)
     workload = Tuned(params)
     model = workload.build_model()
@@ -115,24 +118,24 @@ def test_a_function_gets_the_parameters_that_it_names() -> None:
 
 
 def test_what_only_a_trainer_can_do_is_refused() -> None:
-    base = load_workload("lightning_digits.py:LightningDigits", EXAMPLES)
+    base: Any = load_workload("lightning_digits.py:LightningDigits", EXAMPLES)
 
-    class Manual(base.module):  # type: ignore[misc, name-defined]
+    class Manual(base.module):
         automatic_optimization = False
 
-    class AtTheEnd(base.module):  # type: ignore[misc, name-defined]
+    class AtTheEnd(base.module):
         def on_validation_epoch_end(self) -> None: ...
 
-    class Two(base.module):  # type: ignore[misc, name-defined]
+    class Two(base.module):
         def configure_optimizers(self) -> Any:
             return [torch.optim.SGD(part.parameters()) for part in (self.layers, self.head)], []
 
-    class Unnamed(base.module):  # type: ignore[misc, name-defined]
+    class Unnamed(base.module):
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(self.parameters())
             return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)}
 
-    class Hooked(base.module):  # type: ignore[misc, name-defined]
+    class Hooked(base.module):
         def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
             return batch
 
@@ -154,9 +157,9 @@ def test_what_only_a_trainer_can_do_is_refused() -> None:
 
 def _lightning_rates(make: Any, steps: int, losses: dict[int, float]) -> list[float]:
     """The rate in each step of epochs of two steps. ``losses`` are evaluations by step. Resumes once."""
-    base = load_workload("lightning_digits.py:LightningDigits", EXAMPLES)
+    base: Any = load_workload("lightning_digits.py:LightningDigits", EXAMPLES)
 
-    class Scheduled(base.module):  # type: ignore[misc, name-defined]
+    class Scheduled(base.module):
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
             return {"optimizer": optimizer, "lr_scheduler": make(optimizer, self.trainer)}

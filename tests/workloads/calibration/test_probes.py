@@ -97,10 +97,12 @@ def test_rounds_are_apart_by_the_slowest_over_the_fastest_of_all_probes_together
 
 
 def test_the_quick_steps_are_some_of_all_and_none_is_in_16_bits_on_a_cpu() -> None:
-    for few, all_of_them in zip(QUICK_ON_CPU, ON_CPU, strict=True):
+    quick: tuple[list[Any], ...] = QUICK_ON_CPU
+    every: tuple[list[Any], ...] = ON_CPU
+    for few, all_of_them in zip(quick, every, strict=True):
         assert set(few) < set(all_of_them)
     torch.manual_seed(0)
-    assert len(list(steps(CPU, quick=True))) == sum(map(len, QUICK_ON_CPU))
+    assert len(list(steps(CPU, quick=True))) == sum(map(len, quick))
 
 
 def test_a_step_trains_and_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

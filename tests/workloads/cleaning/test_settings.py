@@ -109,6 +109,9 @@ class Fake:
     def __init__(self, value: Any, error: str = "") -> None:
         self.value, self.error, self.written = value, error, list[Any]()
 
+    def read(self) -> Any:
+        return self.value
+
     def write(self, value: Any) -> None:
         self.written.append(value)
         if self.error:
@@ -122,7 +125,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     monkeypatch.setattr(settings, "_seed_anew", lambda: None)
 
     def restore(change: Callable[[], None], **fakes: Fake) -> list[str]:
-        table = [settings._Setting(name, lambda fake=fake: fake.value, fake.write) for name, fake in fakes.items()]
+        table = [settings._Setting(name, fake.read, fake.write) for name, fake in fakes.items()]
         monkeypatch.setattr(settings, "_SETTINGS", table)
         before = ProcessSettings()
         change()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from workloads.parallel.aliases import expect_own_tensors, parameter_attributes,
 from workloads.refusals import WorkloadError
 
 
-def pair() -> nn.Sequential:
+def pair() -> Any:
     return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
 
 
@@ -54,7 +55,7 @@ def parameters_in_a_dictionary_of_lists() -> nn.Module:
 
 def layers_in_a_list() -> nn.Module:
     model = pair()
-    model.more = [nn.Linear(2, 2)]  # type: ignore[assignment]
+    model.more = [nn.Linear(2, 2)]
     return model
 
 
@@ -94,7 +95,7 @@ def views_side_by_side() -> nn.Module:
 
 def registered_layers_in_a_list() -> nn.Module:
     model = pair()
-    model.all = [model[0], model[1], nn.ReLU()]  # type: ignore[assignment]
+    model.all = [model[0], model[1], nn.ReLU()]
     return model
 
 
@@ -105,12 +106,12 @@ def test_other_models_pass(build: Callable[[], nn.Module]) -> None:
 
 def test_attributes_of_parameters_survive_new_parameters() -> None:
     model = pair()
-    model[1].bias._no_decay = True  # type: ignore[union-attr]
+    model[1].bias._no_decay = True
     attributes = parameter_attributes(model)
     assert attributes == {"1.bias": {"_no_decay": True}}
     model.to_empty(device="meta")
     set_parameter_attributes(model, attributes)
-    assert model[1].bias._no_decay  # type: ignore[union-attr]
+    assert model[1].bias._no_decay
 
 
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])

@@ -72,7 +72,8 @@ def test_optimizers_that_need_whole_parameters_are_refused_where_ranks_have_part
 
 def test_blocks_that_share_a_parameter_with_another_part_are_gathered_with_the_root() -> None:
     model = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(4))
-    first, second, third, fourth = model
+    blocks: list[Any] = list(model)
+    first, second, third, fourth = blocks
     assert _with_own_parameters(model, [first, second, third]) == [first, second, third]
     second[0].weight = first[0].weight
     assert _with_own_parameters(model, [first, second, third]) == [third]

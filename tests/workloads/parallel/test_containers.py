@@ -29,7 +29,8 @@ def test_changes_of_copies_reach_the_containers_of_the_caller_and_other_values_s
     module = Changing()
     module.register_forward_pre_hook(copied, prepend=True, with_kwargs=True)
     x, old = torch.zeros(2), torch.ones(2)
-    seen, outputs = [x], {"old": old, "kept": old, "inner": [old]}
+    seen: list[Tensor] = [x]
+    outputs: dict[str, Any] = {"old": old, "kept": old, "inner": [old]}
     module(x, seen, outputs=outputs)
     assert len(seen) == 1, "the copy was changed"
     keep_containers(module)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -38,7 +40,7 @@ def test_blocks_are_split_into_what_divides_the_heads_of_all_of_them() -> None:
 
 
 def test_a_batch_that_does_not_match_what_is_said_of_space_is_not_divided() -> None:
-    model = nn.Conv2d(1, 1, 1)
+    model: Any = nn.Conv2d(1, 1, 1)
     model.spatial = Spatial(dims=(2, None))
     images: Tensor = torch.zeros(1, 1, 4, 4)
     assert divisions_of(model, [], (images, torch.zeros(1))).most_slabs == 4
@@ -46,6 +48,6 @@ def test_a_batch_that_does_not_match_what_is_said_of_space_is_not_divided() -> N
 
 
 def _block(heads: int) -> nn.Module:
-    block = nn.Linear(2, 2)
+    block: Any = nn.Linear(2, 2)
     block.split = Split(columns=(), rows=(), norms=(), most_parts=heads)
     return block

@@ -156,7 +156,7 @@ def test_a_batch_normalisation_over_all_slabs_is_torchs_own(affine: bool) -> Non
 
 
 @pytest.mark.parametrize("fields", [{"dp_replicate": 2}, {"tp": 2}, {"pp": 2, "num_micro_batches": 2}], ids=str)
-def test_space_is_divided_beside_shards_alone(fields: dict[str, int]) -> None:
+def test_space_is_divided_beside_shards_alone(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="use dp_replicate=1, tp=1 and pp=1"):
         Plan(1, spatial=2, **fields)
 

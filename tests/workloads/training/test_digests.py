@@ -20,6 +20,7 @@ def test_ranks_with_the_same_values_agree() -> None:
 
 def test_the_first_tensor_that_differs_is_named_with_two_ranks() -> None:
     one, other = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    assert other.running_mean is not None
     other.running_mean += 1e-7
     assert first_difference([_digests(one), _digests(one), _digests(other)]) == ("running_mean", 0, 2)
 

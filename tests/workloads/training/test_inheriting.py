@@ -52,7 +52,11 @@ def test_the_first_loss_of_a_child_is_that_of_its_parent_under_any_plans(
 
 
 def test_a_workload_without_the_method_and_a_checkpoint_that_is_gone_are_reported(ranks: Ranks, tmp_path: Path) -> None:
-    donor = {"donor_step": 4, "donor_params": {"depth": 2, "width": 32}, "checkpoint_root": str(tmp_path)}
+    donor: dict[str, Any] = {
+        "donor_step": 4,
+        "donor_params": {"depth": 2, "width": 32},
+        "checkpoint_root": str(tmp_path),
+    }
     (answer,) = ranks.train(Plan(8), **donor)
     assert answer["error"] == "WorkloadError" and "VitDigits has no method inherit" in answer["message"]
     params = {"donor_params": PARENTS["cells.py:Digits"], "params": CHILDREN["cells.py:Digits"]}

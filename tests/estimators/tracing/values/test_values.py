@@ -115,6 +115,7 @@ def test_values_that_nobody_knows_are_refused(recorder: Recorder, code: Callable
 def test_layers_that_are_built_on_the_meta_device_have_no_values_and_may_be_traced(recorder: Recorder) -> None:
     layer = nn.BatchNorm1d(3, device="meta").to_empty(device="cpu")
     assert layer(torch.ones(2, 3)).shape == (2, 3)
+    assert layer.running_var is not None
     with pytest.raises(DataDependentOutputException):
         layer.running_var.tolist()
 

@@ -73,7 +73,7 @@ def lstm(steps: int, batch: int, inputs: int, hidden: int, dtype: torch.dtype = 
     *made, kept = _ATEN.mkldnn_rnn_layer.default(*forward)
     gradients = [torch.randn_like(tensor) for tensor in made]
     tensors = (given, *weights, state, state, *made, *gradients)
-    options = (False, 2, hidden, 1, True, True, False, [], False, kept)
+    options: tuple[Any, ...] = (False, 2, hidden, 1, True, True, False, [], False, kept)
     yield "backward", _ATEN.mkldnn_rnn_layer_backward.default, (*tensors, *options)
 
 

@@ -28,8 +28,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-def conv(*sizes: int, **options: Any) -> nn.Module:
-    return nn.Conv2d(*sizes, **options)
+def conv(in_channels: int, out_channels: int, kernel_size: int, **options: Any) -> nn.Module:
+    return nn.Conv2d(in_channels, out_channels, kernel_size, **options)
 
 
 def net(*layers: nn.Module) -> nn.Module:

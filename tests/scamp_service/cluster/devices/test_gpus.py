@@ -211,7 +211,7 @@ def test_parts_of_a_mib_are_never_offered(machine: Install, monkeypatch: pytest.
     assert (gpu.reserved_mib, gpu.other_processes_mib, gpu.free_mib) == (11, 20, 69)
 
 
-OPTIONAL = {
+OPTIONAL: dict[str, dict[str, Any]] = {
     "nvmlDeviceGetName": {"name": "unknown"},
     "nvmlDeviceGetUUID": {"uuid": ""},
     "nvmlDeviceGetMemoryInfo": {"total_mib": 0, "reserved_mib": None, "other_processes_mib": 0},

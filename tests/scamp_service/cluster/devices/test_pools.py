@@ -105,7 +105,7 @@ def test_a_node_belongs_to_the_one_scamp_that_holds_its_devices_and_then_to_the_
     table.add(THEIRS, NODE)
     found = Pools(SETTINGS, OURS)
     found.follow(nodes)
-    assert found.cluster.devices == () and found.foreign == {THEIRS}
+    assert not found.cluster.devices and found.foreign == {THEIRS}
     assert (
         found.status
         == f"no devices: node 4af34af3 belongs to database {THEIRS}: wait until that ScaMP has ended, or end it"

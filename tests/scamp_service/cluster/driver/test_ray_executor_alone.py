@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray import exceptions as ray_exceptions
 
 from placement.model import Device
 from scamp_service import patience
@@ -27,7 +28,7 @@ DEVICE = Device("n/0", "n", 0, "virtual", 64)
 class FakeRay:
     """Ray as this process sees it. Calls to actors are noted, and none is answered."""
 
-    exceptions = module.ray.exceptions
+    exceptions = ray_exceptions
 
     def __init__(self) -> None:
         self.is_connected = False

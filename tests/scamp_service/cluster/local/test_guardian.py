@@ -23,7 +23,12 @@ from tests.services.processes import until
 @contextmanager
 def child(name: str) -> Iterator[int]:
     """A process of this name that waits to be killed."""
-    pid = forked(lambda: (Path("/proc/self/comm").write_text(name), signal.pause()))
+
+    def wait() -> None:
+        Path("/proc/self/comm").write_text(name)
+        signal.pause()
+
+    pid = forked(wait)
     try:
         until(lambda: Path(f"/proc/{pid}/comm").read_text() == f"{name}\n", "it has its name")
         yield pid

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from scamp_service.cluster.local.connection import connect
-from scamp_service.cluster.local.local_ray import ROOT, LocalRay, _environment, check_account, write_token
+from scamp_service.cluster.local.local_ray import LocalRay, _environment, check_account, write_token
 from scamp_service.errors import Refused, Unavailable
-from scamp_service.settings import Settings
+from scamp_service.settings import ROOT, Settings
 from scamp_service.user_account import UserAccount
 
 pytestmark = pytest.mark.timeout(180)

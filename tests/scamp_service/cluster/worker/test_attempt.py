@@ -58,8 +58,18 @@ def end(
 ) -> Ended:
     channel = ReportQueue(order, rank, sink, lambda: False)  # type: ignore[arg-type]
     folders = Folders(kernel(), Path("/nowhere"), Path("/nowhere"))
-    given: Any = (None, object(), sink, lambda: False, folders, cleaner or FakeCleaner(), output or LineWriter())
-    return Training(train, channel, *given, is_last=is_last).run()
+    given: Any = {"sink": sink, "cleaner": cleaner or FakeCleaner(), "output": output or LineWriter()}
+    attempt = Training(
+        train=train,
+        reports=channel,
+        rendezvous=None,
+        served=object(),
+        give_up=lambda: False,
+        folders=folders,
+        is_last=is_last,
+        **given,
+    )
+    return attempt.run()
 
 
 def fail(error: BaseException) -> Callable[..., str]:

@@ -27,13 +27,13 @@ OTHER = replace(ORDER, trial_id=2)
 
 
 @pytest.fixture
-def new_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rank]:
+def new_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setattr(module, "SinkClient", lambda namespace: FakeSink())
     monkeypatch.setattr(module, "close_environment", lambda passed: None)  # it would close that of pytest
     monkeypatch.setattr("workloads.training.warm_up.prepare_process", lambda: None)
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
 
-    def new(train: Callable[..., str], max_attempts: int = 10) -> Rank:
+    def new(train: Callable[..., Any], max_attempts: int = 10) -> Rank:
         rank = Rank(Folders(kernel(), tmp_path / "code", tmp_path / "checkpoints"), 1e6, max_attempts, "scamp", 1)
         rank._train = train
         return rank
@@ -41,7 +41,7 @@ def new_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
     return new
 
 
-def test_an_order_that_arrives_twice_is_trained_once(new_rank: Callable[..., Rank]) -> None:
+def test_an_order_that_arrives_twice_is_trained_once(new_rank: Callable[..., Any]) -> None:
     trained: list[Any] = []
     rank = new_rank(lambda job, *_: trained.append(job) or "done")  # type: ignore[func-returns-value]
     assert [rank.run(ORDER, 0, None, 1) for _ in range(2)] == [Ended(Outcome.DONE, "", True)] * 2
@@ -49,23 +49,23 @@ def test_an_order_that_arrives_twice_is_trained_once(new_rank: Callable[..., Ran
     assert rank.run(OTHER, 0, None, 1).outcome is Outcome.DONE and len(trained) == 2
 
 
-def test_cuda_counts_the_gpus_of_a_rank_as_nvml_does(new_rank: Callable[..., Rank]) -> None:
+def test_cuda_counts_the_gpus_of_a_rank_as_nvml_does(new_rank: Callable[..., Any]) -> None:
     new_rank(lambda *_: "done")
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
-def test_an_attempt_that_is_not_here_is_over(new_rank: Callable[..., Rank]) -> None:
+def test_an_attempt_that_is_not_here_is_over(new_rank: Callable[..., Any]) -> None:
     assert new_rank(lambda *_: "done").join("7/1") == Ended(None, "the attempt never began on this rank", True)
 
 
-def test_a_stop_may_come_before_its_order(new_rank: Callable[..., Rank]) -> None:
+def test_a_stop_may_come_before_its_order(new_rank: Callable[..., Any]) -> None:
     rank = new_rank(lambda job, number, world, store, reports: "stopped" if reports.should_stop() else "done")
     rank.stop(ORDER.key, 1)
     assert rank.run(ORDER, 0, None, 1).outcome is Outcome.STOPPED
     assert rank.run(OTHER, 0, None, 1).outcome is Outcome.DONE
 
 
-def test_it_obeys_no_controller_that_was_replaced(new_rank: Callable[..., Rank]) -> None:
+def test_it_obeys_no_controller_that_was_replaced(new_rank: Callable[..., Any]) -> None:
     rank = new_rank(lambda *_: "done")
     assert rank.status(2).key == ""
     for stale in (
@@ -79,7 +79,7 @@ def test_it_obeys_no_controller_that_was_replaced(new_rank: Callable[..., Rank])
     assert rank.run(ORDER, 0, None, 3).outcome is Outcome.DONE
 
 
-def test_it_says_what_it_does(new_rank: Callable[..., Rank]) -> None:
+def test_it_says_what_it_does(new_rank: Callable[..., Any]) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def train(*_: Any) -> str:
@@ -99,11 +99,11 @@ def test_it_says_what_it_does(new_rank: Callable[..., Rank]) -> None:
 
 
 def test_after_its_last_attempt_it_takes_no_other_and_ends(
-    new_rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch
+    new_rank: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
     monkeypatch.setattr(module, "LAST_WORDS_SECONDS", 0.0)
-    monkeypatch.setattr(module.os, "_exit", lambda code: ended.set())
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
     rank = new_rank(lambda *_: "done", max_attempts=1)
     assert rank.run(ORDER, 0, None, 1) == Ended(Outcome.DONE, "", False)
     assert ended.wait(10) and not rank.status(1).reusable
@@ -130,7 +130,7 @@ class Answering(FakeSink):
 
 
 def test_a_rank_that_a_replaced_controller_starts_ends(
-    new_rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch
+    new_rank: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SinkClient", lambda namespace: Answering(Lease("the next one", 2, 0)))
     with pytest.raises(Deposed, match="term 2 leads now"):
@@ -165,7 +165,7 @@ AWAY = Unavailable("the study database cannot be used")
     ids=str,
 )
 def test_a_rank_lives_as_long_as_the_sink_says_that_it_waits_for_its_database(
-    new_rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch, answer: Any, gcs: bool, lives: bool
+    new_rank: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, answer: Any, gcs: bool, lives: bool
 ) -> None:
     for thread in ("_watch_lease", "_watch_silence"):  # they would end this process
         monkeypatch.setattr(Rank, thread, lambda self: None)
@@ -185,7 +185,7 @@ def test_a_rank_lives_as_long_as_the_sink_says_that_it_waits_for_its_database(
 
 
 def test_to_wait_for_the_database_is_a_sign_of_life(
-    new_rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch
+    new_rank: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
 

@@ -42,7 +42,9 @@ def test_a_thread_that_waits_for_its_peers_is_said_to_with_the_collective(tmp_pa
 
     def wait() -> None:
         try:
-            dist.distributed_c10d._store_based_barrier(0, store, "group", 2, timedelta(seconds=3))
+            dist.distributed_c10d._store_based_barrier(
+                0, store, dist.distributed_c10d.GroupName("group"), 2, timedelta(seconds=3)
+            )
         except dist.DistError:
             event.set()
 

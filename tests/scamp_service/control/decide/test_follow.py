@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -154,7 +155,7 @@ def test_a_launch_that_never_reports_is_lost_in_the_end() -> None:
 
 def test_the_worst_at_a_rung_is_pruned_and_the_best_goes_on() -> None:
     rungs = {1: {10: rung_of(study().objectives.leading, {0: 0.1, 2: 0.5, 3: 0.6, 4: 0.7})}}
-    known = {"attempts": [attempt()], "gangs": {"1/1": ALIVE}, "rungs": rungs}
+    known: dict[str, Any] = {"attempts": [attempt()], "gangs": {"1/1": ALIVE}, "rungs": rungs}
     pruned = only_move(effects(trials=[trial(step=10, value=0.1)], **known))
     assert pruned.to is TrialState.PRUNED and pruned.reason
     rungs[1][10].report(0, (0.9,))

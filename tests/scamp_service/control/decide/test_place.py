@@ -104,7 +104,7 @@ def test_a_child_begins_with_weights_of_its_parent_until_it_has_a_checkpoint_and
     donor = Donor(at_20, {"width": 8})
     parent = trial(state=TrialState.QUEUED)
     child = trial(id=2, number=1, state=TrialState.QUEUED, attempt=0, parent_id=1, parent_number=0, parent_step=20)
-    known = {"studies": {1: study(inherits=True)}, "donors": {2: donor}}
+    known: dict[str, Any] = {"studies": {1: study(inherits=True)}, "donors": {2: donor}}
     resumed, begun = (e.order for e in effects(trials=[parent, child], checkpoints={1: CheckpointName(1, 50)}, **known)
                       if isinstance(e, d.Begin))  # fmt: skip
     assert resumed.keep == {at_20, CheckpointName(1, 50)} and resumed.donor is None
@@ -123,7 +123,7 @@ def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None
     holder = attempt(trial_id=50, reserved_mib=90)
     large = trial(id=2, state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=4), reserved_mib=96)
     small = trial(id=60, state=TrialState.QUEUED, attempt=0, reserved_mib=10)
-    running = {"attempts": [holder], "gangs": {"50/1": ALIVE}}
+    running: dict[str, Any] = {"attempts": [holder], "gangs": {"50/1": ALIVE}}
 
     def decided(passes: int) -> tuple[list[int], int]:
         found = effects(trials=[replace(large, passed_over=passes), small], **running)

@@ -65,7 +65,7 @@ def test_a_child_inherits_from_the_trial_that_it_is_a_change_of() -> None:
         [replace(trial, number=n) for n, trial in enumerate(live(Search(spec), finished, 30))],
     )
     search = Search(spec)
-    assert search.propose([], 0, 9) and search.parents == ()
+    assert search.propose([], 0, 9) and not search.parents
     proposed = search.propose(trials, 30, 20)
     assert len(search.parents) == 20 and set(search.parents) <= set(range(20, 30))
     for params, number in zip(proposed, search.parents, strict=True):

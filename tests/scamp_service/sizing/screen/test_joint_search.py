@@ -115,6 +115,7 @@ def test_equal_candidates_are_traced_once_and_a_refusal_is_the_answer_of_all_of_
     monkeypatch.setattr(Tracer, "trace", trace)
     joint = search(tmp_path, pool=Processes())
     plain, sharded = Layout(), Layout(dp_shard=2)
+    wanted: list[tuple[dict[str, Any], Layout]]
     wanted = [({"width": 2}, plain), ({"width": 3}, plain), ({"width": 2}, sharded), ({"width": 3}, plain),
               ({"width": 2, "lr": 0.1}, plain), ({"width": 2, "lr": 0.2}, plain)]  # fmt: skip
     answers: list[Any] = joint._traces(wanted)

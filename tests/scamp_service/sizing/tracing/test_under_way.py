@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 
-from scamp_service.sizing.tracing import under_way
 from scamp_service.sizing.tracing.under_way import UnderWay
 
 
 def test_what_is_under_way_is_named_with_its_seconds_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(under_way.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     seen = UnderWay()
     assert str(seen) == ""
     with seen.doing("single"):

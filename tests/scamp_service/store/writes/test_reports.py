@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import LogLine, Metric, Report
@@ -120,7 +121,7 @@ def test_the_step_time_of_the_most_steps_is_kept_however_reports_arrive(store: S
     attempt = store.attempts(trial_id)[0]
     assert (attempt.measured_step_seconds, attempt.timed_steps) == (0.3, 20)
     assert store.trial(trial_id).measured_step_seconds == 0.3
-    late = {"step_seconds": 0.7, "timed_steps": 10, "measured_bytes": 8}
+    late: dict[str, Any] = {"step_seconds": 0.7, "timed_steps": 10, "measured_bytes": 8}
     assert report(store, metric(trial_id, 1, 10, 0.1))
     assert store.report(Report(trial_id, 1, "token-1", **late), now=7.0)
     assert store.trial(trial_id).measured_step_seconds == 0.3, "an old report does not undo a newer one"

@@ -73,10 +73,11 @@ class _Masked(nn.Module):
 def test_slabs_attend_to_the_whole_sequence_whether_or_not_ranks_divide_the_heads(tmp_path: Path) -> None:
     answers = in_forks([partial(on_rank, rank, tmp_path) for rank in range(2)], 60)
     for number, (heads, causal, _) in enumerate(CASES):
-        *inputs, weights = drawn(heads)
+        q, k, v, weights = drawn(heads)
+        inputs = q, k, v
         for each in inputs:
             each.requires_grad_()
-        mixed = functional.scaled_dot_product_attention(*inputs, is_causal=causal)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
         (mixed * weights).sum().backward()
         wanted = [mixed.detach(), *(each.grad for each in inputs if each.grad is not None)]
         for index, whole in enumerate(wanted):

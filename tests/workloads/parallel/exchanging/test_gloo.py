@@ -26,7 +26,7 @@ def test_a_collective_waits_until_no_other_thread_holds_its_tensor() -> None:
 
 def on_rank(rank: int, folder: Path) -> dict[str, list[bool]]:
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), 2)  # type: ignore[attr-defined]
+    store = dist.FileStore(str(folder / "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     tensor = torch.arange(12.0).view(4, 3).t() + 10 * rank  # not contiguous
     theirs = collected(tensor)

@@ -15,6 +15,8 @@ from workloads.refusals import WorkloadError
 
 
 class InPlace(nn.Module):
+    value: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("value", torch.zeros(()))
@@ -164,6 +166,8 @@ def test_running_statistics_are_the_mean_over_micro_batches() -> None:
 
 
 class Queue(nn.Module):
+    queue: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("queue", torch.zeros(2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -21,7 +23,7 @@ def optimizer(sizes: list[int], num_ranks: int) -> ZeroOptimizer:
     layout = Layout(dp_replicate=num_ranks, zero1=True)
     parameters = [nn.Parameter(torch.ones(size)) for size in sizes]
     with fake_mesh(layout) as mesh:
-        groups = [{"params": parameters[:2], "weight_decay": 0.0}, {"params": parameters[2:]}]
+        groups: list[dict[str, Any]] = [{"params": parameters[:2], "weight_decay": 0.0}, {"params": parameters[2:]}]
         made = spread_optimizer(AdamW(groups, lr=0.5), layout, mesh)
     assert isinstance(made, ZeroOptimizer)
     return made

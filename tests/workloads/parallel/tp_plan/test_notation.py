@@ -39,7 +39,7 @@ class Named(Workload):
         super().__init__({})
         self.tp_plan = plan
 
-    def build_model(self) -> nn.Module:
+    def build_model(self) -> Any:
         return described(self, Model())
 
     loss = evaluate = None  # type: ignore[assignment]
@@ -87,7 +87,7 @@ def test_the_number_of_ranks_divides_all_sizes_of_columns_and_rows() -> None:
     model = Named({**INSIDE, **OUTSIDE}).build_model()
     outside = split_outside(model)
     assert outside is not None and outside.most_parts == 0, "no limit"
-    assert divisions_of(model, list(model.layers), torch.zeros(1, 1)).most_parts == 24  # type: ignore[arg-type]
+    assert divisions_of(model, list(model.layers), torch.zeros(1, 1)).most_parts == 24
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_number_of_ranks_divides_all_sizes_of_columns_and_rows() -> None:
 )
 def test_a_plan_that_ranks_cannot_follow_says_why_where_it_is_applied(plan: dict[str, str], message: str) -> None:
     model = Named(plan).build_model()
-    blocks = list(model.layers)  # type: ignore[arg-type]
+    blocks = list(model.layers)
     assert divisions_of(model, blocks, torch.zeros(1, 1)).most_parts == 2, "so that it is traced"
     layout = Layout(tp=2)
     with fake_mesh(layout) as mesh, pytest.raises(WorkloadError, match=message):
@@ -112,7 +112,7 @@ def test_layers_with_styles_of_their_own_need_whole_sequences() -> None:
     model = Named({"layers.*.up": "colwise_rep", "layers.*.down": "rowwise_rep"}).build_model()
     layout = Layout(tp=2, sequence_parallel=True)
     with fake_mesh(layout) as mesh, pytest.raises(ValueError, match=r"up \(colwise_rep in the tp_plan\) needs whole"):
-        apply_plan(model, list(model.layers), layout, mesh)  # type: ignore[arg-type]
+        apply_plan(model, list(model.layers), layout, mesh)
 
 
 def test_a_plan_of_the_workload_counts_instead_of_what_the_model_says_and_an_empty_one_is_none() -> None:
@@ -120,14 +120,15 @@ def test_a_plan_of_the_workload_counts_instead_of_what_the_model_says_and_an_emp
         tp_plan = INSIDE
 
     model = Own()
+    layer: Any = model.layers[0]
     assert described(Named({}), model) is model and split_outside(model) is None
     described(Named(None), model)
-    first = model.layers[0].split
+    first = layer.split
     assert first.columns == ("up",) and first.rows == ("down",)
     described(Named(None), model)
-    assert model.layers[0].split is first
+    assert layer.split is first
     described(Named({"layers.*.up": "colwise"}), model)
-    assert model.layers[0].split.rows == ()
+    assert layer.split.rows == ()
 
 
 def test_a_part_of_the_model_may_bring_the_plan_and_the_heads() -> None:
@@ -140,9 +141,9 @@ def test_a_part_of_the_model_may_bring_the_plan_and_the_heads() -> None:
             for layer in self.layers:
                 layer.value = nn.Linear(8, 6)
 
-    whole = nn.ModuleDict({"body": Brought(), "head": nn.Linear(8, 2)})
+    whole: Any = nn.ModuleDict({"body": Brought(), "head": nn.Linear(8, 2)})
     described(Named(None), whole)
-    split = whole["body"].layers[1].split  # type: ignore[union-attr, index]
+    split = whole["body"].layers[1].split
     assert split.columns == ("up", "value") and split.rows == ("down",) and split.most_parts == 3
 
 
@@ -157,5 +158,6 @@ def test_a_layer_with_an_adapter_is_divided_with_the_part_of_the_adapter_next_to
             adapted.lora_B = nn.ModuleDict({"default": nn.Linear(2, layer.out_features)})
             setattr(block, name, adapted)
     described(Named(INSIDE), model)
-    assert model.layers[0].split.columns == ("up.base_layer", "up.lora_B.default")
-    assert model.layers[0].split.rows == ("down.base_layer", "down.lora_A.default")
+    first: Any = model.layers[0]
+    assert first.split.columns == ("up.base_layer", "up.lora_B.default")
+    assert first.split.rows == ("down.base_layer", "down.lora_A.default")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ def at(step: int) -> CheckpointName:
 
 
 def trained(
-    optimizer_class: type[torch.optim.Optimizer] = torch.optim.AdamW, steps: int = 3, seed: int = 0
+    optimizer_class: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW, steps: int = 3, seed: int = 0
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
@@ -40,7 +40,9 @@ def trained(
 @pytest.mark.parametrize(
     "optimizer_class", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.NAdam]
 )
-def test_what_was_saved_is_what_is_loaded(tmp_path: Path, optimizer_class: type[torch.optim.Optimizer]) -> None:
+def test_what_was_saved_is_what_is_loaded(
+    tmp_path: Path, optimizer_class: Callable[..., torch.optim.Optimizer]
+) -> None:
     model, optimizer = trained(optimizer_class)
     optimizer.param_groups[0]["lr"] = 0.125
     checkpoint.save(tmp_path, at(3), model, optimizer)
@@ -69,14 +71,14 @@ def test_a_copy_of_another_trial_keeps_the_options_of_its_own_optimizer(tmp_path
 class Noted(torch.optim.SGD):
     """Keeps a state whose name contains a slash."""
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for parameter in self.param_groups[0]["params"]:
             self.state[parameter]["a/b"] = parameter.detach() * 2
 
 
 @pytest.mark.parametrize("optimizer_class", [torch.optim.AdamW, Noted])
 def test_names_may_contain_slashes_and_other_characters(
-    tmp_path: Path, optimizer_class: type[torch.optim.Optimizer]
+    tmp_path: Path, optimizer_class: Callable[..., torch.optim.Optimizer]
 ) -> None:
     def built(seed: int) -> tuple[nn.ModuleDict, torch.optim.Optimizer]:
         torch.manual_seed(seed)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from workloads.loading import load_workload
 from workloads.protocol import Workload
@@ -20,7 +20,7 @@ DATA = torch.arange(6.0)[:, None]
 class Good(Workload):
     build_model = loss = evaluate = lambda *_: None  # type: ignore[assignment]
 
-    def dataset(self, split: str) -> Any:
+    def dataset(self, split: Literal["train", "eval"]) -> Any:
         return DATA
 
 
@@ -59,7 +59,7 @@ def test_a_data_set_gives_the_numbers_of_samples() -> None:
         ({"dataset": given([])}, r'dataset\("train"\) has no samples'),
         ({"dataset": given(None)}, "returns None"),
         ({"dataset": given(Endless())}, r'dataset\("train"\) and dataset\("eval"\) has no length: give the data set'),
-        ({"dataset": given(DataLoader([1, 2]))}, "returns a DataLoader"),
+        ({"dataset": given(DataLoader(TensorDataset(DATA)))}, "returns a DataLoader"),
         ({"dataset": given(Listed()), "order": lambda *_: [0]}, "can only be read one sample after another, so order"),
         ({"dataset": given(Listed()), "num_workers": 2}, "each worker would read all of it"),
         ({"train_batch": lambda self, indices: DATA}, "defines dataset and train_batch: remove one"),

@@ -16,7 +16,7 @@ from tests.workloads.training.test_runtime import soak
 from tests.workloads.training.updates.test_every_plan import USER
 from workloads.loading import load_workload
 from workloads.models.stdlib_gpt import StdlibGpt
-from workloads.parallel.optimizers import zero1
+from workloads.parallel.optimizers.zero1 import ZeroOptimizer
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.name import CheckpointName
@@ -42,7 +42,7 @@ def test_the_gain_is_1_without_noise_and_the_scale_with_noise_alone(
 
 
 def test_the_gain_is_that_of_fairscale() -> None:
-    assert zero1.OSS  # whose import silences fairscale's warnings
+    assert ZeroOptimizer is not None  # the import of its module silences fairscale's warnings
     from fairscale.optim.adascale import AdaScale as Fairscale
 
     theirs = Fairscale(SGD([torch.nn.Parameter(torch.ones(2))], 0.1), world_size=4, scale=6.0)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import MultiStepLR
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 
 from estimators.model import Candidate, Layout, Plan
 from tests.workloads.one_rank import Collected
 from workloads.loading import load_workload
+from workloads.protocol import Workload
 from workloads.seeds import seed_everything
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.runtime import train
@@ -33,6 +35,13 @@ def trained(params: dict[str, Any], folder: Path) -> dict[str, float]:
     )
     assert train(job, 0, 1, None, reporter) == "done"
     return dict(reporter.reports[-1][1])
+
+
+def losses(workload: Workload, model: nn.Module, batch: Any) -> Tensor:
+    """The loss of each sample."""
+    measured = workload.evaluate(model, batch)
+    assert isinstance(measured, Mapping)
+    return measured["loss"].double()
 
 
 def plain(params: dict[str, Any], kind: torch.dtype | None = None) -> float:
@@ -65,7 +74,7 @@ def plain(params: dict[str, Any], kind: torch.dtype | None = None) -> float:
     held_out = workload.eval_batch(torch.arange(workload.num_eval))
     with torch.no_grad(), torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None):
         shown: nn.Module = averaged.module if averaged is not None else model
-        return float(workload.evaluate(shown, held_out)["loss"].double().mean())
+        return float(losses(workload, shown, held_out).mean())
 
 
 @pytest.mark.parametrize(
@@ -101,7 +110,7 @@ def test_swa_is_the_mean_of_the_weights_from_its_start_on_and_evaluation_gives_t
     held_out = workload.eval_batch(torch.arange(4))
     sums = evaluate(workload, model, [(held_out, torch.ones(4, dtype=torch.bool))])
     assert torch.equal(weight, seen[-1])
-    own = float(workload.evaluate(model, held_out)["loss"].detach().double().sum())
+    own = float(losses(workload, model, held_out).detach().sum())
     assert float(sums.of(["loss"])) != pytest.approx(own, abs=1e-6)
 
 

@@ -357,7 +357,7 @@ def test_a_rank_that_cannot_be_reached_is_asked_again_and_its_attempt_joined(dri
 def test_late_answers_of_a_dead_rank_lead_to_no_further_calls(driven: Driven) -> None:
     (name,) = driven.training(order("a/0"))
     driven.on(CallFailed(name, Call.STATUS, "died"))
-    late = [
+    late: list[Event] = [
         HoldEnded(name),
         CallUnavailable(name, Call.HOLD),
         CallUnavailable(name, Call.RUN),

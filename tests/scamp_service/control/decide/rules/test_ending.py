@@ -55,8 +55,8 @@ class Limited(Simulation):
     def spec(self, number: int) -> Json:
         spec = super().spec(number)
         objectives = [SCORE, PEAK] if isinstance(self.limit.get("target"), dict) else []
-        spec |= {"objective": SCORE, "objectives": objectives, "stopping": {"rule": "none"}}
-        return {**spec, "budget": {**spec["budget"], "trials": 1000, **self.limit}}
+        fields = {"objective": SCORE, "objectives": objectives, "stopping": {"rule": "none"}}
+        return {**spec, **fields, "budget": {**spec["budget"], "trials": 1000, **self.limit}}
 
 
 def test_a_bound_on_the_regret_is_stored_before_more_trials_and_ends_the_study_once_it_is_small() -> None:
