@@ -47,7 +47,7 @@ lint: .venv/.ready-dev ## ruff, and oxlint and oxfmt for the dashboard: style an
 	.venv/bin/oxlint $(javascript)
 	.venv/bin/oxfmt --check $(javascript)
 
-types: .venv/.ready-dev ## mypy, strict; tsc for the types of the dashboard, if npx can fetch it
+types: .venv/.ready-dev ## mypy, strict except for tests and benchmarks; tsc for the dashboard, if npx can fetch it
 	$(python) -m mypy
 	$(python) -m mypy deploy/environment.py
 	@if $(tsc) --version >/dev/null 2>&1; then $(tsc) --project api/jsconfig.json; \

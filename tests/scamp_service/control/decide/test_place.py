@@ -125,7 +125,7 @@ def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None
     small = trial(id=60, state=TrialState.QUEUED, attempt=0, reserved_mib=10)
     running: dict[str, Any] = {"attempts": [holder], "gangs": {"50/1": ALIVE}}
 
-    def decided(passes: int) -> tuple[list[int], int]:
+    def decided(passes: int) -> tuple[list[int], Any]:
         found = effects(trials=[replace(large, passed_over=passes), small], **running)
         (kept,) = [e.changes.passed_over for e in found if isinstance(e, d.MoveTrial) and e.trial.id == 2]
         return [e.order.trial_id for e in found if isinstance(e, d.Begin)], kept

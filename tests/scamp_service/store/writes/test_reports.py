@@ -180,7 +180,7 @@ def test_the_first_outcome_stays(store: Store) -> None:
     assert store.report_outcome(trial_id, 1, "token-1", Outcome.OUT_OF_MEMORY, "rank 1", now=7.0)
     assert store.report_outcome(trial_id, 1, "token-1", Outcome.ERROR, "rank 0: connection reset", now=7.0)
     assert store.last_event_id() == events
-    given = {"outcome": Outcome.LOST, "detail": "gone"}
+    given: dict[str, Any] = {"outcome": Outcome.LOST, "detail": "gone"}
     assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=8.0)
     assert store.move_attempt(trial_id, 1, [AttemptState.STOPPING], AttemptState.ENDED, now=9.0, **given)
     attempt = store.attempts(trial_id)[0]
@@ -194,7 +194,7 @@ def test_a_stopping_attempt_may_say_how_it_ended_and_an_ended_one_not(store: Sto
     first, second = run(store, 0), run(store, 1)
     assert store.move_attempt(first, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=6.0)
     assert store.report_outcome(first, 1, "token-1", Outcome.STOPPED, "asked to", now=7.0)
-    lost = {"outcome": Outcome.LOST, "detail": "node gone"}
+    lost: dict[str, Any] = {"outcome": Outcome.LOST, "detail": "node gone"}
     assert store.move_attempt(second, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=6.0, **lost)
     assert not store.report_outcome(second, 1, "token-1", Outcome.DONE, "", now=7.0)
     assert [store.attempts(t)[0].outcome for t in (first, second)] == [Outcome.STOPPED, Outcome.LOST]
