@@ -3,7 +3,8 @@
 Each device belongs to a *domain* with a capacity, counted in ranks at full speed: a GPU is a domain of capacity 1, and
 the virtual devices of a host are one domain with as many as it has cores. While a domain holds more ranks than that,
 its ranks divide it equally. A gang is as slow as its slowest rank. So ranks that share a GPU take turns: together they
-are as fast as one alone, neither faster nor slower. A GPU that is half as fast as others has a capacity of 0.5.
+are as fast as one alone, unless a *sharing gain* says that they are faster, as one alone does not keep the GPU busy. A
+GPU that is half as fast as others has a capacity of 0.5.
 """
 
 from __future__ import annotations
@@ -20,12 +21,19 @@ SAME_SPEED: Mapping[str, float] = MappingProxyType({})
 
 
 class Domains:
-    """The domain of each device, and the capacity of each domain in ranks at full speed."""
+    """The domain of each device, and the capacity of each domain in ranks at full speed.
 
-    def __init__(self, of_device: Mapping[str, str], capacity: Mapping[str, float]) -> None:
+    ``gains`` are those of domains in which several ranks are together that many times as fast as one alone.
+    """
+
+    def __init__(
+        self, of_device: Mapping[str, str], capacity: Mapping[str, float], gains: Mapping[str, float] = SAME_SPEED
+    ) -> None:
         if any(ranks <= 0 for ranks in capacity.values()):
             raise ValueError(f"a domain must have a capacity above 0, got {dict(capacity)}")
-        self._of_device, self.capacity = of_device, capacity
+        if any(gain < 1 for gain in gains.values()):
+            raise ValueError(f"ranks that share a domain cannot be slower than one alone, got {dict(gains)}")
+        self._of_device, self._capacity, self._gains = of_device, capacity, gains
 
     def of(self, devices: Sequence[str], samples: Sequence[int] = ()) -> dict[str, float]:
         """Ranks of a gang in each domain, one on each of these devices.
@@ -39,16 +47,25 @@ class Domains:
         most = max(samples, default=1)
         return {domain: share / most for domain, share in ranks.items()}
 
+    def slow_down(self, domain: str, load: float) -> float:
+        """How many times as long as at full speed each of ``load`` ranks takes there."""
+        capacity = self._capacity.get(domain, 1.0)
+        gain = self._gains.get(domain, 1.0)
+        return max(1.0, min(load, 1.0) / capacity, load / (capacity * gain))
 
-def domains_of(cluster: Cluster, cores: float = math.inf, speeds: Mapping[str, float] = SAME_SPEED) -> Domains:
+
+def domains_of(
+    cluster: Cluster, cores: float = math.inf, speeds: Mapping[str, float] = SAME_SPEED, sharing_gain: float = 1.0
+) -> Domains:
     """Each GPU is a domain of its own, and the virtual devices of a node are one of ``cores``.
 
-    ``speeds`` are those of kinds relative to the fastest, above 0 and at most 1; a kind that it leaves out has 1.
+    ``speeds`` are those of kinds relative to the fastest, above 0 and at most 1; a kind that it leaves out has 1. Ranks
+    that share a GPU are together ``sharing_gain`` times as fast as one alone.
     """
     of_device = {device.id: device.node if device.kind == VIRTUAL_KIND else device.id for device in cluster.devices}
     kinds = {of_device[device.id]: device.kind for device in cluster.devices}
     ranks = {name: cores if kind == VIRTUAL_KIND else speeds.get(kind, 1.0) for name, kind in kinds.items()}
-    return Domains(of_device, ranks)
+    return Domains(of_device, ranks, {name: sharing_gain for name, kind in kinds.items() if kind != VIRTUAL_KIND})
 
 
 class Progress:
@@ -136,9 +153,8 @@ class Progress:
 
     def _retime(self, domains: Iterable[str]) -> None:
         """Find the new ends of all gangs in these domains whose speed has changed."""
-        capacity = self._domains.capacity
         for gang in dict.fromkeys(gang for domain in domains for gang in self._in[domain]):
-            slow = max(max(1.0, self._load[rank] / capacity.get(rank, 1.0)) for rank in self._ranks[gang])
+            slow = max(self._domains.slow_down(domain, self._load[domain]) for domain in self._ranks[gang])
             if slow == self._slow[gang]:
                 continue
             self._settle(gang)

@@ -65,6 +65,10 @@ def simulate(
         float,
         typer.Option(help="seconds of a core to start a rank on a virtual device that has no idle one", min=0.0),
     ] = 0.0,
+    sharing_gain: Annotated[
+        float,
+        typer.Option(help="gangs that share a GPU are together so many times as fast as one alone", min=1.0),
+    ] = 1.0,
     noise_scale: Annotated[
         float | None,
         typer.Option(help="noise scale of gradients, in samples; batches that may grow (AdaScale) follow it", min=0.0),
@@ -120,6 +124,7 @@ def simulate(
         start_seconds=start_seconds,
         trace_seconds=trace_seconds,
         rank_seconds=rank_seconds,
+        sharing_gain=sharing_gain,
         max_gangs_per_device=settings.max_gangs_per_device,
         projects={name: project.to_project() for name, project in settings.projects.items()},
         noise_scale=noise_scale,

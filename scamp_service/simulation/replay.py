@@ -64,7 +64,8 @@ class ReplayOptions:
     of their cores. ``projects`` have weights and quotas. ``policy`` is the name of the policy that packs trials of
     studies that name none onto devices. ``measured`` has seconds of a step of a gang alone on its devices, by the
     number of its trial and its plan in words; all other steps take as long as is predicted. ``noise_scale`` is that of
-    all gradients, in samples, where AdaScale estimates it; None: no batch grows.
+    all gradients, in samples, where AdaScale estimates it; None: no batch grows. Gangs that share a GPU are together
+    ``sharing_gain`` times as fast as one alone.
     """
 
     cache_dir: Path
@@ -79,6 +80,7 @@ class ReplayOptions:
     noise_scale: float | None = None
     rank_seconds: float = 0.0
     trace_seconds: float = 0.0
+    sharing_gain: float = 1.0
 
 
 def simulate(studies: Sequence[Submitted], named_cluster: NamedCluster, options: ReplayOptions) -> Simulated:
@@ -95,7 +97,7 @@ def _replay(studies: Sequence[Submitted], named_cluster: NamedCluster, options: 
         news = threading.Event()
         kind, kinds = named_cluster.fastest, named_cluster.kinds
         cores = kind.cores.value if kind.cores is not None else math.inf
-        progress = Progress(domains_of(named_cluster.cluster, cores))
+        progress = Progress(domains_of(named_cluster.cluster, cores, sharing_gain=options.sharing_gain))
         traces = VirtualTraces(progress, named_cluster.cluster, options.trace_seconds)
         processes = ProcessSizer(
             store, options.cache_dir, kind_of=lambda _: kind, kinds_of=lambda _: kinds, has_news=news.set
@@ -322,7 +324,9 @@ class _Replay:
         if len(self.named_cluster.kinds) > 1:
             fastest = self.named_cluster.fastest.name
             assumptions.append(f"plans are made for {fastest}; other kinds are slower by their matrix products")
-        assumptions.append("gangs that share a device take turns")
+        gain = self.options.sharing_gain
+        together = "take turns" if gain == 1 else f"are together {gain:g} times as fast as one alone"
+        assumptions.append(f"gangs that share a device {together}")
         if self.options.trace_seconds:
             assumptions.append(f"the trace of a candidate takes {self.options.trace_seconds:g} s of a core")
         traces = "" if self.options.trace_seconds else "traces, "

@@ -52,3 +52,14 @@ def test_a_rank_with_a_smaller_share_loads_its_device_less() -> None:
     assert progress.end_of("shares") == 30.0, "one and a half ranks on half a device"
     progress.stop("beside")
     assert progress.end_of("shares") == 10.0
+
+
+def test_gangs_that_share_a_gpu_are_together_as_fast_as_the_gain_says() -> None:
+    running = Progress(domains_of(GPUS, sharing_gain=1.6))
+    device = GPUS.devices[0].id
+    running.start("one", [device], 10.0)
+    assert running.end_of("one") == 10.0
+    running.start("two", [device], 10.0)
+    assert running.end_of("one") == running.end_of("two") == pytest.approx(10.0 * 2 / 1.6)
+    with pytest.raises(ValueError, match="cannot be slower"):
+        domains_of(GPUS, sharing_gain=0.5)
