@@ -26,7 +26,6 @@ from estimators.trace import Trace
 from estimators.tracing.session.opened import UNEVEN
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.session.session import Evaluated, Session, num_passes
-from estimators.tracing.values.assumptions import EVEN
 from estimators.work import StepWork, Work
 
 log = logging.getLogger("scamp.tracing")
@@ -51,10 +50,11 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
 
     A model that draws from the generators of Python or numpy is traced with several draws, and the largest peak counts.
     """
-    first, has_drawn = _traced(recipe, layout, batch, equal_blocks, 0)
-    if any(assumption.startswith(EVEN) for assumption in first.assumptions):
-        return _larger(first, _traced(recipe, layout, batch, equal_blocks, UNEVEN)[0], layout)
-    if not has_drawn:
+    first, model = _traced(recipe, layout, batch, equal_blocks, 0)
+    if model.even_choices:
+        same, _ = _traced(recipe, layout, batch, equal_blocks, UNEVEN)
+        return _larger(first, same, model.even_choices, layout)
+    if not model.has_drawn:
         return first
     others = [_traced(recipe, layout, batch, equal_blocks, draw)[0] for draw in range(1, NUM_DRAWS)]
     if all(other.structure == first.structure for other in others):
@@ -63,20 +63,19 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
     return replace(largest, assumptions=(*largest.assumptions, f"the largest of {NUM_DRAWS} random draws"))
 
 
-def _larger(even: Trace, same: Trace, layout: Layout) -> Trace:
+def _larger(even: Trace, same: Trace, assumed: str, layout: Layout) -> Trace:
     """The trace that needs more memory: with the model's own choices (of experts, say) ``even``, or all the ``same``.
 
-    In the plain layout its assumptions name both peaks."""
+    In the plain layout its assumptions name both peaks, in place of the one that is ``assumed`` if they are even."""
     larger = max(even, same, key=lambda trace_: trace_.curve.peak_bytes(trace_.batch))
     peaks = [f"{trace_.curve.peak_bytes(trace_.batch) / MIB:.1f} MiB" for trace_ in (even, same)]
-    places = [assumption for assumption in even.assumptions if assumption.startswith(EVEN)]
-    kept = [assumption for assumption in even.assumptions if assumption not in places]
-    with_peaks = [f"{place}: {peaks[0]}, or {peaks[1]} if all are the same" for place in places if layout == Layout()]
-    return replace(larger, assumptions=(*kept, *with_peaks))
+    kept = tuple(assumption for assumption in even.assumptions if assumption != assumed)
+    with_peaks = (f"{assumed}: {peaks[0]}, or {peaks[1]} if all are the same",) if layout == Layout() else ()
+    return replace(larger, assumptions=kept + with_peaks)
 
 
-def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None, draw: int) -> tuple[Trace, bool]:
-    """The trace with one draw, and whether the model draws at all."""
+def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None, draw: int) -> tuple[Trace, _Model]:
+    """The trace with one draw, and the model as it was seen."""
     largest = max(batch, 4)
     short = equal_blocks is not False and layout.treats_blocks_equally
     from_few = _steps_of_few_blocks(recipe, layout, largest, draw, verify=equal_blocks is None) if short else None
@@ -109,7 +108,7 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
             in_order=layout != Layout() or steps.in_order,
             object_bytes=_passes_of(steps, batch).object_bytes,
         ),
-        steps.model.has_drawn,
+        steps.model,
     )
 
 
@@ -151,18 +150,27 @@ class _Updates:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """The model as a session has seen it: read at its end, when all choices have been made."""
+    """The model as a session has seen it: read at its end, when all choices have been made.
+
+    ``even_choices`` is the one of its ``assumptions`` that choices by the model are even; empty if it makes none.
+    """
 
     num_params: int
     num_blocks: int
     divisions: Divisions
     assumptions: tuple[str, ...]
+    even_choices: str
     has_drawn: bool
 
 
 def _model_of(session: Session) -> _Model:
     return _Model(
-        session.num_params, session.num_blocks, session.divisions, tuple(session.assumptions), session.has_drawn
+        num_params=session.num_params,
+        num_blocks=session.num_blocks,
+        divisions=session.divisions,
+        assumptions=tuple(session.assumptions),
+        even_choices=session.even_choices,
+        has_drawn=session.has_drawn,
     )
 
 

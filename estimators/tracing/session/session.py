@@ -88,6 +88,11 @@ class Session(OpenedModel):
         """Assumptions of decisions by values of tensors so far (see ``estimators.tracing.values``)."""
         return [*self._recorder.values.assumptions.described, *sorted(self._assumed)]
 
+    @property
+    def even_choices(self) -> str:
+        """The one of ``assumptions`` that choices by the model are even; empty if it makes none."""
+        return self._recorder.values.assumptions.even_choices
+
     def traced_outputs(self, micro_batch: int) -> list[int]:
         """Bytes that went into the first block, and out of each block that was traced; empty if none was watched."""
         crossing = self._outputs.get(micro_batch)

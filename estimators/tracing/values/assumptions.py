@@ -46,6 +46,12 @@ class Assumptions:
         """Assumptions of decisions, each with the first place in the code and the number of others."""
         return [_in_words(assumption, list(places)) for assumption, places in sorted(self._places.items())]
 
+    @property
+    def even_choices(self) -> str:
+        """The one of ``described`` that choices by the model are even in a step; empty if it makes none."""
+        places = self._places.get(EVEN)
+        return _in_words(EVEN, list(places)) if places else ""
+
     @contextmanager
     def of_evaluation(self) -> Iterator[None]:
         """Put this around an evaluation: its assumptions say so, and its random draws decide nothing about a step."""
