@@ -65,20 +65,25 @@ class Pools:
 
     @property
     def status(self) -> str:
-        """``ready``, ``starting``, or why there is no device."""
+        """``ready``, ``starting``, or ``no devices``."""
         if any(self):
             return "ready"
-        if self._pools or not self._saw_nodes:
-            return "starting"
+        return "starting" if self._pools or not self._saw_nodes else "no devices"
+
+    @property
+    def detail(self) -> str:
+        """Why there are no devices, and what to do about it; empty while there are some, or may be soon."""
+        if self.status != "no devices":
+            return ""
         if self._foreign:
             owners = {name: self.owners.get(name, f"database {name}") for name in self.foreign}
             held = (f"node {node_id[:8]} belongs to {owners[name]}" for node_id, name in self._foreign.items())
-            return f"no devices: {'; '.join(held)}: wait until that ScaMP has ended, or end it"
+            return f"{'; '.join(held)}: wait until that ScaMP has ended, or end it"
         if self._given_back:
-            return "no devices: idle nodes are given back to the autoscaler, until a trial needs them"
+            return "idle nodes are given back to the autoscaler, until a trial needs them"
         if refused := self._offers.refused:
-            return f"no devices: {'; '.join(refused.values())}"
-        return f"no devices: start nodes with GPUs, or with --resources='{{\"{VIRTUAL_DEVICE}\": 4}}'"
+            return "; ".join(refused.values())
+        return f"start nodes with GPUs, or with --resources='{{\"{VIRTUAL_DEVICE}\": 4}}'"
 
     @property
     def foreign(self) -> frozenset[str]:

@@ -132,15 +132,10 @@ class RayExecutor:
         with self._lock:
             return self._pools.cluster
 
-    @property
-    def status(self) -> str:
-        """``ready``, ``starting``, or why there is no device."""
-        with self._lock:
-            return self._pools.status
-
     def describe(self) -> ClusterState:
         """The cluster's status and devices, for ``Store.record_cluster``."""
-        status, _, detail = self.status.partition(": ")
+        with self._lock:
+            status, detail = self._pools.status, self._pools.detail
         closed = self.closed()
         devices = [{**asdict(device), "closed": closed.get(device.id, "")} for device in self.cluster().devices]
         return ClusterState(status, detail, devices)

@@ -87,15 +87,15 @@ def test_a_node_that_leaves_takes_its_devices_along(removed: list[Any]) -> None:
 @pytest.mark.usefixtures("removed")
 def test_the_status_says_why_there_is_no_device(monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
     found = Pools(SETTINGS, OURS)
-    assert found.status == "starting"
+    assert (found.status, found.detail) == ("starting", "")
     found.follow({NODE: node()})
-    assert found.status.startswith("no devices: start nodes with GPUs, or with --resources=")
+    assert found.status == "no devices" and found.detail.startswith("start nodes with GPUs, or with --resources=")
     monkeypatch.setattr(pools, "_group", lambda *made: table.add(*made, is_created=False))
     found.follow({NODE: node(virtual_device=1.0)})
     assert (found.status, found.cluster.devices) == ("starting", ())
     table.add(OURS, NODE)
     found.follow({NODE: node(virtual_device=1.0)})
-    assert found.status == "ready"
+    assert (found.status, found.detail) == ("ready", "")
 
 
 def test_a_node_belongs_to_the_one_scamp_that_holds_its_devices_and_then_to_the_next(
@@ -106,12 +106,10 @@ def test_a_node_belongs_to_the_one_scamp_that_holds_its_devices_and_then_to_the_
     found = Pools(SETTINGS, OURS)
     found.follow(nodes)
     assert not found.cluster.devices and found.foreign == {THEIRS}
-    assert (
-        found.status
-        == f"no devices: node 4af34af3 belongs to database {THEIRS}: wait until that ScaMP has ended, or end it"
-    )
+    assert found.status == "no devices"
+    assert found.detail == f"node 4af34af3 belongs to database {THEIRS}: wait until that ScaMP has ended, or end it"
     found.owners[THEIRS] = "the database of somebody on host a"
-    assert found.status.startswith("no devices: node 4af34af3 belongs to the database of somebody on host a: wait")
+    assert found.detail.startswith("node 4af34af3 belongs to the database of somebody on host a: wait")
     table.clear()
     found.follow(nodes)
     assert found.status == "ready" and not found.foreign
