@@ -36,7 +36,7 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             continue
         match s.sized.get(trial.id):
             case Sized() as sized if not trial.attempt and (why := _breaks_bound(study, trial, sized)):
-                changes = TrialChanges(family=study.family(trial))
+                changes = TrialChanges(family=study.family(trial), offer=None)  # more devices would not help
                 yield MoveTrial(trial, TrialState.INFEASIBLE, f"not trained: {why}", changes, sized)
             case Sized() as sized if unknown := study.objectives.unknown(sized.quantities):
                 yield MoveTrial(trial, TrialState.FAILED, _why_unknown(unknown), sized=sized)

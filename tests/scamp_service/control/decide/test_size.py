@@ -93,6 +93,7 @@ def test_a_candidate_that_breaks_a_bound_on_what_is_predicted_is_not_trained() -
     move = only_move(effects(trials=[waiting], sized={1: sized(Plan(4), 5, MIB)}, studies=bounded))
     assert move.to is TrialState.INFEASIBLE and move.sized is not None
     assert move.reason == "not trained: its predicted reserved_mib is 5, and the study wants at most 4"
+    assert move.changes.offer is None, "otherwise one that fitted nowhere before would be planned again for ever"
     healing = trial(state=TrialState.WAITING, attempt=1, num_oom=1)
     again = only_move(effects(trials=[healing], sized={1: sized(Plan(4), 5, MIB)}, studies=bounded))
     assert again.to is TrialState.QUEUED
