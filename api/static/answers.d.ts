@@ -237,6 +237,8 @@ export interface EnqueuedView {
 
 export type EventView = StudyEvent | TrialEvent | AttemptEvent | MetricsEvent | ClusterEvent;
 
+export type Evidence = "traced" | "at least" | "states" | "units";
+
 export interface FileView {
   /** its name; part of its address in this API */
   name: string;
@@ -428,6 +430,8 @@ export interface OptionView {
   at_least: boolean;
   /** whether its memory is that of a trace, and not added up from the costs of blocks */
   traced: boolean;
+  /** how reserved_mib is known: by traces; by a trace of one micro-batch, which needs too much; from model states alone, which are too large; or added up from the costs of units */
+  evidence: Evidence;
   /** seconds of a step, from the costs of blocks, if every rank has a core for itself, with what was learned; null where the devices' speed is not known */
   seconds: number | null;
   /** predicted share of the step, 0 to 1, in which ranks wait for each other */

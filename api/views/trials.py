@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from api.views.view import LastEvent, NumRanks, PlanShort, Time, View
-from placement.option import Option
+from placement.option import Evidence, Option
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, TrialState, WaitsFor
 from scamp_service.model import Attempt, LogLine, Metric, Trial
 from scamp_service.store.fields import attempt_fields, trial_fields
@@ -205,6 +205,13 @@ class OptionView(View):
     at_least: Annotated[bool, Field(description="whether reserved_mib is a lower bound")]
     traced: Annotated[
         bool, Field(description="whether its memory is that of a trace, and not added up from the costs of blocks")
+    ]
+    evidence: Annotated[
+        Evidence,
+        Field(
+            description="how reserved_mib is known: by traces; by a trace of one micro-batch, which needs too much; "
+            "from model states alone, which are too large; or added up from the costs of units"
+        ),
     ]
     seconds: Annotated[
         float | None,

@@ -8,8 +8,6 @@ from typing import Any
 from estimators.model import MIB, Plan, Prediction
 from placement.option import Evidence, Option
 
-_STATES_ALONE = ", states alone"
-
 
 def option_json(option: Option, chosen: Plan | None) -> dict[str, Any]:
     """JSON of one option of a trial whose plan is ``chosen``."""
@@ -23,6 +21,7 @@ def option_json(option: Option, chosen: Plan | None) -> dict[str, Any]:
         "offered_mib": option.offered_mib,
         "at_least": option.is_bound,
         "traced": option.is_traced,
+        "evidence": option.evidence.value,
         "seconds": option.seconds,
         "communication_share": option.communication_share,
         "relative_device_seconds": option.relative_device_seconds,
@@ -34,14 +33,11 @@ def option_of(data: Mapping[str, Any]) -> Option:
 
     Its prediction has the reserved MiB, but not what they are for: that is not stored.
     """
-    is_traced, at_least = data["traced"], data["at_least"]
-    if data["plan_text"].endswith(_STATES_ALONE):
-        evidence = Evidence.STATES
-    else:
-        evidence = (Evidence.AT_LEAST if at_least else Evidence.TRACED) if is_traced else Evidence.UNITS
+    evidence = Evidence(data["evidence"]) if "evidence" in data else _evidence_of_earlier(data)
     reserved_bytes = data["reserved_mib"] * MIB
-    # States alone are a lower bound, unless something was learned of the family; how much is not stored.
-    learned_bytes = 1 if evidence is Evidence.STATES and not at_least else 0
+    # These are lower bounds, unless something was learned of the family; how much is not stored.
+    is_learned = evidence in (Evidence.AT_LEAST, Evidence.STATES) and not data["at_least"]
+    learned_bytes = 1 if is_learned else 0
     return Option(
         Plan.from_json(data["plan"]),
         Prediction(reserved_bytes - learned_bytes, extra_bytes=learned_bytes),
@@ -51,3 +47,12 @@ def option_of(data: Mapping[str, Any]) -> Option:
         data["communication_share"],
         data["relative_device_seconds"],
     )
+
+
+def _evidence_of_earlier(data: Mapping[str, Any]) -> Evidence:
+    """The evidence of an option that an earlier version has written, which says it in words alone."""
+    if data["plan_text"].endswith(", states alone"):
+        return Evidence.STATES
+    if not data["traced"]:
+        return Evidence.UNITS
+    return Evidence.AT_LEAST if data["at_least"] else Evidence.TRACED

@@ -67,7 +67,8 @@ def test_a_trial_comes_with_the_plans_that_were_compared_for_it(api: InProcess) 
     shown = {
         "plan": json.loads(json.dumps(Plan(8).to_json())), "plan_text": "1 rank, micro-batch 8", "num_ranks": 1,
         "chosen": True, "fits": True,
-        "reserved_mib": 24, "offered_mib": 96, "at_least": False, "traced": True, "seconds": None,
+        "reserved_mib": 24, "offered_mib": 96, "at_least": False, "traced": True, "evidence": "traced",
+        "seconds": None,
         "communication_share": 0.0, "relative_device_seconds": 1.0,
     }  # fmt: skip
     known = replace(sized(), options=(option,))

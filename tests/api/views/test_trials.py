@@ -73,7 +73,8 @@ def test_an_attempt_is_shown_with_all_its_fields_but_the_token() -> None:
 def test_a_detailed_trial_has_its_attempts_and_the_compared_plans_in_their_order() -> None:
     option = {
         "plan": Plan(8).to_json(), "plan_text": "1 rank, micro-batch 8", "num_ranks": 1, "chosen": True, "fits": True,
-        "reserved_mib": 24, "offered_mib": 96, "at_least": False, "traced": True, "seconds": None,
+        "reserved_mib": 24, "offered_mib": 96, "at_least": False, "traced": True, "evidence": "traced",
+        "seconds": None,
         "communication_share": 0.0, "relative_device_seconds": 1.0,
     }  # fmt: skip
     assert set(option) == set(OptionView.model_fields)
