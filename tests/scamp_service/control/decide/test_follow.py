@@ -14,7 +14,7 @@ from placement.model import Cluster, Device
 from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.follow import LAUNCH_PATIENCE_SECONDS
 from scamp_service.control.executor import GangState, GangStatus
-from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
 from scamp_service.model import UNCHANGED
 from tests.scamp_service.control.decide.snapshots import ALIVE, FAILED, effects, only_move, study
 from tests.scamp_service.control.stopping.rungs import rung_of
@@ -41,7 +41,7 @@ def test_out_of_memory_is_planned_again_with_what_was_measured() -> None:
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, measured_bytes=50 * MIB)
     move = only_move(effects(trials=[trial()], attempts=[oom]))
     assert move.to is TrialState.WAITING and move.changes.num_oom == 1
-    assert "under this plan it needs more than 50.0 MiB" in move.reason
+    assert "under this plan it needs more than 50.0 MiB" in move.reason and move.waits_for is WaitsFor.NEW_PLAN
 
 
 def test_what_was_reserved_is_not_enough_even_when_nothing_was_measured() -> None:

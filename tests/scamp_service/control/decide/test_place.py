@@ -95,8 +95,9 @@ def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
     studies[2] = study(id=2, max_concurrent=1)
     found = effects(trials=trials, studies=studies)
     assert sorted(e.order.study_id for e in found if isinstance(e, d.Begin)) == [1, 1, 1, 2]
-    reasons = {e.trial.study_id: e.reason for e in found if isinstance(e, d.MoveTrial)}
-    assert reasons[2] == "waits for the end of another trial of its study: at most 1 run at once (max_concurrent)"
+    waits = {e.trial.study_id: e for e in found if isinstance(e, d.MoveTrial)}
+    assert waits[2].reason == "waits for the end of another trial of its study: at most 1 run at once (max_concurrent)"
+    assert (waits[2].waits_for, waits[1].waits_for) == (WaitsFor.MAX_CONCURRENT, WaitsFor.DEVICES)
 
 
 def test_a_child_begins_with_weights_of_its_parent_until_it_has_a_checkpoint_and_the_parent_keeps_them() -> None:
@@ -157,6 +158,7 @@ def test_a_quota_of_the_project_keeps_trials_waiting_with_the_reason() -> None:
     assert [one.attempt.trial_id for one in found if isinstance(one, d.Begin)] == [14, 11]
     moves = {one.trial.id: one for one in found if isinstance(one, d.MoveTrial)}
     assert moves[12].to is TrialState.QUEUED and "'vision': 1 devices at once" in moves[12].reason
+    assert moves[12].waits_for is WaitsFor.QUOTA
     assert moves[13].to is TrialState.INFEASIBLE and "may never use more than 1" in moves[13].reason
 
 

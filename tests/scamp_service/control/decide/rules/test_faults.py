@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.rules.faults import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, MAX_FAULTS
-from scamp_service.lifecycle import Outcome, StudyState, TrialState
+from scamp_service.lifecycle import Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import TrialChanges
 from tests.scamp_service.control.decide.snapshots import effects, only_move, study
 from tests.values import attempt, trial
@@ -17,7 +17,7 @@ FULL_DISK = attempt(outcome=Outcome.FAULT, detail="No space left on device: /dat
 def test_a_fault_of_the_host_does_not_count_against_the_trial_and_it_runs_again_after_a_while() -> None:
     move = only_move(effects(trials=[trial()], attempts=[FULL_DISK], now=100.0))
     assert move.to is TrialState.QUEUED and move.reason == "waits 5 s after: No space left on device: /data"
-    assert move.changes == TrialChanges(num_faults=1, retry_at=105.0)
+    assert move.changes == TrialChanges(num_faults=1, retry_at=105.0) and move.waits_for is WaitsFor.RETRY
 
 
 def test_a_trial_waits_twice_as_long_after_each_fault_in_a_row_up_to_five_minutes() -> None:
