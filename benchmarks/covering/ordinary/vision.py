@@ -12,8 +12,8 @@ def make(width=192, depth=6):
         intermediate_size=4 * width,
         image_size=64,
         patch_size=8,
-        num_labels=10,
     )
+    config.num_labels = 10
 
     def inputs(batch):
         return {"pixel_values": torch.randn(batch, 3, 64, 64), "labels": torch.randint(10, (batch,))}

@@ -1,6 +1,7 @@
 """How training is set up: marks on parameters, optimizers, the default dtype, initialisation, padded batches."""
 
 from collections import OrderedDict
+from typing import Any
 
 import numpy
 import torch
@@ -12,6 +13,9 @@ from .base import CHANNELS, LENGTH, OUTPUTS, STEPS, TOKENS, WIDTH, Mixer, Senten
 
 class Recurrence(nn.Module):
     """Marks its own parameters: one has a learning rate of its own, two are not decayed."""
+
+    a_log: Any
+    d: Any
 
     def __init__(self):
         super().__init__()
