@@ -315,8 +315,8 @@ MUTANTS = (
     Case(
         "retention: a trial does not continue from its checkpoint",
         f"{CONTROL}/decide/rules/orders.py",
-        "s.checkpoints.get(trial.id)",
-        "None",
+        "resume = s.checkpoints.get(trial.id)",
+        "resume = None",
     ),
     Case(
         "watchdog: to wait for the database counts as no progress",
