@@ -160,7 +160,7 @@ def _retry(study: StudyRules, trial: Trial, attempt: Attempt, why: str, weight: 
         losses = f"{num_lost} loss{'es' * (num_lost > 1)} of attempts without a new checkpoint, most recently because"
         reason = f"{losses} {why}; raise budget.max_lost to allow more"
         return MoveTrial(trial, TrialState.FAILED, reason, TrialChanges(num_lost=num_lost))
-    reason = f"will run again ({num_lost} of at most {study.max_lost} losses): {why}"
+    reason = f"will run again with its plan ({num_lost} of at most {study.max_lost} losses): {why}"
     return MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(num_lost=num_lost), waits_for=WaitsFor.DEVICES)
 
 
