@@ -286,7 +286,13 @@ class Spread:
     @property
     def has_whole_replicas(self) -> bool:
         """Whether each replica holds the whole model, without FSDP2."""
-        return self.zero1 or self.adasum
+        return self.zero1 or self.adasum or self.averages_gradients
+
+    @property
+    def averages_gradients(self) -> bool:
+        """Whether whole replicas average their gradients in buckets, once in a step."""
+        divides = self.dp_shard > 1 or self.tp > 1 or self.pp > 1
+        return self.dp_replicate > 1 and not (divides or self.zero1 or self.adasum or self.tables)
 
     @property
     def short(self) -> str:

@@ -99,7 +99,7 @@ class Layout(Spread):
     def treats_blocks_equally(self) -> bool:
         """Whether equal blocks cost a rank the same: true unless a pipeline or ZeRO-1 gives the rank only some of
         them, only some are recomputed, or Adasum sends them in buckets."""
-        return self.pp == 1 and not self.has_whole_replicas and not self.recomputed
+        return self.pp == 1 and not (self.zero1 or self.adasum) and not self.recomputed
 
     @property
     def first_rank(self) -> int:

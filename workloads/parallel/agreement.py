@@ -30,6 +30,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from estimators.model import Layout
+from workloads.parallel.replicas import replica_gradients
 
 _ATTRIBUTE = "_agreement_of_ranks"  # of the model, so that both are freed together
 
@@ -41,6 +42,8 @@ def agree(model: nn.Module, layout: Layout, mesh: DeviceMesh) -> None:
     """
     if layout.zero1:
         setattr(model, _ATTRIBUTE, _GradientAgreement(model, mesh.get_group("replicate")))
+    elif gradients := replica_gradients(model):
+        gradients.agree = _Bits(mesh.get_group("replicate")).any
     elif layout.fsdp_mesh:
         dims = [name for name in layout.fsdp_mesh if mesh[name].size() > 1]
         group = mesh.get_group(dims[0]) if len(dims) == 1 else mesh[tuple(dims)]._flatten("samples").get_group()
@@ -60,6 +63,8 @@ def begin_phase(model: nn.Module, name: str) -> None:
     """Say that a phase of a step begins, which has collectives of its own."""
     if isinstance(agreement := getattr(model, _ATTRIBUTE, None), _Agreement):
         agreement.phase = name
+    if gradients := replica_gradients(model):
+        gradients.phase = name
 
 
 class _GradientAgreement:
@@ -77,6 +82,21 @@ class _GradientAgreement:
         for parameter, is_used in zip(parameters, used.tolist(), strict=True):
             if is_used and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+
+
+class _Bits:
+    """Bits that the ranks of a group agree on, in one buffer: gloo's threads would free others at any time."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group, self._buffer = group, torch.empty(0, dtype=torch.uint8)
+
+    def any(self, bits: Sequence[bool]) -> list[bool]:
+        """For each bit, whether any rank has set it."""
+        if len(self._buffer) < len(bits):
+            self._buffer = torch.empty(len(bits), dtype=torch.uint8)
+        sent = self._buffer[: len(bits)].copy_(torch.tensor(bits, dtype=torch.uint8))
+        dist.all_reduce(sent, op=dist.ReduceOp.MAX, group=self._group)
+        return [bool(bit) for bit in sent.tolist()]
 
 
 class _Agreed(NamedTuple):

@@ -26,6 +26,7 @@ from workloads.parallel.mixed_precision import AS_STORED, MixedPrecision, comput
 from workloads.parallel.optimizers.adasum import AdasumOptimizer
 from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
+from workloads.parallel.replicas import average_gradients
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
 from workloads.protocol import Batch, Chain, Context, PipelinePlace
@@ -98,6 +99,8 @@ def apply_plan(
                 ignored_params=tables,
             )
             keep_containers(module)
+    if mesh is not None and layout.averages_gradients:
+        average_gradients(model, _with_own_parameters(model, blocks), mesh.get_group("replicate"))
     if mesh is not None and layout.sequence_parallel:
         for part in _parts(model, blocks, layout):
             split_sequences(part, mesh["tp"])

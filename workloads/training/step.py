@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from workloads.parallel.agreement import begin_phase, finish
 from workloads.parallel.forward_state.state import forward_state
+from workloads.parallel.replicas import begin_last_pass, end_passes
 from workloads.protocol import Batch, Chain, Outputs, Workload
 from workloads.refusals import expect_loss
 from workloads.training.metrics import Sums, split_evaluation
@@ -72,13 +73,16 @@ def _update(
         losses = pipeline.run_passes(workload, model, micro_batches, num, partial(autocast, workload, model), factor)
     else:
         losses = []
-        for batch in micro_batches:
+        for number, batch in enumerate(micro_batches, 1):
+            if number == num:
+                begin_last_pass(model)
             with state.micro_batch(batch, num):
                 with autocast(workload, model):
                     loss = expect_loss(loss_of(model, batch), loss_of).clone()
                 scaled(loss, factor).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
             del batch, loss  # otherwise they are still alive while the next batch is made
+    end_passes(model)
     finish(model)
     state.end_step()
     if num > 1:  # not the loss: users' autograd functions may give gradients that do not depend on its scale
