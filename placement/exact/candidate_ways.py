@@ -252,19 +252,22 @@ class _OnKind:
     def _exposed(self, shape: _Shape, traffic: Sequence[Traffic]) -> _Exposed:
         units, num = [unit for unit, _ in self._runs], shape.num_micro_batches
         again = {unit: unit.again(shape.spread, shape.micro_batch) for unit in units}
+        # Each with how often it runs in a step.
         both = [
-            [collectives for collectives in (*each.forward, *each.backward) if self._hides(collectives)]
+            [(collectives, often) for collectives, often in each.of_step(num, False) if self._hides(collectives)]
             for each in traffic
         ]
         hidden = {
-            unit: sum(self._seconds(collectives, shape) for collectives in some)
+            unit: sum(self._seconds(collectives, shape) * often for collectives, often in some) / num
             for unit, some in zip(units, both, strict=True)
         }
         all_again = self._sum(again)
         if self._links is None or not any(hidden.values()):
             return _Exposed(0.0, 0.0, 0.0, hidden, again, 0.0, all_again)
         everything = merged_communication(
-            (collectives, count * num) for some, count in zip(both, self._counts, strict=True) for collectives in some
+            (collectives, count * often)
+            for some, count in zip(both, self._counts, strict=True)
+            for collectives, often in some
         )
         computing = self._sum({unit: unit.seconds(shape.kept_spread, shape.micro_batch) for unit in units})
         update = self.model.update_seconds / shape.kept_spread.optimizer_shards

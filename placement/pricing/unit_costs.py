@@ -159,7 +159,8 @@ class UnitCosts:
         gathers = (*self._gathers(way, self.is_block + num_rest),)
         again = (*self._gathers(way, 1),) if self.is_block and way.reshard else ()
         reductions = (*self._reductions(way, self.is_block + num_rest),)
-        return Traffic((*gathers, *tensor), (*again, *reductions, *tensor), tensor, (*self._of_whole_replicas(way),))
+        of_step = (*self._of_whole_replicas(way, self.is_block + num_rest),)
+        return Traffic((*gathers, *tensor), (*again, *reductions, *tensor), tensor, of_step)
 
     def _share(self, way: Spread, micro_batch: float) -> float:
         return micro_batch / way.spatial / (way.tp if self.is_divided(way) else 1)
@@ -189,12 +190,14 @@ class UnitCosts:
             if way.fsdp_mesh and getattr(way, axis) > 1:
                 yield Collectives("all_reduce", MESH[axis].name, True, num, size / way.dp_shard)
 
-    def _of_whole_replicas(self, way: Spread) -> Iterator[Collectives]:
-        """ZeRO-1's replicas add up the gradient of each parameter; see also ``broadcasts``.
+    def _of_whole_replicas(self, way: Spread, num: int) -> Iterator[Collectives]:
+        """Replicas average their gradients in ``num`` buckets, those of ZeRO-1 each gradient; see also ``broadcasts``.
 
         Adasum's replicas combine updates by recursive halving and doubling, which moves as many bytes as an all-reduce.
         """
         size = self.parameter_bytes(way)
+        if way.averages_gradients:
+            yield Collectives("queued_all_reduce", MESH["dp_replicate"].name, True, num, size)
         if way.zero1:
             yield waited("queued_all_reduce", "dp_replicate", TENSORS_PER_BLOCK, size / TENSORS_PER_BLOCK)
         if way.adasum:

@@ -8,6 +8,7 @@ bucket is gone, or that no bucket expects, are reduced at the end of the step.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -123,9 +124,15 @@ class ReplicaGradients:
     def _expect(self, wanted: set[Tensor]) -> None:
         """Make the buckets of the phase, for gradients of these parameters."""
         self._buckets[self.phase] = self._bucketed(wanted)
+        own = weakref.ref(self)  # Python finds no cycles through hooks of tensors: the model would never be freed
+
+        def see(parameter: Tensor) -> None:
+            if (gradients := own()) is not None:
+                gradients._see(parameter)
+
         for parameter in wanted - self._hooked:
             self._hooked.add(parameter)
-            parameter.register_post_accumulate_grad_hook(self._see)
+            parameter.register_post_accumulate_grad_hook(see)
 
     def _bucketed(self, wanted: Set[Tensor]) -> list[_Bucket]:
         left, buckets = dict.fromkeys(each for each in self._parameters if each in wanted), list[_Bucket]()
