@@ -112,7 +112,8 @@ def step_time(kind: DeviceKind, spread: Spread, work: Work, num_micro_batches: i
     spatial parallelism and for ZeRO-1. While a block computes, FSDP2 gathers the parameters of the next block and
     reduces the gradients of the one before (Zhao et al., "PyTorch FSDP", VLDB 2023). So its collectives are assumed to
     be hidden as far as there is computation to hide them, except for the first gather and the last reduction of each
-    micro-batch. So are the buckets of whole replicas, except for the last one of a step. Those are assumed to be of average size. Gathers and reductions share the links.
+    micro-batch. So are the buckets of whole replicas, except for the last one of a step. Those that are not hidden are
+    assumed to be of average size. Gathers and reductions share the links.
 
     For a stage of a pipeline these are the seconds that it is busy; ``placement.pipelining.simulator`` knows when it
     waits for others.

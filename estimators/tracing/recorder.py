@@ -356,8 +356,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _communicate(self, kind: str, group: str, num_bytes: int) -> None:
         dimension, num_ranks = self._groups.get(group, ("", 2))
         if num_ranks > 1:
-            # FSDP2 communicates on streams of its own; collectives on the compute stream wait.
-            overlaps = torch.cpu.current_stream() is not self._compute
+            # FSDP2 communicates on streams of its own; collectives on the compute stream wait, except for the buckets
+            # that whole replicas start in the backward pass.
+            in_backward = torch._C._current_graph_task_id() != -1
+            is_started = kind == "queued_all_reduce" and in_backward
+            overlaps = is_started or torch.cpu.current_stream() is not self._compute
             self._done.communicate(kind, dimension, num_bytes, overlaps=overlaps)
 
     def _sparse(self, operation: Any, args: tuple[Any, ...]) -> Any:

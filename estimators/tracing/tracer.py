@@ -84,10 +84,10 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
     log = _log(steps) if envelope is not None else None
     curve = envelope if envelope is not None else _table(recipe, layout, batch, draw)
     second = steps.passes[2]
-    passes_of_two = second.work * (1 / num_passes(layout))
-    passes_of_all = steps.passes[largest].work * (1 / num_passes(layout))
+    passes_of_two, of_step = _split_work(second.work, layout)
+    passes_of_all, _ = _split_work(steps.passes[largest].work, layout)
     per_sample = (passes_of_all - passes_of_two) * (1 / (largest - 2))
-    work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.updates.work)
+    work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.updates.work + of_step)
     structure = _structure(second, curve)
     evaluation = _evaluation_curve(recipe, layout, batch, draw, steps.evaluations)
     kept_bytes = steps.evaluations.kept_bytes if steps.evaluations is not None else 0
@@ -110,6 +110,12 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
         ),
         steps.model,
     )
+
+
+def _split_work(work: Work, layout: Layout) -> tuple[Work, Work]:
+    """The work of one of the micro-batches of a step, and that which its last one does for all: to average gradients"""
+    of_step = Work(collectives=work.collectives) if layout.averages_gradients else Work()
+    return (replace(work, collectives=()) if of_step.collectives else work) * (1 / num_passes(layout)), of_step
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,8 +119,10 @@ class Session(OpenedModel):
         return self._passes(micro_batch, num_passes(self._layout))
 
     def one_and_two(self, micro_batch: int) -> tuple[Passes, Passes]:
-        """The passes of the first of two micro-batches of one step, and those of both."""
+        """The passes of the first of two micro-batches of one step, or of its only one, and those of both."""
         two = self._passes(micro_batch, 2)
+        if self._layout.averages_gradients:  # after the last micro-batch
+            return self._passes(micro_batch, 1), two
         end, work = self._begun[1]
         marks = [mark for mark in two.marks if mark[0] < end]
         operations = two.operations[: work.num_operations]

@@ -13,6 +13,7 @@ from estimators.tracing.session.watched_optimizer import Step
 from estimators.tracing.tracer import trace
 from estimators.work import Work
 from workloads.loading import load_workload
+from workloads.parallel import replicas
 from workloads.sandbox.recipe import recipe_of
 
 WIDTH, CONTEXT, DEPTH = 32, 8, 5
@@ -63,6 +64,28 @@ def test_replicas_of_shards_reduce_their_shards_over_the_other_dimension() -> No
     found = step(Plan(2, dp_shard=2, dp_replicate=2))
     num, num_bytes = found["all_reduce", "replicate", True]
     assert num == DEPTH + 1 and 2 * num_bytes == found["reduce_scatter", "dp", True][1]
+
+
+def test_whole_replicas_send_all_gradients_once_in_a_step_while_they_compute() -> None:
+    layout, num_bytes = Layout(dp_replicate=2), 4.0 * _num_params(DEPTH)
+    work = trace(gpt(DEPTH), layout, 4).work
+    assert counted(work.step(2, 3)) == counted(work.step(2, 1)) == step(Plan(2, dp_replicate=2))
+    assert step(Plan(2, dp_replicate=2)) == {("queued_all_reduce", "replicate", True): (1, num_bytes)}
+    accumulated = trace(gpt(DEPTH), Layout(dp_replicate=2, accumulate=True), 4).work
+    assert counted(accumulated.step(2, 3)) == counted(work.step(2, 1))
+
+
+def test_whole_replicas_of_a_model_that_is_not_small_send_a_bucket_for_each_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replicas, "SMALL_BYTES", 0)
+    work = trace(gpt(DEPTH), Layout(dp_replicate=2), 4).work
+    num_bytes = 4.0 * _num_params(DEPTH)
+    assert counted(work.step(2, 1)) == {("queued_all_reduce", "replicate", True): (DEPTH + 1, num_bytes)}
+
+
+def _num_params(depth: int) -> int:
+    return trace(gpt(depth), Layout(), 4).num_params
 
 
 def test_tensor_parallel_ranks_wait_for_two_sums_of_activations_in_each_pass_of_a_block() -> None:
