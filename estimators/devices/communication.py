@@ -112,8 +112,7 @@ def step_time(kind: DeviceKind, spread: Spread, work: Work, num_micro_batches: i
     spatial parallelism and for ZeRO-1. While a block computes, FSDP2 gathers the parameters of the next block and
     reduces the gradients of the one before (Zhao et al., "PyTorch FSDP", VLDB 2023). So its collectives are assumed to
     be hidden as far as there is computation to hide them, except for the first gather and the last reduction of each
-    micro-batch. So are the buckets of whole replicas, except for the last one of a step. Those that are not hidden are
-    assumed to be of average size. Gathers and reductions share the links.
+    micro-batch, which are assumed to be of average size. Gathers and reductions share the links.
 
     For a stage of a pipeline these are the seconds that it is busy; ``placement.pipelining.simulator`` knows when it
     waits for others.
@@ -137,7 +136,7 @@ def gang_time(
     """Seconds of a rank in its gang that alone on its device would compute for ``computing_seconds``."""
     slower = kind.sharing(spread.world_size)
     compute_seconds = slower * computing_seconds
-    num_ends = 1 if spread.averages_gradients else num_micro_batches
+    num_ends = 0 if spread.averages_gradients else num_micro_batches  # replicas wait for the last bucket anyway
     waiting = hidden = at_the_ends = 0.0
     for collective in collectives:
         average = slower * _average_seconds(collective, spread, links)

@@ -193,11 +193,12 @@ class UnitCosts:
     def _of_whole_replicas(self, way: Spread, num: int) -> Iterator[Collectives]:
         """Replicas average their gradients in ``num`` buckets, those of ZeRO-1 each gradient; see also ``broadcasts``.
 
+        They wait for the bucket that is not that of a block, which is the last one.
         Adasum's replicas combine updates by recursive halving and doubling, which moves as many bytes as an all-reduce.
         """
         size = self.parameter_bytes(way)
         if way.averages_gradients:
-            yield Collectives("queued_all_reduce", MESH["dp_replicate"].name, True, num, size)
+            yield Collectives("queued_all_reduce", MESH["dp_replicate"].name, self.is_block, num, size)
         if way.zero1:
             yield waited("queued_all_reduce", "dp_replicate", TENSORS_PER_BLOCK, size / TENSORS_PER_BLOCK)
         if way.adasum:

@@ -74,7 +74,7 @@ class ReplicaGradients:
     """
 
     def __init__(self, model: nn.Module, blocks: Sequence[nn.Module], group: dist.ProcessGroup) -> None:
-        self.agree: Agree = lambda bits: bits
+        self.agree: Agree | None = None
         self.phase = ""
         self._model, self._blocks, self._group = model, blocks, group
         self._parameters: list[Tensor] = []
@@ -93,7 +93,7 @@ class ReplicaGradients:
         buckets = self._buckets[self.phase]
         for bucket in buckets:
             bucket.missing = set(map(id, bucket.parameters))
-        self._places = {id(parameter): bucket for bucket in buckets for parameter in bucket.parameters}
+        self._places = {id(parameter): bucket for bucket in buckets[:-1] for parameter in bucket.parameters}
         self._num_started, self._holding = 0, ExitStack()
 
     @torch.no_grad()
@@ -101,18 +101,35 @@ class ReplicaGradients:
         """Reduce what is left, and give each parameter the mean of its gradients over all ranks."""
         if self._num_started is None:
             return  # an evaluation
-        buckets = self._buckets[self.phase]
-        self._start(buckets[self._num_started :])
+        buckets, left = self._buckets[self.phase], self._buckets[self.phase][self._num_started :]
         self._num_started = None
-        late = {parameter: parameter.grad for parameter in self._parameters if parameter.grad is not None}
+        awaited = {id(parameter) for bucket in left for parameter in bucket.parameters}
+        with_gradient = {each: each.grad for each in self._parameters if each.grad is not None}
+        late = {each: gradient for each, gradient in with_gradient.items() if id(each) not in awaited}
+        is_surprised = bool(late) or len(with_gradient) < len(awaited)
         for parameter in late:
             parameter.grad = None
-        own_bits = [id(parameter) not in bucket.missing for bucket in buckets for parameter in bucket.parameters]
-        any_late, *used = self.agree([bool(late), *own_bits])
-        self._receive(buckets)
-        if not any_late and all(used):
-            return
+        self._start(left, is_surprised)
+        del with_gradient
+        self._wait(buckets)
+        is_any_surprised = self._is_any(is_surprised, buckets)
+        self._give(buckets)
+        if is_any_surprised:
+            self._correct(buckets, late)
+
+    def _is_any(self, is_surprised: bool, buckets: Sequence[_Bucket]) -> bool:
+        """Whether any rank is surprised, as the last bucket says; on a GPU the host would have to wait for that."""
+        if self.agree is None:
+            return is_surprised
+        if buckets and (flat := buckets[-1].flat) is not None and flat.device.type == "cpu":
+            return bool(flat[-1] != 0)
+        return any(self.agree([is_surprised]))
+
+    def _correct(self, buckets: Sequence[_Bucket], late: dict[Tensor, Tensor]) -> None:
+        """Drop gradients that no rank has, add those that were late, and expect other ones from now on."""
         expected = [parameter for bucket in buckets for parameter in bucket.parameters]
+        own_bits = [id(parameter) not in bucket.missing for bucket in buckets for parameter in bucket.parameters]
+        any_late, *used = self._agreed([bool(late), *own_bits])
         unused = {parameter for parameter, is_used in zip(expected, used, strict=True) if not is_used}
         for parameter in unused:
             parameter.grad = None
@@ -120,6 +137,9 @@ class ReplicaGradients:
         if any_late:
             known |= self._reduce_late(late)
         self._expect({*expected} - unused | known)
+
+    def _agreed(self, bits: Sequence[bool]) -> Sequence[bool]:
+        return bits if self.agree is None else self.agree(bits)
 
     def _expect(self, wanted: set[Tensor]) -> None:
         """Make the buckets of the phase, for gradients of these parameters."""
@@ -154,50 +174,55 @@ class ReplicaGradients:
         if bucket.missing:
             return
         buckets = self._buckets[self.phase]
-        while self._num_started < len(buckets) and not buckets[self._num_started].missing:
+        while self._num_started < len(buckets) - 1 and not buckets[self._num_started].missing:
             self._start([buckets[self._num_started]])
             self._num_started += 1
 
     @torch.no_grad()
-    def _start(self, buckets: Sequence[_Bucket]) -> None:
+    def _start(self, buckets: Sequence[_Bucket], is_surprised: bool = False) -> None:
+        """Send these buckets; a number at the end of each says whether this rank is surprised."""
         for bucket in buckets:
             bucket.missing = {id(parameter) for parameter in bucket.parameters if parameter.grad is None}
-            bucket.flat = _joined(bucket.parameters).div_(self._group.size())
+            bucket.flat = _joined(bucket.parameters, float(is_surprised)).div_(self._group.size())
             self._holding.enter_context(released(bucket.flat))
             bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
 
-    def _receive(self, buckets: Sequence[_Bucket]) -> None:
+    def _wait(self, buckets: Sequence[_Bucket]) -> None:
         for bucket in buckets:
             if bucket.work is not None:
                 bucket.work.wait()
             bucket.work = None
         self._holding.close()
+
+    def _give(self, buckets: Sequence[_Bucket]) -> None:
+        """Give the parameters their gradients, which are views of the buckets."""
         for bucket in buckets:
             assert bucket.flat is not None
-            parts = bucket.flat.split([parameter.numel() for parameter in bucket.parameters])
-            for parameter, part in zip(bucket.parameters, parts, strict=True):
+            parts = bucket.flat.split([*(parameter.numel() for parameter in bucket.parameters), 1])
+            for parameter, part in zip(bucket.parameters, parts, strict=False):
                 parameter.grad = part.view_as(parameter)
             bucket.flat = None
 
     def _reduce_late(self, late: dict[Tensor, Tensor]) -> set[Tensor]:
         """Add the mean of the late gradients of all ranks; returns the parameters that any rank has one for."""
-        agreed = self.agree([parameter in late for parameter in self._parameters])
+        agreed = self._agreed([parameter in late for parameter in self._parameters])
         chosen = {parameter for parameter, is_late in zip(self._parameters, agreed, strict=True) if is_late}
         earlier = {parameter: parameter.grad for parameter in chosen}
         for parameter in chosen:
             parameter.grad = late.get(parameter)
         buckets = self._bucketed(chosen)
         self._start(buckets)
-        self._receive(buckets)
+        self._wait(buckets)
+        self._give(buckets)
         for parameter, gradient in earlier.items():
             if gradient is not None and parameter.grad is not None:
                 parameter.grad.add_(gradient)
         return chosen
 
 
-def _joined(parameters: Sequence[Tensor]) -> Tensor:
+def _joined(parameters: Sequence[Tensor], last: float) -> Tensor:
     """The gradients of these parameters one after another, zero where there is none; the parameters lose theirs."""
     gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
     for parameter in parameters:
         parameter.grad = None
-    return torch.cat([gradient.reshape(-1) for gradient in gradients])
+    return torch.cat([*(gradient.reshape(-1) for gradient in gradients), gradients[0].new_full((1,), last)])
