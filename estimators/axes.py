@@ -94,7 +94,8 @@ class Spread:
     """How a candidate is spread over ranks, and computed on each of them.
 
     ``spatial`` groups of ranks train on the same samples, each on a slab of their space (rows of images, layers of
-    volumes). ``dp_replicate`` groups hold the same shards and train on different samples (HSDP). The ``dp_shard`` ranks
+    volumes). ``dp_replicate`` groups hold the same shards and train on different samples (HSDP); alone, without shards,
+    whole replicas average their gradients in buckets. The ``dp_shard`` ranks
     of each group hold 1/dp_shard of parameters, gradients and optimizer states (FSDP2). A block's parameters are
     gathered for its forward pass and, if ``reshard``, again for its backward pass; otherwise they stay gathered. With
     ``zero1`` the replicas are whole, and each alone holds the optimizer states of a part of the parameters (ZeRO-1).
