@@ -109,21 +109,15 @@ class ReplicaGradients:
         is_surprised = bool(late) or len(with_gradient) < len(awaited)
         for parameter in late:
             parameter.grad = None
-        self._start(left, is_surprised)
         del with_gradient
+        self._start(left[:-1])
+        tells = self.agree is not None and bool(left) and left[-1].parameters[0].device.type == "cpu"
+        self._start(left[-1:], float(is_surprised) if tells else None)
         self._wait(buckets)
-        is_any_surprised = self._is_any(is_surprised, buckets)
+        is_any_surprised = _tells(left[-1]) if tells else any(self._agreed([is_surprised]))
         self._give(buckets)
         if is_any_surprised:
             self._correct(buckets, late)
-
-    def _is_any(self, is_surprised: bool, buckets: Sequence[_Bucket]) -> bool:
-        """Whether any rank is surprised, as the last bucket says; on a GPU the host would have to wait for that."""
-        if self.agree is None:
-            return is_surprised
-        if buckets and (flat := buckets[-1].flat) is not None and flat.device.type == "cpu":
-            return bool(flat[-1] != 0)
-        return any(self.agree([is_surprised]))
 
     def _correct(self, buckets: Sequence[_Bucket], late: dict[Tensor, Tensor]) -> None:
         """Drop gradients that no rank has, add those that were late, and expect other ones from now on."""
@@ -179,11 +173,11 @@ class ReplicaGradients:
             self._num_started += 1
 
     @torch.no_grad()
-    def _start(self, buckets: Sequence[_Bucket], is_surprised: bool = False) -> None:
-        """Send these buckets; a number at the end of each says whether this rank is surprised."""
+    def _start(self, buckets: Sequence[_Bucket], last: float | None = None) -> None:
+        """Send these buckets, each with the number ``last`` at its end if there is one."""
         for bucket in buckets:
             bucket.missing = {id(parameter) for parameter in bucket.parameters if parameter.grad is None}
-            bucket.flat = _joined(bucket.parameters, float(is_surprised)).div_(self._group.size())
+            bucket.flat = _joined(bucket.parameters, last).div_(self._group.size())
             self._holding.enter_context(released(bucket.flat))
             bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
 
@@ -198,8 +192,8 @@ class ReplicaGradients:
         """Give the parameters their gradients, which are views of the buckets."""
         for bucket in buckets:
             assert bucket.flat is not None
-            parts = bucket.flat.split([*(parameter.numel() for parameter in bucket.parameters), 1])
-            for parameter, part in zip(bucket.parameters, parts, strict=False):
+            sizes = [parameter.numel() for parameter in bucket.parameters]
+            for parameter, part in zip(bucket.parameters, bucket.flat[: sum(sizes)].split(sizes), strict=True):
                 parameter.grad = part.view_as(parameter)
             bucket.flat = None
 
@@ -220,9 +214,16 @@ class ReplicaGradients:
         return chosen
 
 
-def _joined(parameters: Sequence[Tensor], last: float) -> Tensor:
+def _tells(bucket: _Bucket) -> bool:
+    """Whether any rank has sent a number other than 0 at the end of the bucket; on a GPU the host would wait for it."""
+    assert bucket.flat is not None
+    return bool(bucket.flat[-1] != 0)
+
+
+def _joined(parameters: Sequence[Tensor], last: float | None) -> Tensor:
     """The gradients of these parameters one after another, zero where there is none; the parameters lose theirs."""
     gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
     for parameter in parameters:
         parameter.grad = None
-    return torch.cat([*(gradient.reshape(-1) for gradient in gradients), gradients[0].new_full((1,), last)])
+    end = [gradients[0].new_full((1,), last)] if last is not None else []
+    return torch.cat([*(gradient.reshape(-1) for gradient in gradients), *end])

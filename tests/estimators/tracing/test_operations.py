@@ -66,22 +66,24 @@ def test_replicas_of_shards_reduce_their_shards_over_the_other_dimension() -> No
     assert num == DEPTH + 1 and 2 * num_bytes == found["reduce_scatter", "dp", True][1]
 
 
-def test_whole_replicas_send_all_gradients_once_in_a_step_while_they_compute() -> None:
-    layout, num_bytes = Layout(dp_replicate=2), 4.0 * _num_params(DEPTH)
-    work = trace(gpt(DEPTH), layout, 4).work
-    assert counted(work.step(2, 3)) == counted(work.step(2, 1)) == step(Plan(2, dp_replicate=2))
-    assert step(Plan(2, dp_replicate=2)) == {("queued_all_reduce", "replicate", True): (1, num_bytes)}
+def test_whole_replicas_of_a_small_model_send_all_gradients_at_the_end_of_a_step() -> None:
+    once = {("queued_all_reduce", "replicate", False): (1, 4 * _num_params(DEPTH))}
+    work = trace(gpt(DEPTH), Layout(dp_replicate=2), 4).work
+    assert step(Plan(2, dp_replicate=2)) == counted(work.step(2, 1)) == counted(work.step(2, 3)) == once
     accumulated = trace(gpt(DEPTH), Layout(dp_replicate=2, accumulate=True), 4).work
-    assert counted(accumulated.step(2, 3)) == counted(work.step(2, 1))
+    assert counted(accumulated.step(2, 3)) == once
 
 
-def test_whole_replicas_of_a_model_that_is_not_small_send_a_bucket_for_each_block(
+def test_larger_whole_replicas_send_each_block_while_they_compute_and_then_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replicas, "SMALL_BYTES", 0)
-    work = trace(gpt(DEPTH), Layout(dp_replicate=2), 4).work
-    num_bytes = 4.0 * _num_params(DEPTH)
-    assert counted(work.step(2, 1)) == {("queued_all_reduce", "replicate", True): (DEPTH + 1, num_bytes)}
+    found = trace(gpt(DEPTH), Layout(dp_replicate=2), 4)
+    assert found.equal_blocks
+    assert counted(found.work.step(2, 3)) == {
+        ("queued_all_reduce", "replicate", True): (DEPTH, 4 * DEPTH * BLOCK_PARAMS),
+        ("queued_all_reduce", "replicate", False): (1, 4 * (_num_params(DEPTH) - DEPTH * BLOCK_PARAMS)),
+    }
 
 
 def _num_params(depth: int) -> int:

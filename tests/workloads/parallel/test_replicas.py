@@ -83,7 +83,7 @@ def expected(num_passes: int = 1) -> list[Tensor]:
     return [gradient / 2 for gradient in gradients(model)]
 
 
-BLOCK, ENDS, SURPRISE = 4 * 4 + 4, 4 * 4 + 4 + 4 + 1, 1
+BLOCK, ENDS = 4 * 4 + 4, 4 * 4 + 4 + 4 + 1
 
 
 def test_blocks_are_sent_during_the_last_backward_pass_and_the_rest_after_it(sent: Sent) -> None:
@@ -93,7 +93,7 @@ def test_blocks_are_sent_during_the_last_backward_pass_and_the_rest_after_it(sen
     begin_last_pass(model)
     model(INPUT).sum().backward()
     end_passes(model)
-    assert sent == [(BLOCK + SURPRISE, True)] * 3 + [(ENDS + SURPRISE, False)]
+    assert sent == [(BLOCK, True)] * 3 + [(ENDS, False)]
     torch.testing.assert_close(gradients(model), expected(2))
 
 
@@ -105,7 +105,7 @@ def test_a_small_model_sends_everything_at_once(sent: Sent, monkeypatch: pytest.
         begin_last_pass(model)
         model(INPUT).sum().backward()
         end_passes(model)
-        assert sent == [(3 * BLOCK + ENDS + SURPRISE, False)] * (step + 1)
+        assert sent == [(3 * BLOCK + ENDS, False)] * (step + 1)
         torch.testing.assert_close(gradients(model), expected())
 
 
@@ -128,7 +128,7 @@ def test_parameters_that_no_rank_uses_have_no_gradient_and_are_not_sent_again(se
         end_passes(model)
         assert model.spare.weight.grad is None and model.head.weight.grad is not None
         model.zero_grad()
-    assert [size for size, _ in sent[3::4]] == [ENDS + BLOCK // 4 + SURPRISE, ENDS + SURPRISE]
+    assert [size for size, _ in sent[3::4]] == [ENDS + BLOCK // 4, ENDS]
 
 
 def test_parameters_that_another_rank_uses_have_a_gradient_and_are_expected_from_then_on(
@@ -137,7 +137,7 @@ def test_parameters_that_another_rank_uses_have_a_gradient_and_are_expected_from
     model = sent.model(spare=True)
     gradients_of_ranks = replica_gradients(model)
     assert gradients_of_ranks is not None
-    monkeypatch.setattr(gradients_of_ranks, "_is_any", lambda *unused: True)
+    monkeypatch.setattr(replicas, "_tells", lambda bucket: True)
     for is_used in (False, True, False):
         gradients_of_ranks.agree = partial(_with_spare, model, is_used)
         begin_last_pass(model)
@@ -145,7 +145,7 @@ def test_parameters_that_another_rank_uses_have_a_gradient_and_are_expected_from
         end_passes(model)
         assert (model.spare.weight.grad is not None) is is_used
         model.zero_grad()
-    assert sent[-1] == (ENDS + BLOCK // 4 + SURPRISE, False), "a gradient of the spare layer, as another step has one"
+    assert sent[-1] == (ENDS + BLOCK // 4 + 1, False), "a gradient of the spare layer, as another step has one"
 
 
 def _with_spare(model: Chain, is_used: bool, bits: Sequence[bool]) -> Sequence[bool]:
