@@ -146,7 +146,7 @@ class ReplicaGradients:
 
         for parameter in wanted - self._hooked:
             self._hooked.add(parameter)
-            parameter.register_post_accumulate_grad_hook(see)
+            parameter.register_post_accumulate_grad_hook(see)  # type: ignore[no-untyped-call]
 
     def _bucketed(self, wanted: Set[Tensor]) -> list[_Bucket]:
         left, buckets = dict.fromkeys(each for each in self._parameters if each in wanted), list[_Bucket]()
@@ -193,7 +193,8 @@ class ReplicaGradients:
         for bucket in buckets:
             assert bucket.flat is not None
             sizes = [parameter.numel() for parameter in bucket.parameters]
-            for parameter, part in zip(bucket.parameters, bucket.flat[: sum(sizes)].split(sizes), strict=True):
+            parts = torch.split(bucket.flat[: sum(sizes)], sizes)
+            for parameter, part in zip(bucket.parameters, parts, strict=True):
                 parameter.grad = part.view_as(parameter)
             bucket.flat = None
 
