@@ -30,7 +30,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from estimators.model import Layout
-from workloads.parallel.replicas import replica_gradients
+from workloads.parallel.exchanging.replicas import replica_gradients
 
 _ATTRIBUTE = "_agreement_of_ranks"  # of the model, so that both are freed together
 

@@ -17,8 +17,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils._pytree import tree_map_only
 
 from workloads.parallel.agreement import begin_phase, finish
+from workloads.parallel.exchanging.replicas import begin_last_pass, end_passes
 from workloads.parallel.forward_state.state import forward_state
-from workloads.parallel.replicas import begin_last_pass, end_passes
 from workloads.protocol import Batch, Chain, Outputs, Workload
 from workloads.refusals import expect_loss
 from workloads.training.metrics import Sums, split_evaluation

@@ -13,7 +13,7 @@ from estimators.tracing.session.watched_optimizer import Step
 from estimators.tracing.tracer import trace
 from estimators.work import Work
 from workloads.loading import load_workload
-from workloads.parallel import replicas
+from workloads.parallel.exchanging import replicas
 from workloads.sandbox.recipe import recipe_of
 
 WIDTH, CONTEXT, DEPTH = 32, 8, 5

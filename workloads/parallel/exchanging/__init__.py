@@ -1,1 +1,1 @@
-"""All-to-alls between ranks: vectors of divided embedding tables, and heads of divided sequences."""
+"""Exchanges between ranks: gradients of whole replicas, vectors of divided tables, heads of divided sequences."""

@@ -135,21 +135,21 @@ class ReplicaGradients:
     def _agreed(self, bits: Sequence[bool]) -> Sequence[bool]:
         return bits if self.agree is None else self.agree(bits)
 
-    def _expect(self, wanted: set[Tensor]) -> None:
+    def _expect(self, trained: set[Tensor]) -> None:
         """Make the buckets of the phase, for gradients of these parameters."""
-        self._buckets[self.phase] = self._bucketed(wanted)
+        self._buckets[self.phase] = self._bucketed(trained)
         own = weakref.ref(self)  # Python finds no cycles through hooks of tensors: the model would never be freed
 
         def see(parameter: Tensor) -> None:
             if (gradients := own()) is not None:
                 gradients._see(parameter)
 
-        for parameter in wanted - self._hooked:
+        for parameter in trained - self._hooked:
             self._hooked.add(parameter)
             parameter.register_post_accumulate_grad_hook(see)  # type: ignore[no-untyped-call]
 
-    def _bucketed(self, wanted: Set[Tensor]) -> list[_Bucket]:
-        left, buckets = dict.fromkeys(each for each in self._parameters if each in wanted), list[_Bucket]()
+    def _bucketed(self, trained: Set[Tensor]) -> list[_Bucket]:
+        left, buckets = dict.fromkeys(each for each in self._parameters if each in trained), list[_Bucket]()
         is_small = sum(each.nbytes for each in left) <= SMALL_BYTES
         for part in (self._model,) if is_small else (*reversed(self._blocks), self._model):
             by_type: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}

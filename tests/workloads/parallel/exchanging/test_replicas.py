@@ -16,9 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from estimators.model import Layout
 from estimators.tracing.fake_gang import fake_mesh
-from workloads.parallel import replicas
 from workloads.parallel.apply import apply_plan
-from workloads.parallel.replicas import begin_last_pass, end_passes, replica_gradients
+from workloads.parallel.exchanging import replicas
+from workloads.parallel.exchanging.replicas import begin_last_pass, end_passes, replica_gradients
 
 TWO = Layout(dp_replicate=2)
 INPUT = torch.ones(3, 4)
