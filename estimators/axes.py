@@ -1,7 +1,7 @@
 """The parallel axes: one table that legality, device meshes, ranks, names, words and the parser of plans are read from.
 
-Each field of ``Spread`` stands next to its row. A new axis is one field with its row here, a file in
-``workloads/parallel/`` that ``apply`` calls, and what the planner makes of it.
+Each field of ``Spread`` stands next to its row. A new axis begins with one field and its row here, and
+docs/extending.md has all steps.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from scamp_service.lifecycle import WaitsFor
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *DOCS]
@@ -29,6 +31,7 @@ ANSWERS = {
     "Where does a new picture go?": "api/static/study.js:PANELS",
     "What does a study's planner read?": "placement/planning/question.py:Question",
     "Who restarts a rank?": "scamp_service/cluster/driver/states/rank_states.py:RankStates._keep_warm",
+    "Why does a waiting trial wait, and where is that decided?": "scamp_service/lifecycle.py:WaitsFor",
     "Where is the peak predicted?": "estimators/memory.py:predict",
 }
 
@@ -151,6 +154,12 @@ def test_the_architecture_page_answers_with_the_place_in_the_code(question: str,
         rf"^- \*\*{re.escape(question)}\*\* (.*?)(?=^- |\n\n)", text_of(ARCHITECTURE), re.DOTALL | re.M
     )
     assert f"`{answer}`" in text
+
+
+@pytest.mark.parametrize("page", [ARCHITECTURE, "docs/api.md"])
+def test_a_table_has_each_thing_that_a_trial_waits_for(page: str) -> None:
+    (table,) = re.findall(r"^\| `waits_for` \|.*?(?=\n\n)", text_of(page), re.DOTALL | re.MULTILINE)
+    assert re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE) == list(WaitsFor)
 
 
 def test_the_lines_that_the_page_on_extending_quotes_are_in_the_files() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from api.app import create_app
+from scamp_service.store.table.order import By
 from tests.api.answer_types import FILE as ANSWERS
 from tests.api.answer_types import answer_types
 from tests.services.serving import settings_in
 
+ROOT = Path(__file__).parents[2]
 FILES = sorted((Path(__file__).parent / "javascript").glob("*.test.mjs"))
 OLDEST_NODE = 20
 
@@ -37,6 +40,21 @@ def test_the_modules_of_the_dashboard(file: Path) -> None:
     command = ["node", "--test", "--test-reporter=spec", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+KEYS = """
+import { trialColumns } from "./api/static/study/table/columns.js";
+console.log(JSON.stringify(trialColumns(1, () => ({})).map((column) => column.key)));
+"""
+
+
+def test_every_column_of_the_trials_table_is_one_that_the_api_sorts_by() -> None:
+    if why_not():
+        pytest.skip(why_not())
+    command = ["node", "--input-type=module", "--eval", KEYS]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(json.loads(ended.stdout)) == sorted(By)
 
 
 def test_the_types_of_answers_are_those_of_the_api(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scamp_service.store.table.order import By
 from tests.services.serving import InProcess, fill, fill_several, report
 
 FIRST = "/v1/studies/1"
@@ -86,6 +87,14 @@ def test_trials_are_ordered_by_a_column_and_those_without_a_value_come_last(
 ) -> None:
     fill(api.store)
     assert api.get(f"{FIRST}/order?{query}").json() == {"number": numbers}
+
+
+@pytest.mark.parametrize("column", By)
+def test_trials_can_be_ordered_by_every_column(api: InProcess, column: By) -> None:
+    fill(api.store)
+    found = api.get(f"{FIRST}/order?by={column}")
+    assert found.status_code == 200
+    assert sorted(found.json()["number"]) == [0, 1, 2]
 
 
 def test_trials_and_peaks_are_fetched_by_number(api: InProcess) -> None:
