@@ -27,7 +27,7 @@ from placement.model import Cluster, Device, Gang, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
 from scamp_service.control.controller import Controller, TimeAndTokens
-from scamp_service.control.decide import effects as e
+from scamp_service.control.decide import effects
 from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import UNCHANGED
 from scamp_service.settings import Settings
@@ -180,9 +180,9 @@ def _points(trial_id: int) -> Iterator[dict[str, Any]]:
 class _Timed(Controller):
     """The controller, which notes the effects of a tick and the seconds of each."""
 
-    noted: list[tuple[e.Effect, float]]
+    noted: list[tuple[effects.Effect, float]]
 
-    def apply(self, effect: e.Effect) -> None:
+    def apply(self, effect: effects.Effect) -> None:
         began = time.perf_counter()
         super().apply(effect)
         self.noted.append((effect, time.perf_counter() - began))
@@ -215,8 +215,10 @@ def _ticks(store: Store) -> tuple[float, float]:
         world.advance(world.clock.now + 1.1)
         if number < 5:
             continue  # the first ones read what a new controller does not know yet
-        proposals = [1000 * seconds / one.count for one, seconds in controller.noted if isinstance(one, e.Propose)]
-        moves = [one for one, _ in controller.noted if isinstance(one, e.MoveTrial)]
+        proposals = [
+            1000 * seconds / one.count for one, seconds in controller.noted if isinstance(one, effects.Propose)
+        ]
+        moves = [one for one, _ in controller.noted if isinstance(one, effects.MoveTrial)]
         judged = [one for one in moves if one.changes.judged_step is not UNCHANGED]
         proposing += proposals
         if len(judged) == 1 and not proposals:

@@ -99,7 +99,7 @@ class CandidateWays:
         units = self._on[stage.kind].model.units[stage.start : stage.end]
         kept_spread = replace(way.spread, recompute=False, selective=False)
         again = [
-            unit.again(way.spread, way.micro_batch)
+            unit.recompute_seconds(way.spread, way.micro_batch)
             for number, unit in enumerate(units, stage.start)
             if number in stage.recomputed
         ]
@@ -201,7 +201,7 @@ class _OnKind:
         return Costs(
             **arrays,
             transient_bytes=transient_bytes,
-            restored_bytes=max(unit.working(shape.spread, shape.micro_batch) for unit in units),
+            restored_bytes=max(unit.working_bytes(shape.spread, shape.micro_batch) for unit in units),
             closing_seconds=finals + exposed.ends * (shape.num_micro_batches + shape.num_stages - 1),
         )
 
@@ -217,7 +217,7 @@ class _OnKind:
             backward / 2,
             backward / 2,
             int(kept),
-            int(self.model.units[stage.end - 1].output(way.micro_batch)),
+            int(self.model.units[stage.end - 1].output_bytes(way.micro_batch)),
             int(costs.state_bytes[here].sum() + transient_bytes),
             float(costs.update_seconds[here].sum()) + costs.closing_seconds,
         )
@@ -231,15 +231,15 @@ class _OnKind:
         if unit.is_block:
             again = exposed.again[unit] - exposed.saved(unit) + self._waits(traffic.recompute, shape)
         share = unit.num_params / self._num_params / spread.optimizer_shards
-        sent = unit.output(size)
+        sent = unit.output_bytes(size)
         return {
             "forward_seconds": forward + self._waits(traffic.forward, shape),
             "backward_seconds": backward + self._waits(traffic.backward, shape),
             "state_bytes": unit.held_bytes(spread, self.model.bytes_per_parameter),
-            "kept_bytes": unit.kept(spread, size),
+            "kept_bytes": unit.kept_bytes(spread, size),
             "output_bytes": sent,
             "recompute_seconds": max(0.0, again),
-            "recomputed_kept_bytes": unit.kept(shape.spread, size),
+            "recomputed_kept_bytes": unit.kept_bytes(shape.spread, size),
             "message_seconds": 2 * self._message_seconds(sent, shape) if shape.num_stages > 1 else 0.0,
             "update_seconds": share * self.model.update_seconds + self._waits(traffic.update, shape),
         }
@@ -251,7 +251,7 @@ class _OnKind:
 
     def _exposed(self, shape: _Shape, traffic: Sequence[Traffic]) -> _Exposed:
         units, num = [unit for unit, _ in self._runs], shape.num_micro_batches
-        again = {unit: unit.again(shape.spread, shape.micro_batch) for unit in units}
+        again = {unit: unit.recompute_seconds(shape.spread, shape.micro_batch) for unit in units}
         # Each with how often it runs in a step.
         both = [
             [(collectives, often) for collectives, often in each.of_step(num, False) if self._hides(collectives)]

@@ -122,16 +122,16 @@ class Pricer:
         yield from ((broadcast, 1) for broadcast in broadcasts(way, units))
         if way.pp > 1:
             messages = 2 * (num + way.pp - 1)
-            yield waited("message", "pp", messages, max(unit.output(samples) for unit in units)), 1
+            yield waited("message", "pp", messages, max(unit.output_bytes(samples) for unit in units)), 1
         if way.spatial > 1:
             total, counted = sum(units.values()), units.items()
-            row = samples * HALO_SHARE * sum(count * unit.output(1) for unit, count in counted) / total
+            row = samples * HALO_SHARE * sum(count * unit.output_bytes(1) for unit, count in counted) / total
             num_attentions = sum(count * unit.num_attentions for unit, count in counted)
             num_convolutions = sum(count * unit.num_convolutions for unit, count in counted)
             num_norms = sum(count * unit.num_norms for unit, count in counted)
             yield waited("message", "spatial", 2 * num * num_convolutions, row), 1
             if num_attentions:  # sequences: their normalisations treat single positions
-                each = samples * sum(count * unit.output(1) for unit, count in counted if unit.num_attentions)
+                each = samples * sum(count * unit.output_bytes(1) for unit, count in counted if unit.num_attentions)
                 num_blocks = sum(count for unit, count in counted if unit.num_attentions)
                 yield waited("all_to_all", "spatial", EXCHANGES * num * num_attentions, each / num_blocks), 1
             else:

@@ -75,8 +75,8 @@ class UnitCosts:
     unit: Unit
     is_block: bool
     passes: Seconds
-    once: Seconds
-    light: Seconds
+    forward: Seconds
+    cheap: Seconds
     sharded_seconds: float
     num_convolutions: float
     num_norms: float
@@ -90,7 +90,7 @@ class UnitCosts:
         """Whether tensor-parallel ranks have a part of it."""
         return way.tp > 1 and self.is_block
 
-    def output(self, samples: float) -> float:
+    def output_bytes(self, samples: float) -> float:
         """Bytes that the next unit gets."""
         return max(0.0, self.unit.output.bytes_per_sample * samples + self.unit.output.fixed_bytes)
 
@@ -98,34 +98,36 @@ class UnitCosts:
         """Seconds of both passes of a micro-batch on one rank, recompute included."""
         parts = (way.co_shard - 1) * self.passes.at(0) if self.is_block else 0.0  # each part runs every operation
         sharded = SHARDED_PER_BLOCK * self.sharded_seconds if self.is_divided(way) else 0.0
-        return self.passes.at(self._share(way, micro_batch)) + self.again(way, micro_batch) + parts + sharded
+        return (
+            self.passes.at(self._share(way, micro_batch)) + self.recompute_seconds(way, micro_batch) + parts + sharded
+        )
 
     def forward_seconds(self, way: Spread, micro_batch: float) -> float:
         """Seconds of the forward pass of a micro-batch on one rank, without those of co-shard."""
         share = self._share(way, micro_batch)
         sharded = SHARDED_PER_BLOCK * self.sharded_seconds / 2 if self.is_divided(way) else 0.0
-        return min(self.once.at(share), self.passes.at(share)) + sharded
+        return min(self.forward.at(share), self.passes.at(share)) + sharded
 
-    def again(self, way: Spread, micro_batch: float) -> float:
+    def recompute_seconds(self, way: Spread, micro_batch: float) -> float:
         """Seconds of what the backward pass of a micro-batch computes again."""
         if self.is_block and way.selective:
-            return self.light.at(self._share(way, micro_batch))
+            return self.cheap.at(self._share(way, micro_batch))
         is_whole = self.is_block and (way.recompute or way.co_shard > 1)
-        return self.once.at(self._share(way, micro_batch)) if is_whole else 0.0
+        return self.forward.at(self._share(way, micro_batch)) if is_whole else 0.0
 
-    def kept(self, way: Spread, samples: float) -> float:
+    def kept_bytes(self, way: Spread, samples: float) -> float:
         """Bytes kept of one micro-batch for its backward pass."""
         total = self._activations(way, samples)
         if not self.is_block:
             return total
-        entering = self.output(samples) / (way.tp if way.sequence_parallel else 1)
+        entering = self.output_bytes(samples) / (way.tp if way.sequence_parallel else 1)
         if way.co_shard > 1:
             return min(total, 2 * entering)
         if way.selective:
             return max(entering, KEPT_SHARE * total)
         return min(total, entering) if way.recompute else total
 
-    def working(self, way: Spread, samples: float) -> float:
+    def working_bytes(self, way: Spread, samples: float) -> float:
         """Bytes that exist only while the unit is computed again."""
         if not self.is_block or not (way.recompute or way.co_shard > 1):
             return 0.0
@@ -208,7 +210,7 @@ class UnitCosts:
         """Collectives with which ranks add up the outputs of attention and feed-forward in each pass of a block."""
         if self.is_divided(way):
             for kind in ("new_all_gather", "new_reduce_scatter") if way.sequence_parallel else ("new_all_reduce",):
-                yield waited(kind, "tp", 2, self.output(samples))
+                yield waited(kind, "tp", 2, self.output_bytes(samples))
 
     def _of_tables(self, way: Spread, samples: float) -> Iterator[Collectives]:
         """The all-to-all with which a rank gets the vectors of its samples, or gives back their gradients.
@@ -216,7 +218,7 @@ class UnitCosts:
         The output of the unit stands for these vectors. The indices are not counted.
         """
         if way.tables and self.unit.num_table_params:
-            yield waited("all_to_all", "dp_replicate", 1, self.output(samples))
+            yield waited("all_to_all", "dp_replicate", 1, self.output_bytes(samples))
 
 
 class ModelCosts:
@@ -256,14 +258,14 @@ class ModelCosts:
         again = set(way.recomputed) if way.recomputed else range(len(self.units))
         numbers, sizes = count(-1 if len(self.units) > 1 else 0), list[float]()
         for stage in self.stages(way):
-            sizes.append(sum(unit.kept(way if next(numbers) in again else without, samples) for unit in stage))
+            sizes.append(sum(unit.kept_bytes(way if next(numbers) in again else without, samples) for unit in stage))
         return sizes
 
     def stage_bytes(self, way: Spread, stage: Mapping[UnitCosts, int], micro_batch: int, in_flight: int) -> float:
         """Bytes of a rank that has these numbers of units, added up; see ``correction``."""
         samples = micro_batch / way.spatial
-        kept = in_flight * sum(num * unit.kept(way, samples) for unit, num in stage.items())
-        working = max(unit.working(way, samples) for unit in stage)
+        kept = in_flight * sum(num * unit.kept_bytes(way, samples) for unit, num in stage.items())
+        working = max(unit.working_bytes(way, samples) for unit in stage)
         return self._fixed_bytes(way, stage) + kept + working + self.transient_bytes(micro_batch) / way.spatial
 
     def _fixed_bytes(self, way: Spread, stage: Mapping[UnitCosts, int]) -> float:
@@ -306,13 +308,12 @@ def transient_bytes(profile: ModelProfile, micro_batch: int) -> int | None:
 
 def costs_of(unit: Unit, kind: DeviceKind, is_block: bool) -> UnitCosts:
     """Costs of a unit on devices of one kind."""
-    forward = unit.forward
     passes = Seconds(kind.seconds(unit.fixed), kind.seconds(unit.per_sample))
-    once = Seconds(kind.seconds(forward.fixed), kind.seconds(forward.per_sample))
-    light = Seconds(kind.seconds(_light(forward.fixed)), kind.seconds(_light(forward.per_sample)))
+    forward = Seconds(kind.seconds(unit.forward.fixed), kind.seconds(unit.forward.per_sample))
+    cheap = Seconds(kind.seconds(_cheap(unit.forward.fixed)), kind.seconds(_cheap(unit.forward.per_sample)))
     sharded_seconds = kind.rates["sharded"].per_op if "sharded" in kind.rates else 0.0
     counts = unit.fixed.of("convolution")[0], unit.fixed.of("normalisation")[0], unit.forward.fixed.of("attention")[0]
-    return UnitCosts(unit, is_block, passes, once, light, sharded_seconds, *counts)
+    return UnitCosts(unit, is_block, passes, forward, cheap, sharded_seconds, *counts)
 
 
 def gathered_bytes(way: Spread, units: Mapping[UnitCosts, int]) -> float:
@@ -350,7 +351,7 @@ def waited(kind: str, axis: str, num: float, each_bytes: float) -> Collectives:
     return Collectives(kind, MESH[axis].name, False, num, num * each_bytes)
 
 
-def _light(work: Work) -> Work:
+def _cheap(work: Work) -> Work:
     """The part of ``work`` that is neither a product of matrices nor attention."""
     kept = (work.of(name) if name not in _SLOW else (0.0,) * len(work.of(name)) for name in OP_KINDS)
     return Work(tuple(amount for amounts in kept for amount in amounts))

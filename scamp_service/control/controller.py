@@ -19,8 +19,7 @@ from placement.packing.packer import pack
 from placement.packing.policy import Policy
 from placement.packing.projects import NO_PROJECTS, Project
 from scamp_service.control.contained import ContainedErrors
-from scamp_service.control.decide import decide
-from scamp_service.control.decide import effects as e
+from scamp_service.control.decide import decide, effects
 from scamp_service.control.decide.autoscale import num_devices_wanted
 from scamp_service.control.decide.rules.limits import Used, is_hopeless, limit_reached
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
@@ -122,13 +121,13 @@ class Controller:
         for effect in self._decisions():
             try:
                 self.apply(effect)
-                self.has_changed |= isinstance(effect, e.MoveTrial | e.MoveAttempt | e.CreateTrials)
+                self.has_changed |= isinstance(effect, effects.MoveTrial | effects.MoveAttempt | effects.CreateTrials)
             except (Deposed, Unavailable):
                 raise
             except Exception as error:
                 log.exception("cannot apply %s", type(effect).__name__)
-                study_id = e.study_of(effect)
-                self._contained.add(e.words_of(effect), error, study_id, self._clock())
+                study_id = effects.study_of(effect)
+                self._contained.add(effects.words_of(effect), error, study_id, self._clock())
                 failed[study_id] = _in_words(error)
         for study_id, words in self._proposing.newly_slow():
             self._contained.add("propose candidates", TimeoutError(words), study_id, self._clock())
@@ -136,12 +135,12 @@ class Controller:
         again = {study: before.get(study, first).again(why) for study, why in failed.items()}
         self._failing = {study: before[study] for study in self._proposing.unanswered() & before.keys()} | again
 
-    def _decisions(self) -> list[e.Effect]:
+    def _decisions(self) -> list[effects.Effect]:
         self.is_idle = False
         try:
             with self._store.reading():
                 snapshot = self.find()
-            effects = decide(snapshot)
+            decided = decide(snapshot)
         except (Deposed, Unavailable):
             raise
         except Exception as error:
@@ -155,7 +154,7 @@ class Controller:
         self.is_idle = not snapshot.studies and not snapshot.attempts
         if self._packing.autoscale_devices:
             self.num_devices_wanted = num_devices_wanted(snapshot, self._packing.autoscale_devices)
-        return effects
+        return decided
 
     def _fail_culprits(self, failing: Failing, now: float) -> None:
         """End each study for which alone nothing can be decided, if something can when there is no study."""
@@ -182,7 +181,7 @@ class Controller:
         why = "its ranks were stopped in order, with the service"
         for attempt in self._store.open_attempts():
             if attempt.outcome is None:
-                self.apply(e.MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, why))
+                self.apply(effects.MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, why))
 
     # --- find ------------------------------------------------------------------------------------------------------
 
@@ -392,11 +391,11 @@ class Controller:
 
     # --- apply: one transaction per effect, then at most one act that is safe to repeat -----------------------------
 
-    def apply(self, effect: e.Effect) -> None:
+    def apply(self, effect: effects.Effect) -> None:
         """Write one effect to the database, then act on it; a lost race changes nothing."""
         now = self._clock()
         match effect:
-            case e.MoveTrial(trial, to, reason, changes, sized, waits_for):
+            case effects.MoveTrial(trial, to, reason, changes, sized, waits_for):
                 moved = self._store.move_trial(
                     trial.id,
                     trial.state,
@@ -411,37 +410,37 @@ class Controller:
                 is_asked_again = to is TrialState.WAITING and changes != NO_CHANGES
                 if moved and (sized or to is not trial.state or is_asked_again):
                     self._forget_sizing([trial.id])
-            case e.Branch(trial, donor, params, step, reason):
+            case effects.Branch(trial, donor, params, step, reason):
                 self._store.branch(trial, donor, params, reason=reason, step=step, now=now)
-            case e.MoveAttempt(attempt, to, outcome, detail):
+            case effects.MoveAttempt(attempt, to, outcome, detail):
                 key, before = (attempt.trial_id, attempt.attempt), [attempt.state]
                 self._store.move_attempt(*key, before, to, outcome=outcome, detail=detail, now=now)
-            case e.Begin(attempt, order):
+            case effects.Begin(attempt, order):
                 token = self._new_token()
                 if self._store.begin_attempt(replace(attempt, token=token)):
                     self._forget_sizing([attempt.trial_id])
                     self._executor.launch(replace(order, token=token))
-            case e.Launch(order):
+            case effects.Launch(order):
                 self._executor.launch(order)
-            case e.StopGang(key):
+            case effects.StopGang(key):
                 self._executor.stop(key)
-            case e.Size(trial, demand):
+            case effects.Size(trial, demand):
                 asked_for = _sized_for(trial)
                 if self._asked.get(trial.id) != asked_for:
                     self._forget_sizing([trial.id])
                 self._asked[trial.id] = asked_for
                 self._sizer.request(trial.id, demand, self._to_plan_for(self._executor.cluster()))
-            case e.Propose(study_id, first_number, count):
+            case effects.Propose(study_id, first_number, count):
                 self._proposing.ask(study_id, self._specs[study_id], first_number, count)
-            case e.CreateTrials(study_id, first_number, candidates, is_last, parents, reasons):
+            case effects.CreateTrials(study_id, first_number, candidates, is_last, parents, reasons):
                 numbered = {index: parent for index, parent in enumerate(parents, first_number) if parent is not None}
                 placed = list(enumerate(candidates, first_number))
                 why = dict(enumerate(reasons, first_number))
                 self._store.create_trials(study_id, placed, parents=numbered, reasons=why, now=now)
                 self._proposing.stored(study_id, is_last)  # only now: had this failed, they would be stored again
-            case e.NoteRegret(study_id, regret):
+            case effects.NoteRegret(study_id, regret):
                 self._store.note_regret(study_id, regret, now=now)
-            case e.FinishStudy(study_id, to, reason, ends_as):
+            case effects.FinishStudy(study_id, to, reason, ends_as):
                 expected = [StudyState.RUNNING, StudyState.STOPPING]
                 if self._store.move_study(study_id, expected, to, reason=reason, ends_as=ends_as, now=now):
                     log.info("study %s: %s %s", study_id, to, reason)

@@ -72,7 +72,7 @@ class StudyRules:
     ends_as: StudyState | None = None  # its final state once it is STOPPING; None: STOPPED
 
     @property
-    def has_used_up(self) -> bool:
+    def is_ending_at_its_limit(self) -> bool:
         """Whether the study is STOPPING because it has reached a limit of its budget."""
         return self.state is StudyState.STOPPING and self.ends_as is StudyState.COMPLETED
 

@@ -26,9 +26,11 @@ def test_recompute_adds_a_forward_pass_and_selective_recompute_a_part_of_it() ->
     forward = BLOCK.forward_seconds(plain, 4)
     assert BLOCK.seconds(again, 4) - BLOCK.seconds(plain, 4) == pytest.approx(forward)
     assert 0 < BLOCK.seconds(part, 4) - BLOCK.seconds(plain, 4) < forward
-    assert FIRST.seconds(again, 4) == FIRST.seconds(plain, 4) and FIRST.kept(again, 4) == FIRST.kept(plain, 4)
-    assert [BLOCK.kept(way, 1) / MIB for way in (plain, again, part)] == [40, 1, 40 * KEPT_SHARE]
-    assert [BLOCK.working(way, 1) / MIB for way in (plain, again, part)] == pytest.approx(
+    assert FIRST.seconds(again, 4) == FIRST.seconds(plain, 4) and FIRST.kept_bytes(again, 4) == FIRST.kept_bytes(
+        plain, 4
+    )
+    assert [BLOCK.kept_bytes(way, 1) / MIB for way in (plain, again, part)] == [40, 1, 40 * KEPT_SHARE]
+    assert [BLOCK.working_bytes(way, 1) / MIB for way in (plain, again, part)] == pytest.approx(
         [0, 40, 40 * (1 - KEPT_SHARE)]
     )
 
@@ -50,8 +52,8 @@ def test_copies_of_parameters_in_bf16_are_gathered_in_half_the_bytes_and_freed_b
     gathered, whole = block.traffic(way, 1, 0), BLOCK.traffic(way, 1, 0)
     assert [2 * one.num_bytes for one in gathered.forward] == [one.num_bytes for one in whole.forward]
     assert gathered.backward[1] == whole.backward[1], "gradients are added up in fp32"
-    assert BLOCK.kept(way, 1) - block.kept(way, 1) == min(BLOCK.kept(way, 1), 2 * BLOCK.num_params)
-    assert block.kept(Spread(), 1) == BLOCK.kept(Spread(), 1)
+    assert BLOCK.kept_bytes(way, 1) - block.kept_bytes(way, 1) == min(BLOCK.kept_bytes(way, 1), 2 * BLOCK.num_params)
+    assert block.kept_bytes(Spread(), 1) == BLOCK.kept_bytes(Spread(), 1)
 
 
 def test_tensor_parallel_ranks_communicate_in_every_pass_and_more_with_recompute() -> None:

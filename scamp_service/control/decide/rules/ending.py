@@ -15,7 +15,7 @@ def ended_with(study: StudyRules, trial: Trial) -> MoveTrial:
     runs or is to run again, and one that is paused counts as stopped early. All others are cancelled.
     """
     why = study.reason or "the study was stopped"
-    if study.has_used_up and trial.step and study.objectives.values_of(trial) is not None:
+    if study.is_ending_at_its_limit and trial.step and study.objectives.values_of(trial) is not None:
         reason = f"ended after {study.unit} {trial.step} of {study.steps}: {why}"
         to = TrialState.PRUNED if trial.state is TrialState.PAUSED else TrialState.COMPLETED
         return MoveTrial(trial, to, reason)

@@ -8,8 +8,7 @@ from typing import Any
 from estimators.learning import Ending, PastAttempt
 from estimators.model import MIB, Layout
 from placement.model import Cluster, Device
-from scamp_service.control.decide import decide
-from scamp_service.control.decide import effects as d
+from scamp_service.control.decide import decide, effects
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import GangState, GangStatus
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving
@@ -32,12 +31,12 @@ def study(**changes: Any) -> StudyRules:
     return replace(rules, **changes)
 
 
-def effects(*, trials: list[Trial], attempts: list[Attempt] | None = None, **fields: Any) -> list[d.Effect]:
+def effects_of(*, trials: list[Trial], attempts: list[Attempt] | None = None, **fields: Any) -> list[effects.Effect]:
     fields = {"now": 1.0, "studies": {1: study()}, "gangs": {}, "cluster": CLUSTER, **fields}
     return decide(Snapshot(trials=trials, attempts=attempts or [], **fields))
 
 
-def only_move(found: list[d.Effect]) -> d.MoveTrial:
-    moves = [effect for effect in found if isinstance(effect, d.MoveTrial)]
+def only_move(found: list[effects.Effect]) -> effects.MoveTrial:
+    moves = [effect for effect in found if isinstance(effect, effects.MoveTrial)]
     assert len(moves) == 1, found
     return moves[0]

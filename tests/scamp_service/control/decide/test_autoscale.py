@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from estimators.model import Plan
-from scamp_service.control.decide import decide
-from scamp_service.control.decide import effects as d
+from scamp_service.control.decide import decide, effects
 from scamp_service.control.decide.autoscale import num_devices_wanted
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.executor import Unsized
@@ -38,15 +37,17 @@ def test_a_plan_for_devices_to_come_waits_for_them_and_says_so_while_others_star
     wide = values.trial(id=2, state=TrialState.QUEUED, attempt=0, plan=Plan(1, 8, dp_shard=8))
     narrow = values.trial(id=3, number=1, state=TrialState.QUEUED, attempt=0)
     waits = replace(snapshot([wide, narrow], []), autoscale_devices=8)
-    move, begin = (effect for effect in decide(waits) if isinstance(effect, d.MoveTrial | d.Begin))
-    assert isinstance(move, d.MoveTrial) and (move.trial.id, move.to) == (2, TrialState.QUEUED)
+    move, begin = (effect for effect in decide(waits) if isinstance(effect, effects.MoveTrial | effects.Begin))
+    assert isinstance(move, effects.MoveTrial) and (move.trial.id, move.to) == (2, TrialState.QUEUED)
     assert move.reason == (
         "its plan needs 8 × 24 MiB, and the cluster now has 4 such devices; "
         "Ray's autoscaler is asked for more, up to 8 devices in all"
     )
-    assert isinstance(begin, d.Begin) and begin.attempt.trial_id == 3
+    assert isinstance(begin, effects.Begin) and begin.attempt.trial_id == 3
     assert num_devices_wanted(waits, 8) == 8
-    (again,) = (effect for effect in decide(replace(waits, autoscale_devices=7)) if isinstance(effect, d.MoveTrial))
+    (again,) = (
+        effect for effect in decide(replace(waits, autoscale_devices=7)) if isinstance(effect, effects.MoveTrial)
+    )
     assert again.to is TrialState.WAITING, "so many devices are never there"
 
 

@@ -11,35 +11,35 @@ import pytest
 from estimators.learning import AttemptPhase, Ending
 from estimators.model import MIB, EvaluationExtra, Plan
 from placement.model import Cluster, Device
-from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.effects import Launch, MoveAttempt, MoveTrial, Size, StopGang
 from scamp_service.control.decide.follow import LAUNCH_PATIENCE_SECONDS
 from scamp_service.control.executor import GangState, GangStatus
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
 from scamp_service.model import UNCHANGED
-from tests.scamp_service.control.decide.snapshots import ALIVE, FAILED, effects, only_move, study
+from tests.scamp_service.control.decide.snapshots import ALIVE, FAILED, effects_of, only_move, study
 from tests.scamp_service.control.stopping.rungs import rung_of
 from tests.values import attempt, trial
 
 
 def test_a_done_attempt_completes_its_trial_and_is_ended_only_when_its_gang_is_gone() -> None:
     done = attempt(outcome=Outcome.DONE)
-    move = only_move(effects(trials=[trial(value=0.9)], attempts=[done], gangs={"1/1": ALIVE}))
+    move = only_move(effects_of(trials=[trial(value=0.9)], attempts=[done], gangs={"1/1": ALIVE}))
     assert move.to is TrialState.COMPLETED
-    held = effects(trials=[], attempts=[done], gangs={"1/1": ALIVE})
-    assert [type(effect) for effect in held[:2]] == [d.MoveAttempt, d.StopGang]
-    assert isinstance(held[0], d.MoveAttempt) and held[0].to is AttemptState.STOPPING
-    gone = effects(trials=[], attempts=[done])[0]
-    assert isinstance(gone, d.MoveAttempt) and gone.to is AttemptState.ENDED and gone.outcome is Outcome.DONE
+    held = effects_of(trials=[], attempts=[done], gangs={"1/1": ALIVE})
+    assert [type(effect) for effect in held[:2]] == [MoveAttempt, StopGang]
+    assert isinstance(held[0], MoveAttempt) and held[0].to is AttemptState.STOPPING
+    gone = effects_of(trials=[], attempts=[done])[0]
+    assert isinstance(gone, MoveAttempt) and gone.to is AttemptState.ENDED and gone.outcome is Outcome.DONE
 
 
 def test_a_trial_that_never_reports_its_objective_fails_with_what_to_do() -> None:
-    move = only_move(effects(trials=[trial()], attempts=[attempt(outcome=Outcome.DONE)]))
+    move = only_move(effects_of(trials=[trial()], attempts=[attempt(outcome=Outcome.DONE)]))
     assert move.to is TrialState.FAILED and "'accuracy'" in move.reason
 
 
 def test_out_of_memory_is_planned_again_with_what_was_measured() -> None:
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, measured_bytes=50 * MIB)
-    move = only_move(effects(trials=[trial()], attempts=[oom]))
+    move = only_move(effects_of(trials=[trial()], attempts=[oom]))
     assert move.to is TrialState.WAITING and move.changes.num_oom == 1
     assert "under this plan it needs more than 50.0 MiB" in move.reason and move.waits_for is WaitsFor.NEW_PLAN
 
@@ -47,13 +47,13 @@ def test_out_of_memory_is_planned_again_with_what_was_measured() -> None:
 def test_what_was_reserved_is_not_enough_even_when_nothing_was_measured() -> None:
     again = trial(predicted_bytes=25 * MIB, extra_bytes=5 * MIB, num_oom=1)
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, predicted_bytes=25 * MIB, extra_bytes=5 * MIB)
-    assert "needs more than 24.0 MiB" in only_move(effects(trials=[again], attempts=[oom])).reason
+    assert "needs more than 24.0 MiB" in only_move(effects_of(trials=[again], attempts=[oom])).reason
 
 
 def test_an_evaluation_that_ran_out_of_memory_changes_evaluations_alone() -> None:
     plan = Plan(4, evaluation_batch=2)
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, phase=AttemptPhase.EVALUATION, plan=plan)
-    move = only_move(effects(trials=[trial(plan=plan)], attempts=[oom]))
+    move = only_move(effects_of(trials=[trial(plan=plan)], attempts=[oom]))
     assert move.to is TrialState.WAITING and move.changes.num_oom == 1
     heavy = replace(oom.prediction, evaluation_bytes=70 * MIB)
     assert replace(oom, prediction=heavy).expected_bytes == 70 * MIB, "what it held is not compared with a step"
@@ -62,28 +62,28 @@ def test_an_evaluation_that_ran_out_of_memory_changes_evaluations_alone() -> Non
     run = replace(FAILED, ending=Ending.EVALUATION_OUT_OF_MEMORY, evaluation_bytes=16 * MIB, evaluation_batch=2)
     waiting = trial(state=TrialState.WAITING, plan=None)
     for given in ({"failures": {waiting.id: [run]}}, {"past": {study().family(waiting): [run]}}):
-        (size,) = (effect for effect in effects(trials=[waiting], **given) if isinstance(effect, d.Size))
+        (size,) = (effect for effect in effects_of(trials=[waiting], **given) if isinstance(effect, Size))
         assert size.demand.evaluation == EvaluationExtra(bytes_per_sample=9 * MIB)
         assert (size.demand.own_attempts, size.demand.learned) == ((), {})
 
 
 def test_healing_gives_up_after_the_budget() -> None:
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, detail="tried to allocate 40 MiB")
-    move = only_move(effects(trials=[trial(num_oom=3)], attempts=[oom]))
+    move = only_move(effects_of(trials=[trial(num_oom=3)], attempts=[oom]))
     assert move.to is TrialState.FAILED and "max_oom" in move.reason
 
 
 def test_a_lost_gang_is_queued_again_until_the_budget_is_spent() -> None:
     lost = attempt(outcome=Outcome.LOST, detail="rank 1 was killed")
-    again = only_move(effects(trials=[trial()], attempts=[lost]))
+    again = only_move(effects_of(trials=[trial()], attempts=[lost]))
     assert again.to is TrialState.QUEUED and again.changes.num_lost == 1
-    move = only_move(effects(trials=[trial(num_lost=2)], attempts=[lost]))
+    move = only_move(effects_of(trials=[trial(num_lost=2)], attempts=[lost]))
     assert move.to is TrialState.FAILED and "rank 1 was killed" in move.reason
 
 
 def test_an_attempt_whose_ranks_never_began_is_no_loss() -> None:
     lost = attempt(outcome=Outcome.LOST, detail="b left the cluster before its ranks were started", started_at=None)
-    again = only_move(effects(trials=[trial(num_lost=2)], attempts=[lost]))
+    again = only_move(effects_of(trials=[trial(num_lost=2)], attempts=[lost]))
     assert again.to is TrialState.QUEUED and again.changes.num_lost is UNCHANGED
     assert "b left the cluster" in again.reason
 
@@ -93,14 +93,14 @@ def test_losses_are_counted_since_the_last_progress() -> None:
         studies = {1: study(max_lost=5)}
         for checkpoint_step, before in ((-1, 5), (40, 0)):
             lost = attempt(outcome=outcome, detail="rank 1 was killed", checkpoint_step=checkpoint_step)
-            move = only_move(effects(trials=[trial(num_lost=5)], attempts=[lost], studies=studies))
+            move = only_move(effects_of(trials=[trial(num_lost=5)], attempts=[lost], studies=studies))
             assert move.changes.num_lost == before + weight
             assert move.to is (TrialState.FAILED if before else TrialState.QUEUED)
 
 
 def test_the_reason_of_a_failed_trial_is_the_error_without_its_traceback() -> None:
     failed = attempt(outcome=Outcome.ERROR, detail="mine.py, line 3: f()\nKeyError: 'a'\n\nTraceback\n  File …")
-    move = only_move(effects(trials=[trial()], attempts=[failed]))
+    move = only_move(effects_of(trials=[trial()], attempts=[failed]))
     assert move.to is TrialState.FAILED and move.reason == "mine.py, line 3: f()\nKeyError: 'a'"
 
 
@@ -109,16 +109,16 @@ def test_an_attempt_whose_ranks_died_is_recorded_as_lost_with_the_reason() -> No
         ({}, "all its ranks disappeared"),
         ({"1/1": GangStatus(GangState.BROKEN, "rank 1 died")}, "rank 1 died"),
     ):
-        (moved,) = effects(trials=[trial()], attempts=[attempt()], gangs=gangs)
-        assert isinstance(moved, d.MoveAttempt), "its ranks may report an outcome meanwhile: the trial moves by that"
+        (moved,) = effects_of(trials=[trial()], attempts=[attempt()], gangs=gangs)
+        assert isinstance(moved, MoveAttempt), "its ranks may report an outcome meanwhile: the trial moves by that"
         assert moved.to is AttemptState.STOPPING and (moved.outcome, moved.detail) == (Outcome.LOST, why)
-        again = effects(trials=[trial()], attempts=[attempt(outcome=Outcome.LOST, detail=why)], gangs={})
+        again = effects_of(trials=[trial()], attempts=[attempt(outcome=Outcome.LOST, detail=why)], gangs={})
         assert why in only_move(again).reason
 
 
 def test_an_attempt_that_was_stopped_in_order_costs_its_trial_nothing() -> None:
-    (again, *_) = effects(trials=[trial()], attempts=[attempt(outcome=Outcome.STOPPED)], gangs={})
-    assert isinstance(again, d.MoveTrial) and again.to is TrialState.QUEUED
+    (again, *_) = effects_of(trials=[trial()], attempts=[attempt(outcome=Outcome.STOPPED)], gangs={})
+    assert isinstance(again, MoveTrial) and again.to is TrialState.QUEUED
     assert again.changes.num_lost is UNCHANGED and "last checkpoint" in again.reason
 
 
@@ -126,53 +126,53 @@ def test_an_attempt_whose_rank_does_not_answer_is_neither_lost_nor_launched_nor_
     for state in (AttemptState.STARTING, AttemptState.RUNNING):
         begun = attempt(state=state)
         silent = {"silent": frozenset(begun.devices), "closed": frozenset(begun.devices)}
-        assert effects(trials=[trial()], attempts=[begun], gangs={}, **silent) == []
+        assert effects_of(trials=[trial()], attempts=[begun], gangs={}, **silent) == []
     stopping = attempt(state=AttemptState.STOPPING)
-    told = effects(trials=[], attempts=[stopping], gangs={}, silent=frozenset(stopping.devices))
-    assert isinstance(told[0], d.StopGang) and not any(isinstance(effect, d.MoveAttempt) for effect in told)
+    told = effects_of(trials=[], attempts=[stopping], gangs={}, silent=frozenset(stopping.devices))
+    assert isinstance(told[0], StopGang) and not any(isinstance(effect, MoveAttempt) for effect in told)
 
 
 def test_a_committed_attempt_whose_launch_was_lost_is_launched_again_with_its_token() -> None:
-    found = effects(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)])
+    found = effects_of(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)])
     launch = found[0]
-    assert isinstance(launch, d.Launch) and launch.order.token == "t" and launch.order.key == "1/1"
+    assert isinstance(launch, Launch) and launch.order.token == "t" and launch.order.key == "1/1"
 
 
 def test_an_attempt_whose_device_left_before_its_ranks_started_is_lost_at_once() -> None:
     starting = attempt(state=AttemptState.STARTING, devices=("a", "b"))
-    [lost] = effects(trials=[trial()], attempts=[starting], cluster=Cluster((Device("a", "n", 0, "virtual", 96),)))
-    assert isinstance(lost, d.MoveAttempt) and "b left the cluster" in lost.detail
-    [launch] = effects(trials=[trial()], attempts=[starting], cluster=Cluster(()))
-    assert isinstance(launch, d.Launch), "a cluster that is still unknown has lost nothing"
+    [lost] = effects_of(trials=[trial()], attempts=[starting], cluster=Cluster((Device("a", "n", 0, "virtual", 96),)))
+    assert isinstance(lost, MoveAttempt) and "b left the cluster" in lost.detail
+    [launch] = effects_of(trials=[trial()], attempts=[starting], cluster=Cluster(()))
+    assert isinstance(launch, Launch), "a cluster that is still unknown has lost nothing"
 
 
 def test_a_launch_that_never_reports_is_lost_in_the_end() -> None:
     starting = attempt(state=AttemptState.STARTING)
-    found = effects(trials=[trial()], attempts=[starting], absent={starting.key: LAUNCH_PATIENCE_SECONDS})
-    assert isinstance(found[0], d.MoveAttempt) and found[0].outcome is Outcome.LOST
+    found = effects_of(trials=[trial()], attempts=[starting], absent={starting.key: LAUNCH_PATIENCE_SECONDS})
+    assert isinstance(found[0], MoveAttempt) and found[0].outcome is Outcome.LOST
     assert "did not start within 120 s" in found[0].detail
 
 
 def test_the_worst_at_a_rung_is_pruned_and_the_best_goes_on() -> None:
     rungs = {1: {10: rung_of(study().objectives.leading, {0: 0.1, 2: 0.5, 3: 0.6, 4: 0.7})}}
     known: dict[str, Any] = {"attempts": [attempt()], "gangs": {"1/1": ALIVE}, "rungs": rungs}
-    pruned = only_move(effects(trials=[trial(step=10, value=0.1)], **known))
+    pruned = only_move(effects_of(trials=[trial(step=10, value=0.1)], **known))
     assert pruned.to is TrialState.PRUNED and pruned.reason
     rungs[1][10].report(0, (0.9,))
-    kept = only_move(effects(trials=[trial(step=10, value=0.9)], **known))
+    kept = only_move(effects_of(trials=[trial(step=10, value=0.9)], **known))
     assert kept.to is TrialState.RUNNING and kept.changes.judged_step == 10
-    assert effects(trials=[trial(step=10, value=0.1, judged_step=10)], **known) == []
+    assert effects_of(trials=[trial(step=10, value=0.1, judged_step=10)], **known) == []
 
 
 def test_a_trial_that_diverged_is_pruned_without_a_value_for_the_sampler() -> None:
     diverged = attempt(outcome=Outcome.DIVERGED, detail="the training loss became nan at step 3")
-    move = only_move(effects(trials=[trial(step=2, value=0.5)], attempts=[diverged]))
+    move = only_move(effects_of(trials=[trial(step=2, value=0.5)], attempts=[diverged]))
     assert move.to is TrialState.PRUNED and math.isnan(move.changes.columns()["value"])
     assert move.reason == "diverged: the training loss became nan at step 3"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_trial_that_ends_with_an_objective_that_is_not_finite_has_not_completed(value: float) -> None:
-    move = only_move(effects(trials=[trial(step=60, value=value)], attempts=[attempt(outcome=Outcome.DONE)]))
+    move = only_move(effects_of(trials=[trial(step=60, value=value)], attempts=[attempt(outcome=Outcome.DONE)]))
     assert move.to is TrialState.PRUNED
     assert move.reason.startswith(f"its objective 'accuracy' was {value} at step 60, the last one:")

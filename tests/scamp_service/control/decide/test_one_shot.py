@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.effects import Begin, CreateTrials, MoveTrial, Propose
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.lifecycle import Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Refusals, Trial
@@ -16,7 +16,7 @@ from scamp_service.search.proposer import Proposal, ProposalRequest
 from scamp_service.study.one_shot import OneShot
 from scamp_service.study.predicted import PredictedBounds
 from tests.quick_store import empty_store
-from tests.scamp_service.control.decide.snapshots import ALIVE, effects, only_move, study
+from tests.scamp_service.control.decide.snapshots import ALIVE, effects_of, only_move, study
 from tests.simulation.simulation import OneShotSimulation
 from tests.values import attempt, sized, trial
 from workloads.training.checkpoints.name import CheckpointName, Donor
@@ -30,8 +30,8 @@ def rules(**changes: Any) -> Any:
     return {1: study(one_shot=one_shot, inherits=True, stopping=NeverStop(), max_trials=20, **changes)}
 
 
-def done(ended: Trial) -> d.MoveTrial:
-    found = effects(trials=[ended], attempts=[attempt(outcome=Outcome.DONE)], studies=rules(), gangs={"1/1": ALIVE})
+def done(ended: Trial) -> MoveTrial:
+    found = effects_of(trials=[ended], attempts=[attempt(outcome=Outcome.DONE)], studies=rules(), gangs={"1/1": ALIVE})
     return only_move(found)
 
 
@@ -46,31 +46,31 @@ def test_only_what_trains_alone_is_completed() -> None:
 def test_the_supernet_trains_its_own_steps_and_candidates_none() -> None:
     waiting = [replace(one, id=i, state=TrialState.QUEUED, attempt=0) for i, one in enumerate((SUPERNET, SCORED), 1)]
     donor = Donor(CheckpointName(9, 400), {"supernet": True})
-    found = effects(trials=waiting, studies=rules(), donors={2: donor})
-    orders = [e.order for e in found if isinstance(e, d.Begin)]
+    found = effects_of(trials=waiting, studies=rules(), donors={2: donor})
+    orders = [e.order for e in found if isinstance(e, Begin)]
     assert [(order.steps, order.donor) for order in orders] == [(400, None), (0, donor)]
 
 
 @pytest.mark.parametrize(("num_trials", "count"), [(1, 4), (5, 2), (7, 2)])
 def test_nothing_is_proposed_that_depends_on_trials_that_have_not_ended(num_trials: int, count: int) -> None:
     studies = rules(num_trials=num_trials)
-    assert effects(trials=[], studies=studies) == [d.Propose(1, num_trials, count)]
+    assert effects_of(trials=[], studies=studies) == [Propose(1, num_trials, count)]
     waits = num_trials != 5
-    found = effects(trials=[trial()], attempts=[attempt()], gangs={"1/1": ALIVE}, studies=studies)
-    assert [isinstance(e, d.Propose) for e in found] == [True] * (not waits)
+    found = effects_of(trials=[trial()], attempts=[attempt()], gangs={"1/1": ALIVE}, studies=studies)
+    assert [isinstance(e, Propose) for e in found] == [True] * (not waits)
     new = Refusals(1, (), once_fit=False, newest_at=0.0)
-    assert bool(effects(trials=[], studies=studies, refusals={new: 1.0})) is not waits, "devices may be joining"
-    assert effects(trials=[], studies=studies, refusals={new: 60.0})
+    assert bool(effects_of(trials=[], studies=studies, refusals={new: 1.0})) is not waits, "devices may be joining"
+    assert effects_of(trials=[], studies=studies, refusals={new: 60.0})
     answer = ProposalRequest(num_trials, answer=Proposal([{"x": 1}], parents=[0]))
-    created = d.CreateTrials(1, num_trials, [{"x": 1}], parents=[0])
-    assert effects(trials=[], studies=studies, requests={1: answer}) == [created]
+    created = CreateTrials(1, num_trials, [{"x": 1}], parents=[0])
+    assert effects_of(trials=[], studies=studies, requests={1: answer}) == [created]
 
 
 def test_bounds_on_what_is_predicted_hold_for_candidates_and_not_for_the_supernet() -> None:
     waiting = {"state": TrialState.WAITING, "attempt": 0, "value": None, "step": 0}
     studies, found = rules(predicted=PredictedBounds.model_validate({"peak_mib": {"max": 1}})), sized()
     moves = [
-        only_move(effects(trials=[replace(one, **waiting)], studies=studies, sized={1: found})).to  # type: ignore[arg-type]
+        only_move(effects_of(trials=[replace(one, **waiting)], studies=studies, sized={1: found})).to  # type: ignore[arg-type]
         for one in (SUPERNET, SCORED)
     ]
     assert moves == [TrialState.QUEUED, TrialState.INFEASIBLE]

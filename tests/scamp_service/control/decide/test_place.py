@@ -9,12 +9,12 @@ from estimators.model import MIB, Plan
 from placement.model import Cluster, Device
 from placement.packing.projects import Project
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
-from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.effects import Begin, MoveTrial, Propose
 from scamp_service.control.decide.place import WAITS_FOR_FRONT
 from scamp_service.lifecycle import AttemptState, TrialState, WaitsFor
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
-from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects, only_move, study
+from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects_of, only_move, study
 from tests.values import attempt, sized, trial
 from workloads.training.checkpoints.name import CheckpointName, Donor
 
@@ -22,17 +22,17 @@ from workloads.training.checkpoints.name import CheckpointName, Donor
 def test_an_attempt_knows_the_kinds_of_its_devices() -> None:
     mixed = Cluster((Device("a", "n", 0, "L4", 96), Device("b", "n", 1, "H200", 96), Device("c", "n", 2, "T4", 8)))
     queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=2), reserved_mib=20)
-    begin = next(effect for effect in effects(trials=[queued], cluster=mixed) if isinstance(effect, d.Begin))
+    begin = next(effect for effect in effects_of(trials=[queued], cluster=mixed) if isinstance(effect, Begin))
     assert begin.attempt.device_kinds == ("H200", "L4")
 
 
 def test_nothing_is_placed_on_a_closed_device() -> None:
     queued = trial(state=TrialState.QUEUED, attempt=0, sized=sized(Plan(1), 10))
     cluster = Cluster((Device("a", "n", 0, "virtual", 96), Device("b", "n", 1, "virtual", 96)))
-    (begun,) = effects(trials=[queued], attempts=[], gangs={}, cluster=cluster, closed=frozenset("a"))
-    assert isinstance(begun, d.Begin) and begun.attempt.devices == ("b",)
-    (waits,) = effects(trials=[queued], attempts=[], gangs={}, cluster=cluster, closed=frozenset("ab"))
-    assert isinstance(waits, d.MoveTrial) and waits.to is TrialState.QUEUED
+    (begun,) = effects_of(trials=[queued], attempts=[], gangs={}, cluster=cluster, closed=frozenset("a"))
+    assert isinstance(begun, Begin) and begun.attempt.devices == ("b",)
+    (waits,) = effects_of(trials=[queued], attempts=[], gangs={}, cluster=cluster, closed=frozenset("ab"))
+    assert isinstance(waits, MoveTrial) and waits.to is TrialState.QUEUED
 
 
 def test_what_another_trial_dominates_for_certain_is_never_launched() -> None:
@@ -40,17 +40,17 @@ def test_what_another_trial_dominates_for_certain_is_never_launched() -> None:
     rules = {1: study(objectives=Objectives((peak, ranks)))}
     queued = trial(state=TrialState.QUEUED, attempt=0, predicted_bytes=20 * MIB)
     for front, launched in (({}, True), ({0: (20.0, 1.0)}, True), ({3: (30.0, 1.0)}, True), ({3: (19.0, 1.0)}, False)):
-        (effect,) = effects(trials=[queued], studies=rules, fronts={1: front})
-        assert isinstance(effect, d.Begin) == launched
-    move = only_move(effects(trials=[queued], studies=rules, fronts={1: {3: (19.0, 1.0)}}))
+        (effect,) = effects_of(trials=[queued], studies=rules, fronts={1: front})
+        assert isinstance(effect, Begin) == launched
+    move = only_move(effects_of(trials=[queued], studies=rules, fronts={1: {3: (19.0, 1.0)}}))
     assert (move.to, move.reason) == (
         TrialState.PRUNED,
         "not trained: trial 3 has (predicted.peak_mib 19, predicted.ranks 1), and this one has no better value in any "
         "objective: (predicted.peak_mib 20, predicted.ranks 1)",
     )
     begun = trial(state=TrialState.QUEUED, attempt=1, predicted_bytes=20 * MIB)
-    (again,) = effects(trials=[begun], studies=rules, fronts={1: {3: (19.0, 1.0)}})
-    assert isinstance(again, d.Begin), "one that has trained continues"
+    (again,) = effects_of(trials=[begun], studies=rules, fronts={1: {3: (19.0, 1.0)}})
+    assert isinstance(again, Begin), "one that has trained continues"
 
 
 def test_where_all_objectives_are_predicted_nothing_is_launched_before_every_candidate_is_known() -> None:
@@ -60,42 +60,42 @@ def test_where_all_objectives_are_predicted_nothing_is_launched_before_every_can
     whole = study(objectives=peak, launches_front=True, num_trials=10)
     more = replace(whole, num_trials=9)
     for rules, trials in ((more, [queued]), (whole, [queued, waiting])):
-        moves = [effect for effect in effects(trials=trials, studies={1: rules}) if isinstance(effect, d.MoveTrial)]
+        moves = [effect for effect in effects_of(trials=trials, studies={1: rules}) if isinstance(effect, MoveTrial)]
         assert [(move.trial.id, move.waits_for) for move in moves] == [(1, WaitsFor.PREDICTIONS)]
     said = replace(queued, reason=WAITS_FOR_FRONT, waits_for=WaitsFor.PREDICTIONS)
-    assert not [one for one in effects(trials=[said, waiting], studies={1: whole}) if isinstance(one, d.MoveTrial)]
+    assert not [one for one in effects_of(trials=[said, waiting], studies={1: whole}) if isinstance(one, MoveTrial)]
     begun = trial(state=TrialState.QUEUED, attempt=1, predicted_bytes=20 * MIB)
     for rules, one in ((whole, queued), (more, begun)):
-        assert any(isinstance(effect, d.Begin) for effect in effects(trials=[one], studies={1: rules}))
+        assert any(isinstance(effect, Begin) for effect in effects_of(trials=[one], studies={1: rules}))
     held = [trial(id=one, number=one, state=TrialState.QUEUED, attempt=0) for one in range(9)]
-    assert d.Propose(1, 9, 1) in effects(trials=held, studies={1: more}), "those that wait take no room"
+    assert Propose(1, 9, 1) in effects_of(trials=held, studies={1: more}), "those that wait take no room"
 
 
 def test_memory_of_attempts_that_wind_down_is_not_given_away() -> None:
-    winding_down = attempt(trial_id=9, state=AttemptState.STOPPING, devices=tuple(d.id for d in CLUSTER.devices),
-                           reserved_mib=80)  # fmt: skip
+    every = tuple(device.id for device in CLUSTER.devices)
+    winding_down = attempt(trial_id=9, state=AttemptState.STOPPING, devices=every, reserved_mib=80)
     queued = trial(state=TrialState.QUEUED, attempt=0)
-    found = effects(trials=[queued], attempts=[winding_down], gangs={"9/1": ALIVE})
-    assert not [effect for effect in found if isinstance(effect, d.Begin)]
+    found = effects_of(trials=[queued], attempts=[winding_down], gangs={"9/1": ALIVE})
+    assert not [effect for effect in found if isinstance(effect, Begin)]
     assert "MiB" in only_move(found).reason
 
 
 def test_a_trial_waits_until_its_former_attempt_has_ended() -> None:
     queued = trial(state=TrialState.QUEUED, num_lost=1)
-    found = effects(trials=[queued], attempts=[attempt(state=AttemptState.STOPPING)], gangs={"1/1": ALIVE})
-    assert not [effect for effect in found if isinstance(effect, d.Begin)]
+    found = effects_of(trials=[queued], attempts=[attempt(state=AttemptState.STOPPING)], gangs={"1/1": ALIVE})
+    assert not [effect for effect in found if isinstance(effect, Begin)]
 
 
 def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
     studies = {1: study(), 2: study(id=2)}
     trials = [trial(id=i, number=i, study_id=1 if i < 9 else 2, state=TrialState.QUEUED, attempt=0, reserved_mib=90)
               for i in range(1, 13)]  # fmt: skip
-    begun = [e.order.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
+    begun = [e.order.study_id for e in effects_of(trials=trials, studies=studies) if isinstance(e, Begin)]
     assert sorted(begun) == [1, 1, 2, 2]
     studies[2] = study(id=2, max_concurrent=1)
-    found = effects(trials=trials, studies=studies)
-    assert sorted(e.order.study_id for e in found if isinstance(e, d.Begin)) == [1, 1, 1, 2]
-    waits = {e.trial.study_id: e for e in found if isinstance(e, d.MoveTrial)}
+    found = effects_of(trials=trials, studies=studies)
+    assert sorted(e.order.study_id for e in found if isinstance(e, Begin)) == [1, 1, 1, 2]
+    waits = {e.trial.study_id: e for e in found if isinstance(e, MoveTrial)}
     assert waits[2].reason == "waits for the end of another trial of its study: at most 1 run at once (max_concurrent)"
     assert (waits[2].waits_for, waits[1].waits_for) == (WaitsFor.MAX_CONCURRENT, WaitsFor.DEVICES)
 
@@ -106,17 +106,17 @@ def test_a_child_begins_with_weights_of_its_parent_until_it_has_a_checkpoint_and
     parent = trial(state=TrialState.QUEUED)
     child = trial(id=2, number=1, state=TrialState.QUEUED, attempt=0, parent_id=1, parent_number=0, parent_step=20)
     known: dict[str, Any] = {"studies": {1: study(inherits=True)}, "donors": {2: donor}}
-    resumed, begun = (e.order for e in effects(trials=[parent, child], checkpoints={1: CheckpointName(1, 50)}, **known)
-                      if isinstance(e, d.Begin))  # fmt: skip
+    decided = effects_of(trials=[parent, child], checkpoints={1: CheckpointName(1, 50)}, **known)
+    resumed, begun = (effect.order for effect in decided if isinstance(effect, Begin))
     assert resumed.keep == {at_20, CheckpointName(1, 50)} and resumed.donor is None
     assert begun.donor == donor and begun.resume is None and begun.keep == frozenset()
-    (begin,) = effects(trials=[replace(child, attempt=1)], checkpoints={2: CheckpointName(2, 10)}, **known)
-    assert isinstance(begin, d.Begin) and begin.order.donor is None and begin.order.resume == CheckpointName(2, 10)
+    (begin,) = effects_of(trials=[replace(child, attempt=1)], checkpoints={2: CheckpointName(2, 10)}, **known)
+    assert isinstance(begin, Begin) and begin.order.donor is None and begin.order.resume == CheckpointName(2, 10)
 
 
 def test_a_resumed_order_starts_at_the_last_committed_checkpoint() -> None:
     queued = trial(state=TrialState.QUEUED, num_lost=1)
-    begin = next(e for e in effects(trials=[queued], checkpoints={1: CheckpointName(1, 30)}) if isinstance(e, d.Begin))
+    begin = next(e for e in effects_of(trials=[queued], checkpoints={1: CheckpointName(1, 30)}) if isinstance(e, Begin))
     assert begin.order.resume == CheckpointName(1, 30) and begin.order.attempt == 2 and begin.attempt.placement_reason
 
 
@@ -127,9 +127,9 @@ def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None
     running: dict[str, Any] = {"attempts": [holder], "gangs": {"50/1": ALIVE}}
 
     def decided(passes: int) -> tuple[list[int], Any]:
-        found = effects(trials=[replace(large, passed_over=passes), small], **running)
-        (kept,) = [e.changes.passed_over for e in found if isinstance(e, d.MoveTrial) and e.trial.id == 2]
-        return [e.order.trial_id for e in found if isinstance(e, d.Begin)], kept
+        found = effects_of(trials=[replace(large, passed_over=passes), small], **running)
+        (kept,) = [e.changes.passed_over for e in found if isinstance(e, MoveTrial) and e.trial.id == 2]
+        return [e.order.trial_id for e in found if isinstance(e, Begin)], kept
 
     assert decided(0) == ([60], 1)
     assert decided(PASSES_BEFORE_RESERVATION - 1) == ([60], PASSES_BEFORE_RESERVATION)
@@ -139,13 +139,13 @@ def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None
 def test_a_queued_trial_is_planned_again_when_its_plan_needs_more_devices_than_there_are() -> None:
     queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(2, dp_shard=4), reserved_mib=96)
     three = Cluster(CLUSTER.devices[:3])
-    move = only_move(effects(trials=[queued], cluster=three))
+    move = only_move(effects_of(trials=[queued], cluster=three))
     assert move.to is TrialState.WAITING
     assert move.reason.endswith("its plan needs 4 × 96 MiB, and the cluster now has 3 such devices")
     small = Cluster((*three.devices, replace(CLUSTER.devices[3], capacity_mib=95)))
-    assert only_move(effects(trials=[queued], cluster=small)).to is TrialState.WAITING
-    assert [type(effect) for effect in effects(trials=[queued])] == [d.Begin]
-    assert effects(trials=[queued], cluster=Cluster()) == [], "the cluster is starting"
+    assert only_move(effects_of(trials=[queued], cluster=small)).to is TrialState.WAITING
+    assert [type(effect) for effect in effects_of(trials=[queued])] == [Begin]
+    assert effects_of(trials=[queued], cluster=Cluster()) == [], "the cluster is starting"
 
 
 def test_a_quota_of_the_project_keeps_trials_waiting_with_the_reason() -> None:
@@ -154,9 +154,9 @@ def test_a_quota_of_the_project_keeps_trials_waiting_with_the_reason() -> None:
         trial(id=one, number=one, study_id=of, state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=ranks))
         for one, of, ranks in ((11, 1, 1), (12, 1, 1), (13, 1, 4), (14, 2, 1))
     ]
-    found = effects(trials=queued, studies=rules, projects={"vision": Project(devices=1)})
-    assert [one.attempt.trial_id for one in found if isinstance(one, d.Begin)] == [14, 11]
-    moves = {one.trial.id: one for one in found if isinstance(one, d.MoveTrial)}
+    found = effects_of(trials=queued, studies=rules, projects={"vision": Project(devices=1)})
+    assert [one.attempt.trial_id for one in found if isinstance(one, Begin)] == [14, 11]
+    moves = {one.trial.id: one for one in found if isinstance(one, MoveTrial)}
     assert moves[12].to is TrialState.QUEUED and "'vision': 1 devices at once" in moves[12].reason
     assert moves[12].waits_for is WaitsFor.QUOTA
     assert moves[13].to is TrialState.INFEASIBLE and "may never use more than 1" in moves[13].reason
@@ -170,8 +170,8 @@ def test_what_runs_counts_in_the_mib_hours_of_its_project() -> None:
 
     def begins(mib_seconds: float) -> bool:
         quotas = {"default": Project(mib_hours=100)}
-        found = effects(trials=[trial(), queued], projects=quotas, mib_seconds={"default": mib_seconds}, **known)
-        return any(isinstance(one, d.Begin) for one in found)
+        found = effects_of(trials=[trial(), queued], projects=quotas, mib_seconds={"default": mib_seconds}, **known)
+        return any(isinstance(one, Begin) for one in found)
 
     assert begins(0.0) and begins(left - 1)
     assert not begins(left)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from estimators.model import Plan
-from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.effects import MoveAttempt
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
 from scamp_service.model import Attempt, Trial
-from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects, study
+from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects_of, study
 from tests.values import attempt, trial
 
 LOW, HIGH = 1, 2
@@ -33,11 +33,11 @@ def running(
 def stopped(queued: Trial, held: list[tuple[Trial, Attempt]], studies: dict[int, Any] | None = None) -> set[int]:
     """Trials whose attempts are stopped, so that ``queued`` can start."""
     gangs = {one.key: ALIVE for _, one in held}
-    found = effects(
+    found = effects_of(
         trials=[*(one for one, _ in held), queued], attempts=[one for _, one in held], gangs=gangs,
         studies=studies or rules(),
     )  # fmt: skip
-    moves = [one for one in found if isinstance(one, d.MoveAttempt)]
+    moves = [one for one in found if isinstance(one, MoveAttempt)]
     assert all(move.to is AttemptState.STOPPING and move.outcome is Outcome.STOPPED for move in moves)
     return {move.attempt.trial_id for move in moves}
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.effects import Begin, Effect, MoveTrial, Propose
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving
 from scamp_service.lifecycle import Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import Trial
-from tests.scamp_service.control.decide.snapshots import ALIVE, effects, only_move, study
+from tests.scamp_service.control.decide.snapshots import ALIVE, effects_of, only_move, study
 from tests.scamp_service.control.stopping.rungs import rung_of
 from tests.values import attempt, trial
 
@@ -38,22 +38,22 @@ def rungs(*trials: Trial) -> dict[int, dict[int, Rung]]:
     return {1: found}
 
 
-def moves(all_effects: list[d.Effect]) -> dict[int, TrialState]:
-    return {effect.trial.number: effect.to for effect in all_effects if isinstance(effect, d.MoveTrial)}
+def moves(all_effects: list[Effect]) -> dict[int, TrialState]:
+    return {effect.trial.number: effect.to for effect in all_effects if isinstance(effect, MoveTrial)}
 
 
 def test_an_attempt_trains_to_the_next_rung_and_then_its_trial_is_paused() -> None:
     queued = trial(state=TrialState.QUEUED, attempt=0)
-    (begun,) = [e for e in effects(trials=[queued], studies=rules()) if isinstance(e, d.Begin)]
+    (begun,) = [e for e in effects_of(trials=[queued], studies=rules()) if isinstance(e, Begin)]
     assert begun.order.until == 10
     running = trial(step=10, value=0.5)
     known = {"studies": rules(), "rungs": rungs(running)}
-    assert effects(trials=[running], attempts=[attempt()], gangs={"1/1": ALIVE}, **known) == []
-    found = effects(trials=[running], attempts=[attempt(outcome=Outcome.DONE)], **known)
+    assert effects_of(trials=[running], attempts=[attempt()], gangs={"1/1": ALIVE}, **known) == []
+    found = effects_of(trials=[running], attempts=[attempt(outcome=Outcome.DONE)], **known)
     assert moves(found) == {0: TrialState.PAUSED}
     assert only_move(found).waits_for is WaitsFor.COMPARISON
     again = trial(state=TrialState.QUEUED, step=30, judged_step=30, value=0.5)
-    (begun,) = [e for e in effects(trials=[again], studies=rules()) if isinstance(e, d.Begin)]
+    (begun,) = [e for e in effects_of(trials=[again], studies=rules()) if isinstance(e, Begin)]
     assert begun.order.until is None
 
 
@@ -61,9 +61,9 @@ def test_the_best_third_continues_and_the_others_wait_as_long_as_there_are_other
     trials = paused([0.1, 0.5, 0.3, 0.2, 0.4, 0.6])
     running = trial(id=9, number=9)
     known: dict[str, Any] = {"attempts": [attempt(trial_id=9)], "gangs": {"9/1": ALIVE}}
-    found = effects(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **known)
+    found = effects_of(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **known)
     assert moves(found) == {5: TrialState.QUEUED, 1: TrialState.QUEUED}
-    (first, _) = [e for e in found if isinstance(e, d.MoveTrial)]
+    (first, _) = [e for e in found if isinstance(e, MoveTrial)]
     assert first.trial.number == 5 and first.changes.judged_step == 10
 
 
@@ -73,17 +73,17 @@ def test_one_that_waits_says_how_it_compares_once_it_has_been_compared() -> None
     trials[1] = replace(trials[1], waits_for=WaitsFor.PROMOTION, reason="until it is compared with the others there")
     running = trial(id=9, number=9)
     known: dict[str, Any] = {"attempts": [attempt(trial_id=9)], "gangs": {"9/1": ALIVE}}
-    (said,) = effects(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **known)
-    assert isinstance(said, d.MoveTrial) and said.trial.number == 0 and "number 2 of 2" in said.reason
+    (said,) = effects_of(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **known)
+    assert isinstance(said, MoveTrial) and said.trial.number == 0 and "number 2 of 2" in said.reason
     assert (said.to, said.waits_for) == (TrialState.PAUSED, WaitsFor.PROMOTION)
 
 
 def test_those_that_never_continue_are_pruned_when_nothing_else_is_left() -> None:
     trials = paused([0.1, 0.5])
-    found = effects(trials=trials, studies=rules(), rungs=rungs(*trials))
+    found = effects_of(trials=trials, studies=rules(), rungs=rungs(*trials))
     assert moves(found) == {0: TrialState.PRUNED, 1: TrialState.QUEUED}
     last = paused([0.1])
-    assert moves(effects(trials=last, studies=rules(), rungs=rungs(*last))) == {0: TrialState.QUEUED}
+    assert moves(effects_of(trials=last, studies=rules(), rungs=rungs(*last))) == {0: TrialState.QUEUED}
 
 
 def test_whoever_has_trained_longest_continues_first_and_takes_the_place_of_new_candidates() -> None:
@@ -92,11 +92,11 @@ def test_whoever_has_trained_longest_continues_first_and_takes_the_place_of_new_
     for one in high:
         reported[1][10].report(one.number, (0.0,))
     wanting = rules(max_trials=30, num_trials=18)
-    found = effects(trials=[*low, *high], studies=wanting, rungs=reported)
+    found = effects_of(trials=[*low, *high], studies=wanting, rungs=reported)
     assert list(moves(found)) == [15, 14, 13, 12]
-    assert not [effect for effect in found if isinstance(effect, d.Propose)]
+    assert not [effect for effect in found if isinstance(effect, Propose)]
 
 
 def test_paused_trials_of_a_study_that_was_stopped_are_cancelled() -> None:
-    found = effects(trials=paused([0.1]), studies=rules(state=StudyState.STOPPING))
+    found = effects_of(trials=paused([0.1]), studies=rules(state=StudyState.STOPPING))
     assert moves(found) == {0: TrialState.CANCELLED}

@@ -12,7 +12,7 @@ from placement.model import Cluster, Device
 from placement.packing.elastic import elastic
 from placement.packing.packer import pack
 from placement.packing.projects import Project
-from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.effects import MoveAttempt
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, Choice, Trial
@@ -43,7 +43,7 @@ def running(number: int = 1, plan: Plan = ONE, devices: tuple[str, ...] = ("n/0"
     return attempt(**{"trial_id": number, "plan": plan, "devices": devices, **known, **changes})
 
 
-def stopped(trials: list[Trial], attempts: list[Attempt], **known: Any) -> list[d.MoveAttempt]:
+def stopped(trials: list[Trial], attempts: list[Attempt], **known: Any) -> list[MoveAttempt]:
     study = snapshots.study(max_trials=1, num_trials=1, steps=1000, stopping=NeverStop(), **known.pop("study", {}))
     usual = {
         "studies": {1: study},
@@ -51,8 +51,8 @@ def stopped(trials: list[Trial], attempts: list[Attempt], **known: Any) -> list[
         "checkpoints": {each.trial_id: CheckpointName(each.trial_id, 100) for each in attempts},
         "policy": elastic,
     }
-    found = snapshots.effects(trials=trials, attempts=attempts, **{**usual, **known})
-    return [effect for effect in found if isinstance(effect, d.MoveAttempt)]
+    found = snapshots.effects_of(trials=trials, attempts=attempts, **{**usual, **known})
+    return [effect for effect in found if isinstance(effect, MoveAttempt)]
 
 
 def test_a_running_trial_becomes_narrower_so_that_another_starts() -> None:

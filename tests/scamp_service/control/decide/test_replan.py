@@ -9,7 +9,7 @@ import pytest
 
 from estimators.model import Plan
 from placement.packing.projects import Project
-from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial, Propose
 from scamp_service.control.decide.snapshot import StudyRules
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
@@ -45,22 +45,22 @@ def running(**changes: Any) -> Attempt:
     return attempt(predicted_step_seconds=1.0, measured_step_seconds=2.0, **changes)
 
 
-def effects(trials: list[Trial], attempts: list[Attempt], **fields: Any) -> list[d.Effect]:
+def effects_of(trials: list[Trial], attempts: list[Attempt], **fields: Any) -> list[Effect]:
     gangs = {one.key: ALIVE for one in attempts}
     usual = {"studies": {1: study()}, "gangs": gangs, "checkpoints": {1: CheckpointName(1, 100)}}
-    return snapshots.effects(trials=trials, attempts=attempts, **{**usual, **fields})
+    return snapshots.effects_of(trials=trials, attempts=attempts, **{**usual, **fields})
 
 
 def test_it_continues_on_idle_devices_where_this_saves_time() -> None:
-    move, stop = effects([trial()], [running()])
-    assert isinstance(stop, d.MoveAttempt) and stop.to is AttemptState.STOPPING
+    move, stop = effects_of([trial()], [running()])
+    assert isinstance(stop, MoveAttempt) and stop.to is AttemptState.STOPPING
     why = "3 of the devices were idle, and on 4 devices instead of 1 it ends about 21 min earlier"
     assert (stop.outcome, stop.detail) == (Outcome.STOPPED, why)
-    assert isinstance(move, d.MoveTrial) and move.to is TrialState.RUNNING and move.sized is not None
+    assert isinstance(move, MoveTrial) and move.to is TrialState.RUNNING and move.sized is not None
     assert move.sized.plan == WIDE and move.sized.choices == (choice(WIDE, 0.3),), "nothing narrower may be taken"
     stopped = running(state=AttemptState.STOPPING, outcome=Outcome.STOPPED, detail=why)
-    again = effects([replace(trial(), sized=move.sized)], [stopped])[0]
-    assert isinstance(again, d.MoveTrial) and again.to is TrialState.QUEUED and again.sized is None
+    again = effects_of([replace(trial(), sized=move.sized)], [stopped])[0]
+    assert isinstance(again, MoveTrial) and again.to is TrialState.QUEUED and again.sized is None
     assert again.reason == f"will run again from its last checkpoint: {why}" and again.changes == NO_CHANGES
 
 
@@ -69,7 +69,7 @@ def test_the_trial_that_would_run_longest_goes_first() -> None:
     attempts = [running(), running(trial_id=2, devices=("n/1",))]
     checkpoints = {1: CheckpointName(1, 600), 2: CheckpointName(2, 100)}
     two = [replace(one, sized=trial(choice(Plan(4, dp_shard=2), 0.5)).sized) for one in trials]
-    stops = [effect for effect in effects(two, attempts, checkpoints=checkpoints) if isinstance(effect, d.MoveAttempt)]
+    stops = [effect for effect in effects_of(two, attempts, checkpoints=checkpoints) if isinstance(effect, MoveAttempt)]
     assert [stop.attempt.trial_id for stop in stops] == [2]
 
 
@@ -93,9 +93,9 @@ def test_the_trial_that_would_run_longest_goes_first() -> None:
     ],
 )
 def test_it_goes_on_as_it_is_where(known: dict[str, Any], why: str) -> None:
-    assert effects([trial()], [running()]), "otherwise it gets another plan"
-    found = effects(**{"trials": [trial()], "attempts": [running()], **known})
-    assert [type(one) for one in found] == ([d.Propose] if "studies" in known else []), why
+    assert effects_of([trial()], [running()]), "otherwise it gets another plan"
+    found = effects_of(**{"trials": [trial()], "attempts": [running()], **known})
+    assert [type(one) for one in found] == ([Propose] if "studies" in known else []), why
 
 
 @pytest.mark.parametrize(("mib", "fits"), [(80, True), (81, False)])
@@ -104,8 +104,8 @@ def test_a_wider_plan_has_to_fit_beside_other_gangs(mib: int, fits: bool) -> Non
     other = running(trial_id=2, devices=("n/0",), reserved_mib=16)
     closed = frozenset({"n/2", "n/3"})
     at_100 = trial(choice(Plan(2, dp_shard=2), 0.4, mib=mib))
-    found = effects([at_100], [running(), other], closed=closed)
-    moves = [one for one in found if isinstance(one, d.MoveAttempt)]
+    found = effects_of([at_100], [running(), other], closed=closed)
+    moves = [one for one in found if isinstance(one, MoveAttempt)]
     assert [move.attempt for move in moves] == [other, *[running()] * fits], (
         "the other one is stopped: no trial runs it"
     )
@@ -115,16 +115,16 @@ def test_a_wider_plan_has_to_fit_beside_other_gangs(mib: int, fits: bool) -> Non
 BEFORE = running(state=AttemptState.ENDED, outcome=Outcome.STOPPED, timed_steps=40)
 
 
-def went_wrong(before: Attempt = BEFORE, **changes: Any) -> list[d.Effect]:
+def went_wrong(before: Attempt = BEFORE, **changes: Any) -> list[Effect]:
     """Effects when the attempt after ``before``, a wider one, ends like this."""
     second = running(**{"attempt": 2, "plan": WIDE, "outcome": Outcome.ERROR, "detail": "no DTensor", **changes})
-    return effects([values.trial(step=100, attempt=2, plan=second.plan)], [second], former={1: before})
+    return effects_of([values.trial(step=100, attempt=2, plan=second.plan)], [second], former={1: before})
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.LOST, Outcome.STALLED])
 def test_a_wider_plan_that_fails_costs_a_loss_and_the_trial_continues_as_before(outcome: Outcome) -> None:
     move = went_wrong(outcome=outcome)[0]
-    assert isinstance(move, d.MoveTrial) and move.to is TrialState.QUEUED and move.changes.num_lost == 1
+    assert isinstance(move, MoveTrial) and move.to is TrialState.QUEUED and move.changes.num_lost == 1
     assert move.reason == "continues on 1 device as before, because on 4 devices it failed: no DTensor"
     assert move.sized and (move.sized.plan, move.sized.prediction) == (BEFORE.plan, BEFORE.prediction)
 
@@ -138,4 +138,4 @@ def test_a_wider_plan_that_fails_costs_a_loss_and_the_trial_continues_as_before(
 )
 def test_an_error_of_any_other_attempt_is_that_of_the_workload(changes: dict[str, Any]) -> None:
     move = went_wrong(**changes)[0]
-    assert isinstance(move, d.MoveTrial) and move.to is TrialState.FAILED
+    assert isinstance(move, MoveTrial) and move.to is TrialState.FAILED

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.effects import CreateTrials, FinishStudy, MoveTrial, NoteRegret
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Json, Study, Trial
 from scamp_service.search.proposer import Proposal, ProposalRequest
 from tests.quick_store import empty_store
-from tests.scamp_service.control.decide.snapshots import ALIVE, effects, study
+from tests.scamp_service.control.decide.snapshots import ALIVE, effects_of, study
 from tests.simulation.faults import no_faults
 from tests.simulation.simulation import PEAK, SCORE, Simulation
 from tests.values import attempt, trial
@@ -21,8 +21,8 @@ WHY = "the study has used up its 60 s (budget.seconds)"
 
 def test_a_study_at_its_limit_proposes_nothing_and_ends_its_trials_with_what_they_have() -> None:
     at_limit = study(used_up=WHY, num_trials=6)
-    assert effects(trials=[trial()], attempts=[attempt()], gangs={"1/1": ALIVE}, studies={1: at_limit})[-1] == (
-        d.FinishStudy(1, StudyState.STOPPING, WHY, StudyState.COMPLETED)
+    assert effects_of(trials=[trial()], attempts=[attempt()], gangs={"1/1": ALIVE}, studies={1: at_limit})[-1] == (
+        FinishStudy(1, StudyState.STOPPING, WHY, StudyState.COMPLETED)
     )
     trials = [
         trial(step=40, value=0.5),
@@ -36,7 +36,7 @@ def test_a_study_at_its_limit_proposes_nothing_and_ends_its_trials_with_what_the
         "gangs": {"1/1": ALIVE, "2/1": ALIVE},
         "studies": {1: study(reason=WHY, ends_as=StudyState.COMPLETED, state=StudyState.STOPPING)},
     }
-    moves = {e.trial.number: (e.to, e.reason) for e in effects(trials=trials, **known) if isinstance(e, d.MoveTrial)}
+    moves = {e.trial.number: (e.to, e.reason) for e in effects_of(trials=trials, **known) if isinstance(e, MoveTrial)}
     assert moves == {
         0: (TrialState.COMPLETED, f"ended after step 40 of 100: {WHY}"),
         1: (TrialState.CANCELLED, WHY),
@@ -44,7 +44,7 @@ def test_a_study_at_its_limit_proposes_nothing_and_ends_its_trials_with_what_the
         3: (TrialState.CANCELLED, WHY),
         4: (TrialState.COMPLETED, f"ended after step 20 of 100: {WHY}"),
     }
-    assert effects(trials=[], studies=known["studies"]) == [d.FinishStudy(1, StudyState.COMPLETED, WHY)]
+    assert effects_of(trials=[], studies=known["studies"]) == [FinishStudy(1, StudyState.COMPLETED, WHY)]
 
 
 class Limited(Simulation):
@@ -64,9 +64,9 @@ def test_a_bound_on_the_regret_is_stored_before_more_trials_and_ends_the_study_o
     simulation = type("Simulated", (Limited,), {"limit": {"terminator": {"regret": 0.5}}})(store, 12, no_faults())
     requests = {1: ProposalRequest(0, answer=Proposal([{"lr": 0.1}], regret=0.75))}
     known: Any = {"trials": [], "studies": {1: study(num_trials=0)}, "requests": requests}
-    assert effects(**known) == [d.NoteRegret(1, 0.75)]
+    assert effects_of(**known) == [NoteRegret(1, 0.75)]
     known["studies"] = {1: study(num_trials=0, regret_bound=0.75)}
-    assert [type(effect) for effect in effects(**known)] == [d.CreateTrials]
+    assert [type(effect) for effect in effects_of(**known)] == [CreateTrials]
     while not simulation.has_ended:
         simulation.cycle()
         if simulation.clock.now > 100:

@@ -9,7 +9,7 @@ import pytest
 
 from estimators.model import Plan
 from placement.packing.elastic import elastic
-from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.effects import Begin, MoveAttempt, MoveTrial
 from scamp_service.control.decide.rules.growth import counted_seconds, counts_as, worth_offering
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.lifecycle import AttemptState, TrialState
@@ -74,16 +74,16 @@ def test_a_running_trial_continues_on_idle_devices_with_a_larger_batch() -> None
         "gangs": {running.key: snapshots.ALIVE},
         "checkpoints": {1: CheckpointName(1, 100)},
     }
-    assert not snapshots.effects(trials=[trial(None)], attempts=[running], **known), "it is hardly faster on two"
-    move, stop = snapshots.effects(trials=[trial(1e9)], attempts=[running], **known)
-    assert isinstance(move, d.MoveTrial) and move.sized is not None and move.sized.plan == QUADRUPLE.plan
-    assert isinstance(stop, d.MoveAttempt) and stop.to is AttemptState.STOPPING
+    assert not snapshots.effects_of(trials=[trial(None)], attempts=[running], **known), "it is hardly faster on two"
+    move, stop = snapshots.effects_of(trials=[trial(1e9)], attempts=[running], **known)
+    assert isinstance(move, MoveTrial) and move.sized is not None and move.sized.plan == QUADRUPLE.plan
+    assert isinstance(stop, MoveAttempt) and stop.to is AttemptState.STOPPING
     assert "on 4 devices instead of 1 with a batch of 32 instead of 8 samples it ends" in stop.detail
 
 
 def test_a_queued_trial_starts_with_the_batch_that_trains_fastest_on_its_devices() -> None:
     queued = trial(1e9, state=TrialState.QUEUED)
-    (begin,) = snapshots.effects(trials=[queued], studies={1: study()}, policy=elastic)
-    assert isinstance(begin, d.Begin) and begin.order.plan == QUADRUPLE.plan
-    (begin,) = snapshots.effects(trials=[replace(queued, noise_scale=None)], studies={1: study()}, policy=elastic)
-    assert isinstance(begin, d.Begin) and begin.order.plan == SAME.plan
+    (begin,) = snapshots.effects_of(trials=[queued], studies={1: study()}, policy=elastic)
+    assert isinstance(begin, Begin) and begin.order.plan == QUADRUPLE.plan
+    (begin,) = snapshots.effects_of(trials=[replace(queued, noise_scale=None)], studies={1: study()}, policy=elastic)
+    assert isinstance(begin, Begin) and begin.order.plan == SAME.plan
