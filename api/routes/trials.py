@@ -131,10 +131,12 @@ def list_peaks(
     outline of the points, and those that ran out of memory.
     """
     store.study(study_id)
+    ids: list[int] = []
+    if number:
+        ids = [trial.id for trial in store.trials_numbered(study_id, number)]
+    elif points:
+        ids = outline(store.measured_points(study_id), points)
     if number or points:
-        ids = [trial.id for trial in store.trials_numbered(study_id, number or [])] if number else None
-        if ids is None:
-            ids = outline(store.measured_points(study_id), points or 0)
         view = _peaks_view(store, ids)
         return Page(items=[view(group) for group in _by_trial(store.measured_attempts_of(ids))])
     rows = store.measured_attempts(study_id, after=after, num_trials=limit + 1)

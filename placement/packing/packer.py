@@ -186,12 +186,8 @@ def _starts_far(queued: Queued, first_choice: int, packing_round: Round, seconds
     if not packing_round.is_far(queued):
         return False
     shape = queued.shapes[first_choice]
-    if shape.seconds is not None:
-        ranks = shape.num_ranks
-        if ranks not in packing_round.near_in:
-            packing_round.near_in[ranks] = soonest(packing_round.ledger, ranks, shape.mib_per_rank, seconds_left)[0]
-        if packing_round.near_in[ranks] <= shape.seconds:
-            return False
+    if shape.seconds is not None and packing_round.near_in(shape, seconds_left) <= shape.seconds:
+        return False
     return any(
         packing_round.start(queued, choice, may_be_far=True)
         for choice in (first_choice, *_instead(queued, first_choice, inf, inf))

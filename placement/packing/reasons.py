@@ -18,18 +18,21 @@ class DeviceRule(StrEnum):
     FULLEST = "the fullest devices with enough room"
     FEWEST_GANGS = "the devices with the fewest gangs, because none waits"
     IDLE = "devices without other gangs"
-    BY_SHARE = "the larger a rank's share of the batch, the faster its device, of those with room for it"
 
 
-def why_here(ledger: Ledger, devices: Sequence[str], rule: DeviceRule) -> str:
-    """The reason for a gang's devices. The gang must already be on them."""
+BY_SHARE = "the larger a rank's share of the batch, the faster its device, of those with room for it"
+"""How devices are chosen for ranks with unlike shares, whatever the rule of the round."""
+
+
+def why_here(ledger: Ledger, devices: Sequence[str], rule: str) -> str:
+    """The reason for a gang's devices, which were chosen by ``rule``. The gang must already be on them."""
     chosen = [ledger.device(device_id) for device_id in devices]
     nodes = {device.node for device in chosen}
     shared = sum(len(ledger.gangs_on(device_id)) > 1 for device_id in devices)
     left = ", ".join(
         f"{device.id} ({ledger.free_mib(device.id)} of {device.capacity_mib} MiB left)" for device in chosen
     )
-    why_far = "" if rule is DeviceRule.BY_SHARE else ", because no single node has room"
+    why_far = "" if rule == BY_SHARE else ", because no single node has room"
     where = f"on node {nodes.pop()}" if len(nodes) == 1 else f"across {len(nodes)} nodes{why_far}"
     how = f", {shared} of {len(chosen)} shared with other gangs" if shared else ""
     return f"{rule}, {where}: {left}{how}"

@@ -13,11 +13,11 @@ from math import inf
 from types import TracebackType
 from typing import Self
 
-from placement.model import Placement, Queued
+from placement.model import Placement, Queued, Shape
 from placement.packing.kinds import speeds_of
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Blocked, Decision, Wait
-from placement.packing.reasons import DeviceRule, why_here, why_ranks, why_waiting
+from placement.packing.reasons import BY_SHARE, DeviceRule, why_here, why_ranks, why_waiting
 
 _FINDERS = {
     DeviceRule.FULLEST: Ledger.find,
@@ -51,8 +51,7 @@ class Round:
         self._is_near = is_near
         self._far: dict[int, int] = {}  # as _failed, for gangs that would have to span more nodes
         self._far_ids: set[str] = set()
-        self.near_in: dict[int, float] = {}
-        """Seconds until a gang of this many ranks can start on as few nodes as it needs, of the first that asked."""
+        self._near_in: dict[int, float] = {}
         self.ledger, self._rule, self._find = ledger, rule, _FINDERS[rule]
         self._placements: list[Placement] = []
         self.waiting: list[Queued] = []
@@ -75,40 +74,56 @@ class Round:
 
     def start(self, queued: Queued, choice: int, *, may_be_far: bool = False) -> bool:
         """Place the gang in one of its shapes; False if it does not fit now, or only on more nodes than it needs."""
-        ledger, shape = self.ledger, queued.shapes[choice]
-        assert not ledger.holds(queued.id), f"gang {queued.id} is queued but already holds devices"
+        shape = queued.shapes[choice]
+        assert not self.ledger.holds(queued.id), f"gang {queued.id} is queued but already holds devices"
         if shape.mibs:
             return self._start_uneven(queued, choice)
-        num_ranks, mib = shape.num_ranks, shape.mib_per_rank
-        must_be_near = self._is_near and not may_be_far and num_ranks > 1
-        for ranks, least in self._failed.items():
-            if num_ranks >= ranks and mib >= least:
-                return self._start_before(queued, choice, must_be_near=must_be_near)
-        if must_be_near and mib >= self._far.get(num_ranks, mib + 1):
-            self._far_ids.add(queued.id)
-            return self._start_before(queued, choice, must_be_near=must_be_near)
-        devices = self._find(ledger, num_ranks, mib)
+        must_be_near = self._is_near and not may_be_far and shape.num_ranks > 1
+        devices = self._devices_now(queued, shape, must_be_near=must_be_near)
         if devices is None:
-            self._failed[num_ranks] = mib
-            return self._start_before(queued, choice, must_be_near=must_be_near)
-        if must_be_near and self._is_far(devices, mib):
-            self._far[num_ranks] = mib
-            self._far_ids.add(queued.id)
             return self._start_before(queued, choice, must_be_near=must_be_near)
         self._place(queued, choice, devices)
         return True
+
+    def _devices_now(self, queued: Queued, shape: Shape, *, must_be_near: bool) -> tuple[str, ...] | None:
+        """Devices on which the gang can start; without any, no gang that needs as much is looked for again."""
+        num_ranks, mib = shape.num_ranks, shape.mib_per_rank
+        for ranks, least in self._failed.items():
+            if num_ranks >= ranks and mib >= least:
+                return None
+        if must_be_near and mib >= self._far.get(num_ranks, mib + 1):
+            self._far_ids.add(queued.id)
+            return None
+        devices = self._find(self.ledger, num_ranks, mib)
+        if devices is None:
+            self._failed[num_ranks] = mib
+        elif must_be_near and self._is_far(devices, mib):
+            self._far[num_ranks] = mib
+            self._far_ids.add(queued.id)
+            return None
+        return devices
 
     def _start_uneven(self, queued: Queued, choice: int) -> bool:
         """Place a gang whose ranks take unlike shares, on as many nodes as there are."""
         ledger, shape = self.ledger, queued.shapes[choice]
         devices = ledger.find_uneven(shape, speeds_of(ledger.kinds), idle=self._rule is DeviceRule.IDLE)
         if devices is not None:
-            self._place(queued, choice, devices, DeviceRule.BY_SHARE)
+            self._place(queued, choice, devices, BY_SHARE)
         return devices is not None
 
     def is_far(self, queued: Queued) -> bool:
         """Whether a shape of this gang did not start although enough devices are free, on more nodes than it needs."""
         return queued.id in self._far_ids
+
+    def near_in(self, shape: Shape, seconds_left: Mapping[str, float]) -> float:
+        """Seconds until a gang of this shape can start on as few nodes as it needs.
+
+        They are computed once for each number of ranks, with the MiB of the first such shape.
+        """
+        ranks = shape.num_ranks
+        if ranks not in self._near_in:
+            self._near_in[ranks] = soonest(self.ledger, ranks, shape.mib_per_rank, seconds_left)[0]
+        return self._near_in[ranks]
 
     def _is_far(self, devices: Sequence[str], mib: int) -> bool:
         return self.ledger.num_nodes(devices) > self.ledger.fewest_nodes(len(devices), mib)
@@ -127,7 +142,7 @@ class Round:
         self.ledger.keep(self.kept)
         return devices is not None
 
-    def _place(self, queued: Queued, choice: int, devices: tuple[str, ...], rule: DeviceRule | None = None) -> None:
+    def _place(self, queued: Queued, choice: int, devices: tuple[str, ...], rule: str | None = None) -> None:
         gang = queued.gang(choice)
         self.ledger.place(gang, devices)
         reason = why_here(self.ledger, devices, rule or self._rule)

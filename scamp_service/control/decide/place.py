@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from operator import ge
@@ -13,6 +13,7 @@ from estimators.model import MIB
 from placement.model import Cluster, Gang, Offer, Placement, Queued, Shape
 from placement.packing.by_study import by_study
 from placement.packing.ledger import Ledger
+from placement.packing.policy import Decision
 from placement.packing.projects import NO_QUOTA, Claim, StartOrder, Usage, admit
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
@@ -38,7 +39,19 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     of the host it keeps its reason until ``retry_at``. A trial that another one dominates is never begun, where all
     objectives are predicted and this is therefore certain; and none is begun there before all of them are predicted.
     """
-    queued: list[Trial] = []
+    ready = yield from _ready_to_place(s, learned)
+    if not ready:
+        return
+    admission = admitted(s, ready)
+    yield from _over_quota(s, ready, admission.over_quota)
+    yield from _over_limit(s, ready, admission)
+    trials = {trial.id: trial for trial in ready}
+    yield from _placed(s, [trials[trial_id] for trial_id in admission.order], learned)
+
+
+def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None, list[Trial]]:
+    """Return the queued trials that may start on the present devices, and yield what becomes of the others."""
+    ready: list[Trial] = []
     # Two attempts of one trial must not use its checkpoints at the same time.
     winding_down = {attempt.trial_id for attempt in s.attempts}
     missing_in = cache(partial(missing_devices, s.largest_offer))  # thousands may wait with equal demands
@@ -58,20 +71,18 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
         elif missing := missing_in(_sized(trial).demand):
             yield _to_plan_again(trial, f"will be planned again: {missing}")
         elif trial.id not in winding_down and not must_wait(s.now, trial):
-            queued.append(trial)
-    queued, to_come = _by_devices(s, queued)
+            ready.append(trial)
+    ready, to_come = _by_devices(s, ready)
     for trial, missing in to_come:
         reason = f"{missing}; Ray's autoscaler is asked for more, up to {s.autoscale_devices} devices in all"
         yield from _waits(trial, WaitsFor.DEVICES, reason)
-    if not queued:
-        return
-    admission = admitted(s, queued)
-    yield from _over_quota(s, queued, admission.over_quota)
-    yield from _over_limit(s, queued, admission)
-    trials = {trial.id: trial for trial in queued}
-    fair = [trials[trial_id] for trial_id in admission.order]
-    queue = [queued_of(s, trial, learned) for trial in fair]
-    by_gang = {gang.id: trial for gang, trial in zip(queue, fair, strict=True)}
+    return ready
+
+
+def _placed(s: Snapshot, in_order: Sequence[Trial], learned: Corrections) -> Iterator[Effect]:
+    """Begin the trials whose gangs the policies place, and say why the others wait."""
+    queue = [queued_of(s, trial, learned) for trial in in_order]
+    by_gang = {gang.id: trial for gang, trial in zip(queue, in_order, strict=True)}
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(usable, s.attempts, s.max_gangs_per_device)
     policy = by_study({study.id: study.policy for study in s.studies.values() if study.policy}, s.policy)
@@ -79,6 +90,11 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     for placement in decision.placements:
         ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed
         yield _begin(s, by_gang[placement.gang.id], placement, learned)
+    yield from _not_placed(queue, decision, by_gang)
+
+
+def _not_placed(queue: Sequence[Queued], decision: Decision, by_gang: Mapping[str, Trial]) -> Iterator[MoveTrial]:
+    """Say why each of these gangs waits, and how often later ones have passed it over."""
     # No decision depends on more passes than these, and each new number is a write for every trial that waits.
     most = PASSES_BEFORE_RESERVATION
     started = {placement.gang.id for placement in decision.placements}

@@ -7,7 +7,7 @@ starts the next one from the last checkpoint. On devices of unequal speed nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from placement.model import Cluster, Queued
@@ -61,20 +61,11 @@ def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]
         return
     used_up = used_up_projects(s)
     studies = frozenset(study for study in studies if s.studies[study].project not in used_up)
-    jobs = [
-        job
-        for attempt in sorted(s.attempts, key=lambda attempt: (attempt.created_at, attempt.trial_id))
-        if (trial := running[attempt.trial_id]).study_id in studies and (job := _job(s, learned, trial, attempt))
-    ]
+    jobs = list(_jobs(s, learned, studies, running))
     if not any(len(job.choices) > 1 for job in jobs):
         return
     held = {device for job in jobs for device in job.attempt.devices}
-    others = {
-        device
-        for attempt in s.attempts
-        if all(attempt is not job.attempt for job in jobs)
-        for device in attempt.devices
-    }
+    others = _devices_of_others(s, jobs)
     jobs = [job for job in jobs if others.isdisjoint(job.attempt.devices)]
     free = [device for device in s.cluster.devices if device.id not in others | s.closed]
     waiting = [trial for trial in in_start_order(s) if trial.study_id in studies][: len(free)]
@@ -88,6 +79,20 @@ def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]
         if choice is not None and choice != job.present:
             why = _why(job, choice, num_started)
             yield MoveAttempt(job.attempt, AttemptState.STOPPING, Outcome.STOPPED, why)
+
+
+def _jobs(s: Snapshot, learned: Corrections, studies: Set[int], running: Mapping[int, Trial]) -> Iterator[_Job]:
+    """Yield the running trials of these studies that may change, the oldest attempt first."""
+    for attempt in sorted(s.attempts, key=lambda attempt: (attempt.created_at, attempt.trial_id)):
+        trial = running[attempt.trial_id]
+        if trial.study_id in studies and (job := _job(s, learned, trial, attempt)):
+            yield job
+
+
+def _devices_of_others(s: Snapshot, jobs: Sequence[_Job]) -> set[str]:
+    """The devices of all attempts that are not those of ``jobs``."""
+    keys = {job.attempt.key for job in jobs}
+    return {device for attempt in s.attempts if attempt.key not in keys for device in attempt.devices}
 
 
 def _job(s: Snapshot, learned: Corrections, trial: Trial, attempt: Attempt) -> _Job | None:
