@@ -187,7 +187,7 @@ def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(
 ) -> None:
     first = services[-1]
     before = {view["id"]: view["summary"]["trials"] for view in map(_detail(first), _ids(first))}
-    watched = Watched(first, study(SMALL, trials=1, steps=500))
+    watched = Watched(first, study(SMALL, trials=1, steps=400))
     check_bad_input_changes_nothing(first)
     until(lambda: any(a["checkpoint_step"] > 0 for a in watched.attempts()), "a first checkpoint")
     first.kill()
@@ -222,7 +222,7 @@ def test_a_service_that_ends_leaves_no_process_and_the_next_one_goes_on_at_no_co
     data_dir: Path, services: list[Served]
 ) -> None:
     service = services[-1]
-    watched = Watched(service, study(SMALL, trials=1, steps=1000))
+    watched = Watched(service, study(SMALL, trials=1, steps=600))
     until(lambda: any(a["checkpoint_step"] > 0 for a in watched.attempts()), "a first checkpoint")
     ranks = service.pids("ray::Rank")
     assert service.stop() == 0
@@ -233,7 +233,7 @@ def test_a_service_that_ends_leaves_no_process_and_the_next_one_goes_on_at_no_co
     (trial,) = watched.trials()
     attempts = watched.service.client.trial(trial["study_id"], 0)["attempts"]
     assert [attempt["outcome"] for attempt in attempts] == ["STOPPED", "DONE"]
-    assert (trial["num_lost"], trial["step"]) == (0, 1000)
+    assert (trial["num_lost"], trial["step"]) == (0, 600)
     assert watched.service.stop() == 0 and watched.service.pids() == []
 
 
