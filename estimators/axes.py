@@ -44,21 +44,24 @@ class Dimension:
 class Axis:
     """One row of the table.
 
-    ``words`` are for people, ``label`` is the axis in the name of a layout; a word in braces stands for the value of
-    that field, or for the words of a switch (empty while it is at its default). An axis that ``needs`` another one is
-    said in the phrase of that one. ``short`` names a degree in the column of a table; that of a switch replaces the
-    name of the degree that it needs. ``refusal`` is the error where the axis is used without what it needs, or together
-    with an axis that it ``excludes``.
+    In ``words`` and ``label`` a word in braces stands for the value of that field, or for the words of a switch (empty
+    while it is at its default).
     """
 
     default: Value
     words: str
+    """The axis for people."""
     label: str = ""
+    """The axis in the name of a layout."""
     short: str = ""
+    """Name of a degree in the column of a table. That of a switch replaces the name of the degree that it needs."""
     dimension: Dimension | None = None
     needs: str = ""
+    """Name of the axis without which this one means nothing; the phrase of that one has the words of this one."""
     excludes: tuple[str, ...] = ()
+    """Names of axes that cannot be combined with this one."""
     refusal: str = ""
+    """The error where the axis is used without the one that it needs, or with one that it excludes."""
 
     def said(self, value: Value) -> str:
         """Text that replaces the axis in braces, where the words of another axis mention it."""
@@ -93,23 +96,6 @@ def _row(default: Value, words: str, **others: Any) -> Any:
 class Spread:
     """How a candidate is spread over ranks, and computed on each of them.
 
-    ``spatial`` groups of ranks train on the same samples, each on a slab of their space (rows of images, layers of
-    volumes). ``dp_replicate`` groups hold the same shards and train on different samples (HSDP); alone, without shards,
-    whole replicas average their gradients in buckets. The ``dp_shard`` ranks
-    of each group hold 1/dp_shard of parameters, gradients and optimizer states (FSDP2). A block's parameters are
-    gathered for its forward pass and, if ``reshard``, again for its backward pass; otherwise they stay gathered. With
-    ``zero1`` the replicas are whole, and each alone holds the optimizer states of a part of the parameters (ZeRO-1).
-    With ``adasum`` they are whole, each makes an update from its own gradients, and the updates are combined. With
-    ``tables`` each has some columns of every embedding table that the model names, and the rest is whole.
-    ``tp`` ranks with the same samples split the layers (tensor parallel), and if ``sequence_parallel`` they also divide
-    along the sequence whatever lies between these layers. ``pp`` stages of a pipeline each hold a share of the blocks,
-    and take the micro-batches in the order of ``schedule``. Heads and hidden units of a block are computed in
-    ``co_shard`` parts one after another, and each part again in the backward pass, so that the activations of only one
-    part exist at a time (SuperScaler's co-shard). With ``recompute`` blocks are computed again in the backward pass:
-    whole, or if ``selective`` whatever is neither a product of matrices nor attention. ``cut`` is the number of blocks
-    of each stage; if it is empty, all have as equal numbers as possible. ``recomputed`` are the numbers of the blocks
-    that are recomputed, in rising order; if it is empty, all are.
-
     Fields stand in the order in which a layout's name has them; the last ones act inside a rank, the innermost first.
     """
 
@@ -122,6 +108,7 @@ class Spread:
         excludes=("dp_replicate", "tp", "pp"),
         refusal="spatial can be combined with dp_shard only: use dp_replicate=1, tp=1 and pp=1",
     )
+    """Groups of ranks with the same samples, each on a slab of their space (rows of images, layers of volumes)."""
     dp_replicate: int = _row(
         1,
         "{dp_replicate} replicas{zero1}{adasum}{tables}",
@@ -129,6 +116,8 @@ class Spread:
         short="DP",
         dimension=Dimension(1, "replicate", splits_batch=True, copies=True),
     )
+    """Groups that hold the same shards and train on different samples (HSDP). Alone, without shards, whole replicas
+    average their gradients in buckets."""
     dp_shard: int = _row(
         1,
         "FSDP over {dp_shard} ranks{reshard}",
@@ -136,6 +125,7 @@ class Spread:
         short="FSDP",
         dimension=Dimension(2, "dp", splits_batch=True),
     )
+    """Ranks of each group; each holds 1/dp_shard of parameters, gradients and optimizer states (FSDP2)."""
     tp: int = _row(
         1,
         "tensor{sequence_parallel} parallel over {tp} ranks",
@@ -143,6 +133,7 @@ class Spread:
         short="TP",
         dimension=Dimension(4, "tp"),
     )
+    """Ranks with the same samples that split the layers (tensor parallel)."""
     reshard: bool = _row(
         True,
         " that keep what they gather",
@@ -151,6 +142,7 @@ class Spread:
         needs="dp_shard",
         refusal="without shards there is nothing to keep gathered: reshard=false needs dp_shard > 1",
     )
+    """Whether a block's parameters are gathered again for its backward pass; otherwise they stay gathered (ZeRO-2)."""
     zero1: bool = _row(
         False,
         " that share optimizer states",
@@ -160,6 +152,7 @@ class Spread:
         excludes=("dp_shard", "tp", "pp"),
         refusal="whole replicas divide optimizer states between them: zero1 needs dp_replicate > 1 alone",
     )
+    """Replicas are whole, and each alone holds the optimizer states of a part of the parameters (ZeRO-1)."""
     adasum: bool = _row(
         False,
         " combined by Adasum",
@@ -169,6 +162,7 @@ class Spread:
         excludes=("dp_shard", "tp", "pp", "zero1"),
         refusal="Adasum combines the updates of whole replicas: adasum needs dp_replicate > 1 alone, without zero1",
     )
+    """Replicas are whole, each makes an update from its own gradients, and the updates are combined."""
     tables: bool = _row(
         False,
         " that divide embedding tables",
@@ -178,6 +172,7 @@ class Spread:
         excludes=("dp_shard", "tp", "pp", "zero1", "adasum"),
         refusal="embedding tables are divided between replicas of the rest: tables needs dp_replicate > 1 alone",
     )
+    """Each replica has some columns of every embedding table that the model names; the rest is whole."""
     pp: int = _row(
         1,
         "{schedule} pipeline of {pp} stages{cut}",
@@ -185,12 +180,14 @@ class Spread:
         short="PP",
         dimension=Dimension(3, "pp"),
     )
+    """Stages of a pipeline; each holds a share of the blocks."""
     schedule: str = _row(
         SCHEDULES[0],
         "{schedule}",
         needs="pp",
         refusal="a schedule orders the micro-batches of a pipeline: it needs pp > 1",
     )
+    """Order in which stages take the micro-batches."""
     cut: tuple[int, ...] = _row(
         (),
         " with {cut} blocks",
@@ -198,6 +195,7 @@ class Spread:
         needs="pp",
         refusal="a cut says how many blocks each stage of a pipeline has: it needs pp > 1",
     )
+    """Number of blocks of each stage; empty: as equal numbers as possible."""
     sequence_parallel: bool = _row(
         False,
         " and sequence",
@@ -206,6 +204,7 @@ class Spread:
         needs="tp",
         refusal="sequence parallelism divides activations between tensor-parallel ranks: it needs tp > 1",
     )
+    """Tensor-parallel ranks also divide along the sequence whatever lies between the layers that they split."""
     co_shard: int = _row(
         1,
         "blocks in {co_shard} parts",
@@ -213,6 +212,8 @@ class Spread:
         excludes=("tp",),
         refusal="layers are divided over ranks or computed in parts, not both: use tp or co_shard",
     )
+    """Parts in which heads and hidden units of a block are computed, one after another, and each again in the backward
+    pass, so that the activations of only one part exist at a time (SuperScaler's co-shard)."""
     selective: bool = _row(
         False,
         "selective ",
@@ -220,6 +221,7 @@ class Spread:
         needs="recompute",
         refusal="selective says what is recomputed: it needs recompute=true",
     )
+    """Recompute whatever is neither a product of matrices nor attention, instead of whole blocks."""
     recomputed: tuple[int, ...] = _row(
         (),
         " of blocks {recomputed}",
@@ -227,7 +229,9 @@ class Spread:
         needs="recompute",
         refusal="recomputed names the blocks that are recomputed: it needs recompute=true",
     )
+    """Numbers of the blocks that are recomputed, in rising order; empty: all."""
     recompute: bool = _row(False, "{selective}recompute{recomputed}", label="recompute")
+    """Blocks are computed again in the backward pass."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

@@ -119,17 +119,17 @@ class Plan(Spread):
     """How one candidate is spread over ranks; every plan of a candidate trains on the same effective batch.
 
     An optimizer step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank.
-    ``evaluation_batch`` is the number of samples of a forward pass of an evaluation; 0: as many as ``micro_batch``.
-    ``shares`` are the samples of each data-parallel rank in a micro-batch, in the order of ``data_rank``, where faster
-    devices take more of them; ``micro_batch`` is then the largest. If it is empty, all take ``micro_batch``.
-    ``layouts`` has one for each place in the pipeline; without a pipeline it has that of all ranks.
     """
 
     micro_batch: int
     num_micro_batches: int = 1
     evaluation_batch: int = 0
+    """Samples of a forward pass of an evaluation; 0: as many as ``micro_batch``."""
     shares: tuple[int, ...] = ()
+    """Samples of each data-parallel rank in a micro-batch, in the order of ``data_rank``, where faster devices take
+    more of them; ``micro_batch`` is then the largest. Empty: all take ``micro_batch``."""
     layouts: tuple[Layout, ...] = field(init=False, repr=False, compare=False)
+    """One for each place in the pipeline; without a pipeline, that of all ranks."""
 
     def __post_init__(self) -> None:
         _check_positive(self, "micro_batch", "num_micro_batches")

@@ -31,7 +31,7 @@ class Mlp(nn.Module):
 
 
 class Deep(nn.Module):
-    """Seven equal layers between others."""
+    """Six equal layers between others."""
 
     num_layers = 6
 

@@ -12,7 +12,7 @@ from placement.model import Shape
 
 NUM_INSTANCES = 40
 NUM_CANDIDATES = 18
-"""So many candidates of the table are drawn from, as optima would have to be proven again whenever it grows."""
+"""Candidates of the table that instances are drawn from: with more, all optima would have to be proven again."""
 UNIT_SECONDS = 1.0
 """Seconds are rounded up to these, as CP-SAT counts in whole numbers."""
 

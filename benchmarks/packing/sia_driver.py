@@ -105,7 +105,7 @@ def _fifo(options):
     from sia_fix import SiaFixPolicy
 
     class Fifo(SiaFixPolicy):
-        """None is preempted, and one that must wait blocks all behind it. Batches are those that users asked for."""
+        """No job is preempted, and one that must wait blocks all behind it. Batches are those that users asked for."""
 
         def optimize(self, jobs, nodes, base_allocations):
             found = {name: base_allocations.get(name, (None, ())) for name in jobs}

@@ -19,20 +19,20 @@ _Events = tuple[tuple[int, int], ...]  # (buffer, index in the table of sizes of
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """The events of a step's parts, with sizes as indices into a table.
-
-    ``sizes`` are (fixed bytes, bytes per sample, stream that they are allocated on); the first is all zeros. ``held``
-    are parameters and other buffers that exist before the first step. ``states`` are those of the optimizer, ``passes``
-    the forward and backward passes of a step, and ``update`` the buffers that the optimizer needs temporarily.
-    ``single`` is the log of one sample, or None if that lies on the same lines as the others.
-    """
+    """The events of a step's parts, with sizes as indices into a table."""
 
     sizes: tuple[tuple[int, int, int], ...]
+    """(fixed bytes, bytes per sample, stream that they are allocated on); the first is all zeros."""
     held: _Events
+    """Parameters and other buffers that exist before the first step."""
     states: _Events
+    """States of the optimizer."""
     passes: _Events
+    """Forward and backward passes of a step."""
     update: _Events
+    """Buffers that the optimizer needs temporarily."""
     single: StepLog | None = None
+    """The log of one sample; None if it lies on the same lines as the others."""
 
     def __post_init__(self) -> None:
         places = {place for part in (self.held, self.states, self.passes, self.update) for _, place in part}

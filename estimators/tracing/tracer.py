@@ -120,17 +120,16 @@ def _split_work(work: Work, layout: Layout) -> tuple[Work, Work]:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The steps traced under one layout.
-
-    ``passes`` are by their number of samples: 2, 3 and more. ``single`` are those of one sample, None if the model
-    refuses it. ``evaluations`` are those of the same model, None if there are none.
-    """
+    """The steps traced under one layout."""
 
     passes: Mapping[int, Passes]
+    """By their number of samples: 2, 3 and more."""
     single: Passes | None
+    """Passes of one sample; None if the model refuses it."""
     updates: _Updates
     units: tuple[Unit, ...]
     evaluations: _Evaluations | None
+    """Evaluations of the same model."""
     model: _Model
 
     @property

@@ -33,8 +33,14 @@ class TraceJob:
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.num_gpus < 1 or self.seconds <= 0 or not 0 < self.share <= 1 or self.at < 0:
-            raise ValueError(f"job {self.id} must ask for GPUs, and run for some time: {self}")
+        for name, is_right, rule in (
+            ("num_gpus", self.num_gpus >= 1, "at least 1"),
+            ("seconds", self.seconds > 0, "above 0"),
+            ("share", 0 < self.share <= 1, "above 0 and at most 1"),
+            ("at", self.at >= 0, "at least 0"),
+        ):
+            if not is_right:
+                raise ValueError(f"{name} of job {self.id!r} must be {rule}, got {getattr(self, name)}")
 
     @property
     def gpu_seconds(self) -> float:

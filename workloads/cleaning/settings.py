@@ -175,7 +175,9 @@ _SETTINGS = (
         "the cores that it may use", lambda: os.sched_getaffinity(0), lambda cores: os.sched_setaffinity(0, cores)
     ),
     _Setting(
-        "its priority", lambda: os.getpriority(os.PRIO_PROCESS, 0), lambda v: os.setpriority(os.PRIO_PROCESS, 0, v)
+        "the priority of the process",
+        lambda: os.getpriority(os.PRIO_PROCESS, 0),
+        lambda v: os.setpriority(os.PRIO_PROCESS, 0, v),
     ),
     _Setting("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
     _attribute(tempfile, "tempdir"),
@@ -195,8 +197,8 @@ _SETTINGS = (
     _Setting("the stack size of threads", threading.stack_size, threading.stack_size),
     _sequence("callbacks of garbage collection", gc.callbacks),
     _Setting("garbage collection", gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
-    _Setting("its thresholds", gc.get_threshold, lambda before: gc.set_threshold(*before)),
-    _Setting("its debugging", gc.get_debug, gc.set_debug),
+    _Setting("the thresholds of garbage collection", gc.get_threshold, lambda before: gc.set_threshold(*before)),
+    _Setting("the debugging of garbage collection", gc.get_debug, gc.set_debug),
     _attribute(logging.root.manager, "disable"),
     _attribute(logging, "raiseExceptions"),
     _Setting("the class of loggers", logging.getLoggerClass, logging.setLoggerClass),
@@ -209,7 +211,7 @@ _SETTINGS = (
     _Setting("numpy's errors", np.geterr, lambda before: np.seterr(**before)),
     _Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     _Setting("torch's default device", torch.get_default_device, lambda _: torch.set_default_device(None)),
-    _Setting("gradients", torch.is_grad_enabled, torch.set_grad_enabled),
+    _Setting("whether gradients are on", torch.is_grad_enabled, torch.set_grad_enabled),
     _Setting("autocast", lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
     _Setting(
         "autocast on GPUs", lambda: torch.is_autocast_enabled("cuda"), lambda on: torch.set_autocast_enabled("cuda", on)

@@ -23,8 +23,10 @@ class SinkKeeper:
     def __init__(
         self, ensure: Callable[[], Any], calls: Calls, *, node_id: str, may_act: Callable[[], bool], now: float
     ) -> None:
-        """``ensure`` returns the sink's actor on ``node_id``, which it creates if none runs. It is ended only while
-        ``may_act()``; ``now`` is always a monotonic time."""
+        """``ensure`` returns the sink's actor on ``node_id``, which it creates if none runs.
+
+        The sink is ended only while ``may_act()`` is true. ``now`` is always a monotonic time.
+        """
         self._ensure, self._calls, self._node_id, self._may_act = ensure, calls, node_id, may_act
         self.status: SinkStatus | None = None
         self._is_starting = False  # one that was made here, and has not answered yet
@@ -71,8 +73,8 @@ class SinkKeeper:
         self._calls.expect_sink(self._actor.ping.remote())
 
     def _replace(self, why: str) -> None:
-        log.warning("the sink is replaced: %s", why)
         if self._may_act():
+            log.warning("the sink is replaced: %s", why)
             ray.kill(self._actor, no_restart=True)
             if self.status is not None:
                 kill_process(self.status.process, self._node_id)

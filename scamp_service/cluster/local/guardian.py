@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -110,7 +110,8 @@ def _watched_start(folder: Path) -> Iterator[None]:
             closed = select.select([sys.stdin], [], [], 0.0)[0]  # nothing is ever written there
             dead = [name for pid in _descendants(os.getpid()) if (name := _name_of_dead(pid)) in SERVERS]
             if closed or dead:
-                print(f"ending this Ray while it starts: dead: {dead}", file=sys.stderr, flush=True)
+                why = f"{_names(dead)} died" if dead else "its parent has ended"
+                print(f"ending this Ray while it starts, because {why}", file=sys.stderr, flush=True)
                 _end(folder)
 
     thread = threading.Thread(target=watch, name="watch-start", daemon=True)
@@ -152,7 +153,12 @@ def _watch(cluster: Any) -> None:
         adopted.end()
         if dead or silent:
             print(f"Ray's head: dead: {dead}, silent: {silent}", file=sys.stderr, flush=True)
-    print("ending this Ray, because it does not answer any more", file=sys.stderr, flush=True)
+    why = f"{_names(dead)} died" if dead else f"{_names(silent)} does not answer any more"
+    print(f"ending this Ray, because {why}", file=sys.stderr, flush=True)
+
+
+def _names(names: Sequence[str]) -> str:
+    return " and ".join(names)
 
 
 class _Adopted:

@@ -96,7 +96,7 @@ def trains(s: Snapshot, trial: Trial, attempt: Attempt) -> bool:
 def narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> Sized | None:
     """The last plan that trained, if that was on fewer devices than this attempt.
 
-    None also for a trial that ever ran out of memory, and for one without a loss to spare.
+    Returns None if there is none, the trial ever ran out of memory, or it has no loss to spare.
     """
     before = s.former.get(trial.id)
     if before is None or before.outcome is Outcome.OUT_OF_MEMORY or trial.num_oom or trial.sized is None:

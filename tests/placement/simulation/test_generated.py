@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from statistics import fmean, median
+from typing import Any
 
 import pytest
 
@@ -56,5 +58,18 @@ def test_jobs_ask_for_their_share_of_the_smallest_device() -> None:
         (1, 250, 0),
         (2, 1000, 2),
     ]
-    with pytest.raises(ValueError, match="must ask for GPUs"):
-        TraceJob("0", 0, 0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        ({"num_gpus": 0}, "num_gpus of job '7' must be at least 1, got 0"),
+        ({"seconds": 0.0}, "seconds of job '7' must be above 0, got 0.0"),
+        ({"share": 1.5}, "share of job '7' must be above 0 and at most 1, got 1.5"),
+        ({"at": -1.0}, "at of job '7' must be at least 0, got -1.0"),
+    ],
+)
+def test_a_job_with_a_wrong_field_is_refused_by_the_name_of_the_field(change: dict[str, Any], refusal: str) -> None:
+    fields: dict[str, Any] = {"id": "7", "at": 0.0, "num_gpus": 1, "seconds": 1.0}
+    with pytest.raises(ValueError, match=f"^{re.escape(refusal)}$"):
+        TraceJob(**fields | change)

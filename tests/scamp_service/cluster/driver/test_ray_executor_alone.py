@@ -185,6 +185,14 @@ def test_only_the_sink_of_an_earlier_controller_is_replaced_for_its_version(
     assert len(ray.killed) == 1
 
 
+def test_a_replaced_controller_replaces_no_sink_and_does_not_say_that_it_does(
+    ray: FakeRay, begin: Callable[..., RayExecutor], caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(may_act=lambda: False)._sink.hear(sink("an earlier one"))
+    assert ray.killed == []
+    assert "replaced" not in caplog.text
+
+
 def test_a_sink_that_starts_in_place_of_another_has_longer_to_answer(
     ray: FakeRay, begin: Callable[..., RayExecutor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

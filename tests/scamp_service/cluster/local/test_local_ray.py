@@ -201,7 +201,7 @@ def test_it_gives_up_at_once_when_its_gcs_dies_while_it_starts(tmp_path: Path) -
         os.kill(found[0], signal.SIGKILL)
         with pytest.raises(Unavailable, match="did not start"):
             starting.result()
-    assert "ending this Ray while it starts: dead: ['gcs_server']" in (tmp_path / "logs" / "ray.log").read_text()
+    assert "ending this Ray while it starts, because gcs_server died" in (tmp_path / "logs" / "ray.log").read_text()
     assert not ray.alive()
 
 
