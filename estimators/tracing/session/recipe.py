@@ -1,4 +1,4 @@
-"""What a trace must know of a candidate: functions of the code of ranks, as the tracer imports no workloads."""
+"""The recipe of a trace: functions of the code of ranks, which the tracer is given because it imports no workloads."""
 
 from __future__ import annotations
 
