@@ -7,9 +7,11 @@ the mesh, which may be real or fake.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
 
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import Adafactor, Optimizer, Rprop
@@ -22,7 +24,7 @@ from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
 from workloads.parallel.exchanging.replicas import average_gradients
 from workloads.parallel.exchanging.tables import divide_tables
-from workloads.parallel.forward_state.state import attach_state
+from workloads.parallel.forward_state.state import ForwardState, attach_state
 from workloads.parallel.mixed_precision import AS_STORED, MixedPrecision, compute_in, compute_tables_in
 from workloads.parallel.optimizers.adasum import AdasumOptimizer
 from workloads.parallel.optimizers.local_step import step_on_local_parts
@@ -55,24 +57,66 @@ def apply_plan(
         _expect_dense(model)
     if layout.mesh and (mesh is None or mesh.size() != layout.world_size):
         raise ValueError(f"{layout} needs a mesh of {layout.world_size} ranks, got {mesh}")
+    ranks = _Ranks(mesh)
     attributes = parameter_attributes(model)
     if mesh is not None:
         expect_own_tensors(model)
-    if mesh is not None and layout.pp > 1:
-        blocks = cut(model, PipelinePlace(layout.stages, mesh.get_group("pp")))
-    if mesh is not None and layout.tp > 1:
-        split_layers(model, blocks, mesh["tp"], sequence=layout.sequence_parallel)
-    if layout.spatial > 1 and layout.co_shard > 1 and isinstance(getattr(model, "spatial", None), Context):
-        raise ValueError("ranks that divide sequences compute blocks whole: use co_shard=1, or plans with spatial=1")
-    if mesh is not None and layout.spatial > 1:
-        split_space(model, mesh["spatial"])
-    tables = divide_tables(model, mesh["replicate"]) if mesh is not None and layout.tables else set()
+    if layout.pp > 1:
+        blocks = cut(model, PipelinePlace(layout.stages, ranks.group("pp")))
+    tables = _divide(model, blocks, layout, ranks)
     state = attach_state(model, layout, mesh)
-    is_sharded = mesh is not None and bool(layout.fsdp_mesh)
-    if precision is not None and not is_sharded:
+    if precision is not None and not layout.fsdp_mesh:
         compute_in(model, _with_own_parameters(model, blocks), precision.param)
     elif precision is not None and tables:
         compute_tables_in(model, tables, precision.param)
+    _change_passes(model, blocks, layout, state, recomputing)
+    if layout.fsdp_mesh:
+        _shard(model, blocks, ranks.along(layout.fsdp_mesh), layout, precision, tables)
+    if layout.averages_gradients:
+        average_gradients(model, _with_own_parameters(model, blocks), ranks.group("replicate"))
+    if layout.sequence_parallel:
+        for part in _parts(model, blocks, layout):
+            split_sequences(part, ranks.along("tp"))
+    set_parameter_attributes(model, attributes)
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """The ranks of a layout. A single rank has no mesh, and its layout uses no dimension of one."""
+
+    mesh: DeviceMesh | None
+
+    def along(self, dimensions: str | tuple[str, ...]) -> DeviceMesh:
+        """The part of the mesh with these dimensions that this rank is in."""
+        assert self.mesh is not None, f"a layout without a mesh uses {dimensions}"
+        return self.mesh[dimensions]
+
+    def group(self, dimension: str) -> ProcessGroup:
+        """The ranks along one dimension that this rank is in."""
+        assert self.mesh is not None, f"a layout without a mesh uses {dimension}"
+        return self.mesh.get_group(dimension)
+
+
+def _divide(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, ranks: _Ranks) -> set[nn.Parameter]:
+    """Divide layers, space and embedding tables over ranks, in place. Returns the parameters of these tables."""
+    if layout.tp > 1:
+        split_layers(model, blocks, ranks.along("tp"), sequence=layout.sequence_parallel)
+    if layout.spatial > 1 and layout.co_shard > 1 and isinstance(getattr(model, "spatial", None), Context):
+        raise ValueError("ranks that divide sequences compute blocks whole: use co_shard=1, or plans with spatial=1")
+    if layout.spatial > 1:
+        split_space(model, ranks.along("spatial"))
+    return divide_tables(model, ranks.along("replicate")) if layout.tables else set()
+
+
+def _change_passes(
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    layout: Layout,
+    state: ForwardState,
+    recomputing: Set[nn.Module],
+) -> None:
+    """Have the model run micro-batches of a pipeline, and blocks run in parts, or twice if they are ``recomputing``."""
     if layout.pp > 1:
         model.forward = state.as_micro_batch(model.forward)
     if layout.co_shard > 1:
@@ -82,30 +126,32 @@ def apply_plan(
             # Recompute runs inside FSDP's hooks, so the all-gather before backward also serves the recomputation.
             # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
             block.forward = recomputed(block, state, selective=layout.selective)
-    if mesh is not None and layout.fsdp_mesh:
-        for parameter in model.parameters():
-            if not parameter.is_contiguous():  # FSDP2 takes no such parameters
-                parameter.data = parameter.data.contiguous()
-        shards = mesh[layout.fsdp_mesh]
-        for module in (*_with_own_parameters(model, blocks), model):
-            if module is not model and tables.issuperset(module.parameters()):
-                continue
-            # By default all modules except the outermost free their gathered parameters after a forward pass.
-            fully_shard(
-                module,
-                mesh=shards,
-                reshard_after_forward=None if layout.reshard else False,
-                mp_policy=precision.policy(is_root=module is model) if precision is not None else AS_STORED,
-                ignored_params=tables,
-            )
-            keep_containers(module)
-    if mesh is not None and layout.averages_gradients:
-        average_gradients(model, _with_own_parameters(model, blocks), mesh.get_group("replicate"))
-    if mesh is not None and layout.sequence_parallel:
-        for part in _parts(model, blocks, layout):
-            split_sequences(part, mesh["tp"])
-    set_parameter_attributes(model, attributes)
-    return model
+
+
+def _shard(
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    shards: DeviceMesh,
+    layout: Layout,
+    precision: MixedPrecision | None,
+    tables: set[nn.Parameter],
+) -> None:
+    """Have FSDP2 divide the parameters of ``model`` over ``shards``, each block by itself, without the ``tables``."""
+    for parameter in model.parameters():
+        if not parameter.is_contiguous():  # FSDP2 takes no such parameters
+            parameter.data = parameter.data.contiguous()
+    for module in (*_with_own_parameters(model, blocks), model):
+        if module is not model and tables.issuperset(module.parameters()):
+            continue
+        # By default all modules except the outermost free their gathered parameters after a forward pass.
+        fully_shard(
+            module,
+            mesh=shards,
+            reshard_after_forward=None if layout.reshard else False,
+            mp_policy=precision.policy(is_root=module is model) if precision is not None else AS_STORED,
+            ignored_params=tables,
+        )
+        keep_containers(module)
 
 
 def _parts(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout) -> list[Sequence[nn.Module]]:
@@ -126,21 +172,12 @@ def _recomputing(blocks: Sequence[nn.Module], layout: Layout) -> set[nn.Module]:
 def _with_own_parameters(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
     """The blocks that share no parameter with another part of the model: what is shared is gathered with the root."""
     num_holders: Counter[nn.Parameter] = Counter()
-    outside = _outside(model, set(blocks), {})
+    outside = (module for _, module in model.named_modules(memo=set(blocks)))  # reached without passing through a block
     for part in (*(block.modules() for block in blocks), outside):
         num_holders.update(
             {parameter for module in part for parameter in module._parameters.values() if parameter is not None}
         )
     return [block for block in blocks if all(num_holders[parameter] == 1 for parameter in block.parameters())]
-
-
-def _outside(module: nn.Module, blocks: Set[nn.Module], modules: dict[nn.Module, None]) -> Iterable[nn.Module]:
-    """The modules that can be reached without passing through a block."""
-    if module not in blocks and module not in modules:
-        modules[module] = None
-        for child in module.children():
-            _outside(child, blocks, modules)
-    return modules
 
 
 def _expect_dense(model: nn.Module) -> None:
