@@ -45,7 +45,7 @@ class Admission:
         self._importer = ThreadPoolExecutor(1, "import")
         self._process = TraceProcess()
         self._closed = False
-        self._num = {"submissions": 0, "uploads": 0, "imports": 0}
+        self.num_under_way = {"submissions": 0, "uploads": 0, "imports": 0}
         self._under_way: dict[str, tuple[bytes, asyncio.Future[Study]]] = {}
 
     @contextmanager
@@ -123,14 +123,14 @@ class Admission:
 
     @contextmanager
     def _place(self, kind: str, most: int) -> Iterator[None]:
-        if self._num[kind] >= most:
+        if self.num_under_way[kind] >= most:
             detail = f"{most} {kind} are under way already; send the same request again in a few seconds"
             raise HTTPException(503, detail, {"Retry-After": str(RETRY_SECONDS)})
-        self._num[kind] += 1
+        self.num_under_way[kind] += 1
         try:
             yield
         finally:
-            self._num[kind] -= 1
+            self.num_under_way[kind] -= 1
 
 
 def _parse(body: bytes) -> tuple[StudySpec, bytes | None]:

@@ -136,11 +136,12 @@ class SinkActor(Sink):
 
     def _watch_lease(self) -> None:
         watch = LeaseWatch(ABANDONED_SECONDS)
-        while not (watch.has_lapsed(self._look) and self._give_back()):
+        while not (watch.has_lapsed(self.look) and self.give_back()):
             time.sleep(min(LOOK_SECONDS, ABANDONED_SECONDS / 20))
         os._exit(0)
 
-    def _look(self) -> Lease | None:
+    def look(self) -> Lease | None:
+        """Read the lease for ``last_lease``. Raises ``TimeoutError`` while that is not possible."""
         try:
             lease = self.lease()
         except Exception as error:  # while the database is away, nobody can lead, nor take over
@@ -148,7 +149,7 @@ class SinkActor(Sink):
         self._last = lease, time.monotonic()
         return lease
 
-    def _give_back(self) -> bool:
+    def give_back(self) -> bool:
         """Whether the devices could be given back. If not, this thread tries again, unless a controller leads then."""
         log.warning("no controller leads any more: giving the devices back")
         try:

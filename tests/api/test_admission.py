@@ -9,6 +9,7 @@ import json
 import threading
 import zipfile
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -62,8 +63,9 @@ class Crowd:
 
 
 async def until_importing(imports: Imports, api: InProcess, number: int) -> None:
-    while imports.begun < 1 or api.app.state.admission._num["imports"] < number:
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(30):
+        while imports.begun < 1 or api.app.state.admission.num_under_way["imports"] < number:
+            await asyncio.sleep(0.01)
 
 
 def test_beyond_the_queue_of_imports_the_answer_is_503_and_all_else_is_answered(
@@ -135,19 +137,21 @@ def test_a_body_that_does_not_arrive_is_given_up(api: InProcess, monkeypatch: py
     assert api.post("/v1/studies", content=never(), headers=JSON).status_code == 408
 
 
-def test_the_service_ends_while_a_study_is_imported(api: InProcess, imports: Imports) -> None:
+def test_the_service_ends_while_a_study_is_imported(
+    api: InProcess, imports: Imports, monkeypatch: pytest.MonkeyPatch
+) -> None:
     killed: list[bool] = []
-    admissions = api.app.state.admission
 
     def kill() -> None:
         killed.append(True)
         imports.finish.set()
 
+    monkeypatch.setattr(admission, "TraceProcess", lambda: SimpleNamespace(kill=kill))
+
     async def close() -> None:
         request = Crowd(api).post(body())
         await until_importing(imports, api, 1)
-        admissions._process.kill = kill
-        admissions.close()
+        api.app.state.admission.close()
         assert (await request).status_code == 500  # what follows the import is no longer done
 
     asyncio.run(close())

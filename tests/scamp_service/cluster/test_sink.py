@@ -151,16 +151,16 @@ def test_ranks_are_told_at_once_that_the_lease_cannot_be_read_or_renewed(
     lease = store.take_lease(CONTROLLER_LEASE, "me", None, now=1.0)
     with pytest.raises(Unavailable):
         actor.last_lease()
-    assert actor._look() == actor.last_lease() == lease
+    assert actor.look() == actor.last_lease() == lease
     monkeypatch.setattr(module, "FRESH_SECONDS", 0.01)
     with locked(tmp_path):
         with pytest.raises(TimeoutError):
-            actor._look()
+            actor.look()
         time.sleep(0.02)
         with pytest.raises(Unavailable):
             actor.last_lease()
     monkeypatch.setattr(module, "FRESH_SECONDS", 60.0)
-    assert actor._look() == actor.last_lease() == lease
+    assert actor.look() == actor.last_lease() == lease
 
 
 def test_a_sink_that_starts_while_the_database_is_away_says_so_until_it_is_back(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_devices_are_given_back_again_and_again_until_ray_has_answered(
             raise error
 
     monkeypatch.setattr(module, "remove_pools", remove)
-    assert [actor._give_back(), actor._give_back()] == [False, True]
+    assert [actor.give_back(), actor.give_back()] == [False, True]
     assert asked == [store.identity()] * 2
 
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Optimizer, lr_scheduler
 
+from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult
 from workloads.training.updates.schedules import Schedules, expect_resumable
 
 Make = Callable[[Optimizer], Any]
 
 
-class Scheduled:
-    """Stands in for a workload."""
-
-    def __init__(self, make: Make) -> None:
-        self._make = make
-
-    def scheduler(self, optimizer: Optimizer, steps: int) -> Any:
-        return self._make(optimizer)
+def scheduled(make: Make) -> Workload:
+    """Stands in for a workload with the scheduler that ``make`` returns."""
+    return cast(Workload, SimpleNamespace(scheduler=lambda optimizer, steps: make(optimizer)))
 
 
 def optimizer() -> SGD:
@@ -65,27 +62,27 @@ SCHEDULERS: list[Make] = [
 @pytest.mark.parametrize("make", SCHEDULERS)
 def test_a_stored_scheduler_continues_with_the_same_rates(make: Make) -> None:
     whole, own = optimizer(), optimizer()
-    expected = rates(Schedules(Scheduled(make), whole, 20), whole, 8)  # type: ignore[arg-type]
-    first = Schedules(Scheduled(make), own, 20)  # type: ignore[arg-type]
+    expected = rates(Schedules(scheduled(make), whole, 20), whole, 8)
+    first = Schedules(scheduled(make), own, 20)
     assert rates(first, own, 4) == expected[:4]
     again = optimizer()
-    then = Schedules(Scheduled(make), again, 20)  # type: ignore[arg-type]
+    then = Schedules(scheduled(make), again, 20)
     again.param_groups[0].update({k: v for k, v in own.param_groups[0].items() if k != "params"})
     then.load(first.state())
     assert rates(then, again, 4) == expected[4:]
-    expect_resumable(Scheduled(make), optimizer(), 20)  # type: ignore[arg-type]
+    expect_resumable(scheduled(make), optimizer(), 20)
 
 
 def test_a_scheduler_that_goes_ahead_has_the_rates_of_its_own_options() -> None:
     make: Make = lambda made: lr_scheduler.StepLR(made, 2, 0.1)  # noqa: E731
     own = optimizer()
-    Schedules(Scheduled(make), own, 20).skip(5)  # type: ignore[arg-type]
+    Schedules(scheduled(make), own, 20).skip(5)
     assert own.param_groups[0]["lr"] == pytest.approx(0.005)
 
 
 def test_what_cannot_resume_is_refused_in_words() -> None:
     with pytest.raises(WrongResult, match="does not continue after a resume"):
-        expect_resumable(Scheduled(counting), optimizer(), 20)  # type: ignore[arg-type]
+        expect_resumable(scheduled(counting), optimizer(), 20)
 
     class Keeps(lr_scheduler.LRScheduler):
         def get_lr(self) -> Any:
@@ -93,10 +90,10 @@ def test_what_cannot_resume_is_refused_in_words() -> None:
             return [0.1]
 
     with pytest.raises(WrongResult, match="a Keeps that cannot be stored in a checkpoint: it holds a object"):
-        expect_resumable(Scheduled(Keeps), optimizer(), 20)  # type: ignore[arg-type]
+        expect_resumable(scheduled(Keeps), optimizer(), 20)
     with pytest.raises(WrongResult, match="returns float instead of a scheduler"):
-        expect_resumable(Scheduled(lambda made: 0.1), optimizer(), 20)  # type: ignore[arg-type]
-    none = Schedules(Scheduled(lambda made: None), optimizer(), 20)  # type: ignore[arg-type]
+        expect_resumable(scheduled(lambda made: 0.1), optimizer(), 20)
+    none = Schedules(scheduled(lambda made: None), optimizer(), 20)
     with pytest.raises(WorkloadError, match="the checkpoint has 1 schedulers, but scheduler"):
         none.load([{}])
 
@@ -104,4 +101,4 @@ def test_what_cannot_resume_is_refused_in_words() -> None:
 def test_a_scheduler_of_another_optimizer_is_refused() -> None:
     other = optimizer()
     with pytest.raises(WrongResult, match="returns a StepLR of another optimizer, whose rates nobody uses"):
-        Schedules(Scheduled(lambda made: lr_scheduler.StepLR(other, 2)), optimizer(), 10)  # type: ignore[arg-type]
+        Schedules(scheduled(lambda made: lr_scheduler.StepLR(other, 2)), optimizer(), 10)
