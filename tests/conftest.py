@@ -50,7 +50,7 @@ LONG = [
     "scamp_service/sizing/test_sizer",
     "api/dashboard/test_trial_page",
     "api/dashboard/test_studies_page",
-    "benchmarks/test_truth",
+    "benchmarks/estimating/test_truth",
     "estimators/tracing/test_outcomes",
     "estimators/tracing/test_operations",
     "estimators/tracing/workspace/test_allocations",

@@ -1,4 +1,4 @@
-"""Names say what a thing is, modules that docstrings name exist, and no folder has too many modules."""
+"""Names say what a thing is, names in docstrings exist, tests mirror modules, and no folder has too many of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +88,59 @@ def test_no_folder_has_more_than_fifteen_modules(floor: str) -> None:
 def test_every_module_begins_with_a_sentence_that_says_what_it_is_for(floor: str) -> None:
     files = (file for file in (ROOT / floor).rglob("*.py") if file.stat().st_size)
     assert [str(file.relative_to(ROOT)) for file in files if not file.read_text().startswith(('"""', 'r"""'))] == []
+
+
+OF_NO_FLOOR = ("api/dashboard/", "deploy/", "examples/", "test_")
+"""Tests of pages, files and the repository itself."""
+OF_SEVERAL_MODULES = {
+    "api/test_javascript.py",
+    "benchmarks/test_commands.py",
+    "estimators/tracing/test_evaluation.py",
+    "estimators/tracing/workspace/test_allocations.py",
+    "placement/planning/test_given.py",
+    "scamp_service/cli/test_deleting.py",
+    "scamp_service/cluster/driver/states/test_rank_states_at_random.py",
+    "scamp_service/cluster/driver/test_ray_executor_alone.py",
+    "scamp_service/control/decide/test_one_shot.py",
+    "scamp_service/search/samplers/test_several_objectives.py",
+    "scamp_service/search/samplers/test_tpe.py",
+    "scamp_service/simulation/test_same_log.py",
+    "scamp_service/test_hosts.py",
+    "scamp_service/test_learning.py",
+    "scamp_service/test_ray_job.py",
+    "scamp_service/test_service.py",
+    "scamp_service/test_users_code.py",
+    "workloads/test_data_page.py",
+    "workloads/test_settling.py",
+    "workloads/test_workloads_page.py",
+    "workloads/training/test_inheriting.py",
+    "workloads/training/updates/test_every_plan.py",
+    "workloads/training/updates/test_plain_torch.py",
+}
+
+
+def mirrors(test: str) -> bool:
+    """Whether a module or package has the place and the name of this test; the test of a package may be inside."""
+    folder, name = (ROOT / test).parent, Path(test).stem.removeprefix("test_")
+    package = folder if folder.name == name else folder / name
+    return (folder / f"{name}.py").is_file() or (package / "__init__.py").is_file()
+
+
+def test_every_test_has_the_place_and_the_name_of_what_it_tests() -> None:
+    files = [str(file.relative_to(ROOT / "tests")) for file in (ROOT / "tests").rglob("test_*.py")]
+    assert {file for file in files if not file.startswith(OF_NO_FLOOR) and not mirrors(file)} == OF_SEVERAL_MODULES
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("estimators/test_memory.py", True),
+        ("estimators/tracing/workspace/test_workspace.py", True),
+        ("estimators/tracing/test_workspace.py", True),
+        ("estimators/test_tracer.py", False),
+        ("estimators/peaks/test_tracing.py", False),
+        ("benchmarks/test_gangs.py", False),
+    ],
+)
+def test_a_test_that_has_no_module_is_found(test: str, expected: bool) -> None:
+    assert mirrors(test) == expected

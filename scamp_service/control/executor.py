@@ -18,6 +18,10 @@ from scamp_service.model import Sized
 from scamp_service.study.budget import TRACE_SECONDS
 from workloads.training.checkpoints.name import CheckpointName, Donor
 
+SPARE_SECONDS = 60.0
+"""For which an idle rank is kept. A start takes about 5 s of a core, and a study often needs the rank again once the
+gangs that took its device have ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class Order:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from placement.model import Cluster
 from placement.simulation.progress import Progress
-from scamp_service.cluster.driver.states.idle_ranks import SPARE_SECONDS
 from scamp_service.control.decide.rules.growth import counted_by
-from scamp_service.control.executor import GangState, GangStatus, Order
+from scamp_service.control.executor import SPARE_SECONDS, GangState, GangStatus, Order
 from scamp_service.lifecycle import Outcome
 from scamp_service.model import Metric, Report
 from scamp_service.simulation.outcome import Span

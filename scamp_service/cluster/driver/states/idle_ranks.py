@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scamp_service.cluster.driver.states.rank_record import RankPhase, RankRecord
+from scamp_service.control.executor import SPARE_SECONDS
 
 SPARE_RANKS = 2
-SPARE_SECONDS = 60.0
-"""For which an idle rank is kept. A start takes about 5 s of a core, and a study often needs the rank again once the
-gangs that took its device have ended."""
 
 
 def suitable(idle: Iterable[RankRecord], code: str | None) -> list[RankRecord]:

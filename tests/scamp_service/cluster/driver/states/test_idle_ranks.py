@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from scamp_service.cluster.driver.states.idle_ranks import SPARE_RANKS, SPARE_SECONDS, suitable, superfluous
+from scamp_service.cluster.driver.states.idle_ranks import SPARE_RANKS, suitable, superfluous
 from scamp_service.cluster.driver.states.rank_record import RankPhase, RankRecord
+from scamp_service.control.executor import SPARE_SECONDS
 
 NOW = 1000.0
 LONG_AGO = NOW - SPARE_SECONDS - 1
