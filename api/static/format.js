@@ -229,7 +229,7 @@ export function paramValue(value) {
  * @param {unknown} value
  * @returns {boolean}
  */
-function isBlock(value) {
+export function isBlock(value) {
   return value !== null && typeof value === "object" && !Array.isArray(value);
 }
 

@@ -183,11 +183,9 @@ export class Page {
 
   redrawChanges() {
     for (const panel of this.panels) {
-      if (panel.draw)
-        this.draws.set(
-          panel,
-          coalesced(() => this.drawNow(panel), panel.restMs),
-        );
+      if (!panel.draw) continue;
+      const draw = coalesced(() => this.drawNow(panel), panel.restMs);
+      this.draws.set(panel, draw);
     }
     this.state.watch((field) => {
       for (const [panel, draw] of this.draws) if (panel.shows?.includes(field)) draw();

@@ -28,6 +28,7 @@ import { Pen } from "./pen.js";
 /** @typedef {[number, number]} Range two places on an axis, the lower one first */
 
 const DRAG = 5; // pixels after which a press is a drag
+const TIP_GAP = 56; // pixels between the tooltip and the last axis
 
 export class Parallel {
   /**
@@ -226,7 +227,7 @@ export class Parallel {
       setText(h("div", { class: "muted" }), params.join(" · ")),
     );
     const x = this.lines.xOf(this.lines.axes.length - 1) - this.scroller.scrollLeft;
-    const left = Math.max(0, Math.min(x, this.box.clientWidth) - this.tip.offsetWidth - 56);
+    const left = Math.max(0, Math.min(x, this.box.clientWidth) - this.tip.offsetWidth - TIP_GAP);
     this.tip.style.transform = `translate(${left}px, ${TOP}px)`;
   }
 }

@@ -1,7 +1,7 @@
 // Which controller leads, and the last errors that it survived.
 
-import { aside, card, emptyRow, scrolling, tableHead } from "../elements/card.js";
-import { h, keyed, setText } from "../elements/dom.js";
+import { aside, card, fillRows, scrolling, tableHead } from "../elements/card.js";
+import { h, setText } from "../elements/dom.js";
 import { count, dateTime } from "../format.js";
 
 /** @import { ClusterView, ContainedView } from "../answers.d.ts" */
@@ -31,14 +31,13 @@ export function controllerPanel({ state }) {
     shows: ["cluster"],
     draw() {
       setText(beside, leaderWords(state.cluster));
-      const errors = state.cluster.controller?.errors ?? [];
-      keyed(
-        body,
-        errors.length ? errors : [null],
-        (error) => (error ? `${error.first_at} ${error.study_id} ${error.doing} ${error.error}` : "none"),
+      fillRows(body, state.cluster.controller?.errors ?? [], {
+        columns: COLUMNS,
+        empty: "No error of ScaMP's own code is known.",
+        keyOf: (error) => `${error.first_at} ${error.study_id} ${error.doing} ${error.error}`,
         create,
         update,
-      );
+      });
     },
   };
 }
@@ -52,34 +51,20 @@ function leaderWords({ controller, controller_alive: isAlive }) {
   return `process ${controller.pid} on ${controller.host} ${isAlive ? "leads" : "led"} since ${dateTime(controller.since)}`;
 }
 
-/**
- * @param {ContainedView | null} error
- * @returns {HTMLTableRowElement}
- */
+/** @param {ContainedView} error */
 function create(error) {
-  if (!error) return emptyRow(COLUMNS, "No error of ScaMP's own code is known.");
+  const [last, times] = [h("td"), h("td", { class: "num" })];
   const study =
     error.study_id === null ? "–" : h("a", { href: `/studies/${error.study_id}` }, `Study ${error.study_id}`);
-  return h(
-    "tr",
-    {},
-    h("td"),
-    h("td", { class: "num" }),
-    h("td", {}, study),
-    h(
-      "td",
-      { class: "wrap" },
-      `Could not ${error.doing}: ${error.error}. The next cycle tries again; see the controller's log.`,
-    ),
-  );
+  const words = `Could not ${error.doing}: ${error.error}. The next cycle tries again; see the controller's log.`;
+  return { node: h("tr", {}, last, times, h("td", {}, study), h("td", { class: "wrap" }, words)), last, times };
 }
 
 /**
- * @param {HTMLTableRowElement} row
- * @param {ContainedView | null} error
+ * @param {ReturnType<typeof create>} row
+ * @param {ContainedView} error
  */
 function update(row, error) {
-  if (!error) return;
-  setText(row.children[0], dateTime(error.last_at));
-  setText(row.children[1], count(error.times));
+  setText(row.last, dateTime(error.last_at));
+  setText(row.times, count(error.times));
 }

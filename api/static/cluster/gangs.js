@@ -1,7 +1,7 @@
 // The table of gangs: who runs where, and why there.
 
-import { aside, card, emptyRow, scrolling, tableHead } from "../elements/card.js";
-import { h, keyed, setText } from "../elements/dom.js";
+import { aside, card, fillRows, scrolling, tableHead } from "../elements/card.js";
+import { h, setText } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
 import { count } from "../format.js";
 import { gangColour, linked, studyLink, trialLink } from "./links.js";
@@ -37,33 +37,30 @@ export function gangsPanel({ state }) {
     draw() {
       const { gangs } = state.cluster;
       setText(beside, gangs.length ? "hover over a gang to highlight its devices" : "");
-      keyed(
-        body,
-        gangs.length ? gangs : [null],
-        (gang) => gang?.key ?? "none",
+      fillRows(body, gangs, {
+        columns: COLUMNS,
+        empty: "No gang is running.",
+        keyOf: (gang) => gang.key,
         create,
-        (row, gang) => gang && setState(row.children[2], gang.state),
-      );
+        update: (row, gang) => setState(row.state, gang.state),
+      });
     },
   };
 }
 
-/**
- * @param {GangView | null} gang
- * @returns {HTMLTableRowElement}
- */
+/** @param {GangView} gang */
 function create(gang) {
-  if (!gang) return emptyRow(COLUMNS, "No gang is running.");
+  const state = h("td");
   const row = h(
     "tr",
     {},
     h("td", {}, h("span", { class: `swatch ${gangColour(gang)}` }), trialLink(gang)),
     h("td", { class: "wrap" }, studyLink(gang)),
-    h("td"),
+    state,
     h("td", { class: "num" }, count(gang.devices.length)),
     h("td", { class: "num" }, count(gang.mib_per_rank)),
     h("td", { class: "wrap" }, gang.devices.join(", ")),
     h("td", { class: "wrap muted" }, gang.placement_reason),
   );
-  return linked(row, gang);
+  return { node: linked(row, gang), state };
 }

@@ -1,6 +1,6 @@
 // The cluster as a map: each device is a bar of its MiB, filled by the gangs that hold it. Above it, a summary in words.
 
-import { byId, h, keyed, setText } from "../elements/dom.js";
+import { byId, h, keyed, setText, setTitle } from "../elements/dom.js";
 import { mibWords, plural } from "../format.js";
 import { gangColour, linked } from "./links.js";
 
@@ -58,47 +58,43 @@ export function summaryWords(cluster, nodes) {
   const capacity = cluster.devices.reduce((sum, device) => sum + device.capacity_mib, 0);
   const reserved = capacity - cluster.devices.reduce((sum, device) => sum + device.free_mib, 0);
   const share = Math.round((100 * reserved) / capacity);
-  return `${plural(cluster.devices.length, "device")} on ${plural(nodes.length, "node")} · ${mibWords(reserved)} of ${mibWords(capacity)} reserved (${share} %) · ${plural(cluster.gangs.length, "gang")}`;
+  return [
+    `${plural(cluster.devices.length, "device")} on ${plural(nodes.length, "node")}`,
+    `${mibWords(reserved)} of ${mibWords(capacity)} reserved (${share} %)`,
+    plural(cluster.gangs.length, "gang"),
+  ].join(" · ");
 }
 
-/**
- * @param {ClusterNode} node
- * @returns {HTMLElement}
- */
+/** @param {ClusterNode} node */
 function createNode(node) {
-  return h(
-    "section",
-    { class: "card node", "aria-label": `Node ${node.name}` },
-    h("header", {}, h("h2", {}, node.name), h("span", { class: "aside" })),
-    h("div", { class: "devices" }),
-  );
+  const [beside, devices] = [h("span", { class: "aside" }), h("div", { class: "devices" })];
+  const props = { class: "card node", "aria-label": `Node ${node.name}` };
+  return { node: h("section", props, h("header", {}, h("h2", {}, node.name), beside), devices), beside, devices };
 }
 
 /**
- * @param {any} element
+ * @param {ReturnType<typeof createNode>} section
  * @param {ClusterNode} node
  */
-function updateNode(element, node) {
-  setText(element.querySelector(".aside"), plural(node.devices.length, "device"));
-  keyed(element.lastChild, node.devices, (device) => device.id, createDevice, updateDevice);
+function updateNode(section, node) {
+  setText(section.beside, plural(node.devices.length, "device"));
+  keyed(section.devices, node.devices, (device) => device.id, createDevice, updateDevice);
 }
 
-/** @returns {HTMLElement} */
 function createDevice() {
-  return h("div", { class: "device" }, h("div", { class: "line" }, h("span"), h("span")), h("div", { class: "bar" }));
+  const [name, free, bar] = [h("span"), h("span"), h("div", { class: "bar", role: "group" })];
+  return { node: h("div", { class: "device" }, h("div", { class: "line" }, name, free), bar), name, free, bar };
 }
 
 /**
- * @param {any} element
+ * @param {ReturnType<typeof createDevice>} line
  * @param {DeviceView} device
  */
-function updateDevice(element, device) {
-  const [line, bar] = element.children;
-  setText(line.firstChild, `${device.index} · ${device.kind}`);
-  line.firstChild.title = device.id;
-  const free = `${mibWords(device.free_mib)} free of ${mibWords(device.capacity_mib)}`;
-  setText(line.lastChild, device.closed ? `${free} · closed: ${device.closed}` : free);
-  bar.setAttribute("role", "group");
+function updateDevice({ name, free, bar }, device) {
+  setText(name, `${device.index} · ${device.kind}`);
+  setTitle(name, device.id);
+  const words = `${mibWords(device.free_mib)} free of ${mibWords(device.capacity_mib)}`;
+  setText(free, device.closed ? `${words} · closed: ${device.closed}` : words);
   bar.setAttribute("aria-label", `Device ${device.index}: ${device.free_mib} of ${device.capacity_mib} MiB free`);
   keyed(
     bar,
@@ -109,33 +105,27 @@ function updateDevice(element, device) {
   );
 }
 
-/**
- * @param {GangView} gang
- * @returns {HTMLAnchorElement}
- */
+/** @param {GangView} gang */
 function createGang(gang) {
-  const part = h(
-    "a",
-    { class: `gang ${gangColour(gang)}`, href: `/studies/${gang.study_id}/trials/${gang.number}` },
-    h("b"),
-    h("span"),
-  );
-  return linked(part, gang);
+  const [name, reserved] = [h("b", {}, `#${gang.number}`), h("span")];
+  const href = `/studies/${gang.study_id}/trials/${gang.number}`;
+  return { node: linked(h("a", { class: `gang ${gangColour(gang)}`, href }, name, reserved), gang), reserved };
 }
 
 /**
- * @param {any} part
+ * @param {ReturnType<typeof createGang>} part
  * @param {GangView} gang
  * @param {DeviceView} device
  */
-function updateGang(part, gang, device) {
+function updateGang({ node, reserved }, gang, device) {
   const ranks = gang.devices.length;
   const rank = gang.devices.indexOf(device.id);
-  const reserved = gang.mibs[rank];
-  part.style.width = `${(100 * reserved) / device.capacity_mib}%`;
-  part.classList.toggle("stopping", gang.state === "STOPPING");
-  setText(part.firstChild, `#${gang.number}`);
-  setText(part.lastChild, ranks > 1 ? `${reserved} · r${rank}` : `${reserved}`);
-  part.title = `Trial ${gang.number} of ${gang.study_name}: ${mibWords(reserved)}${ranks > 1 ? `, rank ${rank} of ${ranks}` : ""}`;
-  part.setAttribute("aria-label", part.title);
+  const mib = gang.mibs[rank];
+  node.style.width = `${(100 * mib) / device.capacity_mib}%`;
+  node.classList.toggle("stopping", gang.state === "STOPPING");
+  setText(reserved, ranks > 1 ? `${mib} · r${rank}` : `${mib}`);
+  const words = [`Trial ${gang.number} of ${gang.study_name}: ${mibWords(mib)}`];
+  if (ranks > 1) words.push(`rank ${rank} of ${ranks}`);
+  setTitle(node, words.join(", "));
+  node.setAttribute("aria-label", node.title);
 }

@@ -1,7 +1,7 @@
 // The table of waiting trials, and why each waits.
 
-import { aside, card, emptyRow, scrolling, tableHead } from "../elements/card.js";
-import { h, keyed, setText } from "../elements/dom.js";
+import { aside, card, fillRows, scrolling, tableHead } from "../elements/card.js";
+import { h, setText } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
 import { count, duration, plural } from "../format.js";
 import { studyLink, trialLink } from "./links.js";
@@ -39,41 +39,41 @@ export function waitingPanel({ state }) {
       const { waiting, num_waiting: all } = state.cluster;
       const shown = all > waiting.length ? `the first ${count(waiting.length)} of ` : "";
       setText(beside, all ? `${shown}${plural(all, "trial")}` : "");
-      keyed(body, waiting.length ? waiting : [null], (item) => item?.trial_id ?? "none", create, update);
+      fillRows(body, waiting, {
+        columns: COLUMNS,
+        empty: "No trial is waiting.",
+        keyOf: (item) => String(item.trial_id),
+        create,
+        update,
+      });
     },
   };
 }
 
-/**
- * @param {WaitingView | null} item
- * @returns {HTMLTableRowElement}
- */
+/** @param {WaitingView} item */
 function create(item) {
-  if (!item) return emptyRow(COLUMNS, "No trial is waiting.");
-  return h(
-    "tr",
-    {},
-    h("td", {}, trialLink(item)),
-    h("td", { class: "wrap" }, studyLink(item)),
-    h("td"),
-    h("td", { class: "num" }),
-    h("td", { class: "num" }),
-    h("td", { class: "num" }),
-    h("td"),
-    h("td", { class: "wrap" }),
-  );
+  const cells = {
+    state: h("td"),
+    ranks: h("td", { class: "num" }),
+    reserved: h("td", { class: "num" }),
+    starts: h("td", { class: "num" }),
+    lacks: h("td"),
+    reason: h("td", { class: "wrap" }),
+  };
+  const { state, ranks, reserved, starts, lacks, reason } = cells;
+  const [trial, study] = [h("td", {}, trialLink(item)), h("td", { class: "wrap" }, studyLink(item))];
+  return { node: h("tr", {}, trial, study, state, ranks, reserved, starts, lacks, reason), ...cells };
 }
 
 /**
- * @param {any} row as `create` returns it
- * @param {WaitingView | null} item
+ * @param {ReturnType<typeof create>} row
+ * @param {WaitingView} item
  */
 function update(row, item) {
-  if (!item) return;
-  setState(row.children[2], item.state);
-  setText(row.children[3], item.num_ranks ? count(item.num_ranks) : "–");
-  setText(row.children[4], item.reserved_mib ? count(item.reserved_mib) : "–");
-  setText(row.children[5], item.starts_in_seconds === null ? "–" : duration(item.starts_in_seconds));
-  setText(row.children[6], item.blocked);
-  setText(row.children[7], item.reason);
+  setState(row.state, item.state);
+  setText(row.ranks, item.num_ranks ? count(item.num_ranks) : "–");
+  setText(row.reserved, item.reserved_mib ? count(item.reserved_mib) : "–");
+  setText(row.starts, item.starts_in_seconds === null ? "–" : duration(item.starts_in_seconds));
+  setText(row.lacks, item.blocked);
+  setText(row.reason, item.reason);
 }

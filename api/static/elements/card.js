@@ -1,8 +1,8 @@
 // Cards of a page's grid, and what is in them: text beside the title, areas that scroll, tables with a head.
 
-import { h } from "./dom.js";
+import { h, keyed } from "./dom.js";
 
-/** @import { Children } from "./dom.js" */
+/** @import { Children, Kept } from "./dom.js" */
 
 /** @typedef {{name: string, numeric?: boolean, title?: string | null, id?: string | null}} ColumnHead */
 
@@ -65,11 +65,35 @@ export function tableHead(columns, props = {}) {
 }
 
 /**
+ * Make the body of a table hold one row per item, as `keyed` does; without items one row with the words `empty`.
+ * @template Item
+ * @template {Kept} Created
+ * @param {HTMLElement} body
+ * @param {Item[]} items
+ * @param {object} options
+ * @param {ColumnHead[]} options.columns
+ * @param {string} options.empty
+ * @param {(item: Item) => string} options.keyOf
+ * @param {(item: Item) => Created} options.create
+ * @param {(created: Created, item: Item) => unknown} options.update
+ */
+export function fillRows(body, items, { columns, empty, keyOf, create, update }) {
+  if (items.length) keyed(body, items, keyOf, create, update);
+  else
+    keyed(
+      body,
+      [empty],
+      (words) => words,
+      (words) => emptyRow(columns, words),
+    );
+}
+
+/**
  * A row that says why a table is empty.
  * @param {ColumnHead[]} columns
  * @param {string} words
  * @returns {HTMLTableRowElement}
  */
-export function emptyRow(columns, words) {
+function emptyRow(columns, words) {
   return h("tr", {}, h("td", { colspan: columns.length, class: "muted" }, words));
 }

@@ -104,26 +104,31 @@ export function byId(id, kind = HTMLElement) {
   return found;
 }
 
-const nodesOf = new WeakMap(); // parent → key → node, of the parents that `keyed` fills
+/** @typedef {Element | {node: Element}} Kept an element, or one with those of its parts that change later, by name */
+
+const keptOf = new WeakMap(); // parent → key → what was created, of the parents that `keyed` fills
 
 /**
  * Make `parent` hold one node per item, in order. Nodes are reused by key, so focus, hover and scrolling survive.
+ * `update` gets what `create` has returned for the key.
  * @template Item
+ * @template {Kept} Created
  * @param {Element} parent
  * @param {Item[]} items
  * @param {(item: Item) => unknown} keyOf
- * @param {(item: Item) => any} create
- * @param {(node: any, item: Item) => unknown} [update]
+ * @param {(item: Item) => Created} create
+ * @param {(created: Created, item: Item) => unknown} [update]
  */
 export function keyed(parent, items, keyOf, create, update) {
-  const before = nodesOf.get(parent) ?? new Map();
+  const before = keptOf.get(parent) ?? new Map();
   const after = new Map();
   let cursor = parent.firstChild;
   for (const item of items) {
     const key = keyOf(item);
-    const node = before.get(key) ?? create(item);
-    update?.(node, item);
-    after.set(key, node);
+    const created = before.get(key) ?? create(item);
+    update?.(created, item);
+    after.set(key, created);
+    const node = "node" in created ? created.node : created;
     if (node === cursor) cursor = node.nextSibling;
     else parent.insertBefore(node, cursor);
   }
@@ -132,5 +137,5 @@ export function keyed(parent, items, keyOf, create, update) {
     cursor.remove();
     cursor = next;
   }
-  nodesOf.set(parent, after);
+  keptOf.set(parent, after);
 }

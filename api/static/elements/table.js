@@ -10,7 +10,8 @@ import { coalesced } from "./frames.js";
  */
 
 /**
- * One column. It has a fixed `width`, or at least `least` pixels and a share of what is left over.
+ * One column of rows of a kind. It has a fixed `width`, or at least `least` pixels and a share of what is left over.
+ * @template Row
  * @typedef {object} Column
  * @property {string} key
  * @property {string} name
@@ -20,35 +21,42 @@ import { coalesced } from "./frames.js";
  * @property {boolean} [numeric]
  * @property {boolean} [isExtra] whether it is not shown by default
  * @property {() => boolean} [isLargeFirst] whether a first click on its head sorts downwards
- * @property {(cell: any, row: any) => unknown} cell fills the cell of a row
+ * @property {(cell: HTMLTableCellElement, row: Row) => unknown} cell fills the cell of a row
+ * @property {(cell: HTMLTableCellElement, number: number) => unknown} [numberCell] fills it while only the row's number is known
  */
 
 /**
+ * @template Row
  * @typedef {object} TableOptions
- * @property {Column[]} columns those to show at first
+ * @property {Column<Row>[]} columns those to show at first
  * @property {string} caption
  * @property {string} sortBy key of a column
  * @property {() => string} empty says why there are no rows
- * @property {(number: number) => any} rowAt the row with this number, or undefined while it is not known: then only the first column is filled
+ * @property {(number: number) => Row | undefined} rowAt the row with this number, or undefined while it is not known
  * @property {(number: number) => string} [rowClass]
  * @property {(numbers: number[]) => void} onMissing is called with those rows that are seen and not known
  * @property {(key: string, descending: boolean) => void} onSort is to call `setOrder`
  * @property {(number: number) => void} onOpen handles a click anywhere in a row
- * @property {(row: any) => void} [onHover] is called as the pointer moves, with null outside of rows
+ * @property {(row: Row | null) => void} [onHover] is called as the pointer moves, with null outside of rows
  */
+
+/** @typedef {{node: HTMLTableRowElement} | {number: number, index: number}} Part the space around the created rows, or one of them */
 
 const ROW = 32; // height in CSS pixels
 const SPARE = 12; // rows kept above and below the visible ones
 
-/** Shows rows that are identified by their `number`. */
+/**
+ * Shows rows that are identified by their `number`.
+ * @template Row
+ */
 export class PagedTable {
   /**
    * @param {HTMLElement} box
-   * @param {TableOptions} options
+   * @param {TableOptions<Row>} options
    */
   constructor(box, { columns, caption, sortBy, empty, rowAt, rowClass, onMissing, onSort, onOpen, onHover }) {
     this.box = box;
-    /** @type {Column[]} */
+    /** @type {Column<Row>[]} */
     this.columns = [];
     /** @type {HTMLTableCellElement[]} */
     this.heads = [];
@@ -100,7 +108,7 @@ export class PagedTable {
 
   /**
    * Show these columns, in this order.
-   * @param {Column[]} columns
+   * @param {Column<Row>[]} columns
    */
   setColumns(columns) {
     this.columns = columns;
@@ -140,13 +148,13 @@ export class PagedTable {
     return h("tr", {}, this.heads);
   }
 
-  /** @param {Column} column */
+  /** @param {Column<Row>} column */
   sortOf({ key }) {
     if (key !== this.sortBy) return "none";
     return this.descending ? "descending" : "ascending";
   }
 
-  /** @param {Column} column */
+  /** @param {Column<Row>} column */
   sortOn(column) {
     this.setSort(column.key, this.sortBy === column.key ? !this.descending : (column.isLargeFirst?.() ?? false));
     this.box.scrollTop = this.top = 0;
@@ -174,14 +182,14 @@ export class PagedTable {
       number: required(this.order.at(first + at)),
       index: first + at + 2,
     }));
-    /** @type {any[]} rows of trials, and the space above and below them */
+    /** @type {Part[]} */
     const parts = length ? [{ node: this.above }, ...shown, { node: this.below }] : [{ node: this.nothing }];
     keyed(
       this.body,
       parts,
-      (part) => part.node ?? part.number,
-      (part) => part.node ?? this.create(),
-      (node, part) => part.node || this.fill(node, part),
+      (part) => ("node" in part ? part.node : part.number),
+      (part) => ("node" in part ? part.node : this.create()),
+      (node, part) => "node" in part || this.fill(node, part),
     );
     const missing = shown.map((part) => part.number).filter((number) => !this.rowAt(number));
     if (missing.length) this.onMissing(missing);
@@ -205,20 +213,25 @@ export class PagedTable {
     if (node.getAttribute("aria-rowindex") !== String(index)) node.setAttribute("aria-rowindex", String(index));
     const name = `row ${this.rowClass?.(number) ?? ""}`;
     if (node.className !== name) node.className = name;
-    if (row) this.columns.forEach((column, at) => column.cell(node.children[at], row));
-    else this.columns[0].cell(node.children[0], { number });
+    this.columns.forEach((column, at) => {
+      if (row) column.cell(node.cells[at], row);
+      else column.numberCell?.(node.cells[at], number);
+    });
   }
 
-  /** @param {any} target */
+  /**
+   * @param {EventTarget | null} target
+   * @returns {Row | null}
+   */
   rowOf(target) {
     const number = numberOf(target);
     return number === null ? null : (this.rowAt(number) ?? null);
   }
 
-  /** @param {any} event */
-  click(event) {
-    const number = numberOf(event.target);
-    if (number !== null && !event.target.closest("a") && !String(getSelection() ?? "")) this.onOpen(number);
+  /** @param {MouseEvent} event */
+  click({ target }) {
+    const number = numberOf(target);
+    if (number !== null && !closest(target, "a") && !String(getSelection() ?? "")) this.onOpen(number);
   }
 }
 
@@ -229,12 +242,21 @@ function spaceRow() {
 
 /**
  * Number of the row that has this element; null outside of rows.
- * @param {any} target
+ * @param {EventTarget | null} target
  * @returns {number | null}
  */
 function numberOf(target) {
-  const number = target.closest("tr.row")?.dataset.number;
+  const number = closest(target, "tr.row")?.dataset.number;
   return number === undefined ? null : Number(number);
+}
+
+/**
+ * @param {EventTarget | null} target
+ * @param {string} selector of HTML elements
+ * @returns {HTMLElement | null}
+ */
+function closest(target, selector) {
+  return target instanceof Element ? target.closest(selector) : null;
 }
 
 /**

@@ -1,7 +1,7 @@
 // The table of studies: state, progress, best value, devices in use.
 
 import * as api from "../client.js";
-import { byId, h, keyed, setText } from "../elements/dom.js";
+import { byId, h, keyed, setText, setTitle } from "../elements/dom.js";
 import { progressBar, setProgress, setStudyState } from "../elements/marks.js";
 import { ago, count, dateTime, metric } from "../format.js";
 import { objectiveWords } from "../objectives.js";
@@ -55,46 +55,40 @@ export function listPanel({ state, page, loadPage }) {
   };
 }
 
-/**
- * @param {StudyView} study
- * @returns {HTMLTableRowElement}
- */
+/** @param {StudyView} study */
 function create(study) {
-  return h(
-    "tr",
-    {},
-    h(
-      "td",
-      { class: "c-name" },
-      h("a", { class: "name", href: `/studies/${study.id}` }, study.name),
-      h("span", { class: "sub" }),
-    ),
-    h("td", { class: "c-state" }),
-    h("td", { class: "c-progress" }, progressBar(), h("span", { class: "sub" })),
-    h("td", { class: "c-best num", "data-label": "best" }),
-    h("td", { class: "c-devices num", "data-label": "devices" }),
-    h("td", { class: "c-age num" }),
-  );
+  const parts = {
+    name: h("a", { class: "name", href: `/studies/${study.id}` }),
+    about: h("span", { class: "sub" }),
+    state: h("td", { class: "c-state" }),
+    bar: progressBar(),
+    progress: h("span", { class: "sub" }),
+    best: h("td", { class: "c-best num", "data-label": "best" }),
+    devices: h("td", { class: "c-devices num", "data-label": "devices" }),
+    age: h("td", { class: "c-age num" }),
+  };
+  const name = h("td", { class: "c-name" }, parts.name, parts.about);
+  const progress = h("td", { class: "c-progress" }, parts.bar, parts.progress);
+  return { node: h("tr", {}, name, parts.state, progress, parts.best, parts.devices, parts.age), ...parts };
 }
 
 /**
- * @param {any} row as `create` returns it
+ * @param {ReturnType<typeof create>} row
  * @param {StudyView} study
  * @param {ClusterView | null} cluster
  */
 function update(row, study, cluster) {
-  const [name, state, progress, best, devices, age] = row.children;
-  setText(name.firstChild, study.name || `study ${study.id}`); // Optuna allows an empty name
-  name.firstChild.title = study.name;
-  setText(name.lastChild, `${study.spec.workload} · ${objectiveWords(study.spec)}`);
-  setStudyState(state, study);
-  setProgress(progress.firstChild, study.trials, study.spec.budget.trials);
-  setText(progress.lastChild, progressWords(study));
-  setText(best, study.best ? metric(study.best.value) : "–");
-  best.title = study.best ? `trial ${study.best.trial}` : "";
-  setText(devices, count(devicesInUse(cluster, study.id)));
-  setText(age, ago(study.created_at));
-  age.title = dateTime(study.created_at);
+  setText(row.name, study.name || `study ${study.id}`); // Optuna allows an empty name
+  setTitle(row.name, study.name);
+  setText(row.about, `${study.spec.workload} · ${objectiveWords(study.spec)}`);
+  setStudyState(row.state, study);
+  setProgress(row.bar, study.trials, study.spec.budget.trials);
+  setText(row.progress, progressWords(study));
+  setText(row.best, study.best ? metric(study.best.value) : "–");
+  setTitle(row.best, study.best ? `trial ${study.best.trial}` : "");
+  setText(row.devices, count(devicesInUse(cluster, study.id)));
+  setText(row.age, ago(study.created_at));
+  setTitle(row.age, dateTime(study.created_at));
 }
 
 /**

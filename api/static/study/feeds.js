@@ -92,7 +92,9 @@ export class StudyFeeds {
     page.run(async () => state.keepRows(await api.running(state.studyId)));
     page.run(async () => state.keepPeaks(await api.peaks(state.studyId, PEAK_POINTS)));
     page.run(() => this.loadCandidates());
-    state.watch((field) => ["view", "parameter"].includes(field) && this.loadIfChanged());
+    state.watch((field) => {
+      if (["view", "parameter"].includes(field)) this.loadIfChanged();
+    });
   }
 
   /** Fetch the candidates that pass the table's filter, with the parameters whose columns are shown. */

@@ -14,6 +14,9 @@ import { partWords } from "./chart_words.js";
 
 const ROW = 30; // height of a trial in CSS pixels, as in the style sheet
 const TRIALS = 200;
+const WIDTH = 100; // of the picture, in units that the browser stretches to the card
+const MARGIN = 3; // on its left and right
+const LEAST_BAR = 0.5; // so that a trial without a step is seen
 
 /**
  * @param {StudyContext} context
@@ -36,8 +39,8 @@ export function lineagePanel({ state, page }) {
   function drawRows(items) {
     const rows = items.map((item) => row(item, state));
     const list = h("ol", {}, rows);
-    const light = (/** @type {any} */ event) => {
-      const at = rows.indexOf(event.target.closest?.("li"));
+    const light = (/** @type {Event} */ { target }) => {
+      const at = rows.findIndex((node) => target instanceof Node && node.contains(target));
       const line = at < 0 ? new Set() : ancestors(items, items[at].number);
       rows.forEach((node, index) => node.classList.toggle("lit", line.has(items[index].number)));
       page.point(panel, at < 0 ? null : { id: null, number: items[at].number });
@@ -117,7 +120,7 @@ export function bars(items) {
  * @returns {number}
  */
 function acrossAt(share) {
-  return 3 + 94 * share;
+  return MARGIN + (WIDTH - 2 * MARGIN) * share;
 }
 
 /**
@@ -134,16 +137,19 @@ function middleOf(row) {
  * @returns {SVGSVGElement}
  */
 function picture(items, best) {
-  const [x, y] = [acrossAt, middleOf];
-  const parts = bars(items).map(({ row, from, to, parentRow }) => [
-    parentRow === null ? null : svg("path", { class: "descent", d: `M${x(from)} ${y(parentRow)}V${y(row)}` }),
-    svg("path", {
-      class: `bar state-${items[row].state.toLowerCase()} ${items[row].number === best ? "best" : ""}`,
-      d: `M${x(from)} ${y(row)}H${Math.max(x(to), x(from) + 0.5)}`,
-    }),
-  ]);
+  const parts = bars(items).map(({ row, from, to, parentRow }) => {
+    const [left, right, y] = [acrossAt(from), acrossAt(to), middleOf(row)];
+    const { state, number } = items[row];
+    return [
+      parentRow === null ? null : svg("path", { class: "descent", d: `M${left} ${middleOf(parentRow)}V${y}` }),
+      svg("path", {
+        class: `bar state-${state.toLowerCase()} ${number === best ? "best" : ""}`,
+        d: `M${left} ${y}H${Math.max(right, left + LEAST_BAR)}`,
+      }),
+    ];
+  });
   const props = {
-    viewBox: `0 0 100 ${items.length * ROW}`,
+    viewBox: `0 0 ${WIDTH} ${items.length * ROW}`,
     preserveAspectRatio: "none",
     height: items.length * ROW,
     "aria-hidden": "true",

@@ -69,8 +69,17 @@ function drawPairs(list, params) {
  */
 export function predictedStepWords({ predicted_step_seconds: predicted, step_factor: factor }) {
   if (predicted === null)
-    return "No step time is predicted: the speed of these devices was not known when it was planned. It is measured when no study runs, or by “scamp calibrate”.";
+    return [
+      "No step time is predicted: the speed of these devices was not known when it was planned.",
+      "It is measured when no study runs, or by “scamp calibrate”.",
+    ].join(" ");
   if (factor !== 1)
-    return `Predicted step: ${stepWords(predicted)}, which is × ${factor.toFixed(2)} as in earlier trials of its family, on hosts as busy as theirs.`;
-  return `Predicted step: ${stepWords(predicted)} with the gang alone on its host. Other trials on the same devices or cores slow it down.`;
+    return [
+      `Predicted step: ${stepWords(predicted)}, which is × ${factor.toFixed(2)} as in earlier trials of its family,`,
+      "on hosts as busy as theirs.",
+    ].join(" ");
+  return [
+    `Predicted step: ${stepWords(predicted)} with the gang alone on its host.`,
+    "Other trials on the same devices or cores slow it down.",
+  ].join(" ");
 }

@@ -64,24 +64,24 @@ class ImportancesPanel {
   /** @param {ImportanceView} item */
   createRow({ name }) {
     const onclick = () => this.state.choose(name);
+    const [fill, percent] = [h("span", { class: "fill" }), h("span", { class: "num" })];
     const button = h(
       "button",
       { type: "button", title: `Show the slice of ${name}`, onclick },
       h("span", { class: "name" }, name),
-      h("span", { class: "bar" }, h("span", { class: "fill" })),
-      h("span", { class: "num" }),
+      h("span", { class: "bar" }, fill),
+      percent,
     );
-    return h("li", {}, button);
+    return { node: h("li", {}, button), button, fill, percent };
   }
 
   /**
-   * @param {any} row as `createRow` returns it
+   * @param {ReturnType<ImportancesPanel["createRow"]>} row
    * @param {ImportanceView} item
    */
-  updateRow(row, { name, share }) {
-    const button = row.firstChild;
-    button.querySelector(".fill").style.width = `${100 * share}%`;
-    setText(button.lastChild, `${(100 * share).toFixed(share < 0.095 ? 1 : 0)} %`);
+  updateRow({ button, fill, percent }, { name, share }) {
+    fill.style.width = `${100 * share}%`;
+    setText(percent, `${(100 * share).toFixed(share < 0.095 ? 1 : 0)} %`);
     button.setAttribute("aria-pressed", String(name === this.state.parameter));
   }
 }

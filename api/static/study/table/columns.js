@@ -5,6 +5,7 @@ import { setState } from "../../elements/marks.js";
 import {
   count,
   duration,
+  isBlock,
   metric,
   mib,
   microBatch,
@@ -19,6 +20,11 @@ import { parameterKey, valueAt } from "./view.js";
 /** @import { Trial } from "../../client.js" */
 /** @import { Column } from "../../elements/table.js" */
 /** @import { Spec } from "../../objectives.js" */
+
+/** @typedef {Column<Trial>} TrialColumn */
+
+const [LEAST_WIDTH, MOST_WIDTH] = [84, 200]; // pixels of a column whose name a user has chosen
+const [LETTER_WIDTH, PADDING] = [7.2, 34]; // pixels of a letter in its head, and beside the name
 
 /**
  * @param {(trial: Trial) => unknown} value
@@ -45,26 +51,37 @@ function titled(value, title = value) {
  * @param {Trial} trial
  */
 function attempts(cell, trial) {
-  const short = [trial.num_oom && `${trial.num_oom} OOM`, trial.num_lost && `${trial.num_lost} lost`]
-    .filter(Boolean)
-    .join(", ");
-  setText(cell, `${count(trial.attempt)}${short ? ` · ${short}` : ""}`);
+  const { num_oom: numOom, num_lost: numLost } = trial;
+  const short = joined([numOom && `${numOom} OOM`, numLost && `${numLost} lost`], ", ");
+  setText(cell, joined([count(trial.attempt), short], " · "));
   const healed = trial.healed ? ", healed by a new plan" : "";
-  setTitle(
-    cell,
-    [
-      trial.num_oom && `${trial.num_oom} × out of memory${healed}`,
-      trial.num_lost && `${trial.num_lost} × lost and run again`,
-    ]
-      .filter(Boolean)
-      .join("; "),
-  );
+  const oom = numOom && `${numOom} × out of memory${healed}`;
+  setTitle(cell, joined([oom, numLost && `${numLost} × lost and run again`], "; "));
+}
+
+/**
+ * The parts that say something, in one line.
+ * @param {(string | number)[]} parts 0 and "" are left out
+ * @param {string} separator
+ * @returns {string}
+ */
+function joined(parts, separator) {
+  return parts.filter(Boolean).join(separator);
+}
+
+/**
+ * Width of a column with this name, in pixels.
+ * @param {string} name
+ * @returns {number}
+ */
+function widthOf(name) {
+  return Math.min(MOST_WIDTH, Math.max(LEAST_WIDTH, PADDING + LETTER_WIDTH * name.length));
 }
 
 /**
  * The columns of several objectives, in their order; none for one, whose column is that of the value.
  * @param {Spec} spec
- * @returns {Column[]}
+ * @returns {TrialColumn[]}
  */
 export function objectiveColumns(spec) {
   if (!isSeveral(spec)) return [];
@@ -72,7 +89,7 @@ export function objectiveColumns(spec) {
     key: `values.${index}`,
     name,
     title: `${direction} ${name}`,
-    width: Math.min(200, Math.max(84, 34 + 7.2 * name.length)),
+    width: widthOf(name),
     numeric: true,
     isLargeFirst: () => direction === "maximize",
     cell: text((trial) => objectiveValue(name, trial.values?.[index])),
@@ -83,21 +100,18 @@ export function objectiveColumns(spec) {
  * The column of one parameter. `dimension`: how the study file has it, if it does.
  * @param {string} name
  * @param {Record<string, any> | undefined} dimension
- * @returns {Column}
+ * @returns {TrialColumn}
  */
 export function parameterColumn(name, dimension) {
   const words = (/** @type {Trial} */ trial) => {
     const value = valueAt(trial.params, name);
-    return value === undefined
-      ? "–"
-      : Array.isArray(value) && value[0]?.constructor === Object
-        ? count(value.length)
-        : paramValue(value);
+    if (value === undefined) return "–";
+    return isBlocks(value) ? count(value.length) : paramValue(value);
   };
   return {
     key: parameterKey(name),
     name,
-    width: Math.min(200, Math.max(84, 34 + 7.2 * name.length)),
+    width: widthOf(name),
     numeric: dimension?.low !== undefined || dimension?.repeat !== undefined,
     title: `Parameter ${name}`,
     cell: titled(words, (trial) => {
@@ -107,15 +121,24 @@ export function parameterColumn(name, dimension) {
   };
 }
 
-/** @type {Column[]} the plan of a trial */
+/**
+ * Whether the value of a parameter is a list of blocks.
+ * @param {unknown} value
+ * @returns {value is object[]}
+ */
+function isBlocks(value) {
+  return Array.isArray(value) && isBlock(value[0]);
+}
+
+/** @type {TrialColumn[]} the plan of a trial */
 const PLAN = [
   {
     key: "ranks",
     name: "Plan",
     width: 114,
     cell: titled(
-      (t) => t.plan_short || "–",
-      (t) => t.plan_text,
+      (trial) => trial.plan_short || "–",
+      (trial) => trial.plan_text,
     ),
   },
   {
@@ -124,7 +147,7 @@ const PLAN = [
     width: 60,
     numeric: true,
     title: "Effective batch: samples per optimizer step over all ranks",
-    cell: text((t) => (t.batch ? count(t.batch) : "–")),
+    cell: text((trial) => (trial.batch ? count(trial.batch) : "–")),
   },
   {
     key: "micro_batch",
@@ -132,18 +155,18 @@ const PLAN = [
     width: 64,
     numeric: true,
     title: "Micro-batches per step × samples per micro-batch, on one rank",
-    cell: text((t) => microBatch(t.plan)),
+    cell: text((trial) => microBatch(trial.plan)),
   },
   {
     key: "recompute",
     name: "Recomp.",
     width: 76,
     title: "Activations are recomputed in the backward pass",
-    cell: text((t) => (t.plan ? (t.plan.recompute ? "yes" : "no") : "–")),
+    cell: text((trial) => (trial.plan ? (trial.plan.recompute ? "yes" : "no") : "–")),
   },
 ];
 
-/** @type {Column[]} memory of one rank */
+/** @type {TrialColumn[]} memory of one rank */
 const MEMORY = [
   {
     key: "predicted",
@@ -151,7 +174,7 @@ const MEMORY = [
     width: 80,
     numeric: true,
     title: "Predicted peak memory of one rank",
-    cell: text((t) => mib(t.predicted_mib)),
+    cell: text((trial) => mib(trial.predicted_mib)),
   },
   {
     key: "measured",
@@ -159,7 +182,7 @@ const MEMORY = [
     width: 82,
     numeric: true,
     title: "Measured peak memory of one rank; a lower bound if it ran out of memory",
-    cell: text((t) => mib(t.measured_mib)),
+    cell: text((trial) => mib(trial.measured_mib)),
   },
   {
     key: "reserved",
@@ -167,7 +190,7 @@ const MEMORY = [
     width: 80,
     numeric: true,
     title: "Memory reserved on a device for one rank",
-    cell: text((t) => (t.reserved_mib ? count(t.reserved_mib) : "–")),
+    cell: text((trial) => (trial.reserved_mib ? count(trial.reserved_mib) : "–")),
   },
 ];
 
@@ -177,18 +200,24 @@ const MEMORY = [
  * @param {number} studyId
  * @param {() => Record<string, any>} fixed
  * @param {() => boolean} [isLargeFirst]
- * @returns {Column[]}
+ * @returns {TrialColumn[]}
  */
 export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
-  const link = (/** @type {HTMLElement} */ cell, /** @type {Trial} */ trial) => {
-    const shown = cell.firstChild ?? h("a", { href: `/studies/${studyId}/trials/${trial.number}` });
-    if (!cell.firstChild) cell.append(shown);
-    setText(shown, trial.number);
+  const link = (/** @type {HTMLElement} */ cell, /** @type {number} */ number) => {
+    if (cell.hasChildNodes()) return; // a row keeps its number
+    cell.append(h("a", { href: `/studies/${studyId}/trials/${number}` }, number));
   };
   return [
-    { key: "number", name: "#", width: 62, numeric: true, cell: link },
-    { key: "state", name: "State", width: 112, cell: (cell, t) => setState(cell, t.state) },
-    { key: "value", name: "Value", width: 74, numeric: true, isLargeFirst, cell: text((t) => metric(t.value)) },
+    {
+      key: "number",
+      name: "#",
+      width: 62,
+      numeric: true,
+      cell: (cell, trial) => link(cell, trial.number),
+      numberCell: link,
+    },
+    { key: "state", name: "State", width: 112, cell: (cell, trial) => setState(cell, trial.state) },
+    { key: "value", name: "Value", width: 74, numeric: true, isLargeFirst, cell: text((trial) => metric(trial.value)) },
     {
       key: "params",
       name: "Parameters",
@@ -196,8 +225,8 @@ export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
       isExtra: true,
       least: 160,
       cell: titled(
-        (t) => paramsLine(t.params, fixed()),
-        (t) => paramsLine(t.params),
+        (trial) => paramsLine(trial.params, fixed()),
+        (trial) => paramsLine(trial.params),
       ),
     },
     ...PLAN,
@@ -209,8 +238,8 @@ export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
       width: 92,
       numeric: true,
       title: "From the first launch to the end",
-      cell: text((t) => duration(runSeconds(t))),
+      cell: text((trial) => duration(runSeconds(trial))),
     },
-    { key: "reason", name: "Reason", least: 112, cell: titled((t) => t.reason || "") },
+    { key: "reason", name: "Reason", least: 112, cell: titled((trial) => trial.reason || "") },
   ];
 }

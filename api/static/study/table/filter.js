@@ -32,10 +32,13 @@ export function stateButtons(state) {
       element,
       TRIAL_STATES.filter((each) => state.study.trials[each] || state.view.states.includes(each)),
       (each) => each,
-      (each) =>
-        h("button", { type: "button", "aria-pressed": "false", onclick: () => toggle(each) }, stateMark(each), h("b")),
-      (button, each) => {
-        setText(button.lastChild, count(state.study.trials[each] ?? 0));
+      (each) => {
+        const num = h("b");
+        const props = { type: "button", "aria-pressed": "false", onclick: () => toggle(each) };
+        return { node: h("button", props, stateMark(each), num), num };
+      },
+      ({ node: button, num }, each) => {
+        setText(num, count(state.study.trials[each] ?? 0));
         const pressed = String(state.view.states.includes(each));
         if (button.getAttribute("aria-pressed") !== pressed) button.setAttribute("aria-pressed", pressed);
       },

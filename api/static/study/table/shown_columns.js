@@ -3,14 +3,14 @@
 import { objectiveColumns, parameterColumn, trialColumns } from "./columns.js";
 import { defaultColumns, parameterOf } from "./view.js";
 
-/** @import { Column } from "../../elements/table.js" */
+/** @import { TrialColumn } from "./columns.js" */
 /** @import { StudyState } from "../state.js" */
 
 export class ShownColumns {
   /** @param {StudyState} state */
   constructor(state) {
     this.state = state;
-    /** @type {Column[]} all columns that do not depend on the study's space and objectives */
+    /** @type {TrialColumn[]} all columns that do not depend on the study's space and objectives */
     this.standing = trialColumns(
       state.studyId,
       () => state.study.spec.fixed,
@@ -20,7 +20,7 @@ export class ShownColumns {
 
   /**
    * Every column that a user may choose.
-   * @returns {Column[]}
+   * @returns {TrialColumn[]}
    */
   every() {
     const parameters = this.state.parameterNames.map((name) => this.ofParameter(name));
@@ -37,7 +37,7 @@ export class ShownColumns {
 
   /**
    * The columns to show, in their order. Those of objectives that the study does not have are left out.
-   * @returns {Column[]}
+   * @returns {TrialColumn[]}
    */
   shown() {
     const known = new Map([...this.standing, ...objectiveColumns(this.state.study.spec)].map((one) => [one.key, one]));
@@ -57,7 +57,7 @@ export class ShownColumns {
 
   /**
    * @param {string} name flat name of a parameter
-   * @returns {Column}
+   * @returns {TrialColumn}
    */
   ofParameter(name) {
     return parameterColumn(name, this.state.study.spec.space[name]);

@@ -14,6 +14,7 @@ import { ShownColumns } from "./shown_columns.js";
 import { added, moved, orderOf, queryOf, writeView } from "./view.js";
 
 /** @import { MetricsEvent } from "../../answers.d.ts" */
+/** @import { Trial } from "../../client.js" */
 /** @import { Marked, Page, Panel } from "../../page.js" */
 /** @import { StudyContext, StudyState } from "../state.js" */
 /** @import { Wanted } from "./order.js" */
@@ -177,8 +178,8 @@ class RowMarks {
 
 /**
  * @param {ShownColumns} columns
- * @param {Pick<StudyContext, "state" | "feeds" | "open"> & {marks: RowMarks, onHover: (trial: any) => void}} options
- * @returns {PagedTable}
+ * @param {Pick<StudyContext, "state" | "feeds" | "open"> & {marks: RowMarks, onHover: (trial: Trial | null) => void}} options
+ * @returns {PagedTable<Trial>}
  */
 function trialTable(columns, { state, feeds, open, marks, onHover }) {
   const box = scrolling("trials", "rows scroll");
