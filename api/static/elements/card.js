@@ -78,14 +78,9 @@ export function tableHead(columns, props = {}) {
  * @param {(created: Created, item: Item) => unknown} options.update
  */
 export function fillRows(body, items, { columns, empty, keyOf, create, update }) {
+  const blank = () => emptyRow(columns, empty);
   if (items.length) keyed(body, items, keyOf, create, update);
-  else
-    keyed(
-      body,
-      [empty],
-      (words) => words,
-      (words) => emptyRow(columns, words),
-    );
+  else keyed(body, [empty], () => empty, blank);
 }
 
 /**

@@ -28,7 +28,7 @@ class CurvesPanel {
   constructor({ state, page, open }) {
     this.state = state;
     this.page = page;
-    this.shows = ["lines"];
+    this.shows = ["curves"];
     this.restMs = 500;
     this.beside = aside("curves");
     this.select = h("select", { id: "metric" });
@@ -58,20 +58,21 @@ class CurvesPanel {
   load() {
     const { state } = this;
     state.watch((field) => field === "points" && state.isLoaded && this.fetchNew());
-    return this.fetch(state.leading);
+    return this.fetch(state.curves.leading);
   }
 
   draw() {
-    const { state } = this;
-    fillChoice(this.select, namedOptions(new Set([state.objective.metric, ...state.metricNames])), state.metric);
-    const part = state.hasMostCurves ? partWords(state.leading.length, state.numInHistory) : "";
+    const { objective, curves, numInHistory } = this.state;
+    fillChoice(this.select, namedOptions(new Set([objective.metric, ...curves.metricNames])), curves.metric);
+    const part = curves.hasMost ? partWords(curves.leading.length, numInHistory) : "";
     setText(this.beside, part);
     setTitle(this.beside, part ? "Running trials, then the best, then the newest" : "");
     this.drawLines();
   }
 
   drawLines() {
-    const { leading, lines, metric, study } = this.state;
+    const { study, curves } = this.state;
+    const { leading, lines, metric } = curves;
     const drawn = leading.flatMap((number) => lines.get(number) ?? []);
     const best = drawn.find((line) => line.trial.number === study.best?.trial);
     this.chart.update([...drawn.filter((line) => line !== best), ...(best ? [best] : [])], {
@@ -88,8 +89,8 @@ class CurvesPanel {
 
   chooseMetric() {
     this.asked.forget();
-    this.state.chooseMetric(this.select.value);
-    this.page.run(() => this.fetch(this.state.leading));
+    this.state.curves.choose(this.select.value);
+    this.page.run(() => this.fetch(this.state.curves.leading));
   }
 
   /**
@@ -98,8 +99,8 @@ class CurvesPanel {
    */
   async fetch(numbers) {
     const { state } = this;
-    const name = state.metric;
-    const leading = numbers.filter((number) => state.leading.includes(number));
+    const name = state.curves.metric;
+    const leading = numbers.filter((number) => state.curves.leading.includes(number));
     this.asked.add(leading);
     await api.curves(state.studyId, leading, { metric: name, points: POINTS }, (found) =>
       state.keepCurves(name, found),
@@ -108,7 +109,7 @@ class CurvesPanel {
 
   /** Fetch the curves of trials that lead since the filter was changed. */
   fetchNew() {
-    const missing = this.asked.missing(this.state.leading);
+    const missing = this.asked.missing(this.state.curves.leading);
     if (missing.length) this.page.run(() => this.fetch(missing));
   }
 }

@@ -186,7 +186,7 @@ export class StudyFeeds {
 
   /** @param {number} number */
   askForCurve(number) {
-    if (!this.state.leading.includes(number)) this.refreshHistory("leading"); // the server knows which one is to give way
+    if (!this.state.curves.leading.includes(number)) this.refreshHistory("leading"); // the server knows which one is to give way
   }
 
   thinHistory() {

@@ -5,10 +5,10 @@ import { toMib } from "../format.js";
 import { PageState } from "../page_state.js";
 import { required } from "../required.js";
 import { TERMINAL, numIn } from "../states.js";
+import { CurvesState } from "./curves_state.js";
 import { parameterOf, readView, shownByDefault } from "./table/view.js";
 
 /** @import * as Answers from "../answers.d.ts" */
-/** @import { Line } from "../charts/curves.js" */
 /** @import { Point } from "../charts/history.js" */
 /** @import { Trial } from "../client.js" */
 /** @import { Objective } from "../objectives.js" */
@@ -45,7 +45,7 @@ export class StudyState extends PageState {
   constructor(studyId, mostCurves) {
     super();
     this.studyId = studyId;
-    this.mostCurves = mostCurves;
+    this.curves = new CurvesState(mostCurves);
     /** @type {Answers.StudyDetail | null} null: it has not come yet */
     this.knownStudy = null;
     /** @type {Map<number, Trial>} by number, of those that were visible or run; the oldest answers first */
@@ -57,11 +57,6 @@ export class StudyState extends PageState {
     this.numInHistory = 0; // trials that the points stand for
     /** @type {Map<number, Peaks>} measured attempts, by number of the trial */
     this.peaks = new Map();
-    this.metric = ""; // name of the metric whose curves are drawn
-    /** @type {Set<string>} */
-    this.metricNames = new Set();
-    /** @type {number[]} numbers of the trials whose curves are drawn */
-    this.leading = [];
     this.view = readView(""); // columns, order and filter of the table
     /** @type {Answers.CandidatesView | null} parameters and values of trials that pass the filter */
     this.candidates = null;
@@ -69,8 +64,6 @@ export class StudyState extends PageState {
     this.parameter = null;
     /** @type {string | null} name of the parameter that goes up in it; null: the objective */
     this.against = null;
-    /** @type {Map<number, Line>} of the chosen metric, by number */
-    this.lines = new Map();
     this.on = {
       trial: (/** @type {Answers.TrialEvent} */ event) => this.onTrial(event),
       metrics: (/** @type {Answers.MetricsEvent} */ event) => this.onMetrics(event),
@@ -172,11 +165,6 @@ export class StudyState extends PageState {
     return id === null ? undefined : this.numbers.get(id);
   }
 
-  /** Whether no more curves are drawn, as there are enough. */
-  get hasMostCurves() {
-    return this.leading.length >= this.mostCurves;
-  }
-
   /** Whether the history has grown so much that the server should thin it again. */
   get isCrowded() {
     return this.points.size > MOST_POINTS;
@@ -187,8 +175,8 @@ export class StudyState extends PageState {
   /** @param {Answers.StudyDetail} study */
   setStudy(study) {
     this.knownStudy = study;
-    this.metric ||= study.spec.objective.metric;
-    for (const name of Object.keys(study.summary.best_metrics)) this.metricNames.add(name);
+    this.curves.metric ||= study.spec.objective.metric;
+    this.curves.noteNames(study.summary.best_metrics);
     this.changed("study");
   }
 
@@ -202,11 +190,7 @@ export class StudyState extends PageState {
       this.rows.set(trial.number, trial);
       this.numbers.set(trial.id, trial.number);
       if (this.points.has(trial.number)) this.keepPoint(trial);
-      const line = this.lines.get(trial.number);
-      if (line && line.trial.state !== trial.state) {
-        line.trial = { ...line.trial, state: trial.state };
-        this.changed("lines");
-      }
+      if (this.curves.setState(trial)) this.changed("curves");
     }
     for (const [number, trial] of this.rows) {
       if (this.rows.size <= MOST_ROWS) break;
@@ -227,10 +211,8 @@ export class StudyState extends PageState {
       this.numbers.set(point.id, number);
     });
     this.numInHistory = found.num_trials;
-    this.leading = found.leading;
-    const drawn = this.lines.size;
-    for (const number of this.lines.keys()) if (!this.leading.includes(number)) this.lines.delete(number);
-    this.changed("points", ...(this.lines.size < drawn ? ["lines"] : []));
+    const hasForgotten = this.curves.setLeading(found.leading);
+    this.changed("points", ...(hasForgotten ? ["curves"] : []));
   }
 
   /** @param {Answers.CandidatesView} found */
@@ -256,26 +238,13 @@ export class StudyState extends PageState {
   }
 
   /**
-   * Keep curves of the metric `name`, unless another one has been chosen since they were asked for.
+   * Keep curves of the metric `name`; see `CurvesState`.
    * @param {string} name
    * @param {Answers.CurveView[]} found
    */
   keepCurves(name, found) {
-    if (name !== this.metric) return;
-    for (const { trial_id: id, number, step, value } of found) {
-      const state = this.rows.get(number)?.state ?? this.points.get(number)?.state ?? "COMPLETED";
-      this.lines.set(number, { trial: { id, number, state }, points: step.map((at, index) => [at, value[index]]) });
-    }
-    this.changed("lines");
-  }
-
-  /**
-   * Forget the curves of the metric that was chosen before; they are drawn until the new ones have come.
-   * @param {string} name
-   */
-  chooseMetric(name) {
-    this.metric = name;
-    this.lines.clear();
+    const stateOf = (/** @type {number} */ number) => (this.rows.get(number) ?? this.points.get(number))?.state;
+    if (this.curves.keep(name, found, (number) => stateOf(number) ?? "COMPLETED")) this.changed("curves");
   }
 
   // --- live events ---------------------------------------------------------------------------------------------------
@@ -294,14 +263,15 @@ export class StudyState extends PageState {
   }
 
   /** @param {Answers.MetricsEvent} event */
-  onMetrics({ trial_id: id, data }) {
-    const number = id === null ? undefined : this.numbers.get(id);
+  onMetrics(event) {
+    const { trial_id: id, data } = event;
+    const number = this.numberOf(event);
     if (id === null || number === undefined) return;
-    for (const name of Object.keys(data.values)) this.metricNames.add(name);
+    this.curves.noteNames(data.values);
     const value = this.objectiveIn(data.values);
     if (value !== null) this.keepValue(id, number, value, data.step);
     this.lead(number);
-    this.extendLine(number, data);
+    if (this.curves.extend(number, data)) this.changed("curves");
   }
 
   /**
@@ -327,23 +297,10 @@ export class StudyState extends PageState {
   }
 
   /**
-   * Draw the curve of a trial that has begun to run, if there is room among those that are drawn.
+   * Draw the curve of a trial that has begun to run, unless only the server knows whether it passes the filter.
    * @param {number} number
    */
   lead(number) {
-    if (!this.leading.includes(number) && !this.hasMostCurves && !this.isFiltered) this.leading.push(number);
-  }
-
-  /**
-   * Add an evaluation to a line that is drawn. Those between come with the next refresh of the curves.
-   * @param {number} number
-   * @param {Answers.NewMetrics} evaluation
-   */
-  extendLine(number, { step, values }) {
-    const line = this.lines.get(number);
-    const value = values[this.metric];
-    if (!line || value === null || !Number.isFinite(value) || step <= (line.points.at(-1)?.[0] ?? -1)) return;
-    line.points.push([step, value]);
-    this.changed("lines");
+    if (!this.isFiltered) this.curves.lead(number);
   }
 }

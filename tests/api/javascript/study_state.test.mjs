@@ -47,12 +47,12 @@ test("an evaluation reaches the row, the history and the curve of its trial", ()
   state.on.metrics(metrics(10, 10, { accuracy: 0.3, loss: 2, auc: 0.5 }));
   assert.equal(state.rows.get(0).value, 0.3);
   assert.deepEqual(state.points.get(0), { id: 10, number: 0, state: "RUNNING", step: 10, value: 0.3 });
-  assert.deepEqual(state.lines.get(0).points, [
+  assert.deepEqual(state.curves.lines.get(0).points, [
     [5, 0.1],
     [10, 0.3],
   ]);
-  assert.deepEqual([...state.metricNames], ["loss", "accuracy", "auc"]);
-  assert.deepEqual([...changes].sort(), ["lines", "points", "rows"]);
+  assert.deepEqual([...state.curves.metricNames], ["loss", "accuracy", "auc"]);
+  assert.deepEqual([...changes].sort(), ["curves", "points", "rows"]);
 });
 
 test("an evaluation of a trial that has no row moves its point alone", () => {
@@ -74,7 +74,7 @@ test("an evaluation of an unknown trial, or without a finite objective, changes 
 test("a replayed evaluation does not draw a curve backwards", () => {
   const { state } = known();
   state.on.metrics(metrics(10, 5, { accuracy: 0.3 }));
-  assert.deepEqual(state.lines.get(0).points, [[5, 0.1]]);
+  assert.deepEqual(state.curves.lines.get(0).points, [[5, 0.1]]);
 });
 
 test("a trial's event moves its row and keeps what the event does not carry", () => {
@@ -83,7 +83,7 @@ test("a trial's event moves its row and keeps what the event does not carry", ()
   const { num_ranks: numRanks, predicted_mib: predicted, state: now } = state.rows.get(0);
   assert.deepEqual([numRanks, predicted, now], [2, 20, "COMPLETED"]);
   assert.equal(state.points.get(0).state, "COMPLETED");
-  assert.equal(state.lines.get(0).trial.state, "COMPLETED");
+  assert.equal(state.curves.lines.get(0).trial.state, "COMPLETED");
   assert.deepEqual(state.runningRows, []);
 });
 
@@ -91,9 +91,9 @@ test("a new trial has a point once it was launched, and its curve is drawn", () 
   const { state } = known();
   const data = { id: 12, number: 2, state: "QUEUED", value: null, step: -1, attempt: 0 };
   state.on.trial({ trial_id: 12, data });
-  assert.ok(!state.points.has(2) && !state.leading.includes(2));
+  assert.ok(!state.points.has(2) && !state.curves.leading.includes(2));
   state.on.trial({ trial_id: 12, data: { ...data, state: "RUNNING", attempt: 1 } });
-  assert.ok(state.points.has(2) && state.leading.includes(2));
+  assert.ok(state.points.has(2) && state.curves.leading.includes(2));
 });
 
 test("with a filter only the server adds trials to the history and the curves", () => {
@@ -101,7 +101,7 @@ test("with a filter only the server adds trials to the history and the curves", 
   state.look({ where: "lr < 1e-3" });
   assert.ok(state.isFiltered);
   state.on.trial({ trial_id: 12, data: { id: 12, number: 2, state: "RUNNING", attempt: 1, value: null } });
-  assert.deepEqual([state.points.has(2), state.leading], [false, [0, 1]]);
+  assert.deepEqual([state.points.has(2), state.curves.leading], [false, [0, 1]]);
   state.on.metrics({ trial_id: 11, data: { values: { accuracy: 0.7 }, step: 9 } });
   assert.equal(state.points.get(1).value, 0.7);
 });
@@ -109,8 +109,8 @@ test("with a filter only the server adds trials to the history and the curves", 
 test("no more than 200 curves are drawn", () => {
   const { state } = known();
   for (let number = 2; number < 300; number += 1) state.lead(number);
-  assert.equal(state.leading.length, 200);
-  assert.ok(state.hasMostCurves);
+  assert.equal(state.curves.leading.length, 200);
+  assert.ok(state.curves.hasMost);
 });
 
 test("the history asks to be thinned again when it has grown", () => {
@@ -128,7 +128,7 @@ test("the history asks to be thinned again when it has grown", () => {
     leading: [1],
   });
   assert.ok(!state.isCrowded);
-  assert.deepEqual([...state.lines.keys()], [], "the curve of a trial that no longer leads is forgotten");
+  assert.deepEqual([...state.curves.lines.keys()], [], "the curve of a trial that no longer leads is forgotten");
 });
 
 test("the oldest rows are forgotten, but none that runs", () => {
@@ -140,9 +140,9 @@ test("the oldest rows are forgotten, but none that runs", () => {
 
 test("curves of another metric that arrive late are not drawn", () => {
   const { state } = known();
-  state.chooseMetric("loss");
+  state.curves.choose("loss");
   state.keepCurves("accuracy", [{ trial_id: 10, number: 0, step: [5], value: [0.1] }]);
-  assert.equal(state.lines.size, 0);
+  assert.equal(state.curves.lines.size, 0);
 });
 
 test("peaks are kept in MiB", () => {
