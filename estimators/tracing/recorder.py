@@ -5,45 +5,31 @@ stream, and the work done meanwhile. It knows tensors, but neither models nor pl
 from __future__ import annotations
 
 import contextlib
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import dropwhile, zip_longest
 from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.autograd.function import BackwardCFunction
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._op_schema import OpSchema
-from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimators.peaks.depth import Passes
-from estimators.tracing import kernels, sparse  # noqa: F401  (registers kernels)
+from estimators.tracing import kernels, patches, sparse  # noqa: F401  (registers kernels)
+from estimators.tracing.gradients import Gradients
 from estimators.tracing.graph import Graph
 from estimators.tracing.operations import collective_of
-from estimators.tracing.outcomes import Outcomes
+from estimators.tracing.outcomes import OperationOutcome, Outcomes
 from estimators.tracing.values.effects import depends_on_values, takes_masks
 from estimators.tracing.values.values import Values
 from estimators.work import Operation, Work, WorkCounter
 
 Batch = Any
-_DEVICE, _ADD = torch.ops.prim.device.default, torch.ops.aten.add.Tensor
-# References to a gradient that only autograd holds, while it adds another one: to its Python object, to the tensor, and
-# to the tensor's memory (torch 2.13). The watch over a first pass (workloads.parallel.forward_state) adds its own.
-_OWN_REFERENCES = {(3, 4, 2), (6, 5, 2)}
-_SCATTERING = frozenset(
-    [
-        *(torch.ops.aten.index_put.default, torch.ops.aten.scatter.src, torch.ops.aten.scatter.value),
-        *(torch.ops.aten.scatter_add.default, torch.ops.aten.put.default, torch.ops.aten.masked_scatter.default),
-        torch.ops.aten.index_add.default,
-    ]
-)
+_DEVICE = torch.ops.prim.device.default
 _TRACED_DEVICES = ("cpu", "meta")
 
 
@@ -109,7 +95,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._forward_work: Work | None = None  # the work done when the first backward pass began
         self._forward_only = False
         self._of_forward: list[int] = []  # buffers since the last backward pass
-        self._made_by: dict[int, int] = {}  # buffer of a backward pass → sequence number of the node that made it
+        self._gradients = Gradients(self._number_of)
         # By the address of the storage, which may be used again once it is freed.
         self._buffers: dict[int, _Buffer] = {}
         self._patches = contextlib.ExitStack()
@@ -133,7 +119,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         streams = enumerate(self.streams.get(buffer.number, 0) for _, buffer in alive)
         self.streams = {number: stream for number, stream in streams if stream}
         self._of_forward.clear()
-        self._made_by.clear()
+        self._gradients.begin()
         for number, (address, (reference, _, size)) in enumerate(alive):
             self._buffers[address] = _Buffer(reference, number, size)
             if size:
@@ -209,13 +195,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [buffer.number for buffer in buffers if buffer is not None]
 
     def __enter__(self) -> Recorder:
-        self._patches.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", self._resizing()))
-        name = "_propagate_tensor_meta_non_cached"
-        self._patches.enter_context(
-            mock.patch.object(ShardingPropagator, name, self._unseen(getattr(ShardingPropagator, name)))
-        )
+        self._patches.enter_context(patches.resizes(self._resized))
+        self._patches.enter_context(patches.shape_inference(self._pause))
         if self._graph is not None:
-            self._patches.enter_context(mock.patch.object(torch, "get_rng_state", self._with_random_states()))
+            self._patches.enter_context(patches.random_states(self._see_storage))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -236,26 +219,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._forward_work = self.work
             if self._forward_only:
                 raise _EndOfForward(self.passes)
-        node, block = None, -1
-        if self._graph is not None and not self._paused:
-            if self.marks and (marked := self.marks[-1][1]) is not None:
-                block = marked
-            node = self._graph.begin_operation(func, block)
+        graph = None if self._paused else self._graph
+        block = -1 if self.marked is None else self.marked
+        node = None if graph is None else graph.begin_operation(func, block)
         if any(issubclass(kind, DTensor) for kind in types):
-            if node is not None and self._graph is not None:
-                self._graph.end_operation(node, func, (), None, block)
+            if node is not None and graph is not None:
+                graph.end_operation(node, func, (), None, block)
             self._done.add("sharded")
             if self._itemised:
                 self._operations.append(Operation("sharded", 0.0, False, (), ()))
             return NotImplemented  # DTensor splits it up; its local operations come back here
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # fake mode would return a new storage, ranks return the same one
-        kwargs = kwargs or {}
-        if self._graph is not None and not self._paused:
-            out = self._dispatched(func, args, kwargs)
-            self._graph.end_operation(node, func, args, out, block)
-            return out
-        return self._dispatched(func, args, kwargs)
+        out = self._dispatched(func, args, kwargs or {})
+        if graph is not None:
+            graph.end_operation(node, func, args, out, block)
+        return out
 
     def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (device := kwargs.get("device")) is not None and device.type not in _TRACED_DEVICES:
@@ -267,16 +246,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         positions_bytes = 0  # of the places that masks choose, which an operation holds while it runs
         if depends_on_values(func):
             if takes_masks(func):
-                masks, chosen = args[1], self.values.positions(args[1], self._fake_like)
-                positions_bytes = sum(
-                    tensor.nbytes for tensor in chosen if tensor is not None and all(tensor is not m for m in masks)
-                )
-                args = (args[0], chosen, *args[2:])
+                args, positions_bytes = self._with_positions(args)
             elif (decided := self.values.decide(func, args, kwargs, self._fake_like)) is not NotImplemented:
                 return self._seen(decided)
-        is_in_place = (func is _ADD and not kwargs and self._adds_gradients(args)) or (
-            func in _SCATTERING and self._scatters_gradient(args)
-        )
+        is_in_place = self._gradients.reuses_first(func, args, kwargs)
         key = self._outcomes.key(func, args, kwargs)
         outcome = None
         if key is not None:
@@ -288,12 +261,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             fused = func._opname.startswith("_fused_") and func._opname.endswith("_")
             out = None if fused else func(*args, **kwargs)
             outcome = self._outcomes.learn(key, func, args, kwargs, out)
-        if outcome.kind is not None:
-            self._done.add(outcome.kind, *outcome.amounts)
-            if self._itemised and outcome.work is not None:
-                self._operations.append(outcome.work)
-        elif (collective := collective_of(func, args, out)) is not None:
-            self._communicate(*collective)
+        self._count(outcome, func, args, out)
         self.values.follow(func, args, kwargs, out)
         if is_in_place:
             self._give_up(args[0])
@@ -309,40 +277,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._see(leaf)
         return out
 
-    def _adds_gradients(self, args: tuple[Any, ...]) -> bool:
-        """Whether autograd adds up two gradients of one tensor, and so no longer needs the first one.
+    def _with_positions(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], int]:
+        """The arguments with positions in place of masks, and the bytes of these positions."""
+        masks, chosen = args[1], self.values.positions(args[1], self._fake_like)
+        num_bytes = sum(
+            tensor.nbytes for tensor in chosen if tensor is not None and all(tensor is not mask for mask in masks)
+        )
+        return (args[0], chosen, *args[2:]), num_bytes
 
-        It then writes the sum into the first (``can_accumulate_inplace`` in torch/csrc/autograd/input_buffer.cpp), but
-        not for fake tensors: three gradients would be alive.
-        """
-        node = torch._C._current_autograd_node()
-        if (
-            node is None
-            or torch.is_grad_enabled()
-            or type(args[0]) is not FakeTensor
-            or type(args[1]) is not FakeTensor
-        ):
-            return False
-        if args[0].shape != args[1].shape or args[0].dtype != args[1].dtype:
-            return False
-        storage = args[0].untyped_storage()
-        buffer = self._buffers.get(storage._cdata)
-        if buffer is None or self._made_by.get(buffer.number, -1) in (-1, node._sequence_nr()):
-            return False  # made by this node: it may be the node itself that adds
-        counts = sys.getrefcount(args[0]), args[0]._use_count(), torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
-        return counts in _OWN_REFERENCES and storage.nbytes() == args[0].numel() * args[0].itemsize
-
-    def _scatters_gradient(self, args: tuple[Any, ...]) -> bool:
-        """Whether a node writes a gradient into zeros that it has made, as the gradient of ``x[mask]``.
-
-        It does so in place, but not for fake tensors (``areAnyTensorSubclassLike`` in
-        torch/csrc/autograd/FunctionsManual.cpp): the whole gradient would be alive twice.
-        """
-        node: Any = torch._C._current_autograd_node()
-        if node is None or isinstance(node, BackwardCFunction) or type(args[0]) is not FakeTensor:
-            return False
-        buffer = self._buffers.get(args[0].untyped_storage()._cdata)
-        return buffer is not None and self._made_by.get(buffer.number) == node._sequence_nr()
+    def _count(self, outcome: OperationOutcome, func: Any, args: tuple[Any, ...], out: Any) -> None:
+        """Count the work of an operation, or what it sends to other ranks."""
+        if outcome.kind is not None:
+            self._done.add(outcome.kind, *outcome.amounts)
+            if self._itemised and outcome.work is not None:
+                self._operations.append(outcome.work)
+        elif (collective := collective_of(func, args, out)) is not None:
+            self._communicate(*collective)
 
     def _give_up(self, tensor: FakeTensor) -> None:
         """Log that the memory of ``tensor`` is free, although it is alive until the operation returns.
@@ -404,8 +354,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch._C._current_graph_task_id() == -1:
             self._of_forward.append(number)
             return
-        if (node := torch._C._current_autograd_node()) is not None:
-            self._made_by[number] = node._sequence_nr()
+        self._gradients.note(number)
         if self._of_forward:
             alive = {buffer.number for buffer in self._buffers.values()}
             for earlier in alive.intersection(self._of_forward):
@@ -453,44 +402,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if buffer.size:
             self.log.append((buffer.number, 0))
 
-    def _resizing(self) -> Callable[[torch.UntypedStorage, int], Any]:
-        """Logs resizes: FSDP2 frees and restores unsharded parameters by them, without a dispatched operation."""
-        resize = torch.UntypedStorage.resize_
+    def _number_of(self, storage: torch.UntypedStorage) -> int | None:
+        buffer = self._buffers.get(storage._cdata)
+        return None if buffer is None else buffer.number
 
-        def recorded(storage: torch.UntypedStorage, size: int) -> Any:
-            result = resize(storage, size)
-            buffer = self._buffers.get(storage._cdata)
-            if buffer is not None:
-                self._resize(storage._cdata, buffer, storage.nbytes())
-                self.categories[buffer.number] = "gathered"
-            return result
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        buffer = self._buffers.get(storage._cdata)
+        if buffer is not None:
+            self._resize(storage._cdata, buffer, storage.nbytes())
+            self.categories[buffer.number] = "gathered"
 
-        return recorded
-
-    def _with_random_states(self) -> Callable[[], Tensor]:
-        """Logs the states of the random generator, which each recomputed block keeps in host memory: real tensors."""
-        get_state = torch.get_rng_state
-
-        def recorded() -> Tensor:
-            state = get_state()
-            self._see_storage(state.untyped_storage())
-            return state
-
-        return recorded
-
-    def _unseen(self, propagate: Callable[..., Any]) -> Callable[..., Any]:
-        """Logs nothing while DTensor infers shapes on fake tensors of the *global* shape, which exist on no rank."""
-
-        def paused(propagator: ShardingPropagator, schema: OpSchema) -> Any:
-            if not schema.op._schema.returns:
-                return None  # a fused optimizer returns nothing; for a deep model it takes long to find that out
-            self._paused += 1
-            try:
-                return propagate(propagator, schema)
-            finally:
-                self._paused -= 1
-
-        return paused
+    @contextlib.contextmanager
+    def _pause(self) -> Iterator[None]:
+        """Log nothing until the end of the context."""
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
 
 
 def _local_fakes(tree: Any) -> Iterator[FakeTensor]:
