@@ -12,7 +12,6 @@ Use --only, --cases and --results to run a part of the cases and to continue lat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType
 
 from benchmarks.covering import mistakes
 from benchmarks.covering.parts import (
@@ -27,10 +26,11 @@ from benchmarks.covering.parts import (
     small_part,
     uneven_part,
 )
+from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.coverage --results FILE --write PAGE"
-PARTS: Mapping[str, ModuleType] = {
+PARTS: Mapping[str, Part] = {
     "families": families_part,
     "peaks": peaks_part,
     "gangs": gangs_part,

@@ -11,13 +11,13 @@ All cases together take about an hour on one core. Use --cases to run a part of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType
 
 from benchmarks.estimating import envelope, oom, pace, quick, ranks, screening, speed, truth
+from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.estimators --results FILE --write PAGE"
-PARTS: Mapping[str, ModuleType] = {
+PARTS: Mapping[str, Part] = {
     "truth": truth,
     "ranks": ranks,
     "oom": oom,

@@ -6,13 +6,13 @@ Prints every case, and last the figures as one line of JSON. Other work on the m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType
 
 from benchmarks.living import launch_part, metrics_part, study_part
+from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.live_study --results FILE --write PAGE"
-PARTS: Mapping[str, ModuleType] = {
+PARTS: Mapping[str, Part] = {
     "study": study_part,
     "launch": launch_part,
     "metrics": metrics_part,

@@ -7,7 +7,6 @@ Prints every case, and last the figures as one line of JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType
 
 from benchmarks.packing import (
     mixed_part,
@@ -19,10 +18,11 @@ from benchmarks.packing import (
     studies_part,
     traces_part,
 )
+from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.placement --results FILE --write PAGE"
-PARTS: Mapping[str, ModuleType] = {
+PARTS: Mapping[str, Part] = {
     "studies": studies_part,
     "optimum": optimum_part,
     "speed": speed_part,

@@ -7,13 +7,13 @@ cases and to continue later.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType
 
 from benchmarks.planning import aceso_part, gangs_part, plans_part, search_part, simulator_part
+from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.planner --results FILE --write PAGE"
-PARTS: Mapping[str, ModuleType] = {
+PARTS: Mapping[str, Part] = {
     "search": search_part,
     "plans": plans_part,
     "simulator": simulator_part,

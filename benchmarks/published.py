@@ -8,13 +8,13 @@ real sizes, on fake tensors, which takes about a minute for each model and plan;
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType
 
 from benchmarks.publishing import memory_part
+from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.published --tables DIR --results FILE --write PAGE"
-PARTS: Mapping[str, ModuleType] = {"memory": memory_part}
+PARTS: Mapping[str, Part] = {"memory": memory_part}
 
 
 def main() -> None:

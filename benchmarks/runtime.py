@@ -9,17 +9,17 @@ A part is a module as ``benchmarks.running.runner`` describes it, and a line of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType
 
 from benchmarks.features import drawn_part, features_part, plans_part
 from benchmarks.papers import trainings_part
 from benchmarks.porting import ports_part
 from benchmarks.reducing import adasum_part, communication_part
+from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 from benchmarks.throughput import throughput_part
 
 COMMAND = "python -m benchmarks.runtime --results FILE --write PAGE"
-PARTS: Mapping[str, ModuleType] = {
+PARTS: Mapping[str, Part] = {
     "features": features_part,
     "drawn": drawn_part,
     "plans": plans_part,

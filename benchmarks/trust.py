@@ -6,11 +6,14 @@ cases and to continue later.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 from benchmarks.trusting import api_part, hosts_part, kills_part, mutants_part, page_part, scale_part, seeds_part
 
 COMMAND = "python -m benchmarks.trust --results FILE --write PAGE"
-PARTS = {
+PARTS: Mapping[str, Part] = {
     "seeds": seeds_part,
     "mutants": mutants_part,
     "kills": kills_part,

@@ -1,11 +1,4 @@
-"""The command line that benchmarks of several parts share: choose parts and cases, keep results, write a page.
-
-A part is a module with ``TITLE``, ``ABOUT``, ``HEADER``, ``cases(quick, seed)``, ``measure(case, seconds)``,
-``Result``, ``figures(results)`` and, if anything is to be said at the end, ``notes(findings)``. One with pictures has
-``write_pictures(findings, folder of the page)``, and one whose page has an order of its own ``in_order(findings)``. One
-that needs a folder of the user has ``OPTIONS``, help by name:
-``--NAME DIR`` is given to ``cases`` as an argument of this name, and None without it.
-"""
+"""The command line that benchmarks of several parts share: choose parts and cases, keep results, write a page."""
 
 from __future__ import annotations
 
@@ -15,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from benchmarks.running.part import HasNotes, HasOptions, HasOrder, HasPictures, Part
 from benchmarks.running.results import Finding, Results, Section, page
 
 
@@ -25,7 +18,7 @@ def run_parts(
     about: str | None,
     title: str,
     command: str,
-    parts: Mapping[str, ModuleType],
+    parts: Mapping[str, Part],
     seconds: float,
     begin_quick: Callable[[list[str]], None] = lambda chosen: None,
 ) -> None:
@@ -56,18 +49,19 @@ def run_parts(
     sections = {}
     closing: list[str] = []
     for name, part in parts.items():
-        every = part.cases(options.quick, options.seed, **{one: getattr(options, one) for one in _options(part)})
+        folders = {name: getattr(options, name) for name in _options(part)}
+        every = part.cases(options.quick, options.seed, **folders)
         if name in chosen:
             wanted = [case for case in every[:: options.every] if options.cases in str(case)]
             run(name, part, wanted, results, options.seconds)
         found = [finding for case in every if (finding := results.of(name, str(case)))]
-        found = part.in_order(found) if hasattr(part, "in_order") else found
+        found = part.in_order(found) if isinstance(part, HasOrder) else found
         sections[name] = Section(part.TITLE, part.ABOUT, part.HEADER, len(every), found, figures(part, found))
-        closing += part.notes(found) if name in chosen and hasattr(part, "notes") else []
+        closing += part.notes(found) if name in chosen and isinstance(part, HasNotes) else []
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
         for name, part in parts.items():
-            if hasattr(part, "write_pictures"):
+            if isinstance(part, HasPictures):
                 part.write_pictures(sections[name].findings, options.write.parent)
         options.write.write_text(page(title, command, list(sections.values())))
     for line in closing:
@@ -75,7 +69,7 @@ def run_parts(
     print(json.dumps({figure: value for name in chosen for figure, value in sections[name].figures.items()}))
 
 
-def run(name: str, part: ModuleType, cases: Sequence[Any], results: Results, seconds: float) -> None:
+def run(name: str, part: Part, cases: Sequence[Any], results: Results, seconds: float) -> None:
     """Run ``wanted`` and print each case as it ends; kept results are not run again, except failures."""
     widths = [max(len(word), 9) for word in part.HEADER[:-1]]
     print(_aligned(part.HEADER, widths))
@@ -87,7 +81,7 @@ def run(name: str, part: ModuleType, cases: Sequence[Any], results: Results, sec
         print(_aligned([*known.row, known.case], widths) if known.row else f"{case}: {known.failure}", flush=True)
 
 
-def find(name: str, part: ModuleType, case: Any, seconds: float) -> Finding:
+def find(name: str, part: Part, case: Any, seconds: float) -> Finding:
     """The finding of one case, which says why if the case fails; ``seconds`` limits its real run."""
     began = time.monotonic()
     try:
@@ -98,15 +92,14 @@ def find(name: str, part: ModuleType, case: Any, seconds: float) -> Finding:
     return Finding(name, str(case), result.row(), asdict(result), seconds=time.monotonic() - began)
 
 
-def figures(part: ModuleType, findings: Sequence[Finding]) -> Mapping[str, Any]:
+def figures(part: Part, findings: Sequence[Finding]) -> Mapping[str, Any]:
     """The part's figures over all findings that have a result; empty if none has."""
     done = [part.Result(**finding.values) for finding in findings if not finding.failure]
     return part.figures(done) if done else {}
 
 
-def _options(part: ModuleType) -> Mapping[str, str]:
-    options: Mapping[str, str] = getattr(part, "OPTIONS", {})
-    return options
+def _options(part: Part) -> Mapping[str, str]:
+    return part.OPTIONS if isinstance(part, HasOptions) else {}
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -193,7 +193,8 @@ def test_a_part_gets_the_folder_that_it_has_an_option_for(
         given.append(data)
         return []
 
-    one, other = ModuleType("one"), ModuleType("other")
+    one: Any = ModuleType("one")
+    other: Any = ModuleType("other")
     for part in (one, other):
         part.__dict__.update(TITLE="", ABOUT="", HEADER=("case",), figures=lambda results: {})
     one.__dict__.update(OPTIONS={"data": "a folder"}, cases=cases)
