@@ -71,3 +71,10 @@ def test_a_thousand_trials_scroll_while_only_the_visible_rows_exist(
     page.keyboard.press("End")
     expect(page.locator("#trials").get_by_role("link", name="999", exact=True)).to_be_visible()
     assert page.locator("#trials tr.row").count() < 80
+
+
+@pytest.mark.browser
+def test_rows_come_whichever_column_is_first(open_page: Callable[..., Page], store: Store) -> None:
+    study = Filler(store).study("by state", [{"depth": 2, "lr": 0.001}])
+    page = open_page(f"/studies/{study.id}?columns=params.lr,number")
+    expect(page.locator("#trials tr.row td")).to_have_text(["0.001", "0"])
