@@ -24,19 +24,26 @@ def history_of(trials: list[Trial]) -> History:
     return known
 
 
-def test_a_trial_that_diverged_after_good_values_has_no_value() -> None:
-    """As the controller stores it: pruned at the step of its last value, which is replaced by NaN."""
-    assert observation_of(Trial(0, {}, S.PRUNED, step=20, value=0.1), MINIMIZE) == Observation(
-        0, {}, (0.1,), pruned_at=20
-    )
-    assert observation_of(Trial(0, {}, S.PRUNED, step=20, value=math.nan), MINIMIZE) == Observation(0, {}, None)
-    assert observation_of(Trial(0, {}, S.COMPLETED, step=20, value=math.inf), MINIMIZE) == Observation(0, {}, None)
-    assert observation_of(Trial(0, {}, S.INFEASIBLE), MINIMIZE) == Observation(0, {}, None)
-    assert (
-        observation_of(Trial(0, {}, S.FAILED), MINIMIZE)
-        is observation_of(Trial(0, {}, S.CANCELLED, step=5, value=9.0), MINIMIZE)
-        is None
-    )
+@pytest.mark.parametrize(
+    "trial",
+    [
+        pytest.param(Trial(0, {}, S.PRUNED, step=20, value=math.nan), id="diverged, as the controller stores it"),
+        pytest.param(Trial(0, {}, S.COMPLETED, step=20, value=math.inf), id="infinite"),
+        pytest.param(Trial(0, {}, S.INFEASIBLE), id="infeasible"),
+    ],
+)
+def test_a_trial_that_diverged_or_could_not_run_is_shown_without_a_value(trial: Trial) -> None:
+    assert observation_of(trial, MINIMIZE) == Observation(0, {}, None)
+
+
+def test_a_pruned_trial_is_shown_with_its_value_and_the_step_of_its_end() -> None:
+    trial = Trial(0, {}, S.PRUNED, step=20, value=0.1)
+    assert observation_of(trial, MINIMIZE) == Observation(0, {}, (0.1,), pruned_at=20)
+
+
+@pytest.mark.parametrize("trial", [Trial(0, {}, S.FAILED), Trial(0, {}, S.CANCELLED, step=5, value=9.0)])
+def test_a_trial_that_failed_or_was_cancelled_is_not_shown(trial: Trial) -> None:
+    assert observation_of(trial, MINIMIZE) is None
 
 
 def test_a_trial_is_shown_as_it_was_learned_last_if_it_comes_before_what_is_asked_for() -> None:

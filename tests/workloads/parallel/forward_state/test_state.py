@@ -15,6 +15,8 @@ from workloads.refusals import WorkloadError
 
 
 class InPlace(nn.Module):
+    """Changes its buffer in place in every forward pass; those below keep the same value in other ways."""
+
     value: Tensor
 
     def __init__(self) -> None:
@@ -28,18 +30,24 @@ class InPlace(nn.Module):
 
 
 class ByData(InPlace):
+    """Replaces the data of its buffer."""
+
     def forward(self, x: Tensor) -> Tensor:
         self.value.data = self.value.data * 0.5 + 1.0
         return x * self.value
 
 
 class Reassigned(InPlace):
+    """Assigns another tensor to its buffer."""
+
     def forward(self, x: Tensor) -> Tensor:
         self.value = self.value * 0.5 + 1.0
         return x * self.value
 
 
 class Unregistered(nn.Module):
+    """Assigns another tensor to an attribute that is no buffer."""
+
     def __init__(self) -> None:
         super().__init__()
         self.value = torch.zeros(())
@@ -50,6 +58,8 @@ class Unregistered(nn.Module):
 
 
 class Counter(nn.Module):
+    """Keeps a Python number."""
+
     def __init__(self) -> None:
         super().__init__()
         self.value = 0.0
@@ -60,6 +70,8 @@ class Counter(nn.Module):
 
 
 class Clamped(nn.Module):
+    """Changes its parameter in place."""
+
     def __init__(self) -> None:
         super().__init__()
         self.value = nn.Parameter(torch.zeros(()))
@@ -166,6 +178,8 @@ def test_running_statistics_are_the_mean_over_micro_batches() -> None:
 
 
 class Queue(nn.Module):
+    """Copies its samples into a buffer."""
+
     queue: Tensor
 
     def __init__(self) -> None:
@@ -179,6 +193,8 @@ class Queue(nn.Module):
 
 
 class ReassignedQueue(Queue):
+    """Assigns a buffer that depends on its samples."""
+
     def forward(self, x: Tensor) -> Tensor:
         self.queue = self.queue * 0.5 + x.detach()
         return x.sum()
@@ -253,4 +269,5 @@ def test_recompute_sees_what_an_earlier_call_of_the_same_pass_has_left(selective
                 model.potential = None
                 torch.stack([model(x * time) for time in range(4)]).square().mean().backward()
         gradients.append(torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]))  # type: ignore[union-attr]
-    assert torch.equal(*gradients)
+    whole, recomputed_again = gradients
+    assert torch.equal(whole, recomputed_again)
