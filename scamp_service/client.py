@@ -35,7 +35,7 @@ PATIENCE_SECONDS = 30.0
 SILENCE_SECONDS = 40.0
 """An event stream that is silent for this long is considered dead; the service sends a comment every 15 s."""
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 _BY_STATUS: Mapping[int, type[ScampError]] = {
     401: Refused,
     403: Refused,
@@ -106,7 +106,7 @@ class Client:
         code: bytes | None = None,
         working_dir: Path | None = None,
         idempotency_key: str | None = None,
-    ) -> Json:
+    ) -> JsonObject:
         """Create a study from a mapping or a YAML file, and return it.
 
         With a YAML file, the workload file that it names is uploaded too. ``code`` is a zip from ``bundle_code``.
@@ -124,7 +124,7 @@ class Client:
                 raise InvalidInput("the workload is given twice: pass the class, or name it in the study, but not both")
             name, code = bundle_class(workload)
             spec = {**spec, "workload": name}
-        body: Json = {"spec": spec}
+        body: JsonObject = {"spec": spec}
         if code is not None:
             body["code_zip"] = base64.b64encode(code).decode()
         key = idempotency_key or str(uuid.uuid4())
@@ -135,7 +135,7 @@ class Client:
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
         return self._submit_once(content, headers)
 
-    def _submit_once(self, content: str, headers: Mapping[str, str]) -> Json:
+    def _submit_once(self, content: str, headers: Mapping[str, str]) -> JsonObject:
         """Submit, with one idempotency key however often the request is repeated.
 
         A service that is busy (503 with Retry-After) or slow to answer is asked again for half a minute.
@@ -156,15 +156,15 @@ class Client:
                     ) from error
                 time.sleep(error.seconds if isinstance(error, _Busy) else RETRY_SECONDS)
 
-    def study(self, study_id: int) -> Json:
+    def study(self, study_id: int) -> JsonObject:
         """The study with its summary. Raises ``NotFound``."""
         return self._request("GET", f"/v1/studies/{study_id}")
 
-    def studies(self, *, live: bool = False) -> Iterator[Json]:
+    def studies(self, *, live: bool = False) -> Iterator[JsonObject]:
         """All studies by ascending id, or only the live ones. Fetched page by page."""
         return self._pages("/v1/studies", {"live": "true"} if live else {})
 
-    def stop(self, study_id: int) -> Json:
+    def stop(self, study_id: int) -> JsonObject:
         """Ask the service to stop a study, and return it; no effect when it has ended."""
         return self._request("POST", f"/v1/studies/{study_id}:stop")
 
@@ -181,12 +181,12 @@ class Client:
         answer = self._request("POST", f"/v1/studies/{study_id}/trials", json=body, headers=headers)
         return cast(list[int], answer["numbers"])
 
-    def clone(self, study_id: int, *, name: str | None = None) -> Json:
+    def clone(self, study_id: int, *, name: str | None = None) -> JsonObject:
         """Submit a study again, with the same spec and files, and return the new one."""
         headers = {"Idempotency-Key": str(uuid.uuid4())}
         return self._request("POST", f"/v1/studies/{study_id}:clone", json={"name": name}, headers=headers)
 
-    def extend(self, study_id: int, **limits: float) -> Json:
+    def extend(self, study_id: int, **limits: float) -> JsonObject:
         """Raise limits of a study's budget, ``trials``, ``seconds`` or ``device_hours`` in all, and return the study.
 
         A completed study runs again. Raises ``InvalidInput``, ``NotFound``, and ``Conflict`` for one that was stopped.
@@ -200,7 +200,7 @@ class Client:
         """
         self._request("DELETE", f"/v1/studies/{study_id}")
 
-    def wait(self, study_id: int, *, timeout: float | None = None, poll_seconds: float = 0.5) -> Json:
+    def wait(self, study_id: int, *, timeout: float | None = None, poll_seconds: float = 0.5) -> JsonObject:
         """Wait until the study has ended, and return it.
 
         Raises ``Unavailable`` when that takes longer than ``timeout`` seconds (None: wait without limit).
@@ -214,7 +214,7 @@ class Client:
 
     # --- trials --------------------------------------------------------------------------------------------------
 
-    def trials(self, study_id: int, *, states: tuple[str, ...] = ()) -> Iterator[Json]:
+    def trials(self, study_id: int, *, states: tuple[str, ...] = ()) -> Iterator[JsonObject]:
         """The trials of a study by number, fetched page by page; ``states`` keeps only trials in these states."""
         return self._pages(f"/v1/studies/{study_id}/trials", {"state": list(states)})
 
@@ -233,26 +233,26 @@ class Client:
                 frame[name] = pandas.to_datetime(frame[name], unit="s", utc=True)
         return frame
 
-    def trial(self, study_id: int, number: int) -> Json:
+    def trial(self, study_id: int, number: int) -> JsonObject:
         """One trial with its attempts. Raises ``NotFound``."""
         return self._request("GET", f"/v1/studies/{study_id}/trials/{number}")
 
-    def timeline(self, study_id: int, number: int) -> Json | None:
+    def timeline(self, study_id: int, number: int) -> JsonObject | None:
         """One simulated step of the pipeline of a trial; None if its plan has none. Raises ``NotFound``."""
         return self._request("GET", f"/v1/studies/{study_id}/trials/{number}/timeline")
 
-    def metrics(self, study_id: int, number: int, *, after: int = -1) -> Iterator[Json]:
+    def metrics(self, study_id: int, number: int, *, after: int = -1) -> Iterator[JsonObject]:
         """The evaluations of a trial at steps > ``after``, by step, fetched page by page."""
         return self._pages(f"/v1/studies/{study_id}/trials/{number}/metrics", {"after": after})
 
-    def logs(self, study_id: int, number: int, *, after: int = 0, limit: int = 1000) -> list[Json]:
+    def logs(self, study_id: int, number: int, *, after: int = 0, limit: int = 1000) -> list[JsonObject]:
         """At most ``limit`` log lines with id > ``after``; ``after=-1`` returns the last lines."""
         path = f"/v1/studies/{study_id}/trials/{number}/logs"
-        return cast(list[Json], self._request("GET", path, params={"after": after, "limit": limit})["items"])
+        return cast(list[JsonObject], self._request("GET", path, params={"after": after, "limit": limit})["items"])
 
-    def files(self, study_id: int, number: int) -> list[Json]:
+    def files(self, study_id: int, number: int) -> list[JsonObject]:
         """The files that a trial keeps: ``name``, ``num_bytes`` and ``written_at``."""
-        return cast("list[Json]", self._request("GET", f"/v1/studies/{study_id}/trials/{number}/files")["items"])
+        return cast("list[JsonObject]", self._request("GET", f"/v1/studies/{study_id}/trials/{number}/files")["items"])
 
     def download(self, study_id: int, number: int, name: str, target: Path) -> None:
         """Write a file that a trial keeps to ``target``, in place of what is there."""
@@ -262,25 +262,25 @@ class Client:
         """Write the trial's last checkpoint to ``target``, as a tar archive."""
         self._download(f"/v1/studies/{study_id}/trials/{number}/checkpoint", target)
 
-    def peaks(self, study_id: int) -> Iterator[Json]:
+    def peaks(self, study_id: int) -> Iterator[JsonObject]:
         """Predicted and measured peak of every measured attempt, by trial, fetched page by page."""
         return self._pages(f"/v1/studies/{study_id}/peaks", {})
 
-    def learned(self, study_id: int) -> list[Json]:
+    def learned(self, study_id: int) -> list[JsonObject]:
         """The memory correction learned for each family of the study and each layout: bytes to add, and evidence."""
-        return cast(list[Json], self._request("GET", f"/v1/studies/{study_id}/learned"))
+        return cast(list[JsonObject], self._request("GET", f"/v1/studies/{study_id}/learned"))
 
     # --- cluster and events --------------------------------------------------------------------------------------
 
-    def cluster(self) -> Json:
+    def cluster(self) -> JsonObject:
         """The devices of the cluster, the gangs on each, and the queue."""
         return self._request("GET", "/v1/cluster")
 
-    def what_if(self, add: str) -> Json:
+    def what_if(self, add: str) -> JsonObject:
         """When the live queue would be done with more devices, such as ``8xA100-40``, compared with now."""
         return self._request("GET", "/v1/cluster/what-if", params={"add": add})
 
-    def events(self, after: int | None = None, *, study_id: int | None = None) -> Iterator[Json]:
+    def events(self, after: int | None = None, *, study_id: int | None = None) -> Iterator[JsonObject]:
         """Follow the events of all studies or of one, without end.
 
         Each event comes once and in order, also when the service restarts. ``after`` replays the events after that id;
@@ -310,7 +310,7 @@ class Client:
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def _pages(self, path: str, params: Mapping[str, Any]) -> Iterator[Json]:
+    def _pages(self, path: str, params: Mapping[str, Any]) -> Iterator[JsonObject]:
         params = {**params, "limit": PAGE}
         while True:
             page = self._request("GET", path, params=params)
@@ -319,7 +319,7 @@ class Client:
                 return
             params["after"] = page["next"]
 
-    def _request(self, method: str, path: str, **options: Any) -> Json:
+    def _request(self, method: str, path: str, **options: Any) -> JsonObject:
         """Send a request, and repeat it for a while when a service that has answered before is briefly unreachable.
 
         Every request of the API is safe to repeat.
@@ -338,7 +338,7 @@ class Client:
         if answer.status_code == 204:
             return {}
         try:
-            return cast(Json, answer.json())
+            return cast(JsonObject, answer.json())
         except ValueError:
             raise Unavailable(f"{self.address} does not answer like ScaMP; check the address") from None
 
@@ -372,7 +372,7 @@ class Client:
 _LEFT_OUT = ("id", "study_id", "plan")
 
 
-def trial_row(trial: Mapping[str, Any]) -> Json:
+def trial_row(trial: Mapping[str, Any]) -> JsonObject:
     """A trial of the API as one flat row. Its parameters are ``params.NAME``, of blocks ``params.layers.0.width``.
 
     The plan is left out but for its words. Several objectives are ``values.0``, ``values.1``, … in their order.
@@ -385,7 +385,7 @@ def trial_row(trial: Mapping[str, Any]) -> Json:
     return {"number": number, "state": state, "origin": origin, **_flat("params", trial["params"]), **row}
 
 
-def _flat(name: str, value: Any) -> Json:
+def _flat(name: str, value: Any) -> JsonObject:
     if isinstance(value, Mapping):
         return {key: leaf for part, inner in value.items() for key, leaf in _flat(f"{name}.{part}", inner).items()}
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):

@@ -102,6 +102,11 @@ class TrainingOptions:
         return cls(**options)
 
 
+def uses_adascale(params: Mapping[str, Any]) -> bool:
+    """Whether the learning rate and the number of steps of a candidate follow its batch."""
+    return params.get("scale_lr") == "adascale"
+
+
 BOTH_SCALINGS = "reduce: adasum and scale_lr: adascale are two ways to train with a larger batch: keep one"
 NEEDS_BF16_PARAMS = "reduce_precision needs precision: bf16-params; otherwise gradients are in fp32"
 NEEDS_ADASCALE = "largest_batch needs scale_lr: adascale, by which the learning rate follows the batch"

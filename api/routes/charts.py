@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query
 from api.routes.answers import problems
 from api.routes.parameters import (
     LARGEST_ID,
-    By,
     Descending,
     Numbers,
     NumPoints,
+    SortColumn,
     States,
     StudyId,
     TheImportances,
@@ -90,7 +90,7 @@ def list_curves(
 def get_order(
     study_id: StudyId,
     store: TheStore,
-    by: By,
+    by: SortColumn,
     descending: Descending = False,
     state: States = None,
     where: Where = "",

@@ -15,23 +15,24 @@ from api.write_probe import WriteProbe
 from scamp_service.lifecycle import TrialState
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
-from scamp_service.store.table.order import By as Column
+from scamp_service.store.table.order import By
 
 LARGEST_ID = 2**63 - 1
+LARGEST_NUMBER = 2**31 - 1
 
 
 StudyId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="the study's id")]
-Number = Annotated[int, Path(ge=0, le=2**31 - 1, description="the trial's number in its study, from 0")]
+Number = Annotated[int, Path(ge=0, le=LARGEST_NUMBER, description="the trial's number in its study, from 0")]
 After = Annotated[int, Query(ge=0, le=LARGEST_ID, description="`next` of the previous page; 0: the first page")]
 Numbers = Annotated[
-    list[Annotated[int, Field(ge=0, le=2**31 - 1)]] | None,
+    list[Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]] | None,
     Query(description="only trials with this number; repeatable, at most 100 times", max_length=100),
 ]
 NumPoints = Annotated[int, Query(ge=10, le=10_000, description="most points that are sent; more are thinned")]
-By = Annotated[
+SortColumn = Annotated[
     str,
     Query(
-        description=f"column to sort by: {', '.join(Column)}, a parameter as `params.lr`, `params.layers.0.width`,"
+        description=f"column to sort by: {', '.join(By)}, a parameter as `params.lr`, `params.layers.0.width`,"
         " or one of several objectives as `values.0`",
         max_length=300,
     ),

@@ -13,10 +13,10 @@ from api.routes.answers import page_of, problems
 from api.routes.parameters import (
     LARGEST_ID,
     After,
-    By,
     Descending,
     Number,
     Numbers,
+    SortColumn,
     States,
     StudyId,
     TheStore,
@@ -84,7 +84,7 @@ def list_trials(
 def download_trials(
     study_id: StudyId,
     store: TheStore,
-    by: By = "number",
+    by: SortColumn = "number",
     descending: Descending = False,
     state: States = None,
     where: Where = "",

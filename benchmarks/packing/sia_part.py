@@ -29,7 +29,7 @@ ABOUT = """\
 Subramanya et al., "Sia: heterogeneity-aware, goodput-optimized ML-cluster scheduling", SOSP 2023, from a checkout that
 the user names (`--sia`, `--python`). Goodputs, restarts and batches are those of its cost model. Options of the others
 are those of its `run_experiment.sh`. "Ours" divides each kind of GPU by `placement/packing/elastic.py:redivide` once a
-minute; which kind a job goes to is decided in `benchmarks/packing/sia_driver.py`. "Fifo" gives each job the GPUs that
+minute; which kind a job goes to is decided in `benchmarks/packing/sia_policies.py`. "Fifo" gives each job the GPUs that
 it asks for, of the first kind that has them. Sia solves one integer program for all jobs and kinds, which prefers jobs
 that are slow so far; ours prefers those that scale well, and chooses the kind of each job by itself. A run takes
 minutes to hours, most of them for fits of goodputs."""

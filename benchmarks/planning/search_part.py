@@ -35,9 +35,12 @@ and without shards and sequence parallelism, and five micro-batches. Each time i
 the time of even shares on 8 V100 and 8 P100 (PCIe) divided by that of the best shares, by FLOP/s in fp32 alone;
 `mixed_half_ratio` by all costs, in half precision, with the rates of the catalogue, which are assumed."""
 
+_FP32 = {"V100-32": 15.7e12, "P100": 9.3e12}
+"""FLOP/s by the datasheets of Tesla V100 (SXM2) and Tesla P100 (PCIe), the GPUs of Whale's experiments."""
+
 
 @dataclass(frozen=True)
-class Random:
+class RandomQuestions:
     """So many random questions, from a seed on."""
 
     num: int
@@ -78,15 +81,7 @@ class Mixed:
         return f"shares of a batch of {self.batch} on 8 V100-32 and 8 P100, {'half' if self.is_half else 'fp32'}"
 
 
-Case = Random | Large | Mixed
-
-
-def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """All cases, or small ones; random questions are drawn by ``seed``."""
-    if quick:
-        return [Random(40, seed, False), Random(5, seed, True), *_LARGE[:1], *_MIXED]
-    tried = [Random(100, seed + 100 * index, False) for index in range(NUM_TRIED // 100)]
-    return [*tried, Random(NUM_PROGRAMMED, seed + 100_000, True), *_LARGE, *_MIXED]
+Case = RandomQuestions | Large | Mixed
 
 
 _LARGE = [
@@ -104,6 +99,14 @@ _LARGE = [
     Large("plan_192_1024_mixed_seconds", 192, 16_384, ("A100-40", "V100-16"), 1024, 1024),
 ]
 _MIXED = [Mixed("mixed_ratio", 512, False), Mixed("mixed_half_ratio", 256, True)]
+
+
+def cases(quick: bool, seed: int) -> Sequence[Case]:
+    """All cases, or small ones; random questions are drawn by ``seed``."""
+    if quick:
+        return [RandomQuestions(40, seed, False), RandomQuestions(5, seed, True), *_LARGE[:1], *_MIXED]
+    tried = [RandomQuestions(100, seed + 100 * index, False) for index in range(NUM_TRIED // 100)]
+    return [*tried, RandomQuestions(NUM_PROGRAMMED, seed + 100_000, True), *_LARGE, *_MIXED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +146,12 @@ def notes(findings: Sequence[Finding]) -> list[str]:
 
 def measure(case: Case, seconds: float) -> Result:
     """The result of one case; ``seconds`` is not used, as all cases are short."""
-    if isinstance(case, Random):
+    if isinstance(case, RandomQuestions):
         return _compared(case)
     return _searched(case) if isinstance(case, Large) else _shared(case)
 
 
-def _compared(case: Random) -> Result:
+def _compared(case: RandomQuestions) -> Result:
     begun, wrong = perf_counter(), []
     for seed in range(case.seed, case.seed + case.num):
         question = draw(seed, num_kinds=1 if case.is_programmed else 1 + seed % 2)
@@ -214,10 +217,6 @@ def _member(case: Mixed, name: str) -> Member:
         return member
     flops = 3 * 24 * model.length * model.num_blocks * model.width**2
     return replace(member, seconds_per_sample=flops / _FP32[name], fixed_seconds=0.0)
-
-
-_FP32 = {"V100-32": 15.7e12, "P100": 9.3e12}
-"""FLOP/s by the datasheets of Tesla V100 (SXM2) and Tesla P100 (PCIe), the GPUs of Whale's experiments."""
 
 
 def main() -> None:

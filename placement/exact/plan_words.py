@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from placement.option import Option
-from placement.pricing.categories import size
+from placement.pricing.categories import size_in_words
 from placement.refinement import PlanStage, UnevenShares
 
 _NO_SIZE_MIB = 2**30  # a device with a PiB stands for one of any size
@@ -98,7 +98,7 @@ def _of_recompute(option: Option) -> Iterator[str]:
     percent = 100 * slowest.recompute_seconds / without if without else 0.0
     slower = f"makes {'the slowest stage' if len(stages) > 1 else 'passes'} {percent:.2g} % slower"
     share = f"{len(refinement.recomputed)} of {sum(refinement.cut)} blocks"
-    yield f"{again} of {share} saves {'up to ' if len(stages) > 1 else ''}{size(saved)} on a rank and {slower}"
+    yield f"{again} of {share} saves {'up to ' if len(stages) > 1 else ''}{size_in_words(saved)} on a rank and {slower}"
     yield holds
 
 

@@ -21,7 +21,7 @@ from placement.exact.dynamic_programs import SAME
 from placement.exact.stages import CutStage, Optimum, Recomputes, best_stages, fastest
 from placement.exact.ways import Devices, PipelineOrder, StagedWay, Way, list_staged_ways
 from placement.option import NoPlan
-from placement.pricing.categories import size
+from placement.pricing.categories import size_in_words
 
 _FIRST_LIMIT = 1.25  # times the smallest bound
 _NEXT_LIMIT = 2.0  # times the last one
@@ -211,14 +211,15 @@ def _seconds(stages: Sequence[CutStage], staged: StagedWay, *, with_recompute: b
 def _reason(stages: Sequence[CutStage], staged: StagedWay, devices: Sequence[Devices]) -> str:
     """Why the plan fits, in one line."""
     largest = max(stages, key=lambda stage: stage.peak_bytes / devices[stage.kind].capacity_bytes)
-    holds = f"the fullest rank holds {size(largest.peak_bytes)} of {size(devices[largest.kind].capacity_bytes)}"
+    capacity = size_in_words(devices[largest.kind].capacity_bytes)
+    holds = f"the fullest rank holds {size_in_words(largest.peak_bytes)} of {capacity}"
     units = [unit for stage in stages for unit in stage.recomputed]
     if not units:
         return f"no recompute is needed: {holds}"
     saved = max(stage.saved_bytes for stage in stages)
     percent = 100 * (_seconds(stages, staged) / _seconds(stages, staged, with_recompute=False) - 1)
     up_to = "" if len(stages) == 1 else "up to "
-    return f"recompute of {_ranges(units)} saves {up_to}{size(saved)} for {percent:.2g} % time: {holds}"
+    return f"recompute of {_ranges(units)} saves {up_to}{size_in_words(saved)} for {percent:.2g} % time: {holds}"
 
 
 def _refusal(staged_ways: Sequence[StagedWay], devices: Sequence[Devices], recomputes: Recomputes) -> str:
@@ -228,13 +229,15 @@ def _refusal(staged_ways: Sequence[StagedWay], devices: Sequence[Devices], recom
         larger = [replace(device, capacity_bytes=int(device.capacity_bytes * factor)) for device in devices]
         plan = _plan(_best(staged_ways, larger, recomputes), larger, recomputes)
         if plan is not None:
-            needed = size(plan.largest_bytes)
+            needed = size_in_words(plan.largest_bytes)
             return f"no plan fits on {offer}: {plan.spread.ways} with recompute would need {needed}; use larger devices"
     return f"no plan fits on {offer}, nor with {_MORE_MEMORY[-1]:g} times their memory: use more devices"
 
 
 def _offer(devices: Sequence[Devices]) -> str:
-    return " and ".join(f"{device.count} × {device.name} ({size(device.capacity_bytes)})" for device in devices)
+    return " and ".join(
+        f"{device.count} × {device.name} ({size_in_words(device.capacity_bytes)})" for device in devices
+    )
 
 
 def _ranges(units: Sequence[int]) -> str:

@@ -29,9 +29,9 @@ def bytes_by_category(prediction: Prediction) -> dict[str, int]:
 
 def categories_in_words(num_bytes: Mapping[str, int]) -> str:
     """Bytes by category in one line."""
-    return ", ".join(f"{name} {size(amount)}" for name, amount in num_bytes.items())
+    return ", ".join(f"{name} {size_in_words(amount)}" for name, amount in num_bytes.items())
 
 
-def size(num_bytes: float) -> str:
+def size_in_words(num_bytes: float) -> str:
     """Bytes in MiB or GiB."""
     return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:.1f} MiB"

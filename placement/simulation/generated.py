@@ -10,7 +10,10 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from types import MappingProxyType
+
+import numpy as np
 
 from placement.model import Cluster, Shape
 from placement.simulation.schedule import Job
@@ -49,7 +52,7 @@ class TraceJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Class:
+class JobClass:
     """Jobs of one kind: their ``weight`` among all, the GPUs they ask for with weights, and their durations.
 
     ``seconds`` are those at the ``QUANTILES``. ``shares`` of a GPU are drawn evenly from the given ones.
@@ -65,23 +68,23 @@ class Class:
 class Marginals:
     """A cluster: classes of jobs, and the share of jobs that come within seconds after the one before."""
 
-    classes: Sequence[Class]
+    classes: Sequence[JobClass]
     burst_share: float
 
 
 def _log_normal(median: float, mean: float) -> Sequence[float]:
     """Quantiles of the log-normal distribution with this median and mean."""
     sigma = math.sqrt(2 * math.log(mean / median))
-    z = (-2.326, -1.645, -1.282, -0.674, 0.0, 0.674, 1.282, 1.645, 2.326, 3.090)
-    return [median * math.exp(sigma * exponent) for exponent in z]
+    deviations = (round(NormalDist().inv_cdf(quantile), 3) for quantile in QUANTILES)
+    return [median * math.exp(sigma * deviation) for deviation in deviations]
 
 
 PHILLY = Marginals(
     (
-        Class(0.9317, {1: 1.0}, (30, 52, 62, 122, 1117, 2716, 8512, 19137, 135404, 868927)),
-        Class(0.0448, {2: 0.49, 4: 0.51}, (6, 11, 15, 21, 367, 45476, 166199, 233725, 748678, 2416865)),
-        Class(0.0200, {8: 1.0}, (33, 125, 216, 1871, 23683, 173288, 352409, 525631, 1066894, 2658784)),
-        Class(0.0035, {16: 0.72, 32: 0.28}, (2, 35, 69, 566, 21137, 104218, 252560, 446126, 1152387, 1710643)),
+        JobClass(0.9317, {1: 1.0}, (30, 52, 62, 122, 1117, 2716, 8512, 19137, 135404, 868927)),
+        JobClass(0.0448, {2: 0.49, 4: 0.51}, (6, 11, 15, 21, 367, 45476, 166199, 233725, 748678, 2416865)),
+        JobClass(0.0200, {8: 1.0}, (33, 125, 216, 1871, 23683, 173288, 352409, 525631, 1066894, 2658784)),
+        JobClass(0.0035, {16: 0.72, 32: 0.28}, (2, 35, 69, 566, 21137, 104218, 252560, 446126, 1152387, 1710643)),
     ),
     0.53,
 )
@@ -90,7 +93,7 @@ clusters for DNN training workloads", USENIX ATC 2019. Quantiles over the 82,248
 its published list, in the selection that Sia's artifact has."""
 
 HELIOS = Marginals(
-    (Class(1.0, {1: 0.565, 2: 0.1, 4: 0.1, 8: 0.18, 16: 0.04, 32: 0.015}, _log_normal(206, 6652)),),
+    (JobClass(1.0, {1: 0.565, 2: 0.1, 4: 0.1, 8: 0.18, 16: 0.04, 32: 0.015}, _log_normal(206, 6652)),),
     0.5,
 )
 """SenseTime's Helios: Hu, Sun, Yan, Wen and Zhang, "Characterization and prediction of deep learning workloads in
@@ -99,10 +102,10 @@ median of 206 s and a mean of 6,652 s, and are log-normal here. Bursts are assum
 
 PAI = Marginals(
     (
-        Class(0.573, {1: 1.0}, (30, 55, 80, 208, 758, 2462, 6030, 13278, 243803, 2500000)),
-        Class(0.415, {1: 1.0}, (20, 40, 55, 144, 539, 1858, 9235, 20410, 77910, 1500000), (0.32, 0.46, 0.59, 0.81)),
-        Class(0.005, {2: 0.5, 4: 0.5}, (20, 30, 36, 40, 1071, 4319, 27368, 44259, 912663, 1000000)),
-        Class(0.007, {8: 1.0}, (60, 100, 136, 255, 553, 17759, 101998, 209987, 1332357, 1500000)),
+        JobClass(0.573, {1: 1.0}, (30, 55, 80, 208, 758, 2462, 6030, 13278, 243803, 2500000)),
+        JobClass(0.415, {1: 1.0}, (20, 40, 55, 144, 539, 1858, 9235, 20410, 77910, 1500000), (0.32, 0.46, 0.59, 0.81)),
+        JobClass(0.005, {2: 0.5, 4: 0.5}, (20, 30, 36, 40, 1071, 4319, 27368, 44259, 912663, 1000000)),
+        JobClass(0.007, {8: 1.0}, (60, 100, 136, 255, 553, 17759, 101998, 209987, 1332357, 1500000)),
     ),
     0.5,
 )
@@ -121,16 +124,16 @@ def generate(
     Jobs that are wider or longer than the limits are drawn again.
     """
     source = random.Random(seed)
-    weights = [class_.weight for class_ in marginals.classes]
-    if not any(ranks <= most_gpus for class_ in marginals.classes for ranks in class_.num_gpus):
+    weights = [job_class.weight for job_class in marginals.classes]
+    if not any(ranks <= most_gpus for job_class in marginals.classes for ranks in job_class.num_gpus):
         raise ValueError(f"no job of this trace runs on {most_gpus} GPUs")
     jobs: list[TraceJob] = []
     now = 0.0
     while len(jobs) < num_jobs:
-        kind = source.choices(marginals.classes, weights)[0]
-        num_gpus = source.choices(list(kind.num_gpus), list(kind.num_gpus.values()))[0]
-        seconds = _at_quantile(kind.seconds, source.random())
-        share = source.choice(kind.shares)
+        job_class = source.choices(marginals.classes, weights)[0]
+        num_gpus = source.choices(list(job_class.num_gpus), list(job_class.num_gpus.values()))[0]
+        seconds = _at_quantile(job_class.seconds, source.random())
+        share = source.choice(job_class.shares)
         if num_gpus > most_gpus or seconds > most_seconds:
             continue
         jobs.append(TraceJob(str(len(jobs)), now, num_gpus, seconds, share))
@@ -166,12 +169,4 @@ def rigid_jobs(jobs: Sequence[TraceJob], cluster: Cluster) -> list[Job]:
 
 def _at_quantile(seconds: Sequence[float], quantile: float) -> float:
     """Seconds at a quantile: their logarithms are interpolated, and constant beyond the outermost known ones."""
-    if quantile <= QUANTILES[0]:
-        return float(seconds[0])
-    for (low, least), (high, most) in zip(
-        zip(QUANTILES, seconds, strict=True), zip(QUANTILES[1:], seconds[1:], strict=False), strict=False
-    ):
-        if quantile <= high:
-            part = (quantile - low) / (high - low)
-            return math.exp((1 - part) * math.log(least) + part * math.log(most))
-    return float(seconds[-1])
+    return math.exp(np.interp(quantile, QUANTILES, np.log(seconds)))

@@ -49,6 +49,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="ScaMP tunes models that may not fit on one GPU.", no_args_is_help=True, add_completion=False,
                   pretty_exceptions_enable=False)  # fmt: skip
+app.add_typer(estimating)
+app.add_typer(planning)
+app.add_typer(simulating)
+app.add_typer(exchanging)
+app.add_typer(trial_files)
 
 
 def main() -> None:
@@ -223,13 +228,6 @@ def _conclude(summary: dict[str, Any], rows: list[dict[str, Any]], spec: StudySp
     if as_json:
         print(json.dumps(summary))
     return summary["state"] == "COMPLETED" and not summary["no_success"]
-
-
-app.add_typer(estimating)
-app.add_typer(planning)
-app.add_typer(simulating)
-app.add_typer(exchanging)
-app.add_typer(trial_files)
 
 
 # --- a running service --------------------------------------------------------------------------------------------

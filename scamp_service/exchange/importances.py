@@ -7,6 +7,7 @@ trials count. In a study with several objectives the best are those of the first
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Container, Sequence
 
 import optuna
@@ -15,7 +16,7 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from scamp_service.exchange.frozen_trials import Freezer
-from scamp_service.exchange.known_trials import LARGEST_ID
+from scamp_service.exchange.known_trials import ABOVE_ALL_IDS
 from scamp_service.exchange.optuna_space import OptunaSpace
 from scamp_service.exchange.optuna_storage import directions_of
 from scamp_service.lifecycle import TrialState as OwnState
@@ -40,13 +41,12 @@ def importances(study: Study, store: Store) -> tuple[int, dict[str, float]]:
     chosen = [ids[int(index * step)] for index in range(min(len(ids), MOST_TRIALS))]
     if len(chosen) < LEAST_TRIALS:
         return len(chosen), {}
-    seen = store.external.seen_trials(study.id, after=LARGEST_ID, trial_ids=chosen)
+    seen = store.external.seen_trials(study.id, after=ABOVE_ALL_IDS, trial_ids=chosen)
     directions = directions_of(study.spec)
     every = Freezer(store, OptunaSpace(study.spec), Objectives.of_spec(study.spec)).plain(seen)
     trials = [trial for trial in every if len(trial.values or ()) == len(directions)]
     names = _most_common(trials)
     with optuna_is_silent():  # it warns about parameters that few trials have
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         shown = optuna.create_study(storage=_Shown(trials), directions=directions)
         shares = PedAnovaImportanceEvaluator().evaluate(shown, names) if names else {}
     total = sum(shares.values())
@@ -54,11 +54,8 @@ def importances(study: Study, store: Store) -> tuple[int, dict[str, float]]:
 
 
 def _most_common(trials: Sequence[FrozenTrial]) -> list[str]:
-    counts: dict[str, int] = {}
-    for trial in trials:
-        for name in trial.distributions:
-            counts[name] = counts.get(name, 0) + 1
-    return sorted(counts, key=lambda name: -counts[name])[:MOST_PARAMETERS]
+    counts = Counter(name for trial in trials for name in trial.distributions)
+    return [name for name, _ in counts.most_common(MOST_PARAMETERS)]
 
 
 class _Shown(InMemoryStorage):

@@ -16,7 +16,7 @@ from scamp_service.model import Study
 from scamp_service.store.store import Store
 from scamp_service.study.objectives import Objectives
 
-LARGEST_ID = 2**62
+ABOVE_ALL_IDS = 2**62
 """Above the id of any trial."""
 
 
@@ -51,7 +51,7 @@ class KnownTrials:
 
     def read(self, trial_id: int) -> FrozenTrial:
         """One trial as it is now."""
-        (seen,) = self._external.seen_trials(self._study_id, after=LARGEST_ID, trial_ids=[trial_id])
+        (seen,) = self._external.seen_trials(self._study_id, after=ABOVE_ALL_IDS, trial_ids=[trial_id])
         return self._freezer.frozen([seen])[0]
 
     def overlay(self, trials: Iterable[FrozenTrial]) -> None:

@@ -18,8 +18,9 @@ from scamp_service.model import Metric, Report
 from scamp_service.simulation.outcome import Span
 from scamp_service.simulation.overheads import VirtualRanks
 from scamp_service.store.store import Store
+from workloads.options import uses_adascale
 
-Values = Callable[[Order, int], Mapping[str, float]]
+MetricsAt = Callable[[Order, int], Mapping[str, float]]
 """The metrics that the ranks of an order report at a step."""
 
 
@@ -54,7 +55,7 @@ class Trainings:
     """
 
     seconds_of: Callable[[Order], float]
-    values: Values
+    values: MetricsAt
     communication_of: Callable[[Order], float | None]
     start_seconds: float
     noise_scale: float | None = None
@@ -167,9 +168,7 @@ class VirtualExecutor:
                 step_seconds=(now - gang.starts) / (step - gang.first) * gang.gain,
                 timed_steps=step - gang.first,
                 best_of=order.best_of,
-                noise_scale=self._trainings.noise_scale
-                if order.candidate.params.get("scale_lr") == "adascale"
-                else None,
+                noise_scale=self._trainings.noise_scale if uses_adascale(order.candidate.params) else None,
             ),
             now=now,
         )
@@ -203,7 +202,7 @@ def _span(gang: _Gang, now: float, ending: str, communication_share: float | Non
     )
 
 
-def slowest(cluster: Cluster, order: Order, slow: Mapping[str, float]) -> float:
+def slow_down_of_slowest(cluster: Cluster, order: Order, slow: Mapping[str, float]) -> float:
     """How many times as long the slowest rank of an order takes as one with the largest share on the fastest kind.
 
     ``slow`` are factors by kind.

@@ -28,7 +28,7 @@ from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import LIVE_STUDIES, TrialState
 from scamp_service.model import Sized, Trial
 from scamp_service.search.running.threads import ThreadProposer
-from scamp_service.simulation.executor import Trainings, VirtualExecutor, slowest
+from scamp_service.simulation.executor import Trainings, VirtualExecutor, slow_down_of_slowest
 from scamp_service.simulation.outcome import PLAN, VERDICT, Simulated
 from scamp_service.simulation.overheads import VirtualTraces
 from scamp_service.simulation.values import drawn_values
@@ -290,7 +290,7 @@ class _Replay:
             raise InvalidInput("the seconds of a step cannot be predicted on these devices")
         each = (self.options.epoch_steps or 1) if order.in_epochs else 1
         base = attempt.predicted_step_seconds / attempt.step_factor
-        return base * each * slowest(self.named_cluster.cluster, order, self.slow)
+        return base * each * slow_down_of_slowest(self.named_cluster.cluster, order, self.slow)
 
     def values(self, order: Order, step: int) -> Mapping[str, float]:
         progress = step / order.steps if order.steps else 1.0

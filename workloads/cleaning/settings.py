@@ -27,6 +27,8 @@ import torch
 from torch.nn.modules import module as torch_module
 from torch.optim import optimizer as torch_optimizer
 
+_TORCH_SEED = 67280421310721  # default_rng_seed_val in c10/core/GeneratorImpl.h
+
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
@@ -243,9 +245,6 @@ def _seed_anew() -> None:
     random.seed()
     np.random.seed(None)
     torch.manual_seed(_TORCH_SEED)
-
-
-_TORCH_SEED = 67280421310721  # default_rng_seed_val in c10/core/GeneratorImpl.h
 
 
 # --- loggers --------------------------------------------------------------------------------------------------------

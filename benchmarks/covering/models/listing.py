@@ -94,8 +94,8 @@ def _run(family: str) -> dict[str, Any]:
             train_step(workload, model, optimizer, [workload.train_batch(torch.arange(BATCH))], 1)
     except BaseException as error:
         return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
-    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    return {"seconds": round(time.monotonic() - began, 1), "parameters": num_parameters, "resident_mib": megabytes}
+    resident_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    return {"seconds": round(time.monotonic() - began, 1), "parameters": num_parameters, "resident_mib": resident_mib}
 
 
 if __name__ == "__main__":

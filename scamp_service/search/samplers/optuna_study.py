@@ -25,9 +25,13 @@ _WARNINGS = threading.RLock()
 
 @contextmanager
 def optuna_is_silent() -> Iterator[None]:
-    """Leaves out warnings, such as that a feature of Optuna is experimental. Only one thread at a time may do so."""
+    """Leaves out warnings, such as that a feature of Optuna is experimental. Only one thread at a time may do so.
+
+    Optuna also logs nothing but errors from then on.
+    """
     with _WARNINGS, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         yield
 
 

@@ -149,7 +149,7 @@ class BlueprintFinder:
         except NoBlueprint as why:
             return why
         except TraceFailed as failed:
-            return NoBlueprint(" ".join(failed.reason.splitlines()))
+            return NoBlueprint(failed.reason_in_one_line)
         finally:
             for answer in answers:
                 answer.cancel()  # after one failure, the others are not needed
@@ -179,7 +179,7 @@ class BlueprintFinder:
                 if blueprints[key].model is not None and not self._agrees(task, blueprints[key], point):
                     return NoBlueprint(f"the units of {point} are not those of its trace")
         except TraceFailed as failed:
-            return NoBlueprint(" ".join(failed.reason.splitlines()))
+            return NoBlueprint(failed.reason_in_one_line)
         except NotWhole as reason:
             return NoBlueprint(str(reason))
         for key, blueprint in blueprints.items():
@@ -206,7 +206,7 @@ class BlueprintFinder:
         try:
             depth = depth_of(blueprints) if blueprints is not None else self.depth(group, members)
         except TraceFailed as failed:
-            return " ".join(failed.reason.splitlines())
+            return failed.reason_in_one_line
         return Task(group, Layout(), members, [1] * len(members), depth, 1)
 
     def depth(self, group: FormulaGroup, members: Sequence[Json]) -> str | None:

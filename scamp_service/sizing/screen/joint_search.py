@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from estimators.devices.kind import DeviceKind
-from estimators.model import Candidate, Layout
+from estimators.model import Candidate, Layout, PeakCurve
 from estimators.profile import ModelProfile
 from estimators.scaling.blueprint import Blueprint
 from estimators.scaling.formula import SAMPLES
@@ -38,20 +38,32 @@ LEAST_SHARE = 0.02
 
 @dataclass(slots=True, eq=False)
 class OpenCandidate:
-    """A candidate whose plan is being chosen. Curves and refusals are added to its profile's mappings.
+    """A candidate whose plan is being chosen.
 
+    It copies the profile of its ``question``. ``curves``, ``refusals`` and ``evaluations`` are those of this copy, and
+    grow while the planner asks for layouts.
     ``formulas`` are those of its group if its peaks may come from them; ``alone`` is why it is traced itself.
     """
 
     index: int
     params: Json
-    batch: int
-    profile: ModelProfile
-    search: PlanChoice
+    question: Question
     formulas: Formulas | None = None
     alone: str = ""
     choice: ChosenPlan | NoPlan | None = None
     untried: tuple[Option, ...] = ()
+    curves: dict[Layout, PeakCurve] = field(init=False)
+    refusals: dict[Layout, str] = field(init=False)
+    evaluations: dict[Layout, PeakCurve] = field(init=False)
+    search: PlanChoice = field(init=False)
+
+    def __post_init__(self) -> None:
+        profile = self.question.profile
+        self.curves, self.evaluations = dict(profile.curves), dict(profile.evaluations)
+        self.refusals = dict(profile.refusals)
+        own = replace(profile, curves=self.curves, refusals=self.refusals, evaluations=self.evaluations)
+        self.question = replace(self.question, profile=own)
+        self.search = PlanChoice(self.question)
 
     @property
     def left_out(self) -> Container[Layout]:
@@ -67,9 +79,8 @@ class OpenCandidate:
 
     @property
     def screened(self) -> Screened:
-        return Screened(
-            self.params, self.batch, self.choice, self.profile.assumed, traced=self.alone, untried=self.untried
-        )
+        batch, assumed = self.question.batch, self.question.profile.assumed
+        return Screened(self.params, batch, self.choice, assumed, traced=self.alone, untried=self.untried)
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +140,8 @@ class JointSearch:
             if isinstance(trace, str):
                 self.refused[place] = trace
             else:
-                self._add(place, candidates[place], trace.batch, self._profile(trace), alone=without[place])
+                profile = profile_of({Layout(): trace}, on_gpu=self._cluster.has_gpus)
+                self._add(place, candidates[place], trace.batch, profile, alone=without[place])
 
     def advance(self) -> bool:
         """Ask for the plan of every open candidate, and find the peaks that are missing. False once all are decided.
@@ -155,11 +167,11 @@ class JointSearch:
         answers = self._traces([(each.params, layout) for each, layout in traced])
         for (candidate, layout), trace in zip(traced, answers, strict=True):
             if isinstance(trace, str):
-                _put(candidate.profile.refusals, layout, trace)
+                candidate.refusals[layout] = trace
             else:
-                _put(candidate.profile.curves, layout, self._curve(trace))
+                candidate.curves[layout] = trace.gpu_curve() if self._cluster.has_gpus else trace.host_curve
                 if trace.evaluation is not None:
-                    _put(candidate.profile.evaluations, layout, trace.evaluation)
+                    candidate.evaluations[layout] = trace.evaluation
         return bool(self._open)
 
     def _predict(
@@ -178,7 +190,7 @@ class JointSearch:
         for number, (index, model) in enumerate(zip(members, models, strict=True)):
             profile = ModelProfile(
                 "", model.num_params, int(costs.states[number]), {Layout(): costs.curve(number)},
-                {Layout(): model.work}, units=model.units, divisions=model.divisions, refusals={},
+                {Layout(): model.work}, units=model.units, divisions=model.divisions,
             )  # fmt: skip
             formulas.members.append(candidates[index])
             formulas.profiles.append(profile)
@@ -194,8 +206,8 @@ class JointSearch:
         formulas: Formulas | None = None,
         alone: str = "",
     ) -> None:
-        search = PlanChoice(Question(profile, batch, self._cluster, self._kind))
-        self._open.append(OpenCandidate(index, params, batch, profile, search, formulas, alone))
+        question = Question(profile, batch, self._cluster, self._kind)
+        self._open.append(OpenCandidate(index, params, question, formulas, alone))
 
     def _wanted(self, candidate: OpenCandidate, layout: Layout) -> tuple[Formulas, Layout] | None:
         """The group and the kind of layouts, if formulas are missing and enough candidates have asked for them."""
@@ -259,8 +271,8 @@ class JointSearch:
         first = dict(zip(reversed(keys), reversed(candidates), strict=True))
         traces = {key: self._tracer.cached(*pair) for key, pair in first.items()}
         made = {
-            key: self._pool.submit(lambda process, pair=pair: self._tracer.trace(process, *pair))  # type: ignore[misc]
-            for key, pair in first.items()
+            key: self._pool.submit(partial(self._tracer.trace, candidate=candidate, layout=layout))
+            for key, (candidate, layout) in first.items()
             if traces[key] is None
         }
         answers: dict[str, Trace | str] = {key: trace for key, trace in traces.items() if trace is not None}
@@ -270,13 +282,6 @@ class JointSearch:
             except TraceFailed as failed:
                 answers[key], self.has_failed = failed.reason, True
         return [answers[key] for key in keys]
-
-    def _profile(self, trace: Trace) -> ModelProfile:
-        profile = profile_of({Layout(): trace}, on_gpu=self._cluster.has_gpus)
-        return replace(profile, curves=dict(profile.curves), refusals={}, evaluations=dict(profile.evaluations))
-
-    def _curve(self, trace: Trace) -> Any:
-        return trace.gpu_curve() if self._cluster.has_gpus else trace.host_curve
 
 
 def _left_by_formula(
@@ -293,16 +298,10 @@ def _left_by_formula(
     if predicted.any():
         costs = blueprint.host_costs({name: values[predicted] for name, values in points.items()})
         for number, index in enumerate(np.flatnonzero(predicted).tolist()):
-            _put(members[index].profile.curves, layout, costs.curve(number))
+            members[index].curves[layout] = costs.curve(number)
     return [member for member, is_predicted in zip(members, predicted, strict=True) if not is_predicted], NO_FORMULA
 
 
 def _point(params: Json, layout: Layout, layout_kind: Layout) -> Json:
     """A candidate with its degrees under a layout of this kind."""
     return {**params, SAMPLES: 1, **{name: getattr(layout, name) for name in variables(layout_kind)}}
-
-
-def _put(mapping: Mapping[Layout, Any], layout: Layout, value: Any) -> None:
-    """Add to one of the mappings of a profile that this module has made."""
-    assert isinstance(mapping, dict)
-    mapping[layout] = value

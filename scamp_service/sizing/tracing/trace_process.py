@@ -42,6 +42,10 @@ class TraceFailed(Exception):
         super().__init__(reason)
         self.reason, self.infeasible, self.may_pass = reason, infeasible, may_pass
 
+    @property
+    def reason_in_one_line(self) -> str:
+        return " ".join(self.reason.splitlines())
+
 
 class Interrupted(Exception):
     """A request was ended by ``TraceProcess.interrupt``; it may be made again."""

@@ -44,52 +44,52 @@ class Reports(Transactions):
         its step. ``measured_bytes`` of trial and attempt can only grow, and the step time of the most steps is kept.
         The report is stale when the attempt is not STARTING or RUNNING, or when the token differs.
         """
-        trial_id, attempt, metrics, logs = report.trial_id, report.attempt, report.metrics, report.logs
-        measured_bytes, communication_share = report.measured_bytes, report.communication_share
-        rows: list[Metric | LogLine] = [*metrics, *logs]
-        assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "it is of one attempt"
-        reported = measured_metrics(report.objectives)
-        complete = (row for row in metrics if reported and all(name in row.values for name in reported))
-        valued = max(complete, key=lambda row: row.seq, default=None)
-        keys = {"_trial_id": trial_id, "_attempt": attempt, "_token": report.token}
-        progress = {
-            "_measured_bytes": measured_bytes,
-            "_checkpoint_step": report.checkpoint_step,
-            "_objective_seq": valued.seq if valued else -1,
-            "_measured_step_seconds": report.step_seconds,
-            "_timed_steps": report.timed_steps,
-            "_measured_communication_share": communication_share,
-        }
+        rows: list[Metric | LogLine] = [*report.metrics, *report.logs]
+        keys = report.trial_id, report.attempt
+        assert all((row.trial_id, row.attempt) == keys for row in rows), "it is of one attempt"
+        valued = _newest_complete(report)
         with self._write() as connection:
-            newest = connection.execute(sql.REPORT, {**keys, **progress}).first()
+            newest = connection.execute(sql.REPORT, _progress(report, valued)).first()
             if newest is None:
                 return False
             is_timed = 0 < report.timed_steps == newest.timed_steps  # otherwise a newer report has set the time
-            new = {
-                "_id": trial_id,
-                "_measured_bytes": measured_bytes,
-                "_measured_step_seconds": report.step_seconds if is_timed else None,
-                "_measured_communication_share": communication_share,
-                "_noise_scale": report.noise_scale,
-            }
-            if valued and newest.objective_seq == valued.seq:  # otherwise a newer report has already set the value
-                new |= {"_attempt": attempt, "_step": valued.step}
-                if report.best_of:
-                    statement, values = sql.UPDATE_BEST[report.best_of], _best(metrics, reported[0], report.best_of)
-                else:
-                    statement, values = sql.UPDATE_VALUE, _newest(valued, report.objectives)
-                connection.execute(statement, {**new, **values})
-            elif measured_bytes or is_timed or communication_share is not None or report.noise_scale is not None:
-                connection.execute(sql.UPDATE_MEASURED, new)
-            if measured_bytes or is_timed:
-                self._measure(connection, trial_id)
-            is_new = bool(metrics) and self._insert_metrics(connection, metrics)
-            if logs:
-                self._insert_logs(connection, logs)
+            if valued and newest.objective_seq != valued.seq:
+                valued = None  # a newer report has already set the value
+            self._update_trial(connection, report, valued, is_timed)
+            if report.measured_bytes or is_timed:
+                self._measure(connection, report.trial_id)
+            is_new = bool(report.metrics) and self._insert_metrics(connection, report.metrics)
+            if report.logs:
+                self._insert_logs(connection, report.logs)
             if is_new:
-                last = metrics[-1]
-                self._emit(connection, NewMetrics(trial_id, last.step, last.values), now, None, trial_id)
+                last = report.metrics[-1]
+                self._emit(connection, NewMetrics(report.trial_id, last.step, last.values), now, None, report.trial_id)
         return True
+
+    def _update_trial(self, connection: sa.Connection, report: Report, valued: Metric | None, is_timed: bool) -> None:
+        """Store what the trial has measured, and the value of the row ``valued``, if there is one."""
+        measured = {
+            "_id": report.trial_id,
+            "_measured_bytes": report.measured_bytes,
+            "_measured_step_seconds": report.step_seconds if is_timed else None,
+            "_measured_communication_share": report.communication_share,
+            "_noise_scale": report.noise_scale,
+        }
+        if valued:
+            measured |= {"_attempt": report.attempt, "_step": valued.step}
+            if report.best_of:
+                statement = sql.UPDATE_BEST[report.best_of]
+                values = _best(report.metrics, measured_metrics(report.objectives)[0], report.best_of)
+            else:
+                statement, values = sql.UPDATE_VALUE, _newest(valued, report.objectives)
+            connection.execute(statement, {**measured, **values})
+        elif (
+            report.measured_bytes
+            or is_timed
+            or report.communication_share is not None
+            or report.noise_scale is not None
+        ):
+            connection.execute(sql.UPDATE_MEASURED, measured)
 
     def report_outcome(
         self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str, *, now: float, phase: str = ""
@@ -120,6 +120,28 @@ class Reports(Transactions):
         self._database.order_commits(connection)  # a reader follows logs by row id
         insert = self._insert_new(schema.logs, "trial_id", "attempt", "rank", "seq")
         connection.execute(insert, [_fields_of(row) for row in rows])
+
+
+def _newest_complete(report: Report) -> Metric | None:
+    """The newest row with all objectives that evaluations report; None if there is none."""
+    reported = measured_metrics(report.objectives)
+    complete = (row for row in report.metrics if reported and all(name in row.values for name in reported))
+    return max(complete, key=lambda row: row.seq, default=None)
+
+
+def _progress(report: Report, valued: Metric | None) -> dict[str, Any]:
+    """The parameters of ``REPORT``."""
+    return {
+        "_trial_id": report.trial_id,
+        "_attempt": report.attempt,
+        "_token": report.token,
+        "_measured_bytes": report.measured_bytes,
+        "_checkpoint_step": report.checkpoint_step,
+        "_objective_seq": valued.seq if valued else -1,
+        "_measured_step_seconds": report.step_seconds,
+        "_timed_steps": report.timed_steps,
+        "_measured_communication_share": report.communication_share,
+    }
 
 
 def _best(rows: Sequence[Metric], metric: str, direction: str) -> dict[str, Any]:

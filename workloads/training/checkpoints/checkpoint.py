@@ -175,10 +175,10 @@ def _save(root: Path, checkpoint: CheckpointName, model: nn.Module, optimizer: t
                 "groups": _group_values(optimizer),
                 "state": scalars,
                 "attributes": plain,
+                "exported": names,
+                "updates": updates_of(model).state(),
+                "spread": list(spread),  # states that were computed from sharded gradients, even single numbers
             }
-            values["exported"] = names
-            values["updates"] = updates_of(model).state()
-            values["spread"] = list(spread)  # states that were computed from sharded gradients, even single numbers
             write_json(staged / "scalars.json", values)
         write_sums(staged, checkpoint)
         if rank() == 0:
@@ -199,14 +199,7 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
     prefix = _prefix(optimizer)
     if not any(key.startswith(f"{prefix}optimizer/") for key in stored):
         prefix = ""  # it was not written by this many replicas with states of their own
-    own_parameters = getattr(
-        optimizer, "own", None
-    )  # parameters whose states only this rank has (``zero1``); None: all
-    names = {
-        name: parameter
-        for name, parameter in model.named_parameters()
-        if own_parameters is None or parameter in own_parameters
-    }
+    names = _names_of_held(model, optimizer)
     for key, entry in stored.items():
         if key.startswith(f"{prefix}optimizer/") and isinstance(entry, TensorStorageMetadata):
             name, _, field = key.removeprefix(f"{prefix}optimizer/").rpartition("/")  # a name may contain slashes
@@ -236,6 +229,12 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
         for key, value in scalars["groups"][group.get("part_of", number)].items():
             group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
     updates_of(model).load(scalars.get("updates", {}), with_options=with_options)
+
+
+def _names_of_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+    """The parameters by name whose states this rank holds: all of them, unless it is one of ZeRO-1's replicas."""
+    owned = getattr(optimizer, "own", None)
+    return {name: parameter for name, parameter in model.named_parameters() if owned is None or parameter in owned}
 
 
 def _expect_same_model(folder: Path, stored: Mapping[str, Any], model: nn.Module) -> None:

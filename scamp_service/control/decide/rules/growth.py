@@ -12,6 +12,7 @@ from math import inf
 from estimators.model import Plan
 from scamp_service.model import Attempt, Choice, Json, Trial
 from workloads.gain import gain_of_batch
+from workloads.options import uses_adascale
 
 
 def counts_as(trial: Trial, plan: Plan) -> float:
@@ -24,7 +25,7 @@ def counted_by(params: Json, plan: Plan, noise_scale: float | None) -> float:
 
     They are steps of the candidate's batch where it does not say for which one its learning rate is meant.
     """
-    if noise_scale is None or params.get("scale_lr") != "adascale":
+    if noise_scale is None or not uses_adascale(params):
         return 1.0
     base_batch = params.get("base_batch") or params.get("batch") or plan.batch
     return gain_of_batch(plan.batch, base_batch, noise_scale)

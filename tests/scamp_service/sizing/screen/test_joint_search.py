@@ -15,7 +15,6 @@ from estimators.model import Candidate, Divisions, Layout
 from estimators.profile import ModelProfile
 from estimators.scaling.example import NoBlueprint
 from estimators.work import StepWork, Work
-from placement.planning.planner import PlanChoice
 from placement.planning.question import Question
 from scamp_service.model import Json
 from scamp_service.sizing.estimate import equal_devices
@@ -51,8 +50,7 @@ def search(folder: Path, finder: Any = None, pool: Any = None) -> JointSearch:
 
 def asking(formulas: Formulas, num: int) -> list[OpenCandidate]:
     return [
-        OpenCandidate(index, formulas.members[index], 8, PROFILE, PlanChoice(Question(PROFILE, 8, CLUSTER)), formulas)
-        for index in range(num)
+        OpenCandidate(index, formulas.members[index], Question(PROFILE, 8, CLUSTER), formulas) for index in range(num)
     ]
 
 
