@@ -76,7 +76,9 @@ def test_a_browser_logs_in_by_a_form_and_keeps_a_cookie_that_is_not_the_token(gu
     answer = guarded.post("/login", data={"token": TOKEN, "next": "/studies/3"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/studies/3")
     cookie = answer.headers["set-cookie"]
-    assert "HttpOnly" in cookie and "SameSite=strict" in cookie and TOKEN not in cookie
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
     assert guarded.get("/v1/studies").status_code == 200  # by the cookie
 
 

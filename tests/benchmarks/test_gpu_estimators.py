@@ -56,7 +56,9 @@ def test_a_record_is_scored_by_the_present_estimator(capsys: pytest.CaptureFixtu
     assert found["gpu_active_median_pct"] == pytest.approx(10, abs=0.1)  # of 0 and 20 %
     assert found["gpu_capacity_p95_pct"] == pytest.approx(50) and found["gpu_context_max_pct"] == pytest.approx(20)
     printed = capsys.readouterr().out
-    assert "TimeoutError: slow" in printed and printed.count("runs") == 1 and str(SMALL) in printed
+    assert "TimeoutError: slow" in printed
+    assert printed.count("runs") == 1
+    assert str(SMALL) in printed
 
 
 def test_there_are_many_models_and_each_has_a_name_of_its_own() -> None:

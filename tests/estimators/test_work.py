@@ -30,7 +30,9 @@ def test_work_adds_up_by_kind() -> None:
     work = counted(("matmul", 8, 3), ("copy", 0, 5), ("matmul", 2, 1))
     assert work.of("matmul") == only(2, 10, 4) and work.of("copy") == only(1, 0, 5)
     assert work.of("other") == only(0, 0, 0)
-    assert work + work - work == work and work * 2 == work + work and (work * 3).flops == 30
+    assert work + work - work == work
+    assert work * 2 == work + work
+    assert (work * 3).flops == 30
 
 
 def test_a_step_is_its_micro_batches_and_the_update() -> None:

@@ -27,7 +27,9 @@ def test_a_process_is_not_mistaken_for_another_with_its_id() -> None:
     earlier, elsewhere = replace(process, started="1"), replace(process, kernel="another")
     earlier.kill()
     elsewhere.kill()
-    assert earlier.is_gone and not elsewhere.is_gone and not elsewhere.is_here
+    assert earlier.is_gone
+    assert not elsewhere.is_gone
+    assert not elsewhere.is_here
     assert not process.is_gone and child.poll() is None
     child.communicate(b"\n")
 

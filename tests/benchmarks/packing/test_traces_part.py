@@ -22,4 +22,6 @@ def test_a_larger_batch_is_offered_on_more_gpus_and_takes_fewer_seconds() -> Non
     drawn = moldable(TraceJob("a", 3.0, 1, 1234.0), random.Random(1))
     seconds = {shape.num_ranks: shape.seconds or 0.0 for shape in drawn.free.shapes}
     grown = {shape.num_ranks: shape.seconds or 0.0 for shape in drawn.growing.shapes}
-    assert grown[1] == seconds[1] and max(grown) > max(seconds) and min(grown.values()) < min(seconds.values())
+    assert grown[1] == seconds[1]
+    assert max(grown) > max(seconds)
+    assert min(grown.values()) < min(seconds.values())

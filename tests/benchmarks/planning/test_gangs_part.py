@@ -72,4 +72,6 @@ def test_unseen_gangs_have_figures_of_their_own() -> None:
 def test_failed_gangs_are_named() -> None:
     fine = Finding("gangs", "fine", ["row"], asdict(result("a", 1.0, 1.0)))
     notes = gangs_part.notes([fine, Finding("gangs", "broken", failure="RuntimeError: a rank failed")])
-    assert len(notes) == 2 and "0.0 % longer" in notes[0] and "a rank failed" in notes[1]
+    assert len(notes) == 2
+    assert "0.0 % longer" in notes[0]
+    assert "a rank failed" in notes[1]

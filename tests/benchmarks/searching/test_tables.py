@@ -32,7 +32,10 @@ def test_the_ratio_weighs_data_sets_alike_and_has_an_interval() -> None:
     random = {"easy": [1.0, 3.0], "hard": [100.0, 300.0]}
     halves = {name: [value / 2 for value in values] for name, values in random.items()}
     mean, low, high = _ratio(halves, random, random)
-    assert mean == 0.5 and low is not None and high is not None and low < 0.5 < high
+    assert mean == 0.5
+    assert low is not None
+    assert high is not None
+    assert low < 0.5 < high
 
 
 def test_a_search_that_always_finds_the_best_has_no_regret_to_divide_by() -> None:

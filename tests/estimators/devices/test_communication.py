@@ -53,7 +53,9 @@ def test_ranks_of_different_nodes_share_the_link_with_the_groups_beside_them() -
     # Tensor parallelism fills the nodes, so each of the four groups of replicas has one rank in each of two nodes.
     spread = Spread(dp_replicate=2, tp=4)
     group = group_of(spread, "replicate")
-    assert group == Group(2, 4) and group_of(spread, "tp") == Group(4) and group_of(spread, "") == Group(8)
+    assert group == Group(2, 4)
+    assert group_of(spread, "tp") == Group(4)
+    assert group_of(spread, "") == Group(8)
     assert collective_seconds("all_gather", 100e6, group, LINKS) == pytest.approx(5e-6 + 10e-6 + 1 / 2 * 100e6 / 12.5e9)
 
 

@@ -85,7 +85,9 @@ def test_a_constant_and_a_product_may_add_up(constant: int, slope: int, exponent
     product = Monomial(Fraction(slope), (("width", exponents[0]), ("tokens", exponents[1])))
     values = product.at(POINTS) + constant
     found = Solver(POINTS).sum_with_constant(values)
-    assert found is not None and found.constant == constant and found.at(POINTS).tolist() == values.tolist()
+    assert found is not None
+    assert found.constant == constant
+    assert found.at(POINTS).tolist() == values.tolist()
     assert Solver(POINTS).sum_with_constant(values + np.arange(10) // 9) is None
 
 

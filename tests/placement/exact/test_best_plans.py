@@ -75,7 +75,9 @@ def test_short_memory_recomputes_some_blocks_and_ranks_can_train_that() -> None:
     plans = [searched(mib, 1, 1, profile=only).best() for mib in range(1_000, 2_100, 25)]
     found = [one for each in plans for one in each]
     numbers = [len(one.refinement.recomputed) for one in found]
-    assert numbers[0] == 12 and numbers[-1] == 0 and any(0 < num < 12 for num in numbers)
+    assert numbers[0] == 12
+    assert numbers[-1] == 0
+    assert any(0 < num < 12 for num in numbers)
     seconds = [one.comparable_seconds for one in found]
     assert seconds == sorted(seconds, reverse=True), "memory saves time"
     for one in found:
@@ -103,12 +105,16 @@ def piped(mib: int, count: int, links: float) -> Option:
 def test_the_time_of_a_pipeline_is_the_simulated_one() -> None:
     one = piped(30_000, 4, 1e7)
     pipeline, stages = one.refinement.pipeline, one.refinement.stages
-    assert one.plan.pp > 1 and pipeline is not None and one.bubble_share
+    assert one.plan.pp > 1
+    assert pipeline is not None
+    assert one.bubble_share
     assert one.seconds == pipeline.simulation.makespan_seconds
     assert pipeline.cut == one.refinement.cut and pipeline.schedule.num_ranks == len(stages) == one.plan.pp
     assert pipeline.is_even == (one.refinement.cut == even_cut(12, one.plan.pp))
     blocks = [stage.blocks for stage in one.refinement.stages]
-    assert blocks[0][0] == 0 and blocks[-1][1] == 12 and all(a[1] == b[0] for a, b in pairwise(blocks))
+    assert blocks[0][0] == 0
+    assert blocks[-1][1] == 12
+    assert all(a[1] == b[0] for a, b in pairwise(blocks))
 
 
 def test_ranks_that_share_cores_take_longer() -> None:
@@ -154,7 +160,9 @@ def test_if_nothing_fits_the_closest_plan_says_how_much_is_missing_and_of_what()
         "transient",
     }
     needed = closest.prediction.reserved_mib
-    assert needed > 700 and not searched(int(0.9 * needed), 2).best() and searched(needed, 2).best()
+    assert needed > 700
+    assert not searched(int(0.9 * needed), 2).best()
+    assert searched(needed, 2).best()
 
 
 def test_without_speeds_flops_rank_the_plans() -> None:

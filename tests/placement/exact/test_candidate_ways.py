@@ -109,7 +109,9 @@ def test_slow_links_that_computation_cannot_hide_count_as_the_planner_counts_the
 
 def test_degrees_divide_what_the_model_says_and_the_batch() -> None:
     for way in ways(8, batch=12, divisions=Divisions(2, True, 3, 1)):
-        assert way.spread.tp <= 2 and way.num_stages in (1, 2) and way.samples * (12 // way.samples) == 12
+        assert way.spread.tp <= 2
+        assert way.num_stages in (1, 2)
+        assert way.samples * (12 // way.samples) == 12
     assert {way.num_stages for way in ways(8)} == {1, 2, 4, 8}
     undivided = ways(8, divisions=Divisions())
     assert {way.spread.short for way in undivided} == {"DP ×8", "ZeRO-1 ×8"} | {
@@ -188,4 +190,7 @@ def test_the_search_recomputes_only_as_many_blocks_as_memory_needs() -> None:
         plan = search_or_none(found, [Devices("V100", 1, int(capacity) + 1)], batch=8)
         assert plan is not None and plan.largest_bytes <= capacity + 1
         numbers.append(len(plan.recomputed))
-    assert numbers[0] == 12 and numbers[-1] == 0 and numbers == sorted(numbers, reverse=True) and 0 < numbers[2] < 12
+    assert numbers[0] == 12
+    assert numbers[-1] == 0
+    assert numbers == sorted(numbers, reverse=True)
+    assert 0 < numbers[2] < 12

@@ -238,7 +238,9 @@ def test_only_what_ranks_can_run_is_trained() -> None:
     assert {name_of(one) for one in found if one.trained} == {name_of(one) for one in found} - {"interlaced"}
     for name in ("gpipe", "1f1b"):
         even, better = one_of(found, name, 2), one_of(found, name, 2, even=False)
-        assert even.trained is not None and better.trained is not None and even.trained.cut == ()
+        assert even.trained is not None
+        assert better.trained is not None
+        assert even.trained.cut == ()
         assert drawn(even).cut == (3, 4) and drawn(better).cut == better.trained.cut
         assert drawn(better).cut in ((4, 3), (5, 2)) and better.comparable_seconds < even.comparable_seconds
 
@@ -256,7 +258,9 @@ def test_without_links_messages_take_no_time_and_on_gpus_they_take_some() -> Non
     assert {one.communication_share for one in free} == {0.0}
     sent = listed(EVEN, 2, kind=replace(gpu("V100-16"), rates=SPEED.rates))
     ours, theirs = one_of(free, "1f1b", 2), one_of(sent, "1f1b", 2)
-    assert ours.seconds is not None and theirs.seconds is not None and theirs.seconds > ours.seconds
+    assert ours.seconds is not None
+    assert theirs.seconds is not None
+    assert theirs.seconds > ours.seconds
     assert drawn(theirs).simulation.messages[0].end_seconds > 0
 
 

@@ -43,10 +43,14 @@ def test_the_shortage_is_that_of_the_plan_that_comes_closest() -> None:
     assert closest is not None
     large = replace(PLAIN, prediction=Prediction(960 * MIB, parts={"activations": 960 * MIB}))
     missing = shortage([large], closest)
-    assert missing is not None and not missing.is_traced and missing.needed_mib == closest.prediction.reserved_mib
+    assert missing is not None
+    assert not missing.is_traced
+    assert missing.needed_mib == closest.prediction.reserved_mib
     larger = replace(large, offered_mib=959)
     missing = shortage([larger], closest)
-    assert missing is not None and missing.is_traced and (missing.needed_mib, missing.offered_mib) == (960, 959)
+    assert missing is not None
+    assert missing.is_traced
+    assert (missing.needed_mib, missing.offered_mib) == (960, 959)
     assert shortage([UNTRAINED], None) is None, "nothing was traced"
 
 

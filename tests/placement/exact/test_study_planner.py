@@ -45,7 +45,9 @@ def test_a_study_takes_a_pipeline_of_another_order_or_cut_where_it_is_predicted_
     _, plain = chosen(choose, question())
     answer, refined = chosen(StudyPlanner(), question())
     assert answer.plan.pp > 1 and (answer.plan.schedule != "1f1b" or answer.plan.cut)
-    assert refined.device_seconds and plain.device_seconds and refined.device_seconds < plain.device_seconds
+    assert refined.device_seconds
+    assert plain.device_seconds
+    assert refined.device_seconds < plain.device_seconds
 
 
 def test_refined_plans_fit_by_their_units_and_are_few_and_the_fastest() -> None:

@@ -44,7 +44,9 @@ def test_ranks_take_unlike_shares_where_equal_ones_do_not_fit_the_smaller_device
         cluster(150, 107),
     )  # gradients of a micro-batch before are held by those that follow
     found = answered(asked(model, 6, devices), model)
-    assert isinstance(found, ChosenPlan) and found.plan.shares and found.plan.batch == 6
+    assert isinstance(found, ChosenPlan)
+    assert found.plan.shares
+    assert found.plan.batch == 6
     assert found.plan.shares[0] > found.plan.shares[1] and found.plan.num_micro_batches == 1
     large, small = found.prediction.shares_mib
     assert small <= 107 < large <= 150 and large == found.prediction.reserved_mib
@@ -55,7 +57,9 @@ def test_ranks_take_unlike_shares_where_equal_ones_do_not_fit_the_smaller_device
 def test_a_batch_that_ranks_do_not_divide_equally_is_trained_on_any_number_of_unlike_devices() -> None:
     model = Model(150, 1)
     found = answered(asked(model, 7, cluster(90, 100, 95)), model)
-    assert isinstance(found, ChosenPlan) and found.plan.world_size == 3 and sum(found.plan.shares) == 7
+    assert isinstance(found, ChosenPlan)
+    assert found.plan.world_size == 3
+    assert sum(found.plan.shares) == 7
 
 
 def test_what_an_attempt_lacked_is_held_on_each_rank_as_far_as_its_device_has_room() -> None:

@@ -44,7 +44,9 @@ def shares_of(option: Option) -> UnevenShares:
 def test_faster_devices_take_more_samples() -> None:
     one = uneven((8, 30_000), (8, 30_000))
     assert shares_of(one).samples == {"fast": (5,) * 8, "slow": (3,) * 8} and one.plan.num_micro_batches == 1
-    assert one.plan.world_size == 16 and one.plan.micro_batch == 5 and one.refinement.devices == {"fast": 8, "slow": 8}
+    assert one.plan.world_size == 16
+    assert one.plan.micro_batch == 5
+    assert one.refinement.devices == {"fast": 8, "slow": 8}
     assert one.plan.shares == (5,) * 8 + (3,) * 8 and one.plan.batch == 64
     assert shares_of(one).even_seconds / one.comparable_seconds == pytest.approx(4 * 1.66 / 5, rel=0.05)
 
@@ -54,7 +56,9 @@ def test_every_sample_of_the_batch_is_taken_once() -> None:
         one = uneven((3, 30_000), (2, 30_000), batch)
         samples, even_seconds = shares_of(one).samples, shares_of(one).even_seconds
         assert one.plan.num_micro_batches * sum(map(sum, samples.values())) == batch
-        assert min(map(min, samples.values())) >= 1 and one.seconds is not None and one.seconds <= even_seconds
+        assert min(map(min, samples.values())) >= 1
+        assert one.seconds is not None
+        assert one.seconds <= even_seconds
 
 
 def test_a_device_with_little_memory_takes_fewer_samples() -> None:

@@ -153,7 +153,9 @@ def test_equal_pieces_are_cut_evenly(schedule: Any, num_stages: int, size: int, 
 @given(num_stages=st.integers(1, 6), num_pieces=st.integers(6, 40), seconds=st.floats(1e-6, 1e3))
 def test_of_equal_pieces_no_stage_has_two_more_than_another(num_stages: int, num_pieces: int, seconds: float) -> None:
     found = best_cut([Piece(seconds, seconds)] * num_pieces, CutTarget("gpipe", num_stages, 4))
-    assert found is not None and max(found) - min(found) <= 1 and sum(found) == num_pieces
+    assert found is not None
+    assert max(found) - min(found) <= 1
+    assert sum(found) == num_pieces
     assert sorted(found) == list(found) and sorted(even_cut(num_pieces, num_stages)) == sorted(found)
 
 

@@ -23,7 +23,9 @@ def answer(plan: Plan, model: Model, batch: int = 8, devices: Cluster = FOUR) ->
 def test_the_plan_that_a_study_gives_is_chosen_if_it_fits() -> None:
     plan = Plan(1, 8, pp=2, cut=(3, 1), recompute=True, recomputed=(0,))
     found = answer(plan, Model(30, 1))
-    assert isinstance(found, ChosenPlan) and found.plan == plan and "the study gives this plan" in found.reason
+    assert isinstance(found, ChosenPlan)
+    assert found.plan == plan
+    assert "the study gives this plan" in found.reason
 
 
 def test_each_rank_of_unlike_shares_must_fit_a_device_of_its_own() -> None:

@@ -116,7 +116,9 @@ def test_stages_that_wait_leave_their_cores_to_others() -> None:
     plan = Plan(1, 6, pp=3)
     known = of_plan(plan, 2.0, 2.0, 2.0)
     free, shared = (predicted_step_seconds(known, plan, kind) for kind in (KIND, TWO_CORES))
-    assert free is not None and shared is not None and free < shared < 1.5 * free
+    assert free is not None
+    assert shared is not None
+    assert free < shared < 1.5 * free
     wide = Plan(1, 6, pp=3, dp_shard=2)
     times = (predicted_step_seconds(of_plan(wide, 2.0, 2.0, 2.0), wide, kind) for kind in (KIND, TWO_CORES))
     lone, crowded = times

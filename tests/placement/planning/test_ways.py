@@ -103,4 +103,7 @@ def _obeys(way: Spread, limits: list[tuple[Name, int, int | None]]) -> bool:
 @pytest.mark.parametrize("num_ranks", [2, 4, 8])
 def test_ways_divide_what_the_model_says(num_ranks: int) -> None:
     for way in list_ways(Divisions(most_parts=6, in_parts=True, most_stages=3, most_slabs=2), num_ranks):
-        assert 6 % way.tp == 0 and way.pp <= 3 and 2 % way.spatial == 0 and 6 % way.co_shard == 0
+        assert 6 % way.tp == 0
+        assert way.pp <= 3
+        assert 2 % way.spatial == 0
+        assert 6 % way.co_shard == 0

@@ -17,7 +17,9 @@ FIRST, BLOCK, LAST = MODEL.units[0], MODEL.units[1], MODEL.units[-1]
 
 
 def test_equal_units_share_their_costs_and_the_ends_are_no_blocks() -> None:
-    assert len(MODEL.units) == 14 and len(set(MODEL.units)) == 3 and set(MODEL.units[1:-1]) == {BLOCK}
+    assert len(MODEL.units) == 14
+    assert len(set(MODEL.units)) == 3
+    assert set(MODEL.units[1:-1]) == {BLOCK}
     assert [one.is_block for one in (FIRST, BLOCK, LAST)] == [False, True, False]
 
 

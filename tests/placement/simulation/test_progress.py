@@ -24,7 +24,9 @@ def test_gangs_on_one_gpu_take_turns_and_a_gang_is_as_slow_as_its_slowest_rank()
     running.stop("wide")
     assert running.next_end == 13.0
     running.now = 13.0
-    assert running.ended() == ["alone"] and running.stop("alone") == 0.0 and running.next_end == math.inf
+    assert running.ended() == ["alone"]
+    assert running.stop("alone") == 0.0
+    assert running.next_end == math.inf
 
 
 def test_virtual_devices_of_a_host_share_its_cores() -> None:

@@ -138,7 +138,9 @@ def test_mistakes_are_one_line_and_store_nothing(scamp: Scamp, service: Served, 
     for arguments, words in mistakes:
         done = scamp(service.data_dir, *arguments, SCAMP_ADDRESS=service.url)
         assert done.returncode == 2, f"{arguments}: {done.stdout}{done.stderr}"
-        assert words in done.stderr and done.stderr.startswith("scamp: ") and done.stdout == ""
+        assert words in done.stderr
+        assert done.stderr.startswith("scamp: ")
+        assert done.stdout == ""
     assert as_json(scamp, service, "list") == studies
 
 
@@ -178,6 +180,8 @@ def test_a_language_model_is_better_than_one_who_knows_letters_alone(tmp_path: P
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
     told = {"trials", "best", "degrees", "colocated", "healed", "prediction_error_pct", "wall_seconds"}
-    assert told <= summary.keys() and summary["trials"] == {"COMPLETED": 1} and summary["degrees"] == {"1": 1}
+    assert told <= summary.keys()
+    assert summary["trials"] == {"COMPLETED": 1}
+    assert summary["degrees"] == {"1": 1}
     assert summary["best_metrics"]["loss"] < 0.85 * summary["best_metrics"]["unigram_entropy"]
     assert abs(summary["prediction_error_pct"]["max"]) < 1

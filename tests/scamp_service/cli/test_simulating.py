@@ -50,7 +50,9 @@ def test_the_answer_of_what_if_is_a_table_of_both() -> None:
     console = Console(width=60, record=True, file=StringIO())
     console.print(table)
     lines = [line.split("  ") for line in console.export_text().splitlines()]
-    assert "with 2 × T4" in lines[0][-1] and lines[1][0] == "all done in" and lines[-1][0] == "that fit nowhere"
+    assert "with 2 × T4" in lines[0][-1]
+    assert lines[1][0] == "all done in"
+    assert lines[-1][0] == "that fit nowhere"
 
 
 def test_a_mistake_gets_one_line(tmp_path: Path, scamp: Scamp) -> None:

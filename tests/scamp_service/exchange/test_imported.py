@@ -74,7 +74,9 @@ def test_a_study_of_optuna_is_the_same_after_the_import(tmp_path: Path, store: S
     kept = store.study(study_id)
     assert (kept.state, kept.spec["space"]["x"]) == (StudyState.COMPLETED, {"low": 1e-3, "high": 1.0, "log": True})
     first, last = before[0].datetime_start, before[-1].datetime_start
-    assert first and last and (kept.created_at, kept.finished_at) == (first.timestamp(), last.timestamp())
+    assert first
+    assert last
+    assert (kept.created_at, kept.finished_at) == (first.timestamp(), last.timestamp())
     assert store.trials(study_id)[-1].state is TrialState.CANCELLED
     best = store.best_trial(study_id, Objective.of_spec(kept.spec))
     assert best and best.value == study.best_value

@@ -77,7 +77,9 @@ def test_an_idle_service_measures_its_machine_once_and_keeps_the_result(
     assert "as soon as no study runs" in measuring.words
     tick_until_known(measuring, tmp_path)
     kind = calibrated(tmp_path)
-    assert kind is not None and kind.rates == KIND.rates and kind.quick_seconds is not None
+    assert kind is not None
+    assert kind.rates == KIND.rates
+    assert kind.quick_seconds is not None
     assert "was measured in 1 s by itself" in speed_words(kind) and "is more exact" in speed_words(kind)
     script(FAILS)  # would be seen
     again = Calibrator(tmp_path)

@@ -21,7 +21,10 @@ def test_rare_candidates_are_found_and_what_is_not_constrained_keeps_its_value(s
     spec = study(RARE, sampler, constraints=CONSTRAINTS)
     for trial in live(Search(spec), lambda t: replace(t, state=S.COMPLETED, value=hash_value(t.params)), 25):
         width, heads, other = trial.params["width"], trial.params["heads"], trial.params["other"]
-        assert width % heads == 0 and heads >= 17 and width >= 2 * heads and other > 3
+        assert width % heads == 0
+        assert heads >= 17
+        assert width >= 2 * heads
+        assert other > 3
 
 
 def test_without_a_broken_constraint_the_sampler_has_the_last_word() -> None:

@@ -34,7 +34,10 @@ def test_the_bound_is_that_of_optuna_and_falls_as_trials_end() -> None:
         search.propose(trials[:num], num, 1)
         bounds.append(search.regret)
     few, first, last = bounds
-    assert few is None and first is not None and last is not None and 0 < last < first
+    assert few is None
+    assert first is not None
+    assert last is not None
+    assert 0 < last < first
     space = Space(SPEC.space)
     shown = [
         optuna.trial.create_trial(

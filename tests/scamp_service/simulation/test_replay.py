@@ -50,7 +50,9 @@ def test_every_trial_trains_for_its_predicted_seconds_and_a_seed_repeats_the_log
     one = replay(spec(), "1x8xV100-16", profiles)
     assert one.states == {TrialState.COMPLETED: 8} and len(one.spans) == 8
     (took,) = {round(span.end - span.start, 9) for span in one.spans}
-    assert took > 1.0 and one.makespan == pytest.approx(took) and one.utilisation == pytest.approx(1.0)
+    assert took > 1.0
+    assert one.makespan == pytest.approx(took)
+    assert one.utilisation == pytest.approx(1.0)
     assert replay(spec(), "1x8xV100-16", profiles).to_json() == one.to_json()
     # Four on each of two devices take turns: they train as long as one after another.
     alone = replay(spec(), "1x8xV100-16", profiles, projects={"default": Project(trials=1)})

@@ -55,7 +55,9 @@ def test_of_equally_fast_kinds_that_with_more_memory_is_the_first(tmp_path: Path
 def test_a_bad_file_gets_one_line_that_names_the_mistake(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         read(tmp_path, text)
-    assert words in str(refused.value) and "cluster.yaml" in str(refused.value) and "\n" not in str(refused.value)
+    assert words in str(refused.value)
+    assert "cluster.yaml" in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -115,7 +115,9 @@ def test_pipelines_on_shared_cores_take_longer_than_simulated(folder: Path, pool
 
 def test_flops_stand_for_seconds_where_no_speed_is_known(folder: Path, pool: TracePool) -> None:
     by_flops, slow = compared(folder, pool, None), compared(folder, pool, SLOW)
-    assert by_flops.by_flops and not slow.by_flops and not slow.links_are_known
+    assert by_flops.by_flops
+    assert not slow.by_flops
+    assert not slow.links_are_known
     alone = next(option for option in by_flops.options if option.plan.world_size == 1 and not option.plan.recompute)
     work = by_flops.estimate.profile.work[alone.plan.layout]
     assert alone.seconds == pytest.approx(work.step(4, 1).flops)
@@ -205,7 +207,9 @@ def test_if_nothing_fits_the_closest_plan_and_its_categories_are_named(folder: P
     total = sum(missing.num_bytes.values())
     assert total == pytest.approx(missing.needed_mib * MIB, abs=2 * MIB)
     assert {"parameters", "gradients and optimizer", "activations", "transient", "margin"} == set(missing.num_bytes)
-    assert found.searched == [] and found.best_of_search is None and list(reason(found)) == []
+    assert found.searched == []
+    assert found.best_of_search is None
+    assert list(reason(found)) == []
     lines = list(shortage_lines(found))
     assert lines[0].startswith("no plan fits. The closest one, ") and max(map(len, lines)) <= 79
     assert comparison_json(found)["shortage"]["needed_mib"] == missing.needed_mib
@@ -281,7 +285,9 @@ def test_a_chosen_pipeline_takes_as_long_as_a_study_predicts_and_is_drawn(
     assert chosen.trained is not None and chosen.plan.pp == 2
     step, time = comparable_step(found.estimate.profile, chosen.plan, kind), found.estimate.step_time(known)
     assert step is not None and (chosen.seconds, chosen.bubble_share) == (step.seconds, step.bubble_share)
-    assert chosen.bubble_share and chosen.bubble_share > 0.1 and chosen.refinement.pipeline is not None
+    assert chosen.bubble_share
+    assert chosen.bubble_share > 0.1
+    assert chosen.refinement.pipeline is not None
     seconds = predicted_step_seconds(found.estimate.profile, chosen.plan, kind)
     assert (time.seconds if time else None) == seconds == (step.seconds if kind and kind.links else None)
 

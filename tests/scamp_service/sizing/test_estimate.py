@@ -98,7 +98,9 @@ def test_a_study_traces_wider_plans_with_their_seconds_beside_the_plan_of_an_est
     assert isinstance(sized, Sized) and (sized.plan, sized.reason) == (found.choice.plan, found.reason)
     own, wide = sized.choices
     assert (own.plan, own.step_seconds) == (sized.plan, sized.step_seconds) and wide.plan.world_size == 2
-    assert own.step_seconds and wide.step_seconds and 1 < own.step_seconds / wide.step_seconds < 2
+    assert own.step_seconds
+    assert wide.step_seconds
+    assert 1 < own.step_seconds / wide.step_seconds < 2
     assert own.communication_share == 0.0 and 0 < (wide.communication_share or 0.0) < 1
 
 
@@ -141,7 +143,10 @@ def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Esti
     console = Console(file=io.StringIO(), width=80)
     console.print(headline(found), as_table(found))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "depth=4 width=128" in text and "states" in text and "≥" in text and "…" not in text
+    assert "depth=4 width=128" in text
+    assert "states" in text
+    assert "≥" in text
+    assert "…" not in text
 
 
 def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alone(
@@ -153,7 +158,10 @@ def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alon
     slow = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
     found = Estimator("vit_digits", None, Tracing(folder, pool=pool), slow).estimate(MEDIUM, equal_devices(2, 96))
     plain, recompute, *gangs = (data["step_seconds"] for data in found.to_json()["options"])
-    assert plain is not None and recompute is not None and recompute > plain and gangs == [None, None]
+    assert plain is not None
+    assert recompute is not None
+    assert recompute > plain
+    assert gangs == [None, None]
     linked = replace(slow, links=gpu("H100").links)
     joined = (
         Estimator("vit_digits", None, Tracing(folder, pool=pool), linked)
@@ -201,7 +209,9 @@ def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
         assert option["step_seconds"] >= option["compute_seconds"] > 0
         assert (option["communication_share"] > 0) == (ranks == 2)
     text = shown(found)
-    assert "unverified: out, least, max, step, comm" in text and "not measured any H100" in text and "…" not in text
+    assert "unverified: out, least, max, step, comm" in text
+    assert "not measured any H100" in text
+    assert "…" not in text
 
 
 def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
@@ -322,7 +332,9 @@ def test_an_estimate_without_a_plan_that_hints_allow_says_why(folder: Path, pool
         archive.writestr("hinted.py", HINTED)
     estimator = Estimator("hinted.py:Hinted", packed.getvalue(), Tracing(folder, pool=pool))
     found = estimator.estimate({"degree": 2, "batch": 4}, equal_devices(1, 96))
-    assert not found.options and "this takes 2 devices, and there are 1" in found.reason and shown(found)
+    assert not found.options
+    assert "this takes 2 devices, and there are 1" in found.reason
+    assert shown(found)
     with pytest.raises(InvalidInput, match=r"split\(degree=8\) at blocks: 8 ranks cannot divide blocks.0 evenly"):
         estimator.estimate({"degree": 8}, equal_devices(1, 96))
 
@@ -435,7 +447,9 @@ def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path:
     ):
         failed = scamp(*command, *arguments)
         said = [line for line in failed.stderr.splitlines() if not line.startswith("tracing ")]
-        assert failed.returncode == 2 and len(said) == 1 and complaint in said[0]
+        assert failed.returncode == 2
+        assert len(said) == 1
+        assert complaint in said[0]
 
 
 def test_without_a_size_of_the_devices_all_peaks_are_shown_and_how_large_devices_must_be(

@@ -25,7 +25,10 @@ def test_values_are_kept_and_a_candidate_that_cannot_be_built_has_none(
     found = {name: proxies.values(name, "mine.py:Mine", code, candidates) for name in ("parameters", "synflow")}
     proxies.close()
     for narrow, refused, wide in found.values():
-        assert refused is None and narrow is not None and wide is not None and narrow < wide
+        assert refused is None
+        assert narrow is not None
+        assert wide is not None
+        assert narrow < wide
     monkeypatch.setattr(TracePool, "submit", lambda self, work: type("Done", (), {"result": lambda _: work(None)})())
     again = ProxyValues(blobs, tmp_path)
     assert again.values("synflow", "mine.py:Mine", code, candidates) == found["synflow"]

@@ -148,7 +148,9 @@ def test_the_seconds_of_a_step_are_predicted_and_corrected_by_what_the_family_to
     unknown, plain = sizing.size(small), timing.size(small)
     assert isinstance(unknown, Sized) and isinstance(plain, Sized)
     assert unknown.step_seconds is None and "step times" not in unknown.reason
-    assert plain.step_seconds is not None and 1e-3 < plain.step_seconds < 1.0 and plain.step_factor == 1.0
+    assert plain.step_seconds is not None
+    assert 1e-3 < plain.step_seconds < 1.0
+    assert plain.step_factor == 1.0
     run = PastAttempt(
         0, Layout(), ("virtual",), 1, 0, 2, 1, Ending.FINISHED, 1, plain.step_seconds, 1.0, 1.3 * plain.step_seconds
     )
@@ -166,7 +168,9 @@ def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> N
     small = {"depth": 4, "width": 64, "batch": 64}
     own = sizing.size(small, extra=30 * MIB, learned=Learned(Layout(), 24 * MIB, num_trials=1))
     assert isinstance(own, Sized)
-    assert own.prediction.extra_bytes == 30 * MIB and own.learned_bytes == 24 * MIB and "learned" not in own.reason
+    assert own.prediction.extra_bytes == 30 * MIB
+    assert own.learned_bytes == 24 * MIB
+    assert "learned" not in own.reason
 
 
 def test_what_others_needed_under_a_layout_moves_a_candidate_to_another_one(sizing: Sizing) -> None:
@@ -352,4 +356,6 @@ def test_a_layout_that_the_host_could_not_trace_is_not_passed_over(
     monkeypatch.setattr(tracer, "trace", full_disk)
     unsized = Sizing(sizer).size({"depth": 1, "width": 768, "heads": 8, "batch": 32})
     sizer.close()
-    assert isinstance(unsized, Unsized) and unsized.may_pass and not unsized.infeasible
+    assert isinstance(unsized, Unsized)
+    assert unsized.may_pass
+    assert not unsized.infeasible

@@ -389,7 +389,9 @@ def test_no_file_gets_the_advice_for_a_server(tmp_path: Path, words: str) -> Non
     store = Store(url_of(tmp_path))
     said = str(store._database._explain(sa.exc.OperationalError("", {}, sqlite3.OperationalError(words))))
     store.close()
-    assert words in said and "running" not in said and "SCAMP_DATABASE_URL" not in said
+    assert words in said
+    assert "running" not in said
+    assert "SCAMP_DATABASE_URL" not in said
 
 
 def test_a_read_only_database_is_said_so(tmp_path: Path, monkeypatch: Any) -> None:

@@ -30,4 +30,6 @@ def test_an_option_that_was_read_back_has_the_same_json(evidence: Evidence) -> N
         del written["evidence"]
         earlier = option_json(option_of(written), PLANS[0])
         assert {**written, "evidence": earlier["evidence"]} == earlier, "as earlier versions have written it"
-        assert read.evidence is evidence and read.plan == plan and read.lacking_mib == prediction.reserved_mib - 100
+        assert read.evidence is evidence
+        assert read.plan == plan
+        assert read.lacking_mib == prediction.reserved_mib - 100

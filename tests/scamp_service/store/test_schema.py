@@ -81,7 +81,9 @@ def test_nan_is_kept_and_sorts_above_all_numbers(table: tuple[sa.Connection, sa.
     assert math.isnan(stored(table, "number", math.nan)) and math.isnan(stored(table, "floats", {"a": math.nan})["a"])
     known = made.c.number.is_not(None)
     numbers = list(connection.execute(sa.select(made.c.number).where(known).order_by(made.c.number)).scalars())
-    assert math.isnan(numbers[-1]) and numbers[:-1] == sorted(numbers[:-1]) and numbers[-2] == math.inf
+    assert math.isnan(numbers[-1])
+    assert numbers[:-1] == sorted(numbers[:-1])
+    assert numbers[-2] == math.inf
     assert connection.execute(sa.select(sa.func.count()).where(made.c.number > math.inf)).scalar_one() == 1
 
 

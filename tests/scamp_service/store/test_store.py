@@ -381,7 +381,9 @@ def test_a_candidate_begins_with_the_newest_checkpoint_of_its_parent_unless_that
         store.create_trials(1, [(5, {"lr": 0.6})], parents={5: 3}, reasons={5: "why"}, now=11.0) == 1
     )  # no checkpoint
     _, running, stopping, none, child, orphan = store.trials(1)
-    assert child.parent == CheckpointName(parent, 20) and child.parent_number == 0 and not child.is_copy
+    assert child.parent == CheckpointName(parent, 20)
+    assert child.parent_number == 0
+    assert not child.is_copy
     assert [one.parent for one in (running, stopping, none, orphan)] == [None] * 4
     assert (child.proposal_reason, orphan.proposal_reason) == ("", "why")
     told = {event.data["number"]: event.data["parent_number"] for event in store.events() if event.kind == "trial"}

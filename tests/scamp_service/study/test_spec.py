@@ -60,7 +60,9 @@ def test_evolution_draws_half_of_its_population_and_sizes_that_are_given_stay() 
         return sampler.population_size, sampler.sample_size
 
     assert sizes() == (14, 7)
-    assert sizes(population_size=8) == (8, 4) and sizes(sample_size=30) == (30, 30) and sizes(sample_size=3) == (14, 3)
+    assert sizes(population_size=8) == (8, 4)
+    assert sizes(sample_size=30) == (30, 30)
+    assert sizes(sample_size=3) == (14, 3)
     assert sizes(34, one_shot={"candidates": 30, "best": 3}) == (8, 4), "the sampler proposes the candidates alone"
 
 

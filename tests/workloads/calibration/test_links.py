@@ -34,7 +34,9 @@ def samples(num_cores: float, noise: float = 0.0) -> Iterator[Timed]:
 
 def test_latency_and_speed_are_found_again_in_the_seconds_that_they_made() -> None:
     host = fitted_links(LinkMeasurement(list(samples(2)), 1.0, 0.0, 3e-5, 0.0), 2, "made up")
-    assert host.cores.value == 2 and host.sharded_seconds == 3e-5 and not host.links.overlap
+    assert host.cores.value == 2
+    assert host.sharded_seconds == 3e-5
+    assert not host.links.overlap
     assert host.links.paces.keys() == set(KINDS)
     for kind, pace in host.links.paces.items():
         if kind != "message":  # always one hop, so that a start is the same

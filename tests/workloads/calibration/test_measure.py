@@ -60,7 +60,9 @@ def test_a_calibrated_gpu_has_what_was_measured_and_for_the_rest_what_is_known_o
     monkeypatch.setattr(calibrate, "warm_up", lambda device, mesh: None)
     monkeypatch.setattr(calibrate, "_rates", lambda device, clock: ({"matmul": Rate(1e-6, 1e-14, 0.0)}, "steady"))
     kind = calibrate.calibrate_gpu("GPU-1", "H100")
-    assert kind.memory is not None and kind.verified and kind.links == gpu("H100").links
+    assert kind.memory is not None
+    assert kind.verified
+    assert kind.links == gpu("H100").links
     sizes = {name: (figure.value / MIB, figure.provenance) for name, figure in kind.figures()}
     assert sizes["total_bytes"] == (80_000, "measured") and sizes["context_bytes"] == (700, "measured")
     assert sizes["workspaces_bytes"] == (64, "measured") and sizes["gang_bytes"] == (688, "literature")

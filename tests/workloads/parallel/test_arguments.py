@@ -25,8 +25,12 @@ def test_contents_are_restored_for_a_while() -> None:
     seen.append(y)
     named["b"] = y
     with before.restored():
-        assert holder.hidden is x and len(holder.more) == len(seen) == len(named) == 1 and not hasattr(holder, "new")
-    assert holder.hidden is y and len(holder.more) == len(seen) == len(named) == 2 and holder.new == 1
+        assert holder.hidden is x
+        assert len(holder.more) == len(seen) == len(named) == 1
+        assert not hasattr(holder, "new")
+    assert holder.hidden is y
+    assert len(holder.more) == len(seen) == len(named) == 2
+    assert holder.new == 1
 
 
 class Block(nn.Module):

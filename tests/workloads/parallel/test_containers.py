@@ -37,7 +37,9 @@ def test_changes_of_copies_reach_the_containers_of_the_caller_and_other_values_s
     inner = outputs["inner"]
     module(x, seen, outputs=outputs)
     assert seen[0] is x and torch.equal(seen[1], x + 1)
-    assert list(outputs) == ["kept", "inner", "sum"] and outputs["kept"] is old and outputs["inner"] is inner
+    assert list(outputs) == ["kept", "inner", "sum"]
+    assert outputs["kept"] is old
+    assert outputs["inner"] is inner
     assert torch.equal(inner[0], x + 3)
 
 

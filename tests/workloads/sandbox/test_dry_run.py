@@ -103,7 +103,9 @@ def test_candidates_are_tried_until_all_was_read_and_the_metric_is_there() -> No
 
     candidates = [{"width": width, "momentum": 0.9} for width in (3, 2, 4, 6)]
     found = tries(Choosy, *candidates)
-    assert found[0] == {"refused": "width must be even"} and len(found) == 3 and "momentum" in found[2]["read"]
+    assert found[0] == {"refused": "width must be even"}
+    assert len(found) == 3
+    assert "momentum" in found[2]["read"]
     assert len(tries(Choosy, *candidates, metric="other")) == 4
 
 

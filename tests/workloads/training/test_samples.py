@@ -60,7 +60,9 @@ def test_an_epoch_of_many_samples_is_a_shuffle_too(num: int) -> None:
 def test_a_few_of_very_many_samples_cost_nothing() -> None:
     """The whole permutation would take eight petabytes."""
     indices = batch_indices(10**15, 64, 10**12, seed=0)
-    assert len(set(indices.tolist())) == 64 and int(indices.min()) >= 0 and int(indices.max()) < 10**15
+    assert len(set(indices.tolist())) == 64
+    assert int(indices.min()) >= 0
+    assert int(indices.max()) < 10**15
     assert indices.equal(batch_indices(10**15, 64, 10**12, seed=0))
 
 

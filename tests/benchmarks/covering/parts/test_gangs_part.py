@@ -72,4 +72,6 @@ def test_bad_and_failed_gangs_are_named() -> None:
     values = [{"predicted": [size], "allocated": [100], "counted": [100]} for size in (102, 104)]
     found = [Finding("gangs", name, ["row"], value) for name, value in zip(("fine", "off"), values, strict=True)]
     notes = gangs_part.notes([*found, Finding("gangs", "broken", failure="TimeoutError")])
-    assert len(notes) == 3 and "off" in notes[1] and "TimeoutError" in notes[2]
+    assert len(notes) == 3
+    assert "off" in notes[1]
+    assert "TimeoutError" in notes[2]

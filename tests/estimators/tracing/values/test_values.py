@@ -232,7 +232,9 @@ def test_a_copy_of_a_module_has_memory_and_gradients_of_its_own(recorder: Record
     before = recorder.live_bytes
     copied = copy.deepcopy(module)
     assert recorder.live_bytes - before == 4 * (16 + 4)
-    assert isinstance(copied.weight, nn.Parameter) and not copied.weight.requires_grad and copied.bias.requires_grad
+    assert isinstance(copied.weight, nn.Parameter)
+    assert not copied.weight.requires_grad
+    assert copied.bias.requires_grad
     assert copied.tied is copied.weight and copied.weight is not module.weight
 
 

@@ -283,7 +283,9 @@ def test_nvlinks_are_counted_by_the_gpu_that_they_lead_to(machine: Install) -> N
 def test_a_gpu_in_mig_mode_says_so_and_offers_nothing(machine: Install) -> None:
     machine(Card(mig=True))
     gpu = only(inventory())
-    assert gpu.mig and gpu.free_mib == 0 and gpu.kind is None
+    assert gpu.mig
+    assert gpu.free_mib == 0
+    assert gpu.kind is None
 
 
 def test_a_gpu_can_be_sent_by_ray(machine: Install) -> None:

@@ -174,4 +174,6 @@ def test_other_processes_are_reported_once_and_their_end_gives_the_devices_back(
     offers.devices(NODE, resources)
     devices = offers.devices(NODE, resources)
     assert [(device.index, device.capacity_mib) for device in devices] == [(0, 78952), (1, 78952)]
-    assert devices[0].kind == H100 and offers.refused == {} and len(caplog.messages) == 1
+    assert devices[0].kind == H100
+    assert offers.refused == {}
+    assert len(caplog.messages) == 1

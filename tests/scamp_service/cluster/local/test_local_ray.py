@@ -267,7 +267,9 @@ def test_a_full_disk_leaves_no_ray_behind(full: str, tmp_path: Path, monkeypatch
         (tmp_path / full).symlink_to("/dev/full")
     with pytest.raises(Unavailable, match="No space left on device"):
         ray.start()
-    assert not ray.alive() and ray.address == "" and not (tmp_path / "ray-address").exists()
+    assert not ray.alive()
+    assert ray.address == ""
+    assert not (tmp_path / "ray-address").exists()
 
 
 def no_space(path: Path) -> None:
@@ -279,7 +281,9 @@ def test_stop_leaves_no_process_and_no_folder(local_ray: LocalRay) -> None:
     processes = members(local_ray)
     folders = {Path(found) for pid in processes for found in re.findall(r"/tmp/scamp-\w+", _arguments(pid))}
     assert local_ray.alive()
-    assert len(processes) >= 4 and len(folders) == 1 and all(folder.exists() for folder in folders)
+    assert len(processes) >= 4
+    assert len(folders) == 1
+    assert all(folder.exists() for folder in folders)
     local_ray.stop()
     assert not local_ray.alive()
     assert alive(processes) == []

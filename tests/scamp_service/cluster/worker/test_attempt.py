@@ -148,7 +148,9 @@ def test_a_rank_that_only_lost_its_peers_lets_them_say_why(monkeypatch: pytest.M
     monkeypatch.setattr(attempt, "WITNESS_SECONDS", 0.01)
     sink = FakeSink()
     ended = end(fail(PeerLost("connection reset")), sink, order=PAIR)
-    assert ended.outcome is None and "rank 0 lost its peers" in ended.detail and not ended.reusable
+    assert ended.outcome is None
+    assert "rank 0 lost its peers" in ended.detail
+    assert not ended.reusable
     assert sink.outcomes == []
     assert end(fail(PeerLost("of no gang")), FakeSink()).outcome is Outcome.ERROR
 

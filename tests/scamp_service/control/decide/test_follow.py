@@ -29,7 +29,9 @@ def test_a_done_attempt_completes_its_trial_and_is_ended_only_when_its_gang_is_g
     assert [type(effect) for effect in held[:2]] == [MoveAttempt, StopGang]
     assert isinstance(held[0], MoveAttempt) and held[0].to is AttemptState.STOPPING
     gone = effects_of(trials=[], attempts=[done])[0]
-    assert isinstance(gone, MoveAttempt) and gone.to is AttemptState.ENDED and gone.outcome is Outcome.DONE
+    assert isinstance(gone, MoveAttempt)
+    assert gone.to is AttemptState.ENDED
+    assert gone.outcome is Outcome.DONE
 
 
 def test_a_trial_that_never_reports_its_objective_fails_with_what_to_do() -> None:
@@ -135,7 +137,9 @@ def test_an_attempt_whose_rank_does_not_answer_is_neither_lost_nor_launched_nor_
 def test_a_committed_attempt_whose_launch_was_lost_is_launched_again_with_its_token() -> None:
     found = effects_of(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)])
     launch = found[0]
-    assert isinstance(launch, Launch) and launch.order.token == "t" and launch.order.key == "1/1"
+    assert isinstance(launch, Launch)
+    assert launch.order.token == "t"
+    assert launch.order.key == "1/1"
 
 
 def test_an_attempt_whose_device_left_before_its_ranks_started_is_lost_at_once() -> None:

@@ -83,7 +83,9 @@ def test_the_best_candidates_are_trained_alone_whatever_is_killed_on_the_way(see
     for ended in simulation.store.studies():
         trials = simulation.store.trials(ended.id)
         supernet, *scored = (one for one in trials if one.state is TrialState.PRUNED)
-        assert ended.state is StudyState.COMPLETED and supernet.step == 12 and supernet.number == 0
+        assert ended.state is StudyState.COMPLETED
+        assert supernet.step == 12
+        assert supernet.number == 0
         assert [(one.step, one.parent_number) for one in scored] == [(0, 0)] * 5
         ranked = [one.params for one in sorted(scored, key=lambda one: (-(one.value or 0.0), one.number))]
         different = [one for index, one in enumerate(ranked) if one not in ranked[:index]]

@@ -125,15 +125,21 @@ def test_a_child_begins_with_weights_of_its_parent_until_it_has_a_checkpoint_and
     decided = effects_of(trials=[parent, child], checkpoints={1: CheckpointName(1, 50)}, **known)
     resumed, begun = (effect.order for effect in decided if isinstance(effect, Begin))
     assert resumed.keep == {at_20, CheckpointName(1, 50)} and resumed.donor is None
-    assert begun.donor == donor and begun.resume is None and begun.keep == frozenset()
+    assert begun.donor == donor
+    assert begun.resume is None
+    assert begun.keep == frozenset()
     (begin,) = effects_of(trials=[replace(child, attempt=1)], checkpoints={2: CheckpointName(2, 10)}, **known)
-    assert isinstance(begin, Begin) and begin.order.donor is None and begin.order.resume == CheckpointName(2, 10)
+    assert isinstance(begin, Begin)
+    assert begin.order.donor is None
+    assert begin.order.resume == CheckpointName(2, 10)
 
 
 def test_a_resumed_order_starts_at_the_last_committed_checkpoint() -> None:
     queued = trial(state=TrialState.QUEUED, num_lost=1)
     begin = next(e for e in effects_of(trials=[queued], checkpoints={1: CheckpointName(1, 30)}) if isinstance(e, Begin))
-    assert begin.order.resume == CheckpointName(1, 30) and begin.order.attempt == 2 and begin.attempt.placement_reason
+    assert begin.order.resume == CheckpointName(1, 30)
+    assert begin.order.attempt == 2
+    assert begin.attempt.placement_reason
 
 
 def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None:

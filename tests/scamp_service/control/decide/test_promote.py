@@ -74,7 +74,9 @@ def test_one_that_waits_says_how_it_compares_once_it_has_been_compared() -> None
     running = trial(id=9, number=9)
     known: dict[str, Any] = {"attempts": [attempt(trial_id=9)], "gangs": {"9/1": ALIVE}}
     (said,) = effects_of(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **known)
-    assert isinstance(said, MoveTrial) and said.trial.number == 0 and "number 2 of 2" in said.reason
+    assert isinstance(said, MoveTrial)
+    assert said.trial.number == 0
+    assert "number 2 of 2" in said.reason
     assert (said.to, said.waits_for) == (TrialState.PAUSED, WaitsFor.PROMOTION)
 
 

@@ -56,11 +56,15 @@ def test_it_continues_on_idle_devices_where_this_saves_time() -> None:
     assert isinstance(stop, MoveAttempt) and stop.to is AttemptState.STOPPING
     why = "3 of the devices were idle, and on 4 devices instead of 1 it ends about 21 min earlier"
     assert (stop.outcome, stop.detail) == (Outcome.STOPPED, why)
-    assert isinstance(move, MoveTrial) and move.to is TrialState.RUNNING and move.sized is not None
+    assert isinstance(move, MoveTrial)
+    assert move.to is TrialState.RUNNING
+    assert move.sized is not None
     assert move.sized.plan == WIDE and move.sized.choices == (choice(WIDE, 0.3),), "nothing narrower may be taken"
     stopped = running(state=AttemptState.STOPPING, outcome=Outcome.STOPPED, detail=why)
     again = effects_of([replace(trial(), sized=move.sized)], [stopped])[0]
-    assert isinstance(again, MoveTrial) and again.to is TrialState.QUEUED and again.sized is None
+    assert isinstance(again, MoveTrial)
+    assert again.to is TrialState.QUEUED
+    assert again.sized is None
     assert again.reason == f"will run again from its last checkpoint: {why}" and again.changes == NO_CHANGES
 
 
@@ -124,7 +128,9 @@ def went_wrong(before: Attempt = BEFORE, **changes: Any) -> list[Effect]:
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.LOST, Outcome.STALLED])
 def test_a_wider_plan_that_fails_costs_a_loss_and_the_trial_continues_as_before(outcome: Outcome) -> None:
     move = went_wrong(outcome=outcome)[0]
-    assert isinstance(move, MoveTrial) and move.to is TrialState.QUEUED and move.changes.num_lost == 1
+    assert isinstance(move, MoveTrial)
+    assert move.to is TrialState.QUEUED
+    assert move.changes.num_lost == 1
     assert move.reason == "continues on 1 device as before, because on 4 devices it failed: no DTensor"
     assert move.sized and (move.sized.plan, move.sized.prediction) == (BEFORE.plan, BEFORE.prediction)
 

@@ -26,7 +26,9 @@ def test_a_trial_that_ran_out_of_memory_is_sized_with_what_its_own_runs_show() -
     """Not with what its last plan added: that may have been learned from others, for another layout."""
     failed = trial(state=TrialState.WAITING, num_oom=1, predicted_bytes=45 * MIB, extra_bytes=25 * MIB)
     (size,) = effects_of(trials=[failed], failures={1: [FAILED]})
-    assert isinstance(size, Size) and size.demand.own_attempts == (FAILED,) and not size.demand.learned
+    assert isinstance(size, Size)
+    assert size.demand.own_attempts == (FAILED,)
+    assert not size.demand.learned
 
 
 def learning(*past: PastAttempt, **row: Any) -> tuple[list[Effect], str]:
@@ -177,7 +179,9 @@ def test_a_candidate_that_cannot_be_traced_because_of_the_host_is_sized_later() 
     waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
     full = Unsized("No space left on device three times", infeasible=False, may_pass=True)
     move = only_move(effects_of(trials=[waiting], sized={1: full}, now=100.0))
-    assert move.to is TrialState.WAITING and move.changes.retry_at == 105.0 and move.changes.num_faults == 1
+    assert move.to is TrialState.WAITING
+    assert move.changes.retry_at == 105.0
+    assert move.changes.num_faults == 1
     assert move.reason == "waits 5 s after: No space left on device three times"
     again = replace(waiting, num_faults=1, retry_at=105.0)
     assert effects_of(trials=[again], now=104.0) == []

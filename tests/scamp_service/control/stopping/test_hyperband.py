@@ -45,4 +45,6 @@ def test_a_trial_is_compared_with_its_own_bracket_also_as_others_report_later() 
     assert isinstance(rule.judge(trial(number=first[1], step=10), 10, reported, is_last=False), Continue)
     rung.report(first[2], (0.5,))
     verdict = rule.judge(trial(number=first[1], step=10), 10, reported, is_last=False)
-    assert isinstance(verdict, Stop) and "0.2 is number 2 of 3" in verdict.reason and "bracket 1 of 4" in verdict.reason
+    assert isinstance(verdict, Stop)
+    assert "0.2 is number 2 of 3" in verdict.reason
+    assert "bracket 1 of 4" in verdict.reason

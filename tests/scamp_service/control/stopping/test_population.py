@@ -33,7 +33,9 @@ def test_the_worst_quarter_gives_way_to_the_best_quarter() -> None:
     found = verdicts({number: number / 10 for number in range(8)})
     assert [number for number, one in found.items() if isinstance(one, Exploit)] == [0, 1]
     (one, other) = (found[0], found[1])
-    assert isinstance(one, Exploit) and isinstance(other, Exploit) and {*one.donors} == {*other.donors} == {6, 7}
+    assert isinstance(one, Exploit)
+    assert isinstance(other, Exploit)
+    assert {*one.donors} == {*other.donors} == {6, 7}
     assert one.reason == "gives way at step 10: 0 is number 8 of 8, among the last 2"
 
 

@@ -75,7 +75,9 @@ def test_an_answer_with_fewer_candidates_is_the_last_one() -> None:
     proposer = ThreadProposer()
     proposer.request(1, study(GRID, "grid"), (), 22, 4)
     answer = answer_of(proposer, 1)
-    assert isinstance(answer, Proposal) and answer.is_last and len(answer.candidates) == 2
+    assert isinstance(answer, Proposal)
+    assert answer.is_last
+    assert len(answer.candidates) == 2
 
 
 def test_a_sampler_that_takes_long_does_not_hold_up_others(

@@ -144,7 +144,9 @@ def test_of_the_formulas_of_gangs_the_longer_log_is_checked(tmp_path: Path, kept
     finder = Finder(tmp_path, traced(1000))
     finder.find([task(Layout(dp_shard=2))])
     (request,) = [request for what, request in finder.asked if what == "peak"]
-    assert request["layout"]["accumulate"] and request["layout"]["dp_shard"] > 1 and len(set(kept)) == 2
+    assert request["layout"]["accumulate"]
+    assert request["layout"]["dp_shard"] > 1
+    assert len(set(kept)) == 2
 
 
 def test_formulas_that_are_wrong_by_a_byte_are_not_kept(tmp_path: Path, kept: list[Path]) -> None:

@@ -34,7 +34,9 @@ def test_a_deleted_study_is_gone_at_once_and_deleting_it_again_changes_nothing(s
     for read in (lambda: store.study(study.id), lambda: store.trial_by_number(study.id, 0)):
         with pytest.raises(NotFound):
             read()
-    assert store.studies() == [] and store.study_totals().studies == {} and store.trial_counts(study.id) == {}
+    assert store.studies() == []
+    assert store.study_totals().studies == {}
+    assert store.trial_counts(study.id) == {}
     last = store.events(after=store.last_event_id() - 1)[0]
     assert (last.kind, last.study_id, last.data["state"]) == ("study", study.id, "DELETED")
     store.delete_study(study.id, now=7.0)
@@ -69,7 +71,9 @@ def test_rows_go_a_few_at_a_time_and_those_of_other_studies_stay(store: Store) -
     store.delete_study(gone.id, now=6.0)
     assert not store.removals.remove_trial(ids[0], limit=2), "it has three evaluations"
     remove_all(store)
-    assert store.trials(gone.id) == [] and store.metrics(ids[0]) == [] and store.attempts(ids[0]) == []
+    assert store.trials(gone.id) == []
+    assert store.metrics(ids[0]) == []
+    assert store.attempts(ids[0]) == []
     assert [event.data["state"] for event in store.events(study_id=gone.id)] == ["DELETED"], "the newest of all stays"
     assert len(store.trials(kept.id)) == 3 and len(store.metrics(store.trials(kept.id)[0].id)) == 3
 

@@ -144,7 +144,9 @@ def test_a_part_of_the_model_may_bring_the_plan_and_the_heads() -> None:
     whole: Any = nn.ModuleDict({"body": Brought(), "head": nn.Linear(8, 2)})
     described(Named(None), whole)
     split = whole["body"].layers[1].split
-    assert split.columns == ("up", "value") and split.rows == ("down",) and split.most_parts == 3
+    assert split.columns == ("up", "value")
+    assert split.rows == ("down",)
+    assert split.most_parts == 3
 
 
 def test_a_layer_with_an_adapter_is_divided_with_the_part_of_the_adapter_next_to_it() -> None:

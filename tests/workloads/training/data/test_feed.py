@@ -99,7 +99,9 @@ def test_reading_leaves_the_generators_of_the_training_alone() -> None:
             read += list(feed.step(0))
         own = workload.numbers.random(), workload.others.random()  # type: ignore[attr-defined]
         drawn.append((*own, torch.rand(()).item(), random.random(), np.random.rand()))
-    assert drawn[0] == drawn[1] and torch.equal(read[0], read[2]) and torch.equal(read[1], read[3])
+    assert drawn[0] == drawn[1]
+    assert torch.equal(read[0], read[2])
+    assert torch.equal(read[1], read[3])
 
 
 class Counting(IterableDataset[Tensor]):

@@ -76,7 +76,9 @@ def test_a_running_trial_continues_on_idle_devices_with_a_larger_batch() -> None
     }
     assert not snapshots.effects_of(trials=[trial(None)], attempts=[running], **known), "it is hardly faster on two"
     move, stop = snapshots.effects_of(trials=[trial(1e9)], attempts=[running], **known)
-    assert isinstance(move, MoveTrial) and move.sized is not None and move.sized.plan == QUADRUPLE.plan
+    assert isinstance(move, MoveTrial)
+    assert move.sized is not None
+    assert move.sized.plan == QUADRUPLE.plan
     assert isinstance(stop, MoveAttempt) and stop.to is AttemptState.STOPPING
     assert "on 4 devices instead of 1 with a batch of 32 instead of 8 samples it ends" in stop.detail
 
