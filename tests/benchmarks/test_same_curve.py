@@ -24,7 +24,7 @@ def run(warm: Warm, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_a_plan_of_every_eighth_idiom_trains_the_model_of_one_rank(warm: Warm) -> None:
+def test_a_plan_of_every_twelfth_idiom_trains_the_model_of_one_rank(warm: Warm) -> None:
     found = run(warm, "--quick")
     assert found["equal"] > found["refused"]
 
