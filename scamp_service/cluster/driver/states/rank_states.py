@@ -174,17 +174,14 @@ class RankStates:
     def _keep_warm(self, node: Node) -> None:
         """Keep one clean idle rank ready on each device that has room for another gang, and end superfluous idle ones.
 
-        A launch that was put off has priority: no spare rank starts shortly after it. Nor does one take a core from
-        ranks that train.
+        A launch that was put off has priority: no spare rank starts shortly after it.
         """
         for device in node.devices:
             for rank in superfluous(self.ranks.idle(device), self._now):
                 self._end(rank)
             has_clean = any(rank.code is None for rank in self.ranks.idle(device))
             room = len(self.ranks.on(device)) < self._max_per_device
-            if has_clean or not room or self._now <= self._put_off_until:
-                continue
-            if self._may_start(node, device) and self.ranks.leave_idle_core(node):
+            if not has_clean and room and self._now > self._put_off_until and self._may_start(node, device):
                 self._start(device)
 
     # --- what becomes of ranks ----------------------------------------------------------------------------------------

@@ -28,16 +28,7 @@ class RankTable(dict[str, RankRecord]):
     def leave_core(self, node: Node) -> bool:
         """Whether the node has a core for another start: each takes one, and half of those in use are left for
         training."""
-        starting, training = self._busy(node)
-        return starting < max(1, node.num_cpus // 2, node.num_cpus - training)
-
-    def leave_idle_core(self, node: Node) -> bool:
-        """Whether a rank can start on the node without taking a core from those that train."""
-        starting, training = self._busy(node)
-        return starting + training < node.num_cpus
-
-    def _busy(self, node: Node) -> tuple[int, int]:
-        """Ranks of the node that start, and those that train."""
         ranks = [rank for rank in self.values() if rank.device in node.devices]
         starting = sum(rank.phase is RankPhase.STARTING for rank in ranks)
-        return starting, sum(bool(rank.key) and rank.phase is not RankPhase.STARTING for rank in ranks)
+        training = sum(bool(rank.key) and rank.phase is not RankPhase.STARTING for rank in ranks)
+        return starting < max(1, node.num_cpus // 2, node.num_cpus - training)

@@ -191,14 +191,6 @@ def test_half_of_the_cores_that_train_are_left_to_training(driven: Driven) -> No
     assert driven.states.ranks[name].key
 
 
-def test_a_spare_rank_takes_no_core_from_training_and_a_launch_does(driven: Driven) -> None:
-    node = Node("10.0.0.1", 1, ("a/0", "a/1"))
-    driven.training(order("a/0"))
-    assert driven.look(nodes=[node]) == []
-    second = LaunchOrdered(order("a/1", trial=2), (node,))
-    assert len(started(driven.on(second))) == 1
-
-
 def test_a_device_on_which_no_rank_starts_is_closed_with_the_reason(driven: Driven) -> None:
     driven.failures("a/0", CLOSED_AFTER - 1)
     assert driven.states.closed() == {}
