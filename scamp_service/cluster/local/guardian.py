@@ -210,14 +210,23 @@ def _leave(number: int, frame: Any) -> None:
     raise SystemExit(0)
 
 
+def _is_gcs(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "gcs_server"
+    return False
+
+
 def _end_descendants() -> None:
-    """Send TERM, then KILL, until this process has no child. As the subreaper it inherits every orphan."""
+    """Send TERM, then KILL, until this process has no child. As the subreaper it inherits every orphan.
+
+    The GCS is killed at once: at TERM it cancels calls under way, at which Ray ends the process that made them.
+    """
     started = time.monotonic()
     while children := _descendants(os.getpid()):
         overdue = time.monotonic() - started > TERM_SECONDS
         for pid in children:
             try:
-                os.kill(pid, signal.SIGKILL if overdue else signal.SIGTERM)
+                os.kill(pid, signal.SIGKILL if overdue or _is_gcs(pid) else signal.SIGTERM)
             except ProcessLookupError:
                 continue
         while _reap():

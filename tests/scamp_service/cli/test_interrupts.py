@@ -18,7 +18,9 @@ from scamp_service.settings import ROOT
 def test_ctrl_c_during_imports_is_one_line(tmp_path: Path) -> None:
     given = ["estimate", "stdlib_gpt", "--data-dir", str(tmp_path)]  # it would take seconds
     command = [sys.executable, "-X", "importtime", "-m", "scamp_service", *given]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child would also ignore it
     started = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    signal.signal(signal.SIGINT, before)
     with started as process:
         assert process.stderr is not None
         for line in process.stderr:
