@@ -54,7 +54,7 @@ class WaitsFor(StrEnum):
     """The thing that a trial waits for, for programs; its reason says it in words, which may change.
 
     PLAN: its first plan. NEW_PLAN: another one, since it ran out of memory, or more is known or the cluster changed
-    since the last one. PREDICTIONS: those of all candidates, of which only the Pareto front is trained. DEVICES: free
+    since the last one. PREDICTIONS: those for all candidates, as only their Pareto front is trained. DEVICES: free
     devices for its plan. MAX_CONCURRENT: the end of another trial of its study. QUOTA: that of its project. RETRY: the
     time of its next try after a fault of the host. COMPARISON: the first verdict of the stopping rule since it paused.
     PROMOTION: a later one, after which it may continue.

@@ -11,13 +11,14 @@ from collections.abc import Collection, Sequence
 
 from placement.model import VIRTUAL_KIND, Cluster
 from placement.simulation.progress import Progress
-
-TRACES_AT_ONCE = 2
-"""As many as a service makes (``ProcessSizer``)."""
+from scamp_service.sizing.sizer import WORKERS
 
 
 class VirtualTraces:
-    """Traces of candidates, oldest first, each of which takes ``seconds`` of a core."""
+    """The traces of candidates in the order of their requests, ``WORKERS`` at once.
+
+    Each takes ``seconds`` of a core.
+    """
 
     def __init__(self, progress: Progress, cluster: Cluster, seconds: float) -> None:
         self._progress, self._seconds = progress, seconds
@@ -51,7 +52,7 @@ class VirtualTraces:
         self.forget([trial_id for trial_id, name in self._running.items() if self._progress.end_of(name) <= now])
 
     def _fill(self) -> None:
-        while self._queue and len(self._running) < TRACES_AT_ONCE:
+        while self._queue and len(self._running) < WORKERS:
             trial_id = self._queue.pop(0)
             self._running[trial_id] = name = f"trace of {trial_id}"
             self._progress.start(name, self._shares_cores_with or [name], self._seconds)

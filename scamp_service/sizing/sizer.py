@@ -39,6 +39,7 @@ log = logging.getLogger("scamp.sizing")
 UNKNOWN_WAY = "in the slowest way in which this family has run"
 PATIENCE_SECONDS = 10.0
 """A trace may hold up other studies for this long, unless it is the only one of its study."""
+WORKERS = 2  # traces that are made at once
 
 
 Planner = Callable[[Question], Answer]
@@ -94,7 +95,7 @@ class ProcessSizer:
         self,
         store: Blobs,
         cache_dir: Path,
-        workers: int = 2,
+        workers: int = WORKERS,
         *,
         planner: Planner | None = None,
         kind_of: Callable[[Cluster], DeviceKind | None] = lambda cluster: None,

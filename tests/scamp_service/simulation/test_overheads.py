@@ -8,7 +8,8 @@ import pytest
 
 from placement.model import VIRTUAL_KIND, Cluster, Device
 from placement.simulation.progress import Progress, domains_of
-from scamp_service.simulation.overheads import TRACES_AT_ONCE, VirtualRanks, VirtualTraces
+from scamp_service.simulation.overheads import VirtualRanks, VirtualTraces
+from scamp_service.sizing.sizer import WORKERS
 
 
 def cluster(kind: str) -> Cluster:
@@ -36,7 +37,7 @@ def test_traces_beside_gpus_slow_no_gang() -> None:
     progress = Progress(domains_of(cluster("T4")))
     progress.start("gang", ["a/0"], 10.0)
     traces = VirtualTraces(progress, cluster("T4"), 3.0)
-    for trial in range(TRACES_AT_ONCE + 1):
+    for trial in range(WORKERS + 1):
         traces.begin(trial)
     assert traces.next_end == 3.0 and progress.end_of("gang") == 10.0
     assert VirtualRanks(cluster("T4"), 60.0).take(["a/0", "a/1"], 0.0) == 0
