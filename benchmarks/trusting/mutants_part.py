@@ -200,8 +200,8 @@ MUTANTS = (
     Case(
         "projects: trials of equal priority stop each other",
         f"{CONTROL}/decide/preempt.py",
-        "].priority < priority and",
-        "].priority <= priority and",
+        "].sharing.priority < priority and",
+        "].sharing.priority <= priority and",
         ("tests/scamp_service/control/decide/test_preempt.py",),
     ),
     Case(
@@ -335,7 +335,7 @@ MUTANTS = (
     Case(
         "watchdog: the study's own limit is not obeyed",
         f"{CONTROL}/decide/rules/watch.py",
-        "        return study.stall_seconds\n",
+        "        return budget.stall_seconds\n",
         "        return LEAST_SECONDS\n",
         ("tests/scamp_service/control/decide",),
     ),

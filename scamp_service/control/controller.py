@@ -22,7 +22,8 @@ from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.decide import decide, effects
 from scamp_service.control.decide.autoscale import num_devices_wanted
 from scamp_service.control.decide.rules.limits import Used, is_hopeless, limit_reached
-from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.study_rules import Progress, StudyRules
 from scamp_service.control.executor import Executor, Sizer, Unsized
 from scamp_service.control.failing import Failing
 from scamp_service.control.first_seen import FirstSeen
@@ -351,17 +352,17 @@ class Controller:
         counts = own_states(tallies)
         spec = self._specs.read(study)
         is_running = study.state is StudyState.RUNNING
-        return replace(
-            self._specs.rules(study),
-            state=study.state,
-            reason=study.reason,
-            ends_as=study.ends_as,
+        progress = Progress(
+            study.state,
             num_trials=sum(counts.values()) - int(tallies.get(BESIDE, 0)),
             exhausted=self._proposing.is_exhausted(study.id),
             regret_bound=study.regret_bound,
             used_up=limit_reached(spec, self._used(study, spec)) if is_running else "",
             broken=self._why_broken(study, counts, request) if is_running else "",
+            reason=study.reason,
+            ends_as=study.ends_as,
         )
+        return replace(self._specs.rules(study), progress=progress)
 
     def _used(self, study: Study, spec: StudySpec) -> Used:
         """How far the study is, as far as its spec asks for it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from scamp_service.control.decide.snapshot import StudyRules
+from scamp_service.control.decide.study_rules import Progress, Search, Sharing, StudyRules
 from scamp_service.control.stopping import rule_of
 from scamp_service.model import Study
 from scamp_service.search.perturb import perturbation_of
@@ -47,33 +47,26 @@ class Specs:
 
 
 def _rules(study: Study, spec: StudySpec) -> StudyRules:
-    budget = spec.budget
-    return StudyRules(
-        id=study.id,
-        state=study.state,
-        workload=spec.workload,
-        code=study.code,
-        objectives=spec.every_objective,
-        seed=spec.search.seed,
-        max_trials=budget.trials,
-        steps=budget.steps,
-        unit=budget.unit,
-        report_every=spec.report_every,
-        stopping=rule_of(spec),
-        max_concurrent=budget.max_concurrent,
-        project=spec.project,
-        priority=spec.priority,
-        policy=spec.policy,
-        max_lost=budget.max_lost,
-        max_oom=budget.max_oom,
-        stall_seconds=budget.stall_seconds,
-        trace_seconds=budget.trace_seconds,
-        num_trials=0,
-        launches_front=spec.every_objective.are_predicted and budget.seconds is None and budget.target is None,
-        searched=frozenset(spec.space),
+    budget, objectives = spec.budget, spec.every_objective
+    search = Search(
+        names=frozenset(spec.space),
         mutate=perturbation_of(spec),
         one_shot=spec.search.one_shot,
         inherits=spec.search.inherits,
         predicted=spec.predicted,
+        launches_front=objectives.are_predicted and budget.seconds is None and budget.target is None,
+    )
+    return StudyRules(
+        id=study.id,
+        workload=spec.workload,
+        code=study.code,
+        seed=spec.search.seed,
+        report_every=spec.report_every,
+        objectives=objectives,
+        stopping=rule_of(spec),
+        budget=budget,
+        progress=Progress(study.state),
+        search=search,
+        sharing=Sharing(spec.project, spec.priority, spec.policy),
         plan=spec.given_plan,
     )

@@ -6,7 +6,7 @@ from placement.packing.autoscaling import devices_wanted
 from scamp_service.control.decide.place import in_start_order
 from scamp_service.control.decide.rules.faults import must_wait
 from scamp_service.control.decide.snapshot import Snapshot
-from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.lifecycle import TrialState
 
 
 def num_devices_wanted(s: Snapshot, most: int) -> int:
@@ -19,6 +19,6 @@ def num_devices_wanted(s: Snapshot, most: int) -> int:
     unplanned = [
         trial
         for trial in s.in_state(TrialState.WAITING)
-        if s.studies[trial.study_id].state is StudyState.RUNNING and not must_wait(s.now, trial)
+        if s.studies[trial.study_id].progress.is_running and not must_wait(s.now, trial)
     ]
     return devices_wanted(len(in_use), [*queued, *[1] * len(unplanned)], most)

@@ -23,12 +23,13 @@ def finish_studies(s: Snapshot) -> Iterator[Effect]:
     """
     busy = {trial.study_id for trial in s.trials} | set(waiting_for_devices(s))
     for study in s.studies.values():
-        if study.broken:
-            yield FinishStudy(study.id, StudyState.STOPPING, study.broken, StudyState.FAILED)
-        elif study.used_up:
-            yield FinishStudy(study.id, StudyState.STOPPING, study.used_up, StudyState.COMPLETED)
-        elif study.id not in busy and study.state is StudyState.STOPPING:
-            yield FinishStudy(study.id, study.ends_as or StudyState.STOPPED, study.reason)
+        progress = study.progress
+        if progress.broken:
+            yield FinishStudy(study.id, StudyState.STOPPING, progress.broken, StudyState.FAILED)
+        elif progress.used_up:
+            yield FinishStudy(study.id, StudyState.STOPPING, progress.used_up, StudyState.COMPLETED)
+        elif study.id not in busy and progress.state is StudyState.STOPPING:
+            yield FinishStudy(study.id, progress.ends_as or StudyState.STOPPED, progress.reason)
         elif study.id not in busy and not study.wants_trials:
             yield FinishStudy(study.id, StudyState.COMPLETED)
 

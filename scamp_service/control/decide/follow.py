@@ -14,11 +14,13 @@ from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import run_later
 from scamp_service.control.decide.rules.orders import order_for
 from scamp_service.control.decide.rules.watch import why_stalled
-from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.executor import GangState
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, due_rungs, next_pause
-from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState, WaitsFor
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
 from scamp_service.model import Attempt, Trial, TrialChanges
+from scamp_service.study.budget import Budget
 from scamp_service.study.one_shot import Part
 
 STALL_WEIGHT = 3
@@ -62,7 +64,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case Outcome.DONE:
             yield _done(study, trial)
         case Outcome.OUT_OF_MEMORY:
-            yield _heal(study, trial, attempt)
+            yield _heal(study.budget, trial, attempt)
         case Outcome.DIVERGED:
             changes = TrialChanges(value=math.nan)  # the sampler reads it
             yield MoveTrial(trial, TrialState.PRUNED, f"diverged: {attempt.detail}", changes)
@@ -75,14 +77,14 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             reason = f"will run again from its last checkpoint: {why}"
             yield MoveTrial(trial, TrialState.QUEUED, reason, waits_for=WaitsFor.DEVICES)
         case Outcome.LOST:
-            yield _retry(study, trial, attempt, attempt.detail or "its ranks disappeared")
+            yield _retry(study.budget, trial, attempt, attempt.detail or "its ranks disappeared")
         case Outcome.STALLED:
-            yield _retry(study, trial, attempt, f"it {attempt.detail}", weight=STALL_WEIGHT)
-        case None if study.state is not StudyState.RUNNING:
+            yield _retry(study.budget, trial, attempt, f"it {attempt.detail}", weight=STALL_WEIGHT)
+        case None if not study.progress.is_running:
             yield ended_with(study, trial)
         case None if gang is not None and gang.state is not GangState.ALIVE:
             yield _lose(attempt, gang.detail or "a rank died")
-        case None if gang is not None and (why := why_stalled(study, attempt, gang)):
+        case None if gang is not None and (why := why_stalled(study.budget, attempt, gang)):
             yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STALLED, why)
         case None if gang is not None:
             yield from _judge(s, study, trial)
@@ -109,22 +111,22 @@ def _done(study: StudyRules, trial: Trial) -> Effect:
     if (broken := study.objectives.broken(trial)) is not None:
         metric, value = broken
         reason = (
-            f"its objective {metric!r} was {value} at {study.unit} {trial.step}, the last one: "
+            f"its objective {metric!r} was {value} at {study.budget.unit} {trial.step}, the last one: "
             "no other trial compares with that; evaluate must return finite numbers"
         )
         return MoveTrial(trial, TrialState.PRUNED, reason, TrialChanges(value=value))
     match study.part_of(trial):
         case Part.SUPERNET:
-            trained = f"trained all {study.steps_of(trial)} {study.unit}s"
+            trained = f"trained all {study.steps_of(trial)} {study.budget.unit}s"
             reason = f"{trained} as the supernet, with whose weights candidates begin"
             return MoveTrial(trial, TrialState.PRUNED, reason)
         case Part.SCORED:
             reason = f"not trained: scores {trial.value:.4g} with weights of the supernet, trial {trial.parent_number}"
             return MoveTrial(trial, TrialState.PRUNED, reason)
     if (rung := next_pause(study.stopping, trial)) is not None and rung <= trial.step:
-        reason = f"paused at {study.unit} {trial.step}, until it is compared with the others there"
+        reason = f"paused at {study.budget.unit} {trial.step}, until it is compared with the others there"
         return MoveTrial(trial, TrialState.PAUSED, reason, waits_for=WaitsFor.COMPARISON)
-    return MoveTrial(trial, TrialState.COMPLETED, f"trained all {study.steps} {study.unit}s")
+    return MoveTrial(trial, TrialState.COMPLETED, f"trained all {study.budget.steps} {study.budget.unit}s")
 
 
 def _cause(attempt: Attempt) -> str:
@@ -146,7 +148,7 @@ def _lose(attempt: Attempt, why: str) -> Effect:
     return MoveAttempt(attempt, AttemptState.STOPPING, Outcome.LOST, why)
 
 
-def _retry(study: StudyRules, trial: Trial, attempt: Attempt, why: str, weight: int = 1) -> Effect:
+def _retry(budget: Budget, trial: Trial, attempt: Attempt, why: str, weight: int = 1) -> Effect:
     """Run the trial again. The attempt counts as ``weight`` losses, of those since the last new checkpoint.
 
     If none of its ranks has begun to train, it is no loss: neither its workload nor its plan can be the cause.
@@ -156,28 +158,28 @@ def _retry(study: StudyRules, trial: Trial, attempt: Attempt, why: str, weight: 
         return MoveTrial(trial, TrialState.QUEUED, reason, waits_for=WaitsFor.DEVICES)
     num_lost = weight + (0 if attempt.checkpoint_step >= 0 else trial.num_lost)
     why = f"{why} (this counts as {weight} losses)" if weight > 1 else why
-    if num_lost > study.max_lost:
+    if num_lost > budget.max_lost:
         losses = f"{num_lost} loss{'es' * (num_lost > 1)} of attempts without a new checkpoint, most recently because"
         reason = f"{losses} {why}; raise budget.max_lost to allow more"
         return MoveTrial(trial, TrialState.FAILED, reason, TrialChanges(num_lost=num_lost))
-    reason = f"will run again with its plan ({num_lost} of at most {study.max_lost} losses): {why}"
+    reason = f"will run again with its plan ({num_lost} of at most {budget.max_lost} losses): {why}"
     return MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(num_lost=num_lost), waits_for=WaitsFor.DEVICES)
 
 
-def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
+def _heal(budget: Budget, trial: Trial, attempt: Attempt) -> Effect:
     """Send the trial back for a new plan, which is made from its attempts (``size``).
 
     Running out of memory means that the prediction was wrong, not that the trial failed. The true peak is above what
     was reserved, and above what the rank held plus its failed request.
     """
     num_oom = trial.num_oom + 1
-    if attempt.phase == AttemptPhase.EVALUATION and num_oom <= study.max_oom:
+    if attempt.phase == AttemptPhase.EVALUATION and num_oom <= budget.max_oom:
         reason = (
             f"an evaluation of {attempt.plan.evaluation_micro_batch} samples at a time ran out of memory with "
             f"{attempt.mib_per_rank} MiB per rank; it will evaluate fewer at a time, or reserve more"
         )
         return MoveTrial(trial, TrialState.WAITING, reason, TrialChanges(num_oom=num_oom), waits_for=WaitsFor.NEW_PLAN)
-    if num_oom > study.max_oom:
+    if num_oom > budget.max_oom:
         failed = f"ran out of memory {num_oom} time{'s' * (num_oom > 1)} ({attempt.detail})"
         reason = f"{failed}; raise budget.max_oom, or make it smaller, for example by a smaller batch"
         return MoveTrial(trial, TrialState.FAILED, reason, TrialChanges(num_oom=num_oom))

@@ -23,7 +23,7 @@ from scamp_service.control.decide.rules.growth import counted_seconds, step_seco
 from scamp_service.control.decide.rules.orders import order_for
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.stopping.rule import next_pause
-from scamp_service.lifecycle import AttemptState, StudyState, TrialState, WaitsFor
+from scamp_service.lifecycle import AttemptState, TrialState, WaitsFor
 from scamp_service.model import Attempt, Choice, Sized, Trial, TrialChanges
 
 WAITS_FOR_FRONT = (
@@ -57,7 +57,7 @@ def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None
     missing_in = cache(partial(missing_devices, s.largest_offer))  # thousands may wait with equal demands
     any_learned, incomplete = any(learned.values()), _with_incomplete_front(s)
     for trial in s.in_state(TrialState.QUEUED):
-        if s.studies[trial.study_id].state is not StudyState.RUNNING:
+        if not s.studies[trial.study_id].progress.is_running:
             yield ended_with(s.studies[trial.study_id], trial)
             continue
         if not s.cluster.devices:
@@ -85,7 +85,8 @@ def _placed(s: Snapshot, in_order: Sequence[Trial], learned: Corrections) -> Ite
     by_gang = {gang.id: trial for gang, trial in zip(queue, in_order, strict=True)}
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(usable, s.attempts, s.max_gangs_per_device)
-    policy = by_study({study.id: study.policy for study in s.studies.values() if study.policy}, s.policy)
+    own_policies = {study.id: name for study in s.studies.values() if (name := study.sharing.policy)}
+    policy = by_study(own_policies, s.policy)
     decision = policy(queue, ledger, seconds_left(s))
     for placement in decision.placements:
         ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed
@@ -134,7 +135,9 @@ def _with_incomplete_front(s: Snapshot) -> set[int]:
     """Studies whose trials wait because candidates are still to come, or to be predicted, that may dominate them."""
     unknown = {trial.study_id for trial in s.in_state(TrialState.WAITING) if not trial.attempt}
     return {
-        study.id for study in s.studies.values() if study.launches_front and (study.wants_trials or study.id in unknown)
+        study.id
+        for study in s.studies.values()
+        if study.search.launches_front and (study.wants_trials or study.id in unknown)
     }
 
 
@@ -207,9 +210,9 @@ def admitted(s: Snapshot, queued: Iterable[Trial]) -> StartOrder:
     """
     held = _held(s)
     room = {
-        study.id: study.max_concurrent - held.of_study[study.id]
+        study.id: study.budget.max_concurrent - held.of_study[study.id]
         for study in s.studies.values()
-        if study.max_concurrent is not None
+        if study.budget.max_concurrent is not None
     }
     claims: list[Claim] = []
     for trial in queued:
@@ -219,7 +222,8 @@ def admitted(s: Snapshot, queued: Iterable[Trial]) -> StartOrder:
                 continue
         study = s.studies[trial.study_id]
         num_ranks = _sized(trial).demand.num_ranks
-        claims.append(Claim(trial.id, study.id, num_ranks, study.project, study.priority, trial.passed_over))
+        sharing = study.sharing
+        claims.append(Claim(trial.id, study.id, num_ranks, sharing.project, sharing.priority, trial.passed_over))
     return admit(claims, held, s.projects)
 
 
@@ -228,11 +232,11 @@ def _held(s: Snapshot) -> Usage:
     mib_seconds: defaultdict[str, float] = defaultdict(float, s.mib_seconds)
     for attempt in s.attempts:
         if (study := study_of.get(attempt.trial_id)) is not None:
-            held.devices[study.project] += len(attempt.devices)
+            held.devices[study.sharing.project] += len(attempt.devices)
             seconds = max(0.0, s.now - attempt.created_at)
-            mib_seconds[study.project] += len(attempt.devices) * attempt.mib_per_rank * seconds
+            mib_seconds[study.sharing.project] += len(attempt.devices) * attempt.mib_per_rank * seconds
     for trial in s.in_state(TrialState.RUNNING):
-        held.trials[study_of[trial.id].project] += 1
+        held.trials[study_of[trial.id].sharing.project] += 1
         held.of_study[trial.study_id] += 1
     held.mib_hours = {project: seconds / 3600 for project, seconds in mib_seconds.items()}
     return held
@@ -257,7 +261,7 @@ def _over_quota(s: Snapshot, queued: Iterable[Trial], over_quota: Mapping[int, s
         if reason is None:
             continue
         study = s.studies[trial.study_id]
-        quota = s.projects[study.project].devices
+        quota = s.projects[study.sharing.project].devices
         if quota is not None and _sized(trial).demand.num_ranks > quota:
             changes = TrialChanges(family=study.family(trial), offer=None)
             yield MoveTrial(trial, TrialState.INFEASIBLE, reason, changes)
@@ -270,7 +274,7 @@ def _over_limit(s: Snapshot, queued: Iterable[Trial], admission: StartOrder) -> 
     known = {*admission.order, *admission.over_quota}
     for trial in queued:
         if trial.id not in known:
-            most = s.studies[trial.study_id].max_concurrent
+            most = s.studies[trial.study_id].budget.max_concurrent
             reason = f"waits for the end of another trial of its study: at most {most} run at once (max_concurrent)"
             yield from _waits(trial, WaitsFor.MAX_CONCURRENT, reason)
 
@@ -298,7 +302,7 @@ def offered(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choice, ..
     number of ranks.
     """
     sized = _sized(trial)
-    project = s.projects.get(s.studies[trial.study_id].project, NO_QUOTA)
+    project = s.projects.get(s.studies[trial.study_id].sharing.project, NO_QUOTA)
     if not sized.choices or trial.num_oom or trial.num_lost or project.devices is not None:
         return (sized.own_choice,)
     of_family = learned.get(s.studies[trial.study_id].family(trial), {})
@@ -315,7 +319,7 @@ def in_start_order(s: Snapshot) -> Sequence[Trial]:
     queued = {
         trial.id: trial
         for trial in s.in_state(TrialState.QUEUED)
-        if s.studies[trial.study_id].state is StudyState.RUNNING
+        if s.studies[trial.study_id].progress.is_running
         and not must_wait(s.now, trial)
         and trial.waits_for is not WaitsFor.PREDICTIONS
     }
@@ -353,7 +357,7 @@ def seconds_left(s: Snapshot) -> dict[str, float]:
         trial = trials.get(attempt.trial_id)
         if trial is None or trial.attempt != attempt.attempt or attempt.outcome is not None:
             left[attempt.key] = 0.0
-        elif (seconds := step_seconds(trial, attempt)) and (study := s.studies[trial.study_id]).unit == "step":
+        elif (seconds := step_seconds(trial, attempt)) and (study := s.studies[trial.study_id]).budget.unit == "step":
             until = next_pause(study.stopping, trial) or study.steps_of(trial)
             left[attempt.key] = max(0, until - trial.step) * seconds
     return left

@@ -30,11 +30,11 @@ def preempt(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
     first = next((trial for trial in in_start_order(s) if fits_now(s, trial)), None)
     if first is None:
         return
-    priority = s.studies[first.study_id].priority
+    priority = s.studies[first.study_id].sharing.priority
     lower = [
         attempt
         for attempt in s.attempts
-        if s.studies[running[attempt.trial_id].study_id].priority < priority and _may_stop(s, attempt)
+        if s.studies[running[attempt.trial_id].study_id].sharing.priority < priority and _may_stop(s, attempt)
     ]
     lower.sort(key=lambda attempt: _cost(s, running[attempt.trial_id], attempt))
     for attempt in _in_the_way(s, learned, first, lower):
@@ -57,7 +57,7 @@ def _may_stop(s: Snapshot, attempt: Attempt) -> bool:
 
 def _cost(s: Snapshot, trial: Trial, attempt: Attempt) -> tuple[int, int, int]:
     """Sorts attempts: those that are stopped first have the smallest cost."""
-    return s.studies[trial.study_id].priority, trial.step - attempt.checkpoint_step, -trial.id
+    return s.studies[trial.study_id].sharing.priority, trial.step - attempt.checkpoint_step, -trial.id
 
 
 def _in_the_way(s: Snapshot, learned: Corrections, first: Trial, lower: Sequence[Attempt]) -> Sequence[Attempt]:
@@ -67,7 +67,7 @@ def _in_the_way(s: Snapshot, learned: Corrections, first: Trial, lower: Sequence
     needs.
     """
     queued, left = queued_of(s, first, learned), seconds_left(s)
-    name = s.studies[first.study_id].policy
+    name = s.studies[first.study_id].sharing.policy
     policy = policy_named(name) if name else s.policy
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(usable, s.attempts, s.max_gangs_per_device)

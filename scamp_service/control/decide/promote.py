@@ -9,9 +9,10 @@ from typing import assert_never
 
 from scamp_service.control.decide.effects import Branch, MoveTrial
 from scamp_service.control.decide.rules.ending import ended_with
-from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, next_pause
-from scamp_service.lifecycle import StudyState, TrialState, WaitsFor
+from scamp_service.lifecycle import TrialState, WaitsFor
 from scamp_service.model import Trial, TrialChanges
 
 
@@ -29,7 +30,7 @@ def promote(s: Snapshot) -> Iterator[MoveTrial | Branch]:
     live = Counter(trial.study_id for trial in s.trials)
     for study_id, trials in paused.items():
         study = s.studies[study_id]
-        if study.state is not StudyState.RUNNING:
+        if not study.progress.is_running:
             for trial in trials:
                 yield ended_with(study, trial)
         else:
@@ -43,12 +44,12 @@ def order_to_continue(trial: Trial, rung: int, key: float = 0.0) -> tuple[int, f
 
 
 def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) -> Iterator[MoveTrial | Branch]:
-    reported = s.rungs.get(study.id, {})
+    reported, unit, mutate = s.rungs.get(study.id, {}), study.budget.unit, study.search.mutate
     continuing: list[tuple[tuple[int, float, int], Trial, str]] = []
     for trial in trials:
         rung = next_pause(study.stopping, trial)
         if rung is None or rung not in reported or trial.number not in reported[rung]:
-            reason = f"continues after {study.unit} {trial.step}: there is nothing to compare it with"
+            reason = f"continues after {unit} {trial.step}: there is nothing to compare it with"
             continuing.append((order_to_continue(trial, trial.step), trial, reason))
             continue
         match study.stopping.judge(trial, rung, reported, is_last=is_last):
@@ -61,12 +62,12 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
                 yield MoveTrial(trial, TrialState.COMPLETED, reason, TrialChanges(judged_step=rung))
             case Exploit(reason, donors):
                 donor = next((each for number in donors for each in trials if each.number == number), None)
-                if donor is None or study.mutate is None:
-                    why = f"continues after {study.unit} {trial.step}: none to copy is left"
+                if donor is None or mutate is None:
+                    why = f"continues after {unit} {trial.step}: none to copy is left"
                     continuing.append((order_to_continue(trial, rung), trial, why))
                 else:
                     why = f"{reason}; a copy of trial {donor.number} with changed parameters takes its place"
-                    yield Branch(trial, donor, study.mutate(dict(donor.params), trial.number), donor.step, why)
+                    yield Branch(trial, donor, mutate(dict(donor.params), trial.number), donor.step, why)
             case Pause(reason):
                 if trial.waits_for is WaitsFor.COMPARISON:
                     yield MoveTrial(trial, TrialState.PAUSED, reason, waits_for=WaitsFor.PROMOTION)

@@ -20,24 +20,25 @@ def propose(s: Snapshot, promoted: Mapping[int, int]) -> Iterator[Effect]:
     for study in s.studies.values():
         if not study.wants_trials:
             continue
-        count = min(s.room(study.id) - promoted.get(study.id, 0), study.max_trials - study.num_trials)
-        if study.one_shot is not None:
-            count = min(count, study.one_shot.num_until_wait(study.num_trials))
-            if study.one_shot.waits(study.num_trials) and study.id in may_still_train:
+        progress, one_shot = study.progress, study.search.one_shot
+        count = min(s.room(study.id) - promoted.get(study.id, 0), study.budget.trials - progress.num_trials)
+        if one_shot is not None:
+            count = min(count, one_shot.num_until_wait(progress.num_trials))
+            if one_shot.waits(progress.num_trials) and study.id in may_still_train:
                 continue
         if count <= 0:
             continue
         match s.requests.get(study.id):
-            case ProposalRequest(study.num_trials, answer=None):
+            case ProposalRequest(progress.num_trials, answer=None):
                 pass
-            case ProposalRequest(study.num_trials, answer=Proposal(regret=float(regret))) if (
-                regret != study.regret_bound
+            case ProposalRequest(progress.num_trials, answer=Proposal(regret=float(regret))) if (
+                regret != progress.regret_bound
             ):
                 yield NoteRegret(study.id, regret)  # it may end the study, before there are more trials
-            case ProposalRequest(study.num_trials, answer=Proposal(candidates, is_last, parents, reasons=reasons)):
+            case ProposalRequest(progress.num_trials, answer=Proposal(candidates, is_last, parents, reasons=reasons)):
                 is_last = is_last and len(candidates) <= count
                 yield CreateTrials(
-                    study.id, study.num_trials, candidates[:count], is_last, parents[:count], reasons[:count]
+                    study.id, progress.num_trials, candidates[:count], is_last, parents[:count], reasons[:count]
                 )
             case _:
-                yield Propose(study.id, study.num_trials, count)
+                yield Propose(study.id, progress.num_trials, count)

@@ -49,7 +49,7 @@ def redivided_studies(s: Snapshot) -> frozenset[int]:
     return frozenset(
         study.id
         for study in s.studies.values()
-        if study.policy == "elastic" or (study.policy is None and s.policy is elastic)
+        if study.sharing.policy == "elastic" or (study.sharing.policy is None and s.policy is elastic)
     )
 
 
@@ -60,7 +60,7 @@ def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]
     if not studies or any(winds_down(attempt, running) for attempt in s.attempts):
         return
     used_up = used_up_projects(s)
-    studies = frozenset(study for study in studies if s.studies[study].project not in used_up)
+    studies = frozenset(study for study in studies if s.studies[study].sharing.project not in used_up)
     jobs = list(_jobs(s, learned, studies, running))
     if not any(len(job.choices) > 1 for job in jobs):
         return

@@ -21,7 +21,8 @@ from placement.packing.projects import NO_QUOTA
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial
 from scamp_service.control.decide.place import used_up_projects
 from scamp_service.control.decide.rules.growth import counts_as, worth_offering
-from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.executor import GangState
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, Choice, Sized, Trial
@@ -48,7 +49,7 @@ def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect
         for each in s.attempts
         if (trial := trials.get(each.trial_id))
         and trial.study_id not in left_out
-        and s.studies[trial.study_id].project not in used_up
+        and s.studies[trial.study_id].sharing.project not in used_up
         and trains(s, trial, each)
     ]
     for trial, attempt in sorted(running, key=lambda pair: -seconds_to_go(s, *pair)):
@@ -64,7 +65,7 @@ def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect
 
 def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> Choice | None:
     """The choice with which it ends first, if that is worth a restart and can begin now."""
-    project = s.projects.get(s.studies[trial.study_id].project, NO_QUOTA)
+    project = s.projects.get(s.studies[trial.study_id].sharing.project, NO_QUOTA)
     if trial.num_oom or trial.num_lost or trial.sized is None or project.devices is not None:
         return None
     choices = worth_offering(trial, trial.sized.choices)
@@ -101,7 +102,7 @@ def narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> 
     before = s.former.get(trial.id)
     if before is None or before.outcome is Outcome.OUT_OF_MEMORY or trial.num_oom or trial.sized is None:
         return None
-    if before.plan.world_size >= attempt.plan.world_size or trial.num_lost >= study.max_lost:
+    if before.plan.world_size >= attempt.plan.world_size or trial.num_lost >= study.budget.max_lost:
         return None
     choice = Choice(
         before.plan,
@@ -127,7 +128,7 @@ def _can_start(s: Snapshot, choice: Choice, among: Sequence[str], instead_of: At
 
 def seconds_to_go(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
     """Seconds until a running trial has trained all its steps; 0 where no step was timed."""
-    return (s.studies[trial.study_id].steps - trial.step) * _seconds_per_step(s, trial, attempt)
+    return (s.studies[trial.study_id].budget.steps - trial.step) * _seconds_per_step(s, trial, attempt)
 
 
 def seconds_since_checkpoint(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
@@ -138,7 +139,7 @@ def seconds_since_checkpoint(s: Snapshot, trial: Trial, attempt: Attempt) -> flo
 
 def _seconds_per_step(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
     """Seconds of a step as the study counts them: an epoch has more than one optimizer step."""
-    if s.studies[trial.study_id].unit == "step" or attempt.started_at is None:
+    if s.studies[trial.study_id].budget.unit == "step" or attempt.started_at is None:
         return (attempt.measured_step_seconds or 0.0) / counts_as(trial, attempt.plan)
     return (s.now - attempt.started_at) / max(1, trial.step)
 

@@ -11,9 +11,10 @@ from scamp_service.control.decide.finish import RETURN_WORDS
 from scamp_service.control.decide.place import missing_devices
 from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import must_wait, size_later
-from scamp_service.control.decide.snapshot import Corrections, Snapshot, StudyRules
+from scamp_service.control.decide.snapshot import Corrections, Snapshot
+from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.executor import Demand, Unsized
-from scamp_service.lifecycle import NO_PLAN_YET, StudyState, TrialState, WaitsFor
+from scamp_service.lifecycle import NO_PLAN_YET, TrialState, WaitsFor
 from scamp_service.model import Sized, Trial, TrialChanges
 from scamp_service.study.one_shot import Part
 
@@ -31,7 +32,7 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
         yield MoveTrial(trial, TrialState.WAITING, reason, waits_for=WaitsFor.NEW_PLAN)
     for trial in s.in_state(TrialState.WAITING):
         study = s.studies[trial.study_id]
-        if study.state is not StudyState.RUNNING:
+        if not study.progress.is_running:
             yield ended_with(study, trial)
             continue
         match s.sized.get(trial.id):
@@ -68,7 +69,7 @@ def _for_good(trial: Trial, sized: Sized) -> Sized:
 
 def _breaks_bound(study: StudyRules, trial: Trial, sized: Sized) -> str:
     """The bound on what is predicted that the trial breaks; bounds are for candidates, not for a supernet of them."""
-    return "" if study.part_of(trial) is Part.SUPERNET else study.predicted.why_not(sized.quantities)
+    return "" if study.part_of(trial) is Part.SUPERNET else study.search.predicted.why_not(sized.quantities)
 
 
 def _within_bounds(study: StudyRules, trial: Trial, sized: Sized) -> Sized:
@@ -131,7 +132,7 @@ def demand_of(s: Snapshot, learned: Corrections, trial: Trial) -> Demand:
         learned=learned.get(family, {}),
         past=past,
         study_id=study.id,
-        trace_seconds=study.trace_seconds,
+        trace_seconds=study.budget.trace_seconds,
         evaluation=evaluation_need([*past, *failures]),
         plan=study.plan,
     )

@@ -19,8 +19,9 @@ def test_rules_are_made_again_only_when_the_budget_has_changed() -> None:
     rules = specs.rules(study)
     again = replace(store.study(study.id), state=StudyState.STOPPING)
     assert specs.rules(again) is rules and specs.read(again) is specs[study.id]
-    store.extend_study(study.id, {"trials": rules.max_trials + 2}, now=1.0)
-    assert specs.rules(store.study(study.id)) == replace(rules, max_trials=rules.max_trials + 2)
+    budget = rules.budget.model_copy(update={"trials": rules.budget.trials + 2})
+    store.extend_study(study.id, {"trials": budget.trials}, now=1.0)
+    assert specs.rules(store.study(study.id)) == replace(rules, budget=budget)
 
 
 def test_ended_studies_are_forgotten() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scamp_service.control.decide.effects import MoveTrial
-from scamp_service.control.decide.snapshot import StudyRules
+from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Trial
 
@@ -14,9 +14,10 @@ def ended_with(study: StudyRules, trial: Trial) -> MoveTrial:
     Where a limit of the budget has ended the study, a trial that has trained counts with its newest value, whether it
     runs or is to run again, and one that is paused counts as stopped early. All others are cancelled.
     """
-    why = study.reason or "the study was stopped"
-    if study.is_ending_at_its_limit and trial.step and study.objectives.values_of(trial) is not None:
-        reason = f"ended after {study.unit} {trial.step} of {study.steps}: {why}"
+    progress, budget = study.progress, study.budget
+    why = progress.reason or "the study was stopped"
+    if progress.is_ending_at_its_limit and trial.step and study.objectives.values_of(trial) is not None:
+        reason = f"ended after {budget.unit} {trial.step} of {budget.steps}: {why}"
         to = TrialState.PRUNED if trial.state is TrialState.PAUSED else TrialState.COMPLETED
         return MoveTrial(trial, to, reason)
     return MoveTrial(trial, TrialState.CANCELLED, why)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.executor import Order
 from scamp_service.control.stopping.rule import next_pause
 from scamp_service.model import Attempt, Trial
@@ -36,7 +37,7 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         keep=_needed_by_others(s, study, trial),
         donor=s.donors.get(trial.id) if resume is None else None,
         number=trial.number,
-        in_epochs=study.unit == "epoch",
+        in_epochs=study.budget.unit == "epoch",
         best_of=study.objectives.best_of,
         best=None if trial.value is None or trial.best_step is None else (trial.value, trial.best_step),
     )
@@ -47,7 +48,7 @@ def _needed_by_others(s: Snapshot, study: StudyRules, trial: Trial) -> frozenset
 
     A trial that is created meanwhile begins with the newest one that is recorded now.
     """
-    needed = {other.parent for other in s.trials if other.parent_id == trial.id} if study.inherits else set()
-    needed.add(s.checkpoints.get(trial.id) if study.inherits else None)
-    needed.add(CheckpointName(trial.id, trial.judged_step) if study.mutate else None)
+    needed = {other.parent for other in s.trials if other.parent_id == trial.id} if study.search.inherits else set()
+    needed.add(s.checkpoints.get(trial.id) if study.search.inherits else None)
+    needed.add(CheckpointName(trial.id, trial.judged_step) if study.search.mutate else None)
     return frozenset(name for name in needed if name is not None)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 from estimators.learning import Ending, PastAttempt
 from estimators.model import MIB, Layout
 from placement.model import Cluster, Device
 from scamp_service.control.decide import decide, effects
-from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.study_rules import Progress, Search, Sharing, StudyRules
 from scamp_service.control.executor import GangState, GangStatus
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Attempt, Trial
+from scamp_service.study.budget import Budget
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 
@@ -23,10 +26,16 @@ FAILED = PastAttempt(1, Layout(), ("virtual",), 20 * MIB, 0, 24 * MIB, 30 * MIB,
 
 
 def study(**changes: Any) -> StudyRules:
+    """Rules of a small study with these changes, each named by a field of the rules or of one of their parts."""
+
+    def part(kind: Any, **usual: Any) -> Any:
+        return kind(**usual | {name: changes.pop(name) for name in signature(kind).parameters if name in changes})
+
     rules = StudyRules(
-        id=1, state=StudyState.RUNNING, workload="vit_digits", code=None,
-        objectives=Objectives((Objective(metric="accuracy"),)), seed=0, max_trials=10, steps=100, report_every=10,
-        stopping=SuccessiveHalving((10, 30), 3), max_concurrent=None, max_lost=2, max_oom=3, num_trials=10,
+        id=1, workload="vit_digits", code=None, seed=0, report_every=10, stopping=SuccessiveHalving((10, 30), 3),
+        objectives=Objectives((Objective(metric="accuracy"),)),
+        budget=part(Budget, trials=10, steps=100, max_lost=2, max_oom=3),
+        progress=part(Progress, state=StudyState.RUNNING, num_trials=10), search=part(Search), sharing=part(Sharing),
     )  # fmt: skip
     return replace(rules, **changes)
 

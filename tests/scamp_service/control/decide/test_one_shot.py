@@ -27,7 +27,7 @@ SCORED = trial(params={"width": 8}, parent_id=9, parent_number=0, parent_step=40
 
 def rules(**changes: Any) -> Any:
     one_shot = OneShot(candidates=6, best=2, steps=400)
-    return {1: study(one_shot=one_shot, inherits=True, stopping=NeverStop(), max_trials=20, **changes)}
+    return {1: study(one_shot=one_shot, inherits=True, stopping=NeverStop(), trials=20, **changes)}
 
 
 def done(ended: Trial) -> MoveTrial:

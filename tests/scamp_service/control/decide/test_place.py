@@ -74,7 +74,7 @@ def test_where_all_objectives_are_predicted_nothing_is_launched_before_every_can
     queued, waiting = (trial(id=one, number=one, state=state, attempt=0, predicted_bytes=20 * MIB)
                        for one, state in ((1, TrialState.QUEUED), (2, TrialState.WAITING)))  # fmt: skip
     whole = study(objectives=peak, launches_front=True, num_trials=10)
-    more = replace(whole, num_trials=9)
+    more = replace(whole, progress=replace(whole.progress, num_trials=9))
     for rules, trials in ((more, [queued]), (whole, [queued, waiting])):
         moves = [effect for effect in effects_of(trials=trials, studies={1: rules}) if isinstance(effect, MoveTrial)]
         assert [(move.trial.id, move.waits_for) for move in moves] == [(1, WaitsFor.PREDICTIONS)]

@@ -87,5 +87,5 @@ def test_devices_with_room_are_not_enough_for_a_policy_that_gives_each_trial_dev
 ) -> None:
     small = [running(10 + index, device, step=8 + index, reserved_mib=10) for index, device in enumerate(ALL)]
     studies = rules()
-    studies[HIGH] = replace(studies[HIGH], policy=policy)
+    studies[HIGH] = replace(studies[HIGH], sharing=replace(studies[HIGH].sharing, policy=policy))
     assert stopped(wants(ranks), small, studies) == expected

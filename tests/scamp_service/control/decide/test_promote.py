@@ -93,7 +93,7 @@ def test_whoever_has_trained_longest_continues_first_and_takes_the_place_of_new_
     reported = rungs(*low, *high)
     for one in high:
         reported[1][10].report(one.number, (0.0,))
-    wanting = rules(max_trials=30, num_trials=18)
+    wanting = rules(trials=30, num_trials=18)
     found = effects_of(trials=[*low, *high], studies=wanting, rungs=reported)
     assert list(moves(found)) == [15, 14, 13, 12]
     assert not [effect for effect in found if isinstance(effect, Propose)]

@@ -44,7 +44,7 @@ def running(number: int = 1, plan: Plan = ONE, devices: tuple[str, ...] = ("n/0"
 
 
 def stopped(trials: list[Trial], attempts: list[Attempt], **known: Any) -> list[MoveAttempt]:
-    study = snapshots.study(max_trials=1, num_trials=1, steps=1000, stopping=NeverStop(), **known.pop("study", {}))
+    study = snapshots.study(trials=1, num_trials=1, steps=1000, stopping=NeverStop(), **known.pop("study", {}))
     usual = {
         "studies": {1: study},
         "gangs": {each.key: snapshots.ALIVE for each in attempts},

@@ -10,7 +10,7 @@ import pytest
 from estimators.model import Plan
 from placement.packing.projects import Project
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial, Propose
-from scamp_service.control.decide.snapshot import StudyRules
+from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import NO_CHANGES, Attempt, Choice, Trial
@@ -25,7 +25,7 @@ WIDE = Plan(2, dp_shard=4)
 
 def study(**changes: Any) -> StudyRules:
     """One long trial that no rule stops."""
-    return snapshots.study(**{"max_trials": 1, "num_trials": 1, "steps": 1000, "stopping": NeverStop(), **changes})
+    return snapshots.study(**{"trials": 1, "num_trials": 1, "steps": 1000, "stopping": NeverStop(), **changes})
 
 
 def choice(plan: Plan, seconds: float, mib: int = 24) -> Choice:
@@ -93,7 +93,7 @@ def test_the_trial_that_would_run_longest_goes_first() -> None:
         ({"attempts": [attempt()]}, "no step has been timed"),
         ({"attempts": [running(state=AttemptState.STARTING)]}, "it has not begun"),
         ({"closed": frozenset({"n/1", "n/2", "n/3"})}, "the others are closed"),
-        ({"studies": {1: study(max_trials=9)}}, "the next candidates take the devices"),
+        ({"studies": {1: study(trials=9)}}, "the next candidates take the devices"),
     ],
 )
 def test_it_goes_on_as_it_is_where(known: dict[str, Any], why: str) -> None:

@@ -64,7 +64,7 @@ def test_steps_count_as_those_of_the_base_batch() -> None:
 
 
 def study(**changes: Any) -> Any:
-    return snapshots.study(**{"max_trials": 1, "num_trials": 1, "steps": 1000, "stopping": NeverStop(), **changes})
+    return snapshots.study(**{"trials": 1, "num_trials": 1, "steps": 1000, "stopping": NeverStop(), **changes})
 
 
 def test_a_running_trial_continues_on_idle_devices_with_a_larger_batch() -> None:
