@@ -25,7 +25,7 @@ no_python = ScaMP needs Python 3.11, 3.12 or 3.13, which $(or $(PYTHON),the PATH
 environment = @python=$$($(find_python)); \
 	if [ -z "$$python" ]; then echo "$(strip $(no_python))" >&2; exit 1; fi; "$$python" deploy/environment.py
 
-.PHONY: help setup run test check lint types floors pytest soak bench lock clean
+.PHONY: help setup run test check static lint types floors pytest soak bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -38,7 +38,11 @@ run: .venv/.ready ## set up, start ScaMP, run the demo study, serve the dashboar
 
 test: check ## set up with the development tools, then run all checks
 
-check: lint types floors pytest ## run the next four targets, as CI does
+check: .venv/.ready-dev ## run static and pytest side by side, as CI does
+	@$(MAKE) --no-print-directory -j 2 static pytest
+
+static: .venv/.ready-dev ## run the next three targets
+	@$(MAKE) --no-print-directory --output-sync=target lint types floors
 
 lint: .venv/.ready-dev ## ruff, and oxlint and oxfmt for the dashboard: style and format
 	$(python) -m ruff check .
@@ -57,7 +61,7 @@ floors: .venv/.ready-dev ## import-linter: imports point down only
 	$(python) .venv/bin/lint-imports
 
 pytest: .venv/.ready-dev ## run the tests
-	$(python) -m pytest --hypothesis-profile=ci -n 3 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5
+	MAKEFLAGS= $(python) -m pytest --hypothesis-profile=ci -n 4 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5
 
 soak: .venv/.ready-dev ## run the tests that take long: many seeds, many kills, every combination
 	$(python) -m pytest --hypothesis-profile=ci -m soak -n 2 --dist loadfile --durations=25 --durations-min=5

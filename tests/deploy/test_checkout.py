@@ -53,7 +53,8 @@ def test_help_lists_every_target_and_is_what_make_alone_does() -> None:
     [
         ("setup", ["deploy/environment.py setup"]),
         ("run", ["deploy/environment.py setup", "exec .venv/bin/python -m scamp_service demo"]),
-        ("test", ["setup --dev", "ruff check", "oxlint", "-m mypy", "lint-imports", "-m pytest"]),
+        ("static", ["setup --dev", "ruff check", "oxlint", "-m mypy", "lint-imports"]),
+        ("pytest", ["setup --dev", "-m pytest"]),
         ("lock", ["deploy/environment.py lock"]),
         ("bench", ["setup", "--quick"]),
     ],
@@ -69,6 +70,15 @@ def test_on_a_new_checkout_each_target_sets_up_first_and_then_does_its_work(
     assert -1 not in places, planned.stdout
     assert places == sorted(places)
     assert not (tmp_path / ".venv").exists()
+
+
+def test_all_checks_run_once_the_checkout_is_set_up(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "deploy", "benchmarks"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    planned = subprocess.run(["make", "-n", "-C", str(tmp_path), "test"], capture_output=True, text=True)
+    assert planned.returncode == 0, planned.stderr
+    set_up, *checks = map(planned.stdout.find, ("setup --dev", "ruff check", "-m mypy", "lint-imports", "-m pytest"))
+    assert -1 < set_up < min(checks)
 
 
 def test_clean_removes_the_environment_and_caches_and_no_data(tmp_path: Path) -> None:
