@@ -15,6 +15,7 @@ from estimators.learning import AttemptPhase
 from estimators.model import MIB, Plan, Prediction
 from placement.model import Offer, Shape
 from placement.option import Option
+from placement.pipelining.timeline import PipelineStep
 from scamp_service.lifecycle import ENDED_WELL, AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
 from workloads.training.checkpoints.name import CheckpointName
 
@@ -77,6 +78,31 @@ def demand_of(plan: Plan, prediction: Prediction) -> Shape:
     return Shape(plan.world_size, prediction.reserved_mib, mibs=mibs, samples=samples)
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedPipeline:
+    """The step of a plan with a pipeline, as the study database keeps it: with it its timeline is simulated again."""
+
+    step: PipelineStep
+    unit: Literal["s", "FLOP"]
+    """Unit of the step's times; FLOP where the speed of the devices is not known."""
+    communicates: bool
+    """Whether communication takes time; it takes none where the links are not known."""
+    offered_mib: int | None
+    """MiB that each device offers; None: not known."""
+
+    def to_json(self) -> Json:
+        return {
+            "step": self.step.to_json(),
+            "unit": self.unit,
+            "communicates": self.communicates,
+            "offered_mib": self.offered_mib,
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> RecordedPipeline:
+        return cls(PipelineStep.from_json(data["step"]), data["unit"], data["communicates"], data["offered_mib"])
+
+
 @dataclass(frozen=True)  # without slots, which a cached property cannot have
 class Sized:
     """The result of sizing a candidate: its plan, the reason, and its prediction.
@@ -96,7 +122,7 @@ class Sized:
     step_seconds: float | None = None  # predicted for an optimizer step of the gang alone on its host, times
     # ``step_factor``; None: the speed of the devices is not known
     step_factor: float = 1.0  # learned from earlier trials of the family; 1: nothing was
-    pipeline: Json | None = None  # the step of a plan with a pipeline (see ``sizing.sizer``); None: another plan
+    pipeline: RecordedPipeline | None = None  # None: the plan has no pipeline
     num_params: int = 0  # of the model
     communication_share: float | None = None  # predicted share of a step in which ranks wait for each other
     flops_per_sample: float | None = None  # of a training step, forward and backward; None: not known

@@ -38,7 +38,6 @@ from api.views.trials import (
     trial_view,
 )
 from api.views.view import Page
-from estimators.model import Plan
 from scamp_service.client import trial_row
 from scamp_service.exchange.export import csv_lines
 from scamp_service.model import Attempt
@@ -178,8 +177,7 @@ def get_timeline(study_id: StudyId, number: Number, store: TheStore) -> Timeline
     """
     trial = store.trial_by_number(study_id, number)
     pipeline = store.pipeline(trial.id)
-    is_own = pipeline is not None and Plan.from_json(pipeline["step"]["plan"]) == trial.plan
-    return timeline_view(pipeline) if pipeline and is_own else None
+    return timeline_view(pipeline) if pipeline and pipeline.step.plan == trial.plan else None
 
 
 @router.get("/studies/{study_id}/trials/{number}/metrics", responses=problems(404, 422))

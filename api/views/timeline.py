@@ -8,8 +8,8 @@ from pydantic import Field
 
 from api.views.view import View
 from estimators.model import MIB
-from placement.pipelining.timeline import Message, Passed, PipelineStep, StageRow, Timeline
-from scamp_service.model import Json
+from placement.pipelining.timeline import Message, Passed, StageRow, Timeline
+from scamp_service.model import RecordedPipeline
 
 Moment = Annotated[float, Field(ge=0, description="since the step began, in `unit`")]
 StageNumber = Annotated[int, Field(ge=0, description="stage of the pipeline, from 0")]
@@ -81,17 +81,17 @@ class TimelineView(View):
     messages: Annotated[list[MessageView], Field(description="in the order of time")]
 
 
-def timeline_view(pipeline: Json) -> TimelineView:
-    """View of the step that ``scamp_service.sizing.sizer.pipeline_json`` describes."""
-    step = PipelineStep.from_json(pipeline["step"])
-    timeline, offered_mib = step.timeline(), pipeline["offered_mib"]
+def timeline_view(pipeline: RecordedPipeline) -> TimelineView:
+    """View of a step that is simulated again."""
+    step, offered_mib = pipeline.step, pipeline.offered_mib
+    timeline = step.timeline()
     return TimelineView(
-        unit=pipeline["unit"],
+        unit=pipeline.unit,
         makespan=timeline.makespan_seconds,
         num_micro_batches=step.plan.num_micro_batches,
         cores=step.cores if step.cores is not None and step.cores < step.plan.world_size else None,
         bubble_share=timeline.bubble_share,
-        communication_share=timeline.communication_share if pipeline["communicates"] else None,
+        communication_share=timeline.communication_share if pipeline.communicates else None,
         offered_bytes=offered_mib * MIB if offered_mib is not None else None,
         rows=[_row(stage, row, timeline) for stage, row in enumerate(timeline.rows)],
         messages=[_message(message) for message in timeline.messages],

@@ -28,7 +28,7 @@ from placement.planning.learned import choose_learned
 from placement.planning.question import Question
 from placement.planning.step_seconds import pipeline_step, predicted_step, with_memory
 from scamp_service.control.executor import Demand, Unsized
-from scamp_service.model import Choice, Json, Sized
+from scamp_service.model import Choice, RecordedPipeline, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
 from scamp_service.sizing.tracing.trace_process import Interrupted, TraceFailed, TraceProcess
 from scamp_service.sizing.tracing.traces import Blobs, Tracer
@@ -294,7 +294,7 @@ class ProcessSizer:
                         case ChosenPlan(options=options, wider=wider):
                             grown += [option for option in (*options[-1:], *wider) if option.fits]
                 sized = replace(sized, choices=with_larger_batches(sized, choices, grown, profile, kind, slow_downs))
-                return replace(sized, pipeline=pipeline_json(sized, profile, kind))
+                return replace(sized, pipeline=recorded_pipeline(sized, profile, kind))
 
 
 def choices_of(
@@ -367,19 +367,15 @@ def with_seconds(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, s
     return replace(sized, step_seconds=seconds * factor, step_factor=factor, reason=sized.reason + words)
 
 
-def pipeline_json(sized: Sized, profile: ModelProfile, kind: DeviceKind | None) -> Json | None:
-    """The step of a plan with a pipeline, as the study database keeps it; None for other plans.
-
-    ``step`` is a ``placement.pipelining.timeline.PipelineStep`` in ``unit``: "s", or "FLOP" where the speed of the
-    devices is not known. Without ``communicates`` communication takes no time in it, because the links are not known.
-    """
+def recorded_pipeline(sized: Sized, profile: ModelProfile, kind: DeviceKind | None) -> RecordedPipeline | None:
+    """The step of a plan with a pipeline; None for other plans, and where the work of its passes is not known."""
     plan = sized.plan
     if plan.pp == 1 or (step := pipeline_step(profile, plan, kind)) is None:
         return None
     step = with_memory(replace(step, factor=sized.step_factor), profile, sized.prediction.extra_bytes)
-    return {
-        "step": step.to_json(),
-        "unit": "s" if kind else "FLOP",
-        "communicates": kind is not None and kind.links is not None,
-        "offered_mib": next((option.offered_mib for option in sized.options if option.plan == plan), None),
-    }
+    return RecordedPipeline(
+        step,
+        unit="s" if kind else "FLOP",
+        communicates=kind is not None and kind.links is not None,
+        offered_mib=next((option.offered_mib for option in sized.options if option.plan == plan), None),
+    )

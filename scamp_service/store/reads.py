@@ -17,7 +17,19 @@ from placement.model import Offer
 from placement.option import Option
 from scamp_service.errors import InvalidInput, NotFound
 from scamp_service.lifecycle import Outcome, TrialState
-from scamp_service.model import Attempt, Event, Json, Lease, LogLine, Metric, Refusals, Study, Totals, Trial
+from scamp_service.model import (
+    Attempt,
+    Event,
+    Json,
+    Lease,
+    LogLine,
+    Metric,
+    RecordedPipeline,
+    Refusals,
+    Study,
+    Totals,
+    Trial,
+)
 from scamp_service.store import queries as sql
 from scamp_service.store.connected import Connected, in_parts
 from scamp_service.store.options import option_of
@@ -263,14 +275,13 @@ class Reads(Connected):
         rows = self._rows(sql.OPTIONS, trial_id=trial_id)
         return [option_of(data) for data in rows[0][0]] if rows else []
 
-    def pipeline(self, trial_id: int) -> Json | None:
-        """The step of the trial's newest plan, if that has a pipeline (see ``sizing.sizer.pipeline_json``).
+    def pipeline(self, trial_id: int) -> RecordedPipeline | None:
+        """The step of the trial's newest plan, if that has a pipeline.
 
         None for other plans, and for trials that were sized before the database kept it.
         """
         rows = self._rows(sql.PIPELINE, trial_id=trial_id)
-        step: Json | None = rows[0][0] if rows else None
-        return step
+        return RecordedPipeline.from_json(rows[0][0]) if rows and rows[0][0] else None
 
     # --- attempts ----------------------------------------------------------------------------------------------
 

@@ -292,7 +292,8 @@ class Store(Reads, Reports, Leases, Requests):
         if moved:
             if sized:
                 options = [option_json(option, sized.plan) for option in sized.options]
-                row = {"trial_id": trial_id, "options": options, "pipeline": sized.pipeline}
+                pipeline = sized.pipeline.to_json() if sized.pipeline else None
+                row = {"trial_id": trial_id, "options": options, "pipeline": pipeline}
                 connection.execute(self._replace(schema.comparisons, "trial_id"), row)
             self._tally_move(connection, before, moved)
             self._emit_trial(connection, trial_id, moved, now)

@@ -12,7 +12,7 @@ from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import Outcome, TrialState
-from scamp_service.model import TrialChanges
+from scamp_service.model import RecordedPipeline, TrialChanges
 from scamp_service.store.store import Store
 from tests.api.dashboard.filler import DEVICES, Filler
 from tests.values import sized
@@ -107,7 +107,7 @@ def plan_pipeline(fill: Filler, num_micro_batches: int = 4) -> int:
     first = StageStep(PassTime(0.010, sending_seconds=0.002), PassTime(0.020), 0.001, 40 * MIB, 5 * MIB, 2 * MIB)
     last = StageStep(PassTime(0.010), PassTime(0.020, sending_seconds=0.002), 0.001, 40 * MIB, 5 * MIB, 2 * MIB)
     step = PipelineStep(Plan(4, num_micro_batches, pp=2, dp_shard=2), (first, last))
-    pipeline = {"step": step.to_json(), "unit": "s", "communicates": True, "offered_mib": 96}
+    pipeline = RecordedPipeline(step, "s", communicates=True, offered_mib=96)
     known = replace(sized(step.plan), pipeline=pipeline)
     fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", changes=TrialChanges(family="vit"))
     return trial

@@ -15,7 +15,7 @@ from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import Outcome, TrialState, WaitsFor
-from scamp_service.model import LogLine, Metric, Report, TrialChanges
+from scamp_service.model import LogLine, Metric, RecordedPipeline, Report, TrialChanges
 from scamp_service.store.events import ClusterState
 from tests.services.serving import DEVICE, SECRET, InProcess, fill
 from tests.values import new_attempt, sized
@@ -98,7 +98,7 @@ def test_a_trial_with_a_pipeline_has_the_timeline_of_a_step(api: InProcess) -> N
     first = StageStep(PassTime(1.0, sending_seconds=0.5), PassTime(2.0), 0.25, 100, 10, 1)
     last = StageStep(PassTime(1.0), PassTime(2.0, sending_seconds=0.5), 0.25, 100, 10, 1)
     step = PipelineStep(Plan(1, 3, pp=2, dp_shard=2), (first, last), cores=2.0)
-    pipeline = {"step": step.to_json(), "unit": "s", "communicates": True, "offered_mib": 96}
+    pipeline = RecordedPipeline(step, "s", communicates=True, offered_mib=96)
     known = replace(sized(step.plan), pipeline=pipeline)
     assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
     shown = api.get(path).json()
@@ -125,7 +125,7 @@ def test_a_timeline_says_what_is_not_known_of_its_devices(api: InProcess) -> Non
     waiting = api.store.trials(study.id)[2]
     stage = StageStep(PassTime(1e9), PassTime(2e9), 0.0)
     step = PipelineStep(Plan(1, 2, pp=2), (stage, stage), cores=8.0)
-    pipeline = {"step": step.to_json(), "unit": "FLOP", "communicates": False, "offered_mib": None}
+    pipeline = RecordedPipeline(step, "FLOP", communicates=False, offered_mib=None)
     known = replace(sized(step.plan), pipeline=pipeline)
     assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
     shown = api.get(f"/v1/studies/{study.id}/trials/2/timeline").json()

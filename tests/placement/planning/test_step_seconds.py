@@ -18,7 +18,6 @@ from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import Collectives, StepWork, Work, WorkCounter
 from placement.option import Option
-from placement.pipelining.timeline import PipelineStep
 from placement.planning.step_seconds import (
     comparable_step,
     pipeline_step,
@@ -26,7 +25,7 @@ from placement.planning.step_seconds import (
     predicted_step_seconds,
     with_memory,
 )
-from scamp_service.sizing.sizer import pipeline_json, with_seconds
+from scamp_service.sizing.sizer import recorded_pipeline, with_seconds
 from tests.values import prediction, sized
 
 
@@ -240,26 +239,27 @@ def test_a_trial_keeps_the_step_of_its_pipeline_as_it_is_predicted() -> None:
     options = (Option(Plan(4), prediction(), 1), Option(plan, prediction(), 96))
     found = replace(sized(plan), options=options, prediction=prediction(extra_bytes=7))
     learned = with_seconds(found, known, TWO_CORES, {"pipeline": SlowDown(1.5, 5)})
-    kept = pipeline_json(learned, known, TWO_CORES)
-    assert kept is not None and (kept["unit"], kept["communicates"], kept["offered_mib"]) == ("s", True, 96)
-    step = PipelineStep.from_json(kept["step"])
-    assert step.seconds == learned.step_seconds and step.timeline().rows[1].peak_bytes == 122
+    kept = recorded_pipeline(learned, known, TWO_CORES)
+    assert kept is not None and (kept.unit, kept.communicates, kept.offered_mib) == ("s", True, 96)
+    assert kept.step.seconds == learned.step_seconds and kept.step.timeline().rows[1].peak_bytes == 122
 
 
 def test_where_no_speed_is_known_the_step_is_in_flops_and_without_links_it_has_no_communication() -> None:
     plan = Plan(1, 4, pp=2)
     known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
-    in_flops, without_links = (pipeline_json(sized(plan), known, kind) for kind in (None, replace(KIND, links=None)))
+    in_flops, without_links = (
+        recorded_pipeline(sized(plan), known, kind) for kind in (None, replace(KIND, links=None))
+    )
     assert in_flops is not None and without_links is not None
-    assert (in_flops["unit"], in_flops["communicates"], in_flops["offered_mib"]) == ("FLOP", False, None)
-    assert PipelineStep.from_json(in_flops["step"]).seconds == pytest.approx(3.0 * 5 + 1)
-    assert (without_links["unit"], without_links["communicates"]) == ("s", False)
+    assert (in_flops.unit, in_flops.communicates, in_flops.offered_mib) == ("FLOP", False, None)
+    assert in_flops.step.seconds == pytest.approx(3.0 * 5 + 1)
+    assert (without_links.unit, without_links.communicates) == ("s", False)
 
 
 def test_a_plan_without_a_pipeline_or_without_traced_work_has_no_step_to_keep() -> None:
     plan, pipeline = Plan(4), Plan(1, 4, pp=2)
-    assert pipeline_json(sized(plan), of_plan(plan, 2.0), KIND) is None
-    assert pipeline_json(sized(pipeline), of_plan(plan, 2.0), KIND) is None
+    assert recorded_pipeline(sized(plan), of_plan(plan, 2.0), KIND) is None
+    assert recorded_pipeline(sized(pipeline), of_plan(plan, 2.0), KIND) is None
 
 
 def test_a_single_stage_is_priced_like_scamp_estimate() -> None:

@@ -19,9 +19,10 @@ import pytest
 
 from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
+from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.errors import Conflict, InvalidInput, NotFound
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
-from scamp_service.model import LogLine, Refusals, Report, Trial, TrialChanges
+from scamp_service.model import LogLine, RecordedPipeline, Refusals, Report, Trial, TrialChanges
 from scamp_service.store.events import ClusterState, StudyChange
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
 from tests.scamp_service.store.trials import PLAN, SPEC, begin, contents, metric, new_trial, queue, report, retry, run
@@ -280,10 +281,12 @@ def test_the_plans_that_were_compared_are_those_of_the_newest_plan(store: Store)
 def test_the_step_of_a_pipeline_is_kept_until_there_is_another_plan(store: Store) -> None:
     trial = new_trial(store)
     assert store.pipeline(trial) is None
-    for step in ({"step": {"factor": 1.5}, "unit": "s"}, None):
-        known = replace(sized(), pipeline=step)
+    stage = StageStep(PassTime(1.0, sending_seconds=0.5), PassTime(2.0), 0.25, 100, 10, 1)
+    step = PipelineStep(Plan(1, 2, pp=2), (stage, stage), cores=2.0, factor=1.5)
+    for pipeline in (RecordedPipeline(step, "s", communicates=True, offered_mib=96), None):
+        known = replace(sized(), pipeline=pipeline)
         assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=known)
-        assert store.pipeline(trial) == step
+        assert store.pipeline(trial) == pipeline
         assert store.move_trial(trial, TrialState.QUEUED, 0, TrialState.WAITING, now=2.0)
 
 
