@@ -23,7 +23,7 @@ from estimators.peaks.depth import TRACED_BLOCKS
 from estimators.peaks.envelope import Envelope
 from estimators.scaling.formula import RANKS, SAMPLES
 from estimators.tracing.tracer import trace, trace_peak
-from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, depth_of
+from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, NoBlueprints, depth_of
 from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, layout_kind_of
 from scamp_service.sizing.tracing.options import OneBlob, TracedWorkload
 from scamp_service.sizing.tracing.trace_pool import TracePool
@@ -144,7 +144,7 @@ def by_formula(point: Point) -> int | None:
     for group, blueprints in _blueprints(point.workload, point.degrees):
         if any(point.params[name] != value for name, value in group.settings.items()) or layout_kind not in blueprints:
             continue
-        blueprint = blueprints[layout_kind][point.layout.accumulate]
+        blueprint = blueprints[layout_kind].of(accumulate=point.layout.accumulate)
         one = columns([variables], [*group.sizes, RANKS, SAMPLES])
         if blueprint.covers(one).all() and blueprint.predicts(one).all():
             return blueprint.costs(one).curve(0).peak_bytes(point.asked_batch)
@@ -164,10 +164,11 @@ def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[FormulaGr
         finder = BlueprintFinder(traced)
         every = []
         for group, plain in finder.plain(candidates):
-            if isinstance(plain, str):
+            if isinstance(plain, NoBlueprints):
                 continue
             members = [candidates[key] for key in group.members]
             shared = (members, [1] * len(members), depth_of(plain), max(degrees))
             found = finder.find([Task(group, layout_kind, *shared) for layout_kind in layout_kinds])
-            every.append((group, {f: one for f, one in zip(layout_kinds, found, strict=True) if isinstance(one, dict)}))
+            answers = zip(layout_kinds, found, strict=True)
+            every.append((group, {kind: answer for kind, answer in answers if isinstance(answer, Blueprints)}))
         return every

@@ -11,7 +11,7 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +33,46 @@ _EXAMPLE, _BLUEPRINT = TypeAdapter(Example), TypeAdapter(Blueprint)
 AT_ONCE = 3
 """Most examples that one process traces together: the later ones are faster, because torch keeps what it has found."""
 
-_Asked = tuple[list[Json], list[Future[Json]]]
-"""The points of examples, and the answers of trace processes, each for ``AT_ONCE`` of them."""
 
-Blueprints = dict[bool, Blueprint]
-"""Blueprints of one kind of layouts, without and with accumulation."""
+@dataclass(frozen=True, slots=True)
+class Blueprints:
+    """Blueprints of one kind of layouts."""
+
+    single: Blueprint
+    """For steps of one micro-batch."""
+    accumulating: Blueprint
+    """For steps of several micro-batches."""
+
+    def of(self, *, accumulate: bool) -> Blueprint:
+        """The blueprint for layouts that accumulate, or for those that do not."""
+        return self.accumulating if accumulate else self.single
+
+
+@dataclass(frozen=True, slots=True)
+class NoBlueprints:
+    """Why candidates have no blueprints."""
+
+    reason: str
+    parted_by: str | None = None
+    """Variable such that each of its values may have blueprints of its own; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Examples that are being traced."""
+
+    points: list[Json]
+    answers: list[Future[Json]]
+    """Answers of trace processes, each for ``AT_ONCE`` of the points."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """A full trace that a blueprint is compared with."""
+
+    accumulate: bool
+    point: Json
+    answer: Future[Json]
 
 
 class BlueprintFinder:
@@ -46,7 +81,7 @@ class BlueprintFinder:
     def __init__(self, workload: TracedWorkload) -> None:
         self._workload, self._code = workload.name, workload.code
         self._tracer, self._pool = workload.tracer, workload.pool
-        self._begun: dict[Path, _Asked | NoBlueprint] = {}
+        self._begun: dict[Path, _Asked | NoBlueprints] = {}
         self.num_examples = 0
         self.num_checked = 0
 
@@ -61,22 +96,25 @@ class BlueprintFinder:
         write_atomically(file, json.dumps(answer).encode())
         return answer
 
-    def plain(self, candidates: Mapping[int, Json]) -> list[tuple[FormulaGroup, Blueprint | str]]:
+    def plain(self, candidates: Mapping[int, Json]) -> list[tuple[FormulaGroup, Blueprint | NoBlueprints]]:
         """Every group of candidates with its blueprint of the plain layout, or with the reason why it has none."""
-        waiting, groups = grouped(candidates), []
+        groups: list[tuple[FormulaGroup, Blueprint | NoBlueprints]] = []
+        waiting = grouped(candidates)
         while waiting:
-            tasks: list[tuple[FormulaGroup, Task | str]] = []
+            tasks: list[tuple[FormulaGroup, Task | NoBlueprints]] = []
             for group in waiting:
                 members = [candidates[key] for key in group.members]
                 tasks.append((group, self._plain_task(group, members)))
             waiting = []
             answers = iter(self.find([task for _, task in tasks if isinstance(task, Task)]))
             for group, task in tasks:
-                answer = task if isinstance(task, str) else next(answers)
-                if isinstance(answer, NoBlueprint) and answer.parted_by is not None:
+                answer = task if isinstance(task, NoBlueprints) else next(answers)
+                if isinstance(answer, Blueprints):
+                    groups.append((group, answer.single))
+                elif answer.parted_by is not None:
                     waiting += split_by_value(group, answer.parted_by, candidates)
                 else:
-                    groups.append((group, answer[False] if isinstance(answer, dict) else str(answer)))
+                    groups.append((group, answer))
         return groups
 
     def begin(self, task: Task) -> None:
@@ -84,20 +122,19 @@ class BlueprintFinder:
         if self.cached(task.group, task.layout_kind) is None:
             self._begun[self._file(task.group, task.layout_kind)] = self._examples(task)
 
-    def find(self, tasks: Sequence[Task]) -> list[Blueprints | NoBlueprint]:
+    def find(self, tasks: Sequence[Task]) -> list[Blueprints | NoBlueprints]:
         """The blueprints of each task, or why there are none. All missing examples are traced in parallel."""
-        blueprints_of = {
+        found: dict[int, Blueprints | NoBlueprints] = {
             place: blueprints for place, task in enumerate(tasks) if (blueprints := self._covering(task)) is not None
         }
-        missing = {place: task for place, task in enumerate(tasks) if place not in blueprints_of}
-        examples = {place: self._examples(task) for place, task in missing.items()}
-        fitted: dict[int, Blueprints | NoBlueprint] = {}
-        checks: dict[int, list[tuple[bool, Json, Future[Json]]]] = {}
-        for place, example in examples.items():  # a full trace runs while the next formulas are fitted
-            fitted[place] = self._fitted(tasks[place], example)
-            checks[place] = self._checks(tasks[place], fitted[place])
-        answers = {place: self._checked(tasks[place], fitted[place], check) for place, check in checks.items()}
-        return [blueprints_of[place] if place in blueprints_of else answers[place] for place in range(len(tasks))]
+        examples = {place: self._examples(task) for place, task in enumerate(tasks) if place not in found}
+        checks: dict[int, list[_Check]] = {}
+        for place, asked in examples.items():  # a full trace runs while the next formulas are fitted
+            found[place] = asked if isinstance(asked, NoBlueprints) else self._fitted(tasks[place], asked)
+            checks[place] = self._checks(tasks[place], found[place])
+        for place, checked in checks.items():
+            found[place] = self._checked(tasks[place], found[place], checked)
+        return [found[place] for place in range(len(tasks))]
 
     def cached(self, group: FormulaGroup, layout_kind: Layout, accumulate: bool = False) -> Blueprint | None:
         """Cached blueprint of a group; None when there is none, or its file is damaged."""
@@ -108,13 +145,12 @@ class BlueprintFinder:
 
     def _covering(self, task: Task) -> Blueprints | None:
         """Cached blueprints that cover whatever is asked, or everything that new examples would cover; or None."""
-        by_kind = {accumulate: self.cached(task.group, task.layout_kind, accumulate) for accumulate in (False, True)}
-        covering = {
-            key: blueprint
-            for key, blueprint in by_kind.items()
-            if blueprint is not None and self._covers(blueprint, task)
-        }
-        return covering if len(covering) == len(by_kind) else None
+        single = self.cached(task.group, task.layout_kind)
+        accumulating = self.cached(task.group, task.layout_kind, accumulate=True)
+        if single is None or accumulating is None:
+            return None
+        covers = self._covers(single, task) and self._covers(accumulating, task)
+        return Blueprints(single, accumulating) if covers else None
 
     def _covers(self, blueprint: Blueprint, task: Task) -> bool:
         if blueprint.covers(task.columns([{**member, SAMPLES: 1} for member in task.points or task.members])).all():
@@ -125,67 +161,65 @@ class BlueprintFinder:
             return False
         return all(blueprint.covers(examples))
 
-    def _examples(self, task: Task) -> _Asked | NoBlueprint:
+    def _examples(self, task: Task) -> _Asked | NoBlueprints:
         if (begun := self._begun.pop(self._file(task.group, task.layout_kind), None)) is not None:
             return begun
         try:
             points = task.examples()
         except NoBlueprint as why:
-            return why
+            return _refusal(why)
         each = self._pool.num_processes
         num = each * -(-len(points) // (AT_ONCE * each))
         chunks = [points[len(points) * n // num : len(points) * (n + 1) // num] for n in range(num)]
-        return points, [self._submit_examples(task.layout_kind, chunk) for chunk in chunks if chunk]
+        return _Asked(points, [self._submit_examples(task.layout_kind, chunk) for chunk in chunks if chunk])
 
-    def _fitted(self, task: Task, examples: _Asked | NoBlueprint) -> Blueprints | NoBlueprint:
-        if isinstance(examples, NoBlueprint):
-            return examples
-        points, answers = examples
+    def _fitted(self, task: Task, asked: _Asked) -> Blueprints | NoBlueprints:
         try:
-            pairs = [pair for answer in answers for pair in answer.result()["examples"]]
+            pairs = [pair for answer in asked.answers for pair in answer.result()["examples"]]
             self.num_examples += len(pairs)
-            both = [[_EXAMPLE.validate_python(pair[number]) for pair in pairs] for number in range(2)]
-            return {bool(number): fit_blueprint(task.columns(points), some) for number, some in enumerate(both)}
-        except NoBlueprint as why:
-            return why
-        except TraceFailed as failed:
-            return NoBlueprint(failed.reason_in_one_line)
+            both = ([_EXAMPLE.validate_python(pair[number]) for pair in pairs] for number in range(2))
+            return Blueprints(*(fit_blueprint(task.columns(asked.points), some) for some in both))
+        except (NoBlueprint, TraceFailed) as why:
+            return _refusal(why)
         finally:
-            for answer in answers:
+            for answer in asked.answers:
                 answer.cancel()  # after one failure, the others are not needed
 
-    def _checks(self, task: Task, blueprints: Blueprints | NoBlueprint) -> list[tuple[bool, Json, Future[Json]]]:
-        if isinstance(blueprints, NoBlueprint):
+    def _checks(self, task: Task, blueprints: Blueprints | NoBlueprints) -> list[_Check]:
+        if isinstance(blueprints, NoBlueprints):
             return []
         # Both come from the same traces, so of gangs, whose full traces are slow, only the longer log is checked.
         keys = (False, True) if task.layout_kind == Layout() else (True,)
-        points = {key: task.to_check(blueprints[key], accumulate=key) for key in keys}
-        layouts = {key: replace(task.layout_kind, accumulate=key) for key in blueprints}
-        return [(key, point, self._ask("peak", _request(layouts[key], point))) for key, point in points.items()]
+        points = {key: task.to_check(blueprints.of(accumulate=key), accumulate=key) for key in keys}
+        requests = {key: _request(replace(task.layout_kind, accumulate=key), point) for key, point in points.items()}
+        return [_Check(key, point, self._ask("peak", requests[key])) for key, point in points.items()]
 
     def _checked(
-        self, task: Task, blueprints: Blueprints | NoBlueprint, checks: Sequence[tuple[bool, Json, Future[Json]]]
-    ) -> Blueprints | NoBlueprint:
+        self, task: Task, blueprints: Blueprints | NoBlueprints, checks: Sequence[_Check]
+    ) -> Blueprints | NoBlueprints:
         """The blueprints, cached, if full traces agree with them."""
-        if isinstance(blueprints, NoBlueprint):
+        if isinstance(blueprints, NoBlueprints):
             return blueprints
         try:
-            for key, point, answer in checks:
-                predicted = blueprints[key].costs(task.columns([point])).curve(0).peak_bytes(point[SAMPLES])
-                peak = answer.result()["peak"]
-                self.num_checked += 1
-                if predicted != peak:
-                    return NoBlueprint(f"{point} needs {peak:,} bytes, but its blueprint says {predicted:,}")
-                if blueprints[key].model is not None and not self._agrees(task, blueprints[key], point):
-                    return NoBlueprint(f"the units of {point} are not those of its trace")
-        except TraceFailed as failed:
-            return NoBlueprint(failed.reason_in_one_line)
-        except NotWhole as reason:
-            return NoBlueprint(str(reason))
-        for key, blueprint in blueprints.items():
-            file = self._file(task.group, replace(task.layout_kind, accumulate=key))
-            write_atomically(file, _BLUEPRINT.dump_json(blueprint))
+            for check in checks:
+                self._expect_agreement(task, blueprints.of(accumulate=check.accumulate), check)
+        except (NoBlueprint, TraceFailed, NotWhole) as why:
+            return _refusal(why)
+        for accumulate in (False, True):
+            file = self._file(task.group, replace(task.layout_kind, accumulate=accumulate))
+            write_atomically(file, _BLUEPRINT.dump_json(blueprints.of(accumulate=accumulate)))
         return blueprints
+
+    def _expect_agreement(self, task: Task, blueprint: Blueprint, check: _Check) -> None:
+        """Raise ``NoBlueprint`` unless a full trace agrees with the blueprint."""
+        point = check.point
+        predicted = blueprint.costs(task.columns([point])).curve(0).peak_bytes(point[SAMPLES])
+        peak = check.answer.result()["peak"]
+        self.num_checked += 1
+        if predicted != peak:
+            raise NoBlueprint(f"{point} needs {peak:,} bytes, but its blueprint says {predicted:,}")
+        if blueprint.model is not None and not self._agrees(task, blueprint, point):
+            raise NoBlueprint(f"the units of {point} are not those of its trace")
 
     def _agrees(self, task: Task, blueprint: Blueprint, point: Json) -> bool:
         """Whether the units, the divisions and the work of a candidate's trace are those of its blueprint."""
@@ -199,14 +233,14 @@ class BlueprintFinder:
             trace.num_params,
         )
 
-    def _plain_task(self, group: FormulaGroup, members: Sequence[Json]) -> Task | str:
+    def _plain_task(self, group: FormulaGroup, members: Sequence[Json]) -> Task | NoBlueprints:
         if not group.sizes:
-            return "they do not differ in any size"
-        blueprints = self.cached(group, Layout())
+            return NoBlueprints("they do not differ in any size")
+        blueprint = self.cached(group, Layout())
         try:
-            depth = depth_of(blueprints) if blueprints is not None else self.depth(group, members)
+            depth = depth_of(blueprint) if blueprint is not None else self.depth(group, members)
         except TraceFailed as failed:
-            return failed.reason_in_one_line
+            return _refusal(failed)
         return Task(group, Layout(), members, [1] * len(members), depth, 1)
 
     def depth(self, group: FormulaGroup, members: Sequence[Json]) -> str | None:
@@ -246,6 +280,16 @@ class BlueprintFinder:
     def _file(self, group: FormulaGroup, layout: Layout) -> Path:
         shared = [group.settings, *group.sizes]
         return self._tracer.cache.file_of("blueprint", self._workload, self._code, shared, str(layout))
+
+
+def _refusal(why: NoBlueprint | TraceFailed | NotWhole) -> NoBlueprints:
+    match why:
+        case NoBlueprint():
+            return NoBlueprints(str(why), why.parted_by)
+        case TraceFailed():
+            return NoBlueprints(why.reason_in_one_line)
+        case NotWhole():
+            return NoBlueprints(str(why))
 
 
 def _request(layout_kind: Layout, point: Json) -> Json:

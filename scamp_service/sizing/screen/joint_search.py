@@ -25,7 +25,7 @@ from placement.planning.answers import ChosenPlan, Untraced
 from placement.planning.planner import PlanChoice
 from placement.planning.question import Question
 from scamp_service.model import Json
-from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, depth_of, predicted_models
+from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, NoBlueprints, depth_of, predicted_models
 from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, layout_kind_of, variables
 from scamp_service.sizing.screen.screened import Screened
 from scamp_service.sizing.tracing.options import TracedWorkload
@@ -91,7 +91,7 @@ class Formulas:
     depth: str | None
     members: list[Json] = field(default_factory=list)
     profiles: list[ModelProfile] = field(default_factory=list)
-    blueprints: dict[Layout, Blueprints | str] = field(default_factory=dict)
+    blueprints: dict[Layout, Blueprints | NoBlueprints] = field(default_factory=dict)
     left_out: LeftOut = field(default_factory=lambda: LeftOut(set()))
 
 
@@ -130,11 +130,11 @@ class JointSearch:
         """Open all candidates with what formulas of the plain layout, or else their own traces, say of them."""
         without: dict[int, str] = {}
         for group, blueprint in self._finder.plain(candidates):
-            predicted = (
-                set(self._predict(group, candidates, batches, blueprint)) if not isinstance(blueprint, str) else set()
-            )
-            why = blueprint if isinstance(blueprint, str) else NO_FORMULA
-            without |= dict.fromkeys(set(group.members) - predicted, why)
+            if isinstance(blueprint, NoBlueprints):
+                without |= dict.fromkeys(set(group.members), blueprint.reason)
+            else:
+                predicted = set(self._predict(group, candidates, batches, blueprint))
+                without |= dict.fromkeys(set(group.members) - predicted, NO_FORMULA)
         traces = self._traces([(candidates[place], Layout()) for place in without])
         for place, trace in zip(without, traces, strict=True):
             if isinstance(trace, str):
@@ -232,8 +232,8 @@ class JointSearch:
         for formulas, layout_kind in points.keys() - keys:
             formulas.left_out.layout_kinds.add(layout_kind)
         tasks = {key: self._task(*key, some) for key, some in points.items() if key in keys}
-        for (formulas, layout_kind), blueprints in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
-            formulas.blueprints[layout_kind] = blueprints if isinstance(blueprints, dict) else str(blueprints)
+        for (formulas, layout_kind), answer in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
+            formulas.blueprints[layout_kind] = answer
 
     def _task(self, formulas: Formulas, layout_kind: Layout, points: Sequence[Json] = ()) -> Task:
         usable = [
@@ -290,9 +290,10 @@ def _left_by_formula(
     """Add this layout's peaks to all members that its formula predicts; returns the others, and the reason."""
     layout_kind = layout_kind_of(layout)
     assert layout_kind is not None, "layouts without formulas are left out"
-    if isinstance(blueprints := formulas.blueprints[layout_kind], str):
-        return members, blueprints
-    blueprint, names = blueprints[layout.accumulate], [*formulas.group.sizes, SAMPLES, *variables(layout_kind)]
+    if isinstance(blueprints := formulas.blueprints[layout_kind], NoBlueprints):
+        return members, blueprints.reason
+    blueprint = blueprints.of(accumulate=layout.accumulate)
+    names = [*formulas.group.sizes, SAMPLES, *variables(layout_kind)]
     points = columns([_point(member.params, layout, layout_kind) for member in members], names)
     predicted = blueprint.predicts(points) & blueprint.covers(points)
     if predicted.any():

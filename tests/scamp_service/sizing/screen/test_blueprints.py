@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from estimators.model import Layout
-from estimators.scaling.example import NoBlueprint
 from estimators.scaling.formula import PARTS, RANKS, SAMPLES, Monomial
 from scamp_service.model import Json
 from scamp_service.sizing.screen import blueprints
-from scamp_service.sizing.screen.blueprints import AT_ONCE, BlueprintFinder, depth_of
+from scamp_service.sizing.screen.blueprints import AT_ONCE, BlueprintFinder, Blueprints, NoBlueprints, depth_of
 from scamp_service.sizing.screen.groups import FormulaGroup, Task
 from scamp_service.sizing.tracing.options import OneBlob, TracedWorkload
 from scamp_service.sizing.tracing.trace_process import TraceFailed
@@ -94,7 +93,7 @@ def test_a_failed_example_is_a_reason_in_one_line_and_the_others_are_not_traced(
 
     finder = Finder(tmp_path, answer)
     (found,) = finder.find([task()])
-    assert isinstance(found, NoBlueprint) and str(found) == "first line second line"
+    assert found == NoBlueprints("first line second line")
     assert len(finder.futures) > 1 and all(future.cancelled() for future in finder.futures[1:])
 
 
@@ -136,7 +135,7 @@ def traced(peak: int) -> Callable[[str, Json], Any]:
 def test_formulas_are_kept_when_full_traces_agree(tmp_path: Path, kept: list[Path]) -> None:
     finder = Finder(tmp_path, traced(1000))
     (found,) = finder.find([task()])
-    assert isinstance(found, dict) and found.keys() == {False, True}
+    assert isinstance(found, Blueprints)
     assert len(set(kept)) == 2 and (finder.num_checked, finder.num_examples > 0) == (2, True)
 
 
@@ -151,8 +150,8 @@ def test_of_the_formulas_of_gangs_the_longer_log_is_checked(tmp_path: Path, kept
 
 def test_formulas_that_are_wrong_by_a_byte_are_not_kept(tmp_path: Path, kept: list[Path]) -> None:
     (found,) = Finder(tmp_path, traced(1001)).find([task()])
-    assert isinstance(found, NoBlueprint) and kept == []
-    assert "needs 1,001 bytes, but its blueprint says 1,000" in str(found)
+    assert isinstance(found, NoBlueprints) and kept == []
+    assert "needs 1,001 bytes, but its blueprint says 1,000" in found.reason
 
 
 class Deep(BlueprintFinder):

@@ -13,11 +13,11 @@ import pytest
 
 from estimators.model import Candidate, Divisions, Layout
 from estimators.profile import ModelProfile
-from estimators.scaling.example import NoBlueprint
 from estimators.work import StepWork, Work
 from placement.planning.question import Question
 from scamp_service.model import Json
 from scamp_service.sizing.estimate import equal_devices
+from scamp_service.sizing.screen.blueprints import NoBlueprints
 from scamp_service.sizing.screen.groups import FormulaGroup, Task
 from scamp_service.sizing.screen.joint_search import Formulas, JointSearch, LeftOut, OpenCandidate
 from scamp_service.sizing.tracing.options import OneBlob, TracedWorkload
@@ -39,9 +39,9 @@ class NoExamples:
     def plain(self, candidates: Mapping[int, Json]) -> list[tuple[FormulaGroup, str]]:
         return []
 
-    def find(self, tasks: Sequence[Task]) -> list[NoBlueprint]:
+    def find(self, tasks: Sequence[Task]) -> list[NoBlueprints]:
         self.asked += tasks
-        return [NoBlueprint("none") for _ in tasks]
+        return [NoBlueprints("none") for _ in tasks]
 
 
 def search(folder: Path, finder: Any = None, pool: Any = None) -> JointSearch:
