@@ -11,18 +11,14 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from placement.model import Cluster, Offer, offers_more
-from placement.packing.autoscaling import with_devices_to_come
-from placement.packing.packer import pack
-from placement.packing.policy import Policy
-from placement.packing.projects import NO_PROJECTS, Project
+from placement.model import Offer, offers_more
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.decide import decide, effects
 from scamp_service.control.decide.autoscale import num_devices_wanted
 from scamp_service.control.decide.rules.limits import Used, is_hopeless, limit_reached
-from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.snapshot import USUAL_PACKING, Packing, Snapshot
 from scamp_service.control.decide.study_rules import Progress, StudyRules
 from scamp_service.control.executor import Executor, Sizer, Unsized
 from scamp_service.control.failing import Failing
@@ -49,19 +45,6 @@ WENT_WRONG = (Outcome.ERROR, Outcome.LOST, Outcome.STALLED)
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
-    """How gangs get devices: the policy, how many may be on one device, and the quotas of projects.
-
-    An autoscaler may be asked for ``autoscale_devices`` in all; 0: there is none.
-    """
-
-    policy: Policy = pack
-    max_gangs_per_device: int = 4
-    projects: Mapping[str, Project] = field(default_factory=lambda: NO_PROJECTS)
-    autoscale_devices: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class TimeAndTokens:
     """Functions that answer differently each time; a simulation gives its own.
 
@@ -84,7 +67,7 @@ class Controller:
         sizer: Sizer,
         proposer: Proposer,
         *,
-        packing: Packing = Packing(),
+        packing: Packing = USUAL_PACKING,
         time_and_tokens: TimeAndTokens = TimeAndTokens(),
         errors: ContainedErrors | None = None,
     ) -> None:
@@ -218,6 +201,7 @@ class Controller:
             silent=silent,
             closed=silent.union(self._executor.closed()),
             cluster=cluster,
+            packing=self._packing,
             sized=self._sizings(trials),
             requests=requests,
             held_up=self._sizer.held_up(),
@@ -231,18 +215,10 @@ class Controller:
                 dict.fromkeys({attempt.key for attempt in attempts} - gangs.keys() - put_off, 0.0)
             ),
             former=self._former(attempts),
-            refused=self._no_longer_refused(refusals, self._to_plan_for(cluster).offer),
+            refused=self._no_longer_refused(refusals, self._packing.to_plan_for(cluster).offer),
             failures=self._store.trial_runs(failed),
-            max_gangs_per_device=self._packing.max_gangs_per_device,
-            projects=self._packing.projects,
             mib_seconds=self._mib_seconds() if waiting or running else {},
-            policy=self._packing.policy,
-            autoscale_devices=self._packing.autoscale_devices,
         )
-
-    def _to_plan_for(self, cluster: Cluster) -> Cluster:
-        """The cluster with the devices that an autoscaler may add."""
-        return with_devices_to_come(cluster, self._packing.autoscale_devices)
 
     def _mib_seconds(self) -> dict[str, float]:
         """MiB × seconds of attempts that have ended by project, if any project has a quota of them."""
@@ -430,7 +406,7 @@ class Controller:
                 if self._asked.get(trial.id) != asked_for:
                     self._forget_sizing([trial.id])
                 self._asked[trial.id] = asked_for
-                self._sizer.request(trial.id, demand, self._to_plan_for(self._executor.cluster()))
+                self._sizer.request(trial.id, demand, self._packing.to_plan_for(self._executor.cluster()))
             case effects.Propose(study_id, first_number, count):
                 self._proposing.ask(study_id, self._specs[study_id], first_number, count)
             case effects.CreateTrials(study_id, first_number, candidates, is_last, parents, reasons):

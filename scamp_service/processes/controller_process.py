@@ -24,7 +24,8 @@ from placement.packing.policies import policy_named
 from scamp_service.cluster.driver.ray_executor import RayExecutor, Term
 from scamp_service.cluster.local.local_ray import START_SECONDS, LocalRay, check_account
 from scamp_service.control.contained import ContainedErrors
-from scamp_service.control.controller import Controller, Packing
+from scamp_service.control.controller import Controller
+from scamp_service.control.decide.snapshot import Packing
 from scamp_service.control.leadership import LeaderElection, Leadership
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.files import keep_private

@@ -22,8 +22,9 @@ from scamp_service.cluster.driver.states.events import Call, Event, Node
 from scamp_service.cluster.driver.states.rank_record import RankPhase
 from scamp_service.cluster.driver.states.rank_states import RankStates
 from scamp_service.cluster.worker.answers import Ended, RankStatus
-from scamp_service.control.controller import Controller, Packing, TimeAndTokens
+from scamp_service.control.controller import Controller, TimeAndTokens
 from scamp_service.control.decide.effects import Effect
+from scamp_service.control.decide.snapshot import Packing
 from scamp_service.control.executor import Executor, GangState, GangStatus, Order
 from scamp_service.host import Process
 from scamp_service.lifecycle import LIVE_STUDIES, Outcome

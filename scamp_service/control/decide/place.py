@@ -74,7 +74,7 @@ def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None
             ready.append(trial)
     ready, to_come = _by_devices(s, ready)
     for trial, missing in to_come:
-        reason = f"{missing}; Ray's autoscaler is asked for more, up to {s.autoscale_devices} devices in all"
+        reason = f"{missing}; Ray's autoscaler is asked for more, up to {s.packing.autoscale_devices} devices in all"
         yield from _waits(trial, WaitsFor.DEVICES, reason)
     return ready
 
@@ -84,9 +84,9 @@ def _placed(s: Snapshot, in_order: Sequence[Trial], learned: Corrections) -> Ite
     queue = [queued_of(s, trial, learned) for trial in in_order]
     by_gang = {gang.id: trial for gang, trial in zip(queue, in_order, strict=True)}
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
-    ledger = ledger_of(usable, s.attempts, s.max_gangs_per_device)
+    ledger = ledger_of(usable, s.attempts, s.packing.max_gangs_per_device)
     own_policies = {study.id: name for study in s.studies.values() if (name := study.sharing.policy)}
-    policy = by_study(own_policies, s.policy)
+    policy = by_study(own_policies, s.packing.policy)
     decision = policy(queue, ledger, seconds_left(s))
     for placement in decision.placements:
         ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed
@@ -119,7 +119,7 @@ def _to_plan_again(trial: Trial, reason: str) -> MoveTrial:
 
 def _by_devices(s: Snapshot, queued: Sequence[Trial]) -> tuple[list[Trial], list[tuple[Trial, str]]]:
     """The trials that fit on the present devices, and the others, which fit once an autoscaler has added some."""
-    if not s.autoscale_devices:
+    if not s.packing.autoscale_devices:
         return list(queued), []
     missing_in = cache(partial(missing_devices, s.cluster.offer))
     missing = [(trial, missing_in(_sized(trial).demand)) for trial in queued]
@@ -224,7 +224,7 @@ def admitted(s: Snapshot, queued: Iterable[Trial]) -> StartOrder:
         num_ranks = _sized(trial).demand.num_ranks
         sharing = study.sharing
         claims.append(Claim(trial.id, study.id, num_ranks, sharing.project, sharing.priority, trial.passed_over))
-    return admit(claims, held, s.projects)
+    return admit(claims, held, s.packing.projects)
 
 
 def _held(s: Snapshot) -> Usage:
@@ -244,12 +244,12 @@ def _held(s: Snapshot) -> Usage:
 
 def used_up_projects(s: Snapshot) -> frozenset[str]:
     """Projects whose MiB·hours are used up: a trial of theirs that was stopped would not start again."""
-    if all(project.mib_hours is None for project in s.projects.values()):
+    if all(project.mib_hours is None for project in s.packing.projects.values()):
         return frozenset()
     held = _held(s).mib_hours
     return frozenset(
         name
-        for name, project in s.projects.items()
+        for name, project in s.packing.projects.items()
         if project.mib_hours is not None and held.get(name, 0.0) >= project.mib_hours
     )
 
@@ -261,7 +261,7 @@ def _over_quota(s: Snapshot, queued: Iterable[Trial], over_quota: Mapping[int, s
         if reason is None:
             continue
         study = s.studies[trial.study_id]
-        quota = s.projects[study.sharing.project].devices
+        quota = s.packing.projects[study.sharing.project].devices
         if quota is not None and _sized(trial).demand.num_ranks > quota:
             changes = TrialChanges(family=study.family(trial), offer=None)
             yield MoveTrial(trial, TrialState.INFEASIBLE, reason, changes)
@@ -302,7 +302,7 @@ def offered(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choice, ..
     number of ranks.
     """
     sized = _sized(trial)
-    project = s.projects.get(s.studies[trial.study_id].sharing.project, NO_QUOTA)
+    project = s.packing.projects.get(s.studies[trial.study_id].sharing.project, NO_QUOTA)
     if not sized.choices or trial.num_oom or trial.num_lost or project.devices is not None:
         return (sized.own_choice,)
     of_family = learned.get(s.studies[trial.study_id].family(trial), {})

@@ -68,9 +68,9 @@ def _in_the_way(s: Snapshot, learned: Corrections, first: Trial, lower: Sequence
     """
     queued, left = queued_of(s, first, learned), seconds_left(s)
     name = s.studies[first.study_id].sharing.policy
-    policy = policy_named(name) if name else s.policy
+    policy = policy_named(name) if name else s.packing.policy
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
-    ledger = ledger_of(usable, s.attempts, s.max_gangs_per_device)
+    ledger = ledger_of(usable, s.attempts, s.packing.max_gangs_per_device)
     if policy([queued], ledger, left).placements:
         return ()
     for attempt in lower:

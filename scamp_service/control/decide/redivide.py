@@ -49,7 +49,7 @@ def redivided_studies(s: Snapshot) -> frozenset[int]:
     return frozenset(
         study.id
         for study in s.studies.values()
-        if study.sharing.policy == "elastic" or (study.sharing.policy is None and s.policy is elastic)
+        if study.sharing.policy == "elastic" or (study.sharing.policy is None and s.packing.policy is elastic)
     )
 
 

@@ -65,7 +65,7 @@ def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect
 
 def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> Choice | None:
     """The choice with which it ends first, if that is worth a restart and can begin now."""
-    project = s.projects.get(s.studies[trial.study_id].sharing.project, NO_QUOTA)
+    project = s.packing.projects.get(s.studies[trial.study_id].sharing.project, NO_QUOTA)
     if trial.num_oom or trial.num_lost or trial.sized is None or project.devices is not None:
         return None
     choices = worth_offering(trial, trial.sized.choices)
@@ -117,7 +117,7 @@ def narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> 
 def _can_start(s: Snapshot, choice: Choice, among: Sequence[str], instead_of: Attempt) -> bool:
     """Whether a gang could start on these devices, next to other gangs that are there."""
     usable = [device for device in s.cluster.devices if device.id in among and device.id not in s.closed]
-    ledger = Ledger(Cluster(tuple(usable)), s.max_gangs_per_device)
+    ledger = Ledger(Cluster(tuple(usable)), s.packing.max_gangs_per_device)
     for attempt in s.attempts:
         here = [device for device in attempt.devices if device in among]
         if here and attempt is not instead_of:

@@ -113,10 +113,9 @@ def _refused(s: Snapshot, trial: Trial, unsized: Unsized) -> MoveTrial:
     missing = missing_devices(offer, trial.sized.demand) if trial.sized and offer is not None else ""
     if missing:
         reason = f"{missing}. The study waits {RETURN_WORDS} for more of them. Until then: {reason}"
-    elif s.autoscale_devices:
-        reason = (
-            f"{reason}; nor would it fit if there were the {s.autoscale_devices} devices of SCAMP_AUTOSCALE_DEVICES"
-        )
+    elif s.packing.autoscale_devices:
+        to_come = f"the {s.packing.autoscale_devices} devices of SCAMP_AUTOSCALE_DEVICES"
+        reason = f"{reason}; nor would it fit if there were {to_come}"
     changes = TrialChanges(structure=unsized.structure, offer=offer, once_fit=bool(missing))
     return MoveTrial(trial, TrialState.INFEASIBLE, reason, changes)
 

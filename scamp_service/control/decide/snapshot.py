@@ -12,7 +12,7 @@ from placement.model import Cluster, Offer
 from placement.packing.autoscaling import with_devices_to_come
 from placement.packing.packer import pack
 from placement.packing.policy import Policy
-from placement.packing.projects import Project
+from placement.packing.projects import NO_PROJECTS, Project
 from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.stopping.rung import Rung
@@ -24,6 +24,25 @@ from workloads.training.checkpoints.name import CheckpointName, Donor
 
 Corrections = Mapping[str, Mapping[Layout, Learned]]
 """Family → layout → what was learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How gangs get devices."""
+
+    policy: Policy = pack
+    max_gangs_per_device: int = 4
+    projects: Mapping[str, Project] = field(default_factory=lambda: NO_PROJECTS)
+    """Projects with a weight or quotas."""
+    autoscale_devices: int = 0
+    """Devices that an autoscaler may be asked for in all; 0: there is none."""
+
+    def to_plan_for(self, cluster: Cluster) -> Cluster:
+        """The cluster with the devices that an autoscaler may add."""
+        return with_devices_to_come(cluster, self.autoscale_devices)
+
+
+USUAL_PACKING = Packing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +60,39 @@ class Snapshot:
     attempts: Sequence[Attempt]
     gangs: Mapping[str, GangStatus]
     cluster: Cluster
-    silent: frozenset[str] = frozenset()  # devices on which a process does not answer
-    closed: frozenset[str] = frozenset()  # devices on which no gang may be placed now
+    packing: Packing = USUAL_PACKING
+    silent: frozenset[str] = frozenset()
+    """Devices on which a process does not answer."""
+    closed: frozenset[str] = frozenset()
+    """Devices on which no gang may be placed now."""
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)
-    requests: Mapping[int, ProposalRequest] = field(default_factory=dict)  # by study
-    held_up: Mapping[int, Sequence[int]] = field(default_factory=dict)  # trial → those whose sizing it waits for
-    rungs: Mapping[int, Mapping[int, Rung]] = field(default_factory=dict)  # study → step → values of its trials
-    fronts: Mapping[int, Mapping[int, Values]] = field(default_factory=dict)  # study whose objectives are all predicted
-    # → number → values of the trials on the Pareto front
-    checkpoints: Mapping[int, CheckpointName] = field(default_factory=dict)  # trial → the one to resume from
-    donors: Mapping[int, Donor] = field(default_factory=dict)  # trial → with whose weights it begins as a new model
-    past: Mapping[str, Sequence[PastAttempt]] = field(default_factory=dict)  # family → runs of its newest trials
-    failures: Mapping[int, Sequence[PastAttempt]] = field(default_factory=dict)  # waiting trial → its own runs
-    refusals: Mapping[Refusals, float] = field(default_factory=dict)  # INFEASIBLE trials; seconds since this was found
-    refused: Sequence[Trial] = ()  # some of them, for which the cluster now offers more than when this was found
-    absent: Mapping[str, float] = field(default_factory=dict)  # attempt without gang → for how many seconds
-    former: Mapping[int, Attempt] = field(default_factory=dict)  # trial that went wrong → what trained last
-    max_gangs_per_device: int = 4
-    projects: Mapping[str, Project] = field(default_factory=dict)  # with a weight or quotas
-    mib_seconds: Mapping[str, float] = field(default_factory=dict)  # project → MiB × seconds of attempts that ended
-    policy: Policy = pack
-    autoscale_devices: int = 0  # that an autoscaler may be asked for in all; 0: there is none
+    """Trial → its new plan, or why it has none."""
+    held_up: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """Trial → those whose sizing it waits for."""
+    requests: Mapping[int, ProposalRequest] = field(default_factory=dict)
+    """Study → what its sampler was asked for, and its answer."""
+    rungs: Mapping[int, Mapping[int, Rung]] = field(default_factory=dict)
+    """Study → step → values of its trials."""
+    fronts: Mapping[int, Mapping[int, Values]] = field(default_factory=dict)
+    """Study whose objectives are all predicted → number → values of the trials on the Pareto front."""
+    checkpoints: Mapping[int, CheckpointName] = field(default_factory=dict)
+    """Trial → the checkpoint to resume from."""
+    donors: Mapping[int, Donor] = field(default_factory=dict)
+    """Trial → with whose weights it begins as a new model."""
+    past: Mapping[str, Sequence[PastAttempt]] = field(default_factory=dict)
+    """Family → attempts of its newest trials."""
+    failures: Mapping[int, Sequence[PastAttempt]] = field(default_factory=dict)
+    """Waiting trial → its own attempts."""
+    former: Mapping[int, Attempt] = field(default_factory=dict)
+    """Trial that went wrong → its last attempt that trained."""
+    refusals: Mapping[Refusals, float] = field(default_factory=dict)
+    """INFEASIBLE trials → seconds since they were found to be so."""
+    refused: Sequence[Trial] = ()
+    """Those of them for which the cluster now offers more."""
+    absent: Mapping[str, float] = field(default_factory=dict)
+    """Attempt without gang → for how many seconds."""
+    mib_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Project → MiB × seconds of attempts that have ended."""
     _by_state: dict[TrialState, list[Trial]] = field(init=False, repr=False, compare=False)
     _pending: Counter[int] = field(init=False, repr=False, compare=False)
 
@@ -79,7 +110,7 @@ class Snapshot:
     @property
     def largest_offer(self) -> Offer:
         """The offer of the cluster with the devices that an autoscaler may add."""
-        return with_devices_to_come(self.cluster, self.autoscale_devices).offer
+        return self.packing.to_plan_for(self.cluster).offer
 
     def in_state(self, state: TrialState) -> Sequence[Trial]:
         """The trials in this state, in the order of ``trials``."""

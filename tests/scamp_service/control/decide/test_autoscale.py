@@ -7,7 +7,7 @@ from dataclasses import replace
 from estimators.model import Plan
 from scamp_service.control.decide import decide, effects
 from scamp_service.control.decide.autoscale import num_devices_wanted
-from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.snapshot import Packing, Snapshot
 from scamp_service.control.executor import Unsized
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Attempt, Trial
@@ -36,7 +36,7 @@ def test_running_gangs_queued_plans_and_trials_without_a_plan_count() -> None:
 def test_a_plan_for_devices_to_come_waits_for_them_and_says_so_while_others_start() -> None:
     wide = values.trial(id=2, state=TrialState.QUEUED, attempt=0, plan=Plan(1, 8, dp_shard=8))
     narrow = values.trial(id=3, number=1, state=TrialState.QUEUED, attempt=0)
-    waits = replace(snapshot([wide, narrow], []), autoscale_devices=8)
+    waits = replace(snapshot([wide, narrow], []), packing=Packing(autoscale_devices=8))
     move, begin = (effect for effect in decide(waits) if isinstance(effect, effects.MoveTrial | effects.Begin))
     assert isinstance(move, effects.MoveTrial) and (move.trial.id, move.to) == (2, TrialState.QUEUED)
     assert move.reason == (
@@ -46,7 +46,9 @@ def test_a_plan_for_devices_to_come_waits_for_them_and_says_so_while_others_star
     assert isinstance(begin, effects.Begin) and begin.attempt.trial_id == 3
     assert num_devices_wanted(waits, 8) == 8
     (again,) = (
-        effect for effect in decide(replace(waits, autoscale_devices=7)) if isinstance(effect, effects.MoveTrial)
+        effect
+        for effect in decide(replace(waits, packing=Packing(autoscale_devices=7)))
+        if isinstance(effect, effects.MoveTrial)
     )
     assert again.to is TrialState.WAITING, "so many devices are never there"
 
@@ -54,7 +56,7 @@ def test_a_plan_for_devices_to_come_waits_for_them_and_says_so_while_others_star
 def test_a_candidate_that_would_not_fit_with_all_devices_to_come_either_says_so() -> None:
     waiting = values.trial(state=TrialState.WAITING, attempt=0, plan=None)
     refused = Unsized("needs 120 MiB, devices offer 96", infeasible=True, offer=(("virtual", 96, 8),))
-    known = replace(snapshot([waiting], []), sized={1: refused}, autoscale_devices=8)
+    known = replace(snapshot([waiting], []), sized={1: refused}, packing=Packing(autoscale_devices=8))
     assert snapshots.only_move(decide(known)).reason == (
         "needs 120 MiB, devices offer 96; nor would it fit if there were the 8 devices of SCAMP_AUTOSCALE_DEVICES"
     )
