@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
 
 Offer = tuple[tuple[str, int, int], ...]
 """Devices of a cluster as (kind, MiB of each, number of them), sorted. A verdict on a candidate holds for one offer."""
+
+Ready = Mapping[str, frozenset[str | None]]
+"""Device → archives of user code that its idle ranks have run; None: none yet, so that the rank may run any."""
+NONE_READY: Ready = MappingProxyType({})
 
 VIRTUAL_KIND = "virtual"
 """Device kind of virtual devices (memory budgets on a host without GPUs)."""
@@ -130,7 +135,7 @@ class Queued:
     ``passed_over`` counts the gangs that arrived later and have started since this one was queued. ``arrival`` orders
     gangs by age if the queue is in another order. Gangs that arrived together keep their order in the queue. A policy
     may exchange the places of trials of one ``study`` in the queue, but not those of different studies. One that has
-    trained before ``resumes``.
+    trained before ``resumes``. ``code`` is its archive of user code; None: a built-in workload.
     """
 
     id: str
@@ -139,6 +144,7 @@ class Queued:
     arrival: int = 0
     study: int = 0
     resumes: bool = False
+    code: str | None = None
 
     def __post_init__(self) -> None:
         if not self.shapes:

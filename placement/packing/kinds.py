@@ -51,7 +51,8 @@ def part(ledger: Ledger, kinds: Sequence[str], max_gangs_per_device: int) -> Led
     """The devices of these kinds with what is on them, and another limit of gangs on each."""
     devices: Sequence[Device] = [device for device in ledger.devices if device.kind in kinds]
     here = {device.id for device in devices}
-    selected = Ledger(Cluster(tuple(devices)), max_gangs_per_device)
+    ready = {device.id: ledger.ready_on(device.id) for device in devices} if ledger.is_any_ready else {}
+    selected = Ledger(Cluster(tuple(devices)), max_gangs_per_device, ready)
     for gang in ledger.gangs:
         held = [device for device in ledger.devices_of(gang.id) if device in here]
         if held:

@@ -2,7 +2,7 @@
 
 It asserts that no device is over-subscribed and that a gang holds all its devices or none. It finds devices for a gang
 in microseconds, but decides nothing about which gang comes first, and measures nothing. A reservation lasts until it is
-released, even if its device has vanished.
+released, even if its device has vanished. It also knows where idle ranks are ready.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from types import MappingProxyType
 
-from placement.model import Cluster, Device, Gang, Shape
+from placement.model import NONE_READY, Cluster, Device, Gang, Ready, Shape
 from placement.packing.index import ABSENT, FreeIndex
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 _NO_SPEEDS: Mapping[str, float] = MappingProxyType({})
+_NO_RANKS: frozenset[str | None] = frozenset()
 
 
 @dataclass(slots=True)
@@ -38,10 +39,11 @@ class _Account:
 class Ledger:
     """The reservations on one snapshot of the cluster; at most ``max_gangs_per_device`` gangs share a device.
 
-    ``version`` grows with every change: what was found at an older version may be outdated.
+    ``version`` grows with every change: what was found at an older version may be outdated. ``ready`` says where idle
+    ranks were before any gang was placed.
     """
 
-    def __init__(self, cluster: Cluster, max_gangs_per_device: int) -> None:
+    def __init__(self, cluster: Cluster, max_gangs_per_device: int, ready: Ready = NONE_READY) -> None:
         if max_gangs_per_device < 1:
             raise ValueError(f"max_gangs_per_device must be at least 1, got {max_gangs_per_device}")
         self.max_gangs_per_device = max_gangs_per_device
@@ -55,6 +57,12 @@ class Ledger:
         self._accounts = {device.id: _Account(device, n) for n, device in enumerate(cluster.devices)}
         self._held: dict[str, tuple[Gang, tuple[str, ...]]] = {}  # gang id → gang and the devices of its ranks
         self._kept: set[str] = set()  # devices that are kept for a gang
+        self._ready = ready
+        self._ready_of_node: dict[str, list[str]] = {}
+        for device in cluster.devices if ready else ():
+            if device.id in ready:
+                self._ready_of_node.setdefault(device.node, []).append(device.id)
+        self._placed: set[str] = set()  # gangs that were placed, not restored: each takes an idle rank
         nodes: dict[str, int] = {}
         node_of = [nodes.setdefault(device.node, len(nodes)) for device in cluster.devices]
         self._node_of = node_of
@@ -111,6 +119,30 @@ class Ledger:
         gangs = account.gangs
         has_room = len(gangs) < self.max_gangs_per_device and gang.id not in gangs
         return has_room and gang.mib_per_rank <= account.free_mib
+
+    @property
+    def is_any_ready(self) -> bool:
+        """Whether any idle rank is known."""
+        return bool(self._ready_of_node)
+
+    def ready_on(self, device_id: str) -> frozenset[str | None]:
+        """Archives of user code that idle ranks of the device have run (see ``Ready``); none once a gang was placed
+        there."""
+        ready = self._ready.get(device_id, _NO_RANKS)
+        return ready if not ready or self._placed.isdisjoint(self._accounts[device_id].gangs) else _NO_RANKS
+
+    def ready_beside(self, device_id: str) -> Sequence[str]:
+        """Devices with idle ranks on the node of this one."""
+        return self._ready_of_node.get(self.device(device_id).node, ())
+
+    def are_equal(self, device_id: str, other_id: str) -> bool:
+        """Whether no policy prefers one of two open devices of a node: they have one kind and size, as much memory free
+        and as many gangs. False if the other one is kept for a gang."""
+        account, other = self._accounts[device_id], self._accounts[other_id]
+        device, other_device = self.device(device_id), self.device(other_id)
+        is_same_kind = (device.kind, device.capacity_mib) == (other_device.kind, other_device.capacity_mib)
+        is_as_full = (account.held_mib, len(account.gangs)) == (other.held_mib, len(other.gangs))
+        return is_same_kind and is_as_full and other_id not in self._kept
 
     def num_offering(self, mib: int) -> int:
         """Number of devices in the cluster with such a capacity, whatever is free of it."""
@@ -285,6 +317,7 @@ class Ledger:
                 f"{self.free_mib(device_id)} MiB free and {len(self.gangs_on(device_id))} gangs"
             )
         self._reserve(gang, devices)
+        self._placed.add(gang.id)
 
     def restore(self, gang: Gang, devices: Sequence[str]) -> None:
         """Enter a gang that already holds its memory, such as an open attempt after a restart.
@@ -299,6 +332,7 @@ class Ledger:
         for gang_id in gang_ids:
             assert gang_id in self._held, f"gang {gang_id} holds nothing"
             self.version += 1
+            self._placed.discard(gang_id)
             for device_id in self._held.pop(gang_id)[1]:
                 account = self._accounts[device_id]
                 account.held_mib -= account.gangs.pop(gang_id)

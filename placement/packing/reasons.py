@@ -24,6 +24,10 @@ BY_SHARE = "the larger a rank's share of the batch, the faster its device, of th
 """How devices are chosen for ranks with unlike shares, whatever the rule of the round."""
 
 
+WHERE_READY = ", and of equal ones those where a rank is ready"
+"""Follows a ``DeviceRule`` where devices were exchanged for such ones."""
+
+
 def why_here(ledger: Ledger, devices: Sequence[str], rule: str) -> str:
     """The reason for a gang's devices, which were chosen by ``rule``. The gang must already be on them."""
     chosen = [ledger.device(device_id) for device_id in devices]

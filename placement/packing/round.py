@@ -17,7 +17,8 @@ from placement.model import Placement, Queued, Shape
 from placement.packing.kinds import speeds_of
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Blocked, Decision, Wait
-from placement.packing.reasons import BY_SHARE, DeviceRule, why_here, why_ranks, why_waiting
+from placement.packing.ready import readiest
+from placement.packing.reasons import BY_SHARE, WHERE_READY, DeviceRule, why_here, why_ranks, why_waiting
 
 _FINDERS = {
     DeviceRule.FULLEST: Ledger.find,
@@ -82,7 +83,7 @@ class Round:
         devices = self._devices_now(queued, shape, must_be_near=must_be_near)
         if devices is None:
             return self._start_before(queued, choice, must_be_near=must_be_near)
-        self._place(queued, choice, devices)
+        self._place_where_ready(queued, choice, devices)
         return True
 
     def _devices_now(self, queued: Queued, shape: Shape, *, must_be_near: bool) -> tuple[str, ...] | None:
@@ -138,14 +139,19 @@ class Round:
         if devices is not None and must_be_near and self._is_far(devices, shape.mib_per_rank):
             devices = None
         if devices is not None:
-            self._place(queued, choice, devices)
+            self._place_where_ready(queued, choice, devices)
         self.ledger.keep(self.kept)
         return devices is not None
 
-    def _place(self, queued: Queued, choice: int, devices: tuple[str, ...], rule: str | None = None) -> None:
+    def _place_where_ready(self, queued: Queued, choice: int, devices: tuple[str, ...]) -> None:
+        """Place the gang on these devices, or on equal ones where an idle rank is more suitable."""
+        readier = readiest(self.ledger, devices, queued.code)
+        self._place(queued, choice, readier, self._rule if readier == devices else f"{self._rule}{WHERE_READY}")
+
+    def _place(self, queued: Queued, choice: int, devices: tuple[str, ...], rule: str) -> None:
         gang = queued.gang(choice)
         self.ledger.place(gang, devices)
-        reason = why_here(self.ledger, devices, rule or self._rule)
+        reason = why_here(self.ledger, devices, rule)
         reason += why_ranks(queued, choice, self._why_so_many(queued, choice))
         self._placements.append(Placement(gang, devices, reason, choice))
 

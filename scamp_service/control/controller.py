@@ -200,6 +200,7 @@ class Controller:
             gangs=gangs,
             silent=silent,
             closed=silent.union(self._executor.closed()),
+            ready=self._executor.ready(),
             cluster=cluster,
             packing=self._packing,
             sized=self._sizings(trials),

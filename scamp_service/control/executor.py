@@ -13,7 +13,7 @@ from typing import Protocol
 
 from estimators.learning import Learned, PastAttempt
 from estimators.model import NO_EVALUATION_EXTRA, Candidate, EvaluationExtra, Layout, Plan
-from placement.model import Cluster, Offer
+from placement.model import Cluster, Offer, Ready
 from scamp_service.model import Sized
 from scamp_service.study.budget import TRACE_SECONDS
 from workloads.training.checkpoints.name import CheckpointName, Donor
@@ -112,6 +112,10 @@ class Executor(Protocol):
 
     def closed(self) -> Mapping[str, str]:
         """Devices on which no gang may be placed now, and why. Silent ones are among them."""
+        ...
+
+    def ready(self) -> Ready:
+        """Where idle ranks have started, and which archives of user code they have run."""
         ...
 
     def launch(self, order: Order) -> None:

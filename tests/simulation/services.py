@@ -9,7 +9,7 @@ from dataclasses import replace
 from estimators.learned_seconds import SlowDowns, learn_slow_downs, way_kind
 from estimators.memory import Extra
 from estimators.model import MIB, Plan, Prediction
-from placement.model import Cluster
+from placement.model import Cluster, Ready
 from placement.option import NoPlan
 from placement.planning.answers import ChosenPlan
 from placement.planning.learned import choose_learned
@@ -58,6 +58,11 @@ class SimulatedExecutor:
 
     def closed(self) -> Mapping[str, str]:
         return dict.fromkeys(self.silent(), "a rank does not answer")
+
+    def ready(self) -> Ready:
+        """Half of the devices, which change all the time."""
+        seconds = int(self.world.clock.now)
+        return {device.id: frozenset({None}) for device in self.cluster().devices if (device.index + seconds) % 2}
 
     def launch(self, order: Order) -> None:
         if self.term == self.world.term:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from placement.model import Cluster, Device
+from placement.model import Cluster, Device, Ready
 from placement.packing.policy import Policy
 from placement.simulation.progress import Progress, domains_of
 from scamp_service.cluster.driver.states import events, instructions
@@ -198,6 +198,9 @@ class LiveRanks:
     def closed(self) -> Mapping[str, str]:
         return self._states.closed()
 
+    def ready(self) -> Ready:
+        return self._states.ranks.ready()
+
     def launch(self, order: Order) -> None:
         nodes = {device: node for node in self._nodes() for device in node.devices}
         if all(device in nodes for device in order.devices):
@@ -282,7 +285,8 @@ class LiveRanks:
 
     def _nodes(self) -> tuple[Node, ...]:
         return tuple(
-            Node(node, 64, tuple(device.id for device in devices_of([node]).devices)) for node in sorted(self.nodes)
+            Node(node, 64, {device.id: device.capacity_mib for device in devices_of([node]).devices})
+            for node in sorted(self.nodes)
         )
 
     @property

@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from placement.model import Cluster
+from placement.model import Cluster, Ready
 from scamp_service.cluster.devices.autoscaler import Autoscaler
 from scamp_service.cluster.devices.pools import Pools
 from scamp_service.cluster.driver.calls import Calls
@@ -160,6 +160,11 @@ class RayExecutor:
         with self._lock:
             return self._states.closed()
 
+    def ready(self) -> Ready:
+        """Where idle ranks have started, and which archives of user code they have run."""
+        with self._lock:
+            return self._states.ranks.ready()
+
     # --- what is asked for -------------------------------------------------------------------------------------------
 
     def launch(self, order: Order) -> None:
@@ -259,7 +264,10 @@ class RayExecutor:
     def _nodes(self) -> tuple[Node, ...]:
         """The nodes whose devices can be used now."""
         pools = list(self._pools)
-        return tuple(Node(pool.node_ip, pool.num_cpus, tuple(device.id for device in pool.devices)) for pool in pools)
+        return tuple(
+            Node(pool.node_ip, pool.num_cpus, {device.id: device.capacity_mib for device in pool.devices})
+            for pool in pools
+        )
 
     def _create(self, name: str, device: str) -> Any:
         """The actor of a new rank."""

@@ -10,7 +10,7 @@ from operator import ge
 
 from estimators.learning import Learned
 from estimators.model import MIB
-from placement.model import Cluster, Gang, Offer, Placement, Queued, Shape
+from placement.model import NONE_READY, Cluster, Gang, Offer, Placement, Queued, Ready, Shape
 from placement.packing.by_study import by_study
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision
@@ -84,7 +84,7 @@ def _placed(s: Snapshot, in_order: Sequence[Trial], learned: Corrections) -> Ite
     queue = [queued_of(s, trial, learned) for trial in in_order]
     by_gang = {gang.id: trial for gang, trial in zip(queue, in_order, strict=True)}
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
-    ledger = ledger_of(usable, s.attempts, s.packing.max_gangs_per_device)
+    ledger = ledger_of(usable, s.attempts, s.packing.max_gangs_per_device, s.ready)
     own_policies = {study.id: name for study in s.studies.values() if (name := study.sharing.policy)}
     policy = by_study(own_policies, s.packing.policy)
     decision = policy(queue, ledger, seconds_left(s))
@@ -279,9 +279,11 @@ def _over_limit(s: Snapshot, queued: Iterable[Trial], admission: StartOrder) -> 
             yield from _waits(trial, WaitsFor.MAX_CONCURRENT, reason)
 
 
-def ledger_of(cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int) -> Ledger:
+def ledger_of(
+    cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int, ready: Ready = NONE_READY
+) -> Ledger:
     """A ledger with the reservations of ``attempts``: all that have not ended, whatever the state of their trials."""
-    ledger = Ledger(cluster, max_gangs_per_device)
+    ledger = Ledger(cluster, max_gangs_per_device, ready)
     for attempt in attempts:
         gang = Gang(attempt.key, len(attempt.devices), attempt.mib_per_rank, attempt.mibs)
         ledger.restore(gang, attempt.devices)
@@ -333,11 +335,13 @@ def queued_of(s: Snapshot, trial: Trial, learned: Corrections) -> Queued:
     shapes = tuple(
         replace(choice.shape, seconds=counted_seconds(trial, choice)) for choice in offered(s, trial, learned)
     )
-    return _queued(trial.id, trial.attempt + 1, trial.study_id, shapes, left, trial.passed_over)
+    return _queued(trial.id, trial.attempt + 1, trial.study_id, shapes, left, trial.passed_over, study.code)
 
 
 @lru_cache(maxsize=2**15)
-def _queued(trial_id: int, attempt: int, study_id: int, shapes: tuple[Shape, ...], steps: int, passes: int) -> Queued:
+def _queued(
+    trial_id: int, attempt: int, study_id: int, shapes: tuple[Shape, ...], steps: int, passes: int, code: str | None
+) -> Queued:
     """Thousands may wait for hours, and making their values again takes most of a cycle. ``shapes`` are of one step.
 
     An epoch counts as one step: then seconds compare only the trials of one study, and the ends of those that run are
@@ -347,7 +351,7 @@ def _queued(trial_id: int, attempt: int, study_id: int, shapes: tuple[Shape, ...
         replace(shape, seconds=None if shape.seconds is None else shape.seconds * steps) for shape in shapes
     )
     gang = f"{trial_id}/{attempt}"
-    return Queued(gang, shapes_to_end, passes, arrival=trial_id, study=study_id, resumes=attempt > 1)
+    return Queued(gang, shapes_to_end, passes, arrival=trial_id, study=study_id, resumes=attempt > 1, code=code)
 
 
 def seconds_left(s: Snapshot) -> dict[str, float]:

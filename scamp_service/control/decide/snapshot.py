@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from estimators.learning import Learned, PastAttempt
 from estimators.model import Layout
-from placement.model import Cluster, Offer
+from placement.model import Cluster, Offer, Ready
 from placement.packing.autoscaling import with_devices_to_come
 from placement.packing.packer import pack
 from placement.packing.policy import Policy
@@ -65,6 +65,8 @@ class Snapshot:
     """Devices on which a process does not answer."""
     closed: frozenset[str] = frozenset()
     """Devices on which no gang may be placed now."""
+    ready: Ready = field(default_factory=dict)
+    """Where idle ranks are."""
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)
     """Trial → its new plan, or why it has none."""
     held_up: Mapping[int, Sequence[int]] = field(default_factory=dict)

@@ -42,7 +42,8 @@ class History:
 
     def __init__(self, policy: Policy, random: Random, num_devices: int, max_gangs: int) -> None:
         self.policy, self.random, self.num_devices = policy, random, num_devices
-        self.ledger = Ledger(cluster(num_devices, random.choice((2, 4))), max_gangs)
+        ready = {f"d{n}": frozenset({None}) for n in range(1, num_devices, 2)}
+        self.ledger = Ledger(cluster(num_devices, random.choice((2, 4))), max_gangs, ready)
         self.waiting: list[Queued] = []
         self.ends: dict[str, float] = {}
         self.log: list[Placement] = []

@@ -108,6 +108,13 @@ def test_time_is_skipped_only_while_nothing_can_happen(seed: int) -> None:
     assert ends[True] == ends[False]
 
 
+def test_a_gang_starts_on_the_device_on_which_the_executor_has_an_idle_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedExecutor, "ready", lambda executor: {"n0/3": frozenset({None})})
+    store = empty_store()
+    Simulation(store, 3, no_faults()).run()
+    assert [attempt.devices for attempt in store.study_attempts(1) if len(attempt.devices) == 1] == [("n0/3",)]
+
+
 class UnfencedReports:
     """The mutant: reports are taken for whatever attempt the trial is in now, whoever sends them."""
 

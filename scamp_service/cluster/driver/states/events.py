@@ -25,11 +25,11 @@ class Call(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The ids of the devices of one node that can be used now, its address and its number of processor cores."""
+    """The devices of one node that can be used now, as MiB by id, its address and its number of processor cores."""
 
     ip: str
     num_cpus: int
-    devices: tuple[str, ...]
+    devices: Mapping[str, int]
 
 
 # --- orders -----------------------------------------------------------------------------------------------------------

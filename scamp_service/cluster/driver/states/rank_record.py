@@ -24,9 +24,11 @@ class RankPhase(StrEnum):
 class RankRecord:
     """State of a rank process. ``key`` is the attempt that it works for, empty when it is idle.
 
-    ``code`` is the archive of user code that it has run; None: none yet, so that it may run any. Times are seconds of
-    one monotonic clock. ``asked_at`` is when the oldest question without an answer was asked, ``answered`` the time of
-    the last answer, if any. ``is_known`` is False as long as nobody can say which attempt it runs.
+    ``mib`` are those that its attempt has reserved for it, or the last one; 0 if there was none, or if an earlier
+    controller has launched it. ``code`` is the archive of user code that it has run; None: none yet, so that it may run
+    any. Times are seconds of one monotonic clock. ``asked_at`` is when the oldest question without an answer was asked,
+    ``answered`` the time of the last answer, if any. ``is_known`` is False as long as nobody can say which attempt it
+    runs.
     """
 
     name: str
@@ -38,6 +40,7 @@ class RankRecord:
     status: RankStatus | None = None
     is_here: bool = False  # its process is one of this host
     key: str = ""
+    mib: int = 0
     code: str | None = None
     dead: bool = False  # according to Ray
     is_known: bool = True

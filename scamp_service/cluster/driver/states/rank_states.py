@@ -124,8 +124,8 @@ class RankStates:
             next(iter(suitable(self.ranks.idle(device), code)), None) or self._start_instead(device)
             for device in order.devices
         ]
-        for rank in ranks:
-            rank.key, rank.code, rank.progressed = order.key, code, self._now
+        for number, rank in enumerate(ranks):
+            rank.key, rank.mib, rank.code, rank.progressed = order.key, order.mib_of(number), code, self._now
         host = None
         if len(ranks) > 1:
             ips = [node.ip for node in event.nodes]
@@ -172,17 +172,32 @@ class RankStates:
         return self._may_act and self._failures.may_try(device, self._now) and self.ranks.leave_core(node)
 
     def _keep_warm(self, node: Node) -> None:
-        """Keep one clean idle rank ready on each device that has room for another gang, and end superfluous idle ones.
+        """End superfluous idle ranks, and start spare ones.
 
         A launch that was put off has priority: no spare rank starts shortly after it.
         """
         for device in node.devices:
             for rank in superfluous(self.ranks.idle(device), self._now):
                 self._end(rank)
-            has_clean = any(rank.code is None for rank in self.ranks.idle(device))
-            room = len(self.ranks.on(device)) < self._max_per_device
-            if not has_clean and room and self._now > self._put_off_until and self._may_start(node, device):
-                self._start(device)
+        if self._now > self._put_off_until:
+            for device in self._without_spare(node):
+                if self._may_start(node, device):
+                    self._start(device)
+
+    def _without_spare(self, node: Node) -> list[str]:
+        """Devices of the node on which a spare rank is to start: those that have room for another gang and no clean
+        idle rank.
+
+        But where training has half of the node's cores, a start takes one from it. Then one idle rank of the node is
+        enough, where the most memory is free: gangs start there if other devices are no better (``packing.ready``).
+        """
+        open_to_more = [device for device in node.devices if len(self.ranks.on(device)) < self._max_per_device]
+        if self.ranks.leave_half(node, self._now):
+            return [device for device in open_to_more if all(rank.code for rank in self.ranks.idle(device))]
+        roomiest = self.ranks.roomiest(node)
+        if any(self.ranks.idle(device) for device in roomiest):
+            return []
+        return [device for device in roomiest if device in open_to_more][:1]
 
     # --- what becomes of ranks ----------------------------------------------------------------------------------------
 

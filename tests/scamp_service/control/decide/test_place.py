@@ -37,6 +37,21 @@ def test_nothing_is_placed_on_a_closed_device() -> None:
     assert isinstance(waits, MoveTrial) and waits.to is TrialState.QUEUED
 
 
+def test_of_equal_devices_a_trial_gets_the_one_where_a_rank_has_run_its_code() -> None:
+    queued = trial(state=TrialState.QUEUED, attempt=0, sized=sized(Plan(1), 10))
+    ready = {"n/1": frozenset({None, "other"}), "n/2": frozenset({"mine"})}
+    begun = {
+        code: next(
+            effect.attempt
+            for effect in effects_of(trials=[queued], studies={1: study(code=code)}, ready=ready)
+            if isinstance(effect, Begin)
+        )
+        for code in ("mine", "new")
+    }
+    assert {code: attempt.devices for code, attempt in begun.items()} == {"mine": ("n/2",), "new": ("n/1",)}
+    assert "and of equal ones those where a rank is ready, on node n" in begun["mine"].placement_reason
+
+
 PEAK, RANKS = (Objective(metric=f"predicted.{name}", direction="minimize") for name in ("peak_mib", "ranks"))
 
 

@@ -48,6 +48,7 @@ from scamp_service.cluster.driver.states.instructions import (
 )
 from scamp_service.cluster.driver.states.rank_record import RankPhase
 from scamp_service.cluster.driver.states.rank_states import PROBE_SECONDS, PUT_OFF_SECONDS, RankStates
+from scamp_service.cluster.driver.states.rank_table import BETWEEN_SECONDS
 from scamp_service.cluster.driver.states.start_failures import CLOSED_AFTER
 from scamp_service.cluster.worker.answers import Ended, RankStatus
 from scamp_service.control.executor import GangState, Order
@@ -56,8 +57,8 @@ from scamp_service.lifecycle import Outcome
 from scamp_service.patience import RANK_SECONDS, STARTING_RANK_SECONDS
 from tests.ranks import ORDER
 
-HERE = Node("10.0.0.1", 4, ("a/0", "a/1"))
-AWAY = Node("10.0.0.2", 4, ("b/0",))
+HERE = Node("10.0.0.1", 4, {"a/0": 96, "a/1": 96})
+AWAY = Node("10.0.0.2", 4, {"b/0": 96})
 NODE_OF = {device: node for node in (HERE, AWAY) for device in node.devices}
 VERSION = "ours"
 DONE = Ended(Outcome.DONE, "", True)
@@ -95,7 +96,7 @@ class Driven:
 
     def ready(self, *devices: str) -> list[str]:
         """Spare ranks that have started, one on each device."""
-        names = [started(self.on(Looked((replace(NODE_OF[device], devices=(device,)),)))) for device in devices]
+        names = [started(self.on(Looked((replace(NODE_OF[device], devices={device: 96}),)))) for device in devices]
         for (name,) in names:
             self.hear(name)
         return [name for (name,) in names]
@@ -112,7 +113,7 @@ class Driven:
 
     def failures(self, device: str, times: int) -> None:
         for _ in range(times):
-            (name,) = started(self.on(Looked((replace(NODE_OF[device], devices=(device,)),)), 100.0))
+            (name,) = started(self.on(Looked((replace(NODE_OF[device], devices={device: 96}),)), 100.0))
             self.on(CallFailed(name, Call.STATUS, "no memory\nat all"))
 
 
@@ -171,7 +172,7 @@ def test_the_store_of_a_gang_on_one_host_is_on_its_loopback_interface_and_one_ra
 
 
 def test_a_launch_is_put_off_while_cores_start_ranks_and_no_spare_rank_overtakes_it(driven: Driven) -> None:
-    small = Node("10.0.0.1", 1, ("a/0", "a/1"))
+    small = Node("10.0.0.1", 1, {"a/0": 96, "a/1": 96})
     (name,) = started(driven.on(Looked((small,))))
     second = LaunchOrdered(order("a/1"), (small,))
     assert driven.on(second) == [] and not driven.states.gangs(driven.now)
@@ -184,11 +185,44 @@ def test_a_launch_is_put_off_while_cores_start_ranks_and_no_spare_rank_overtakes
 
 def test_half_of_the_cores_that_train_are_left_to_training(driven: Driven) -> None:
     (name,) = driven.training(order("a/0"))
-    busy = Node("10.0.0.1", 2, ("a/0", "a/1"))
+    busy = Node("10.0.0.1", 2, {"a/0": 96, "a/1": 96})
     assert len(started(driven.on(Looked((busy,))))) == 1
-    idle = Node("10.0.0.1", 4, ("a/0", "a/1"))
+    idle = Node("10.0.0.1", 4, {"a/0": 96, "a/1": 96})
     assert len(started(driven.on(Looked((idle,))))) == 1
     assert driven.states.ranks[name].key
+
+
+def test_once_half_of_the_cores_train_one_idle_rank_of_the_node_is_enough(driven: Driven) -> None:
+    driven.ready("a/1")
+    driven.training(order("a/0"))
+    assert driven.look(nodes=[Node("10.0.0.1", 2, {"a/0": 96, "a/1": 96})]) == []
+    assert started(driven.look(nodes=[Node("10.0.0.1", 4, {"a/0": 96, "a/1": 96})])) == ["rank/a/0/2"]
+
+
+def test_between_two_trials_of_a_study_no_spare_rank_starts(driven: Driven) -> None:
+    few_cores = Node("10.0.0.1", 2, {"a/0": 96, "a/1": 96})
+    driven.ready("a/1")
+    (name,) = driven.training(order("a/0", code="mine"))
+    driven.on(AttemptEnded(name, DONE))
+    assert driven.look(nodes=[few_cores]) == []
+    assert started(driven.look(nodes=[few_cores], after=BETWEEN_SECONDS)) == ["rank/a/0/2"]
+
+
+def test_a_spare_rank_that_takes_a_core_from_training_starts_where_the_most_memory_is_free(driven: Driven) -> None:
+    for number, (device, mib) in enumerate({"a/0": 50, "a/1": 30}.items(), 1):
+        driven.training(replace(order(device, trial=number), mib_per_rank=mib))
+    busy = Node("10.0.0.1", 4, {"a/0": 96, "a/1": 96})
+    (name,) = started(driven.look(nodes=[busy]))
+    assert name.startswith("rank/a/1/")
+    driven.hear(name)
+    assert driven.look(nodes=[busy]) == []
+
+
+def test_no_spare_rank_takes_a_core_from_training_where_no_such_gang_would_fit(driven: Driven) -> None:
+    for number, device in enumerate(("a/0", "a/1"), 1):
+        driven.training(replace(order(device, trial=number), mib_per_rank=50))
+    assert driven.look(nodes=[Node("10.0.0.1", 4, {"a/0": 96, "a/1": 96})]) == []
+    assert len(started(driven.look(nodes=[Node("10.0.0.1", 4, {"a/0": 96, "a/1": 100})]))) == 1
 
 
 def test_a_device_on_which_no_rank_starts_is_closed_with_the_reason(driven: Driven) -> None:
@@ -232,6 +266,16 @@ def test_a_rank_with_user_code_gives_way_to_other_code_when_the_device_is_full(d
     driven.on(AttemptEnded(clean, DONE))
     third = driven.launch(order("a/0", trial=4, code="third"))
     assert killed(third) == {mine} and len(started(third)) == 1
+
+
+def test_idle_ranks_are_ready_once_they_have_started_for_the_code_that_they_have_run(driven: Driven) -> None:
+    (mine,) = driven.training(order("a/0", code="mine"))
+    (starting,) = started(driven.look(nodes=[HERE])[:1])
+    assert driven.states.ranks.ready() == {}
+    driven.on(AttemptEnded(mine, DONE))
+    assert driven.states.ranks.ready() == {"a/0": frozenset({"mine"})}
+    driven.hear(starting)
+    assert driven.states.ranks.ready() == {"a/0": frozenset({"mine", None})}
 
 
 def test_a_rank_that_is_not_clean_is_replaced_and_its_gang_ends_well(driven: Driven) -> None:

@@ -20,7 +20,7 @@ from scamp_service.host import Process
 from scamp_service.lifecycle import Outcome
 from tests.ranks import ORDER
 
-NODES = (Node("1", 4, ("a/0", "a/1")), Node("2", 2, ("b/0",)))
+NODES = (Node("1", 4, {"a/0": 96, "a/1": 96}), Node("2", 2, {"b/0": 96}))
 NODE_OF = {device: node for node in NODES for device in node.devices}
 VERSION = "ours"
 
