@@ -88,7 +88,7 @@ class Admission:
         self._settings.expect_priority(spec.project, spec.priority)
         sha256 = None if code is None else await self._in(self._parsers, lambda: hashlib.sha256(code).hexdigest())
         if key is not None and spec.space:
-            study = await self._in(self._parsers, lambda: self._known(spec, sha256, key))
+            study = await self._in(self._parsers, lambda: self._earlier_study(spec, sha256, key))
             if study is not None:
                 return study
         if code is None:
@@ -105,7 +105,7 @@ class Admission:
         spec = with_space(spec, code, self._process)
         return spec, check_workload(spec, code, self._process)
 
-    def _known(self, spec: StudySpec, sha256: str | None, key: str) -> Study | None:
+    def _earlier_study(self, spec: StudySpec, sha256: str | None, key: str) -> Study | None:
         return self._store.study_of_key(spec.to_json(), spec.as_given(), sha256, key)
 
     def _create(self, spec: StudySpec, code: bytes | None, key: str | None, warnings: list[str]) -> Study:

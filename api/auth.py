@@ -153,7 +153,7 @@ class FailedLogins:
     def add(self, client: str, now: float) -> None:
         """Count a wrong token."""
         if len(self._failed) >= MOST_CLIENTS:
-            self._failed = {name: each for name, each in self._failed.items() if now - each[0] < WINDOW_SECONDS}
+            self._failed = {name: entry for name, entry in self._failed.items() if now - entry[0] < WINDOW_SECONDS}
         if len(self._failed) >= MOST_CLIENTS:
             self._failed.clear()  # bounded memory matters more: the token is not a word that guessing finds
         began, number = self._failed.get(client, (now, 0))

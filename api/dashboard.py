@@ -63,8 +63,8 @@ def static(version: str, path: str) -> Response:
     """A file of the front end. Its address contains the version of all files, so browsers may cache it forever."""
     if path not in _files():
         raise NotFound(f"the dashboard has no file {path!r}; reload the page to get the current version")
-    kept = "public, max-age=31536000, immutable" if version == static_version() else "no-cache"
-    return FileResponse(STATIC / path, media_type=_media_type(path), headers={"Cache-Control": kept})
+    cache_control = "public, max-age=31536000, immutable" if version == static_version() else "no-cache"
+    return FileResponse(STATIC / path, media_type=_media_type(path), headers={"Cache-Control": cache_control})
 
 
 def missing_page(request: Request, detail: str) -> HTMLResponse:

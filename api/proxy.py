@@ -37,9 +37,9 @@ class TrustedProxies:
         if scheme not in ("http", "https"):
             return scope
         host = _last(headers, "x-forwarded-host") or headers.get("host", "")
-        kept = [(name, value) for name, value in scope["headers"] if name != b"host"]
+        other_headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
         client = (_last(headers, "x-forwarded-for") or scope["client"][0], 0)
-        changed = {"scheme": scheme, "headers": [(b"host", host.encode("latin-1")), *kept], "client": client}
+        changed = {"scheme": scheme, "headers": [(b"host", host.encode("latin-1")), *other_headers], "client": client}
         return {**scope, **changed, FORWARDED: True}
 
     def _trusts(self, client: tuple[str, int] | None) -> bool:

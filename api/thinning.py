@@ -36,14 +36,14 @@ def lttb(x: npt.ArrayLike, y: npt.ArrayLike, most: int) -> Indices:
     edges = 1 + (np.arange(most - 1) * (num - 2)) // (most - 2)
     counts = np.diff(np.append(edges, num))
     mean_x, mean_y = (np.add.reduceat(values, edges) / counts for values in (xs, ys))  # the last bucket: the last point
-    kept = np.zeros(most, np.intp)
-    kept[-1] = num - 1
+    places = np.zeros(most, np.intp)
+    places[-1] = num - 1
     for bucket, (start, end) in enumerate(pairwise(edges)):
-        last = kept[bucket]
+        last = places[bucket]
         base_x, base_y = mean_x[bucket + 1] - xs[last], mean_y[bucket + 1] - ys[last]
         areas = np.abs(base_x * (ys[start:end] - ys[last]) - base_y * (xs[start:end] - xs[last]))
-        kept[bucket + 1] = start + int(np.argmax(areas))
-    return kept
+        places[bucket + 1] = start + int(np.argmax(areas))
+    return places
 
 
 def spread_evenly(num: int, most: int) -> Indices:

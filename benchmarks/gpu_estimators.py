@@ -136,7 +136,7 @@ def figures(scores: Sequence[Score], memory: Memory | None) -> dict[str, float]:
     """
     all_ends = [(percent, score.ran_with(percent)) for score in scores for percent in TRIED_PERCENT]
     ends = [(percent, ran) for percent, ran in all_ends if ran is not None]
-    found = {
+    values = {
         "gpu_cases": float(len(scores)),
         "gpu_oom_decisions": float(len(ends)),
         "gpu_oom_right_pct": 100 * sum(ran == (percent > 100) for percent, ran in ends) / len(ends) if ends else 0.0,
@@ -144,7 +144,7 @@ def figures(scores: Sequence[Score], memory: Memory | None) -> dict[str, float]:
     }
     if memory is not None:
         context = memory.context.value
-        found["gpu_context_max_pct"] = max(abs(100 * (context / score.seen.context_bytes - 1)) for score in scores)
+        values["gpu_context_max_pct"] = max(abs(100 * (context / score.seen.context_bytes - 1)) for score in scores)
     for key, name in (
         ("active", "active_bytes"),
         ("reserved", "reserved_bytes"),
@@ -152,9 +152,9 @@ def figures(scores: Sequence[Score], memory: Memory | None) -> dict[str, float]:
         ("step", "step_seconds"),
     ):
         errors = sorted(abs(score.error_pct(name)) for score in scores)
-        found[f"gpu_{key}_median_pct"] = median(errors)
-        found[f"gpu_{key}_p95_pct"] = errors[min(len(errors) - 1, int(0.95 * len(errors)))]
-    return found
+        values[f"gpu_{key}_median_pct"] = median(errors)
+        values[f"gpu_{key}_p95_pct"] = errors[min(len(errors) - 1, int(0.95 * len(errors)))]
+    return values
 
 
 def record(quick: bool) -> dict[str, Any]:
@@ -165,15 +165,15 @@ def record(quick: bool) -> dict[str, Any]:
     kind = json.loads(
         last_line("-m", "workloads.calibration.measure", "--gpu", uuid, "--name", product, seconds=300, **alone)
     )
-    wanted = list(cases())[: 1 if quick else None]
+    gpu_cases = list(cases())[: 1 if quick else None]
     seen: list[dict[str, Any]] = []
-    for one in wanted:
-        print(one, file=sys.stderr)
-        begun: dict[str, Any] = {"case": json.loads(one.case.to_json()), "expandable": one.expandable}
+    for gpu_case in gpu_cases:
+        print(gpu_case, file=sys.stderr)
+        begun: dict[str, Any] = {"case": json.loads(gpu_case.case.to_json()), "expandable": gpu_case.expandable}
         try:
-            least = predict(one, DEVICE_KIND.validate_python(kind)).smallest_capacity_bytes
-            order = ToObserve(one.case.to_json(), uuid, [least * percent // 100 for percent in TRIED_PERCENT])
-            variables = {**alone, "PYTORCH_CUDA_ALLOC_CONF": EXPANDABLE if one.expandable else ""}
+            least = predict(gpu_case, DEVICE_KIND.validate_python(kind)).smallest_capacity_bytes
+            order = ToObserve(gpu_case.case.to_json(), uuid, [least * percent // 100 for percent in TRIED_PERCENT])
+            variables = {**alone, "PYTORCH_CUDA_ALLOC_CONF": EXPANDABLE if gpu_case.expandable else ""}
             arguments = ("-m", "benchmarks.estimating.gpu", json.dumps(asdict(order)))
             seen.append(begun | {"seen": json.loads(last_line(*arguments, seconds=CASE_SECONDS, **variables))})
         except Exception as error:  # any kind: one case must not end a run of many minutes
@@ -207,15 +207,15 @@ def score(data: Mapping[str, Any]) -> dict[str, float]:
     kind, scores = DEVICE_KIND.validate_python(data["kind"]), []
     print(f"{data['product']}, driver {data['driver']}, {data['date']}: {kind.provenance}")
     print("  ".join(word.rjust(10) for word in HEADER))
-    for one in data["cases"]:
-        gpu_case = GpuCase(Case(**one["case"]), one["expandable"])
-        if "seen" not in one:
-            print(f"{gpu_case}: {one['failure']}")
+    for case_data in data["cases"]:
+        gpu_case = GpuCase(Case(**case_data["case"]), case_data["expandable"])
+        if "seen" not in case_data:
+            print(f"{gpu_case}: {case_data['failure']}")
             continue
-        scores.append(Score(predict(gpu_case, kind), Observation.from_json(one["seen"])))
+        scores.append(Score(predict(gpu_case, kind), Observation.from_json(case_data["seen"])))
         print("  ".join([*(cell.rjust(10) for cell in scores[-1].row()), str(gpu_case)]), flush=True)
-    known = known_kind(data["product"])
-    return figures(scores, gpu(known).memory if known else None) if scores else {}
+    gpu_name = known_kind(data["product"])
+    return figures(scores, gpu(gpu_name).memory if gpu_name else None) if scores else {}
 
 
 def main() -> None:

@@ -111,8 +111,8 @@ def compared(answers: Sequence[Any], reference: Any) -> Outcome:
         return Outcome("hangs", str([answer for answer in answers if answer != HANGS]))
     ended = [answer for answer in answers if answer not in (HANGS, CRASHED) and "lost" not in answer]
     for kind, name in (("refused", "refused"), ("error", "failed")):
-        if found := [answer[kind] for answer in ended if kind in answer]:
-            return Outcome(name, found[0])
+        if answers_of_kind := [answer[kind] for answer in ended if kind in answer]:
+            return Outcome(name, answers_of_kind[0])
     if CRASHED in answers:
         return Outcome("failed", CRASHED)
     if "values" not in reference:
@@ -124,10 +124,10 @@ def compared(answers: Sequence[Any], reference: Any) -> Outcome:
 
 def largest_difference(values: Sequence[Mapping[str, float]], reference: Sequence[Mapping[str, float]]) -> float:
     """The largest relative difference of any value of any report; infinite if there are others."""
-    if [sorted(each) for each in values] != [sorted(each) for each in reference]:
+    if [sorted(metrics) for metrics in values] != [sorted(metrics) for metrics in reference]:
         return math.inf
-    pairs = [(one[name], other[name]) for one, other in zip(values, reference, strict=True) for name in other]
-    differences = [abs(one - other) / max(1.0, abs(other)) for one, other in pairs]
+    pairs = [(ours[name], other[name]) for ours, other in zip(values, reference, strict=True) for name in other]
+    differences = [abs(ours - other) / max(1.0, abs(other)) for ours, other in pairs]
     return math.inf if any(map(math.isnan, differences)) else max(differences, default=math.inf)
 
 
@@ -151,12 +151,12 @@ def _one_of_each(ways: Sequence[Spread], draws: random.Random) -> list[Spread]:
     same: dict[Spread, list[Spread]] = {}
     for way in ways:
         same.setdefault(replace(way, recompute=False, selective=False, co_shard=1), []).append(way)
-    return [draws.choice(each) for each in same.values()]
+    return [draws.choice(alternatives) for alternatives in same.values()]
 
 
 def idioms(folders: Sequence[Path]) -> list[tuple[Idiom, bool]]:
     """Every workload of the folders that has a model, and whether it depends on the division of a batch."""
-    found = []
+    pairs = []
     for folder in folders:
         files = {file.name: ast.parse(file.read_text()).body for file in sorted(folder.glob("*.py"))}
         classes = {node.name: node for body in files.values() for node in body if isinstance(node, ast.ClassDef)}
@@ -164,18 +164,19 @@ def idioms(folders: Sequence[Path]) -> list[tuple[Idiom, bool]]:
             for node in body:
                 lineage = _lineage(node, classes) if isinstance(node, ast.ClassDef) else []
                 members: dict[str, bool] = {}
-                for each in lineage:
-                    members = {**dict(_members(each)), **members}
-                bases = {base for each in lineage for base in _bases(each)}
+                for ancestor in lineage:
+                    members = {**dict(_members(ancestor)), **members}
+                bases = {base for ancestor in lineage for base in _bases(ancestor)}
                 if "Workload" in bases and all(members.get(name) for name in (*Workload.__abstractmethods__, *BATCHES)):
                     assert isinstance(node, ast.ClassDef)
-                    found.append((Idiom(folder, f"{name}:{node.name}"), DEPENDS in members))
-    return found
+                    pairs.append((Idiom(folder, f"{name}:{node.name}"), DEPENDS in members))
+    return pairs
 
 
 def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:
     """The class and those of the folder that it inherits from."""
-    return [node, *(each for base in _bases(node) if base in classes for each in _lineage(classes[base], classes))]
+    bases = [classes[base] for base in _bases(node) if base in classes]
+    return [node, *(ancestor for base in bases for ancestor in _lineage(base, classes))]
 
 
 def _bases(node: ast.ClassDef) -> list[str]:
@@ -184,11 +185,12 @@ def _bases(node: ast.ClassDef) -> list[str]:
 
 def _members(node: ast.ClassDef) -> Iterator[tuple[str, bool]]:
     """Yield (name, whether it is defined here and not abstract)."""
-    for one in node.body:
-        if isinstance(one, ast.FunctionDef):
-            yield one.name, not any(isinstance(by, ast.Name) and by.id == "abstractmethod" for by in one.decorator_list)
-        elif isinstance(one, ast.Assign):
-            names = [name for target in one.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+    for statement in node.body:
+        if isinstance(statement, ast.FunctionDef):
+            decorators = {by.id for by in statement.decorator_list if isinstance(by, ast.Name)}
+            yield statement.name, "abstractmethod" not in decorators
+        elif isinstance(statement, ast.Assign):
+            names = [name for target in statement.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
             yield from ((name.id, True) for name in names)
 
 
@@ -223,8 +225,8 @@ def page(findings: Sequence[Finding]) -> str:
         by_idiom.setdefault(idiom, []).append(outcome)
     for idiom, outcomes in sorted(by_idiom.items(), key=lambda item: (_is_good(item[1]), item[0])):
         counts = Counter(outcome.kind for outcome in outcomes)
-        largest = max((one.difference for one in outcomes if one.kind in ("equal", "wrong")), default=0.0)
-        why = next((_line(one.detail) for one in outcomes if one.kind in ("failed", "refused")), "")
+        largest = max((outcome.difference for outcome in outcomes if outcome.kind in ("equal", "wrong")), default=0.0)
+        why = next((_line(outcome.detail) for outcome in outcomes if outcome.kind in ("failed", "refused")), "")
         cells = [idiom, *(str(counts[kind] or "") for kind in KINDS), f"{largest:.0e}", why.replace("|", "/")]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -250,22 +252,23 @@ def main() -> None:
     options = parser.parse_args()
     _warm_up()
     findings = _read(options.results)
-    chosen = [one for one in idioms(options.folder or FOLDERS) if options.idioms in str(one[0])]
+    chosen = [entry for entry in idioms(options.folder or FOLDERS) if options.idioms in str(entry[0])]
     with tempfile.TemporaryDirectory(prefix="scamp-curves-") as folder:
         for number, (idiom, depends) in enumerate(chosen[:: 12 if options.quick else options.every]):
             name = f"{idiom.folder.name}/{idiom}"
-            if any(name == known for known, _, _ in findings):
+            if any(name == idiom for idiom, _, _ in findings):
                 continue
             (path := Path(folder, str(number))).mkdir()
-            made = []
+            new_findings = []
             for plan, outcome in _run(Curves(idiom, depends, path), options.seed, options.plans, options.quick):
-                made.append((name, str(plan), outcome))
+                new_findings.append((name, str(plan), outcome))
                 detail = _line(outcome.detail)
                 print(f"{name}: {plan}: {outcome.kind} {outcome.difference:.1e} {detail}", flush=True)
-            findings += made
+            findings += new_findings
             if options.results:
                 with options.results.open("a") as file:
-                    file.writelines(json.dumps([idiom, plan, asdict(outcome)]) + "\n" for idiom, plan, outcome in made)
+                    for idiom_name, words, outcome in new_findings:
+                        file.write(json.dumps([idiom_name, words, asdict(outcome)]) + "\n")
     if options.write:
         options.write.write_text(page(findings))
     print(json.dumps(figures(findings)))

@@ -59,9 +59,9 @@ def start(checkout: Path, data: Path, *, to_the_end: bool = False) -> dict[str, 
     assert process.stdout is not None
     url, ready = "", 0.0
     for line in process.stdout:
-        if found := re.search(r"ScaMP is at (http://\S+)\s+\((\d+\.\d) s\)", line):
-            url = found[1]
-            ready = time.monotonic() - began - float(found[2])
+        if match := re.search(r"ScaMP is at (http://\S+)\s+\((\d+\.\d) s\)", line):
+            url = match[1]
+            ready = time.monotonic() - began - float(match[2])
             break
     api = time.monotonic() - began
     with httpx.Client(base_url=f"{url}/v1") as client:

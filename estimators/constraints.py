@@ -51,10 +51,10 @@ class Limit:
     @property
     def words(self) -> str:
         """The limit, such as ``tensor parallelism of degree 4``."""
-        some, exactly = _WORDS[self.name]
+        wording, exactly = _WORDS[self.name]
         if self.most is None:
-            return some
-        return f"no {some.removeprefix('a ')}" if self.most == 1 else exactly.format(self.most)
+            return wording
+        return f"no {wording.removeprefix('a ')}" if self.most == 1 else exactly.format(self.most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def learn(past: Iterable[PastAttempt], device_kinds: Collection[str]) -> dict[La
     runs: dict[Layout, list[PastAttempt]] = {}
     for run in past:
         runs.setdefault(run.layout, []).append(run)
-    corrections = {layout: _most(layout, layout_runs, device_kinds) for layout, layout_runs in runs.items()}
+    corrections = {layout: _largest(layout, layout_runs, device_kinds) for layout, layout_runs in runs.items()}
     return {layout: learned for layout, learned in corrections.items() if learned.num_trials}
 
 
@@ -200,7 +200,7 @@ def upper_bound(residuals: Iterable[int]) -> int:
     return ordered[min(rank, len(ordered)) - 1] if ordered else 0
 
 
-def _most(layout: Layout, runs: Sequence[PastAttempt], device_kinds: Collection[str]) -> Learned:
+def _largest(layout: Layout, runs: Sequence[PastAttempt], device_kinds: Collection[str]) -> Learned:
     of_kinds = (_learn(layout, [run for run in runs if kind in run.device_kinds]) for kind in sorted(device_kinds))
     return max(of_kinds, key=lambda learned: (learned.extra_bytes, learned.num_trials), default=Learned(layout))
 

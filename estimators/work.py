@@ -57,7 +57,7 @@ _NUM_AMOUNTS = _PER_KIND * len(OP_KINDS)
 class Operation:
     """One operation: its kind (``OP_KINDS``), its FLOPs, and whether they are half FLOPs.
 
-    ``sizes`` are the bytes of each tensor that it reads or writes, and ``made`` those of each that it makes in new
+    ``sizes`` are the bytes of each tensor that it reads or writes, and ``new_sizes`` those of each that it makes in new
     memory.
     """
 
@@ -65,12 +65,12 @@ class Operation:
     flops: float
     is_half: bool
     sizes: tuple[int, ...]
-    made: tuple[int, ...]
+    new_sizes: tuple[int, ...]
 
     @property
     def amounts(self) -> tuple[float, float, float, float]:
         """FLOPs, bytes, fresh bytes and half FLOPs (``AMOUNTS`` without the count)."""
-        fresh_bytes = sum(size for size in self.made if size >= MAPPED_BYTES)
+        fresh_bytes = sum(size for size in self.new_sizes if size >= MAPPED_BYTES)
         return self.flops, sum(self.sizes), fresh_bytes, self.flops if self.is_half else 0.0
 
 
@@ -141,12 +141,12 @@ class Work:
         return Work(tuple(amount * factor for amount in self.amounts), collectives)
 
 
-def _merged(some: tuple[Collectives, ...], others: tuple[Collectives, ...]) -> tuple[Collectives, ...]:
+def _merged(earlier: tuple[Collectives, ...], later: tuple[Collectives, ...]) -> tuple[Collectives, ...]:
     """The sums of both, without those that are nothing."""
-    if not some or not others:
-        return some or others
+    if not earlier or not later:
+        return earlier or later
     sums: dict[tuple[str, str, bool], tuple[float, float]] = {}
-    for collective in (*some, *others):
+    for collective in (*earlier, *later):
         num, num_bytes = sums.get(key := (collective.kind, collective.dimension, collective.overlaps), (0, 0))
         sums[key] = num + collective.num, num_bytes + collective.num_bytes
     return tuple(Collectives(*key, *num_and_bytes) for key, num_and_bytes in sums.items() if any(num_and_bytes))

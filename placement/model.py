@@ -122,7 +122,7 @@ def pareto(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
     Without seconds, only the first one of those with the fewest ranks is.
     """
     front: list[Shape] = []
-    for shape in sorted(shapes, key=lambda each: (each.num_ranks, inf if each.seconds is None else each.seconds)):
+    for shape in sorted(shapes, key=lambda shape: (shape.num_ranks, inf if shape.seconds is None else shape.seconds)):
         if not front or (shape.seconds is not None and shape.seconds < (front[-1].seconds or 0.0)):
             front.append(shape)
     return tuple(front)

@@ -29,7 +29,7 @@ class Process:
     started: str
 
     @classmethod
-    def own(cls) -> Process:
+    def current(cls) -> Process:
         """This process."""
         return cls.of(os.getpid())
 

@@ -109,7 +109,7 @@ class ScampResources:
     def __call__(self, config: Mapping[str, Any]) -> PlacementGroupFactory:
         """The placement group of a trial with this config. Raises ``InvalidInput``, see ``scamp_resources``."""
         try:
-            chosen = self._chosen(config)
+            chosen = self._choice(config)
         except InvalidInput:
             if self._requests.when_too_large == "stop run":
                 raise
@@ -118,7 +118,7 @@ class ScampResources:
 
     def plan(self, config: Mapping[str, Any]) -> Plan:
         """The plan for which the placement group of this config is made. Raises ``InvalidInput`` if there is none."""
-        return self._chosen(config).plan
+        return self._choice(config).plan
 
     def close(self) -> None:
         """End the trace processes; they start again when they are needed."""
@@ -136,7 +136,7 @@ class ScampResources:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_estimator": None, "_close": _nothing}
 
-    def _chosen(self, config: Mapping[str, Any]) -> ChosenPlan:
+    def _choice(self, config: Mapping[str, Any]) -> ChosenPlan:
         """The plan and its cost, the same for candidates that differ only in numbers of the optimizer."""
         params = {name: _plain(value) for name, value in config.items()}
         if self._estimator is None:

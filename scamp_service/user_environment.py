@@ -45,7 +45,7 @@ def hide_environment() -> None:
     Call it in each process of ours that may be an ancestor of users' code, as early as possible.
     """
     may_read = _filter((*ALLOWED, *_names(os.environ.get(PASS_ENVIRONMENT, ""))))
-    for address, entry, name in list(_shown()):
+    for address, entry, name in list(_shown_variables()):
         if not may_read(name):
             if name in os.environ:
                 os.environ[name] = os.environ[name]  # from here on, the C library reads a copy on the heap
@@ -66,7 +66,7 @@ def close_environment(passed: str) -> None:
 
     for name in [name for name in os.environ if not may_read(name)]:
         del os.environ[name]
-    for address, entry, name in list(_shown()):
+    for address, entry, name in list(_shown_variables()):
         if not may_read(name):
             ctypes.memset(address, 0, len(entry))
 
@@ -79,7 +79,7 @@ def _filter(patterns: tuple[str, ...]) -> Callable[[str], bool]:
     return lambda name: any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _shown() -> Iterator[tuple[int, bytes, str]]:
+def _shown_variables() -> Iterator[tuple[int, bytes, str]]:
     """(address, bytes, name) of each variable that ``/proc/self/environ`` shows; none on systems other than Linux.
 
     ``/proc/self/stat`` says where they are: see proc(5), ``env_start`` and ``env_end``.

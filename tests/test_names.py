@@ -18,30 +18,48 @@ FILLER = frozenset(
     {"all_", "asked", "found", "given", "it", "known", "named", "one", "own", "this", "told", "wanted", "what", "whole"}
 )
 """Words that say nothing of the thing: use its noun, such as trial, device, option, plan, report, row or study."""
-_MAY_HAVE_ONE = re.compile(rf"\b({'|'.join(sorted(FILLER))})\s*[:,=)]")
+_MAY_HAVE_A_FILLER = re.compile(rf"\b({'|'.join(sorted(FILLER))})\s*([:,=)\]]|in\b)")
 
 
 def fillers_in(source: str) -> Iterator[tuple[int, str]]:
-    """(line, name) of each parameter and each field whose name is a filler."""
-    if not _MAY_HAVE_ONE.search(source):  # parsing takes most of the time
+    """(line, name) of each parameter, field and variable whose name is a filler, where it gets its value."""
+    if not _MAY_HAVE_A_FILLER.search(source):  # parsing takes most of the time
         return
     for node in ast.walk(ast.parse(source)):
         match node:
-            case ast.arg(arg=name) | ast.AnnAssign(target=ast.Name(id=name)) if name in FILLER:
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) if name in FILLER:
                 yield node.lineno, name
 
 
-@pytest.mark.parametrize("floor", FLOORS)
-def test_no_parameter_and_no_field_has_a_filler_for_a_name(floor: str) -> None:
-    files = sorted((ROOT / floor).rglob("*.py"))
+@pytest.mark.parametrize("folder", [*FLOORS, "benchmarks"])
+def test_no_parameter_field_and_variable_has_a_filler_for_a_name(folder: str) -> None:
+    files = sorted((ROOT / folder).rglob("*.py"))
     assert files
-    found = [(file, line, name) for file in files for line, name in fillers_in(file.read_text())]
-    assert [f"{file.relative_to(ROOT)}:{line} {name}" for file, line, name in found] == []
+    fillers = [(file, line, name) for file in files for line, name in fillers_in(file.read_text())]
+    assert [f"{file.relative_to(ROOT)}:{line} {name}" for file, line, name in fillers] == []
 
 
-def test_fillers_are_found_in_functions_lambdas_and_classes() -> None:
-    source = "class Row:\n    own: int\n\ndef f(x, *, found, **given): ...\n\ng = lambda one, two: one\nwanted = 1\n"
-    assert sorted(fillers_in(source)) == [(2, "own"), (4, "found"), (4, "given"), (6, "one")]
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("class Row:\n    own: int", "own"),
+        ("def f(x, *, found): ...", "found"),
+        ("def f(**given): ...", "given"),
+        ("lambda one, two: two", "one"),
+        ("wanted = 1", "wanted"),
+        ("[x, told] = rows", "told"),
+        ("for named in rows: ...", "named"),
+        ("{asked for asked in rows}", "asked"),
+        ("while whole := next(rows): ...", "whole"),
+        ("with open(path) as known: ...", "known"),
+    ],
+)
+def test_a_filler_is_found_where_it_is_bound(source: str, name: str) -> None:
+    assert [name for _, name in fillers_in(source)] == [name]
+
+
+def test_a_filler_that_is_only_read_is_not_found() -> None:
+    assert list(fillers_in("f(found, own=1)")) == []
 
 
 @cache

@@ -51,15 +51,15 @@ class FunctionWorkload(Workload):
 
     def build_model(self) -> nn.Module:
         """Call the function, keep its other results, and return its model. Raises ``WrongResult``."""
-        made = self._call()
-        if not (isinstance(made, tuple) and 2 <= len(made) <= 4 and isinstance(made[0], nn.Module)):
+        result = self._call()
+        if not (isinstance(result, tuple) and 2 <= len(result) <= 4 and isinstance(result[0], nn.Module)):
             raise WrongResult(
                 self._make,
-                f"must return (model, inputs[, loss[, optimizer]]), not {kinds_of(made)}",
+                f"must return (model, inputs[, loss[, optimizer]]), not {kinds_of(result)}",
                 "return the model, and a function that makes its inputs",
             )
         model: nn.Module
-        model, self._inputs, *more = made
+        model, self._inputs, *more = result
         for name, function in zip(("inputs", "loss", "optimizer"), (self._inputs, *more), strict=False):
             if not callable(function) and (function is not None or name == "inputs"):
                 raise WrongResult(
@@ -108,18 +108,18 @@ class FunctionWorkload(Workload):
 
     def _inputs_of(self, num_samples: int) -> Batch:
         assert self._inputs is not None, "call build_model before train_batch"
-        made = self._inputs(num_samples)
-        return dict(made) if isinstance(made, Mapping) else made  # a tokenizer returns a mapping of its own
+        inputs = self._inputs(num_samples)
+        return dict(inputs) if isinstance(inputs, Mapping) else inputs  # a tokenizer returns a mapping of its own
 
     def _check_inputs(self) -> None:
         """Raise ``WrongResult`` unless some dimension of some tensor follows the number of samples."""
         assert self._inputs is not None, "call build_model before train_batch"
-        made = [self._inputs_of(num_samples) for num_samples in (2, 3)]
-        two, three = ([leaf.shape for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)] for outputs in made)
+        inputs = [self._inputs_of(num_samples) for num_samples in (2, 3)]
+        two, three = ([leaf.shape for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)] for outputs in inputs)
         if not two:
             raise WrongResult(
                 self._inputs,
-                f"returns {kinds_of(made[0])}, which holds no tensor",
+                f"returns {kinds_of(inputs[0])}, which holds no tensor",
                 "return a dict, a tuple or a tensor",
             )
         if two == three:

@@ -95,8 +95,8 @@ def _body(function: FunctionType) -> list[ast.stmt]:
     except (OSError, SyntaxError):  # made by exec, or a string literal in it breaks the indentation
         return []
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
-    made = tree.body[0]
-    return made.body if isinstance(made, ast.FunctionDef) else []
+    statement = tree.body[0]
+    return statement.body if isinstance(statement, ast.FunctionDef) else []
 
 
 def _everything(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:

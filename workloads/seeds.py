@@ -30,7 +30,7 @@ def seed_host(seed: int | tuple[int, ...], *owners: object) -> None:
     torch.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number % _MOST)
-    for index, generator in enumerate(each for owner in owners for each in _own_generators(owner)):
+    for index, generator in enumerate(generator for owner in owners for generator in _own_generators(owner)):
         own_seed = hash((number, index))
         if isinstance(generator, torch.Generator):
             generator.manual_seed(own_seed)

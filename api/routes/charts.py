@@ -81,7 +81,9 @@ def list_curves(
     read_trials = trials[:fitting]
     points_of = store.curves([trial.id for trial in read_trials])
     items = [
-        view for each in read_trials for view in curve_views(each.id, each.number, points_of[each.id], metric, points)
+        view
+        for trial in read_trials
+        for view in curve_views(trial.id, trial.number, points_of[trial.id], metric, points)
     ]
     return Page(items=items, next=read_trials[-1].number if fitting < len(trials) else None)
 

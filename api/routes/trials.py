@@ -99,9 +99,9 @@ def download_trials(
 
     def rows() -> Iterator[Mapping[str, Any]]:
         for start in range(0, len(numbers), AT_ONCE):
-            some = numbers[start : start + AT_ONCE]
-            by_number = {trial.number: trial for trial in store.trials_numbered(study_id, some)}
-            for number in some:
+            part = numbers[start : start + AT_ONCE]
+            by_number = {trial.number: trial for trial in store.trials_numbered(study_id, part)}
+            for number in part:
                 if number in by_number:  # the study may be deleted meanwhile
                     yield trial_row(trial_view(by_number[number], objectives).model_dump(mode="json"))
 

@@ -83,8 +83,8 @@ def candidates_view(
     names = list(axes) or sorted({name for row in valued for name in names_in(row[3])})
     order = sorted(range(len(valued)), key=lambda index: objective.key(valued[index][2]))
     rank = {index: place / len(order) for place, index in enumerate(order)}
-    kept = _thinned(order, num_points)
-    shown = [valued[index] for index in kept]
+    places = _thinned(order, num_points)
+    shown = [valued[index] for index in places]
     chosen = [name for name in parameter_names if name in names] or [
         name for name in names if not _IN_BLOCK.search(name)
     ][:MOST_AXES]
@@ -94,7 +94,7 @@ def candidates_view(
         number=[row[0] for row in shown],
         state=[row[1] for row in shown],
         value=[row[2] for row in shown],
-        rank=[rank[index] for index in kept],
+        rank=[rank[index] for index in places],
         axes=[_axis_view(name, axes.get(name), [axis_value(row[3], name) for row in shown]) for name in chosen],
         last_event_id=last_event_id,
     )

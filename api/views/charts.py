@@ -108,8 +108,8 @@ def front_view(scores: Sequence[Score], objectives: Objectives, num_points: int,
     scored = [(score, values) for score in scores if (values := objectives.values_of(score)) is not None]
     members = {score.number for score in objectives.front_of(scores)}
     running = [i for i, (score, _) in enumerate(scored) if score.state is TrialState.RUNNING]
-    kept = [i for i, (score, _) in enumerate(scored) if score.number in members]
-    chosen = [scored[i] for i in merged_points(spread_evenly(len(scored), num_points), running, kept)]
+    places = [i for i, (score, _) in enumerate(scored) if score.number in members]
+    chosen = [scored[i] for i in merged_points(spread_evenly(len(scored), num_points), running, places)]
     return FrontView(
         metrics=list(objectives.names),
         directions=[objective.direction for objective in objectives.items],
@@ -132,14 +132,14 @@ def curve_views(trial_id: int, number: int, points: Sequence[Point], metric: str
             (point.step, value) for point in points if isinstance(value := point.values.get(name), int | float)
         ]
         steps, values = [step for step, _ in points_with_value], [float(value) for _, value in points_with_value]
-        kept = lttb(steps, values, num_points)
+        places = lttb(steps, values, num_points)
         views.append(
             CurveView(
                 trial_id=trial_id,
                 number=number,
                 metric=name,
-                step=[steps[i] for i in kept],
-                value=[values[i] for i in kept],
+                step=[steps[i] for i in places],
+                value=[values[i] for i in places],
                 resumed=resumed,
             )
         )
@@ -163,8 +163,8 @@ def outline(points: Sequence[MeasuredPoint], most: int) -> list[int]:
 def _hull(points: Sequence[MeasuredPoint], places: Sequence[tuple[float, float]], most: int) -> list[MeasuredPoint]:
     """Points that keep the look of a line through all of them, by what was predicted and then measured."""
     order = sorted(range(len(points)), key=places.__getitem__)
-    kept = lttb([places[i][0] for i in order], [places[i][1] for i in order], max(2, most))
-    return [points[order[i]] for i in kept]
+    corners = lttb([places[i][0] for i in order], [places[i][1] for i in order], max(2, most))
+    return [points[order[i]] for i in corners]
 
 
 def _leading(trials: Sequence[HistoryRow], objective: Objective) -> list[int]:

@@ -94,17 +94,17 @@ def _line(number: int, parents: Mapping[int, int | None]) -> set[int]:
     return line
 
 
-def _in_families(kept: set[int], parents: Mapping[int, int | None], rank: Any) -> list[int]:
+def _in_families(members: set[int], parents: Mapping[int, int | None], rank: Any) -> list[int]:
     children: dict[int, list[int]] = {}
-    for number in sorted(kept):
+    for number in sorted(members):
         if (parent := parents.get(number)) is not None:
             children.setdefault(parent, []).append(number)
-    best = {number: rank(number) for number in kept}
-    for number in sorted(kept, reverse=True):  # a copy has a larger number than its parent
+    best = {number: rank(number) for number in members}
+    for number in sorted(members, reverse=True):  # a copy has a larger number than its parent
         if (parent := parents.get(number)) is not None:
             best[parent] = min(best[parent], best[number])
     ordered = list[int]()
-    waiting = sorted((number for number in kept if parents.get(number) is None), key=best.__getitem__, reverse=True)
+    waiting = sorted((number for number in members if parents.get(number) is None), key=best.__getitem__, reverse=True)
     while waiting:
         number = waiting.pop()
         ordered.append(number)

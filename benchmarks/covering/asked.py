@@ -35,8 +35,8 @@ class Asked:
 
     def workload(self) -> Workload:
         """A new workload, made in this process."""
-        made = getattr(import_module(f"benchmarks.covering.{self.file.replace('/', '.')}"), self.make)
-        return made(self.params) if isinstance(made, type) else FunctionWorkload(made, self.params)
+        maker = getattr(import_module(f"benchmarks.covering.{self.file.replace('/', '.')}"), self.make)
+        return maker(self.params) if isinstance(maker, type) else FunctionWorkload(maker, self.params)
 
     def to_json(self) -> str:
         """The case as JSON, for another process."""
@@ -49,8 +49,8 @@ class Asked:
 
     def __str__(self) -> str:
         first = str(self.params.get("family") or self.params.get("model"))
-        kept = {n: v for n, v in self.params.items() if n not in ("family", "model") and v not in ("fp32", "AdamW")}
+        settings = {n: v for n, v in self.params.items() if n not in ("family", "model") and v not in ("fp32", "AdamW")}
         words = [self.make.lower()] if self.make != "make" else []
         return " ".join(
-            [first, *words, *(str(v) if n in ("arithmetic", "optimizer") else f"{n}={v}" for n, v in kept.items())]
+            [first, *words, *(str(v) if n in ("arithmetic", "optimizer") else f"{n}={v}" for n, v in settings.items())]
         )

@@ -127,9 +127,9 @@ class Segmentation(Classifier):
 
     def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         x, y = batch
-        whole = functional.interpolate(model(x), size=x.shape[-2:], mode="bilinear", align_corners=False)
+        logits = functional.interpolate(model(x), size=x.shape[-2:], mode="bilinear", align_corners=False)
         truth = functional.one_hot(y % self.num_classes, self.num_classes)[:, :, None, None]
-        guess = functional.one_hot(whole.argmax(1), self.num_classes).permute(0, 3, 1, 2)
+        guess = functional.one_hot(logits.argmax(1), self.num_classes).permute(0, 3, 1, 2)
         inside = (guess * truth).flatten(1).sum(1).float()
         return {"dice": 2 * inside / (guess.flatten(1).sum(1) + truth.sum((1, 2, 3)))}
 

@@ -54,9 +54,9 @@ def _later_head(choose: Callable[[Tensor, Tensor], Tensor]) -> Callable[[nn.Modu
 
 
 def _valid_depth(features: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    wanted, found = labels.float() + 1, logits.mean(-1).exp()
-    valid = (wanted > 0).detach()
-    difference = torch.log(wanted[valid]) - torch.log(found[valid])
+    true_depth, predicted_depth = labels.float() + 1, logits.mean(-1).exp()
+    valid = (true_depth > 0).detach()
+    difference = torch.log(true_depth[valid]) - torch.log(predicted_depth[valid])
     return torch.sqrt(difference.pow(2).mean() - 0.5 * difference.mean().pow(2))
 
 

@@ -55,7 +55,7 @@ class Mistake:
         return self.name
 
     @property
-    def wanted(self) -> list[str]:
+    def required_words(self) -> list[str]:
         """The words, with the file and line that are marked in the files."""
         marked = [
             f"{file}, line {number}"
@@ -76,16 +76,16 @@ class Answer:
 
     def faults(self, mistake: Mistake) -> list[str]:
         """Why it is not clear; empty if it is."""
-        found = []
+        faults = []
         if self.code != mistake.code:
-            found.append(f"exit code {self.code} instead of {mistake.code}")
+            faults.append(f"exit code {self.code} instead of {mistake.code}")
         if self.seconds > LIMIT_SECONDS:
-            found.append(f"took {self.seconds:.0f} s")
+            faults.append(f"took {self.seconds:.0f} s")
         if (lines := len(self.text.splitlines())) > MOST_LINES:
-            found.append(f"{lines} lines")
+            faults.append(f"{lines} lines")
         if ours := OURS.search(self.text):
-            found.append(f"shows {ours[0]!r}")
-        return found + [f"does not say {words!r}" for words in mistake.wanted if words not in self.text]
+            faults.append(f"shows {ours[0]!r}")
+        return faults + [f"does not say {words!r}" for words in mistake.required_words if words not in self.text]
 
 
 def function(
@@ -362,9 +362,10 @@ def notes(findings: Sequence[Finding]) -> list[str]:
     """Every answer that is not clear, with its faults."""
     unclear = [finding for finding in findings if finding.values.get("faults")]
     lines = [
-        [one.case, *one.values["text"].splitlines()[:12], *(f"! {f}" for f in one.values["faults"])] for one in unclear
+        [finding.case, *finding.values["text"].splitlines()[:12], *(f"! {f}" for f in finding.values["faults"])]
+        for finding in unclear
     ]
-    return [f"{len(unclear)} answers are not clear:", *("\n      ".join(each) for each in lines)] if unclear else []
+    return [f"{len(unclear)} answers are not clear:", *("\n      ".join(text) for text in lines)] if unclear else []
 
 
 def answer_to(mistake: Mistake) -> Answer:
@@ -374,10 +375,10 @@ def answer_to(mistake: Mistake) -> Answer:
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
         limit = ["--seconds", str(TRACE_SECONDS)] if "--seconds" not in mistake.arguments else []
-        given = [*mistake.arguments, *(limit if mistake.arguments[0] == "estimate" else [])]
+        command_line = [*mistake.arguments, *(limit if mistake.arguments[0] == "estimate" else [])]
         out, err, code, began = io.StringIO(), io.StringIO(), 0, time.monotonic()
         with (
-            patch.object(sys, "argv", ["scamp", *given]),
+            patch.object(sys, "argv", ["scamp", *command_line]),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):

@@ -205,9 +205,9 @@ def resnet_instance_norm() -> Made:
     return _resnet(norm=lambda width: nn.InstanceNorm2d(width, affine=True), side=160)
 
 
-def _last_channels(made: Made) -> Made:
+def _last_channels(parts: Made) -> Made:
     model: Any  # the types of ``Module.to`` have no memory format
-    model, inputs, loss = made
+    model, inputs, loss = parts
 
     def pictures(batch: int) -> Any:
         first, *others = inputs(batch)
@@ -560,8 +560,8 @@ def mlp_matrices() -> Made:
 
 
 MODELS: Mapping[str, Callable[[], Made]] = {
-    made.__name__: made
-    for made in (
+    maker.__name__: maker
+    for maker in (
         lstm, lstm_projected, gru, rnn, lstm_cells, convnext, mobilenet, resnet, resnext, resnet_group_norm,
         resnet_instance_norm, resnet_channels_last, unet, unet_channels_last, unet_1d, unet_3d, conv_1d,
         positional_conv,
@@ -598,7 +598,7 @@ def make(
 
     def optimized(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         kept = list(parameters)
-        made: torch.optim.Optimizer = getattr(torch.optim, optimizer)(kept, lr=1e-3)
+        torch_optimizer: torch.optim.Optimizer = getattr(torch.optim, optimizer)(kept, lr=1e-3)
         if clip:
             limits: dict[str, Callable[..., Any]] = {
                 "norm": nn.utils.clip_grad_norm_,
@@ -609,10 +609,10 @@ def make(
             def clipped(*_: Any) -> None:
                 limit(kept, 1.0)
 
-            made.register_step_pre_hook(clipped)
+            torch_optimizer.register_step_pre_hook(clipped)
         if average is not None:
-            made.register_step_post_hook(lambda *_: average.update_parameters(built))
-        return made
+            torch_optimizer.register_step_post_hook(lambda *_: average.update_parameters(built))
+        return torch_optimizer
 
     return built, cast, loss, optimized
 

@@ -60,11 +60,11 @@ def _runge_kutta(x: Tensor, of: Loop) -> Tensor:
     def slope(y: Tensor) -> Tensor:
         return of.outer(torch.tanh(of.inner(y)))
 
-    one = slope(x)
-    two = slope(x + 0.05 * one)
-    three = slope(x + 0.05 * two)
-    four = slope(x + 0.1 * three)
-    return x + 0.1 / 6 * (one + 2 * two + 2 * three + four)
+    k1 = slope(x)
+    k2 = slope(x + 0.05 * k1)
+    k3 = slope(x + 0.05 * k2)
+    k4 = slope(x + 0.1 * k3)
+    return x + 0.1 / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
 
 
 def _memory_cell(x: Tensor, of: Loop) -> Tensor:
@@ -79,8 +79,8 @@ def _sinkhorn(x: Tensor, of: Loop) -> Tensor:
 
 
 def _columns(x: Tensor, of: Loop) -> Tensor:
-    made = [column * of.scale[number] for number, column in enumerate(x.unbind(-1)[:4])]
-    return torch.cat([torch.stack(made, -1), x[:, 4:]], -1)
+    columns = [column * of.scale[number] for number, column in enumerate(x.unbind(-1)[:4])]
+    return torch.cat([torch.stack(columns, -1), x[:, 4:]], -1)
 
 
 def _attention(x: Tensor, of: Loop) -> Tensor:

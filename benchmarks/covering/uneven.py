@@ -36,11 +36,11 @@ class Recurrent(nn.Module):
         self.net, self.num_chunks = nn.LSTM(width, width, batch_first=True), num_chunks
 
     def forward(self, x: Tensor) -> Tensor:
-        state, made = None, []
+        state, outputs = None, []
         for chunk in x.chunk(self.num_chunks, 1):
             out, state = self.net(chunk, state)
-            made.append(out)
-        return x + torch.cat(made, 1)
+            outputs.append(out)
+        return x + torch.cat(outputs, 1)
 
 
 class Experts(nn.Module):
@@ -58,8 +58,8 @@ class Experts(nn.Module):
         out = flat
         for number in range(len(self.up)):
             places, ranks = torch.where(chosen == number)
-            made = functional.gelu(flat[places] @ self.up[number]) @ self.down[number]
-            out = out.index_add(0, places, made * weights[places, ranks, None])
+            expert_output = functional.gelu(flat[places] @ self.up[number]) @ self.down[number]
+            out = out.index_add(0, places, expert_output * weights[places, ranks, None])
         return out.view(x.shape)
 
 

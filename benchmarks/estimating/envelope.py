@@ -145,9 +145,9 @@ def by_formula(point: Point) -> int | None:
         if any(point.params[name] != value for name, value in group.settings.items()) or layout_kind not in blueprints:
             continue
         blueprint = blueprints[layout_kind].of(accumulate=point.layout.accumulate)
-        one = columns([variables], [*group.sizes, RANKS, SAMPLES])
-        if blueprint.covers(one).all() and blueprint.predicts(one).all():
-            return blueprint.costs(one).curve(0).peak_bytes(point.asked_batch)
+        row = columns([variables], [*group.sizes, RANKS, SAMPLES])
+        if blueprint.covers(row).all() and blueprint.predicts(row).all():
+            return blueprint.costs(row).curve(0).peak_bytes(point.asked_batch)
     return None
 
 
@@ -158,7 +158,7 @@ def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[FormulaGr
     drawn = [point for point in (draw(source) for _ in range(EXAMPLES)) if point.workload == workload]
     candidates = {number: point.params for number, point in enumerate(drawn)}
     sharded = (1, 2) if max(degrees) > 1 else (1,)
-    layout_kinds = [Layout(dp_shard=shards, recompute=again) for shards in sharded for again in (False, True)]
+    layout_kinds = [Layout(dp_shard=shards, recompute=recompute) for shards in sharded for recompute in (False, True)]
     with tempfile.TemporaryDirectory() as folder, TracePool() as pool:
         traced = TracedWorkload(workload, None, Tracer(OneBlob(b""), Path(folder), TRACE_SECONDS), pool)
         finder = BlueprintFinder(traced)
@@ -168,7 +168,7 @@ def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[FormulaGr
                 continue
             members = [candidates[key] for key in group.members]
             shared = (members, [1] * len(members), depth_of(plain), max(degrees))
-            found = finder.find([Task(group, layout_kind, *shared) for layout_kind in layout_kinds])
-            answers = zip(layout_kinds, found, strict=True)
+            tasks = [Task(group, layout_kind, *shared) for layout_kind in layout_kinds]
+            answers = zip(layout_kinds, finder.find(tasks), strict=True)
             every.append((group, {kind: answer for kind, answer in answers if isinstance(answer, Blueprints)}))
         return every

@@ -117,10 +117,10 @@ def observe(order: ToObserve) -> Observation:
         return torch.cuda.memory_reserved(device)
 
     steps(NUM_STEPS)  # afterwards libraries hold all that they keep after a first use
-    kept_reserved, kept = clear(), torch.cuda.memory_allocated(device)
+    kept_reserved, kept_allocated = clear(), torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     step = steps(NUM_STEPS)
-    active = torch.cuda.max_memory_allocated(device) - kept
+    active = torch.cuda.max_memory_allocated(device) - kept_allocated
     reserved = torch.cuda.max_memory_reserved(device) - kept_reserved
     clock = GpuTime()
     seconds = median([clock.seconds(step) for _ in range(NUM_TIMED)][2:])
@@ -139,7 +139,7 @@ def observe(order: ToObserve) -> Observation:
         return True
 
     attempts = search(runs, order.capacities, active - GRANULE, reserved)
-    return Observation(active, reserved, kept, context, attempts, seconds)
+    return Observation(active, reserved, kept_allocated, context, attempts, seconds)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,8 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
         "oom_new": [result for result in results if not result.used],
         "oom_used": [result for result in results if result.used],
     }
-    return {f"{group}_{name}": value for group, some in groups.items() if some for name, value in _count(some).items()}
+    counts = {group: _count(members) for group, members in groups.items() if members}
+    return {f"{group}_{name}": value for group, values in counts.items() for name, value in values.items()}
 
 
 def _count(results: Sequence[Result]) -> dict[str, float]:
@@ -204,5 +205,5 @@ def _end_of(case: Steps, cap_bytes: int | None) -> str:
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
-    print(json.dumps(run_under(Case.from_json(given["case"]), given["caps"], given["used"])))
+    request = json.loads(sys.argv[1])
+    print(json.dumps(run_under(Case.from_json(request["case"]), request["caps"], request["used"])))

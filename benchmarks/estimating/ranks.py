@@ -195,9 +195,9 @@ def in_ranks(module: str, case: Divided, seconds: float) -> list[str]:
     """
     with tempfile.TemporaryDirectory() as folder, heap.counting() as environment:
         command = [sys.executable, "-m", module, case.to_json(), f"{folder}/store"]
-        own = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
         ranks = [
-            subprocess.Popen([*command, str(rank)], env=own, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen([*command, str(rank)], env=variables, stdout=subprocess.PIPE, text=True)
             for rank in range(case.plan.world_size)
         ]
         deadline = time.monotonic() + seconds

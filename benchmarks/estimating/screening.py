@@ -131,29 +131,32 @@ def measure(case: Space, seconds: float) -> Result:
         def screened() -> tuple[list[Screening], float, float]:
             began, used = time.monotonic(), _processor_seconds()
             with TracePool() as pool:
-                found = [screen(*one, cluster, Tracing(Path(folder), pool=pool)) for one in drawn]
-            return found, time.monotonic() - began, _processor_seconds() - used
+                screenings = [screen(*arguments, cluster, Tracing(Path(folder), pool=pool)) for arguments in drawn]
+            return screenings, time.monotonic() - began, _processor_seconds() - used
 
-        found, cold, cold_cpu = screened()
+        screenings, cold, cold_cpu = screened()
         print(f"cold: {cold:.1f} s, {cold_cpu:.1f} s of processors", flush=True)
         warm = median(screened()[1] for _ in range(NUM_WARM))
-        pairs = list(_compared(drawn, found, cluster, Path(folder), case))
-    others = [(one, alone) for one, alone in pairs if _plan(one.choice) != _plan(alone)]
-    every = [candidate for screening in found for candidate in screening.candidates]
+        pairs = list(_compared(drawn, screenings, cluster, Path(folder), case))
+    mismatches = [(candidate, alone) for candidate, alone in pairs if _plan(candidate.choice) != _plan(alone)]
+    every = [candidate for screening in screenings for candidate in screening.candidates]
     return Result(
         cold,
         cold_cpu,
         warm,
-        sum(one.num_examples for one in found),
-        sum(one.num_checked for one in found),
-        sum(bool(one.traced) for one in every),
-        sum(one.may_be_cheaper for one in every),
-        dict(sum(map(_by_ranks, found), Counter[str]())),
+        sum(screening.num_examples for screening in screenings),
+        sum(screening.num_checked for screening in screenings),
+        sum(bool(candidate.traced) for candidate in every),
+        sum(candidate.may_be_cheaper for candidate in every),
+        dict(sum(map(_by_ranks, screenings), Counter[str]())),
         len(pairs),
-        len(pairs) - len(others),
-        sum(not one.may_be_cheaper for one, _ in others),
-        max((_difference_mib(one.choice, alone) for one, alone in pairs), default=0),
-        [f"{json.dumps(dict(one.params))}: {one.reason} / {alone.reason}" for one, alone in others],
+        len(pairs) - len(mismatches),
+        sum(not candidate.may_be_cheaper for candidate, _ in mismatches),
+        max((_difference_mib(candidate.choice, alone) for candidate, alone in pairs), default=0),
+        [
+            f"{json.dumps(dict(candidate.params))}: {candidate.reason} / {alone.reason}"
+            for candidate, alone in mismatches
+        ],
     )
 
 
@@ -207,7 +210,7 @@ def _compared(
     drawn: Sequence[_Drawn], screenings: Sequence[Screening], cluster: Cluster, folder: Path, case: Space
 ) -> Iterator[tuple[Screened, ChosenPlan | NoPlan]]:
     """Yield random candidates, each with the plan that is chosen by its own traces."""
-    every = [(place, number) for place, (_, _, some) in enumerate(drawn) for number in range(len(some))]
+    every = [(place, number) for place, (_, _, points) in enumerate(drawn) for number in range(len(points))]
     for place, number in random.Random(f"compared {case.seed}").sample(every, case.num_compared):
         workload, code, candidates = drawn[place]
         with Estimator(workload, code, Tracing(folder)) as estimator:

@@ -140,9 +140,9 @@ def _cached(case: Speed) -> list[float]:
             process.end()
 
         def estimate() -> None:
-            known = tracer.cached(Candidate("stdlib_gpt", None, params), plan.layout)
-            assert known is not None
-            profile = profile_of({plan.layout: known})
+            timed = tracer.cached(Candidate("stdlib_gpt", None, params), plan.layout)
+            assert timed is not None
+            profile = profile_of({plan.layout: timed})
             predict(profile, plan)
             largest_micro_batch(profile, plan.layout, 1024)
 

@@ -108,9 +108,9 @@ class Result:
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
         sizes = [f"{num_bytes / MIB:.0f}" for num_bytes in (self.predicted, self.measured)]
-        others = [f"{self.error_pct(num_bytes):+.1f} %" for num_bytes in (self.state_bytes, self.naive_bytes)]
+        errors = [f"{self.error_pct(num_bytes):+.1f} %" for num_bytes in (self.state_bytes, self.naive_bytes)]
         tracker = self.tracker_failure or f"{self.error_pct(self.tracker_bytes):+.2f} %"
-        return [*sizes, f"{self.error_pct():+.2f} %", *others, tracker]
+        return [*sizes, f"{self.error_pct():+.2f} %", *errors, tracker]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
@@ -154,7 +154,9 @@ def run_for_real(case: Case) -> int:
     # A model of the default size will do to warm up, with the case's number of tokens or pixels: it is less work.
     few = {name: value for name, value in case.params.items() if name in ("context", "side")}
     small = replace(case, batch=2, params=few)
-    return peak_over_kept(*(partial(steps, one.workload(), one.batch, one.layout) for one in (small, case)))
+    return peak_over_kept(
+        *(partial(steps, variant.workload(), variant.batch, variant.layout) for variant in (small, case))
+    )
 
 
 if __name__ == "__main__":

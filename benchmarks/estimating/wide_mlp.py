@@ -54,5 +54,5 @@ class Mlp(nn.Module):
         x = self.enter(x)
         for layer in self.layers:
             x = x + layer(x)
-        made: Tensor = self.leave(x)
-        return made
+        output: Tensor = self.leave(x)
+        return output

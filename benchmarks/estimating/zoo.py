@@ -203,9 +203,9 @@ def dlrm(rows: int = 100_000, tables: int = 8, width: int = 64) -> Made:
 
         def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
             x = self.bottom(dense)
-            found = torch.stack([x, *(table(sparse[:, number]) for number, table in enumerate(self.tables))], 1)
+            vectors = torch.stack([x, *(table(sparse[:, number]) for number, table in enumerate(self.tables))], 1)
             rows, columns = torch.tril_indices(tables + 1, tables + 1, -1, device=x.device)
-            crossed = (found @ found.transpose(1, 2))[:, rows, columns]
+            crossed = (vectors @ vectors.transpose(1, 2))[:, rows, columns]
             logits: Tensor = self.top(torch.cat([x, crossed], 1)).squeeze(1)
             return logits
 
@@ -277,10 +277,10 @@ def make(model: str, arithmetic: str = "fp32", optimizer: str = "adamw", **param
     own_loss = more[0] if more else lambda model, batch: model(**batch).loss
 
     def cast(batch: int) -> Any:
-        given = inputs(batch)
-        if arithmetic != "bf16" or isinstance(given, dict):
-            return given
-        return tuple(part.bfloat16() if part.is_floating_point() else part for part in given)
+        tensors = inputs(batch)
+        if arithmetic != "bf16" or isinstance(tensors, dict):
+            return tensors
+        return tuple(part.bfloat16() if part.is_floating_point() else part for part in tensors)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         device = next(model.parameters()).device.type

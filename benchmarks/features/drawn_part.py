@@ -19,10 +19,12 @@ NUM_DRAWN = 12
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
     """Combinations under each of their plans; in a quick run there are none."""
-    return [] if quick else [Case(one, plan) for one in drawn(seed, NUM_DRAWN) for plan in dict.fromkeys(one.plans)]
+    if quick:
+        return []
+    return [Case(feature, plan) for feature in drawn(seed, NUM_DRAWN) for plan in dict.fromkeys(feature.plans)]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Counts and errors, without those that the features have already."""
-    found = trained.figures(results, "drawn")
-    return {name: value for name, value in found.items() if name.startswith("drawn")}
+    values = trained.figures(results, "drawn")
+    return {name: value for name, value in values.items() if name.startswith("drawn")}

@@ -32,7 +32,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
     every = [*FEATURES, *PAPERS]
     if not quick:
         return [Case(feature, plan) for feature in every for plan in feature.plans]
-    of_two = [(one, [plan for plan in one.plans if plan.world_size == 2]) for one in every[::QUICK_EVERY]]
+    of_two = [(feature, [plan for plan in feature.plans if plan.world_size == 2]) for feature in every[::QUICK_EVERY]]
     return [Case(feature, plans[0]) for feature, plans in of_two if plans]
 
 

@@ -102,20 +102,20 @@ def drawn_models(seed: int) -> tuple[Feature, ...]:
 
     Sizes of models with divided tables and divided sequences, and shares of the batch, are drawn as well.
     """
-    draws, found = random.Random(seed), list[Feature]()
+    draws, models = random.Random(seed), list[Feature]()
     for number in range(2):
         kinds = "".join(draws.choice("an") for _ in range(8))
         params = {"kinds": kinds, "width": draws.choice([32, 48, 80, 96]), "length": draws.randint(5, 20), "lr": 3e-3}
         plans = tuple(draws.sample([plan for group in _GROUPS.values() for plan in group], 8))
-        found.append(Feature(f"drawn {seed}.{number}: {kinds}", "plans.py:Tokens", plans, params))
+        models.append(Feature(f"drawn {seed}.{number}: {kinds}", "plans.py:Tokens", plans, params))
     ranking = {"width": 4 * draws.randint(2, 24), "lr": 3e-3}
     heads = draws.choice([2, 3, 4, 6])
     text = {"heads": heads, "width": heads * draws.choice([8, 12, 16]), "length": 4 * draws.randint(3, 12), "lr": 3e-3}
-    found.append(Feature(f"drawn {seed}: tables", "tables.py:Clicks", TABLES, ranking, gradients=True))
-    found.append(Feature(f"drawn {seed}: contexts", "contexts.py:Text", CONTEXTS, text, gradients=True))
+    models.append(Feature(f"drawn {seed}: tables", "tables.py:Clicks", TABLES, ranking, gradients=True))
+    models.append(Feature(f"drawn {seed}: contexts", "contexts.py:Text", CONTEXTS, text, gradients=True))
     uneven = tuple(dict.fromkeys(_drawn_shares(draws) for _ in range(6)))
-    found.append(Feature(f"drawn {seed}: shares", "texts.py:Texts", uneven, {"lr": 3e-3}, gradients=True))
-    return tuple(found)
+    models.append(Feature(f"drawn {seed}: shares", "texts.py:Texts", uneven, {"lr": 3e-3}, gradients=True))
+    return tuple(models)
 
 
 def _drawn_shares(draws: random.Random) -> Plan:

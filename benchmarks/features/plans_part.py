@@ -25,6 +25,6 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Counts and errors; those of the peaks have names of their own."""
-    found = trained.figures(results, "plans")
-    peaks = {f"plans_{name}": value for name, value in found.items() if name.startswith("executed")}
-    return {name: value for name, value in found.items() if name.startswith("plans")} | peaks
+    values = trained.figures(results, "plans")
+    peaks = {f"plans_{name}": value for name, value in values.items() if name.startswith("executed")}
+    return {name: value for name, value in values.items() if name.startswith("plans")} | peaks

@@ -77,7 +77,7 @@ def measure(case: Case, seconds: float) -> Result:
     """
     _warm_up()
     feature, plan, after = case.feature, case.plan, case.feature.after(case.plan)
-    whole, gradients = _in_one_process(_Named(feature), seconds)
+    reference, gradients = _in_one_process(_Named(feature), seconds)
     with tempfile.TemporaryDirectory(prefix="scamp-features-") as folder:
         first = _trained(feature, plan, Path(folder), 0, HALF, seconds)
         second = _trained(feature, after, Path(folder), HALF, WHOLE, seconds)
@@ -86,8 +86,8 @@ def measure(case: Case, seconds: float) -> Result:
         feature=feature.name,
         plan=str(plan),
         after=str(after),
-        error=largest_difference([*first.values, *second.values], whole.values),
-        resume_error=largest_difference(second.values[:1], whole.values[len(first.values) :][:1]),
+        error=largest_difference([*first.values, *second.values], reference.values),
+        resume_error=largest_difference(second.values[:1], reference.values[len(first.values) :][:1]),
         tolerance=feature.tolerance,
         predicted_bytes=predicted.get("peak_bytes", 0) if isinstance(predicted, dict) else 0,
         peak_bytes=first.peak_bytes,
@@ -138,8 +138,8 @@ class _Named:
 @lru_cache(maxsize=1)
 def _in_one_process(named_feature: _Named, seconds: float) -> tuple[_Trained, Mapping[str, Tensor]]:
     with tempfile.TemporaryDirectory(prefix="scamp-features-") as folder:
-        whole = _trained(named_feature.feature, named_feature.feature.reference, Path(folder), 0, WHOLE, seconds)
-    return whole, _first_gradients(named_feature.feature, named_feature.feature.reference, seconds)
+        reference = _trained(named_feature.feature, named_feature.feature.reference, Path(folder), 0, WHOLE, seconds)
+    return reference, _first_gradients(named_feature.feature, named_feature.feature.reference, seconds)
 
 
 def _first_gradients(feature: Feature, plan: Plan, seconds: float) -> Mapping[str, Tensor]:

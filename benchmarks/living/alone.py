@@ -42,7 +42,9 @@ class Training:
 
     def planned(self) -> Plan:
         """The plan itself."""
-        fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in self.plan.items()}
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in self.plan.items()
+        }
         return Plan(**fields)
 
     def job(self, folder: Path) -> TrainingJob:

@@ -43,9 +43,9 @@ class Drawn:
 def draw(seed: int, num_trials: int, steps: int) -> Drawn:
     """Candidates of all sizes equally often; one of the largest is among them, at a drawn place."""
     rng = random.Random(seed)
-    found = [_candidate(rng, DEPTHS, WIDTHS) for _ in range(num_trials)]
-    found[rng.randrange(num_trials)] |= {"depth": max(DEPTHS), "width": max(WIDTHS)}
-    return Drawn(found, steps, seed)
+    candidates = [_candidate(rng, DEPTHS, WIDTHS) for _ in range(num_trials)]
+    candidates[rng.randrange(num_trials)] |= {"depth": max(DEPTHS), "width": max(WIDTHS)}
+    return Drawn(candidates, steps, seed)
 
 
 def draw_small(seed: int, num_trials: int, steps: int) -> Drawn:

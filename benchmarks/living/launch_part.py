@@ -72,8 +72,8 @@ class Result:
 def measure(case: Case, seconds: float) -> Result:
     """Run the trials of one case."""
     if case.system == "Ray Tune":
-        found = json.loads(in_process("with_tune", [_training(n) for n in range(case.num_trials)], seconds))
-        return Result(case.system, case.num_ranks, case.num_trials, case.num_trials / found["seconds"])
+        answer = json.loads(in_process("with_tune", [_training(n) for n in range(case.num_trials)], seconds))
+        return Result(case.system, case.num_ranks, case.num_trials, case.num_trials / answer["seconds"])
     with serving(virtual_devices=NUM_DEVICES, max_gangs_per_device=1) as served:
         ran = served.run(_spec(case.num_trials, case.num_ranks), seconds)
     ran.values()  # all have completed
@@ -83,17 +83,18 @@ def measure(case: Case, seconds: float) -> Result:
 def _timed(case: Case, ran: Ran) -> Result:
     warm: list[Attempt] = []
     turnarounds: list[float] = []
-    for device in sorted({one for attempt in ran.attempts for one in attempt.devices}):
+    for device in sorted({device_name for attempt in ran.attempts for device_name in attempt.devices}):
         mine = sorted(
-            (attempt for attempt in ran.attempts if device in attempt.devices), key=lambda one: one.started_at or 0.0
+            (attempt for attempt in ran.attempts if device in attempt.devices),
+            key=lambda attempt: attempt.started_at or 0.0,
         )
-        warm += [one for one in mine[WARM_UP:] if one.devices[0] == device]
+        warm += [attempt for attempt in mine[WARM_UP:] if attempt.devices[0] == device]
         pairs = list(pairwise(mine))[WARM_UP:]
         turnarounds += [1000 * ((after.started_at or 0.0) - ran.reported[before.trial_id]) for before, after in pairs]
-    if any(len(one.devices) != case.num_ranks for one in warm):
-        raise RuntimeError(f"gangs do not have {case.num_ranks} ranks: {[len(one.devices) for one in warm]}")
-    launches = [1000 * ((one.started_at or 0.0) - one.created_at) for one in warm]
-    seconds = max(one.ended_at or 0.0 for one in warm) - min(one.created_at for one in warm)
+    if any(len(attempt.devices) != case.num_ranks for attempt in warm):
+        raise RuntimeError(f"gangs do not have {case.num_ranks} ranks: {[len(attempt.devices) for attempt in warm]}")
+    launches = [1000 * ((attempt.started_at or 0.0) - attempt.created_at) for attempt in warm]
+    seconds = max(attempt.ended_at or 0.0 for attempt in warm) - min(attempt.created_at for attempt in warm)
     return Result(
         case.system, case.num_ranks, case.num_trials, len(warm) / seconds, 100 * ran.growth, launches, turnarounds
     )
@@ -119,19 +120,19 @@ def _training(number: int) -> Training:
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Medians of launches and turnarounds, and trials per second against Ray Tune."""
-    found, rates = dict[str, float](), dict[str, float]()
+    values, rates = dict[str, float](), dict[str, float]()
     for result in results:
         if result.num_ranks == 1:
             rates[result.system] = result.per_second
         if result.launches:
-            found[f"launch_{result.num_ranks}_ms"] = median(result.launches)
+            values[f"launch_{result.num_ranks}_ms"] = median(result.launches)
         if result.launches and result.num_ranks == 1:
-            found["turnaround_ms"] = median(result.turnarounds)
-            found["trials_per_second"] = result.per_second
-            found["own_code_growth_pct"] = result.growth_pct
+            values["turnaround_ms"] = median(result.turnarounds)
+            values["trials_per_second"] = result.per_second
+            values["own_code_growth_pct"] = result.growth_pct
     if len(rates) == 2:
-        found["trials_per_second_ratio"] = rates["ScaMP"] / rates["Ray Tune"]
-    return found
+        values["trials_per_second_ratio"] = rates["ScaMP"] / rates["Ray Tune"]
+    return values
 
 
 def notes(findings: Sequence[Finding]) -> list[str]:

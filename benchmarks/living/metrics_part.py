@@ -51,20 +51,20 @@ class Result:
 
 def measure(case: Case, seconds: float) -> Result:
     """Report in processes of their own."""
-    given = (str(NUM_DEVICES), str(case.num_rows), str(case.rate))
-    found = json.loads(last_line("-m", "benchmarks.living.with_sink", *given, seconds=seconds))
-    return Result(case.rate, NUM_DEVICES * case.num_rows / found["seconds"], 1000 * found["p99_seconds"])
+    arguments = (str(NUM_DEVICES), str(case.num_rows), str(case.rate))
+    answer = json.loads(last_line("-m", "benchmarks.living.with_sink", *arguments, seconds=seconds))
+    return Result(case.rate, NUM_DEVICES * case.num_rows / answer["seconds"], 1000 * answer["p99_seconds"])
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Rows a second at full speed, and the latency at the steady rate."""
-    found = {}
+    values = {}
     for result in results:
         if result.rate:
-            found["metrics_p99_ms"] = result.p99_ms
+            values["metrics_p99_ms"] = result.p99_ms
         else:
-            found["metrics_rows_per_second"] = result.per_second
-    return found
+            values["metrics_rows_per_second"] = result.per_second
+    return values
 
 
 def notes(findings: Sequence[Finding]) -> list[str]:

@@ -49,36 +49,36 @@ class Processor:
     def seconds(self) -> Mapping[str, float]:
         """Processor seconds so far, by what the processes are; tracing and sampling count as ``others``."""
         self._look()
-        found: dict[str, float] = {}
+        seconds_by_kind: dict[str, float] = {}
         for kind, seconds in list(self._seconds.values()):
-            found[kind] = found.get(kind, 0.0) + seconds
-        return found
+            seconds_by_kind[kind] = seconds_by_kind.get(kind, 0.0) + seconds
+        return seconds_by_kind
 
     def resident(self) -> Mapping[int, int]:
         """Resident bytes of the controller and of each rank by process id."""
-        found = {
+        fields_by_pid = {
             pid: _read(pid, "statm").split() for (pid, _), (kind, _) in list(self._seconds.items()) if kind in KEPT
         }
-        return {pid: int(fields[1]) * resource.getpagesize() for pid, fields in found.items() if fields}
+        return {pid: int(fields[1]) * resource.getpagesize() for pid, fields in fields_by_pid.items() if fields}
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
             self._look()
 
     def _look(self) -> None:
-        fields = {pid: one for pid in _pids() if len(one := _stat(pid)) > 19}
+        fields = {pid: stat for pid in _pids() if len(stat := _stat(pid)) > 19}
         below = new = {self._root}
         while new:
             new = {pid for pid, field in fields.items() if int(field[1]) in below} - below
             below |= new
         for pid in below - {os.getpid()}:
             if pid in fields:
-                one = fields[pid]
-                was, _ = self._seconds.get((pid, one[19]), ("others", 0.0))
+                stat = fields[pid]
+                was, _ = self._seconds.get((pid, stat[19]), ("others", 0.0))
                 kind = _kind(pid)  # one that has ended has no command line any more
-                self._seconds[pid, one[19]] = (
+                self._seconds[pid, stat[19]] = (
                     was if kind == "others" else kind,
-                    (int(one[11]) + int(one[12])) / TICKS,
+                    (int(stat[11]) + int(stat[12])) / TICKS,
                 )
 
 

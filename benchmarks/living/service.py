@@ -97,7 +97,7 @@ class Served:
             after = self._processor.resident()
             growth = max((after[pid] / warm[pid] - 1 for pid in warm.keys() & after.keys()), default=0.0)
             used = {kind: n - before.get(kind, 0.0) for kind, n in self._processor.seconds().items()}
-            attempts = sorted(store.study_attempts(study_id), key=lambda one: one.created_at)
+            attempts = sorted(store.study_attempts(study_id), key=lambda attempt: attempt.created_at)
             trials = all_trials(store, study_id)
             reported = {trial.id: max((row.time for row in store.metrics(trial.id)), default=0.0) for trial in trials}
             return Ran(store.study(study_id), trials, attempts, used, before, reported, growth)

@@ -116,12 +116,12 @@ def measure(case: Case, seconds: float) -> Result:
         flush=True,
     )
     costs = [Cost(**load) for load in json.loads(in_process("alone", [*single, *gangs], seconds))]
-    alone, own = costs[: len(single)], costs[len(single) :]
-    found = {"static": static.values(), "Ray Tune": dict(enumerate(tune["losses"])), "ScaMP": scamp.values()}
-    _expect_equal({n: one.loss for n, one in enumerate(alone)}, found)
+    alone, together = costs[: len(single)], costs[len(single) :]
+    losses = {"static": static.values(), "Ray Tune": dict(enumerate(tune["losses"])), "ScaMP": scamp.values()}
+    _expect_equal({n: cost.loss for n, cost in enumerate(alone)}, losses)
     measured = {
-        (n, str(scamp.plan_of(n))): max(one.rank_seconds) / study.steps
-        for n, one in zip(_numbers(study), own, strict=True)
+        (n, str(scamp.plan_of(n))): max(cost.rank_seconds) / study.steps
+        for n, cost in zip(_numbers(study), together, strict=True)
     }
     overheads = Overheads(
         median(attempt.started_at - attempt.created_at for attempt in scamp.attempts if attempt.started_at),
@@ -132,7 +132,7 @@ def measure(case: Case, seconds: float) -> Result:
         static.seconds,
         tune["seconds"],
         scamp.seconds,
-        sum(one.rank_seconds[0] for one in alone) / len(os.sched_getaffinity(0)),
+        sum(cost.rank_seconds[0] for cost in alone) / len(os.sched_getaffinity(0)),
         simulated_seconds(study, measured, overheads),
         asdict(overheads),
         scamp.processor,
@@ -156,7 +156,7 @@ def simulated_seconds(study: Drawn, measured: Mapping[tuple[int, str], float], o
     with tempfile.TemporaryDirectory(prefix="scamp-live-") as folder:
         settings = settings.model_copy(update={"data_dir": Path(folder)})
         calibrate_cpu_quickly(settings.data_dir)  # plans that were not measured are compared by it
-        named = cluster_named(f"1x{study.num_devices}xvirtual", settings)
+        cluster = cluster_named(f"1x{study.num_devices}xvirtual", settings)
         options = ReplayOptions(
             Path(folder, "profiles"),
             start_seconds=overheads.start_seconds,
@@ -164,10 +164,10 @@ def simulated_seconds(study: Drawn, measured: Mapping[tuple[int, str], float], o
             trace_seconds=overheads.trace_seconds,
             measured=measured,
         )
-        found = simulate([submitted], named, options)
-    if found.why_unfinished or found.reasons:
-        raise RuntimeError(f"the simulation: {found.why_unfinished or found.reasons[0]}")
-    return found.makespan
+        outcome = simulate([submitted], cluster, options)
+    if outcome.why_unfinished or outcome.reasons:
+        raise RuntimeError(f"the simulation: {outcome.why_unfinished or outcome.reasons[0]}")
+    return outcome.makespan
 
 
 def in_process(module: str, trainings: Sequence[Training], seconds: float, num_devices: int = NUM_DEVICES) -> str:
@@ -185,7 +185,9 @@ def _numbers(study: Drawn) -> range:
 
 def _training(study: Drawn, number: int, plan: Plan) -> Training:
     every = study.spec()["budget"]["report_every"]
-    fields = {one.name: getattr(plan, one.name) for one in dataclasses.fields(plan) if one.init}
+    fields = {
+        plan_field.name: getattr(plan, plan_field.name) for plan_field in dataclasses.fields(plan) if plan_field.init
+    }
     return Training(study.candidates[number], fields, study.seed + number, study.steps, every)
 
 

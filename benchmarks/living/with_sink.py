@@ -59,12 +59,12 @@ def main() -> None:
         ray.get(sink.ping.remote())
         rank: Any = ray.remote(report)
         ray.get([rank.remote(trial_id, 10, 0.0) for trial_id in trials])  # until then processes start
-        found = ray.get([rank.remote(trial_id, num_rows, rate, 10) for trial_id in trials])
+        timings = ray.get([rank.remote(trial_id, num_rows, rate, 10) for trial_id in trials])
         stored = sum(len(store.metrics(trial_id, limit=10 * num_rows)) for trial_id in trials)
         assert stored == num_ranks * (num_rows + 10), f"{stored} rows are stored"
         store.close()
-    seconds = max(end for _, end, _ in found) - min(begin for begin, _, _ in found)
-    latencies = [one for *_, each in found for one in each]
+    seconds = max(end for _, end, _ in timings) - min(begin for begin, _, _ in timings)
+    latencies = [latency for *_, of_rank in timings for latency in of_rank]
     print(json.dumps({"seconds": seconds, "p99_seconds": quantiles(latencies, n=100)[-1]}))
     ray.shutdown()
 

@@ -70,9 +70,9 @@ def trial(config: Mapping[str, Any]) -> None:
         return
     store, address = listen("127.0.0.1", world_size)
     remote = ray.remote(other_rank).options(num_cpus=1)
-    others = [remote.remote(config["training"], str(folder), rank, address) for rank in range(1, world_size)]
+    other_ranks = [remote.remote(config["training"], str(folder), rank, address) for rank in range(1, world_size)]
     train(training.job(folder), 0, world_size, store, Reported())
-    ray.get(others)
+    ray.get(other_ranks)
 
 
 def other_rank(config: Mapping[str, Any], folder: str, rank: int, address: tuple[str, int]) -> None:

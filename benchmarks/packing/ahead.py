@@ -40,7 +40,7 @@ def best_schedule(tasks: Tasks, free_at: Sequence[float], evaluations: int, seed
     """The best schedule found on devices that become free at these times."""
     busy = sum(free_at)
     bound = max(least_target(tasks, len(free_at), busy), max(free_at, default=0.0))
-    best = min(_portfolio(tasks, free_at, bound), key=lambda one: one.makespan)
+    best = min(_portfolio(tasks, free_at, bound), key=lambda schedule: schedule.makespan)
     return _improved(tasks, free_at, best, bound, evaluations, Random(seed))
 
 
@@ -65,7 +65,7 @@ def _portfolio(tasks: Tasks, free_at: Sequence[float], bound: float) -> Iterator
     for slack in SLACKS:
         choices = [narrowest_by(slack * bound, shapes, range(len(shapes))) for shapes in tasks]
         chosen = [shapes[choice] for shapes, choice in zip(tasks, choices, strict=True)]
-        seconds, ranks = [one.seconds or 0.0 for one in chosen], [one.num_ranks for one in chosen]
+        seconds, ranks = [task.seconds or 0.0 for task in chosen], [task.num_ranks for task in chosen]
         for key in (
             [(-s, -r) for s, r in zip(seconds, ranks, strict=True)],
             [(-r, -s) for s, r in zip(seconds, ranks, strict=True)],

@@ -71,14 +71,16 @@ def draw(seed: int, num_trials: int, *, to_choose: bool = False, among: int | No
     judge them.
     """
     source = random.Random(seed)
-    candidates = [one for index, one in enumerate(table()[:among]) if (index % 3 == 0) == to_choose]
+    candidates = [candidate for index, candidate in enumerate(table()[:among]) if (index % 3 == 0) == to_choose]
     low, high = map(math.log, STEPS)
     return [_training(source.choice(candidates), round(math.exp(source.uniform(low, high)))) for _ in range(num_trials)]
 
 
 def _training(candidate: Mapping[str, Any], steps: int) -> Training:
-    costs = {_shape(one, steps): (one[4] * steps, one[5]) for one in [*candidate["options"], candidate["static"]]}
-    options = pareto(_shape(one, steps) for one in candidate["options"])
+    costs = {
+        _shape(option, steps): (option[4] * steps, option[5]) for option in [*candidate["options"], candidate["static"]]
+    }
+    options = pareto(_shape(option, steps) for option in candidate["options"])
     static = _shape(candidate["static"], steps)
     apart = tuple(costs[shape] for shape in options)
     return Training(options, apart, static, costs[static], candidate["params"]["batch"])
@@ -92,8 +94,8 @@ def _shape(costs: Sequence[float], steps: int) -> Shape:
 def table() -> Sequence[Mapping[str, Any]]:
     """The committed candidates that have a plan: parameters, and costs of a step in each shape as [ranks, MiB, seconds,
     communication share, seconds apart, communication share apart]."""
-    found: Sequence[Mapping[str, Any]] = json.loads(TABLE.read_text())
-    return [one for one in found if one["options"] and one["static"]]
+    rows: Sequence[Mapping[str, Any]] = json.loads(TABLE.read_text())
+    return [row for row in rows if row["options"] and row["static"]]
 
 
 def cluster() -> Cluster:
@@ -110,26 +112,26 @@ def kind(*, is_split: bool = False) -> DeviceKind:
 
     If ``is_split``, each rank of a gang is on a node of its own, with half an adapter.
     """
-    known = gpu(KIND)
-    assert known.links is not None
+    gpu_kind = gpu(KIND)
+    assert gpu_kind.links is not None
     source = "Lassen (LLNL): a node of four V100-16 has two adapters of 100 Gbit/s"
     speed = Figure(2 * 12e9 / (PER_NODE if is_split else 1), "datasheet", source)
-    across = Link(known.links.across.latency_seconds, speed)
+    across = Link(gpu_kind.links.across.latency_seconds, speed)
     domain = Figure(1 if is_split else PER_NODE, "datasheet", source)
-    links = replace(known.links, domain_size=domain, across=across)
-    return replace(known, links=links)
+    links = replace(gpu_kind.links, domain_size=domain, across=across)
+    return replace(gpu_kind, links=links)
 
 
 def candidates() -> Iterator[Mapping[str, Any]]:
     """Parameters of all candidates, each different, in the order in which they are drawn."""
     source = random.Random(SEED)
-    found: set[tuple[int, ...]] = set()
-    while len(found) < NUM_CANDIDATES:
+    shapes: set[tuple[int, ...]] = set()
+    while len(shapes) < NUM_CANDIDATES:
         depth, width, context, batch = map(source.choice, (DEPTHS, WIDTHS, CONTEXTS, BATCHES))
         drawn = depth, width, context, batch
-        if drawn in found or not PARAMETERS[0] <= 12 * depth * width**2 <= PARAMETERS[1]:
+        if drawn in shapes or not PARAMETERS[0] <= 12 * depth * width**2 <= PARAMETERS[1]:
             continue
-        found.add(drawn)
+        shapes.add(drawn)
         fixed = {"depth": depth, "width": width, "heads": width // 64, "precision": "fp16"}
         yield {**fixed, "context": context, "batch": batch}
 
@@ -141,14 +143,16 @@ def main() -> None:
     from scamp_service.sizing.tracing.options import Tracing
 
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else TABLE
-    found = {json.dumps(load["params"]): load for load in (json.loads(path.read_text()) if path.exists() else [])}
+    costs_by_params = {
+        json.dumps(load["params"]): load for load in (json.loads(path.read_text()) if path.exists() else [])
+    }
     with Estimator("stdlib_gpt", None, Tracing(Settings().data_dir / "profiles"), kind()) as estimator:
         for params in candidates():
             key = json.dumps(params)
-            if key not in found:
-                found[key] = _costs(estimator, params)
-                path.write_text("[\n" + ",\n".join(json.dumps(one) for one in found.values()) + "\n]\n")
-            print(json.dumps(found[key]), flush=True)
+            if key not in costs_by_params:
+                costs_by_params[key] = _costs(estimator, params)
+                path.write_text("[\n" + ",\n".join(json.dumps(costs) for costs in costs_by_params.values()) + "\n]\n")
+            print(json.dumps(costs_by_params[key]), flush=True)
 
 
 def _costs(estimator: Any, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,8 +181,8 @@ def _costs(estimator: Any, params: Mapping[str, Any]) -> dict[str, Any]:
             assert step is not None
             apart = predicted_step(profile, option.plan, split)
             assert apart is not None
-            known = [step.seconds, step.communication_share, apart.seconds, apart.communication_share]
-            shapes[num_ranks] = [num_ranks, option.prediction.reserved_mib, *known]
+            costs = [step.seconds, step.communication_share, apart.seconds, apart.communication_share]
+            shapes[num_ranks] = [num_ranks, option.prediction.reserved_mib, *costs]
         return shapes
 
     shapes = estimator.ask(params, ask)

@@ -56,7 +56,7 @@ class Result:
 
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
-        return [f"{one:.2f}" for one in (self.alike_hours, self.hours, self.bound_hours)] + [f"{self.ratio:.3f}"]
+        return [f"{hours:.2f}" for hours in (self.alike_hours, self.hours, self.bound_hours)] + [f"{self.ratio:.3f}"]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
@@ -66,7 +66,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 
 def measure(case: Case, seconds: float) -> Result:
     """Simulate one study with and without knowing the kinds; ``seconds`` is not used."""
-    jobs = [Job(f"{n}", one.options) for n, one in enumerate(draw(case.seed, NUM_TRIALS))]
+    jobs = [Job(f"{n}", trial.options) for n, trial in enumerate(draw(case.seed, NUM_TRIALS))]
     ours, alike = run(jobs, knows=True), run(jobs, knows=False)
     work = sum(min(shape.device_seconds or 0.0 for shape in job.shapes) for job in jobs)
     bound = work / (NODES_OF_KIND * PER_NODE * sum(SPEEDS.values()))

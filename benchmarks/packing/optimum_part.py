@@ -57,8 +57,8 @@ class Result:
 
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
-        seconds = (f"{one:.0f}" for one in (self.optimum, self.ours, self.greedy))
-        ratios = (f"{one:.4f}" for one in (self.ratio, self.greedy / self.optimum))
+        seconds = (f"{makespan:.0f}" for makespan in (self.optimum, self.ours, self.greedy))
+        ratios = (f"{ratio:.4f}" for ratio in (self.ratio, self.greedy / self.optimum))
         return [str(self.num_trials), str(self.num_devices), *seconds, *ratios]
 
 
@@ -70,19 +70,19 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 
 def measure(case: Case, seconds: float) -> Result:
     """Find a schedule for one instance; ``seconds`` is not used."""
-    one = instance(case.number)
-    known = optima()[str(case.number)]
-    assert known["instance"] == one.key, "the table has changed since the optima were proven: solve again"
-    free = [0.0] * one.num_devices
-    ours, greedy = (best_schedule(one.tasks, free, evaluations).makespan for evaluations in (EVALUATIONS, 0))
-    return Result(len(one.tasks), one.num_devices, float(known["optimum"]), ours, greedy)
+    problem = instance(case.number)
+    solution = optima()[str(case.number)]
+    assert solution["instance"] == problem.key, "the table has changed since the optima were proven: solve again"
+    free = [0.0] * problem.num_devices
+    ours, greedy = (best_schedule(problem.tasks, free, evaluations).makespan for evaluations in (EVALUATIONS, 0))
+    return Result(len(problem.tasks), problem.num_devices, float(solution["optimum"]), ours, greedy)
 
 
 @cache
 def optima() -> dict[str, dict[str, float | str]]:
     """Proven optima by the number of their instance."""
-    found: dict[str, dict[str, float | str]] = json.loads(OPTIMA.read_text())
-    return found
+    by_number: dict[str, dict[str, float | str]] = json.loads(OPTIMA.read_text())
+    return by_number
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:

@@ -75,21 +75,21 @@ class Result:
 def measure(case: Case, seconds: float) -> Result:
     """Simulate in a process of its own, so that its memory is not that of others."""
     command = [sys.executable, "-m", "benchmarks.packing.scale_part"]
-    given = [str(case.num_gpus), str(case.num_trials), case.policy, str(case.seed)]
-    done = subprocess.run([*command, *given], check=True, capture_output=True, text=True, timeout=seconds)
-    found = json.loads(done.stdout.splitlines()[-1])
-    return Result(case.num_gpus, case.num_trials, case.policy, **found)
+    arguments = [str(case.num_gpus), str(case.num_trials), case.policy, str(case.seed)]
+    done = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True, timeout=seconds)
+    answer = json.loads(done.stdout.splitlines()[-1])
+    return Result(case.num_gpus, case.num_trials, case.policy, **answer)
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Seconds and megabytes of the default policy, ``pack``."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for result in results:
         if result.policy == "pack" and result.num_gpus == 1_024:
-            found["sim_1k_seconds"] = round(result.seconds, 3)
+            values["sim_1k_seconds"] = round(result.seconds, 3)
         elif result.policy == "pack":
-            found |= {"sim_10k_seconds": round(result.seconds, 3), "sim_10k_mb": round(result.mb, 1)}
-    return found
+            values |= {"sim_10k_seconds": round(result.seconds, 3), "sim_10k_mb": round(result.mb, 1)}
+    return values
 
 
 def notes(findings: Sequence[Finding]) -> list[str]:
@@ -121,10 +121,12 @@ def main() -> None:
     num_gpus, num_trials, seed = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4])
     jobs, cluster, policy = draw(num_trials, seed), cluster_of(num_gpus), policy_named(sys.argv[3])
     began = time.process_time()
-    found = schedule(jobs, cluster, policy, ScheduleOptions(round_seconds=ROUND_SECONDS, most_nominated=MOST_NOMINATED))
+    outcome = schedule(
+        jobs, cluster, policy, ScheduleOptions(round_seconds=ROUND_SECONDS, most_nominated=MOST_NOMINATED)
+    )
     seconds = time.process_time() - began
     mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    result = {"seconds": seconds, "mb": mb, "makespan_hours": found.makespan / 3600, "busy": found.utilisation}
+    result = {"seconds": seconds, "mb": mb, "makespan_hours": outcome.makespan / 3600, "busy": outcome.utilisation}
     print(json.dumps(result))
 
 

@@ -77,14 +77,14 @@ def measure(case: Case, seconds: float) -> Result:
     for seed in range(case.seed, case.seed + SEEDS):
         trials = draw(seed, case.num_trials)
         if case.is_offered:
-            with_shares, without = Offering(trials), [Job(f"{n}", one.options) for n, one in enumerate(trials)]
+            with_shares, without = Offering(trials), [Job(f"{n}", trial.options) for n, trial in enumerate(trials)]
             devices = devices_of(4, 4)
             ours = _makespan(with_shares.jobs, devices, with_shares)
             ratios.append(ours / _makespan(without, devices, pack))
             num_taken += with_shares.num_taken
         else:
             devices = devices_of(1, NEEDED // 2)
-            gangs = [(one.static, unlike(one.static, one.static.seconds or 0.0, one.batch)) for one in trials]
+            gangs = [(trial.static, unlike(trial.static, trial.static.seconds or 0.0, trial.batch)) for trial in trials]
             with_, equal = ([Job(f"{n}", (pair[way] or pair[0],)) for n, pair in enumerate(gangs)] for way in (1, 0))
             ratios.append(_makespan(with_, devices, pack) / _makespan(equal, devices, pack))
             num_taken += sum(shares is not None for _, shares in gangs)
@@ -117,8 +117,8 @@ class Offering:
     """``pack`` on trials that offer unlike shares as well, which those that wait take if they end sooner with them."""
 
     def __init__(self, trials: Sequence[Training]) -> None:
-        self._alike = {f"{n}": one.options for n, one in enumerate(trials)}
-        self._unlike = {f"{n}": list(_offered(one)) for n, one in enumerate(trials)}
+        self._alike = {f"{n}": trial.options for n, trial in enumerate(trials)}
+        self._unlike = {f"{n}": list(_offered(trial)) for n, trial in enumerate(trials)}
         self.jobs = [Job(name, (*self._alike[name], *self._unlike[name])) for name in self._alike]
         self.num_taken = 0
 
@@ -136,16 +136,18 @@ class Offering:
         if self._end(sharing, shared, seconds_left) > 0.98 * self._end(alike, packed.placements, seconds_left):
             return packed
         self.num_taken += len(shared)
-        shifted = (replace(one, choice=one.choice + len(self._alike[one.gang.id])) for one in shared)
+        shifted = (
+            replace(placement, choice=placement.choice + len(self._alike[placement.gang.id])) for placement in shared
+        )
         return Decision(tuple(shifted), {})
 
     def _end(self, queue: Sequence[Queued], placed: Sequence[Placement], seconds_left: Mapping[str, float]) -> float:
         """Seconds until all trials have ended, at least: those that wait start when the first other one ends."""
         by_id, ends = {queued.id: queued for queued in queue}, list[float]()
-        for one in placed:
-            shape = by_id.pop(one.gang.id).shapes[one.choice]
+        for placement in placed:
+            shape = by_id.pop(placement.gang.id).shapes[placement.choice]
             parts = shape.samples or (1,) * shape.num_ranks
-            kinds = (device.split("/")[0] for device in one.devices)
+            kinds = (device.split("/")[0] for device in placement.devices)
             slow = max(part / SPEEDS[kind] for part, kind in zip(parts, kinds, strict=True)) / max(parts)
             ends.append((shape.seconds or 0.0) * slow)
         first = min([*ends, *seconds_left.values()], default=0.0)
@@ -159,8 +161,8 @@ def _offered(trial: Training) -> Sequence[Shape]:
     for option, (apart, communication_share) in zip(trial.options, trial.apart, strict=True):
         seconds = option.seconds if option.num_ranks == NEEDED else apart
         is_near = option.num_ranks == NEEDED
-        known = option if is_near else replace(option, communication_share=communication_share)
-        shape = unlike(known, seconds or 0.0, trial.batch)
+        adjusted = option if is_near else replace(option, communication_share=communication_share)
+        shape = unlike(adjusted, seconds or 0.0, trial.batch)
         if shape is not None and (not shapes or (shape.seconds or 0.0) < (shapes[-1].seconds or 0.0)):
             shapes.append(shape)
     return shapes
@@ -172,7 +174,7 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
         name: [ratio for result in results if result.is_offered is offered for ratio in result.ratios]
         for name, offered in (("shares_offered_ratio", True), ("shares_needed_ratio", False))
     }
-    return {name: fmean(some) for name, some in ratios.items() if some}
+    return {name: fmean(values) for name, values in ratios.items() if values}
 
 
 def notes(findings: Sequence[Finding]) -> list[str]:

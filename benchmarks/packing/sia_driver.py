@@ -26,14 +26,14 @@ def main() -> None:
         jobs = _run(name, str(path))
     done = [job.completion_time - job.submission_time for job in jobs]
     first = min(job.submission_time for job in jobs)
-    found = {
+    answer = {
         "policy": name,
         "num_jobs": len(jobs),
         "completion_hours": sum(done) / len(done) / 3600,
         "makespan_hours": (max(job.completion_time for job in jobs) - first) / 3600,
         "restarts": sum(job.num_restarts or 0 for job in jobs) / len(jobs),
     }
-    print(json.dumps(found))
+    print(json.dumps(answer))
 
 
 def _run(name: str, workload: str):

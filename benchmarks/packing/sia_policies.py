@@ -29,25 +29,28 @@ class Fifo(SiaFixPolicy):
     """
 
     def optimize(self, jobs, nodes, base_allocations):
-        found = {name: base_allocations.get(name, (None, ())) for name in jobs}
-        per_node = {kind: [one.resources["nvidia.com/gpu"] for one in some.values()] for kind, some in nodes.items()}
-        left = {kind: numpy.asarray(some, dtype="uint32") for kind, some in per_node.items()}
-        for kind, placed in found.values():
+        allocations = {name: base_allocations.get(name, (None, ())) for name in jobs}
+        per_node = {
+            kind: [node.resources["nvidia.com/gpu"] for node in nodes_of_kind.values()]
+            for kind, nodes_of_kind in nodes.items()
+        }
+        left = {kind: numpy.asarray(gpus, dtype="uint32") for kind, gpus in per_node.items()}
+        for kind, placed in allocations.values():
             for node in placed:
                 left[kind][node] -= 1
         for name in sorted(jobs, key=lambda name: (jobs[name].creation_timestamp, name)):
-            if found[name][1]:
+            if allocations[name][1]:
                 continue
-            wanted = max(jobs[name].max_replicas.values())
-            kind = next((kind for kind, some in left.items() if some.sum() >= wanted), None)
+            num_gpus = max(jobs[name].max_replicas.values())
+            kind = next((kind for kind, gpus in left.items() if gpus.sum() >= num_gpus), None)
             if kind is None:
                 break
             order = sorted(range(len(left[kind])), key=lambda node: -int(left[kind][node]))
-            placed = [node for node in order for _ in range(int(left[kind][node]))][:wanted]
+            placed = [node for node in order for _ in range(int(left[kind][node]))][:num_gpus]
             for node in placed:
                 left[kind][node] -= 1
-            found[name] = kind, placed
-        return found
+            allocations[name] = kind, placed
+        return allocations
 
 
 class Ours(SiaPolicy):
@@ -60,58 +63,60 @@ class Ours(SiaPolicy):
         goodputs = {name: self._goodputs(job) for name, job in jobs.items()}
         now = {name: base_allocations.get(name, (None, ())) for name in jobs}
         homes = self._homes(jobs, goodputs, now)
-        found = dict.fromkeys(jobs, (None, ()))
+        allocations = dict.fromkeys(jobs, (None, ()))
         spare = {}
         shares = {}
         for kind in self.cluster_ordering:
             names = sorted(
                 (job for job in jobs if homes[job] == kind),
-                key=lambda one: (now[one][0] != kind, jobs[one].creation_timestamp, one),
+                key=lambda name: (now[name][0] != kind, jobs[name].creation_timestamp, name),
             )
             shares[kind] = self._divided(kind, names, jobs, goodputs, now)
             spare[kind] = self.cluster_total_gpus[kind] - sum(shares[kind].values())
         self._move(jobs, goodputs, shares, spare)
-        for kind, some in shares.items():
+        for kind, gpus_by_job in shares.items():
             left = numpy.asarray([node.resources["nvidia.com/gpu"] for node in nodes[kind].values()], dtype="uint32")
-            asked = {one: (-(-gpus // self.cluster_ngpus_per_node[kind]), gpus) for one, gpus in some.items()}
-            same = {one: now[one] for one in some}
-            for one, placed in self.alloc_to_placement(kind, asked, same, left).items():
-                found[one] = (kind, placed)
+            requests = {
+                name: (-(-gpus // self.cluster_ngpus_per_node[kind]), gpus) for name, gpus in gpus_by_job.items()
+            }
+            same = {name: now[name] for name in gpus_by_job}
+            for name, placed in self.alloc_to_placement(kind, requests, same, left).items():
+                allocations[name] = (kind, placed)
         # A job on as many GPUs of a kind as before keeps its nodes: the simulator charges every other change.
-        for one, (kind, placed) in found.items():
-            if kind == now[one][0] and len(placed) == len(now[one][1]):
-                found[one] = now[one]
-        return found
+        for name, (kind, placed) in allocations.items():
+            if kind == now[name][0] and len(placed) == len(now[name][1]):
+                allocations[name] = now[name]
+        return allocations
 
     def _goodputs(self, job):
         """Kind → GPUs → goodput; what is not fitted yet is known for one GPU alone."""
-        known = {}
+        goodputs = {}
         most = max(1, *job.max_replicas.values())
         for kind in self.cluster_ordering:
             num_nodes, num_gpus = self.configs[kind]
             able = num_gpus <= most
-            if any(one is not None for one in job.speedup_fn.values()):
+            if any(speedup is not None for speedup in job.speedup_fn.values()):
                 values = numpy.atleast_1d(self._compute_goodputs_v2(job, kind, num_nodes[able], num_gpus[able]))
-                some = {int(gpus): float(v) for gpus, v in zip(num_gpus[able], values, strict=True) if v > 1e-6}
+                by_gpus = {int(gpus): float(v) for gpus, v in zip(num_gpus[able], values, strict=True) if v > 1e-6}
             else:
-                some = {1: float(job.cluster_throughputs[kind])}
-            known[kind] = some or {1: 1e-6}
-        return known
+                by_gpus = {1: float(job.cluster_throughputs[kind])}
+            goodputs[kind] = by_gpus or {1: 1e-6}
+        return goodputs
 
     def _homes(self, jobs, goodputs, now):
         """Jobs stay where they run. New ones go where the GPUs per job are the most, by what each gains there."""
         homes = {job: now[job][0] for job in jobs if now[job][0] is not None}
-        for one in sorted(jobs, key=lambda one: (jobs[one].creation_timestamp, one)):
-            if one in homes:
+        for name in sorted(jobs, key=lambda name: (jobs[name].creation_timestamp, name)):
+            if name in homes:
                 continue
 
-            def worth(kind, job=one):
-                others = sum(home == kind for home in homes.values())
-                room = self.cluster_total_gpus[kind] / (others + 1)
+            def worth(kind, job=name):
+                num_jobs = sum(home == kind for home in homes.values())
+                room = self.cluster_total_gpus[kind] / (num_jobs + 1)
                 fitting = [g for gpus, g in goodputs[job][kind].items() if gpus <= max(1, room)]
                 return max(fitting) * min(1.0, room)
 
-            homes[one] = max(self.cluster_ordering, key=worth)
+            homes[name] = max(self.cluster_ordering, key=worth)
         return homes
 
     def _divided(self, kind, names, jobs, goodputs, now):
@@ -129,8 +134,8 @@ class Ours(SiaPolicy):
         jobs = [replace(share, restart_seconds=restart) for share in shares]
         chosen = redivide(jobs, self.cluster_total_gpus[kind])
         return {
-            one: share.queued.shapes[choice].num_ranks
-            for one, share, choice in zip(names, shares, chosen, strict=True)
+            name: share.queued.shapes[choice].num_ranks
+            for name, share, choice in zip(names, shares, chosen, strict=True)
             if choice is not None
         }
 
@@ -138,25 +143,25 @@ class Ours(SiaPolicy):
         """Let one job for each kind move to GPUs that are left over there."""
         for kind in self.cluster_ordering:
             best, most = None, 0.0
-            for home, some in shares.items():
-                for one, gpus in some.items():
-                    if home == kind or jobs[one].scaling_underway:
+            for home, gpus_by_job in shares.items():
+                for name, gpus in gpus_by_job.items():
+                    if home == kind or jobs[name].scaling_underway:
                         continue
-                    able = [(g, n) for n, g in goodputs[one][kind].items() if n <= spare[kind]]
-                    goodput, wanted = max(able, default=(0.0, 0))
-                    age, old = max(LEAST_AGE, jobs[one].age), goodputs[one][home].get(gpus, 0.0)
-                    saved = age * (1 - old / goodput) - _restart_of(one) if goodput else 0.0
-                    if saved > max(most, 0.1 * age, 3 * _restart_of(one)):
-                        best, most = (home, one, wanted), saved
-            waiting = [job for job in jobs if not any(job in some for some in shares.values())]
+                    able = [(g, n) for n, g in goodputs[name][kind].items() if n <= spare[kind]]
+                    goodput, num_gpus = max(able, default=(0.0, 0))
+                    age, old = max(LEAST_AGE, jobs[name].age), goodputs[name][home].get(gpus, 0.0)
+                    saved = age * (1 - old / goodput) - _restart_of(name) if goodput else 0.0
+                    if saved > max(most, 0.1 * age, 3 * _restart_of(name)):
+                        best, most = (home, name, num_gpus), saved
+            waiting = [job for job in jobs if not any(job in gpus_by_job for gpus_by_job in shares.values())]
             if waiting and spare[kind] > 0:
                 shares[kind][waiting[0]] = 1
                 spare[kind] -= 1
             elif best is not None:
-                home, one, wanted = best
-                spare[home] += shares[home].pop(one)
-                shares[kind][one] = wanted
-                spare[kind] -= wanted
+                home, name, num_gpus = best
+                spare[home] += shares[home].pop(name)
+                shares[kind][name] = num_gpus
+                spare[kind] -= num_gpus
 
 
 def _restart_of(name: str) -> float:

@@ -19,14 +19,14 @@ SECONDS = 60.0
 def main() -> None:
     """Solve every instance, and write those that are proven."""
     cp_model = importlib.import_module("ortools.sat.python.cp_model")
-    found = {}
+    solutions = {}
     for number in range(NUM_INSTANCES):
-        one = instance(number)
-        optimum = solve(cp_model, one)
-        print(number, len(one.tasks), one.num_devices, optimum, file=sys.stderr, flush=True)
+        problem = instance(number)
+        optimum = solve(cp_model, problem)
+        print(number, len(problem.tasks), problem.num_devices, optimum, file=sys.stderr, flush=True)
         if optimum is not None:
-            found[number] = {"instance": one.key, "optimum": optimum}
-        OPTIMA.write_text(json.dumps(found, indent=1) + "\n")
+            solutions[number] = {"instance": problem.key, "optimum": optimum}
+        OPTIMA.write_text(json.dumps(solutions, indent=1) + "\n")
 
 
 def solve(cp_model: Any, instance_: Instance) -> int | None:

@@ -56,7 +56,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 
 def measure(case: Case, seconds: float) -> Result:
     """The quickest of three runs, as other processes slow this one; ``seconds`` is not used."""
-    return min((_run(case) for _ in range(3)), key=lambda one: one.p99_us)
+    return min((_run(case) for _ in range(3)), key=lambda result: result.p99_us)
 
 
 def _run(case: Case) -> Result:
@@ -73,9 +73,9 @@ def _run(case: Case) -> Result:
             gang = Gang(str(number), num_ranks, source.randint(1_000, MIB))
             while True:
                 began = time.thread_time()
-                found = ledger.find(gang.num_ranks, gang.mib_per_rank)
-                if found is not None:
-                    ledger.place(gang, found)
+                gang_devices = ledger.find(gang.num_ranks, gang.mib_per_rank)
+                if gang_devices is not None:
+                    ledger.place(gang, gang_devices)
                     times.append(time.thread_time() - began)
                     held.append(gang.id)
                     break

@@ -87,35 +87,37 @@ class Result:
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
     """All seeds, or the first two."""
-    return [Case(one) for one in ([0, 1] if quick else [*JUDGED_ON, *CHOSEN_ON])]
+    return [Case(study_seed) for study_seed in ([0, 1] if quick else [*JUDGED_ON, *CHOSEN_ON])]
 
 
 def measure(case: Case, seconds: float) -> Result:
     """Run one study under each policy; ``seconds`` is not used."""
     study = draw(case.seed, NUM_TRIALS, to_choose=case.seed in CHOSEN_ON)
     static = run_study(study, f"static-{STATIC}")
-    found = {name: run_study(study, name) for name in PACKED}
-    bound = least_target([one.options for one in study], len(cluster().devices))
-    hours = {name: one.makespan / 3600 for name, one in {"static": static, **found}.items()}
+    outcomes = {name: run_study(study, name) for name in PACKED}
+    bound = least_target([trial.options for trial in study], len(cluster().devices))
+    hours = {name: outcome.makespan / 3600 for name, outcome in {"static": static, **outcomes}.items()}
     hours["elastic"] = run_elastic(study) / 3600
-    shares = static.communication_share, found["pack"].communication_share
-    return Result(case.seed, hours, bound / 3600, *shares, found["pack"].num_apart)
+    shares = static.communication_share, outcomes["pack"].communication_share
+    return Result(case.seed, hours, bound / 3600, *shares, outcomes["pack"].num_apart)
 
 
 def run_elastic(study: Sequence[Training]) -> float:
     """Makespan in seconds where devices are divided anew at each end of a trial, which no gang is charged for."""
-    jobs = [Job(f"{n}", one.options) for n, one in enumerate(study)]
+    jobs = [Job(f"{n}", trial.options) for n, trial in enumerate(study)]
     return schedule(jobs, cluster(), policy_named("elastic"), ScheduleOptions(restart_seconds=RESTART_SECONDS)).makespan
 
 
 def run_study(study: Sequence[Training], policy: str) -> Outcome:
     """The study under a policy; under ``static`` trials offer their shape for that alone."""
     is_static = policy.startswith("static")
-    queue = [Queued(f"{n}/1", (one.static,) if is_static else one.options, arrival=n) for n, one in enumerate(study)]
+    queue = [
+        Queued(f"{n}/1", (trial.static,) if is_static else trial.options, arrival=n) for n, trial in enumerate(study)
+    ]
     apart = {
         (f"{n}/1", choice): cost
-        for n, one in enumerate(study)
-        for choice, cost in enumerate((one.static_apart,) if is_static else one.apart)
+        for n, trial in enumerate(study)
+        for choice, cost in enumerate((trial.static_apart,) if is_static else trial.apart)
     }
     return run(queue, cluster(), policy_named(policy), apart)
 
@@ -124,11 +126,11 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     """Means and the worst over the seeds that were not used to choose."""
     judged = [result for result in results if result.seed in JUDGED_ON]
     return {
-        "makespan_mean_ratio": fmean(one.ratio for one in judged),
-        "makespan_max_ratio": max(one.ratio for one in judged),
-        "communication_static_pct": 100 * fmean(one.communication_static for one in judged),
-        "communication_pct": 100 * fmean(one.communication for one in judged),
-        "bound_ratio": max(one.hours["pack"] / one.bound_hours for one in judged),
+        "makespan_mean_ratio": fmean(result.ratio for result in judged),
+        "makespan_max_ratio": max(result.ratio for result in judged),
+        "communication_static_pct": 100 * fmean(result.communication_static for result in judged),
+        "communication_pct": 100 * fmean(result.communication for result in judged),
+        "bound_ratio": max(result.hours["pack"] / result.bound_hours for result in judged),
     }
 
 

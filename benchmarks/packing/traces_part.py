@@ -85,7 +85,7 @@ class Result:
         done = [str(self.done[name]) for name in ("fixed", "elastic", "growing")]
         hours = [f"{self.hours[name]:.2f}" for name in ("fixed", "pack", "elastic", "growing")]
         ratios = self.jobs_ratio("growing"), self.completion_ratio("growing")
-        return [*done, *hours, str(self.num_restarts), *(f"{one:.2f}" for one in ratios)]
+        return [*done, *hours, str(self.num_restarts), *(f"{ratio:.2f}" for ratio in ratios)]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
@@ -102,16 +102,16 @@ def measure(case: Case, seconds: float) -> Result:
     )
     source = random.Random(f"candidates {case.seed}")
     jobs = [moldable(job, source, number) for number, job in enumerate(drawn)]
-    found = {
-        "fixed": _run([one.fixed for one in jobs], "min-degree"),
-        "pack": _run([one.free for one in jobs], "pack"),
-        "elastic": _run([one.free for one in jobs], "elastic", RESTART_SECONDS),
-        "growing": _run([one.growing for one in jobs], "elastic", RESTART_SECONDS),
+    outcomes = {
+        "fixed": _run([job.fixed for job in jobs], "min-degree"),
+        "pack": _run([job.free for job in jobs], "pack"),
+        "elastic": _run([job.free for job in jobs], "elastic", RESTART_SECONDS),
+        "growing": _run([job.growing for job in jobs], "elastic", RESTART_SECONDS),
     }
     last = drawn[-1].at
-    done = {name: sum(run.end <= last for run in one.runs) for name, one in found.items()}
-    hours = {name: one.mean_completion / 3600 for name, one in found.items()}
-    return Result(case.load, done, hours, sum(run.num_restarts for run in found["growing"].runs))
+    done = {name: sum(run.end <= last for run in outcome.runs) for name, outcome in outcomes.items()}
+    hours = {name: outcome.mean_completion / 3600 for name, outcome in outcomes.items()}
+    return Result(case.load, done, hours, sum(run.num_restarts for run in outcomes["growing"].runs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Drawn:
 
 def moldable(job: TraceJob, source: random.Random, study: int = 0) -> Drawn:
     """The job as a candidate of the table, in a study of its own: users do not wait for each other's longer jobs."""
-    able = [one for one in table() if any(costs[0] == job.num_gpus for costs in one["options"])]
+    able = [row for row in table() if any(costs[0] == job.num_gpus for costs in row["options"])]
     candidate = source.choice(able)
     costs = {int(cost[0]): cost for cost in candidate["options"]}
     steps = job.seconds / costs[job.num_gpus][2]
@@ -164,12 +164,12 @@ def _run(jobs: Sequence[Job], policy: str, restart_seconds: float | None = None)
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Means over the traces at the highest load."""
-    highest = [result for result in results if result.load == max(each.load for each in results)]
+    highest = [result for result in results if result.load == max(other.load for other in results)]
     return {
-        "elastic_jobs_ratio": fmean(one.jobs_ratio("growing") for one in highest),
-        "elastic_completion_ratio": fmean(one.completion_ratio("growing") for one in highest),
-        "elastic_jobs_ratio_with_equal_batches": fmean(one.jobs_ratio("elastic") for one in highest),
-        "elastic_completion_ratio_with_equal_batches": fmean(one.completion_ratio("elastic") for one in highest),
+        "elastic_jobs_ratio": fmean(result.jobs_ratio("growing") for result in highest),
+        "elastic_completion_ratio": fmean(result.completion_ratio("growing") for result in highest),
+        "elastic_jobs_ratio_with_equal_batches": fmean(result.jobs_ratio("elastic") for result in highest),
+        "elastic_completion_ratio_with_equal_batches": fmean(result.completion_ratio("elastic") for result in highest),
     }
 
 

@@ -70,19 +70,19 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
     """Each paper's training; a quick run has fewer steps, samples and channels."""
     steps, num_boxes = (60, 80) if quick else (200, 240)
     fields = {"boxes": num_boxes, "width": 4, "lr": 5e-3}
-    found = [
+    trainings = [
         Case(SWINIR, "swinir.py:SwinIr", "gain_db", 8, 100 if quick else 300, {"groups": 1} if quick else {}),
         Case(COSMOFLOW, "cosmoflow.py:Universes", "error", 8, steps, fields),
         Case(SMALL, "cosmoflow.py:Universes", "error", 8 * 4**3, steps, {**fields, "side": 8}),
         Case(DLRM, "dlrm.py:Clicks", "auc_gain", 512, 120 if quick else 160),
     ]
     if quick:
-        return found
+        return trainings
     recycled = [
         Case(f"Evoformer, {num} recycles", "evoformer.py:Contacts", "precision", 16, 40, {"lr": 4e-3, "recycles": num})
         for num in (0, 2)
     ]
-    return [*found, *recycled, Case("Swin", "swin.py:SwinDigits", "accuracy", 64, 60, {"width": 32})]
+    return [*trainings, *recycled, Case("Swin", "swin.py:SwinDigits", "accuracy", 64, 60, {"width": 32})]
 
 
 def measure(case: Case, seconds: float) -> Result:
@@ -96,10 +96,10 @@ def measure(case: Case, seconds: float) -> Result:
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """The figures that the papers' claims are judged by, as far as their trainings have run."""
     after = {result.name: result.after for result in results}
-    found = {"swinir_gain_db": after.get(SWINIR), "dlrm_auc_gain": after.get(DLRM)}
+    values = {"swinir_gain_db": after.get(SWINIR), "dlrm_auc_gain": after.get(DLRM)}
     if COSMOFLOW in after and SMALL in after:
-        found["cosmoflow_error_ratio"] = after[COSMOFLOW] / after[SMALL]
-    return {name: value for name, value in found.items() if value is not None}
+        values["cosmoflow_error_ratio"] = after[COSMOFLOW] / after[SMALL]
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _trained(case: Case) -> dict[str, Any]:

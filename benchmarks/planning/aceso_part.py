@@ -51,10 +51,10 @@ class Case:
     known_seconds: float | None = None
 
     def __str__(self) -> str:
-        one = self.machine
-        nodes = f"{one.num_nodes} × " if one.num_nodes > 1 else ""
-        size, memory = self.size.replace("_", "."), f"{one.capacity_mib:,} MB"
-        return f"GPT-{size}, {nodes}{one.gpus_per_node} × {memory}, batch {self.batch}, {self.profile}"
+        machine = self.machine
+        nodes = f"{machine.num_nodes} × " if machine.num_nodes > 1 else ""
+        size, memory = self.size.replace("_", "."), f"{machine.capacity_mib:,} MB"
+        return f"GPT-{size}, {nodes}{machine.gpus_per_node} × {memory}, batch {self.batch}, {self.profile}"
 
 
 def cases(quick: bool, seed: int, aceso: Path | None = None) -> Sequence[Case]:
@@ -99,11 +99,11 @@ class Result:
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Seconds of each plan by Aceso's cost model; of the small case, also those of the search and of making costs."""
-    found = {f"{result.figure}_seconds": result.scored_seconds for result in results}
+    values = {f"{result.figure}_seconds": result.scored_seconds for result in results}
     small = next((result for result in results if result.figure == "aceso_1p3b"), None)
     if small:
-        found |= {"aceso_search_seconds": small.search_seconds, "aceso_making_seconds": small.making_seconds}
-    return found
+        values |= {"aceso_search_seconds": small.search_seconds, "aceso_making_seconds": small.making_seconds}
+    return values
 
 
 def notes(findings: Sequence[Finding]) -> list[str]:
@@ -118,19 +118,21 @@ def measure(case: Case, seconds: float) -> Result:
 
     Raises ``ValueError`` if no plan fits by Aceso's cost model.
     """
-    known = case.known_seconds or _published_seconds(case.checkout / _REFERENCE, case.size)
+    reference_seconds = case.known_seconds or _published_seconds(case.checkout / _REFERENCE, case.size)
     begun = perf_counter()
     profile = Profile(case.checkout / f"{FOLDER}{case.profile}", case.size, case.num_layers, case.machine.gpus_per_node)
     ways = {assumed: ways_of(profile, case.machine, assumed) for assumed in _ASSUMED}
-    made = perf_counter()
+    built_at = perf_counter()
     scored = list(_scored(case, profile, ways))
     ended = perf_counter()
     if not scored:
         raise ValueError("no plan fits by Aceso's cost model: use larger or more devices")
-    found, best = min(scored, key=lambda pair: pair[1].seconds)
-    plan = f"{found.spread.short}, micro-batch {found.num_micro_batches} × {found.micro_batch}"
-    times = (ended - made, made - begun)
-    return Result(case.figure, plan, found.seconds, best.seconds, known, max(best.stage_bytes) / MIB, *times)
+    staged, best = min(scored, key=lambda pair: pair[1].seconds)
+    plan = f"{staged.spread.short}, micro-batch {staged.num_micro_batches} × {staged.micro_batch}"
+    times = (ended - built_at, built_at - begun)
+    return Result(
+        case.figure, plan, staged.seconds, best.seconds, reference_seconds, max(best.stage_bytes) / MIB, *times
+    )
 
 
 _ASSUMED = [Assumptions(is_far, is_safe) for is_far in (False, True) for is_safe in (False, True)]
@@ -145,14 +147,14 @@ def _scored(
     side. On several nodes no costs say which borders between stages are between nodes, so the best plan of each number
     of stages is scored, by both assumptions.
     """
-    numbers = {way.num_stages for each in ways.values() for way in each}
+    numbers = {way.num_stages for alternatives in ways.values() for way in alternatives}
     on_nodes = [(is_far, {num}) for is_far in (False, True) for num in numbers]
-    for is_far, wanted in on_nodes if case.machine.num_nodes > 1 else [(False, numbers)]:
+    for is_far, stage_counts in on_nodes if case.machine.num_nodes > 1 else [(False, numbers)]:
         for is_safe in (False, True):
-            every = [way for way in ways[Assumptions(is_far, is_safe)] if way.num_stages in wanted]
-            found = search_or_none(every, case.machine.devices, batch=case.batch)
-            if found and max((score := _score(case, profile, found)).stage_bytes) <= case.machine.capacity_bytes:
-                yield found, score
+            every = [way for way in ways[Assumptions(is_far, is_safe)] if way.num_stages in stage_counts]
+            plan = search_or_none(every, case.machine.devices, batch=case.batch)
+            if plan and max((score := _score(case, profile, plan)).stage_bytes) <= case.machine.capacity_bytes:
+                yield plan, score
                 break
 
 

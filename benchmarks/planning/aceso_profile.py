@@ -122,7 +122,7 @@ class Profile:
             for num, tp in product(MICRO_BATCHES, degrees)
         }
         rows = list(self.operators[MICRO_BATCHES[0], 1])
-        if any(list(each) != rows for each in self.operators.values()):
+        if any(list(operator_rows) != rows for operator_rows in self.operators.values()):
             raise ValueError(
                 f"files of gpt_{size} in {folder} have other operators than each other: repair the profile"
             )
@@ -161,7 +161,7 @@ def ways_of(profile: Profile, machine: Machine, assumed: Assumptions) -> list[Wa
             share = machine.crossing_share(dp * tp, num_stages)
             share = float(share > 0) if assumed.is_far else share
             received, sent = (
-                profile.message_seconds(each, share) for each in (numbers.input_bytes, numbers.output_bytes)
+                profile.message_seconds(num_bytes, share) for num_bytes in (numbers.input_bytes, numbers.output_bytes)
             )
             costs = numbers.costs(received, sent, machine.capacity_bytes if assumed.is_safe else None)
             ways.append(Way(Spread(tp=tp, dp_replicate=dp), num, costs, num_stages))
@@ -217,8 +217,8 @@ class _Numbers:
         return replace(costs, recompute_seconds=seconds, restored_bytes=self._longest_run(may))
 
     def _row(self, amount: Callable[[Unit], float]) -> Amounts:
-        found: Amounts = np.array([amount(kind) for kind in self._kinds])[self._kind_of_unit]
-        return found
+        row: Amounts = np.array([amount(kind) for kind in self._kinds])[self._kind_of_unit]
+        return row
 
     def _kept_bytes(self, names: Sequence[str]) -> float:
         return sum(self._operators[name].activation_bytes * _KEPT_SHARE.get(name, 1.0) for name in names)

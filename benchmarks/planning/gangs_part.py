@@ -201,14 +201,14 @@ class Result:
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Median and 95th percentile of absolute errors, of all gangs and of the unseen ones, and the regret of models."""
-    found: dict[str, float] = {"gang_pairs": len(results)}
+    values: dict[str, float] = {"gang_pairs": len(results)}
     unseen = [result for result in results if result.unseen]
-    for name, some in (("gang", results), ("gang_unseen", unseen)):
-        if some:
-            found |= _errors(f"{name}_step", [result.error_pct for result in some])
-            found |= _errors(f"{name}_scaled", [result.scaled_error_pct for result in some])
+    for name, group in (("gang", results), ("gang_unseen", unseen)):
+        if group:
+            values |= _errors(f"{name}_step", [result.error_pct for result in group])
+            values |= _errors(f"{name}_scaled", [result.scaled_error_pct for result in group])
     regrets, scaled = regrets_pct(results), regrets_pct(results, steady=True)
-    return found | {
+    return values | {
         "gang_unseen_pairs": len(unseen),
         "plan_regret_mean_pct": mean(regrets.values()),
         "plan_regret_max_pct": max(regrets.values()),
@@ -234,8 +234,8 @@ def regrets_pct(results: Sequence[Result], *, steady: bool = False) -> dict[str,
         return result.steady if steady else result.measured
 
     return {
-        name: 100 * (taken(min(some, key=lambda one: one.predicted)) / min(map(taken, some)) - 1)
-        for name, some in by_model.items()
+        name: 100 * (taken(min(runs, key=lambda run: run.predicted)) / min(map(taken, runs)) - 1)
+        for name, runs in by_model.items()
     }
 
 
@@ -287,9 +287,9 @@ def predict(case: Gang, work: Mapping[Layout, StepWork], kind: DeviceKind) -> tu
     if plan.pp > 1:
         return _pipeline(plan, [work[layout] for layout in plan.layouts], case, kind)
     step = work[plan.layout].step(plan.micro_batch, plan.num_micro_batches)
-    found = step_time(kind, plan.layout, step, plan.num_micro_batches)
-    assert found is not None
-    return found.seconds, found.communication_share
+    step_cost = step_time(kind, plan.layout, step, plan.num_micro_batches)
+    assert step_cost is not None
+    return step_cost.seconds, step_cost.communication_share
 
 
 def _pipeline(plan: Plan, stages: Sequence[StepWork], case: Gang, kind: DeviceKind) -> tuple[float, float]:
@@ -350,9 +350,9 @@ class Ranks:
             raise RuntimeError(f"a rank failed, or took more than {seconds:g} s: its error is above")
         said = [json.loads(line) for line in lines]
         busy, wall = said[0]["busy"], said[0]["wall"]
-        ours = sum(one["processor"] for one in said)
+        ours = sum(answer["processor"] for answer in said)
         others = max(0.0, (busy - ours) / (wall * len(os.sched_getaffinity(0))))
-        return Run([max(step) for step in zip(*(one["steps"] for one in said), strict=True)], others)
+        return Run([max(step) for step in zip(*(answer["steps"] for answer in said), strict=True)], others)
 
     def end(self) -> None:
         """End the processes."""
@@ -362,8 +362,8 @@ class Ranks:
 
 def _started(rank: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks.planning.gangs_part", str(rank)]
-    own = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 @cache

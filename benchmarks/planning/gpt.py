@@ -57,7 +57,7 @@ def ways_of(
         if pp * tp * dp <= num_devices and pp <= model.num_units:
             spreads = [Spread(tp=tp, dp_replicate=dp), Spread(tp=tp, dp_shard=dp)][: 1 if dp == 1 else 2]
             if tp > 1:
-                spreads += [replace(one, sequence_parallel=True) for one in spreads]
+                spreads += [replace(spread, sequence_parallel=True) for spread in spreads]
             for spread, micro_batch in product(spreads, micro_batches):
                 costs = tuple(costs_of(model, kind, spread, micro_batch, pp) for kind in kinds)
                 yield Way(spread, micro_batch, costs, pp)

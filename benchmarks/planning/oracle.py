@@ -80,9 +80,9 @@ def settings(question: Question) -> Iterator[tuple[Way, int, int]]:
         shares, ranks = spread.dp_replicate * spread.dp_shard, spread.dp_replicate * spread.dp_shard * spread.tp
         for stages in range(1, way.num_units + 1):
             for num in range(1, question.batch + 1):
-                whole = num * way.micro_batch * shares == question.batch
+                is_whole = num * way.micro_batch * shares == question.batch
                 allowed = way.num_stages in (None, stages) and (question.order == "gpipe" or num >= stages)
-                if whole and allowed and stages <= sum(kind.count // ranks for kind in question.devices):
+                if is_whole and allowed and stages <= sum(kind.count // ranks for kind in question.devices):
                     yield way, stages, num
 
 
@@ -144,7 +144,11 @@ def price(question: Question, plan: StagedPlan) -> tuple[float, list[float]]:
     """Seconds of a plan, and bytes of a rank of each stage. Raises ``AssertionError`` for a plan that is none."""
     stages, num = len(plan.cut), plan.num_micro_batches
     spread = replace(plan.spread, pp=1, schedule="1f1b")
-    way = next(one for one in question.ways if (one.spread, one.micro_batch) == (spread, plan.micro_batch))
+    way = next(
+        candidate
+        for candidate in question.ways
+        if (candidate.spread, candidate.micro_batch) == (spread, plan.micro_batch)
+    )
     assert (way, stages, num) in settings(question) and sum(plan.cut) == way.num_units and min(plan.cut) > 0
     names = [device.name for device in question.devices]
     sizes, times, added = [], [], []
@@ -156,8 +160,8 @@ def price(question: Question, plan: StagedPlan) -> tuple[float, list[float]]:
         sizes.append(num_bytes)
         times.append(seconds)
         added.append((num - 1) * seconds + float(costs.update_seconds[start:ends].sum()) + costs.closing_seconds)
-    for one in question.devices:
-        assert plan.devices.count(one.name) * way.num_ranks <= one.count
+    for device in question.devices:
+        assert plan.devices.count(device.name) * way.num_ranks <= device.count
     return sum(times) + max(added), sizes
 
 
@@ -229,12 +233,12 @@ class _Rows:
         rows, columns, values = zip(*self._entries, strict=True)
         matrix = csr_array((values, (rows, columns)), shape=(len(self._limits), self.size))
         low, high = np.array(self._limits).T
-        whole = np.ones(self.size)
-        whole[t] = 0
+        integrality = np.ones(self.size)
+        integrality[t] = 0
         answer = milp(
             objective,
             constraints=LinearConstraint(matrix, low, high),
-            integrality=whole,
+            integrality=integrality,
             bounds=(np.zeros(self.size), upper),
             options={"mip_rel_gap": 0.0},
         )

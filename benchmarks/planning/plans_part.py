@@ -147,9 +147,12 @@ def _why(model: Model, plain: Planned, hand: Planned, new: Planned, ideal: float
 
 def _shares(model: Model, plan: Planned, ideal: float) -> dict[str, float]:
     """Shares of a step that are not needed for the computation itself."""
-    again, idle = again_seconds(model, plan), plan.idle_seconds
-    others = max(0.0, plan.seconds - ideal - again - idle)
-    return {name: one / plan.seconds for name, one in zip(_LOST, (again, others, idle), strict=True)}
+    recompute_seconds, idle = again_seconds(model, plan), plan.idle_seconds
+    other_seconds = max(0.0, plan.seconds - ideal - recompute_seconds - idle)
+    return {
+        name: seconds / plan.seconds
+        for name, seconds in zip(_LOST, (recompute_seconds, other_seconds, idle), strict=True)
+    }
 
 
 _LOST = ("recompute", "communication and updates", "idle time")

@@ -111,10 +111,10 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Seconds that the search took, and what it found. ``value`` belongs to ``figure``, if there is one."""
+    """Seconds that the search took, and the plan that it found. ``value`` belongs to ``figure``, if there is one."""
 
     seconds: float
-    found: str
+    plan: str
     instances: int = 0
     mismatches: int = 0
     figure: str = ""
@@ -122,7 +122,7 @@ class Result:
 
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
-        return [f"{self.seconds:.3f}", self.found]
+        return [f"{self.seconds:.3f}", self.plan]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
@@ -137,7 +137,7 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 def notes(findings: Sequence[Finding]) -> list[str]:
     """Every case with a mismatch or without a result."""
     bad = [
-        f"  {finding.case}: {finding.failure or finding.values['found']}"
+        f"  {finding.case}: {finding.failure or finding.values['plan']}"
         for finding in findings
         if finding.failure or finding.values["mismatches"]
     ]
@@ -155,9 +155,9 @@ def _compared(case: RandomQuestions) -> Result:
     begun, wrong = perf_counter(), []
     for seed in range(case.seed, case.seed + case.num):
         question = draw(seed, num_kinds=1 if case.is_programmed else 1 + seed % 2)
-        found = search(question.ways, question.devices, batch=question.batch, order=question.order)
+        ours = search(question.ways, question.devices, batch=question.batch, order=question.order)
         best = by_programming(question) if case.is_programmed else by_trying(question)
-        if not _agrees(question, found if isinstance(found, StagedPlan) else None, best):
+        if not _agrees(question, ours if isinstance(ours, StagedPlan) else None, best):
             wrong.append(seed)
     text = f"other answers for seeds {wrong}" if wrong else f"{case.num} equal answers"
     return Result(perf_counter() - begun, text, case.num, len(wrong))
@@ -185,10 +185,10 @@ def _searched(case: Large) -> Result:
     median = sorted(times)[1]
     if not isinstance(answer, StagedPlan):
         return Result(median, answer.reason, figure=case.figure, value=median)
-    found = (
+    plan = (
         f"{answer.spread.short}, micro-batch {answer.num_micro_batches} × {answer.micro_batch}: {answer.seconds:.2f} s"
     )
-    return Result(median, f"{found} ({len(ways)} ways)", figure=case.figure, value=median)
+    return Result(median, f"{plan} ({len(ways)} ways)", figure=case.figure, value=median)
 
 
 def _shared(case: Mixed) -> Result:
@@ -206,8 +206,8 @@ def _member(case: Mixed, name: str) -> Member:
     """A rank with a replica of the model; its costs are affine in its samples."""
     model, kind = Model(24, 1024, length=128, vocabulary=30_522, is_half=case.is_half), gpu(name)
     few, many = (costs_of(model, kind, Spread(dp_replicate=16), num, 1) for num in (8, 16))
-    times = [float(one.pass_seconds.sum() + one.update_seconds.sum()) for one in (few, many)]
-    sizes = [float(one.kept_bytes.sum()) + one.transient_bytes for one in (few, many)]
+    times = [float(way.pass_seconds.sum() + way.update_seconds.sum()) for way in (few, many)]
+    sizes = [float(way.kept_bytes.sum()) + way.transient_bytes for way in (few, many)]
     per_sample, bytes_per_sample = (times[1] - times[0]) / 8, (sizes[1] - sizes[0]) / 8
     fixed_bytes = float(few.state_bytes.sum()) + sizes[0] - 8 * bytes_per_sample
     member = Member(

@@ -109,7 +109,7 @@ def weights_last(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """1F1B whose gradients of weights are all computed at the end."""
     orders = []
     for rank, order in enumerate(SCHEDULES["1f1b"](num_ranks, num_micro_batches).orders):
-        parts = [one._replace(kind=BACKWARD_INPUT) if one.kind == BACKWARD else one for one in order]
+        parts = [action._replace(kind=BACKWARD_INPUT) if action.kind == BACKWARD else action for action in order]
         orders.append([*parts, *(Action(rank, number, BACKWARD_WEIGHT) for number in range(num_micro_batches))])
     return _schedule("weights last", orders)
 
@@ -147,7 +147,7 @@ class Result:
 
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
-        seconds = (f"{one:.3f}" for one in (self.simulated_seconds, self.real_seconds))
+        seconds = (f"{value:.3f}" for value in (self.simulated_seconds, self.real_seconds))
         return [*seconds, f"{self.error_pct:+.1f} %", f"{self.bubble_share:.0%}"]
 
 
@@ -200,12 +200,12 @@ def main() -> None:
     parser.add_argument("--cases", default="", metavar="WORDS", help="run only cases with these words in their name")
     parser.add_argument("--seconds", type=float, default=120, help="time limit for the real run of a case (120 s)")
     options = parser.parse_args()
-    found = []
+    results = []
     for case in cases(options.quick, 0):
         if options.cases in str(case):
-            found.append(measure(case, options.seconds))
-            print(*(cell.rjust(7) for cell in found[-1].row()), f" {case}", flush=True)
-    print(json.dumps(figures(found)))
+            results.append(measure(case, options.seconds))
+            print(*(cell.rjust(7) for cell in results[-1].row()), f" {case}", flush=True)
+    print(json.dumps(figures(results)))
 
 
 if __name__ == "__main__":

@@ -71,9 +71,9 @@ class _Sleeper(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         forward_seconds, input_seconds, weight_seconds = self._seconds
-        kept = cast(Tensor, _Input.apply(x, forward_seconds, input_seconds))
+        hidden = cast(Tensor, _Input.apply(x, forward_seconds, input_seconds))
         weight = cast(Tensor, _Weight.apply(self.weight, weight_seconds))
-        return nn.functional.linear(kept, weight)
+        return nn.functional.linear(hidden, weight)
 
 
 def _answer(question: Mapping[str, Any], rank: int) -> Any:
@@ -128,11 +128,11 @@ def _host(num_ranks: int, file: str) -> None:
         theirs.close()
         ranks.append(ours)
     for line in sys.stdin:
-        for one in ranks:
-            one.send(line)
+        for connection in ranks:
+            connection.send(line)
         answers: dict[int, Any] = {}
         while len(answers) < num_ranks:
-            for ready in wait([one for rank, one in enumerate(ranks) if rank not in answers]):
+            for ready in wait([connection for rank, connection in enumerate(ranks) if rank not in answers]):
                 assert isinstance(ready, Connection)
                 try:
                     answers[ranks.index(ready)] = ready.recv()

@@ -103,8 +103,8 @@ def cases(quick: bool, seed: int, tables: Path | None = None) -> Sequence[Case]:
     rows = {str(row): row for row in [*(read(tables) if tables else []), *cited()]}
     unknown = sorted(name for name, row in rows.items() if row.autocast)
     unseen = set(random.Random(seed).sample(unknown, min(len(unknown), len(rows) // 3)))
-    found = [Case(row, name not in unseen) for name, row in rows.items() if row.can_be_predicted]
-    return [case for case in found if "santacoder" in str(case)][:1] if quick else found
+    predictable = [Case(row, name not in unseen) for name, row in rows.items() if row.can_be_predicted]
+    return [case for case in predictable if "santacoder" in str(case)][:1] if quick else predictable
 
 
 def measure(case: Case, seconds: float) -> Result:
@@ -127,23 +127,23 @@ def figures(results: Sequence[Result]) -> Mapping[str, float | Mapping[str, floa
     errors = [abs(result.error_pct) for result in results if result.error_pct is not None]
     unseen = [abs(result.error_pct) for result in results if result.error_pct is not None and not result.seen]
     kinds = defaultdict(list)
-    for one in results:
-        if one.error_pct is not None:
-            kinds[one.plan].append(abs(one.error_pct))
-    found: dict[str, float | Mapping[str, float]] = {"published_rows": len(results)}
+    for result in results:
+        if result.error_pct is not None:
+            kinds[result.plan].append(abs(result.error_pct))
+    values: dict[str, float | Mapping[str, float]] = {"published_rows": len(results)}
     if errors:
-        found |= {
+        values |= {
             "published_median_pct": round(median(errors), 2),
             "published_p95_pct": round(percentile(errors, 95), 2),
             "published_worst_pct": round(max(errors), 2),
-            "published_median_pct_of": {kind: round(median(some), 2) for kind, some in sorted(kinds.items())},
+            "published_median_pct_of": {kind: round(median(errors), 2) for kind, errors in sorted(kinds.items())},
         }
     if unseen:
-        found |= {
+        values |= {
             "published_unseen_median_pct": round(median(unseen), 2),
             "published_unseen_p95_pct": round(percentile(unseen, 95), 2),
         }
-    return found | {"fits_right_pct": round(100.0 * sum(result.fits_right for result in results) / len(results), 1)}
+    return values | {"fits_right_pct": round(100.0 * sum(result.fits_right for result in results) / len(results), 1)}
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:

@@ -82,17 +82,17 @@ def finetuned(
     """
     config = CONFIGS[model]()
     config._attn_implementation = "sdpa"
-    made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    made.config.use_cache = False
+    network = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    network.config.use_cache = False
     if tuning != "full":
-        _adapt(made, four_bit=tuning == "4bit")
+        _adapt(network, four_bit=tuning == "4bit")
     if kernels != "none":
-        _replace(made, _fused)
+        _replace(network, _fused)
     if kernels == "linear":
-        made.lm_head = _FusedLast(made.lm_head.weight)
+        network.lm_head = _FusedLast(network.lm_head.weight)
 
     if held:
-        _hold_inputs(_blocks(made))
+        _hold_inputs(_blocks(network))
 
     def inputs(batch: int) -> Batch:
         ids = torch.zeros(batch, length, dtype=torch.long)
@@ -103,16 +103,16 @@ def finetuned(
             logits: Tensor = model(input_ids=batch["input_ids"], use_cache=False).logits
             if kernels == "linear":
                 return logits.mean()
-            kept = logits if loss == "function" else None
+            held_logits = logits if loss == "function" else None
             logits = logits if loss == "narrow" else logits.float()
             result = _loss(logits, batch["labels"], fused=kernels == "fused")
-            del kept
+            del held_logits
             return result
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW([parameter for parameter in parameters if parameter.requires_grad], lr=1e-5)
 
-    return made, inputs, run, optimizer
+    return network, inputs, run, optimizer
 
 
 def _loss(logits: Tensor, labels: Tensor, *, fused: bool) -> Tensor:
@@ -225,8 +225,8 @@ class _FourBit(nn.Module):
         weight = base.weight
         self.shape, num_weights = weight.shape, weight.numel()
         num_stored = num_weights // 2 // torch.empty(0, dtype=storage).element_size()
-        made = torch.zeros(num_stored, 1, dtype=storage)
-        self.weight = nn.Parameter(made, requires_grad=False)
+        values = torch.zeros(num_stored, 1, dtype=storage)
+        self.weight = nn.Parameter(values, requires_grad=False)
         self.register_buffer("scales", torch.zeros(num_weights // 64, dtype=torch.uint8))
         self.register_buffer("scales_of_scales", torch.zeros(num_weights // 64 // 256, dtype=torch.float32))
 

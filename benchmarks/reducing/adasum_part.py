@@ -52,7 +52,7 @@ class Result:
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
         ratio = "–" if math.isnan(self.ratio) else f"{self.ratio:.2f}"
-        return [*({0: "–", -1: "diverges"}.get(one, str(one)) for one in (self.mean, self.adasum)), ratio]
+        return [*({0: "–", -1: "diverges"}.get(value, str(value)) for value in (self.mean, self.adasum)), ratio]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:

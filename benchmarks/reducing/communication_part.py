@@ -88,8 +88,8 @@ def measure(case: Case, seconds: float) -> Result:
     profile = profile_of({layout: trace(recipe, layout, case.plan.batch) for layout in layouts})
     step = predicted_step(profile, case.plan, kind)
     assert step is not None
-    found = trained(FILE, "Sequences", params, case.plan, STEPS, STEPS, seconds)
-    return Result(step.waiting_share, found["shares"][0])
+    answer = trained(FILE, "Sequences", params, case.plan, STEPS, STEPS, seconds)
+    return Result(step.waiting_share, answer["shares"][0])
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:

@@ -13,10 +13,10 @@ def last_line(*arguments: str, seconds: float, **environment: str) -> str:
     Raises ``TimeoutError`` after ``seconds`` of wall-clock time, and ``RuntimeError``, with the last line of stderr,
     when the process fails.
     """
-    own = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     command = [sys.executable, *arguments]
     try:
-        done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"took more than {seconds:g} s: allow more time with --seconds") from None
     if done.returncode or not done.stdout.strip():

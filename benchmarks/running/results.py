@@ -41,10 +41,10 @@ class Results:
         self._findings: dict[tuple[str, str], Finding] = {}
         if file is None or not file.exists():
             return
-        first, *others = map(json.loads, file.read_text().splitlines())
+        first, *findings = map(json.loads, file.read_text().splitlines())
         if first != setting():
             raise ValueError(f"{file} has results of {first}, but this is {setting()}: name another file")
-        for finding in others:
+        for finding in findings:
             self._put(Finding(**finding))
 
     def add(self, finding: Finding) -> None:
@@ -114,7 +114,7 @@ def _lines(section: Section) -> list[str]:
 
 def _figure(value: float | Mapping[str, float]) -> str:
     if isinstance(value, Mapping):
-        return "; ".join(f"{name}: {one:.6g}" for name, one in value.items())
+        return "; ".join(f"{name}: {number:.6g}" for name, number in value.items())
     return f"{value:.6g}"
 
 

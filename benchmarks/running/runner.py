@@ -52,12 +52,12 @@ def run_parts(
         folders = {name: getattr(options, name) for name in _options(part)}
         every = part.cases(options.quick, options.seed, **folders)
         if name in chosen:
-            wanted = [case for case in every[:: options.every] if options.cases in str(case)]
-            run(name, part, wanted, results, options.seconds)
-        found = [finding for case in every if (finding := results.of(name, str(case)))]
-        found = part.in_order(found) if isinstance(part, HasOrder) else found
-        sections[name] = Section(part.TITLE, part.ABOUT, part.HEADER, len(every), found, figures(part, found))
-        closing += part.notes(found) if name in chosen and isinstance(part, HasNotes) else []
+            cases = [case for case in every[:: options.every] if options.cases in str(case)]
+            run(name, part, cases, results, options.seconds)
+        findings = [finding for case in every if (finding := results.of(name, str(case)))]
+        findings = part.in_order(findings) if isinstance(part, HasOrder) else findings
+        sections[name] = Section(part.TITLE, part.ABOUT, part.HEADER, len(every), findings, figures(part, findings))
+        closing += part.notes(findings) if name in chosen and isinstance(part, HasNotes) else []
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
         for name, part in parts.items():
@@ -74,11 +74,12 @@ def run(name: str, part: Part, cases: Sequence[Any], results: Results, seconds: 
     widths = [max(len(word), 9) for word in part.HEADER[:-1]]
     print(_aligned(part.HEADER, widths))
     for case in cases:
-        known = results.of(name, str(case))
-        if known is None or known.failure:
-            known = find(name, part, case, seconds)
-            results.add(known)
-        print(_aligned([*known.row, known.case], widths) if known.row else f"{case}: {known.failure}", flush=True)
+        finding = results.of(name, str(case))
+        if finding is None or finding.failure:
+            finding = find(name, part, case, seconds)
+            results.add(finding)
+        cells = [*finding.row, finding.case]
+        print(_aligned(cells, widths) if finding.row else f"{case}: {finding.failure}", flush=True)
 
 
 def find(name: str, part: Part, case: Any, seconds: float) -> Finding:

@@ -61,12 +61,12 @@ def asking(num_asks: int) -> Mapping[str, Any]:
         for _ in range(num_asks):
             for key, study in studies.items():
                 times[key].append(_milliseconds(partial(_ask, study)))
-        warm = {key: statistics.median(found) for key, found in times.items()}
+        warm = {key: statistics.median(durations) for key, durations in times.items()}
     print(f"\n{'ask + tell, 10,000 trials':28}{'ms':>8}")
-    for name, one in fresh.items():
-        print(f"{name + ', TPE, new process':28}{one:>8.0f}")
-    for (name, sampler), one in warm.items():
-        print(f"{f'{name}, {sampler}, warm':28}{one:>8.0f}")
+    for name, duration in fresh.items():
+        print(f"{name + ', TPE, new process':28}{duration:>8.0f}")
+    for (name, sampler), duration in warm.items():
+        print(f"{f'{name}, {sampler}, warm':28}{duration:>8.0f}")
     base = warm["Optuna RDB", "TPE"]
     return {
         "ask_10k_ms": round(warm["ScaMP", "bounded TPE"], 1),
@@ -131,8 +131,8 @@ def _fill_theirs(url: str, trials: list[optuna.trial.FrozenTrial]) -> None:
     }
     for number, trial in enumerate(trials):
         times = {"datetime_start": trial.datetime_start, "datetime_complete": trial.datetime_complete}
-        own = {"trial_id": number + 1, "number": number, "study_id": study._study_id, "state": trial.state}
-        rows[models.TrialModel].append({**own, **times})
+        columns = {"trial_id": number + 1, "number": number, "study_id": study._study_id, "state": trial.state}
+        rows[models.TrialModel].append({**columns, **times})
         value = {"trial_id": number + 1, "objective": 0, "value": trial.value}
         rows[models.TrialValueModel].append({**value, "value_type": models.TrialValueModel.TrialValueType.FINITE})
         rows[models.TrialParamModel] += [

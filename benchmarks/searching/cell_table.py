@@ -50,12 +50,12 @@ def workload_of(params: Mapping[str, Any]) -> Workload:
 def drawn() -> Sequence[Mapping[str, Any]]:
     """The candidates of the table: different ones, each with a convolution."""
     candidate, draws = load_workload(WORKLOAD, EXAMPLES).build_model.__globals__["candidate"], random.Random(DRAWN_BY)
-    found: list[Mapping[str, Any]] = []
-    while len(found) < NUM:
+    drawn_cells: list[Mapping[str, Any]] = []
+    while len(drawn_cells) < NUM:
         params = candidate(0.5, draws)
-        if params not in found and any(edge["op"].startswith("conv") for edge in params["edges"]):
-            found.append(params)
-    return found
+        if params not in drawn_cells and any(edge["op"].startswith("conv") for edge in params["edges"]):
+            drawn_cells.append(params)
+    return drawn_cells
 
 
 def trained(params: Mapping[str, Any], seed: int, steps: int) -> nn.Module:

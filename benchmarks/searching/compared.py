@@ -118,18 +118,19 @@ def _compared(
 ) -> Mapping[str, Any]:
     random = searched(ours, "random", max(samplers.values()))
     print(f"\n{title:52}{'ScaMP':>22}{'Optuna':>22}{'seeds':>7}")
-    found: dict[str, dict[str, tuple[float | None, ...]]] = {key: {} for key in keys}
+    by_key: dict[str, dict[str, tuple[float | None, ...]]] = {key: {} for key in keys}
     for name, num_seeds in samplers.items():
         mine = searched(ours, name, num_seeds)
-        own = searched(theirs, name, num_seeds) if name in OPTUNA else None
-        found[keys[0]][name] = _ratio(mine, random, random)
-        if own:
-            found[keys[1]][name] = _ratio(mine, own, random)
-        print(f"{name:52}{_share(mine, random):>22}{_share(own, random) if own else '':>22}{num_seeds:>7}", flush=True)
+        optuna_values = searched(theirs, name, num_seeds) if name in OPTUNA else None
+        by_key[keys[0]][name] = _ratio(mine, random, random)
+        if optuna_values:
+            by_key[keys[1]][name] = _ratio(mine, optuna_values, random)
+        optuna_share = _share(optuna_values, random) if optuna_values else ""
+        print(f"{name:52}{_share(mine, random):>22}{optuna_share:>22}{num_seeds:>7}", flush=True)
     print(f"mean ± standard deviation over seeds; {len(random)} data sets")
     return {
-        **{key: {name: ratio[0] for name, ratio in ratios.items()} for key, ratios in found.items()},
-        **{f"{key}_spread": {name: ratio[1:] for name, ratio in ratios.items()} for key, ratios in found.items()},
+        **{key: {name: ratio[0] for name, ratio in ratios.items()} for key, ratios in by_key.items()},
+        **{f"{key}_spread": {name: ratio[1:] for name, ratio in ratios.items()} for key, ratios in by_key.items()},
         f"{keys[0].split('_')[0]}_seeds": dict(samplers),
     }
 
@@ -146,12 +147,12 @@ def _share(scores: Scores, random: Scores) -> str:
 
 def _ratio(mine: Scores, other: Scores, random: Scores) -> tuple[float | None, ...]:
     """Ratio of the mean scores, and its 95 % interval by resampling the seeds of both; None for an infinite one."""
-    one, two = _normalised(mine, random), _normalised(other, random)
+    my_values, other_values = _normalised(mine, random), _normalised(other, random)
     source = np.random.default_rng(0)
-    drawn = sorted(_over(_mean(one, source), _mean(two, source)) for _ in range(RESAMPLES))
+    drawn = sorted(_over(_mean(my_values, source), _mean(other_values, source)) for _ in range(RESAMPLES))
     low, high = drawn[round(0.025 * RESAMPLES)], drawn[round(0.975 * RESAMPLES) - 1]
-    found = _over(float(one.mean()), float(two.mean())), low, high
-    return tuple(round(ratio, 3) if math.isfinite(ratio) else None for ratio in found)
+    ratios = _over(float(my_values.mean()), float(other_values.mean())), low, high
+    return tuple(round(ratio, 3) if math.isfinite(ratio) else None for ratio in ratios)
 
 
 def _over(ratio: float, other: float) -> float:

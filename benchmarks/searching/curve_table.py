@@ -95,7 +95,7 @@ def trained(index: int, params: Mapping[str, Any]) -> Curve:
 def main() -> None:
     """Train every candidate and write the table."""
     rows = []
-    choices = [one["ordinal"] for one in SPACE.values()]
+    choices = [dimension["ordinal"] for dimension in SPACE.values()]
     for index, values in enumerate(itertools.product(*choices)):
         curve = trained(index, dict(zip(SPACE, values, strict=True)))
         rows.append({"params": values, "accuracies": curve.accuracies, "step_seconds": curve.step_seconds})

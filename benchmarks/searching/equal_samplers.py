@@ -125,14 +125,16 @@ def first_difference(case: Case, seed: int) -> int | None:
 def suggested(trial: optuna.Trial, space: Mapping[str, Any]) -> Params:
     """The parameters as a user of Optuna asks for them, one after another."""
     params = Params()
-    for name, one in space.items():
-        allowed = {of: value if isinstance(value, list) else [value] for of, value in one.get("when", {}).items()}
+    for name, dimension in space.items():
+        allowed = {of: value if isinstance(value, list) else [value] for of, value in dimension.get("when", {}).items()}
         if any(params.get(of) not in values for of, values in allowed.items()):
             continue
-        if "choice" in one:
-            params[name] = trial.suggest_categorical(name, one["choice"])
-        elif isinstance(one["low"], int):
-            params[name] = trial.suggest_int(name, one["low"], one["high"], step=one.get("step", 1))
+        if "choice" in dimension:
+            params[name] = trial.suggest_categorical(name, dimension["choice"])
+        elif isinstance(dimension["low"], int):
+            params[name] = trial.suggest_int(name, dimension["low"], dimension["high"], step=dimension.get("step", 1))
         else:
-            params[name] = trial.suggest_float(name, one["low"], one["high"], log=one.get("log", False))
+            params[name] = trial.suggest_float(
+                name, dimension["low"], dimension["high"], log=dimension.get("log", False)
+            )
     return params

@@ -90,21 +90,21 @@ _GRAPHS = {name: Graphs(name) for name in DATASETS}
 def ours(dataset: str, sampler: str, seed: int, num_trials: int) -> float:
     """Hypervolume that ScaMP's sampler finds, one trial after another."""
     graphs = _GRAPHS[dataset]
-    search, found, ended = Search(graphs.spec(sampler, seed, num_trials)), list[Values](), list[Trial]()
+    search, points, ended = Search(graphs.spec(sampler, seed, num_trials)), list[Values](), list[Trial]()
     for number in range(num_trials):
         (params,) = search.propose(ended, number, 1)
         if (values := graphs.values(params)) is None:
             ended = [Trial(number, params, state=TrialState.INFEASIBLE)]
         else:
-            found.append(values)
+            points.append(values)
             ended = [Trial(number, params, values[0], values=values)]
-    return graphs.hypervolume(found)
+    return graphs.hypervolume(points)
 
 
 def theirs(dataset: str, sampler: str, seed: int, num_trials: int) -> float:
     """Hypervolume that Optuna's own sampler finds."""
     graphs = _GRAPHS[dataset]
-    space, found = Space(graphs.spec("random", 0, num_trials).space), list[Values]()
+    space, points = Space(graphs.spec("random", 0, num_trials).space), list[Values]()
     directions: list[Any] = [direction for _, direction in OBJECTIVES]
     study = optuna.create_study(directions=directions, sampler=OPTUNA[sampler](seed))
     for _ in range(num_trials):
@@ -114,8 +114,8 @@ def theirs(dataset: str, sampler: str, seed: int, num_trials: int) -> float:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         else:
             study.tell(trial, values)
-            found.append(values)
-    return graphs.hypervolume(found)
+            points.append(values)
+    return graphs.hypervolume(points)
 
 
 def nasgraph(samplers: Mapping[str, int], num_trials: int = 100) -> Mapping[str, Any]:

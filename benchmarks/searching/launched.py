@@ -87,11 +87,12 @@ def launched(num_seeds: int) -> Mapping[str, Any]:
     for name, study in STUDIES.items():
         seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
         both = [[num_wasted(*study, seed, knows=knows) for seed in seeds] for knows in (True, False)]
-        sums = [[sum(one) for one in found] for found in both]
+        sums = [[sum(counts) for counts in kind_counts] for kind_counts in both]
         ratios[name] = round(fmean(sums[0]) / fmean(sums[1]), 3)
-        kinds[name] = [[round(fmean(kind), 1) for kind in zip(*found, strict=True)] for found in both]
-        print(f"{name:68}{''.join(f'{fmean(one):9.1f} ±{stdev(one):5.1f}' for one in sums)}")
-        print(f"{'  infeasible + off the front':68}{''.join(f'{one:9.1f} +{two:5.1f}' for one, two in kinds[name])}")
+        kinds[name] = [[round(fmean(kind), 1) for kind in zip(*kind_counts, strict=True)] for kind_counts in both]
+        print(f"{name:68}{''.join(f'{fmean(counts):9.1f} ±{stdev(counts):5.1f}' for counts in sums)}")
+        infeasible_and_off = "".join(f"{infeasible:9.1f} +{off:5.1f}" for infeasible, off in kinds[name])
+        print(f"{'  infeasible + off the front':68}{infeasible_and_off}")
     print(f"mean ± standard deviation over {num_seeds} seeds")
     return {"launched_ratio": ratios, "launched_infeasible_and_off_front": kinds, "launched_seeds": num_seeds}
 
@@ -106,13 +107,13 @@ def traced() -> Iterator[Quantities]:
     code = bundle_code(FOLDER / "study.yaml", WORKLOAD)
     with tempfile.TemporaryDirectory() as cache_dir, Estimator(WORKLOAD, code, Tracing(Path(cache_dir))) as estimator:
         for point in itertools.product(*(SPACE[name]["ordinal"] for name in names[:2]), (0.0, 0.2)):
-            known = dict(zip(names, point, strict=True))
-            found = estimator.estimate({"lr": 1e-3, "batch": BATCH, **known}, equal_devices(1, 96))
+            params = dict(zip(names, point, strict=True))
+            estimate = estimator.estimate({"lr": 1e-3, "batch": BATCH, **params}, equal_devices(1, 96))
             yield {
-                **known,
-                "peak_mib": round(found.choice.prediction.expected_bytes / MIB, 4),  # type: ignore[union-attr]
-                "flops": found.profile.flops_per_sample or 0.0,
-                "parameters": found.profile.num_params,
+                **params,
+                "peak_mib": round(estimate.choice.prediction.expected_bytes / MIB, 4),  # type: ignore[union-attr]
+                "flops": estimate.profile.flops_per_sample or 0.0,
+                "parameters": estimate.profile.num_params,
             }
 
 

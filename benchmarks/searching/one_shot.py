@@ -23,13 +23,13 @@ FIRST_SEED = 100
 def scores(rows: Sequence[Row], seed: int, steps: int) -> list[float]:
     """Held-out accuracy of each cell with the weights of a supernet, without training of its own."""
     supernet = trained(SUPERNET, seed, steps)
-    found = []
+    accuracies = []
     for row in rows:
         workload = workload_of(row.params)
         model = workload.build_model()
         workload.inherit(model, supernet, SUPERNET)
-        found.append(accuracy(row.params, model))
-    return found
+        accuracies.append(accuracy(row.params, model))
+    return accuracies
 
 
 def one_shot(num_seeds: int, steps: int = STEPS) -> Mapping[str, Any]:
@@ -39,19 +39,19 @@ def one_shot(num_seeds: int, steps: int = STEPS) -> Mapping[str, Any]:
     order = sorted(range(len(rows)), key=lambda place: -truth[place])
     taus, ranks = [], []
     for seed in range(FIRST_SEED, FIRST_SEED + num_seeds):
-        found = scores(rows, seed, steps)
-        taus.append(float(kendalltau(found, truth).statistic))
-        best = sorted(range(len(rows)), key=lambda place: -found[place])[:3]
+        shared_scores = scores(rows, seed, steps)
+        taus.append(float(kendalltau(shared_scores, truth).statistic))
+        best = sorted(range(len(rows)), key=lambda place: -shared_scores[place])[:3]
         ranks.append(1 + min(order.index(place) for place in best))
-    own = float(kendalltau([row.accuracies[0] for row in rows], [row.accuracies[1] for row in rows]).statistic)
+    own_tau = float(kendalltau([row.accuracies[0] for row in rows], [row.accuracies[1] for row in rows]).statistic)
     spread = stdev(taus) if len(taus) > 1 else 0.0
     print(f"\n{len(rows)} cells ranked by a supernet of {steps} steps, and after training alone ({num_seeds} seeds)")
-    print(f"Kendall's tau {fmean(taus):.3f} ± {spread:.3f}; between two trainings alone with other seeds {own:.3f}")
+    print(f"Kendall's tau {fmean(taus):.3f} ± {spread:.3f}; between two trainings alone with other seeds {own_tau:.3f}")
     print(f"the best of its first three cells is number {fmean(ranks):.1f} of the table on average")
     return {
         "oneshot_kendall_tau": round(fmean(taus), 3),
         "oneshot_steps": steps,
         "oneshot_kendall_tau_spread": round(spread, 3),
-        "retrained_kendall_tau": round(own, 3),
+        "retrained_kendall_tau": round(own_tau, 3),
         "oneshot_best_of_three_rank": round(fmean(ranks), 1),
     }

@@ -131,7 +131,7 @@ def _donors(rule: Any, rung: Rung, members: list[Member]) -> list[Member | None]
         verdict = rule.judge(paused, member.trial.step, {member.trial.step: rung}, is_last=True)
         if not isinstance(verdict, Exploit):
             return None
-        return next(one for number in verdict.donors for one in members if one.trial.number == number)
+        return next(member for number in verdict.donors for member in members if member.trial.number == number)
 
     return [donor(member) for member in members]
 
@@ -140,9 +140,9 @@ def _copy(donor: Member, number: int, params: Mapping[str, Any], source: torch.G
     model = copy.deepcopy(donor.model)
     optimizer = torch.optim.SGD(model.parameters(), lr=params["lr"], momentum=params["momentum"])
     optimizer.load_state_dict(copy.deepcopy(donor.optimizer.state_dict()))
-    made = Member(replace(donor.trial, id=number, number=number, params=params), model, optimizer, source)
-    made.set(params)
-    return made
+    child = Member(replace(donor.trial, id=number, number=number, params=params), model, optimizer, source)
+    child.set(params)
+    return child
 
 
 SEARCHES: Mapping[str, Mapping[str, Any]] = {
@@ -158,11 +158,11 @@ def population(num_seeds: int) -> Mapping[str, Any]:
     errors = {name: [error_of(stopping, seed) for seed in seeds] for name, stopping in SEARCHES.items()}
     for name, error in errors.items():
         print(f"{name:36}{f'{fmean(error):.4f} ± {stdev(error):.4f}':>24}")
-    random, own = (np.array(found) for found in errors.values())
-    drawn = list(_ratios(own, random))
+    random, ours = (np.array(values) for values in errors.values())
+    drawn = list(_ratios(ours, random))
     low, high = np.quantile(drawn, [0.025, 0.975])
     return {
-        "pbt_vs_random": round(float(own.mean() / random.mean()), 3),
+        "pbt_vs_random": round(float(ours.mean() / random.mean()), 3),
         "pbt_vs_random_spread": [round(float(low), 3), round(float(high), 3)],
         "pbt_seeds": num_seeds,
     }

@@ -66,10 +66,10 @@ def proxy_ranks(num_seeds: int) -> Mapping[str, Any]:
             for key, param in params.items()
         }
         shapes = {architecture[key]: value for key, value in values.items() if params[key]["dropout"] == 0.0}
-        found = (_tau(of_cells, trained_cells), _tau(values, table), _tau(shapes, best))
-        for column, tau in zip(taus.values(), found, strict=True):
+        row_taus = (_tau(of_cells, trained_cells), _tau(values, table), _tau(shapes, best))
+        for column, tau in zip(taus.values(), row_taus, strict=True):
             column[name] = tau
-        print(f"{name:28}{''.join(f'{tau:>18.2f}' for tau in found)}")
+        print(f"{name:28}{''.join(f'{tau:>18.2f}' for tau in row_taus)}")
     return {
         "proxy_kendall_tau": taus["cells"],
         "proxy_kendall_tau_networks": taus["networks"],
@@ -78,15 +78,15 @@ def proxy_ranks(num_seeds: int) -> Mapping[str, Any]:
 
 
 def _of_cell(name: str, params: Mapping[str, Any], seed: int) -> float:
-    found = proxy(name, workload_of(params), CELL_BATCH, seed)
-    return -math.inf if found is None else found
+    score = proxy(name, workload_of(params), CELL_BATCH, seed)
+    return -math.inf if score is None else score
 
 
 @cache
 def _value(name: str, width: int, depth: int, dropout: float, seed: int) -> float:
-    found = proxy(name, Candidate({"width": width, "depth": depth, "dropout": dropout}), BATCH, seed)
-    assert found is not None
-    return found
+    score = proxy(name, Candidate({"width": width, "depth": depth, "dropout": dropout}), BATCH, seed)
+    assert score is not None
+    return score
 
 
 def _tau(values: Mapping[Any, float], accuracies: Mapping[Any, float]) -> float:
@@ -96,6 +96,6 @@ def _tau(values: Mapping[Any, float], accuracies: Mapping[Any, float]) -> float:
 @cache
 def digits() -> tuple[Tensor, Tensor]:
     """Images, shape [1797, 64], and labels, in the order of the table."""
-    found = load_digits()
-    order = torch.randperm(len(found.target), generator=torch.Generator().manual_seed(0))
-    return torch.tensor(found.data, dtype=torch.float32)[order] / 16, torch.tensor(found.target)[order]
+    dataset = load_digits()
+    order = torch.randperm(len(dataset.target), generator=torch.Generator().manual_seed(0))
+    return torch.tensor(dataset.data, dtype=torch.float32)[order] / 16, torch.tensor(dataset.target)[order]

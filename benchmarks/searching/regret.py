@@ -153,9 +153,9 @@ class Table:
                 ready.append((order_to_continue(trial, trial.step, self._rungs[trial.step].key(trial.number)), running))
         if not ready:
             return None
-        found = min(ready, key=itemgetter(0))[1]
-        self._move(found, judged_step=found.trial.step)
-        return found
+        first = min(ready, key=itemgetter(0))[1]
+        self._move(first, judged_step=first.trial.step)
+        return first
 
     def _move(self, running: Running, **changes: Any) -> None:
         running.trial = replace(running.trial, **changes)
@@ -177,15 +177,15 @@ def tune_asha() -> Judge:
         time_attr="step", metric="accuracy", mode="max", max_t=STEPS, grace_period=HALVING["min_steps"],
         reduction_factor=HALVING["reduction_factor"],
     )  # fmt: skip
-    known: dict[int, Any] = {}
+    tune_trials: dict[int, Any] = {}
     no_controller: Any = None
 
     def judge(running: Running, step: int, value: float) -> bool:
         number = running.trial.number
-        if number not in known:
-            known[number] = type("TuneTrial", (), {"trial_id": str(number), "is_saving": False})()
-            scheduler.on_trial_add(no_controller, known[number])
-        decision = scheduler.on_trial_result(no_controller, known[number], {"step": step, "accuracy": value})
+        if number not in tune_trials:
+            tune_trials[number] = type("TuneTrial", (), {"trial_id": str(number), "is_saving": False})()
+            scheduler.on_trial_add(no_controller, tune_trials[number])
+        decision = scheduler.on_trial_result(no_controller, tune_trials[number], {"step": step, "accuracy": value})
         return bool(decision == scheduler.CONTINUE)
 
     return judge
@@ -196,14 +196,14 @@ def optuna_asha() -> Judge:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     pruner = optuna.pruners.SuccessiveHalvingPruner(HALVING["min_steps"], HALVING["reduction_factor"])
     study = optuna.create_study(direction="maximize", pruner=pruner)
-    known: dict[int, optuna.Trial] = {}
+    optuna_trials: dict[int, optuna.Trial] = {}
 
     def judge(running: Running, step: int, value: float) -> bool:
         number = running.trial.number
-        if number not in known:
-            known[number] = study.ask()
-        known[number].report(value, step)
-        return not known[number].should_prune()
+        if number not in optuna_trials:
+            optuna_trials[number] = study.ask()
+        optuna_trials[number].report(value, step)
+        return not optuna_trials[number].should_prune()
 
     return judge
 
@@ -230,29 +230,29 @@ def regrets_of(sampler: Any, stopping: Any, foreign: Callable[[], Judge] | None,
     """Regrets of one search, one for each of ``MARKS``."""
     second = STEPS * fmean(curve.step_seconds for curve in curves().values())
     left = [mark * second for mark in MARKS]
-    regret, found = max(max(curve.accuracies) for curve in curves().values()), list[float]()
+    regret, series = max(max(curve.accuracies) for curve in curves().values()), list[float]()
     search = Table(spec_of(sampler, stopping, seed), foreign() if foreign else None)
     for spent, newest in search.regrets(left[-1]):
         while left and spent > left[0]:
-            found.append(regret)
+            series.append(regret)
             left.pop(0)
         regret = newest
-    return found + [regret] * len(left)
+    return series + [regret] * len(left)
 
 
 def regrets(num_seeds: int) -> Mapping[str, Any]:
     """Regret of each search, and the ratios of mean regrets that say who is ahead."""
     print(f"\n{'regret on the table of curves, after':36}{''.join(f'{mark:>10} full trainings' for mark in MARKS)}")
-    found: dict[str, list[list[float]]] = {}
+    regret_curves: dict[str, list[list[float]]] = {}
     for name, search in SEARCHES.items():
-        found[name] = [regrets_of(*search, seed) for seed in range(FIRST_SEED, FIRST_SEED + num_seeds)]
-        columns = list(zip(*found[name], strict=True))
+        regret_curves[name] = [regrets_of(*search, seed) for seed in range(FIRST_SEED, FIRST_SEED + num_seeds)]
+        columns = list(zip(*regret_curves[name], strict=True))
         print(f"{name:36}{''.join(f'{fmean(values):15.4f} ±{stdev(values):7.4f}' for values in columns)}")
     print(f"mean ± standard deviation over {num_seeds} seeds")
 
     def ratio(sampler: str, other: str, mark: int) -> float:
         place = MARKS.index(mark)
-        mine, theirs = (fmean(row[place] for row in found[name]) for name in (sampler, other))
+        mine, theirs = (fmean(row[place] for row in regret_curves[name]) for name in (sampler, other))
         return round(mine / theirs, 3) if theirs else 1.0 + (mine > 0)
 
     return {

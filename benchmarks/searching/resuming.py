@@ -34,9 +34,9 @@ def resuming(ways: Sequence[str] = tuple(WAYS)) -> Mapping[str, Any]:
     print(f"\n{'trial of a user’s file with a warm-up':42}{'largest difference':>20}")
     worst = 0.0
     for name in ways:
-        found = _evaluations(WAYS[name])
-        assert found.keys() == plain.keys(), f"{name}: {found}"
-        error = max(abs(found[step] - plain[step]) for step in plain)
+        resumed = _evaluations(WAYS[name])
+        assert resumed.keys() == plain.keys(), f"{name}: {resumed}"
+        error = max(abs(resumed[step] - plain[step]) for step in plain)
         print(f"{name:42}{error:20.1e}")
         worst = max(worst, error)
     return {"resume_ways": len(ways), "resume_max_error": worst}
@@ -44,7 +44,7 @@ def resuming(ways: Sequence[str] = tuple(WAYS)) -> Mapping[str, Any]:
 
 def _evaluations(stages: Sequence[Stage]) -> dict[int, float]:
     """Step → evaluation, of all stages after one another."""
-    found: dict[int, float] = {}
+    evaluations: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as root:
         before: tuple[int, int] | None = None
         for index, (plan, until, trial) in enumerate(stages):
@@ -54,9 +54,9 @@ def _evaluations(stages: Sequence[Stage]) -> dict[int, float]:
             ]
             answer = in_forks(calls, 120.0)[0]
             assert isinstance(answer, dict), answer
-            found |= {int(step): value for step, value in answer.items()}
+            evaluations |= {int(step): value for step, value in answer.items()}
             before = trial, until
-    return found
+    return evaluations
 
 
 def _train(

@@ -30,11 +30,11 @@ def storage_contract(*, with_postgresql: bool) -> Mapping[str, Any]:
     ]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     last = ran.stdout.strip().splitlines()[-1]
-    found = {kind: int(number) for number, kind in _COUNTS.findall(last)}
+    counts = {kind: int(number) for number, kind in _COUNTS.findall(last)}
     databases = "SQLite and PostgreSQL" if with_postgresql else "SQLite"
     print(f"Optuna's storage contract on {databases}: {last.strip('= ')}")
     return {
-        "contract_passed": found.get("passed", 0),
-        "contract_failed": found.get("failed", 0) + found.get("error", 0),
-        "contract_skipped": found.get("skipped", 0),
+        "contract_passed": counts.get("passed", 0),
+        "contract_failed": counts.get("failed", 0) + counts.get("error", 0),
+        "contract_skipped": counts.get("skipped", 0),
     }

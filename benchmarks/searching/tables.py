@@ -69,11 +69,11 @@ def ours(dataset: str, sampler: str, seed: int, num_trials: int) -> float:
     table = _TABLES[dataset]
     search, best, ended = Search(table.spec(sampler, seed, num_trials)), 0.0, list[Trial]()
     for number in range(num_trials):
-        found = search.propose(ended, number, 1)
-        if not found:
+        proposals = search.propose(ended, number, 1)
+        if not proposals:
             break
-        value = table.value(found[0])
-        best, ended = max(best, value), [Trial(number, found[0], value)]
+        value = table.value(proposals[0])
+        best, ended = max(best, value), [Trial(number, proposals[0], value)]
     return table.best - best
 
 

@@ -98,8 +98,8 @@ def measure(case: Case, seconds: float) -> Result:
     by_scamp: list[float] = []
     for number in range(case.repeats):
         runs = [(_by_hand, by_hand), (_by_scamp, by_scamp)]
-        for run, found in runs if number % 2 == 0 else reversed(runs):
-            found.append(_step_seconds(case, run, seconds))
+        for run, step_seconds in runs if number % 2 == 0 else reversed(runs):
+            step_seconds.append(_step_seconds(case, run, seconds))
     ratios = [hand / scamp for hand, scamp in zip(by_hand, by_scamp, strict=True)]
     return Result(median(by_hand), median(by_scamp), ratios)
 

@@ -78,15 +78,15 @@ class Page:
     def wait_for(self, expression: str, seconds: float) -> Any:
         """The value of an expression once it is neither null nor false. Raises ``TimeoutError``."""
         deadline = time.monotonic() + seconds
-        while not (found := self.value(expression)):
+        while not (result := self.value(expression)):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the page did not come to {expression} within {seconds:g} s")
             time.sleep(0.1)
-        return found
+        return result
 
     def metrics(self) -> Mapping[str, float]:
         """Counters of the page, such as ``TaskDuration``: seconds that its main thread has worked."""
-        return {one["name"]: one["value"] for one in self.call("Performance.getMetrics")["metrics"]}
+        return {metric["name"]: metric["value"] for metric in self.call("Performance.getMetrics")["metrics"]}
 
     def _next(self, deadline: float) -> dict[str, Any]:
         while b"\0" not in self._unread:
@@ -98,8 +98,8 @@ class Page:
                 raise RuntimeError("Chromium has ended")
             self._unread += part
         message, _, self._unread = self._unread.partition(b"\0")
-        found: dict[str, Any] = json.loads(message)
-        return found
+        event: dict[str, Any] = json.loads(message)
+        return event
 
 
 @contextmanager

@@ -16,7 +16,7 @@ Each host is a set of Linux namespaces with its own address, disk, process ids, 
 database are on one that does not train, and a gang of four ranks stretches over two others; the commands are those of
 docs/hosts.md. In each case the study completes, with each evaluation once, and a host that went wrong costs it one
 attempt (two if it comes back and leaves again)."""
-_CASES: Mapping[str, Callable[[], int]] = {one.__name__.replace("_", " "): one for one in SCENARIOS}
+_CASES: Mapping[str, Callable[[], int]] = {scenario.__name__.replace("_", " "): scenario for scenario in SCENARIOS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
         return []
     backends = ["SQLite", "PostgreSQL"] if find_postgres() else ["SQLite"]
     seeds = range(10 * seed, 10 * seed + 10)
-    return [Case(backends[one % len(backends)], one, KILLS_OF_CASE) for one in seeds]
+    return [Case(backends[case_seed % len(backends)], case_seed, KILLS_OF_CASE) for case_seed in seeds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ def notes(findings: Sequence[Finding]) -> list[str]:
     """Lists losses, and the time to recovery by what was hit."""
     lines = [f"  {finding.case}: {why}" for finding in findings for why in finding.values.get("why", [finding.failure])]
     by_victim: dict[str, list[float]] = {}
-    for one in findings:
-        for victim, seconds in one.values.get("seconds", []):
+    for finding in findings:
+        for victim, seconds in finding.values.get("seconds", []):
             by_victim.setdefault(victim, []).append(seconds)
     for victim, times in sorted(by_victim.items()):
         middle, longest = statistics.median(times), max(times)

@@ -142,7 +142,7 @@ def _shares(page: Page, seconds: float) -> tuple[float, float]:
     ended = began + 1000 * seconds
     tasks = page.value("window.longTasks")
     within = [min(ended, task["start"] + task["length"]) - max(began, task["start"]) for task in tasks]
-    return sum(each for each in within if each > 0) / (10 * seconds), 100 * worked / seconds
+    return sum(duration for duration in within if duration > 0) / (10 * seconds), 100 * worked / seconds
 
 
 @contextmanager

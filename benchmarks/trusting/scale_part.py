@@ -118,9 +118,9 @@ def database(num_ended: int, num_live: int) -> Iterator[tuple[Settings, Store]]:
         with store._database.write() as connection:
             connection.execute(sa.insert(schema.trials), list(_trials(study.id, num_ended, num_live)))
             for first in range(1, num_ended + 1, 1000):
-                some = range(first, min(first + 1000, num_ended + 1))
-                connection.execute(sa.insert(schema.attempts), [_attempt(trial) for trial in some])
-                connection.execute(sa.insert(schema.metrics), [row for trial in some for row in _points(trial)])
+                chunk = range(first, min(first + 1000, num_ended + 1))
+                connection.execute(sa.insert(schema.attempts), [_attempt(trial) for trial in chunk])
+                connection.execute(sa.insert(schema.metrics), [row for trial in chunk for row in _points(trial)])
             recount(connection)
         yield settings, store
         store.close()
@@ -145,12 +145,12 @@ def _trials(study_id: int, num_ended: int, num_live: int) -> Iterator[dict[str, 
     full = Ledger(Cluster((device,)), 4)
     full.place(Gang("running", 1, 90), [device.id])
     waits = pack([Queued("waiting", (Shape(1, 90),))], full).waits
-    known = {"study_id": study_id, "plan": Plan(4), "family": "f", "created_at": 1.0, "reserved_mib": 90}
-    known |= {"predicted_bytes": 86 * MIB, "structure": "s"}
+    columns = {"study_id": study_id, "plan": Plan(4), "family": "f", "created_at": 1.0, "reserved_mib": 90}
+    columns |= {"predicted_bytes": 86 * MIB, "structure": "s"}
     ended = {"state": TrialState.COMPLETED, "attempt": 1, "step": POINTS, "judged_step": 64, "finished_at": 2.0}
     for number in range(num_ended + num_live):
         params = {"mib": 10, "ranks": 1, "lr": source.uniform(1e-3, 1.0)}
-        row = {**known, "number": number, "params": params, "measured_bytes": 0, "reason": waits["waiting"].reason}
+        row = {**columns, "number": number, "params": params, "measured_bytes": 0, "reason": waits["waiting"].reason}
         if number < num_ended:
             yield {**row, **ended, "measured_bytes": 80 * MIB, "value": source.random()}
         else:
@@ -216,10 +216,10 @@ def _ticks(store: Store) -> tuple[float, float]:
         if number < 5:
             continue  # the first ones read what a new controller does not know yet
         proposals = [
-            1000 * seconds / one.count for one, seconds in controller.noted if isinstance(one, effects.Propose)
+            1000 * seconds / effect.count for effect, seconds in controller.noted if isinstance(effect, effects.Propose)
         ]
-        moves = [one for one, _ in controller.noted if isinstance(one, effects.MoveTrial)]
-        judged = [one for one in moves if one.changes.judged_step is not UNCHANGED]
+        moves = [effect for effect, _ in controller.noted if isinstance(effect, effects.MoveTrial)]
+        judged = [move for move in moves if move.changes.judged_step is not UNCHANGED]
         proposing += proposals
         if len(judged) == 1 and not proposals:
             judging.append(taken)

@@ -60,22 +60,22 @@ class Result:
 
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
-        return [str(one) for one in (self.seeds, self.failed, self.terms, self.crashes, self.pauses)]
+        return [str(count) for count in (self.seeds, self.failed, self.terms, self.crashes, self.pauses)]
 
 
 def measure(case: Case, seconds: float) -> Result:
     """Run the seeds of a case, one after another; ``seconds`` is not used, as time is virtual."""
-    found: Counter[str] = Counter()
+    tally: Counter[str] = Counter()
     why = ""
     for seed in range(case.first, case.first + case.num):
         simulation = Simulation(empty_store(), seed)
         try:
             simulation.run()
         except AssertionError as error:
-            found[kind_of(str(error))] += 1
+            tally[kind_of(str(error))] += 1
             why = why or str(error).splitlines()[0]
-        found.update(terms=simulation.world.term, crashes=simulation.num_crashes, pauses=simulation.num_pauses)
-    counts = {name: found[name] for name in (*KINDS, "terms", "crashes", "pauses")}
+        tally.update(terms=simulation.world.term, crashes=simulation.num_crashes, pauses=simulation.num_pauses)
+    counts = {name: tally[name] for name in (*KINDS, "terms", "crashes", "pauses")}
     return Result(seeds=case.num, **counts, why=why)
 
 

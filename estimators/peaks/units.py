@@ -128,8 +128,8 @@ def _costs(seen: TracedPasses, num_blocks: int, equal_blocks: bool) -> list[Cost
     parts = list(segments_of(seen.passes))
     if not run_in_order(parts, num_blocks) or len(seen.outputs) != num_blocks + 1:
         return None
-    kept = activations(seen.passes, parts)
-    bytes_kept = [kept[part.visit, part.block] for part in parts[: num_blocks + 2]]
+    kept_bytes = activations(seen.passes, parts)
+    bytes_kept = [kept_bytes[part.visit, part.block] for part in parts[: num_blocks + 2]]
     passes = work_of_passes([(part.forward, part.work - part.forward) for part in parts], num_blocks, equal_blocks)
     every = zip(passes, bytes_kept, [*seen.outputs, 0], strict=True)
     return [(forward, backward, num_bytes, output) for (forward, backward), num_bytes, output in every]
@@ -144,12 +144,12 @@ def _costs_of_passes(seen: TracedPasses, num_blocks: int) -> list[Cost] | None:
     places = places_of(parts, num_blocks)
     if not set(places) - {0, num_blocks + 1}:
         return None
-    kept, passes = activations(seen.passes, parts), [(Work(), Work())] * (num_blocks + 2)
+    kept_bytes, passes = activations(seen.passes, parts), [(Work(), Work())] * (num_blocks + 2)
     bytes_kept = [0] * len(passes)
     for part, place in zip(parts, places, strict=True):
         forward, backward = passes[place]
         passes[place] = forward + part.forward, backward + (part.work - part.forward)
-        bytes_kept[place] += kept[part.visit, part.block]
+        bytes_kept[place] += kept_bytes[part.visit, part.block]
     outputs = dict(enumerate(seen.outputs))
     return [(*both, bytes_kept[place], outputs.get(place, 0)) for place, both in enumerate(passes)]
 
@@ -185,11 +185,11 @@ def work_of_passes(parts: Sequence[tuple[Work, Work]], num_blocks: int, equal_bl
 def activations(passes: Passes, parts: Sequence[Segment]) -> Counter[tuple[int, int | None]]:
     """Bytes of the activations made in each part, by the part's visit and block."""
     sizes = dict(reversed([event for event in passes.events if event[1]]))  # at their first event
-    kept: Counter[tuple[int, int | None]] = Counter()
+    kept_bytes: Counter[tuple[int, int | None]] = Counter()
     for buffer, (visit, block, *_) in homes_of(passes, parts).items():
         if passes.categories[buffer] == "activations":
-            kept[visit, block] += sizes[buffer]
-    return kept
+            kept_bytes[visit, block] += sizes[buffer]
+    return kept_bytes
 
 
 def _cost_of_all(seen: TracedPasses) -> Cost:

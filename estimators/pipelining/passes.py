@@ -288,19 +288,19 @@ def _graph(schedule: PipelineSchedule, numbers: _Numbers) -> ActionGraph:
     needs = _needs(schedule, numbers, actions)
     # Tuples of numbers, unlike lists, do not keep Python's garbage collector busy.
     here: list[tuple[int, ...]] = [()] * len(actions)
-    others: list[tuple[tuple[int, tuple[int, ...]], ...]] = [()] * len(actions)
+    dependencies: list[tuple[tuple[int, tuple[int, ...]], ...]] = [()] * len(actions)
     for number, rank in enumerate(ranks):
         for needed in needs[number]:
-            of_needed = others[needed]
+            of_needed = dependencies[needed]
             if ranks[needed] == rank:
                 here[needed] += (number,)
             elif of_needed and of_needed[-1][0] == rank:  # a rank's actions are numbered in a row
-                others[needed] = (*of_needed[:-1], (rank, (*of_needed[-1][1], number)))
+                dependencies[needed] = (*of_needed[:-1], (rank, (*of_needed[-1][1], number)))
             else:
-                others[needed] = (*of_needed, (rank, (number,)))
+                dependencies[needed] = (*of_needed, (rank, (number,)))
     held = [key // numbers.num_kinds for key in numbers.keys]
     bounds = [0, *accumulate(map(len, schedule.orders))]
-    return ActionGraph(bounds, ranks, actions, held, needs, here, others)
+    return ActionGraph(bounds, ranks, actions, held, needs, here, dependencies)
 
 
 def _needs(schedule: PipelineSchedule, numbers: _Numbers, actions: Sequence[Action]) -> list[Sequence[int]]:

@@ -173,8 +173,8 @@ class Blueprint:
         if self.single is None:
             single = (lines + 2 * slope).max(axis=0)  # counts as two, so that it fits whenever two do
         else:
-            kept = np.maximum(0, after_single - after)
-            updated = self.updates.bytes(single_sizes, depth).max(axis=0) + kept
+            kept_bytes = np.maximum(0, after_single - after)
+            updated = self.updates.bytes(single_sizes, depth).max(axis=0) + kept_bytes
             single = np.maximum(self.single.bytes(single_sizes, depth).max(axis=0), updated)
 
         def breakdown(index: int, micro_batch: int) -> dict[str, int]:
@@ -201,8 +201,8 @@ class Blueprint:
         passes = self.single if is_single and self.single is not None else self.passes
         during, updates = (events.peak(sizes, depth) for events in (passes, self.updates))
         after, after_single = (float(end.peak(sizes, depth)[0]) for end in self.ends)
-        kept = max(0.0, after_single - after) if is_single else 0.0
-        highest_bytes, counts = max(during, (updates[0] + kept, updates[1]), key=lambda peak: peak[0])
+        kept_bytes = max(0.0, after_single - after) if is_single else 0.0
+        highest_bytes, counts = max(during, (updates[0] + kept_bytes, updates[1]), key=lambda peak: peak[0])
         parts = dict.fromkeys(self.categories, 0)
         for category, num_bytes in zip(self.categories, (counts * sizes).tolist(), strict=True):
             parts[category] += int(num_bytes)
@@ -380,9 +380,9 @@ def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> tup
 def _even_rows(factors: Sequence[Factor], points: Points) -> Iterator[Monomial]:
     """Yield the rows of parameters that the ranks of every example divide evenly."""
     rows = {rows: None for factor in factors if isinstance(factor, Shards) for rows, _ in factor.tensors}
-    for each in rows:
-        if np.all(each.at(points) % points[RANKS] == 0):
-            yield each
+    for term in rows:
+        if np.all(term.at(points) % points[RANKS] == 0):
+            yield term
 
 
 def _formulas(solver: Solver, sizes: Whole, factors: Sequence[Factor], *, is_workspace: bool) -> tuple[Formula, ...]:

@@ -63,7 +63,7 @@ class UnitFormulas:
     name: str
     params: tuple[int, ...]
     most_parts: int
-    kept: tuple[tuple[int, int], ...]
+    kept_counts: tuple[tuple[int, int], ...]
     output: int | None
     sent_bytes: tuple[int, int] = (4, 4)
 
@@ -175,7 +175,7 @@ class _Evaluated:
         sizes = np.array(
             [
                 (
-                    sum((count * values[formula] for formula, count in row.kept), nothing),
+                    sum((count * values[formula] for formula, count in row.kept_counts), nothing),
                     nothing if row.output is None else values[row.output],
                 )
                 for row in model.rows
@@ -212,11 +212,16 @@ def fit_model(
     divisions = tuple(formulas.of([getattr(fact.divisions, name) for fact in facts]) for name in _NUMBERS)
     places = places_of(parts, num_blocks)
     has_blocks = in_order or bool(set(places) - {0, num_blocks + 1})
-    kept = _kept(formulas, [example.passes for example in examples], parts)
+    kept_counts = _kept_counts(formulas, [example.passes for example in examples], parts)
     if in_order:  # each unit makes its activations in the first of its parts
         parts = parts[: num_blocks + 2]
     rows = _rows(
-        formulas, examples, facts, [kept[part.visit, part.block] for part in parts], places, has_blocks=has_blocks
+        formulas,
+        examples,
+        facts,
+        [kept_counts[part.visit, part.block] for part in parts],
+        places,
+        has_blocks=has_blocks,
     )
     return ModelFormulas(
         formulas=tuple(formulas.formulas),
@@ -272,18 +277,21 @@ class _Formulas:
         if len({len(steps) for steps in operations}) > 1:
             raise NoBlueprint("architectures do not run the same operations")
         for same in zip(*operations, strict=True):
-            kinds = {(each.kind, each.is_half, len(each.sizes), len(each.made)) for each in same}
+            kinds = {
+                (operation.kind, operation.is_half, len(operation.sizes), len(operation.new_sizes))
+                for operation in same
+            }
             if len(kinds) > 1:
                 raise NoBlueprint("architectures do not run the same operations")
             first = OP_KINDS.index(same[0].kind) * len(AMOUNTS)
             counts[first] += 1
-            if any(each.flops for each in same):
-                formula = self.of(each.flops for each in same)
+            if any(operation.flops for operation in same):
+                formula = self.of(operation.flops for operation in same)
                 sums.update([(first + 1, formula), *([(first + 4, formula)] if same[0].is_half else [])])
-            for sizes in zip(*(each.sizes for each in same), strict=True):
+            for sizes in zip(*(operation.sizes for operation in same), strict=True):
                 if any(sizes):
                     sums[first + 2, self.of(sizes)] += 1
-            for sizes in zip(*(each.made for each in same), strict=True):
+            for sizes in zip(*(operation.new_sizes for operation in same), strict=True):
                 if max(sizes) > 0:
                     fresh[first + 3, self.of(sizes)] += 1
         return Tally(tuple(counts.items()), *(_triples(counter) for counter in (sums, fresh)))
@@ -293,32 +301,33 @@ def _rows(
     formulas: _Formulas,
     examples: Sequence[Example],
     facts: Sequence[ModelFacts],
-    kept: Sequence[Counter[int]],
+    kept_counts: Sequence[Counter[int]],
     places: Sequence[int],
     *,
     has_blocks: bool,
 ) -> list[UnitFormulas]:
-    """``kept`` are the activations of parts, and ``places`` the rows that these belong to."""
+    """``kept_counts`` are the activations of parts, and ``places`` the rows that these belong to."""
     params = _params(formulas, examples)
     if not has_blocks:
-        everything = sum(kept, Counter[int]())
+        everything = sum(kept_counts, Counter[int]())
         one_part = formulas.of(1 for _ in examples)
         parameters, activations = tuple(itertools.chain(*params)), tuple(everything.items())
         return [UnitFormulas("model", parameters, one_part, activations, None, _sent_bytes(facts[0].outlines[0]))]
     outlines = [[*fact.outlines[: len(params) - 1], fact.outlines[-1]] for fact in facts]
-    if len({tuple(outline.name for outline in some) for some in outlines}) > 1 and examples[0].is_whole:
+    names = {tuple(outline.name for outline in units) for units in outlines}
+    if len(names) > 1 and examples[0].is_whole:
         raise NoBlueprint("the blocks of architectures do not have the same names")
     if not examples[0].is_whole and not _are_numbered(outlines[0]):
         raise NoBlueprint("the names of blocks do not end with their numbers")
     rows = []
-    for index, some in enumerate(params):
+    for index, param_sizes in enumerate(params):
         outputs = [fact.outputs[index] for fact in facts if index < len(fact.outputs)]
         output = formulas.of(outputs) if any(outputs) else None
         most_parts = formulas.of(outline[index].most_parts for outline in outlines)
-        own_counts = (made for made, its_place in zip(kept, places, strict=False) if its_place == index)
-        made = tuple(sum(own_counts, Counter[int]()).items())
+        own_counts = (counts for counts, place in zip(kept_counts, places, strict=False) if place == index)
+        kept_sizes = tuple(sum(own_counts, Counter[int]()).items())
         first = outlines[0][index]
-        rows.append(UnitFormulas(first.name, some, most_parts, made, output, _sent_bytes(first)))
+        rows.append(UnitFormulas(first.name, param_sizes, most_parts, kept_sizes, output, _sent_bytes(first)))
     return rows
 
 
@@ -326,16 +335,16 @@ def _sent_bytes(outline: Outline) -> tuple[int, int]:
     return outline.gathered_bytes, outline.reduced_bytes
 
 
-def _kept(
+def _kept_counts(
     formulas: _Formulas, passes: Sequence[Passes], parts: Sequence[Segment]
 ) -> dict[tuple[int, int | None], Counter[int]]:
     """Formulas of the activations that each part makes, with their numbers, by visit and block."""
     sizes = [dict(reversed([event for event in pass_.events if event[1]])) for pass_ in passes]  # at their first event
-    kept: dict[tuple[int, int | None], Counter[int]] = {(part.visit, part.block): Counter() for part in parts}
+    kept_counts: dict[tuple[int, int | None], Counter[int]] = {(part.visit, part.block): Counter() for part in parts}
     for buffer, (visit, block, *_) in homes_of(passes[0], parts).items():
         if passes[0].categories[buffer] == "activations":
-            kept[visit, block][formulas.of(size[buffer] for size in sizes)] += 1
-    return kept
+            kept_counts[visit, block][formulas.of(size[buffer] for size in sizes)] += 1
+    return kept_counts
 
 
 def _params(formulas: _Formulas, examples: Sequence[Example]) -> list[tuple[int, ...]]:
@@ -348,7 +357,7 @@ def _params(formulas: _Formulas, examples: Sequence[Example]) -> list[tuple[int,
         reached |= block is not None
         place = (num_blocks + 1 if reached else 0) if block is None else 1 + block
         params[place].append(formulas.of(int(np.prod(shape, dtype=np.int64)) for shape, _ in same))
-    return [tuple(some) for some in params]
+    return [tuple(sizes) for sizes in params]
 
 
 def _num_blocks(example: Example) -> int:
@@ -376,12 +385,12 @@ def _difference(few: Tally, more: Tally) -> Tally:
     counts.subtract(dict(few.counts))
     return Tally(
         tuple((amount, count) for amount, count in counts.items() if count),
-        _less(more.sums, few.sums),
-        _less(more.fresh, few.fresh),
+        _decrease(more.sums, few.sums),
+        _decrease(more.fresh, few.fresh),
     )
 
 
-def _less(
+def _decrease(
     more: tuple[tuple[int, int, int], ...], few: tuple[tuple[int, int, int], ...]
 ) -> tuple[tuple[int, int, int], ...]:
     counts = Counter({(amount, formula): count for amount, formula, count in more})

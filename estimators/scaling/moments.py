@@ -113,8 +113,8 @@ def optimizer_states(few: Passes, more: Passes, num: int) -> Moments:
 
     def row(update: Passes) -> Rows:
         held = dict(update.events)
-        kept = [code for buffer, code in held.items() if code and update.categories[buffer] == "optimizer"]
-        return np.bincount(kept, minlength=num + 1)[None, 1:]
+        codes = [code for buffer, code in held.items() if code and update.categories[buffer] == "optimizer"]
+        return np.bincount(codes, minlength=num + 1)[None, 1:]
 
     return _even(row(few), row(more))
 
@@ -146,9 +146,9 @@ def undominated(moments: Moments) -> Moments:
     so they must not hide others.
     """
     rows = np.concatenate([moments.base, moments.per_block], axis=1)
-    kept = [_maximal(rows[np.equal(moments.inner, inner)]) for inner in (False, True)]
-    base, per_block = np.split(np.concatenate(kept), 2, axis=1)
-    return Moments.of(base, per_block, np.repeat([False, True], [len(part) for part in kept]))
+    parts = [_maximal(rows[np.equal(moments.inner, inner)]) for inner in (False, True)]
+    base, per_block = np.split(np.concatenate(parts), 2, axis=1)
+    return Moments.of(base, per_block, np.repeat([False, True], [len(part) for part in parts]))
 
 
 def _by_role(passes: Passes, depth: int, alive: Rows) -> tuple[Rows, npt.NDArray[np.bool_]]:
@@ -185,10 +185,10 @@ def _maximal(rows: Rows) -> Rows:
     """The different rows, in order, without those that another row equals or exceeds in every column."""
     different = list(dict.fromkeys(map(tuple, rows.tolist())))
     rows = np.array(different, dtype=np.int64).reshape(len(different), rows.shape[1])
-    kept = np.empty((0, rows.shape[1]), dtype=np.int64)
+    maximal = np.empty((0, rows.shape[1]), dtype=np.int64)
     places = []
     for index in np.argsort(-rows.sum(axis=1), kind="stable").tolist():
-        if not np.any(np.all(kept >= rows[index], axis=1)):
-            kept = np.concatenate([kept, rows[index : index + 1]])
+        if not np.any(np.all(maximal >= rows[index], axis=1)):
+            maximal = np.concatenate([maximal, rows[index : index + 1]])
             places.append(index)
     return rows[sorted(places)]

@@ -55,8 +55,8 @@ def _real_meshes() -> Iterator[None]:
     with contextlib.ExitStack() as patches:
         for name in ("__init__", "_concatenate"):
             real = _out_of_fake_mode(getattr(DeviceMesh, name))
-            kept = staticmethod(real) if isinstance(vars(DeviceMesh)[name], staticmethod) else real
-            patches.enter_context(mock.patch.object(DeviceMesh, name, kept))
+            method = staticmethod(real) if isinstance(vars(DeviceMesh)[name], staticmethod) else real
+            patches.enter_context(mock.patch.object(DeviceMesh, name, method))
         yield
 
 

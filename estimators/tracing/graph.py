@@ -221,15 +221,15 @@ class Graph:
 
     def _settle(self) -> None:
         """Count the operation whose node had to be looked at."""
-        made, self._made = self._made, None
-        if made is None:
+        pending, self._made = self._made, None
+        if pending is None:
             return
         kind = None
-        if (out := made.out()) is not None and out.grad_fn is not None:
-            kind = self._known[made.key] = _kind_of(out.grad_fn, made.arguments, out)
+        if (out := pending.out()) is not None and out.grad_fn is not None:
+            kind = self._known[pending.key] = _kind_of(out.grad_fn, pending.arguments, out)
             if kind.saves_first and type(out) is FakeTensor:
                 self._saved.add(out.untyped_storage()._cdata)
-        self._count(kind or _UNKNOWN, made.arguments, made.own_tensors, made.number, made.block)
+        self._count(kind or _UNKNOWN, pending.arguments, pending.own_tensors, pending.number, pending.block)
 
     def _see_function(self, arguments: Sequence[Tensor]) -> None:
         """Count the function whose result may be among ``arguments``; if it is not, as one that saves one tensor."""

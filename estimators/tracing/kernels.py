@@ -55,8 +55,8 @@ def _mkldnn_rnn_layer(mode: Any, operation: Any, source: Tensor, *args: Any) -> 
     hx, cx, num_hidden = args[4], args[5], args[9]
     with torch._C._DisableTorchDispatch():
         num_bytes = kept_bytes(source, num_hidden)
-    kept = source.new_empty(num_bytes, dtype=torch.uint8)
-    return source.new_empty((*source.shape[:2], num_hidden)), hx.new_empty(hx.shape), cx.new_empty(cx.shape), kept
+    workspace = source.new_empty(num_bytes, dtype=torch.uint8)
+    return source.new_empty((*source.shape[:2], num_hidden)), hx.new_empty(hx.shape), cx.new_empty(cx.shape), workspace
 
 
 @register_op_impl([_aten._ctc_loss.Tensor, _aten._ctc_loss.default])
@@ -86,10 +86,10 @@ def _layer_norm_backward(mode: Any, operation: Any, gradient: Tensor, source: Te
     if source.device.type != "cpu":
         return NotImplemented
     weight, bias, is_needed = more[3:6]
-    made = (source, weight, bias)
+    tensors = (source, weight, bias)
     return tuple(
         gradient_there.new_empty(gradient_there.shape) if is_wanted and gradient_there is not None else None
-        for gradient_there, is_wanted in zip(made, is_needed, strict=True)
+        for gradient_there, is_wanted in zip(tensors, is_needed, strict=True)
     )
 
 
@@ -99,10 +99,10 @@ def _layer_norm(mode: Any, operation: Any, source: Tensor, shape: list[int], *mo
     and then takes later images with channels last for contiguous ones."""
     if source.device.type != "cpu":
         return native_layer_norm(source, shape, *more)
-    others = source.shape[: source.ndim - len(shape)]
+    outer_shape = source.shape[: source.ndim - len(shape)]
     weight = more[0]
     dtype = weight.dtype if weight is not None and source.dtype in _HALVES else source.dtype
-    mean, scale = (source.new_empty((*others, *[1] * len(shape)), dtype=dtype) for _ in range(2))
+    mean, scale = (source.new_empty((*outer_shape, *[1] * len(shape)), dtype=dtype) for _ in range(2))
     return source.new_empty(source.shape), mean, scale
 
 
@@ -167,8 +167,8 @@ def _contiguous_backward(mode: Any, operation: Any, gradient: Tensor, like: Tens
 def _activation_backward(mode: Any, operation: Any, gradient: Tensor, *more: Any) -> Tensor:
     """Strides as of a product: the output's gradient comes first. torch's fake kernel takes the input's."""
     source = more[-1] if operation is _aten.elu_backward.default else more[0]
-    made: Tensor = gradient * source
-    return made
+    result: Tensor = gradient * source
+    return result
 
 
 def _like(source: Tensor) -> Tensor:

@@ -83,10 +83,10 @@ def op_kind_of(operation: Any) -> str | None:
 
 def operation_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, kind: str) -> Operation:
     """The work of one operation of this kind, tensor by tensor."""
-    inputs, made = _tensors((args, kwargs)), _tensors(out)
-    storages = {tensor.untyped_storage()._cdata for tensor in inputs} if made else set()
-    sizes = tuple(tensor.numel() * tensor.itemsize for tensor in inputs + made)
-    new = tuple(t.numel() * t.itemsize for t in made if t.untyped_storage()._cdata not in storages)
+    inputs, outputs = _tensors((args, kwargs)), _tensors(out)
+    storages = {tensor.untyped_storage()._cdata for tensor in inputs} if outputs else set()
+    sizes = tuple(tensor.numel() * tensor.itemsize for tensor in inputs + outputs)
+    new = tuple(t.numel() * t.itemsize for t in outputs if t.untyped_storage()._cdata not in storages)
     flops = flops_of(operation, args, kwargs, out)
     return Operation(kind, flops, bool(inputs) and inputs[-1].itemsize <= 2, sizes, new)
 

@@ -62,7 +62,7 @@ class OperationOutcome:
     ``sequence`` is the type of the sequence that the operation returns, None for a single output.
     """
 
-    made: tuple[_Made | int | None, ...]
+    outputs: tuple[_Made | int | None, ...]
     sequence: type | None
     workspace: Workspace
     kind: str | None
@@ -112,7 +112,7 @@ class Outcomes:
             except Exception:  # the call with fake tensors raises the proper error
                 return None
             outcome = self.learn(key, operation, meta_args, kwargs, out, *devices)
-        return outcome if outcome.made else None
+        return outcome if outcome.outputs else None
 
     def learn(
         self,
@@ -134,18 +134,18 @@ class Outcomes:
                 raise _Unknown
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             outputs = out if sequence else (out,)
-            made = tuple(_described(output, args, tensors, device) for output in outputs)
-            memory = [o.untyped_storage()._cdata for o, m in zip(outputs, made, strict=True) if _is_own(m)]
+            described = tuple(_described(output, args, tensors, device) for output in outputs)
+            memory = [o.untyped_storage()._cdata for o, m in zip(outputs, described, strict=True) if _is_own(m)]
             if len(set(memory)) < len(memory):
                 raise _Unknown  # outputs that share what they are made of
         except _Unknown:
             return OperationOutcome((), sequence, workspace, kind, done, work)
-        self._known[key] = outcome = OperationOutcome(made, sequence, workspace, kind, done, work)
+        self._known[key] = outcome = OperationOutcome(described, sequence, workspace, kind, done, work)
         return outcome
 
-    def again(self, outcome: OperationOutcome, args: tuple[Any, ...]) -> Any:
+    def new_outputs(self, outcome: OperationOutcome, args: tuple[Any, ...]) -> Any:
         """New outputs of an operation with a cached outcome, for ``args``."""
-        tensors = [self._make(output, args) for output in outcome.made]
+        tensors = [self._make(output, args) for output in outcome.outputs]
         return outcome.sequence(tensors) if outcome.sequence else tensors[0]
 
     def _key_part(self, value: Any) -> Any:
@@ -163,17 +163,17 @@ class Outcomes:
             return value
         raise _Unknown
 
-    def _make(self, made: _Made | int | None, args: tuple[Any, ...]) -> Any:
-        if made is None:
+    def _make(self, described: _Made | int | None, args: tuple[Any, ...]) -> Any:
+        if described is None:
             return None
-        if isinstance(made, int):
-            return args[made]
+        if isinstance(described, int):
+            return args[described]
         with torch._C._DisableTorchDispatch():
-            tensor = torch.empty_strided(made.shape, made.stride, dtype=made.dtype, device="meta")
-            if made.is_view:
+            tensor = torch.empty_strided(described.shape, described.stride, dtype=described.dtype, device="meta")
+            if described.is_view:
                 source = next(leaf for leaf in tree_leaves(args) if isinstance(leaf, FakeTensor))
-                tensor.set_(source.untyped_storage(), made.offset, made.shape, made.stride)
-            return self._faked(tensor, made.device)
+                tensor.set_(source.untyped_storage(), described.offset, described.shape, described.stride)
+            return self._faked(tensor, described.device)
 
     def _faked(self, tensor: Tensor, device: torch.device) -> FakeTensor:
         """``FakeTensor(self._fake, tensor, device)`` in a fifth of the time: their attributes are all equal."""
@@ -218,8 +218,8 @@ def _described(
     return _Made(tuple(out.shape), out.stride(), out.storage_offset(), out.dtype, device, is_view)
 
 
-def _is_own(made: _Made | int | None) -> bool:
-    return isinstance(made, _Made) and not made.is_view
+def _is_own(described: _Made | int | None) -> bool:
+    return isinstance(described, _Made) and not described.is_view
 
 
 def _bytes_of(tensor: torch.Tensor) -> int:

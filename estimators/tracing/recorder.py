@@ -241,8 +241,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise OtherDevice(device)
         if self._paused:
             return func(*args, **kwargs)
-        if func in sparse.OPERATIONS and (made := self._sparse(func, args)) is not None:
-            return made
+        if func in sparse.OPERATIONS and (sparse_result := self._sparse(func, args)) is not None:
+            return sparse_result
         positions_bytes = 0  # of the places that masks choose, which an operation holds while it runs
         if depends_on_values(func):
             if takes_masks(func):
@@ -255,7 +255,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if key is not None:
             outcome = self._outcomes.cached(key) or self._outcomes.predict(key, func, args, kwargs)
         if outcome is not None:
-            out = self._outcomes.again(outcome, args)
+            out = self._outcomes.new_outputs(outcome, args)
         else:
             # A fused optimizer writes values and returns nothing; torch takes long to find that out.
             fused = func._opname.startswith("_fused_") and func._opname.endswith("_")

@@ -150,7 +150,7 @@ class _Updates:
     first_peak: Line
     peak: Line
     work: Work
-    made: EventLog
+    state_events: EventLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def _whole(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Steps:
     units = _units(session.outlines, passes, outputs, equal_blocks=equal_blocks) if layout == Layout() else ()
     first_peak = max(first.passes.peak, first.update.peak)
     peak = max(first.update.peak, second.update.peak)
-    updates = _Updates(first_peak, peak, second.update.work, second.made)
+    updates = _Updates(first_peak, peak, second.update.work, second.state_events)
     return _Steps(passes, single, updates, units, evaluations, model)
 
 
@@ -269,7 +269,7 @@ def _steps_of_few_blocks(recipe: Recipe, layout: Layout, largest: int, draw: int
     left = max(0, passes[2].held_after - passes[2].held_before - passes[2].gradient_bytes)
     peaks = (step.update.peak for step in (first, second))
     first_peak, second_peak = (peak.plus("activations", left) if left else peak for peak in peaks)
-    updates = _Updates(first_peak, max(first_peak, second_peak), second.update.work, second.made)
+    updates = _Updates(first_peak, max(first_peak, second_peak), second.update.work, second.state_events)
     units = _units(session.outlines, passes, outputs, equal_blocks=True) if layout == Layout() else ()
     evaluations = _evaluations_of_all_blocks(evaluated, to_all_blocks)
     return _Steps(passes, single, updates, units, evaluations, model)
@@ -334,8 +334,8 @@ def _curve(steps: _Steps) -> Envelope | None:
         return None
     if single is not None:
         # A sum over a dimension of size 1 is a view: gradients of a single sample may keep larger buffers alive.
-        kept = max(0, single.held_after - of_two.held_after)
-        one_sample = max(single.peak, floor.plus("gradients", kept))
+        kept_bytes = max(0, single.held_after - of_two.held_after)
+        one_sample = max(single.peak, floor.plus("gradients", kept_bytes))
     else:
         one_sample = max(of_two.peak, floor)
     curve = fit_envelope(
@@ -371,7 +371,7 @@ def _evaluation_curve(
 
 def _log(steps: _Steps) -> StepLog:
     """The step log of affine steps. A single sample counts as two if the model refuses it."""
-    return log_of(steps.passes, steps.single or steps.passes[2], steps.updates.made)
+    return log_of(steps.passes, steps.single or steps.passes[2], steps.updates.state_events)
 
 
 def _allowed(session: Session, of_one_sample: Callable[[], _Seen]) -> _Seen | None:
@@ -407,8 +407,8 @@ def trace_peak(recipe: Recipe, layout: Layout, micro_batch: int, draw: int = 0) 
 
 def _structure(passes: Passes, curve: Envelope | PeakTable) -> str:
     # Frees are left out: autocast frees what it has cast in an order that changes from run to run.
-    made = [size for _, size in passes.events[passes.num_before :] if size]
-    text = repr([torch.__version__, passes.held_before, made, curve])
+    sizes = [size for _, size in passes.events[passes.num_before :] if size]
+    text = repr([torch.__version__, passes.held_before, sizes, curve])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -61,23 +61,23 @@ class ExactSearch:
         """The plan that comes closest to fitting, if none fits; None if no way divides the batch."""
         too_little = 1.0
         for factor in _MORE_MEMORY:
-            if (least := self._least(factor)) is not None:
+            if (least := self._smallest_plan(factor)) is not None:
                 break
             too_little = factor
         else:
             return None
         for _ in range(_NUM_HALVINGS):
             middle = (too_little + factor) / 2
-            if (less := self._least(middle)) is not None:
+            if (less := self._smallest_plan(middle)) is not None:
                 least, factor = less, middle
             else:
                 too_little = middle
         return least
 
-    def _least(self, factor: float) -> Option | None:
+    def _smallest_plan(self, factor: float) -> Option | None:
         """The plan that needs least memory, of the fastest ones with ``factor`` times the memory."""
         options = [option for most in self._sizes() if (option := self._best_on(most, factor)) is not None]
-        return min(options, key=lambda each: each.prediction.reserved_mib / each.offered_mib, default=None)
+        return min(options, key=lambda option: option.prediction.reserved_mib / option.offered_mib, default=None)
 
     def _sizes(self) -> list[int]:
         """Numbers of devices, each twice the one before; the last one is that of all devices if kinds differ."""
@@ -98,11 +98,11 @@ class ExactSearch:
             )
             for is_alone in (True, False)
         )
-        made = [self._option_of(alone, ways, most)] if alone else []
+        options = [self._option_of(alone, ways, most)] if alone else []
         enough_seconds = piped.seconds * _SIMULATION_GAIN if piped else 0.0
-        if piped and not any(option.seconds is not None and option.seconds < enough_seconds for option in made):
-            made.append(self._option_of(piped, ways, most))
-        return min(made, key=lambda option: option.comparable_seconds, default=None)
+        if piped and not any(option.seconds is not None and option.seconds < enough_seconds for option in options):
+            options.append(self._option_of(piped, ways, most))
+        return min(options, key=lambda option: option.comparable_seconds, default=None)
 
     def _option_of(self, plan: StagedPlan, ways: Sequence[Way], most: int) -> Option:
         key = replace(plan.spread, pp=1, schedule="1f1b"), plan.micro_batch, len(plan.cut)
@@ -160,9 +160,9 @@ class _Made:
             Evidence.UNITS,
             refinement=Refinement(self._untrained(plan, stages), stages=stages),
         )
-        return self._piped(unpriced, units) if len(units) > 1 else self._alone(unpriced, units[0])
+        return self._piped(unpriced, units) if len(units) > 1 else self._single_stage(unpriced, units[0])
 
-    def _alone(self, option: Option, units: StageUnits) -> Option:
+    def _single_stage(self, option: Option, units: StageUnits) -> Option:
         """The option with the seconds of its only stage."""
         computing = self._computing(option) + self.ways.update_seconds(self.way, units.kind)
         waiting = max(0.0, 1 - computing / self.staged_plan.seconds)
@@ -204,27 +204,27 @@ class _Made:
         recomputed, names = self.staged_plan.recomputed, list(self.offered_mib)
         bounds = pairwise(accumulate(self.staged_plan.cut, initial=0))
         for (start, end), name in zip(bounds, self.staged_plan.devices, strict=True):
-            again = frozenset(unit for unit in recomputed if start <= unit < end)
-            yield StageUnits(start, end, names.index(name), again)
+            recomputed_units = frozenset(unit for unit in recomputed if start <= unit < end)
+            yield StageUnits(start, end, names.index(name), recomputed_units)
 
     def _stage(self, index: int, units: StageUnits) -> PlanStage:
         costs, here = self.way.costs[units.kind], slice(units.start, units.end)
-        again = sorted(units.recomputed)
+        recomputed_units = sorted(units.recomputed)
         first = 1 if self.ways.num_units > 1 else 0  # the part before the blocks is a unit too
         blocks = max(units.start, first) - first, min(units.end, self.ways.num_units - first) - first
         held = min(self.staged_plan.num_micro_batches, len(self.staged_plan.cut) - index)
-        saved = held * float((costs.kept_bytes - costs.recomputed_kept_bytes)[again].sum())
-        extra = float(costs.recompute_seconds[again].sum())
+        saved = held * float((costs.kept_bytes - costs.recomputed_kept_bytes)[recomputed_units].sum())
+        extra = float(costs.recompute_seconds[recomputed_units].sum())
         return PlanStage(
             kind=self.staged_plan.devices[index],
             num_ranks=self.way.num_ranks,
             blocks=(blocks[0], max(blocks)),
-            recomputed=tuple(unit - first for unit in again),
+            recomputed=tuple(unit - first for unit in recomputed_units),
             pass_seconds=float((costs.forward_seconds + costs.backward_seconds)[here].sum()) + extra,
             compute_seconds=self.ways.compute_seconds(self.way, units),
             recompute_seconds=extra,
             bytes_by_category=self._bytes(index, units),
-            saved_bytes=round(saved - costs.restored_bytes) if again else 0,
+            saved_bytes=round(saved - costs.restored_bytes) if recomputed_units else 0,
             offered_mib=self.offered_mib[self.staged_plan.devices[index]],
         )
 

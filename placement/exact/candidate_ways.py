@@ -98,12 +98,12 @@ class CandidateWays:
         """Seconds in which a stage computes for one micro-batch, without collectives and messages."""
         units = self._on[stage.kind].model.units[stage.start : stage.end]
         kept_spread = replace(way.spread, recompute=False, selective=False)
-        again = [
+        repeated_seconds = [
             unit.recompute_seconds(way.spread, way.micro_batch)
             for number, unit in enumerate(units, stage.start)
             if number in stage.recomputed
         ]
-        return sum(unit.seconds(kept_spread, way.micro_batch) for unit in units) + sum(again)
+        return sum(unit.seconds(kept_spread, way.micro_batch) for unit in units) + sum(repeated_seconds)
 
     def update_seconds(self, way: Way, kind: int) -> float:
         """Seconds of the optimizer on one rank of a single stage, on devices of the kind with this number."""
@@ -163,9 +163,9 @@ class _Exposed:
     most: float
     ends: float
     hidden: Mapping[UnitCosts, float]
-    again: Mapping[UnitCosts, float]
+    repeated_seconds: Mapping[UnitCosts, float]
     all_hidden: float
-    all_again: float
+    total_repeated: float
 
     def share(self, unit: UnitCosts) -> float:
         """The unit's share of the waiting without recompute."""
@@ -173,7 +173,9 @@ class _Exposed:
 
     def saved(self, unit: UnitCosts) -> float:
         """Seconds of waiting that recompute of the unit hides."""
-        return (self.most - self.least) * self.again[unit] / self.all_again if self.all_again else 0.0
+        if not self.total_repeated:
+            return 0.0
+        return (self.most - self.least) * self.repeated_seconds[unit] / self.total_repeated
 
 
 class _OnKind:
@@ -208,15 +210,15 @@ class _OnKind:
     def stage_cost(self, way: Way, stage: StageUnits) -> StageCost:
         """Cost of these units for a simulation."""
         costs, here = way.costs[self._place], slice(stage.start, stage.end)
-        again = [unit for unit in range(stage.start, stage.end) if unit in stage.recomputed]
-        kept = costs.kept_bytes[here].sum() - (costs.kept_bytes - costs.recomputed_kept_bytes)[again].sum()
-        backward = float(costs.backward_seconds[here].sum() + costs.recompute_seconds[again].sum())
-        transient_bytes = costs.transient_bytes + (costs.restored_bytes if again else 0.0)
+        recomputed_units = [unit for unit in range(stage.start, stage.end) if unit in stage.recomputed]
+        dropped_bytes = (costs.kept_bytes - costs.recomputed_kept_bytes)[recomputed_units].sum()
+        backward = float(costs.backward_seconds[here].sum() + costs.recompute_seconds[recomputed_units].sum())
+        transient_bytes = costs.transient_bytes + (costs.restored_bytes if recomputed_units else 0.0)
         return StageCost(
             float(costs.forward_seconds[here].sum()),
             backward / 2,
             backward / 2,
-            int(kept),
+            int(costs.kept_bytes[here].sum() - dropped_bytes),
             int(self.model.units[stage.end - 1].output_bytes(way.micro_batch)),
             int(costs.state_bytes[here].sum() + transient_bytes),
             float(costs.update_seconds[here].sum()) + costs.closing_seconds,
@@ -227,9 +229,10 @@ class _OnKind:
         spread, size = shape.kept_spread, shape.micro_batch
         forward = unit.forward_seconds(spread, size)
         backward = unit.seconds(spread, size) - forward + exposed.share(unit)
-        again = inf
+        repeated_seconds = inf
         if unit.is_block:
-            again = exposed.again[unit] - exposed.saved(unit) + self._waits(traffic.recompute, shape)
+            waits = self._waits(traffic.recompute, shape)
+            repeated_seconds = exposed.repeated_seconds[unit] - exposed.saved(unit) + waits
         share = unit.num_params / self._num_params / spread.optimizer_shards
         sent = unit.output_bytes(size)
         return {
@@ -238,7 +241,7 @@ class _OnKind:
             "state_bytes": unit.held_bytes(spread, self.model.bytes_per_parameter),
             "kept_bytes": unit.kept_bytes(spread, size),
             "output_bytes": sent,
-            "recompute_seconds": max(0.0, again),
+            "recompute_seconds": max(0.0, repeated_seconds),
             "recomputed_kept_bytes": unit.kept_bytes(shape.spread, size),
             "message_seconds": 2 * self._message_seconds(sent, shape) if shape.num_stages > 1 else 0.0,
             "update_seconds": share * self.model.update_seconds + self._waits(traffic.update, shape),
@@ -251,32 +254,32 @@ class _OnKind:
 
     def _exposed(self, shape: _Shape, traffic: Sequence[Traffic]) -> _Exposed:
         units, num = [unit for unit, _ in self._runs], shape.num_micro_batches
-        again = {unit: unit.recompute_seconds(shape.spread, shape.micro_batch) for unit in units}
+        repeated_seconds = {unit: unit.recompute_seconds(shape.spread, shape.micro_batch) for unit in units}
         # Each with how often it runs in a step.
         both = [
-            [(collectives, often) for collectives, often in each.of_step(num, False) if self._hides(collectives)]
-            for each in traffic
+            [(collectives, often) for collectives, often in flow.of_step(num, False) if self._hides(collectives)]
+            for flow in traffic
         ]
         hidden = {
-            unit: sum(self._seconds(collectives, shape) * often for collectives, often in some) / num
-            for unit, some in zip(units, both, strict=True)
+            unit: sum(self._seconds(collectives, shape) * often for collectives, often in messages) / num
+            for unit, messages in zip(units, both, strict=True)
         }
-        all_again = self._sum(again)
+        total_repeated = self._sum(repeated_seconds)
         if self._links is None or not any(hidden.values()):
-            return _Exposed(0.0, 0.0, 0.0, hidden, again, 0.0, all_again)
+            return _Exposed(0.0, 0.0, 0.0, hidden, repeated_seconds, 0.0, total_repeated)
         everything = merged_communication(
             (collectives, count * often)
-            for some, count in zip(both, self._counts, strict=True)
-            for collectives, often in some
+            for messages, count in zip(both, self._counts, strict=True)
+            for collectives, often in messages
         )
         computing = self._sum({unit: unit.seconds(shape.kept_spread, shape.micro_batch) for unit in units})
         update = self.model.update_seconds / shape.kept_spread.optimizer_shards
         waits = [
             gang_time(self._kind, self._links, shape.placed, seconds, everything, num).exposed_seconds / num
-            for seconds in (inf, num * (computing + all_again) + update, num * computing + update)
+            for seconds in (inf, num * (computing + total_repeated) + update, num * computing + update)
         ]
         least, most = waits[1] - waits[0], waits[2] - waits[0]
-        return _Exposed(least, most, waits[0], hidden, again, self._sum(hidden), all_again)
+        return _Exposed(least, most, waits[0], hidden, repeated_seconds, self._sum(hidden), total_repeated)
 
     def _sum(self, amounts: Mapping[UnitCosts, float]) -> float:
         """Sum over all units of the model."""
@@ -287,7 +290,7 @@ class _OnKind:
 
     def _waits(self, collectives: Sequence[Collectives], shape: _Shape) -> float:
         """Seconds of the collectives that ranks wait for."""
-        return sum(self._seconds(each, shape) for each in collectives if not self._hides(each))
+        return sum(self._seconds(collective, shape) for collective in collectives if not self._hides(collective))
 
     def _seconds(self, collectives: Collectives, shape: _Shape) -> float:
         """Seconds of these collectives; those that are counted at another unit add only their bytes."""

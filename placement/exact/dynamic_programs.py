@@ -72,12 +72,12 @@ class Program:
         now, then = (self._buffer() for _ in range(2))
         here, there = self._windows(now), self._windows(then)
         now[(0,) * len(self._shape)][self._num_units] = 0.0
-        made = np.empty((*self._shape, self._num_rows, self._num_units))
+        sums = np.empty((*self._shape, self._num_rows, self._num_units))
         for distance in range(self._num_stages):
             parts = []
             for table in tables:
-                combined(table[distance if len(table) > 1 else 0], here, out=made)
-                parts.append(made.min(axis=-2))
+                combined(table[distance if len(table) > 1 else 0], here, out=sums)
+                parts.append(sums.min(axis=-2))
             then.fill(np.inf)
             self._merge(parts, distance + 1, then[..., : self._num_units])
             now, then, here, there = then, now, there, here

@@ -174,9 +174,9 @@ def _of_degree(candidate: _Candidate, num_ranks: int, offered_mib: int) -> Itera
     drafts = list(_drafts(candidate, num_ranks, offered_mib))
     names = _CHUNKS if num_ranks <= MANY_RANKS else [None]
     for name in names:
-        made = [draft for draft in drafts if name in (draft.name, None)]
-        best = _best(made)
-        simple = _best(draft for draft in made if (is_even(draft.cut) if name else draft.is_trained))
+        named_drafts = [draft for draft in drafts if name in (draft.name, None)]
+        best = _best(named_drafts)
+        simple = _best(draft for draft in named_drafts if (is_even(draft.cut) if name else draft.is_trained))
         if simple is not None:
             yield simple
         if best is not None and (simple is None or order(best) < order(simple)):

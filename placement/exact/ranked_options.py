@@ -35,10 +35,13 @@ def added(options: Sequence[Option], more: Sequence[Option]) -> list[Option]:
     """The ``options`` and those of ``more`` with other plans; for the same plan only the pipeline to draw is taken."""
     plans = {option.trained for option in options} - {None}
     drawn = {option.trained: option.refinement.pipeline for option in more if option.trained in plans}
-    return [*(_drawn(option, drawn) for option in options), *(option for option in more if option.trained not in plans)]
+    return [
+        *(_with_pipeline(option, drawn) for option in options),
+        *(option for option in more if option.trained not in plans),
+    ]
 
 
-def _drawn(option: Option, drawn: Mapping[Plan | None, Pipeline | None]) -> Option:
+def _with_pipeline(option: Option, drawn: Mapping[Plan | None, Pipeline | None]) -> Option:
     pipeline = option.refinement.pipeline or drawn.get(option.trained)
     return replace(option, refinement=replace(option.refinement, pipeline=pipeline))
 

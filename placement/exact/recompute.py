@@ -160,10 +160,10 @@ def _extended(front: _Front, count: int, saved_bytes: float, seconds: float) -> 
     order = np.lexsort((all_seconds, -all_saved))  # most bytes first
     cheapest = np.minimum.accumulate(all_seconds[order])
     is_better = np.concatenate([[True], cheapest[1:] < cheapest[:-1]])
-    kept = order[is_better][::-1]
+    places = order[is_better][::-1]
     is_exact = front.is_exact
-    if len(kept) > MOST_POINTS:
-        kept = kept[np.linspace(0, len(kept) - 1, MOST_POINTS).astype(np.int64)]
+    if len(places) > MOST_POINTS:
+        places = places[np.linspace(0, len(places) - 1, MOST_POINTS).astype(np.int64)]
         is_exact = False
-    origins, numbers = np.divmod(kept, count + 1)
-    return _Front(all_saved[kept], all_seconds[kept], numbers.astype(np.int32), origins, is_exact)
+    origins, numbers = np.divmod(places, count + 1)
+    return _Front(all_saved[places], all_seconds[places], numbers.astype(np.int32), origins, is_exact)

@@ -78,22 +78,22 @@ def best_shares(members: Sequence[Member], samples: int) -> Shares | NoPlan:
         return NoPlan(_refusal(members, samples))
     while low < (middle := (low + high) / 2) < high:
         low, high = (low, middle) if _can_finish(middle, members, samples) else (middle, high)
-    taken = _taken(_most(high, members, samples), members, samples)
+    taken = _reduced(_most_samples(high, members, samples), members, samples)
     return Shares(tuple(taken), _slowest(members, taken), _even_seconds(members, samples), _reason(members, taken))
 
 
-def _most(seconds: float, members: Sequence[Member], samples: int) -> list[int]:
+def _most_samples(seconds: float, members: Sequence[Member], samples: int) -> list[int]:
     """Most samples that each rank finishes in this time."""
     return [int(min(member.most_within(seconds), samples)) for member in members]
 
 
 def _can_finish(seconds: float, members: Sequence[Member], samples: int) -> bool:
     """Whether the ranks can finish all samples in this time."""
-    most = _most(seconds, members, samples)
+    most = _most_samples(seconds, members, samples)
     return min(most) >= 1 and sum(most) >= samples
 
 
-def _taken(most: list[int], members: Sequence[Member], samples: int) -> list[int]:
+def _reduced(most: list[int], members: Sequence[Member], samples: int) -> list[int]:
     """Samples of each rank, taken away from the most where ranks need most time."""
     taken = list(most)
     by_time = [(-members[rank].seconds(num), rank) for rank, num in enumerate(taken) if num > 1]

@@ -195,8 +195,8 @@ def _tables(
 
 
 def _most_by_memory(costs: Costs, capacity_bytes: float) -> int:
-    kept = np.minimum(costs.kept_bytes, costs.recomputed_kept_bytes)
-    return _longest(costs.state_bytes + kept, capacity_bytes - costs.transient_bytes)
+    kept_bytes = np.minimum(costs.kept_bytes, costs.recomputed_kept_bytes)
+    return _longest(costs.state_bytes + kept_bytes, capacity_bytes - costs.transient_bytes)
 
 
 def _most_by_time(costs: Costs, num_micro_batches: int, room_seconds: float) -> int:
@@ -320,8 +320,8 @@ def _stage(
     saved, extra = 0.0, 0.0
     if recomputed:
         chosen = list(recomputed)
-        each = float((costs.kept_bytes[chosen] - costs.recomputed_kept_bytes[chosen]).sum())
-        saved, extra = in_flight * each - costs.restored_bytes, float(costs.recompute_seconds[chosen].sum())
+        unit_bytes = float((costs.kept_bytes[chosen] - costs.recomputed_kept_bytes[chosen]).sum())
+        saved, extra = in_flight * unit_bytes - costs.restored_bytes, float(costs.recompute_seconds[chosen].sum())
     seconds = float(costs.pass_seconds[here].sum()) + waits + extra
     once = float(costs.update_seconds[here].sum()) + costs.closing_seconds
     return CutStage(

@@ -47,12 +47,12 @@ class StudyPlanner:
             return question
         sizes = tuple(sorted((device.kind, device.capacity_mib) for device in question.cluster.devices))
         key = profile.structure, profile.divisions, question.batch, sizes
-        kept = self._kept.get(key)
-        if kept is None or kept[0] != kind:
+        refined = self._kept.get(key)
+        if refined is None or refined[0] != kind:
             while len(self._kept) >= _MOST_KEPT:
                 self._kept.pop(next(iter(self._kept)), None)
-            kept = self._kept[key] = kind, refined_options(question)
-        return replace(question, refined=kept[1])
+            refined = self._kept[key] = kind, refined_options(question)
+        return replace(question, refined=refined[1])
 
 
 def refined_options(question: Question) -> tuple[Option, ...]:
@@ -67,7 +67,7 @@ def refined_options(question: Question) -> tuple[Option, ...]:
     fastest = sorted(options.values(), key=lambda option: option.comparable_seconds)
     numbers = [num for num, _ in degrees(question.cluster)]
     on_each = ((option for option in fastest if option.plan.world_size == num) for num in numbers)
-    return tuple(option for some in on_each for option in islice(some, MOST_REFINED))
+    return tuple(option for options in on_each for option in islice(options, MOST_REFINED))
 
 
 def _may_be_chosen(option: Option, question: Question) -> bool:

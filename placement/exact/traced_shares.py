@@ -73,11 +73,11 @@ class _Search:
     def fitting(self, refused: NoPlan) -> Answer:
         """A plan on the fewest devices with which unlike shares fit; the refusal if there is none."""
         for way, devices in self._ways():
-            if (found := self._best(way, devices)) is None:
+            if (result := self._best(way, devices)) is None:
                 continue
-            if isinstance(found, Untraced):
-                return found
-            option, why = found
+            if isinstance(result, Untraced):
+                return result
+            option, why = result
             reason = f"{option}; ranks take unlike shares of the batch: {why}. With equal shares: {refused.reason}"
             return ChosenPlan(option.plan, option.prediction, reason, (option,))
         return refused
@@ -89,10 +89,10 @@ class _Search:
         if plan.world_size <= max(speeds.values()) or not _may_have_shares(plan):
             return chosen
         fastest = sorted(self.question.cluster.devices, key=lambda device: _seconds_of_flop(self.question, device))
-        found = self._best(way, fastest[: plan.world_size])
-        if found is None or isinstance(found, Untraced):
-            return found or chosen
-        option, why = found
+        result = self._best(way, fastest[: plan.world_size])
+        if result is None or isinstance(result, Untraced):
+            return result or chosen
+        option, why = result
         if not option.plan.shares:
             return chosen
         reason = f"{option}; ranks take unlike shares of the batch: {why}. With equal shares: {chosen.reason}"
@@ -122,7 +122,8 @@ class _Search:
             shares = best_shares([self._member(layout, device, samples) for device in devices], samples)
             if isinstance(shares, Shares):
                 largest_first = tuple(sorted(shares.samples, reverse=True))
-                option = self.traced.given(Plan(largest_first[0], num, shares=largest_first, **way.values), capacities)
+                plan = Plan(largest_first[0], num, shares=largest_first, **way.values)
+                option = self.traced.option_of(plan, capacities)
                 if option.fits:
                     return self._timed(option), shares.reason
             elif num == 1 and self._fits_nowhere(layout, devices):
@@ -144,13 +145,13 @@ class _Search:
             low, high = (kind.seconds(work.step(size, 1)) for size in (share, 2 * share))
             seconds = max(seconds, (high - low) / share)
             fixed = max(0.0, low - share * seconds)
-        return Member(seconds, 1, self._most(layout, device), fixed)
+        return Member(seconds, 1, self._most_samples(layout, device), fixed)
 
-    def _most(self, layout: Layout, device: Device) -> int:
+    def _most_samples(self, layout: Layout, device: Device) -> int:
         """Most samples of a micro-batch that a rank on this device has the memory for."""
         question = self.question
         return largest_micro_batch(question.profile, layout, device.capacity_mib, question.extra, question.margin)
 
     def _fits_nowhere(self, layout: Layout, devices: Sequence[Device]) -> bool:
         """Whether some device has no room for a single sample."""
-        return min(self._most(layout, device) for device in devices) < 1
+        return min(self._most_samples(layout, device) for device in devices) < 1

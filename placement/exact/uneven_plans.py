@@ -66,8 +66,8 @@ class _Search:
         """Yield the best plan of each spread, kind of recompute and number of micro-batches, if it fits."""
         rounds = [size for size in divisors(self.question.batch) if size >= self.num_ranks][:MOST_ROUNDS]
         for spread in (Spread(dp_replicate=self.num_ranks), Spread(dp_shard=self.num_ranks)):
-            again = replace(spread, recompute=True)
-            for way, samples in product((spread, replace(again, selective=True), again), rounds):
+            recomputing = replace(spread, recompute=True)
+            for way, samples in product((spread, replace(recomputing, selective=True), recomputing), rounds):
                 if (option := self._option(way, samples)) is not None:
                     yield option
 

@@ -60,7 +60,7 @@ class Costs:
     closing_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        names = [each.name for each in fields(self)]
+        names = [axis.name for axis in fields(self)]
         try:
             rows = np.array([getattr(self, name) for name in names[:-3]], dtype=np.float64)
         except ValueError as error:

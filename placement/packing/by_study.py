@@ -40,8 +40,8 @@ def by_study(names: Mapping[int, str], default: Policy) -> Policy:
                     seconds = by_id[placement.gang.id].shapes[placement.choice].seconds
                     if seconds is not None:
                         started[placement.gang.id] = seconds
-                ledger.keep(decision.kept)
-                kept += decision.kept
+                ledger.keep(decision.kept_devices)
+                kept += decision.kept_devices
                 waits |= decision.waits
         finally:
             ledger.release(*(placement.gang.id for placement in placements))

@@ -75,14 +75,14 @@ def redivide(jobs: Sequence[Share], num_devices: int) -> list[int | None]:
     while True:
         chosen = dict(zip(able, divide([options[n] for n in able], num_devices), strict=True))
         starts = any(jobs[n].choice is None and choice is not None for n, choice in chosen.items())
-        kept = [
+        unchanged = [
             n
             for n, choice in chosen.items()
             if len(options[n]) > 1 and not _is_worth(jobs[n], choice, others_start=starts)
         ]
-        if not kept:
+        if not unchanged:
             return [chosen.get(n) for n in range(len(jobs))]
-        for n in kept:
+        for n in unchanged:
             now = jobs[n].choice
             assert now is not None
             options[n] = {now: options[n][now]}

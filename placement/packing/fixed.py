@@ -62,8 +62,8 @@ def _first_come(
                 packing_round.wait(queued)
             elif is_blocked:
                 behind[queued.id] = IN_ORDER
-            elif not packing_round.start(queued, wanted := choice(queued, able)):
-                packing_round.wait(queued, wanted)
+            elif not packing_round.start(queued, choice_index := choice(queued, able)):
+                packing_round.wait(queued, choice_index)
                 is_blocked = is_blocking
         decision = packing_round.decision()
         return replace(decision, waits={**decision.waits, **behind})

@@ -272,13 +272,13 @@ class Ledger:
         nodes: dict[str, list[int]] = {}
         for position in able:
             nodes.setdefault(self.devices[position].node, []).append(position)
-        large_enough = [some[:num_ranks] for some in nodes.values() if len(some) >= num_ranks]
+        large_enough = [node[:num_ranks] for node in nodes.values() if len(node) >= num_ranks]
         if large_enough:
             return min(
-                large_enough, key=lambda some: (sum(map(self._num_gangs, some)), sum(map(self._open.free, some)), some)
+                large_enough, key=lambda node: (sum(map(self._num_gangs, node)), sum(map(self._open.free, node)), node)
             )
-        by_size = sorted(nodes.values(), key=lambda some: (-len(some), self._open.free(some[0]), some[0]))
-        return [position for some in by_size for position in some][:num_ranks]
+        by_size = sorted(nodes.values(), key=lambda node: (-len(node), self._open.free(node[0]), node[0]))
+        return [position for node in by_size for position in node][:num_ranks]
 
     def _on_one_node(self, positions: Sequence[int]) -> bool:
         return len({self.devices[position].node for position in positions}) == 1

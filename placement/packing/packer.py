@@ -85,8 +85,8 @@ def _pack_kinds(
         for queued in queue
         if not spans_kinds(queued) and any(possible_shapes(queued, devices) for _, _, devices in parts)
     }
-    others = [queued for queued in queue if queued.id not in alone]
-    if any(other.passed_over >= PASSES_BEFORE_RESERVATION for other in others):
+    remaining = [queued for queued in queue if queued.id not in alone]
+    if any(other.passed_over >= PASSES_BEFORE_RESERVATION for other in remaining):
         return _pack_all(queue, ledger, seconds_left)
     waiting, placements, waits = (
         [queued for queued in queue if queued.id in alone],
@@ -115,7 +115,7 @@ def _pack_kinds(
                 waits = {**decision.waits, **waits}
                 able_before |= {queued.id for queued in able}
                 waiting = [queued for queued in waiting if not ledger.holds(queued.id)]
-        last = _pack_all(others, ledger, seconds_left) if others else Decision()
+        last = _pack_all(remaining, ledger, seconds_left) if remaining else Decision()
     finally:
         for placement in placements:
             ledger.release(placement.gang.id)
@@ -147,8 +147,8 @@ def _pack(
             if packing_round.start(queued, first_choice, may_be_far=is_starved):
                 continue
             start_in, devices = _reservation(queued, first_choice, packing_round, seconds_left)
-            others = _instead(queued, first_choice, allotment.seconds, inf if is_starved else start_in)
-            if any(packing_round.start(queued, choice) for choice in others):
+            other_choices = _instead(queued, first_choice, allotment.seconds, inf if is_starved else start_in)
+            if any(packing_round.start(queued, choice) for choice in other_choices):
                 continue
             if _starts_far(queued, first_choice, packing_round, seconds_left):
                 continue

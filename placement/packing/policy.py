@@ -35,12 +35,12 @@ class Wait:
 class Decision:
     """The gangs that start now, in the order in which they were tried, and why each of the others waits, by gang id.
 
-    ``kept`` are the devices that are kept for one of those.
+    ``kept_devices`` are the devices that are kept for one of those.
     """
 
     placements: Sequence[Placement] = ()
     waits: Mapping[str, Wait] = field(default_factory=dict)
-    kept: Sequence[str] = ()
+    kept_devices: Sequence[str] = ()
 
 
 class Policy(Protocol):

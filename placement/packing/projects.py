@@ -96,7 +96,7 @@ def admit(claims: Sequence[Claim], held: Usage, projects: Mapping[str, Project])
         if most is not None and claim.num_ranks > most:
             why = f"it needs {claim.num_ranks} devices, and may never use more than {most} (devices in SCAMP_PROJECTS)"
             over_quota[claim.id] = _words(claim, why)
-    for claim in _in_order([each for each in claims if each.id not in over_quota], held, projects):
+    for claim in _in_order([claim for claim in claims if claim.id not in over_quota], held, projects):
         project = projects.get(claim.project, NO_QUOTA)
         if claim.project not in blocked:
             if project.devices is not None and devices[claim.project] + claim.num_ranks > project.devices:

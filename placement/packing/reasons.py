@@ -50,8 +50,8 @@ def why_ranks(queued: Queued, choice: int, why: str) -> str:
     if not why:
         return ""
     numbers = sorted({shape.num_ranks for shape in queued.shapes})
-    known = str(numbers[0]) if len(numbers) == 1 else f"{', '.join(map(str, numbers[:-1]))} or {numbers[-1]}"
-    return f"; {_count(queued.shapes[choice].num_ranks, 'device')}, of plans for {known}: {why}"
+    counts = str(numbers[0]) if len(numbers) == 1 else f"{', '.join(map(str, numbers[:-1]))} or {numbers[-1]}"
+    return f"; {_count(queued.shapes[choice].num_ranks, 'device')}, of plans for {counts}: {why}"
 
 
 def why_waiting(

@@ -134,9 +134,9 @@ def _stage_bytes(pieces: Sequence[Piece], demand: CutTarget) -> list[_Table]:
     if not 1 <= demand.num_stages <= len(pieces):
         raise ValueError(f"{len(pieces)} pieces cannot be divided into {demand.num_stages} stages: choose fewer stages")
     states = _between([piece.state_bytes for piece in pieces])
-    kept = _between([piece.kept_bytes for piece in pieces])
+    kept_bytes = _between([piece.kept_bytes for piece in pieces])
     received = np.array([0, *(piece.output_bytes for piece in pieces[:-1])], dtype=np.float64)[:, None]
-    return [states + demand.in_flight(stage) * (kept + received) for stage in range(demand.num_stages)]
+    return [states + demand.in_flight(stage) * (kept_bytes + received) for stage in range(demand.num_stages)]
 
 
 def _smallest_maximum(tables: Sequence[_Table]) -> float:

@@ -157,10 +157,10 @@ class _Run:
         lasting = [{kind: stage.seconds(kind) for kind in Pass} for stage in stages]
         self._lasting = [lasting[stage][kind] for stage, _, kind, _ in actions]
         # Bytes of activations that each pass begins to hold, and those that it gives back; None for neither.
-        kept, turn_kept = [stage.kept_bytes for stage in stages], schedule.num_forwards - 1
-        self._taken = [kept[stage] if kind == FORWARD else None for stage, _, kind, _ in actions]
+        kept_bytes, turn_kept = [stage.kept_bytes for stage in stages], schedule.num_forwards - 1
+        self._taken = [kept_bytes[stage] if kind == FORWARD else None for stage, _, kind, _ in actions]
         self._given = [
-            -kept[stage] if (turn < turn_kept if kind == FORWARD else kind != BACKWARD_INPUT) else None
+            -kept_bytes[stage] if (turn < turn_kept if kind == FORWARD else kind != BACKWARD_INPUT) else None
             for stage, _, kind, turn in actions
         ]
         self._num_missing = [len(needed) for needed in self._graph.needs]

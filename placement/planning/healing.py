@@ -43,7 +43,7 @@ def corrections(failed: Sequence[PastAttempt]) -> list[Extra]:
     def missing(run: PastAttempt) -> int:
         return run.held_bytes - run.traced_bytes
 
-    def whole(of_run: Callable[[PastAttempt], int]) -> Callable[[PastAttempt], int]:
+    def largest(of_run: Callable[[PastAttempt], int]) -> Callable[[PastAttempt], int]:
         return lambda run: of_run(run) * run.layout.parameter_shards
 
     def at_most(of_run: Callable[[PastAttempt], int]) -> Callable[[PastAttempt], int]:
@@ -54,7 +54,7 @@ def corrections(failed: Sequence[PastAttempt]) -> list[Extra]:
 
     asked_bytes, asked_states = most(asked_of), most(at_most(asked_of))
     missing_bytes, known_states = most(missing), most(at_most(missing))
-    held = most(whole(lambda run: run.traced_bytes + run.asked_bytes))
+    held = most(largest(lambda run: run.traced_bytes + run.asked_bytes))
     if len(failed) > 1:
         held = WHOLE_DEVICE
     room = ROOM if len(failed) > 2 else ()
@@ -64,5 +64,5 @@ def corrections(failed: Sequence[PastAttempt]) -> list[Extra]:
         Extra(state_bytes=asked_states, held_bytes=held),
         Extra(rank_bytes=missing_bytes, held_bytes=held),
         Extra(sample_bytes=most(lambda run: -(-missing(run) // run.micro_batch)), held_bytes=held),
-        Extra(state_bytes=most(whole(missing)), held_bytes=held),
+        Extra(state_bytes=most(largest(missing)), held_bytes=held),
     ]

@@ -112,7 +112,7 @@ class PlanChoice:
                 return NoPlan(f"{words} cannot be traced: {self._profile.refusals[layout]}")
             if layout not in self._profile.curves:
                 return Untraced(layout)
-        answer = pick([self._traced.given(plan, capacities)], self._question)
+        answer = pick([self._traced.option_of(plan, capacities)], self._question)
         if not isinstance(answer, ChosenPlan):
             return answer
         return replace(answer, reason=f"{answer.reason}; the study gives this plan")
@@ -224,7 +224,7 @@ class PlanChoice:
             way = next(iter(self._ways(degree)), None)
             if way is not None and (refused := self._traced.states_alone(way, offered_mib)) is not None:
                 yield refused
-        yield from options(self._others)
+        yield from options(self._other_rows)
         yield from self._unexamined(left_out)
 
     def _unexamined(self, left_out: Container[Layout]) -> Iterator[Option | Untraced]:
@@ -242,22 +242,22 @@ class PlanChoice:
     def _preferred(self) -> Iterator[Row]:
         """The rows that are worth a trace, in the order of preference; those on several ranks are priced last."""
         yield from self._first
-        yield from self._others
+        yield from self._other_rows
 
     @property
     def _first(self) -> list[Row]:
         return [] if self._plain is None else [self._plain]
 
     @property
-    def _others(self) -> Iterator[Row]:
+    def _other_rows(self) -> Iterator[Row]:
         """All other rows that are worth a trace, each found when it is first needed."""
         yield from self._found
-        for row in self._more:
+        for row in self._remaining_rows:
             self._found.append(row)
             yield row
 
     @cached_property
-    def _more(self) -> Iterator[Row]:
+    def _remaining_rows(self) -> Iterator[Row]:
         refusals = self._profile.refusals
         return worth_a_trace([row for row in self._rows if row.way != Spread() and not row.is_among(refusals)])
 
@@ -276,7 +276,7 @@ class PlanChoice:
     def _rows(self) -> list[Row]:
         """Every way that the batch and the model states allow, with its price, and the refined plans."""
         ways = ((way, degree, mib) for degree, mib in degrees(self._cluster) for way in self._ways(degree))
-        rows = [row for each in ways if (row := self._row(*each)) is not None]
+        rows = [row for arguments in ways if (row := self._row(*arguments)) is not None]
         listed = {row.way for row in rows}
         refined = (Row.of_refined(self._traced, option, self._factor(option.plan)) for option in self._question.refined)
         return [*rows, *(row for row in refined if row.way not in listed)]

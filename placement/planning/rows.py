@@ -171,7 +171,7 @@ class Row:
 
     def is_among(self, *layouts: Container[Layout]) -> bool:
         """Whether one of the containers has one of its layouts."""
-        return any(layout in some for some in layouts for layout in self.layouts)
+        return any(layout in layouts_of_trace for layouts_of_trace in layouts for layout in self.layouts)
 
     @property
     def order(self) -> tuple[float, int]:

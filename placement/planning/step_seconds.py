@@ -102,12 +102,12 @@ def with_memory(step: PipelineStep, profile: ModelProfile, extra_bytes: int) -> 
     all_kept = ModelCosts(profile, FLOP_COUNTER).kept_bytes(plan, plan.micro_batch)
     for rank, prediction in enumerate(predict_stages(profile, plan, extra_bytes)):
         states = sum(prediction.parts.get(name, 0) for name in _STATES)
-        others, held = prediction.peak_bytes - states, stages_of(plan.schedule, plan.pp, rank)
+        other_bytes, held = prediction.peak_bytes - states, stages_of(plan.schedule, plan.pp, rank)
         in_flight = {stage: schedule.in_flight(rank, stage) for stage in held}
         kept_bytes = sum(num * int(all_kept[stage]) for stage, num in in_flight.items())
-        share = min(1.0, others / kept_bytes) if kept_bytes else 0.0
+        share = min(1.0, other_bytes / kept_bytes) if kept_bytes else 0.0
         kept = {stage: int(share * int(all_kept[stage])) for stage in held}
-        passing = others - sum(num * kept[stage] for stage, num in in_flight.items())
+        passing = other_bytes - sum(num * kept[stage] for stage, num in in_flight.items())
         for stage in held:  # the states of the rank are those of its first stage
             first = states if stage == held[0] else 0
             stage_step = stages[stage]

@@ -97,7 +97,7 @@ class TracedOptions:
                 prediction = predict(self._profile, plan, extra_bytes + spare_bytes, self._margin, evaluation)
         return Option(plan, prediction, offered_mib, evidence)
 
-    def given(self, plan: Plan, capacities_mib: Sequence[int]) -> Option:
+    def option_of(self, plan: Plan, capacities_mib: Sequence[int]) -> Option:
         """The option of this plan, whose layouts have been traced; of devices with these MiB, the largest first.
 
         If ranks take unlike shares and do not all fit, its memory is that of the rank that lacks most.

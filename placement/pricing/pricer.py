@@ -115,9 +115,9 @@ class Pricer:
         units, samples = self._stages(way)[0], micro_batch / way.spatial
         first = self._model.units[0]
         for unit, count in units.items():
-            if others := count - (unit is first):
+            if num_others := count - (unit is first):
                 traffic = unit.traffic(way, samples, 0).of_step(num, way.recompute)
-                yield from ((collectives, often * others) for collectives, often in traffic)
+                yield from ((collectives, often * num_others) for collectives, often in traffic)
         yield from first.traffic(way, samples, 1).of_step(num, way.recompute)
         yield from ((broadcast, 1) for broadcast in broadcasts(way, units))
         if way.pp > 1:
@@ -131,9 +131,11 @@ class Pricer:
             num_norms = sum(count * unit.num_norms for unit, count in counted)
             yield waited("message", "spatial", 2 * num * num_convolutions, row), 1
             if num_attentions:  # sequences: their normalisations treat single positions
-                each = samples * sum(count * unit.output_bytes(1) for unit, count in counted if unit.num_attentions)
+                num_bytes = samples * sum(
+                    count * unit.output_bytes(1) for unit, count in counted if unit.num_attentions
+                )
                 num_blocks = sum(count for unit, count in counted if unit.num_attentions)
-                yield waited("all_to_all", "spatial", EXCHANGES * num * num_attentions, each / num_blocks), 1
+                yield waited("all_to_all", "spatial", EXCHANGES * num * num_attentions, num_bytes / num_blocks), 1
             else:
                 yield waited("all_reduce", "spatial", 4 * num * num_norms, 64.0), 1
 

@@ -230,14 +230,14 @@ class ModelCosts:
         self._corrections: dict[int, float] = {}
         self._transient: dict[int, int] = {}
         self._fixed: dict[tuple[Spread, int], tuple[float, Mapping[UnitCosts, int]]] = {}  # stages are kept alive
-        each = [unit for unit in profile.units for _ in range(unit.count)]
-        last = len(each) - 1
-        made: dict[tuple[int, bool], UnitCosts] = {}
-        for number, unit in enumerate(each):
+        every_unit = [unit for unit in profile.units for _ in range(unit.count)]
+        last = len(every_unit) - 1
+        costs_by_unit: dict[tuple[int, bool], UnitCosts] = {}
+        for number, unit in enumerate(every_unit):
             key = id(unit), 0 < number < last or not last
-            if key not in made:
-                made[key] = costs_of(unit, kind, key[1])
-        self.units = [made[id(unit), 0 < number < last or not last] for number, unit in enumerate(each)]
+            if key not in costs_by_unit:
+                costs_by_unit[key] = costs_of(unit, kind, key[1])
+        self.units = [costs_by_unit[id(unit), 0 < number < last or not last] for number, unit in enumerate(every_unit)]
         self.counted = Counter(self.units)
         self.bytes_per_parameter = profile.state_bytes / max(1, profile.num_params)
         self.update_seconds = kind.seconds(profile.work[Layout()].update)
@@ -255,18 +255,20 @@ class ModelCosts:
     def kept_bytes(self, way: Spread, samples: float) -> list[float]:
         """Bytes that each stage keeps of one micro-batch; only some blocks may be recomputed."""
         without = replace(way, recompute=False, selective=False, recomputed=())
-        again = set(way.recomputed) if way.recomputed else range(len(self.units))
+        recomputed_blocks = set(way.recomputed) if way.recomputed else range(len(self.units))
         numbers, sizes = count(-1 if len(self.units) > 1 else 0), list[float]()
         for stage in self.stages(way):
-            sizes.append(sum(unit.kept_bytes(way if next(numbers) in again else without, samples) for unit in stage))
+            ways = (way if next(numbers) in recomputed_blocks else without for _ in stage)
+            sizes.append(sum(unit.kept_bytes(of_unit, samples) for unit, of_unit in zip(stage, ways, strict=True)))
         return sizes
 
     def stage_bytes(self, way: Spread, stage: Mapping[UnitCosts, int], micro_batch: int, in_flight: int) -> float:
         """Bytes of a rank that has these numbers of units, added up; see ``correction``."""
         samples = micro_batch / way.spatial
-        kept = in_flight * sum(num * unit.kept_bytes(way, samples) for unit, num in stage.items())
-        working = max(unit.working_bytes(way, samples) for unit in stage)
-        return self._fixed_bytes(way, stage) + kept + working + self.transient_bytes(micro_batch) / way.spatial
+        kept_bytes = in_flight * sum(num * unit.kept_bytes(way, samples) for unit, num in stage.items())
+        working_bytes = max(unit.working_bytes(way, samples) for unit in stage)
+        transient_bytes = self.transient_bytes(micro_batch) / way.spatial
+        return self._fixed_bytes(way, stage) + kept_bytes + working_bytes + transient_bytes
 
     def _fixed_bytes(self, way: Spread, stage: Mapping[UnitCosts, int]) -> float:
         """Bytes that do not depend on the micro-batch, computed once for each way and its stages."""

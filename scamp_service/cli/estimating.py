@@ -113,7 +113,7 @@ def estimate(
             if not as_json:
                 _show_estimate(estimates[-1], units)
     if as_json:
-        print(json.dumps([each.to_json() for each in estimates]))
+        print(json.dumps([answer.to_json() for answer in estimates]))
         return
     for line in footnotes(estimates[-1]):
         out.print(line, style="dim", soft_wrap=True, markup=False)
@@ -212,11 +212,11 @@ def _show_plan(
 
     if as_json:
         both = zip(candidates, stages, strict=True)
-        print(json.dumps([stages_json(dict(params), plan, each, kind) for params, each in both]))
+        print(json.dumps([stages_json(dict(params), plan, stage_list, kind) for params, stage_list in both]))
         return
-    for each in stages:
+    for rank_stages in stages:
         out.print(f"{plan}: one rank of each stage", style="bold", soft_wrap=True)
-        out.print(stages_table(each))
+        out.print(stages_table(rank_stages))
     if words := caveat(kind):
         out.print(words, style="dim", soft_wrap=True, markup=False)
 

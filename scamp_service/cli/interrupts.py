@@ -24,7 +24,7 @@ def raise_on_interrupt() -> None:
     """
     _handle(signal.default_int_handler)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    sys.unraisablehook = _again
+    sys.unraisablehook = _raise_again
 
 
 def end_silently() -> None:
@@ -37,7 +37,7 @@ def _handle(handler: Any) -> None:
         signal.signal(signal.SIGINT, handler)
 
 
-def _again(discarded: Any) -> None:
+def _raise_again(discarded: Any) -> None:
     if issubclass(discarded.exc_type, KeyboardInterrupt):
         signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
     else:

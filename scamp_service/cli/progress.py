@@ -67,12 +67,12 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
     trials, objectives = list(trials), Objectives.of_spec(spec)
     valued = _best_first([t for t in trials if _is_compared(t)], objectives)
     front = {trial["number"] for trial, is_on_front in valued if is_on_front}
-    others = [t for t in trials if not _is_compared(t)]
+    uncompared = [t for t in trials if not _is_compared(t)]
     table = Table(title=None, box=None, header_style="dim", pad_edge=False)
     for heading, right in [("trial", True), ("state", False), *((name, True) for name in objectives.names),
                            ("plan", False), ("MiB pred/meas\nand ms/step", True), ("parameters", False)]:  # fmt: skip
         table.add_column(Text(plain(heading)), justify="right" if right else "left", overflow="fold")
-    for trial in [*(trial for trial, _ in valued[:rows]), *others]:
+    for trial in [*(trial for trial, _ in valued[:rows]), *uncompared]:
         table.add_row(*_row(trial, spec["fixed"], len(objectives.items), trial["number"] in front))
     hidden = len(valued) - rows
     if hidden > 0:
@@ -88,9 +88,9 @@ def _best_first(trials: Sequence[Mapping[str, Any]], objectives: Objectives) -> 
     order = {"COMPLETED": 0, "RUNNING": 1, "PRUNED": 2}
     keyed: list[tuple[Any, Mapping[str, Any], bool]] = []
     for state in {trial["state"] for trial in trials}:
-        some = [trial for trial in trials if trial["state"] == state]
-        ranks = objectives.ranks([trial["values"] for trial in some]) if objectives.has_several else [0] * len(some)
-        for trial, rank in zip(some, ranks, strict=True):
+        group = [trial for trial in trials if trial["state"] == state]
+        ranks = objectives.ranks([trial["values"] for trial in group]) if objectives.has_several else [0] * len(group)
+        for trial, rank in zip(group, ranks, strict=True):
             key = (order.get(state, 3), rank, objectives.keys(trial["values"]), trial["number"])
             keyed.append((key, trial, objectives.has_several and state == "COMPLETED" and not rank))
     return [(trial, is_on_front) for _, trial, is_on_front in sorted(keyed, key=lambda row: row[0])]

@@ -37,7 +37,7 @@ class _PlainConsole(Console):
     """A console that prints text without obeying it. Cells of tables and ``Text`` must be made ``plain`` themselves."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*(plain(each) if isinstance(each, str) else each for each in objects), **options)
+        super().print(*(plain(part) if isinstance(part, str) else part for part in objects), **options)
 
 
 out = _PlainConsole(highlight=False)

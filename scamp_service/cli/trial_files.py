@@ -28,8 +28,8 @@ def files(study: StudyId, trial: Number = None, address: Address = "", token: To
     client = client_of(address, token)
     number = _number(client, study, trial)
     table = Table("File", "Size", box=None)
-    for kept in client.files(study, number):
-        table.add_row(kept["name"], decimal(kept["num_bytes"]))
+    for artifact in client.files(study, number):
+        table.add_row(artifact["name"], decimal(artifact["num_bytes"]))
     out.print(table if table.row_count else f"trial {number} of study {study} keeps no file")
 
 

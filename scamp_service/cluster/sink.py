@@ -103,7 +103,7 @@ class Sink:
 
     def ping(self) -> SinkStatus:
         """The sink's process, the version of its sources, and the database that it writes to."""
-        return SinkStatus(Process.own(), source_hash(), self._owner)
+        return SinkStatus(Process.current(), source_hash(), self._owner)
 
     @property
     def _store(self) -> Store:

@@ -31,7 +31,7 @@ class ContainedErrors:
 
     def __init__(self, recorded: Iterable[Json] = ()) -> None:
         """``recorded`` are those of the controller before, as ``to_json`` gave them."""
-        self._errors = [Contained(**each) for each in recorded]
+        self._errors = [Contained(**entry) for entry in recorded]
 
     def add(self, doing: str, error: Exception, study_id: int, now: float) -> None:
         """Count an error."""
@@ -45,4 +45,4 @@ class ContainedErrors:
 
     def to_json(self) -> list[Json]:
         """The errors as JSON, the newest last."""
-        return [asdict(each) for each in self._errors]
+        return [asdict(error) for error in self._errors]

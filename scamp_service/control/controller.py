@@ -116,8 +116,8 @@ class Controller:
         for study_id, words in self._proposing.newly_slow():
             self._contained.add("propose candidates", TimeoutError(words), study_id, self._clock())
         first, before = Failing(self._monotonic()), self._failing
-        again = {study: before.get(study, first).again(why) for study, why in failed.items()}
-        self._failing = {study: before[study] for study in self._proposing.unanswered() & before.keys()} | again
+        failed_again = {study: before.get(study, first).after_failure(why) for study, why in failed.items()}
+        self._failing = {study: before[study] for study in self._proposing.unanswered() & before.keys()} | failed_again
 
     def _decisions(self) -> list[effects.Effect]:
         self.is_idle = False
@@ -129,7 +129,7 @@ class Controller:
             raise
         except Exception as error:
             now = self._monotonic()
-            self._undecided = (self._undecided or Failing(now)).again(_in_words(error))
+            self._undecided = (self._undecided or Failing(now)).after_failure(_in_words(error))
             if self._undecided.is_lasting(now):
                 self._fail_culprits(self._undecided, now)
                 self._undecided = None  # if there was none, the next search for one waits as long
@@ -279,7 +279,9 @@ class Controller:
     def _former(self, attempts: Sequence[Attempt]) -> dict[int, Attempt]:
         """The last attempt that trained before each one that went wrong before its first checkpoint."""
         wrong = [
-            each for each in attempts if each.attempt > 1 and each.checkpoint_step < 0 and each.outcome in WENT_WRONG
+            attempt
+            for attempt in attempts
+            if attempt.attempt > 1 and attempt.checkpoint_step < 0 and attempt.outcome in WENT_WRONG
         ]
         former = {}
         for attempt in wrong:

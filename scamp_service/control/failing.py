@@ -18,7 +18,7 @@ class Failing:
     times: int = 0
     why: str = ""
 
-    def again(self, why: str) -> Failing:
+    def after_failure(self, why: str) -> Failing:
         """Counts one more failure."""
         return Failing(self.since, self.times + 1, why)
 

@@ -186,7 +186,7 @@ class LeaderElection:
 
 def own_name() -> str:
     """Name of this process as the holder of a lease. A host's name is there for people to read."""
-    process = Process.own()
+    process = Process.current()
     return f"{socket.gethostname()} {process.kernel} {process.pid} {process.started} {secrets.token_hex(4)}"
 
 

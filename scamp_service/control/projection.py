@@ -74,7 +74,7 @@ class Projection:
 
     def forget_ended(self, live_studies: Container[int]) -> None:
         """Drop what is known of studies that are not among ``live_studies``."""
-        for study_id in [each for each in (*self._changed, *self._rungs, *self._scores) if each not in live_studies]:
+        for study_id in [key for key in (*self._changed, *self._rungs, *self._scores) if key not in live_studies]:
             for cache in (self._changed, self._rungs, self._unread, self._scores):
                 cache.pop(study_id, None)
 

@@ -72,11 +72,11 @@ class BoundedSampler(BaseSampler):
             shown = study
             if len(trials) > MOST_SHOWN and len(study.directions) == 1:
                 shown = copy.copy(study)
-                shown._storage = cast(BaseStorage, _Shown(study._storage, self._chosen(study, trials)))
+                shown._storage = cast(BaseStorage, _Shown(study._storage, self._shown_trials(study, trials)))
             self._shown = key, shown
         return self._shown[1]
 
-    def _chosen(self, study: Study, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    def _shown_trials(self, study: Study, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
         looked = self._looked
         is_same = looked is not None and looked.storage is study._storage and looked.study_id == study._study_id
         if looked is None or not is_same or looked.num_trials > len(trials):
@@ -114,25 +114,25 @@ class _Looked:
     study_id: int
     num_trials: int = 0
     best: Sequence[tuple[float, int]] = ()  # sort key and number, the best first
-    others: Sequence[int] = ()  # numbers of trials that are not complete; a failed one of ScaMP may be planned again
+    incomplete: Sequence[int] = ()  # numbers of trials; a failed one of ScaMP may be planned again
 
     def further(self, trials: Sequence[FrozenTrial], sign: float) -> _Looked:
         """This, with those of all ``trials`` that are new or may have changed."""
-        best, others = list(self.best), list[int]()
-        for number in (*self.others, *range(self.num_trials, len(trials))):
+        best, incomplete = list(self.best), list[int]()
+        for number in (*self.incomplete, *range(self.num_trials, len(trials))):
             trial = trials[number]
             if trial.state is TrialState.COMPLETE:
                 best.append((sign * (trial._values or [0.0])[0], number))  # the property takes long
             else:
-                others.append(number)
+                incomplete.append(number)
         best = heapq.nsmallest(NUM_BEST_SHOWN, best)
-        return replace(self, num_trials=len(trials), best=best, others=others)
+        return replace(self, num_trials=len(trials), best=best, incomplete=incomplete)
 
     def shown(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
         """Every n-th trial, the best, and the newest that have not ended, by number."""
         stride = 1
         while len(trials) > stride * MOST_SHOWN:
             stride *= 2
-        live = [number for number in self.others if not trials[number].state.is_finished()][-NUM_NEWEST_SHOWN:]
+        live = [number for number in self.incomplete if not trials[number].state.is_finished()][-NUM_NEWEST_SHOWN:]
         best = (number for _, number in self.best)
         return [trials[number] for number in sorted({*range(0, len(trials), stride), *best, *live})]

@@ -36,7 +36,7 @@ def read_tune(folder: Path, metric: str, mode: Literal["min", "max"]) -> Importe
     folders = sorted(path.parent for path in folder.glob("*/params.json"))
     if not folders:
         raise InvalidInput(f"{folder} is not a results folder of Ray Tune: no folder in it has a params.json")
-    trial_rows = _known(folder)
+    trial_rows = _trial_rows(folder)
     read = [_Result(path, trial_rows, metric) for path in folders]
     read.sort(key=lambda result: result.place)
     if not any(result.reports for result in read):
@@ -111,7 +111,7 @@ class _Result:
         )
 
 
-def _known(folder: Path) -> dict[str, dict[str, Any]]:
+def _trial_rows(folder: Path) -> dict[str, dict[str, Any]]:
     """Status and times of trials by id, from the newest state of the experiment; empty if it has none."""
     states = sorted(folder.glob("experiment_state-*.json"))
     if not states:

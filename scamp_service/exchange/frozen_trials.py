@@ -64,14 +64,14 @@ class Freezer:
             else:
                 curve = [(point.step, point.values.get(metric)) for point in curves.get(trial.id, [])]
                 reported = {step: float(value) for step, value in curve if value is not None}
-                trials.append(self._own(trial, values.get(trial.id), reported))
+                trials.append(self._own_trial(trial, values.get(trial.id), reported))
         return trials
 
     def plain(self, seen: Sequence[OptunaTrialRow]) -> list[FrozenTrial]:
         """Frozen trials without reports and attributes, in the same order."""
         values = self._values(seen)
         return [
-            _external(row, {}, {}, {}) if row.searched is not None else self._own(row, values.get(row.id), {})
+            _external(row, {}, {}, {}) if row.searched is not None else self._own_trial(row, values.get(row.id), {})
             for row in seen
         ]
 
@@ -86,7 +86,9 @@ class Freezer:
         ]
         return {trial_id: list(values) for trial_id, values in scored if values is not None}
 
-    def _own(self, row: OptunaTrialRow, known_values: list[float] | None, reported: dict[int, float]) -> FrozenTrial:
+    def _own_trial(
+        self, row: OptunaTrialRow, known_values: list[float] | None, reported: dict[int, float]
+    ) -> FrozenTrial:
         state, values = TO_OPTUNA[row.state], None
         if state in (OptunaState.COMPLETE, OptunaState.PRUNED):
             values = known_values

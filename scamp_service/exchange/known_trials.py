@@ -77,10 +77,10 @@ class KnownTrials:
 
 def copy_of(trial: FrozenTrial) -> FrozenTrial:
     """A trial that may be changed. Distributions are shared: nobody changes them."""
-    made = copy.copy(trial)
-    made._params, made._distributions = dict(trial._params), dict(trial._distributions)
-    made.intermediate_values = dict(trial.intermediate_values)
-    made._user_attrs = copy.deepcopy(trial._user_attrs)
-    made._system_attrs = copy.deepcopy(trial._system_attrs)
-    made._values = None if trial._values is None else list(trial._values)
-    return made
+    copied = copy.copy(trial)
+    copied._params, copied._distributions = dict(trial._params), dict(trial._distributions)
+    copied.intermediate_values = dict(trial.intermediate_values)
+    copied._user_attrs = copy.deepcopy(trial._user_attrs)
+    copied._system_attrs = copy.deepcopy(trial._system_attrs)
+    copied._values = None if trial._values is None else list(trial._values)
+    return copied

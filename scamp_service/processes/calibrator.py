@@ -60,7 +60,7 @@ class Calibrator:
             return
         self._looked = now
         self._is_known = self._measurement is None and calibrated(self._data_dir) is not None
-        match next_act(self._seen(now)):
+        match next_act(self._state(now)):
             case Act.START:
                 self._start()
             case Act.STOP:
@@ -79,7 +79,7 @@ class Calibrator:
             self._lock.close()
         self._measurement = self._lock = None
 
-    def _seen(self, now: float) -> CalibrationState:
+    def _state(self, now: float) -> CalibrationState:
         return CalibrationState(
             is_known=self._is_known,
             idle_seconds=0.0 if self._idle_since is None else now - self._idle_since,

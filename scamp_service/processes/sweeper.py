@@ -91,7 +91,7 @@ class Sweeper:
     def _with_checkpoints(self) -> Iterator[None]:
         """Checkpoints, and what waits for their removal."""
         while trials := self._removals.deleted_trials():
-            yield from self._gone([trial_folder(self._settings.checkpoints, trial_id) for trial_id in trials])
+            yield from self._remove([trial_folder(self._settings.checkpoints, trial_id) for trial_id in trials])
             for trial_id in trials:
                 while not self._removals.remove_trial(trial_id, limit=ROWS_AT_ONCE):
                     yield
@@ -111,7 +111,7 @@ class Sweeper:
             self._traces_at = self._monotonic() + LOOK_SECONDS
             yield from self._traces(self._clock() - self._settings.keep_traces_days * DAY_SECONDS)
 
-    def _gone(self, paths: Sequence[Path]) -> Iterator[None]:
+    def _remove(self, paths: Sequence[Path]) -> Iterator[None]:
         """Remove ``paths`` in the remover's thread; ends once they are gone."""
         while self._remover.is_busy():  # with what an interrupted round, or an earlier term, has begun
             yield
@@ -130,7 +130,7 @@ class Sweeper:
             ageing.removed.add(study_id)
 
     def _checkpoints_of(self, study_id: int) -> Iterator[None]:
-        return self._gone(
+        return self._remove(
             [trial_folder(self._settings.checkpoints, trial.id) for trial in self._store.history(study_id)]
         )
 

@@ -47,7 +47,7 @@ class Constrained:
         """
         broken = Counter[str]()
         for draw in range(MOST_DRAWS):
-            params = {**(proposed if draw == 0 else self._drawn(number, draw, chosen)), **others}
+            params = {**(proposed if draw == 0 else self._draw(number, draw, chosen)), **others}
             if not self._broken({**self._fixed, **params}, broken):
                 return params
         raise _none_found(f"no values of the parameters that {subject} leaves out satisfy the constraints", broken)
@@ -68,18 +68,18 @@ class Constrained:
             if not proposed:
                 proposed = params
             names |= frozenset[str]().union(*(expression.names for expression in wrong))
-        kept = {name: value for name, value in proposed.items() if name not in names}
+        valid = {name: value for name, value in proposed.items() if name not in names}
         for draw in range(1, MOST_DRAWS + 1):
-            params = self._drawn(
-                number, pick * MOST_DRAWS + draw, self._space.flat(kept) if draw <= MOST_DRAWS // 2 else {}
+            params = self._draw(
+                number, pick * MOST_DRAWS + draw, self._space.flat(valid) if draw <= MOST_DRAWS // 2 else {}
             )
             wrong = self._broken({**self._fixed, **params}, broken)
             if not wrong:
                 return params
-            kept = {name: kept[name] for name in kept if not any(name in expression.names for expression in wrong)}
+            valid = {name: valid[name] for name in valid if not any(name in expression.names for expression in wrong)}
         raise _none_found("the constraints reject every candidate", broken)
 
-    def _drawn(self, number: int, draw: int, chosen: Params) -> Params:
+    def _draw(self, number: int, draw: int, chosen: Params) -> Params:
         source = random.Random(seed_of(self._seed, number, draw))
         return self._space.sampled(lambda _, distribution: draw_from(distribution, source), chosen)
 

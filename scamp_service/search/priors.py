@@ -44,12 +44,12 @@ class Priors:
         if not self._dimensions or source.random() >= share:
             return proposed
         is_center = index == 0 and attempt == 0
-        believed = {name: _drawn(dimension, source, is_center) for name, dimension in self._dimensions.items()}
+        believed = {name: _draw(dimension, source, is_center) for name, dimension in self._dimensions.items()}
         params = {**self._space.flat(proposed), **believed}
         return self._space.sampled(lambda _, distribution: draw_from(distribution, source), params)
 
 
-def _drawn(dimension: Categorical | Ordinal | Range, source: random.Random, is_center: bool) -> Any:
+def _draw(dimension: Categorical | Ordinal | Range, source: random.Random, is_center: bool) -> Any:
     prior = dimension.prior
     if not isinstance(dimension, Range):
         count = dimension.num_values

@@ -261,8 +261,8 @@ def _id(trial: Trial) -> str:
 
 def _seconds(budget: Budget, trial: Trial, attempt: Attempt | None, now: float) -> float | None:
     """Seconds that the trial has left to train; None where nobody knows how long a step takes."""
-    each = _step_seconds(budget, trial, attempt, now)
-    return None if each is None else max(1, budget.steps - trial.step) * each
+    seconds_per_step = _step_seconds(budget, trial, attempt, now)
+    return None if seconds_per_step is None else max(1, budget.steps - trial.step) * seconds_per_step
 
 
 def _whole_seconds(budget: Budget, trial: Trial, left: float | None) -> float | None:

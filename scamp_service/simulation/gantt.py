@@ -88,7 +88,7 @@ def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
 
 
 def _ticks(seconds: float) -> Iterator[float]:
-    step = next(each for each in _steps() if seconds / each <= MOST_TICKS)
+    step = next(interval for interval in _steps() if seconds / interval <= MOST_TICKS)
     number = 0
     while number * step <= seconds:
         yield number * step

@@ -289,9 +289,9 @@ class _Replay:
         attempt = self.store.attempts(order.trial_id)[order.attempt - 1]
         if attempt.predicted_step_seconds is None:
             raise InvalidInput("the seconds of a step cannot be predicted on these devices")
-        each = (self.options.epoch_steps or 1) if order.in_epochs else 1
+        unit_steps = (self.options.epoch_steps or 1) if order.in_epochs else 1
         base = attempt.predicted_step_seconds / attempt.step_factor
-        return base * each * slow_down_of_slowest(self.named_cluster.cluster, order, self.slow)
+        return base * unit_steps * slow_down_of_slowest(self.named_cluster.cluster, order, self.slow)
 
     def values(self, order: Order, step: int) -> Mapping[str, float]:
         progress = step / order.steps if order.steps else 1.0

@@ -102,7 +102,7 @@ def cluster_named(text: str, settings: Settings) -> NamedCluster:
 
 def _smallest(kind: str) -> str:
     """The kind itself, or if there are several sizes of it and none is named, the smallest: A100 is A100-40."""
-    sizes = [each.name for each in KINDS if each.name.upper().startswith(f"{kind.upper()}-")]
+    sizes = [device.name for device in KINDS if device.name.upper().startswith(f"{kind.upper()}-")]
     return min(sizes, key=lambda name: int(name.rpartition("-")[2]), default=kind)
 
 

@@ -227,15 +227,15 @@ class ProcessSizer:
 
     def _advance(self, job: _Job, process: TraceProcess) -> Sized | Unsized | None:
         """Search with the cached traces and at most one new one; returns None when it needs more in another turn."""
-        tracer, made = self._tracers[job.cluster.has_gpus], False
+        tracer, has_traced = self._tracers[job.cluster.has_gpus], False
         try:
             while True:
                 (layout,) = job.layouts  # the planner of a study asks for one layout at a time
                 trace: Trace | str | None = tracer.cached(job.demand.candidate, layout)
                 if trace is None:
-                    if made:
+                    if has_traced:
                         return None
-                    trace, made = self._traced(tracer, process, job.demand, layout), True
+                    trace, has_traced = self._traced(tracer, process, job.demand, layout), True
                 job.num_traces += 1
                 if isinstance(trace, Trace):
                     job.structure = trace.structure
@@ -362,8 +362,8 @@ def with_seconds(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, s
     # The prediction already expects ranks to share cores.
     factor = factor_for(plan, slow_downs) / kind.sharing(plan.world_size)
     measured, slow_down = f"{factor:.2g}", slow_downs.get(way_kind(plan))
-    known = f"on {slow_down.num_trials} trials of this family ({way_kind(plan)})" if slow_down else UNKNOWN_WAY
-    words = "" if measured == "1" else f"; step times × {measured} as measured {known}"
+    evidence = f"on {slow_down.num_trials} trials of this family ({way_kind(plan)})" if slow_down else UNKNOWN_WAY
+    words = "" if measured == "1" else f"; step times × {measured} as measured {evidence}"
     return replace(sized, step_seconds=seconds * factor, step_factor=factor, reason=sized.reason + words)
 
 

@@ -134,7 +134,7 @@ def candidates_to_try(spec: StudySpec) -> list[Params]:
 
 def _needed(slot: Slot, slots: Sequence[Slot]) -> Params:
     """Values of the parameters that ``slot`` depends on, with which it exists unless its conditions contradict."""
-    by_name, values, needs = {each.name: each for each in slots}, Params(), list(slot.needs)
+    by_name, values, needs = {slot.name: slot for slot in slots}, Params(), list(slot.needs)
     while needs:
         need = needs.pop()
         needs += by_name[need.name].needs
@@ -148,15 +148,15 @@ def _needed(slot: Slot, slots: Sequence[Slot]) -> Params:
 def found_in(answer: Json, candidates: Sequence[Params], have_all_values: bool) -> DryRun:
     """Reads the answer of a dry run. ``have_all_values``: the candidates have every choice between them."""
     tries: Sequence[Mapping[str, Any]] = answer["tries"]
-    ended = [each for each in tries if "metrics" in each]
-    metrics = dict.fromkeys(name for each in ended for name in each["metrics"])
-    had = {name for params, each in zip(candidates, tries, strict=False) if "metrics" in each for name in params}
+    ended = [result for result in tries if "metrics" in result]
+    metrics = dict.fromkeys(name for result in ended for name in result["metrics"])
+    had = {name for params, result in zip(candidates, tries, strict=False) if "metrics" in result for name in params}
     return DryRun(
-        frozenset(name for each in ended for name in each["read"]),
+        frozenset(name for result in ended for name in result["read"]),
         tuple(metrics),
         frozenset(answer["mentioned"]),
         frozenset(name for params in candidates for name in params) - had,
-        have_all_values and answer["all_tried"] and not any("failed" in each for each in tries),
+        have_all_values and answer["all_tried"] and not any("failed" in result for result in tries),
     )
 
 

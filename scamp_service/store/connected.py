@@ -25,8 +25,8 @@ class Connected:
     def _by_ids(self, statement: sa.Select[Any], trial_ids: Sequence[int], **values: Any) -> Sequence[Any]:
         """Rows of a statement with the parameter ``trial_ids``, a part of them at a time."""
         rows: list[Any] = []
-        for some in in_parts(trial_ids):
-            rows += self._rows(statement, trial_ids=some, **values)
+        for ids in in_parts(trial_ids):
+            rows += self._rows(statement, trial_ids=ids, **values)
         return rows
 
     def _rows(self, statement: sa.Select[Any], **values: Any) -> Sequence[Any]:

@@ -192,7 +192,7 @@ class Database:
         with self.read() as connection:
             if _revision(connection) == schema.REVISION:
                 return
-        with self._alone(), self.write() as connection:
+        with self._locked(), self.write() as connection:
             if not self.sqlite:
                 connection.execute(_TAKE_LOCK, {"key": _SCHEMA_LOCK})
             revision = _revision(connection)
@@ -219,7 +219,7 @@ class Database:
             )
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Hold a lock file, and switch to the write-ahead log.
 
         Without the lock, switching fails at once when another process does the same, whatever the busy timeout is

@@ -202,8 +202,8 @@ class Reads(Connected):
             return rows
         places = [1 + read.index(name) for name in choice.columns]
         parameters = [*spec.get("space", {}), *spec.get("fixed", {})]  # whether a trial has them or not
-        kept = choice.kept([[row[place] for place in places] for row in rows], parameters)
-        return [row[: 1 + len(names)] for row, is_kept in zip(rows, kept, strict=True) if is_kept]
+        matches = choice.matches([[row[place] for place in places] for row in rows], parameters)
+        return [row[: 1 + len(names)] for row, is_match in zip(rows, matches, strict=True) if is_match]
 
     def _order(self, study_id: int, by: str) -> SortOrder:
         if not by.startswith(VALUES):
@@ -404,11 +404,11 @@ class Reads(Connected):
         ``trial_ids`` are trials of the study, if only these matter.
         """
         rungs: dict[int, dict[int, tuple[float, ...]]] = {step: {} for step in steps}
-        for some in in_parts(steps):  # a rule that judges at every report has many
+        for part in in_parts(steps):  # a rule that judges at every report has many
             if trial_ids is None:
-                rows = self._rows(sql.RUNGS, study_id=study_id, steps=some)
+                rows = self._rows(sql.RUNGS, study_id=study_id, steps=part)
             else:
-                rows = self._by_ids(sql.RUNGS_OF_TRIALS, sorted(trial_ids), steps=some)
+                rows = self._by_ids(sql.RUNGS_OF_TRIALS, sorted(trial_ids), steps=part)
             for number, step, values in rows:
                 if all(metric in values for metric in metrics):  # attempts ascend: the newest comes last
                     rungs[step][number] = tuple(values[metric] for metric in metrics)

@@ -175,14 +175,14 @@ def tally_study(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted
         DEVICE_SECONDS: sum(device_seconds(attempt, 0.0) for attempt in ended),
         MIB_SECONDS: sum(mib_seconds(attempt, 0.0) for attempt in ended),
     }
-    kept = {**tallies, **held, COLOCATED: float(most_at_once(every, math.inf))}
+    every_tally = {**tallies, **held, COLOCATED: float(most_at_once(every, math.inf))}
     measured = [measure_trial(trial_attempts) for trial_attempts in by_trial.values()]
     return Counted(
-        {name: num for name, num in kept.items() if num},
-        error_summary(each.peak_error_pct for each in measured),
-        error_summary(each.step_error_pct for each in measured),
-        sum(each.num_oom for each in measured),
-        max((each.least_excess_pct for each in measured if each.least_excess_pct is not None), default=None),
+        {name: num for name, num in every_tally.items() if num},
+        error_summary(family.peak_error_pct for family in measured),
+        error_summary(family.step_error_pct for family in measured),
+        sum(family.num_oom for family in measured),
+        max((family.least_excess_pct for family in measured if family.least_excess_pct is not None), default=None),
     )
 
 

@@ -36,8 +36,8 @@ def complaints(error: ValidationError, most: int = 5) -> str:
     """The first ``most`` mistakes in a ``StudySpec``, separated by semicolons, and the number of others."""
     details = error.errors(include_url=False, include_context=False)
     mistakes = list(dict.fromkeys(_complaint(detail) for detail in details[:_READ]))
-    others = len(mistakes) - most + max(0, len(details) - _READ)
-    more = f"; and {others} more" if others > 0 else ""
+    num_unread = len(mistakes) - most + max(0, len(details) - _READ)
+    more = f"; and {num_unread} more" if num_unread > 0 else ""
     # The user's names and values may contain characters that no terminal or response can show.
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in "; ".join(mistakes[:most]) + more)
 

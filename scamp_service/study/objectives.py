@@ -169,8 +169,8 @@ class Objectives:
             return []
         points = [(trial, values) for trial in trials if (values := self.values_of(trial)) is not None]
         for states in ({TrialState.COMPLETED}, {TrialState.RUNNING, TrialState.PAUSED}):
-            if some := [(trial, values) for trial, values in points if trial.state in states]:
-                return [some[index][0] for index in self.front([values for _, values in some])]
+            if of_states := [(trial, values) for trial, values in points if trial.state in states]:
+                return [of_states[index][0] for index in self.front([values for _, values in of_states])]
         return []
 
     def shown(self, values: Sequence[float]) -> str:

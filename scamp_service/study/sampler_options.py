@@ -91,7 +91,7 @@ class TpeOptions(_Options):
     constant_liar: bool = True
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _check_together(self) -> Self:
         if self.group and self.multivariate is False:
             raise ValueError("group needs multivariate: parameters that exist together are modelled together")
         return self
@@ -160,9 +160,9 @@ class Populated(_Options):
 
     def settled(self, num_trials: int) -> Self:
         """The options with every size that they leave open, for a search of ``num_trials`` trials."""
-        return self._with(population_size=max(population_for(num_trials), self._least()))
+        return self._with(population_size=max(population_for(num_trials), self._least_population()))
 
-    def _least(self) -> int:
+    def _least_population(self) -> int:
         """Least population that suits the other options."""
         return 0
 
@@ -228,7 +228,7 @@ class EvolutionOptions(Populated):
         assert sized.population_size is not None
         return sized._with(sample_size=max(2, sized.population_size // 2))
 
-    def _least(self) -> int:
+    def _least_population(self) -> int:
         return self.sample_size or 0
 
 

@@ -169,7 +169,7 @@ class NeverOptions(RuleOptions):
 
     @model_validator(mode="before")
     @classmethod
-    def _alone(cls, value: Any) -> Any:
+    def _without_halving(cls, value: Any) -> Any:
         """Without the options of successive halving, which earlier versions stored with every rule."""
         if isinstance(value, Mapping):
             return {name: option for name, option in value.items() if name not in ("min_steps", "reduction_factor")}

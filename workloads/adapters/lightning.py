@@ -231,7 +231,7 @@ class _Recording:
         setattr(owner, name, value)
 
     def _updater(self, path: str, metric: Any) -> Any:
-        parts = {name: each for name, each in self._metrics.items() if name == path or name.startswith(f"{path}.")}
+        parts = {name: metric for name, metric in self._metrics.items() if name == path or name.startswith(f"{path}.")}
 
         def update(*arguments: Tensor) -> Any:
             if id(metric) in self._updates:

@@ -167,16 +167,17 @@ def _parts(configured: Any) -> tuple[list[Any], list[Any]]:
     """Optimizers and schedulers in what ``configure_optimizers`` returns, in any form that Lightning takes."""
     if isinstance(configured, Mapping):
         scheduler = configured.get("lr_scheduler")
-        return [configured["optimizer"]], [] if scheduler is None else [_known(scheduler)]
+        return [configured["optimizer"]], [] if scheduler is None else [_scheduler_config(scheduler)]
     if not isinstance(configured, tuple | list):
         return [configured] if configured is not None else [], []
     if len(configured) == 2 and all(isinstance(part, tuple | list) for part in configured):
-        return list(configured[0]), [_known(each) for each in configured[1]]
+        return list(configured[0]), [_scheduler_config(scheduler) for scheduler in configured[1]]
     parts = [_parts(part) for part in configured]
-    return [optimizer for some, _ in parts for optimizer in some], [each for _, some in parts for each in some]
+    every_optimizer = [optimizer for optimizers, _ in parts for optimizer in optimizers]
+    return every_optimizer, [scheduler for _, schedulers in parts for scheduler in schedulers]
 
 
-def _known(scheduler: Any) -> Any:
+def _scheduler_config(scheduler: Any) -> Any:
     """The scheduler with its options, without those that change no rate."""
     if not isinstance(scheduler, Mapping):
         return scheduler

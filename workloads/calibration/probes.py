@@ -67,11 +67,11 @@ class GpuTime:
     def sample(self, operation: Callable[[], Any]) -> tuple[float, Any]:
         out = operation()
 
-        def again() -> None:
+        def repeat() -> None:
             for _ in range(self.repeats):
                 operation()
 
-        return self.seconds(again) / self.repeats, out
+        return self.seconds(repeat) / self.repeats, out
 
 
 class Transformer(nn.Module):

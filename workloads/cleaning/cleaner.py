@@ -43,6 +43,6 @@ class Cleaner:
         forget_classes()
         failed = self._settings.restore()
         give_back_free_memory()
-        why = [*failed, *self._leftovers.found(user_code), *self._libraries.changed()]
+        why = [*failed, *self._leftovers.names(user_code), *self._libraries.changed()]
         sys.path_importer_cache.pop(str(code_dir.resolve()), None)
         return "; ".join(why)

@@ -60,7 +60,7 @@ class Leftovers:
         self._children = set(_children())
         self._files = set(_files())
 
-    def found(self, user_code: UserCode) -> Iterator[str]:
+    def names(self, user_code: UserCode) -> Iterator[str]:
         """Names what is left. Call it after a garbage collection."""
         if threads := self._new_threads():
             yield f"threads still run: {', '.join(thread.name for thread in threads[:3])}"
@@ -75,11 +75,11 @@ class Leftovers:
     def _new_threads(self) -> list[threading.Thread]:
         """Threads of Python that were started since; those that native code started are unknown to it."""
         new = [
-            each
-            for each in threading.enumerate()
-            if each not in self._threads and each is not threading.current_thread()
+            thread
+            for thread in threading.enumerate()
+            if thread not in self._threads and thread is not threading.current_thread()
         ]
-        new = [each for each in new if not isinstance(each, threading._DummyThread)]
+        new = [thread for thread in new if not isinstance(thread, threading._DummyThread)]
         deadline = time.monotonic() + _END_SECONDS
         for thread in new:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -89,8 +89,8 @@ class Leftovers:
         now = torch.cuda.memory_allocated() if torch.cuda.is_available() else data_bytes()
         if self._first_bytes is None:
             self._first_bytes = now
-        elif (kept := now - self._first_bytes) > KEPT_BYTES:
-            yield f"it holds {kept / MIB:.0f} MiB more than after its first attempt"
+        elif (kept_bytes := now - self._first_bytes) > KEPT_BYTES:
+            yield f"it holds {kept_bytes / MIB:.0f} MiB more than after its first attempt"
 
 
 def _children() -> Iterator[int]:

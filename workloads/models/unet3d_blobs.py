@@ -114,20 +114,21 @@ class Unet3d(nn.Module):
 class _Up(nn.Module):
     """Doubles the side and halves the channels, then joins the activations of that size from the way down."""
 
-    def __init__(self, num_inputs: int, made: int) -> None:
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
-        self.grow = nn.ConvTranspose3d(num_inputs, made, 2, 2)
-        self.convolve = _twice(2 * made, made)
+        self.grow = nn.ConvTranspose3d(num_inputs, num_outputs, 2, 2)
+        self.convolve = _twice(2 * num_outputs, num_outputs)
 
     def forward(self, x: Tensor, seen: Tensor) -> Tensor:
-        made: Tensor = self.convolve(torch.cat([seen, self.grow(x)], 1))
-        return made
+        output: Tensor = self.convolve(torch.cat([seen, self.grow(x)], 1))
+        return output
 
 
-def _twice(num_inputs: int, made: int) -> nn.Sequential:
+def _twice(num_inputs: int, num_outputs: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for channels in (num_inputs, made):
-        layers += [nn.Conv3d(channels, made, 3, padding=1, bias=False), nn.GroupNorm(GROUPS, made), nn.ReLU()]
+    for channels in (num_inputs, num_outputs):
+        convolution = nn.Conv3d(channels, num_outputs, 3, padding=1, bias=False)
+        layers += [convolution, nn.GroupNorm(GROUPS, num_outputs), nn.ReLU()]
     return nn.Sequential(*layers)
 
 

@@ -155,9 +155,9 @@ class _Agreement:
         self._num_bits = max(len(param_group.fsdp_params) for param_group in self._param_groups)
         # One buffer for ever: gloo's threads would free others at any time, and peaks would depend on the scheduler.
         self._buffer = torch.empty(2 + self._num_bits, dtype=torch.int32)
-        for number, each in enumerate(self._param_groups):
-            each._all_gather_comm = _AgreedAllGather(each._all_gather_comm, partial(self._gather, number))
-            each.post_backward = partial(self._post_backward, number, each.post_backward)  # type: ignore[method-assign]
+        for number, param_group in enumerate(self._param_groups):
+            param_group._all_gather_comm = _AgreedAllGather(param_group._all_gather_comm, partial(self._gather, number))
+            param_group.post_backward = partial(self._post_backward, number, param_group.post_backward)  # type: ignore[method-assign]
         self._used: set[tuple[int, int]] = set()  # groups and places of the parameters with gradients of this rank
         self._model, self._each_pass = model, each_pass
         self.phase = ""
@@ -309,7 +309,7 @@ def _has_gradient(parameter: FSDPParam) -> bool:
 
 def _send_shards(param_group: FSDPParamGroup) -> None:
     """Take part in an all-gather whose result this rank does not need."""
-    shards = [each._sharded_param_data.to(each.param_dtype or each.orig_dtype) for each in param_group.fsdp_params]
+    shards = [param._sharded_param_data.to(param.param_dtype or param.orig_dtype) for param in param_group.fsdp_params]
     if len({shard.dtype for shard in shards}) > 1:
         shards = [shard.view(torch.uint8) for shard in shards]  # as torch does
     own_shards = torch.cat(shards)

@@ -32,7 +32,7 @@ def expect_own_tensors(model: nn.Module) -> None:
 
 def parameter_attributes(model: nn.Module) -> dict[str, dict[str, object]]:
     """Attributes that users have set on parameters, by the parameters' names: optimizers may choose groups by it."""
-    return {name: dict(attributes) for name, each in model.named_parameters() if (attributes := vars(each))}
+    return {name: dict(attributes) for name, parameter in model.named_parameters() if (attributes := vars(parameter))}
 
 
 def set_parameter_attributes(model: nn.Module, attributes: dict[str, dict[str, object]]) -> None:

@@ -31,8 +31,8 @@ def cut(model: nn.Module, place: PipelinePlace) -> list[nn.Module]:
             f"stages of {type(model).__name__} would share parameters, as the same ones are in two blocks, in `enters` "
             "or in `leaves`: untie them, or use plans without a pipeline"
         )
-    kept = [number for stage in place.stages for number in stage.blocks(len(blocks))]
-    model.blocks._modules = dict(blocks[number] for number in kept)
+    numbers = [number for stage in place.stages for number in stage.blocks(len(blocks))]
+    model.blocks._modules = dict(blocks[number] for number in numbers)
     model.place = replace(place, num_blocks=len(blocks))
     for name in (() if model.is_first else model.enters) + (() if model.is_last else model.leaves):
         setattr(model, name, None)

@@ -52,15 +52,15 @@ def keep_containers(module: nn.Module) -> None:
     module.forward = call
 
 
-def _show_outputs(module: nn.Module, entered: Sequence[Tensor], made: Any) -> None:
+def _show_outputs(module: nn.Module, entered: Sequence[Tensor], output: Any) -> None:
     """Have a backward pass gather the parameters again where it reaches a tensor in ``made``, if FSDP2 sees none there.
 
     ``made`` begins with the module's result.
     """
-    if not torch.is_grad_enabled() or not isinstance(module, FSDPModule) or collect_grad_tensors(made[0]):
+    if not torch.is_grad_enabled() or not isinstance(module, FSDPModule) or collect_grad_tensors(output[0]):
         return
     ids = {id(tensor) for tensor in entered}
-    for tensor in tensors_of(made):
+    for tensor in tensors_of(output):
         if tensor.requires_grad and id(tensor) not in ids:
             tensor.register_hook(module._get_fsdp_state()._pre_backward)  # type: ignore[no-untyped-call]
 

@@ -48,7 +48,7 @@ def compute_in(model: nn.Module, blocks: Sequence[nn.Module], dtype: torch.dtype
     inside = {module for block in blocks for module in block.modules()}
     for block in blocks:
         block.forward = _casting(block.forward, list(block.modules()), dtype)
-    model.forward = _casting(model.forward, _others(model, inside), dtype, torch.float32)
+    model.forward = _casting(model.forward, _outer_modules(model, inside), dtype, torch.float32)
 
 
 def compute_tables_in(model: nn.Module, tables: Set[nn.Parameter], dtype: torch.dtype) -> None:
@@ -57,7 +57,7 @@ def compute_tables_in(model: nn.Module, tables: Set[nn.Parameter], dtype: torch.
     model.forward = _casting(model.forward, holders, dtype)
 
 
-def _others(model: nn.Module, inside: Set[nn.Module]) -> list[nn.Module]:
+def _outer_modules(model: nn.Module, inside: Set[nn.Module]) -> list[nn.Module]:
     return [module for module in model.modules() if module not in inside]
 
 

@@ -63,15 +63,15 @@ def run_passes(
     place, held = model.place, model.place.stages
     stages = [
         PipelineStage(
-            model if len(held) == 1 else _Part(model, each),
-            each.index,
-            each.count,
+            model if len(held) == 1 else _Part(model, stage),
+            stage.index,
+            stage.count,
             next(model.parameters()).device,
-            input_args=inputs[0] if inputs and each.index == 0 else hidden,
+            input_args=inputs[0] if inputs and stage.index == 0 else hidden,
             output_args=hidden,
             group=place.group,
         )
-        for each in held
+        for stage in held
     ]
     del batches, hidden
 
@@ -122,11 +122,11 @@ class _Part(nn.Module):
         """The parameters of the stage."""
         model: Chain = self.__dict__["_whole"]
         with only(model, self.__dict__["_stage"]):
-            others = (() if model.is_first else model.enters) + (() if model.is_last else model.leaves)
+            foreign = (() if model.is_first else model.enters) + (() if model.is_last else model.leaves)
             parameters = [
                 (name, parameter)
                 for name, parameter in model.named_parameters()
-                if name.partition(".")[0] not in others
+                if name.partition(".")[0] not in foreign
             ]
         return iter(parameter for _, parameter in parameters)
 

@@ -79,8 +79,8 @@ def _selective_contexts() -> tuple[AbstractContextManager[None], AbstractContext
 
 
 def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    kept = getattr(operation, "_overloadpacket", None) in KEPT and not _drops(operation, args, kwargs)
-    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+    is_kept = getattr(operation, "_overloadpacket", None) in KEPT and not _drops(operation, args, kwargs)
+    return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def _drops(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

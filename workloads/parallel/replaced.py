@@ -14,14 +14,15 @@ def replaced_parameters(modules: Sequence[nn.Module], change: Callable[[Tensor],
 
     A parameter that has several places is changed once. Their hooks and buffers stay as they are.
     """
-    held = [(module, name, each) for module in modules for name, each in module._parameters.items() if each is not None]
-    made: dict[Tensor, Tensor] = {}
+    members = ((module, name, parameter) for module in modules for name, parameter in module._parameters.items())
+    held = [(module, name, parameter) for module, name, parameter in members if parameter is not None]
+    changed: dict[Tensor, Tensor] = {}
     try:
         for module, name, parameter in held:
-            if parameter not in made:
-                made[parameter] = change(parameter)
+            if parameter not in changed:
+                changed[parameter] = change(parameter)
             # Not an attribute: what is no nn.Parameter could not be set as one.
-            module._parameters[name] = made[parameter]  # type: ignore[assignment]
+            module._parameters[name] = changed[parameter]  # type: ignore[assignment]
         yield
     finally:
         for module, name, parameter in held:

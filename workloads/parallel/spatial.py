@@ -148,7 +148,7 @@ def _first(size: Any) -> int:
 
 
 def _is_one(size: Any) -> bool:
-    return all(each == 1 for each in (size if isinstance(size, tuple) else (size,)))
+    return all(length == 1 for length in (size if isinstance(size, tuple) else (size,)))
 
 
 def _global_pool(module: Any, group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
@@ -250,11 +250,11 @@ def _batch_norm(module: Any, group: dist.ProcessGroup) -> Callable[[Tensor], Ten
         if not module.training and module.running_mean is not None:
             normalised: Tensor = type(module).forward(module, x)
             return normalised
-        others = [0, *range(2, x.ndim)]
+        dimensions = [0, *range(2, x.ndim)]
         shape = [1, -1] + [1] * (x.ndim - 2)
-        mean = _mean(x.mean(others), group)
+        mean = _mean(x.mean(dimensions), group)
         centred = x - mean.view(shape)
-        variance = _mean(centred.square().mean(others), group)
+        variance = _mean(centred.square().mean(dimensions), group)
         if module.training and module.running_mean is not None:
             _track(module, mean.detach(), variance.detach(), x.numel() // x.shape[1] * dist.get_world_size(group))
         normal = centred * (variance + module.eps).rsqrt().view(shape)

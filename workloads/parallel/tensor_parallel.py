@@ -88,7 +88,7 @@ def _expect_to_follow(split: Split, mesh: DeviceMesh, *, sequence: bool) -> None
 
 def _expect_divided(block: nn.Module, split: Split) -> None:
     """Raise ``ValueError`` for parameters of which ranks would have gradients of their part of a sequence only."""
-    divided = {id(each) for name in split.names for each in block.get_submodule(name).parameters()}
+    divided = {id(parameter) for name in split.names for parameter in block.get_submodule(name).parameters()}
     for name, parameter in block.named_parameters():
         if parameter.requires_grad and id(parameter) not in divided:
             raise ValueError(

@@ -151,9 +151,9 @@ def _try_methods(workload: Workload) -> list[str]:
         model = workload.build_model()
         workload.blocks(model)
         phases, optimizers, whole_optimizer = _optimizers(workload, model)
-        rates = [[group["lr"] for group in each.param_groups] for each in optimizers]
+        rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         workload.on_step(0, _STEPS, whole_optimizer)
-        sets_rates = [[group["lr"] for group in each.param_groups] for each in optimizers] != rates
+        sets_rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers] != rates
         model.train()
         for loss in [phase.loss for phase in phases] or [workload.loss]:
             with autocast(workload, model):

@@ -82,7 +82,7 @@ def synflow(workload: Workload, batch: int) -> float:
         output = _output(workload, model, ones)
     _sum(output).backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
-        score = sum(float((each * each.grad).abs().sum()) for each in model.parameters() if each.grad is not None)
+        score = sum(float((leaf * leaf.grad).abs().sum()) for leaf in model.parameters() if leaf.grad is not None)
     return math.log(score) if score > 0 else -math.inf
 
 
@@ -132,8 +132,8 @@ def _num_samples(workload: Workload, batch: int) -> int:
 
 
 def _train_batch(workload: Workload, batch: int) -> Batch:
-    made = workload.train_batch(torch.arange(_num_samples(workload, batch)))
-    return tree_map_only(Tensor, lambda tensor: tensor.clone(), made)  # data sets may hand out views of themselves
+    samples = workload.train_batch(torch.arange(_num_samples(workload, batch)))
+    return tree_map_only(Tensor, lambda tensor: tensor.clone(), samples)  # data sets may hand out views of themselves
 
 
 def _ones(tensor: Tensor) -> Tensor:

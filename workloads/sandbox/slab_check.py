@@ -62,7 +62,7 @@ def _difference(workload: Workload, count: int) -> str:
     }
     for name, (split, function) in functions.items():
         batch = _beginning(model, spatial, batches[split], count)
-        with torch.no_grad(), seen.whole():
+        with torch.no_grad(), seen.undivided():
             seed_everything(0)
             answer = function(model, batch)
         parts: list[Mapping[str, Tensor]] = []
@@ -153,7 +153,7 @@ class _Seen:
             intercept_attention(model, self._attention)
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def undivided(self) -> Iterator[None]:
         """Take notes of what runs on whole samples."""
         self._index = -1
         for notes in (self._inputs, self._outputs, self._returned):
@@ -175,7 +175,7 @@ class _Seen:
 
     def _attention(self, *args: Any, **kwargs: Any) -> Tensor:
         named_args = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
-        tensors = tuple(named_args[each] for each in ("query", "key", "value"))
+        tensors = tuple(named_args[name] for name in ("query", "key", "value"))
         where = f"the input of scaled_dot_product_attention, call {self._num_calls + 1},"
         return self._exchange(where, tensors, -2, lambda: functional.scaled_dot_product_attention(*args, **kwargs))
 

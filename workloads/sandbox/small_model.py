@@ -55,8 +55,8 @@ def are_close(tensor: Tensor, other: Tensor, undivided: Tensor | None = None) ->
     Numbers that are not finite prove nothing, and count as equal.
     """
     first, second, scale = (
-        each.detach().double() for each in (tensor, other, other if undivided is None else undivided)
+        tensor.detach().double() for tensor in (tensor, other, other if undivided is None else undivided)
     )
-    if not tensor.numel() or not all(bool(each.isfinite().all()) for each in (first, second, scale)):
+    if not tensor.numel() or not all(bool(tensor.isfinite().all()) for tensor in (first, second, scale)):
         return True
     return float((first - second).abs().max()) <= TOLERANCE * float(scale.abs().max())

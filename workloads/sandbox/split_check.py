@@ -124,7 +124,7 @@ def _beginning(
 def _without_sum(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Name of a parameter that computes what a layer of ``rows`` takes, but is in no layer that the split names."""
     split: Split = block.split  # type: ignore[assignment]
-    named = {id(parameter) for name in split.names for parameter in block.get_submodule(name).parameters()}
+    divided_ids = {id(parameter) for name in split.names for parameter in block.get_submodule(name).parameters()}
     used: set[int] = set()
 
     def column(name: str, layer: Any, number: int, x: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ def _without_sum(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
     with torch.enable_grad(), _replaced(block, split, column, row):
         block(*_copied(args), **_copied(kwargs))
-    between = used - named
+    between = used - divided_ids
     return next((name for name, parameter in block.named_parameters() if id(parameter) in between), "")
 
 
@@ -144,13 +144,13 @@ def _leaves(node: Any) -> set[int]:
     """Ids of the tensors from which autograd has computed the output of ``node``."""
     seen, waiting, leaves = set(), [node], set()
     while waiting:
-        each = waiting.pop()
-        if each is None or each in seen:
+        function = waiting.pop()
+        if function is None or function in seen:
             continue
-        seen.add(each)
-        if hasattr(each, "variable"):
-            leaves.add(id(each.variable))
-        waiting += [after for after, _ in each.next_functions]
+        seen.add(function)
+        if hasattr(function, "variable"):
+            leaves.add(id(function.variable))
+        waiting += [after for after, _ in function.next_functions]
     return leaves
 
 

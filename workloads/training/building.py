@@ -43,9 +43,9 @@ def build_model(
     """
     seed_everything(seed)
     if mesh is None:
-        model = _drawn(workload, fill).to(device)
+        model = _draw(workload, fill).to(device)
         return apply_plan(model, workload.blocks(model), plan.layout, None, mixed_precision_of(workload))
-    drawn = _drawn(workload, fill) if mesh.get_rank() == 0 else None
+    drawn = _draw(workload, fill) if mesh.get_rank() == 0 else None
     seed_everything(seed)  # for what the model draws that is not a tensor
     model = _without_memory(workload, seed)
     _send_attributes(model, drawn)
@@ -83,7 +83,7 @@ def build_model(
     return model
 
 
-def _drawn(workload: Workload, fill: Callable[[nn.Module], None] | None) -> nn.Module:
+def _draw(workload: Workload, fill: Callable[[nn.Module], None] | None) -> nn.Module:
     model = described(workload, workload.build_model())
     if fill is not None:
         fill(model)

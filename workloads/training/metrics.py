@@ -24,21 +24,21 @@ class Sums:
         """Names of the metrics, sorted."""
         return sorted(self._sums)
 
-    def add(self, metrics: Mapping[str, Tensor], kept: Tensor) -> None:
-        """Add the metrics of a batch; ``kept``, shape [n], is False for samples that only fill it up.
+    def add(self, metrics: Mapping[str, Tensor], mask: Tensor) -> None:
+        """Add the metrics of a batch; ``mask``, shape [n], is False for samples that only fill it up.
 
         Raises ``WorkloadError`` unless each has one value per sample, and all batches have the same metrics.
         """
         if not isinstance(metrics, Mapping):
             raise WorkloadError(f"evaluate must return a dictionary of metrics, got {type(metrics).__name__}")
         for name, values in metrics.items():
-            _check(name, values, len(kept))
+            _check(name, values, len(mask))
         if not self._is_first and metrics.keys() != self._sums.keys():
             raise WorkloadError(_differ(sorted(metrics), self.names, "for one batch", "for another"))
         self._is_first = False
         for name, values in metrics.items():
             # The value of a sample that is left out may be NaN, so it is not multiplied by 0.
-            of_samples = torch.where(kept, values.detach().to("cpu", torch.float64), 0.0)
+            of_samples = torch.where(mask, values.detach().to("cpu", torch.float64), 0.0)
             self._sums[name] = self._sums.get(name, torch.zeros((), dtype=torch.float64)) + of_samples.sum()
 
     def of(self, names: Sequence[str]) -> Tensor:
@@ -95,9 +95,9 @@ def _check(name: object, values: object, num_samples: int) -> None:
         raise WorkloadError(f"{expectation}, got {list(values.shape)}: do not average over the samples")
 
 
-def _differ(some: Sequence[str], others: Sequence[str], here: str, there: str) -> str:
-    odd = ", ".join(sorted(set(some) ^ set(others))[:5])
-    where = here if set(some) - set(others) else there
+def _differ(names: Sequence[str], expected: Sequence[str], here: str, there: str) -> str:
+    odd = ", ".join(sorted(set(names) ^ set(expected))[:5])
+    where = here if set(names) - set(expected) else there
     return (
         f"evaluate must return the same metrics for every batch, but {odd} is there only {where}: "
         "return it always, because it is averaged over all samples"

@@ -71,8 +71,8 @@ def train(
     try:
         seed_everything(DATA_SEED)  # for what the user's modules and the constructor draw
         workload = load_workload(job.candidate.workload, job.code_dir)(job.candidate.params)
-        kept = trial_folder(job.checkpoint_root, job.trial_id) / ARTIFACTS
-        workload.trial = TrialContext(job.study_id, job.number, job.attempt, rank, world_size, kept)
+        folder = trial_folder(job.checkpoint_root, job.trial_id) / ARTIFACTS
+        workload.trial = TrialContext(job.study_id, job.number, job.attempt, rank, world_size, folder)
         expect_data(workload)
         expect_order(workload, job.plan.batch)
         expect_summary(workload, job.plan)
@@ -169,7 +169,7 @@ def _train(
             mesh=mesh,
             number=rank,
             reporter=reporter,
-            held=held,
+            budget=held,
             model=model,
             optimizer=optimizer,
             feed=feed,

@@ -98,11 +98,11 @@ RESNET_DETECTORS = ("conditional_detr", "dab-detr", "deformable_detr", "detr", "
 def find_task(family: str) -> tuple[str, str]:
     """(task, name of the class) of a family."""
     mappings = import_module("transformers.models.auto.modeling_auto")
-    wanted = [OWN_TASK[family]] if family in OWN_TASK else TASKS
-    for task in wanted:
-        found = getattr(mappings, f"MODEL_FOR_{TASKS[task]}_MAPPING_NAMES").get(family)
-        if found:
-            return task, found if isinstance(found, str) else found[0]
+    tasks = [OWN_TASK[family]] if family in OWN_TASK else TASKS
+    for task in tasks:
+        class_names = getattr(mappings, f"MODEL_FOR_{TASKS[task]}_MAPPING_NAMES").get(family)
+        if class_names:
+            return task, class_names if isinstance(class_names, str) else class_names[0]
     raise ValueError(f"transformers has no class that trains {family!r}")
 
 
@@ -131,10 +131,10 @@ def make(
     ``arithmetic`` is fp32, bf16 (parameters, too) or amp (autocast to bf16). ``batch`` belongs to the candidate alone.
     """
     task, name = find_task(family)
-    made = getattr(import_module("transformers"), name)
+    model_class = getattr(import_module("transformers"), name)
     config = small_config(family)
-    fitting = [part for part in (config, *parts_of(config)) if isinstance(part, made.config_class or object)]
-    model = made(fitting[0] if fitting else config)
+    fitting = [part for part in (config, *parts_of(config)) if isinstance(part, model_class.config_class or object)]
+    model = model_class(fitting[0] if fitting else config)
     inputs = inputs_of(model, task)
     if arithmetic == "bf16":
         model = model.bfloat16()

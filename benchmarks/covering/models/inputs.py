@@ -56,7 +56,7 @@ def find(config: Any, *names: str, default: Any = None) -> Any:
 def parts_of(config: Any) -> list[Any]:
     """The sub-configurations, vision before text, down to the last."""
     parts = [value for value in vars(config).values() if hasattr(value, "to_dict") and hasattr(value, "model_type")]
-    return [part for one in parts for part in (one, *parts_of(one))]
+    return [part for child in parts for part in (child, *parts_of(child))]
 
 
 def _text(config: Any, names: set[str], batch: int) -> Sample:

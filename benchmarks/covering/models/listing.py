@@ -33,13 +33,13 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     import_module("transformers.modeling_utils")
-    found = json.loads(FILE.read_text()) if FILE.exists() else {"runs": {}, "fails": {}}
+    listed = json.loads(FILE.read_text()) if FILE.exists() else {"runs": {}, "fails": {}}
     for family in sys.argv[1:] or trainable():
         ran = _in_fork(family)
-        found["runs"].pop(family, None), found["fails"].pop(family, None)
-        found["fails" if "error" in ran else "runs"][family] = ran.get("error") or ran
+        listed["runs"].pop(family, None), listed["fails"].pop(family, None)
+        listed["fails" if "error" in ran else "runs"][family] = ran.get("error") or ran
         print(family, ran, flush=True)
-        FILE.write_text(_lines({kind: dict(sorted(one.items())) for kind, one in found.items()}))
+        FILE.write_text(_lines({kind: dict(sorted(by_family.items())) for kind, by_family in listed.items()}))
 
 
 def trainable() -> list[str]:
@@ -58,8 +58,8 @@ def trainable() -> list[str]:
 def _lines(listed: dict[str, dict[str, Any]]) -> str:
     """JSON with one line for each family."""
     parts = []
-    for kind, one in listed.items():
-        inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in one.items())
+    for kind, by_family in listed.items():
+        inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in by_family.items())
         parts.append(f'"{kind}": {{\n{inner}\n}}')
     return "{" + ",\n".join(parts) + "}\n"
 

@@ -66,22 +66,22 @@ def overrides_of(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _small_fields(config: Any) -> dict[str, Any]:
-    given = _given_fields(config)
+    given_fields = _given_fields(config)
     small: dict[str, Any] = {}
     depth = vars(config).get("num_hidden_layers")
     if outputs := vars(config).get("_out_indices"):
-        fewer = isinstance(depth, int) and depth > LAYERS and "depths" not in given
+        fewer = isinstance(depth, int) and depth > LAYERS and "depths" not in given_fields
         small["out_indices"] = list(range(LAYERS + 1 - len(outputs), LAYERS + 1)) if fewer else list(outputs)
-    for name, (value, own) in given.items():
-        if name in _DERIVED or (own and name in _KINDS):
+    for name, (value, is_own) in given_fields.items():
+        if name in _DERIVED or (is_own and name in _KINDS):
             continue
         actual = vars(config).get(name)
         if _is_part(actual):
             small[name] = shrink(actual)
-        elif own or value is not None:
-            others = {other: each for other, (each, _) in given.items()}
-            new = small_value(name, value, others) if value is not None else None
-            if own or new != value:
+        elif is_own or value is not None:
+            values = {other: field_value for other, (field_value, _) in given_fields.items()}
+            new = small_value(name, value, values) if value is not None else None
+            if is_own or new != value:
                 small[name] = new
     for name in getattr(config, "sub_configs", ()):
         if name not in small and _is_part(vars(config).get(name)):
@@ -97,11 +97,11 @@ def _given_fields(config: Any) -> dict[str, tuple[Any, bool]]:
     """For each field its value before the constructor derived others from it, and whether a caller has set it."""
     fresh = vars(type(config)())
     actual = vars(config)
-    found = {}
+    by_name = {}
     for field in fields(config):
-        own = not _is_part(actual.get(field.name)) and actual.get(field.name) != fresh.get(field.name)
-        found[field.name] = (actual.get(field.name) if own else _default(field), own)
-    return found
+        is_own = not _is_part(actual.get(field.name)) and actual.get(field.name) != fresh.get(field.name)
+        by_name[field.name] = (actual.get(field.name) if is_own else _default(field), is_own)
+    return by_name
 
 
 def _default(field: Any) -> Any:
@@ -186,7 +186,7 @@ def _inner(value: int, others: Mapping[str, Any]) -> int:
 
 def _all_kinds(config: Any, new: Any) -> dict[str, Any]:
     """Lists of the kinds of layers, with every kind that the default has; empty where none is missing."""
-    found = {}
+    kinds_by_field = {}
     names = {field.name for field in fields(config)}
     for name in _KINDS:
         if name not in names:
@@ -197,8 +197,8 @@ def _all_kinds(config: Any, new: Any) -> dict[str, Any]:
         count = next((getattr(new, n) for n in ("num_hidden_layers", "num_layers") if hasattr(new, n)), LAYERS)
         kinds = list(dict.fromkeys(before))
         if not isinstance(after, list | tuple) or len(after) != count or set(kinds) - set(after):
-            found[name] = [kinds[number % len(kinds)] for number in range(count)]
-    return found
+            kinds_by_field[name] = [kinds[number % len(kinds)] for number in range(count)]
+    return kinds_by_field
 
 
 def _is_int(value: Any) -> bool:

@@ -35,8 +35,8 @@ def make(channels=32, latent=16):
         return torch.rand(batch, 1, 28, 28)
 
     def loss(model, images):
-        made, mean, variance = model(images)
-        distance = functional.binary_cross_entropy_with_logits(made, images, reduction="sum")
+        reconstruction, mean, variance = model(images)
+        distance = functional.binary_cross_entropy_with_logits(reconstruction, images, reduction="sum")
         return (distance - 0.5 * (1 + variance - mean**2 - variance.exp()).sum()) / len(images)
 
     def optimizer(parameters):

@@ -25,13 +25,13 @@ class Net(nn.Module):
         self.head = nn.Conv2d(width, 4, 1)
 
     def forward(self, x):
-        kept = []
+        skips = []
         for layer in self.down:
             x = layer(x)
-            kept.append(x)
+            skips.append(x)
             x = functional.max_pool2d(x, 2)
         x = functional.interpolate(x, scale_factor=2)
-        for layer, other in zip(self.up, kept[-2::-1], strict=True):
+        for layer, other in zip(self.up, skips[-2::-1], strict=True):
             x = functional.interpolate(x, scale_factor=2)
             x = layer(torch.cat([x, other], 1))
         return self.head(x)

@@ -87,11 +87,11 @@ def _in_order_of_writing(names: Sequence[str]) -> list[str]:
 def measure(case: Called, seconds: float) -> Result:
     """The result of one form; nothing is run for real, so ``seconds`` is not used."""
     params = {"width": WIDTH, "depth": DEPTH}
-    wanted = candidates_of(case.workload, params, working_dir=FOLDER)
+    candidates = candidates_of(case.workload, params, working_dir=FOLDER)
     plans: list[str] = []
     refused = worse = 0
     with tempfile.TemporaryDirectory() as cache:
-        with Estimator(wanted.workload, wanted.code, Tracing(Path(cache))) as estimator:
+        with Estimator(candidates.workload, candidates.code, Tracing(Path(cache))) as estimator:
             everything = estimator.estimate(params, equal_devices(NUM_DEVICES, ANY_MIB))
             needs = [option.prediction.reserved_mib for option in everything.options]
             least, alone = min(needs), needs[0]
@@ -114,15 +114,15 @@ def _asked(
     estimator: Estimator, params: dict[str, int], cluster: Cluster
 ) -> tuple[list[ChosenPlan | NoPlan], Sequence[Option]]:
     """The answers of a study and of ``scamp estimate``, and the rows of the latter's table."""
-    found = estimator.estimate(params, cluster)
-    return [estimator.plan(params, cluster), found.choice], found.options
+    estimate = estimator.estimate(params, cluster)
+    return [estimator.plan(params, cluster), estimate.choice], estimate.options
 
 
 def _named_mib(refusal: NoPlan) -> int:
     """MiB that a refusal says its best plan needs."""
-    named = re.search(r"(\d+) MiB per device", refusal.reason)
-    assert named is not None, refusal.reason
-    return int(named[1])
+    match = re.search(r"(\d+) MiB per device", refusal.reason)
+    assert match is not None, refusal.reason
+    return int(match[1])
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:

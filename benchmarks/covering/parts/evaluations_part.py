@@ -76,12 +76,12 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
     chosen = list(_chosen())
     if quick:
         return chosen[:1]
-    known, source = {str(case) for case in chosen}, random.Random(seed)
+    names, source = {str(case) for case in chosen}, random.Random(seed)
     drawn: list[Case] = []
     while len(drawn) < NUM_DRAWN:
         case = draw(source)
-        if str(case) not in known:
-            known.add(str(case))
+        if str(case) not in names:
+            names.add(str(case))
             drawn.append(case)
     return [*chosen, *drawn]
 
@@ -146,9 +146,9 @@ def measure(case: Case, seconds: float) -> Result:
     plan, recipe = case.plan, recipe_of(case.workload())
     curves = {layout: trace(recipe, layout, plan.micro_batch).evaluation for layout in plan.layouts}
     layouts = [plan.layout_of(rank) for rank in range(plan.world_size)]
-    found = [curve.peak_bytes(plan.evaluation_micro_batch) for curve in map(curves.get, layouts) if curve is not None]
+    peaks = [curve.peak_bytes(plan.evaluation_micro_batch) for curve in map(curves.get, layouts) if curve is not None]
     pairs = [json.loads(line) for line in ranks.in_ranks(__name__, case, seconds)]
-    return Result(found, [allocated for _, allocated in pairs], [counted for counted, _ in pairs])
+    return Result(peaks, [allocated for _, allocated in pairs], [counted for counted, _ in pairs])
 
 
 def run_for_real(case: Case, rank: int, store: str) -> tuple[int, int]:

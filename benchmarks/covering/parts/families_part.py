@@ -47,7 +47,7 @@ class Result:
         """The cells of the table under ``HEADER``, without the family."""
         size = "" if self.refusal else f"{self.predicted / MIB:.0f}"
         answer = "refused" if self.refusal else "bounded" if self.assumptions else "answered"
-        seconds = [f"{each:.1f}" for each in (self.wall_seconds, self.cpu_seconds, self.tracker_seconds)]
+        seconds = [f"{duration:.1f}" for duration in (self.wall_seconds, self.cpu_seconds, self.tracker_seconds)]
         return [size, *seconds, self.tracker_failure.removeprefix("fails: ") or "answered", answer]
 
 
@@ -58,11 +58,11 @@ def cases(quick: bool, seed: int) -> Sequence[Asked]:
 
 def measure(case: Asked, seconds: float) -> Result:
     """The answer for one family; ``seconds`` is not used, because an estimate has its own limit."""
-    own, also = ask(case), LISTED.index(case.params["family"]) % TRACKED_EVERY == 0
+    answer, also = ask(case), LISTED.index(case.params["family"]) % TRACKED_EVERY == 0
     other = tracked(case) if also else Answer(0, 0.0, 0.0, "not asked")
-    times = own.wall_seconds, own.cpu_seconds
-    line = where_refused(case) if own.refusal else ""
-    return Result(own.predicted, *times, own.refusal, other.wall_seconds, other.refusal, own.assumptions, line)
+    times = answer.wall_seconds, answer.cpu_seconds
+    line = where_refused(case) if answer.refusal else ""
+    return Result(answer.predicted, *times, answer.refusal, other.wall_seconds, other.refusal, answer.assumptions, line)
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
@@ -92,6 +92,6 @@ def _of_tracker(results: Sequence[Result]) -> dict[str, float]:
 def notes(findings: Sequence[Finding]) -> list[str]:
     """Every refused family with its reason, and every family that is left out of the list."""
     without = [finding for finding in findings if finding.values.get("refusal")]
-    refused = [f"  {one.case}: {one.values['refusal']} [{one.values['refused_at']}]" for one in without]
+    refused = [f"  {finding.case}: {finding.values['refusal']} [{finding.values['refused_at']}]" for finding in without]
     left_out = [f"  {name}: {reason}" for name, reason in LEFT_OUT.items()]
     return [f"{len(refused)} families refused:", *refused, f"{len(left_out)} families left out:", *left_out]

@@ -64,12 +64,12 @@ def cases(quick: bool, seed: int) -> Sequence[Gang]:
     if quick:
         return [Gang(_params("grouped", 128, size=64), Plan(1, dp_shard=2))]
     chosen = list(_chosen())
-    known, source = {str(gang) for gang in chosen}, random.Random(seed)
+    names, source = {str(gang) for gang in chosen}, random.Random(seed)
     drawn: list[Gang] = []
     while len(drawn) < NUM_DRAWN:
         gang = draw(source)
-        if str(gang) not in known:
-            known.add(str(gang))
+        if str(gang) not in names:
+            names.add(str(gang))
             drawn.append(gang)
     return [*chosen, *drawn]
 

@@ -51,13 +51,13 @@ def measure(case: Asked, seconds: float) -> Result:
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Cases, the share that is answered, and errors."""
     answered = [result for result in results if not result.refusal]
-    found: dict[str, float] = {"masks": len(results)}
+    values: dict[str, float] = {"masks": len(results)}
     if results:
-        found["masks_answered_pct"] = 100 * len(answered) / len(results)
+        values["masks_answered_pct"] = 100 * len(answered) / len(results)
     if answered:
-        found["masks_max_pct"] = max(abs(one.error_pct) for one in answered if WHOLE not in one.assumed)
-        found["masks_min_pct"] = min(one.error_pct for one in answered)
-    return found
+        values["masks_max_pct"] = max(abs(result.error_pct) for result in answered if WHOLE not in result.assumed)
+        values["masks_min_pct"] = min(result.error_pct for result in answered)
+    return values
 
 
 notes = peaks_part.notes

@@ -62,22 +62,22 @@ def plain_cases() -> list[Asked]:
     """Every model of torch alone once, every optimizer once, and clipping and averages of weights."""
     special = {"bag_sparse": "SparseAdam", "embedding_sparse": "SGD", "mlp": "", "mlp_matrices": "Muon"}
     several = {"lstm": 3, "gru": 3, "convnext": 3, "mobilenet": 3, "resnet": 3, "unet": 3, "encoder": 3, "conv_3d": 3}
-    made: list[Asked] = []
+    models: list[Asked] = []
     for number, name in enumerate(plain.MODELS):
         optimizer = special.get(name, "AdamW")
-        for again in range(several.get(name, 1)):
-            arithmetic = "fp32" if "sparse" in name else ARITHMETIC[(number + again) % 3]
-            params = {"model": name, "arithmetic": arithmetic, "batch": BATCHES[(number // 3 + again) % 3]}
-            made += [Asked("plain", {**params, "optimizer": optimizer})] if optimizer else []
+        for repeat in range(several.get(name, 1)):
+            arithmetic = "fp32" if "sparse" in name else ARITHMETIC[(number + repeat) % 3]
+            params = {"model": name, "arithmetic": arithmetic, "batch": BATCHES[(number // 3 + repeat) % 3]}
+            models += [Asked("plain", {**params, "optimizer": optimizer})] if optimizer else []
     for number, optimizer in enumerate(o for o in plain.OPTIMIZERS if o not in ("Muon", "SparseAdam")):
-        made.append(Asked("plain", {"model": "mlp", "optimizer": optimizer, "batch": BATCHES[number % 3]}))
+        models.append(Asked("plain", {"model": "mlp", "optimizer": optimizer, "batch": BATCHES[number % 3]}))
     updates: list[dict[str, Any]] = [{"clip": "norm"}, {"clip": "value"}, {"ema": True}]
     for number, more in enumerate(updates):
-        made.append(Asked("plain", {"model": "encoder", "batch": BATCHES[number % 3], **more}))
-    made.append(Asked("plain", {"model": "resnet", "batch": 7, "ema": True, "clip": "norm", "optimizer": "SGD"}))
-    made.append(Asked("plain", {"model": "embedding_sparse", "batch": 7, "optimizer": "SparseAdam"}))
-    made.append(Asked("plain", {"model": "resnet_group_norm", "batch": 3}, "Averaged"))
-    return made
+        models.append(Asked("plain", {"model": "encoder", "batch": BATCHES[number % 3], **more}))
+    models.append(Asked("plain", {"model": "resnet", "batch": 7, "ema": True, "clip": "norm", "optimizer": "SGD"}))
+    models.append(Asked("plain", {"model": "embedding_sparse", "batch": 7, "optimizer": "SparseAdam"}))
+    models.append(Asked("plain", {"model": "resnet_group_norm", "batch": 3}, "Averaged"))
+    return models
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,13 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     """Median and 95th percentile of absolute errors, the lowest error, and the same of ``MemTracker``."""
     answered = [result for result in results if not result.refusal]
     tracked_ = [abs(result.error_pct(result.tracker_bytes)) for result in answered if not result.tracker_failure]
-    found: dict[str, float] = {"coverage_cases": len(answered), "coverage_refused": len(results) - len(answered)}
+    values: dict[str, float] = {"coverage_cases": len(answered), "coverage_refused": len(results) - len(answered)}
     if answered:
         errors = [result.error_pct() for result in answered]
-        found |= {f"coverage_{name}": value for name, value in _spread([abs(error) for error in errors]).items()}
-        found["coverage_min_pct"] = min(errors)
-    found["memtracker_cases"] = len(tracked_)
-    return found | ({f"memtracker_{name}": value for name, value in _spread(tracked_).items()} if tracked_ else {})
+        values |= {f"coverage_{name}": value for name, value in _spread([abs(error) for error in errors]).items()}
+        values["coverage_min_pct"] = min(errors)
+    values["memtracker_cases"] = len(tracked_)
+    return values | ({f"memtracker_{name}": value for name, value in _spread(tracked_).items()} if tracked_ else {})
 
 
 def _spread(sizes: list[float]) -> dict[str, float]:

@@ -66,8 +66,8 @@ def measure(case: Asked, seconds: float) -> Result:
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """The number of cases, and their largest absolute error."""
     errors = [abs(result.error_pct) for result in results if not result.refusal]
-    found: dict[str, float] = {"small_ops_cases": len(errors), "small_ops_refused": len(results) - len(errors)}
-    return {**found, "small_ops_max_pct": max(errors)} if errors else found
+    values: dict[str, float] = {"small_ops_cases": len(errors), "small_ops_refused": len(results) - len(errors)}
+    return {**values, "small_ops_max_pct": max(errors)} if errors else values
 
 
 notes = peaks_part.notes
@@ -75,8 +75,8 @@ notes = peaks_part.notes
 
 def _counted_peak(case: Asked, seconds: float) -> int:
     with heap.counting() as environment:
-        own = {**environment, "PYTHONMALLOC": "malloc"}
-        return int(last_line("-m", __name__, case.to_json(), seconds=seconds, **own))
+        variables = {**environment, "PYTHONMALLOC": "malloc"}
+        return int(last_line("-m", __name__, case.to_json(), seconds=seconds, **variables))
 
 
 def run_for_real(case: Asked) -> int:
@@ -91,7 +91,7 @@ def run_for_real(case: Asked) -> int:
         for _ in range(NUM_STEPS):
             gc.collect()
             heap.forget_peak()
-            batches = (workload.train_batch(each) for each in (torch.arange(case.batch),))
+            batches = (workload.train_batch(indices) for indices in (torch.arange(case.batch),))
             train_step(workload, model, optimizer, batches, 1)
         return heap.peak()
 

@@ -90,9 +90,9 @@ def notes(findings: Sequence[Finding]) -> list[str]:
 
 def measure(case: Gang, seconds: float) -> Result:
     """The result of the rank that needs most; ``seconds`` limits the real run of the gang."""
-    found = gangs_part.compared(__name__, case, seconds)
-    largest = max(range(case.plan.world_size), key=found.counted.__getitem__)
-    return Result([found.predicted[largest]], [found.allocated[largest]], [found.counted[largest]])
+    result = gangs_part.compared(__name__, case, seconds)
+    largest = max(range(case.plan.world_size), key=result.counted.__getitem__)
+    return Result([result.predicted[largest]], [result.allocated[largest]], [result.counted[largest]])
 
 
 if __name__ == "__main__":

@@ -96,6 +96,6 @@ def errors(logits, labels):
     return functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none").mean(1)
 
 
-def distance(logits, others):
+def distance(logits, other_logits):
     """Mean squared difference of each sample, shape [n]."""
-    return (logits - others).square().mean((1, 2))
+    return (logits - other_logits).square().mean((1, 2))

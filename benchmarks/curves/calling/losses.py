@@ -25,7 +25,7 @@ class Triplet(Form):
 
     def losses(self, model, batch):
         words, labels = batch
-        anchor, near, far = (model(one) for one in (words, words.roll(1, 1), (words + 5) % WORDS))
+        anchor, near, far = (model(tokens) for tokens in (words, words.roll(1, 1), (words + 5) % WORDS))
         return functional.relu(distance(anchor, near) - distance(anchor, far) + 1) + errors(anchor, labels)
 
 
@@ -99,9 +99,9 @@ class HiddenTwice(Form):
 
     def losses(self, model, batch):
         words, labels = batch
-        one, other = model(words, "body"), model(words.flip(1), "body")
-        mixed = model(0.7 * one + 0.3 * other, "head")
-        return errors(mixed, labels) + 0.5 * errors(model(one, part="head"), labels)
+        features, other = model(words, "body"), model(words.flip(1), "body")
+        mixed = model(0.7 * features + 0.3 * other, "head")
+        return errors(mixed, labels) + 0.5 * errors(model(features, part="head"), labels)
 
 
 class Perturbed(Form):

@@ -107,13 +107,13 @@ class SkippedBySamples(Points):
 
     class Net(Stack):
         def forward(self, x):
-            asked = x[:, 0] > 0.6
+            mask = x[:, 0] > 0.6
             x = self.first(x)
             for number, block in enumerate(self.blocks):
                 if number == 0:
                     x = block(x)
-                elif asked.any():
-                    x = torch.where(asked[:, None], block(x), x)
+                elif mask.any():
+                    x = torch.where(mask[:, None], block(x), x)
             return self.head(x)
 
     def build_model(self):

@@ -271,10 +271,10 @@ class FilledContainers(Points):
     def build_model(self):
         class Filled(Net):
             def forward(self, x):
-                x, named, seen = self.first(x), {}, []
+                x, outputs, seen = self.first(x), {}, []
                 for block in self.blocks:
-                    x = block(x, named, seen)
-                return self.head(sum(seen) * named["gate"])
+                    x = block(x, outputs, seen)
+                return self.head(sum(seen) * outputs["gate"])
 
         return Filled(FillingBlock)
 

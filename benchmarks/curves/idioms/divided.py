@@ -326,5 +326,5 @@ class SlabsOfImages(Points):
         return SlabNet()
 
     def losses(self, model, batch):
-        images, wanted = batch
-        return (model(images) - wanted).square().flatten(1).mean(1)
+        images, targets = batch
+        return (model(images) - targets).square().flatten(1).mean(1)

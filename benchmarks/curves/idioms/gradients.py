@@ -77,9 +77,9 @@ class HooksOnParameters(Points):
 
     def build_model(self):
         model = Stack(*(Block() for _ in range(2)))
-        kept = (torch.arange(WIDTH, device="cpu") % 2 == 0).float()[:, None]
+        mask = (torch.arange(WIDTH, device="cpu") % 2 == 0).float()[:, None]
         for block in model.blocks:
-            block.linear.weight.register_hook(lambda gradient: gradient * kept)
+            block.linear.weight.register_hook(lambda gradient: gradient * mask)
         return model
 
 
@@ -232,8 +232,8 @@ class ReversedGradients(Points):
     def losses(self, model, batch):
         points, labels = batch
         logits, domains = model(points)
-        told = functional.binary_cross_entropy_with_logits(domains, (points[:, 0] > 0).float(), reduction="none")
-        return functional.cross_entropy(logits, labels, reduction="none") + told
+        domain_loss = functional.binary_cross_entropy_with_logits(domains, (points[:, 0] > 0).float(), reduction="none")
+        return functional.cross_entropy(logits, labels, reduction="none") + domain_loss
 
 
 class Binarize(torch.autograd.Function):

@@ -97,11 +97,11 @@ class NoDecayByName(Trained):
     """
 
     def optimizer(self, model):
-        named = dict(model.named_parameters())
-        plain = [name for name, parameter in named.items() if parameter.ndim < 2 or "norm" in name]
+        parameters = dict(model.named_parameters())
+        plain = [name for name, parameter in parameters.items() if parameter.ndim < 2 or "norm" in name]
         groups = [
-            {"params": [named[name] for name in plain], "weight_decay": 0.0},
-            {"params": [parameter for name, parameter in named.items() if name not in plain], "weight_decay": 0.3},
+            {"params": [parameters[name] for name in plain], "weight_decay": 0.0},
+            {"params": [parameter for name, parameter in parameters.items() if name not in plain], "weight_decay": 0.3},
         ]
         return torch.optim.SGD(groups, lr=0.05, momentum=0.9)
 

@@ -87,8 +87,8 @@ class Mixup(Drawing):
     def train_batch(self, indices):
         points, labels = super().train_batch(indices)
         order, share = torch.randperm(len(indices)), float(numpy.random.beta(1.0, 1.0))
-        wanted = functional.one_hot(labels, 4).float()
-        return share * points + (1 - share) * points[order], share * wanted + (1 - share) * wanted[order]
+        targets = functional.one_hot(labels, 4).float()
+        return share * points + (1 - share) * points[order], share * targets + (1 - share) * targets[order]
 
     def eval_batch(self, indices):
         points, labels = super().eval_batch(indices)

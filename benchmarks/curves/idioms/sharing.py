@@ -151,11 +151,11 @@ class TeacherStudent(Points):
     def losses(self, model, batch):
         points, labels = batch
         with torch.no_grad():
-            wanted = model(points, of_teacher=True).softmax(-1)
+            targets = model(points, of_teacher=True).softmax(-1)
         logits = model(points)
-        return functional.cross_entropy(logits, labels, reduction="none") - 0.5 * (wanted * logits.log_softmax(-1)).sum(
-            -1
-        )
+        return functional.cross_entropy(logits, labels, reduction="none") - 0.5 * (
+            targets * logits.log_softmax(-1)
+        ).sum(-1)
 
 
 class Actor(nn.Module):

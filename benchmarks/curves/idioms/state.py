@@ -21,8 +21,8 @@ class MovingTarget(nn.Module):
         with torch.no_grad():
             if self.training:
                 self.follow()
-            wanted = self.target(x).tanh()
-        return x + self.online(x).tanh() - 0.5 * wanted
+            target = self.target(x).tanh()
+        return x + self.online(x).tanh() - 0.5 * target
 
 
 class InPlaceTarget(MovingTarget):
@@ -102,8 +102,8 @@ class MeanTeacher(nn.Module):
                 for teacher, student in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
                     teacher.lerp_(student, 0.2)
         with torch.no_grad():
-            wanted = self.teacher(points)
-        return self.student(points), wanted
+            targets = self.teacher(points)
+        return self.student(points), targets
 
 
 class EmaOfWholeModel(Points):
@@ -117,8 +117,8 @@ class EmaOfWholeModel(Points):
 
     def losses(self, model, batch):
         points, labels = batch
-        logits, wanted = model(points)
-        return functional.cross_entropy(logits, labels, reduction="none") + 0.3 * (logits - wanted).square().mean(-1)
+        logits, targets = model(points)
+        return functional.cross_entropy(logits, labels, reduction="none") + 0.3 * (logits - targets).square().mean(-1)
 
 
 class ClampedByDataBlock(Plain):
@@ -334,10 +334,10 @@ class Contrast(nn.Module):
         self.register_buffer("queue", functional.normalize(torch.randn(24, 4), dim=1))
         self.register_buffer("place", torch.zeros((), dtype=torch.long))
 
-    def forward(self, points, others):
+    def forward(self, points, views):
         queries = functional.normalize(self.query(points), dim=1)
         with torch.no_grad():
-            keys = functional.normalize(self.key(others), dim=1)
+            keys = functional.normalize(self.key(views), dim=1)
         logits = torch.cat([(queries * keys).sum(1, keepdim=True), queries @ self.queue.clone().t()], 1)
         if self.training:
             with torch.no_grad():

@@ -42,4 +42,4 @@ def steps(workload: Workload, batch: int, layout: Layout | None = None) -> None:
         workload.on_step(step, NUM_STEPS, optimizer)
         indices = torch.arange(batch) % workload.num_train
         # Made on demand, as a rank does: the batch is gone before the update.
-        train_step(workload, model, optimizer, (workload.train_batch(each) for each in (indices,)), 1)
+        train_step(workload, model, optimizer, (workload.train_batch(micro_batch) for micro_batch in (indices,)), 1)

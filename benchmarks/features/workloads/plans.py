@@ -58,8 +58,8 @@ class Mixed(Chain):
         super().__init__()
         self.width, self.length = width, length
         self.embed, self.places = nn.Embedding(16, width), nn.Parameter(torch.randn(length, width))
-        made = {"a": lambda: Attention(width, 4), "n": lambda: Narrow(width)}
-        self.blocks = nn.ModuleList(made[kind]() for kind in kinds)
+        makers = {"a": lambda: Attention(width, 4), "n": lambda: Narrow(width)}
+        self.blocks = nn.ModuleList(makers[kind]() for kind in kinds)
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 16)
 
     def enter(self, x):

@@ -112,8 +112,8 @@ class Sequences(Workload):
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         kind = getattr(torch.optim, self.params.get("optimizer", "AdamW"))
-        made: torch.optim.Optimizer = kind(model.parameters(), lr=self.params.get("lr", 0.02))
-        return made
+        optimizer: torch.optim.Optimizer = kind(model.parameters(), lr=self.params.get("lr", 0.02))
+        return optimizer
 
     def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> Any:
         match self.params.get("schedule"):

@@ -40,7 +40,7 @@ class Clicks(Workload):
         return Ranking(self.params.get("width", 16))
 
     def train_batch(self, indices):
-        return tuple(each[indices] for each in (self.numbers, self.categories, self.text, self.clicks))
+        return tuple(column[indices] for column in (self.numbers, self.categories, self.text, self.clicks))
 
     def eval_batch(self, indices):
         return self.train_batch(50 + indices)

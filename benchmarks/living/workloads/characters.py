@@ -21,10 +21,10 @@ def text(length: int, seed: int) -> Tensor:
     drawn = torch.Generator().manual_seed(seed)
     follows = torch.randint(VOCABULARY, (VOCABULARY, VOCABULARY, LIKELY), generator=drawn).tolist()
     choices = torch.randint(LIKELY, (length,), generator=drawn).tolist()
-    found = [0, 1]
+    characters = [0, 1]
     for choice in choices[2:]:
-        found.append(follows[found[-2]][found[-1]][choice])
-    return torch.tensor(found)
+        characters.append(follows[characters[-2]][characters[-1]][choice])
+    return torch.tensor(characters)
 
 
 class Block(nn.Module):
@@ -86,5 +86,5 @@ class Characters(Workload):
         return functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
     def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        each = functional.cross_entropy(model(batch[0]).transpose(1, 2), batch[1], reduction="none")
-        return {"loss": each.mean(1)}
+        losses = functional.cross_entropy(model(batch[0]).transpose(1, 2), batch[1], reduction="none")
+        return {"loss": losses.mean(1)}

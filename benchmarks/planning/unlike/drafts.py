@@ -155,7 +155,7 @@ class SharedEnds(Draft):
     @cached_property
     def rows(self) -> Rows:
         """The cost of each unit."""
-        found, grid = rows_of(self.model, self.styles, self.grid, self.samples), self.ends_grid
+        costs, grid = rows_of(self.model, self.styles, self.grid, self.samples), self.ends_grid
         names = ("forward", "backward", "state", "kept", "working", "once")
         for place in (0, len(self.styles) - 1):
             style = self.styles[place]._replace(inner="layers")
@@ -167,8 +167,8 @@ class SharedEnds(Draft):
             passes = way.forward_seconds + added[0], way.backward_seconds + added[1]
             amounts = (*passes, way.state_bytes, way.kept_bytes, way.working_bytes, way.once_seconds)
             for name, amount in zip(names, amounts, strict=True):
-                getattr(found, name)[place] = amount
-        return found
+                getattr(costs, name)[place] = amount
+        return costs
 
     @property
     def ends_grid(self) -> Grid:
@@ -229,9 +229,9 @@ def again_seconds(model: Model, plan: Planned) -> float:
 @lru_cache(maxsize=100_000)
 def _conversions(unit: Unit, inner: Inner, following: Inner, grid: Grid, samples: int) -> tuple[float, float]:
     """Seconds to convert the output of a unit, and the gradient of it."""
-    conversions, tensor, one, other = conversions_on(grid), tensor_of(unit, samples), FLOWS[inner], FLOWS[following]
-    ahead = conversions.between(tensor, one.leaves, other.needs).seconds
-    return ahead, conversions.between(tensor, other.gradient_leaves, one.gradient_needs).seconds
+    conversions, tensor, flow, other = conversions_on(grid), tensor_of(unit, samples), FLOWS[inner], FLOWS[following]
+    ahead = conversions.between(tensor, flow.leaves, other.needs).seconds
+    return ahead, conversions.between(tensor, other.gradient_leaves, flow.gradient_needs).seconds
 
 
 def are_possible(model: Model, styles: Sequence[Style], grid: Grid, samples: int) -> bool:
@@ -272,13 +272,13 @@ def estimate(draft: Draft) -> float:
 def best_of(drafts: Sequence[tuple[float, str, Draft]], most: int, below_seconds: float = inf) -> Planned | None:
     """The fastest plan below a time among the drafts with the smallest first values; simulates a limited number."""
     best: Planned | None = None
-    for seconds, words, draft in sorted(drafts, key=lambda one: one[0])[:most]:
+    for seconds, words, draft in sorted(drafts, key=lambda entry: entry[0])[:most]:
         below = best.seconds if best else below_seconds
         if seconds >= below:
             break
-        made = draft.planned(words)
-        if made is not None and made.seconds < below:
-            best = made
+        plan = draft.planned(words)
+        if plan is not None and plan.seconds < below:
+            best = plan
     return best
 
 
@@ -286,8 +286,8 @@ def best_of(drafts: Sequence[tuple[float, str, Draft]], most: int, below_seconds
 def schedule_of(name: str, num_ranks: int, num_micro_batches: int, num_forwards: int) -> PipelineSchedule | None:
     """The schedule of this name; None if it does not exist for these numbers."""
     if num_forwards > 1:
-        made = SCHEDULES["3f1b"] if name == "3f1b" else turns_in_order
-        return made(num_ranks, num_micro_batches) if name in ("1f1b", "3f1b") else None
+        make = SCHEDULES["3f1b"] if name == "3f1b" else turns_in_order
+        return make(num_ranks, num_micro_batches) if name in ("1f1b", "3f1b") else None
     try:
         return SCHEDULES[name](num_ranks, num_micro_batches)
     except ValueError:
@@ -300,7 +300,7 @@ def turns_in_order(num_ranks: int, num_micro_batches: int, num_forwards: int = 3
     orders = []
     for rank, order in enumerate(one_f_one_b(num_ranks, num_micro_batches).orders):
         ahead = [Action(rank, number, FORWARD, turn) for turn in range(last) for number in range(num_micro_batches)]
-        inside = [one if one.kind == BACKWARD else one._replace(turn=last) for one in order]
+        inside = [action if action.kind == BACKWARD else action._replace(turn=last) for action in order]
         orders.append((*ahead, *inside))
     return PipelineSchedule(
         "turns, then 1f1b", tuple(orders), holders_of("1f1b", num_ranks), num_micro_batches, num_forwards

@@ -85,10 +85,10 @@ class Gpt:
         tokens = self.length
         block = _transformer("block", self.width, self.heads, tokens, tokens, self.keeps_scores)
         table = float(self.vocabulary * self.width)
-        whole = 2.0 * tokens * self.width
+        activation_bytes = 2.0 * tokens * self.width
         logits, flops = 6.0 * tokens * self.vocabulary, 2 * tokens * table
-        first = _end("embedding", table, 0.0, whole, 0.0, tokens, self.width, 0.0)
-        last = _end("head", table, flops, whole, logits, tokens, self.width, whole)
+        first = _end("embedding", table, 0.0, activation_bytes, 0.0, tokens, self.width, 0.0)
+        last = _end("head", table, flops, activation_bytes, logits, tokens, self.width, activation_bytes)
         return Model(self.name, (first, *[block] * self.num_blocks, last), self.batch)
 
 
@@ -143,7 +143,7 @@ class Evoformer:
         params = 18.0 * m * m + 2 * m * c + c * c * z + 30.0 * z * z
         products = 2 * (msa * (18 * m * m + 2 * m * c) + pair * (c * c * z + 30 * z * z))
         attention = 4 * (msa * (r + s) * m + 2 * pair * r * z)
-        others = 2 * pair * s * c * c + 4 * pair * r * z  # outer product, triangular products
+        other_flops = 2 * pair * s * c * c + 4 * pair * r * z  # outer product, triangular products
         scores = SCORE_BYTES * (heads * msa * (r + s) + 2 * pair_heads * pair * r)
         kept = 40 * msa * m + 80 * pair * z + 2 * pair * c * c
         exchanged = (
@@ -155,7 +155,7 @@ class Evoformer:
         block = Unit(
             "evoformer",
             params,
-            products + attention + others,
+            products + attention + other_flops,
             2 * (msa * m + pair * z),
             kept + scores,
             r,

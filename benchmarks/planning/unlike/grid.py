@@ -129,10 +129,10 @@ def cost(unit: Unit, style: Style, grid: Grid, samples: int, num_forwards: int) 
     """
     mine = _Mine(unit, style, grid, samples)
     compute, waits, parts = mine.compute_seconds, mine.waits_seconds, style.kept.parts
-    again = compute + waits if parts else mine.score_seconds if not style.kept.scores else 0.0
-    again += max(0, parts - 1) * mine.launch_seconds
+    recompute_seconds = compute + waits if parts else mine.score_seconds if not style.kept.scores else 0.0
+    recompute_seconds += max(0, parts - 1) * mine.launch_seconds
     ring = mine.ring_seconds
-    forward, backward, update = compute, 2 * compute + again, max(0.0, 2 * ring - 2 * compute)
+    forward, backward, update = compute, 2 * compute + recompute_seconds, max(0.0, 2 * ring - 2 * compute)
     if style.states == "FSDP":
         forward, backward, update = max(compute, ring), max(backward, 2 * ring), 0.0
     shards = mine.shares.num_ranks if style.states != "copies" else 1
@@ -187,13 +187,15 @@ class _Mine:
         if self._style.inner == "space":
             pairs = ((kind, num_bytes * self._samples) for kind, num_bytes in unit.exchanged)
             return sum(self._exchange(kind, num_bytes) for kind, num_bytes in pairs)
-        whole = unit.entering_bytes * self._samples
+        num_bytes = unit.entering_bytes * self._samples
         if self._style.inner == "layers" and unit.is_block:
-            reduced = collective_seconds("all_reduce", whole, grid.inner, grid.links)
+            reduced = collective_seconds("all_reduce", num_bytes, grid.inner, grid.links)
             return (unit.reductions - 1) * reduced
         if self._style.inner == "layers and tokens":
             pair = ("all_gather", "reduce_scatter")
-            return unit.reductions * sum(collective_seconds(one, whole, grid.inner, grid.links) for one in pair)
+            return unit.reductions * sum(
+                collective_seconds(collective, num_bytes, grid.inner, grid.links) for collective in pair
+            )
         return 0.0
 
     def _exchange(self, kind: str, whole_bytes: float) -> float:
@@ -209,10 +211,10 @@ class _Mine:
 
     @property
     def state_bytes(self) -> float:
-        whole, shards = self.num_params, self.shares.num_ranks
+        num_params, shards = self.num_params, self.shares.num_ranks
         if self._style.states == "ZeRO-1":
-            return whole * (4 + (STATE_BYTES - 4) / shards)
-        return whole * STATE_BYTES / (shards if self._style.states == "FSDP" else 1)
+            return num_params * (4 + (STATE_BYTES - 4) / shards)
+        return num_params * STATE_BYTES / (shards if self._style.states == "FSDP" else 1)
 
     @property
     def kept_bytes(self) -> float:

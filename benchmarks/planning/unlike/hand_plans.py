@@ -30,8 +30,8 @@ def best_hand_plan(model: Model, is_plain: bool) -> Planned | None:
 
     Of pipelines, those that a formula finds fastest are simulated.
     """
-    found = [plan for plan in _flat_plans(model, is_plain) if plan]
-    best = min(found, key=lambda plan: plan.seconds, default=None)
+    plans = [plan for plan in _flat_plans(model, is_plain) if plan]
+    best = min(plans, key=lambda plan: plan.seconds, default=None)
     below = best.seconds if best else inf
     pipelines = (draft for draft in _pipelines(model, is_plain, below) if fits_in_1f1b(draft))
     piped = best_of([(estimate(draft), words_of(draft), draft) for draft in pipelines], NUM_SIMULATED, below)
@@ -77,8 +77,10 @@ def _flat_plans(model: Model, is_plain: bool) -> Iterator[Planned | None]:
         states: tuple[States, ...] = ("copies", "ZeRO-1", "FSDP")
         if is_plain:
             states = ("copies", "FSDP") if degree == 1 else ("copies",)
-        for inner, each, kept, state in product(inners_of(model, degree, is_plain), MICRO_BATCHES, kepts, states):
-            samples, style = each * grid.num_outer, Style(inner, kept, state)
+        for inner, micro_batch, kept, state in product(
+            inners_of(model, degree, is_plain), MICRO_BATCHES, kepts, states
+        ):
+            samples, style = micro_batch * grid.num_outer, Style(inner, kept, state)
             styles = alike(model, style)
             if model.batch % samples == 0 and are_possible(model, styles, grid, samples):
                 yield flat(model, said("", 1, grid, style, samples, model.batch), styles, grid, samples)
@@ -92,8 +94,10 @@ def _pipelines(model: Model, is_plain: bool, below_seconds: float) -> Iterator[D
             continue
         for grid, distance in grids(pp, degree):
             states: tuple[States, ...] = ("copies",) if is_plain else ("copies", "ZeRO-1")
-            for inner, each, kept, state in product(inners_of(model, degree, is_plain), MICRO_BATCHES, kepts, states):
-                samples, styles = each * grid.num_outer, alike(model, Style(inner, kept, state))
+            for inner, micro_batch, kept, state in product(
+                inners_of(model, degree, is_plain), MICRO_BATCHES, kepts, states
+            ):
+                samples, styles = micro_batch * grid.num_outer, alike(model, Style(inner, kept, state))
                 num = model.batch // samples
                 if model.batch % samples or num < pp or not are_possible(model, styles, grid, samples):
                     continue

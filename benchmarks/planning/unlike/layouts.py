@@ -197,10 +197,10 @@ def single_steps(tensor: Tensor, layout: TensorLayout, mesh: Mesh) -> Iterator[S
             yield _step("zeros", dimension, 0.0, replace(layout, partial=layout.partial | {dimension}), mesh)
             divisions, kind, num_bytes = layout, "slice", 0.0
         elif layout.splits[place][-1] == dimension:
-            whole = _replaced(layout, place, layout.splits[place][:-1])
-            yield _step("all_gather", dimension, local_bytes * group.num_ranks, whole, mesh)
-            yield _step("zeros", dimension, 0.0, replace(whole, partial=whole.partial | {dimension}), mesh)
-            divisions, kind, num_bytes = whole, "all_to_all", local_bytes
+            gathered = _replaced(layout, place, layout.splits[place][:-1])
+            yield _step("all_gather", dimension, local_bytes * group.num_ranks, gathered, mesh)
+            yield _step("zeros", dimension, 0.0, replace(gathered, partial=gathered.partial | {dimension}), mesh)
+            divisions, kind, num_bytes = gathered, "all_to_all", local_bytes
         else:
             continue
         for other, split in enumerate(divisions.splits):
@@ -232,5 +232,5 @@ def _message(tensor: Tensor, layout: TensorLayout, mesh: Mesh, receivers: Receiv
             return None
         num_messages *= ceil(theirs.num_ranks / ours.num_ranks)
     num_bytes = mesh.local_bytes(tensor, layout)
-    one = collective_seconds("message", num_bytes, Group(2, receivers.distance), mesh.links)
-    return Step("message", -1, num_bytes * num_messages, one * num_messages, layout)
+    message_seconds = collective_seconds("message", num_bytes, Group(2, receivers.distance), mesh.links)
+    return Step("message", -1, num_bytes * num_messages, message_seconds * num_messages, layout)

@@ -64,8 +64,8 @@ def best_new_plan(model: Model, hand_seconds: float = inf) -> Planned | None:
     """The fastest plan found, if it is faster than ``hand_seconds``."""
     best: Planned | None = None
     for search in (_unlike, _cut, _piped):
-        found = search(model, best.seconds if best else hand_seconds)
-        best = found or best
+        new_plan = search(model, best.seconds if best else hand_seconds)
+        best = new_plan or best
     return best
 
 
@@ -92,10 +92,10 @@ def _unlike(model: Model, below_seconds: float) -> Planned | None:
 
 def _most_common(model: Model, chosen: Sequence[Style]) -> str:
     """The style that most units of each name have, in words."""
-    found: dict[str, Counter[Style]] = {}
+    styles_by_unit: dict[str, Counter[Style]] = {}
     for unit, style in zip(model.units, chosen, strict=True):
-        found.setdefault(unit.name, Counter())[style] += 1
-    return "; ".join(f"{name}: {counts.most_common(1)[0][0]}" for name, counts in found.items())
+        styles_by_unit.setdefault(unit.name, Counter())[style] += 1
+    return "; ".join(f"{name}: {counts.most_common(1)[0][0]}" for name, counts in styles_by_unit.items())
 
 
 def _styles(unit: Unit) -> Iterator[Style]:
@@ -103,7 +103,7 @@ def _styles(unit: Unit) -> Iterator[Style]:
 
 
 def _ways(model: Model, unit: Unit, usable: Sequence[Style], grid: Grid, samples: int) -> UnitWays:
-    ways = tuple(cost(unit, one, grid, samples, model.num_forwards) for one in usable)
+    ways = tuple(cost(unit, style, grid, samples, model.num_forwards) for style in usable)
     return UnitWays(tensor_of(unit, samples), ways)
 
 
@@ -127,8 +127,8 @@ def _stages(model: Model, states: tuple[States, ...] = ("copies", "ZeRO-1", "FSD
         if pp * degree > NUM_RANKS or pp > len(model.units):
             continue
         for grid, distance in grids(pp, degree):
-            for inner, each, state in product(inners_of(model, degree), MICRO_BATCHES, states):
-                stage = _Stage(pp, grid, distance, each * grid.num_outer, Style(inner, Kept(), state))
+            for inner, micro_batch, state in product(inners_of(model, degree), MICRO_BATCHES, states):
+                stage = _Stage(pp, grid, distance, micro_batch * grid.num_outer, Style(inner, Kept(), state))
                 is_whole = model.batch % stage.samples == 0 and model.batch // stage.samples >= pp
                 if is_whole and are_possible(model, alike(model, stage.style), grid, stage.samples):
                     yield stage
@@ -136,7 +136,7 @@ def _stages(model: Model, states: tuple[States, ...] = ("copies", "ZeRO-1", "FSD
 
 def _cut(model: Model, below_seconds: float) -> Planned | None:
     """The fastest pipelines of the exact search of cuts and units to recompute, in 1F1B, 3F1B or ZB-H1."""
-    asked = []
+    candidates = []
     for stage, kept in product(_stages(model), (Kept(1), Kept(4), Kept(scores=False))):
         less = stage.style._replace(kept=kept)
         if are_possible(model, alike(model, less), stage.grid, stage.samples):
@@ -144,17 +144,18 @@ def _cut(model: Model, below_seconds: float) -> Planned | None:
             if not _may_be_faster(plain, below_seconds):
                 continue
             way = _way(model, stage, less, plain.rows)
-            asked += [
-                (one.bound_seconds, stage, less, way) for one in list_staged_ways([way], _DEVICES, model.batch, "1f1b")
+            candidates += [
+                (staged_way.bound_seconds, stage, less, way)
+                for staged_way in list_staged_ways([way], _DEVICES, model.batch, "1f1b")
             ]
     below, drafts = below_seconds, []
-    for bound, stage, less, way in sorted(asked, key=lambda one: one[0])[:_NUM_SEARCHED]:
+    for bound, stage, less, way in sorted(candidates, key=lambda candidate: candidate[0])[:_NUM_SEARCHED]:
         if bound >= below:
             break
-        found = search_or_none([way], _DEVICES, batch=model.batch)
-        if found is not None and found.seconds < 1.05 * below:
-            below = min(below, found.seconds)
-            drafts += [(found.seconds, *draft) for draft in _drafts(model, stage, less, found)]
+        plan = search_or_none([way], _DEVICES, batch=model.batch)
+        if plan is not None and plan.seconds < 1.05 * below:
+            below = min(below, plan.seconds)
+            drafts += [(plan.seconds, *draft) for draft in _drafts(model, stage, less, plan)]
     return best_of(drafts, NUM_SIMULATED, below_seconds)
 
 
@@ -164,7 +165,7 @@ def _drafts(model: Model, stage: _Stage, less: Style, plan: StagedPlan) -> Itera
     A backward pass runs in parts only if nothing is recomputed: both parts need all activations.
     """
     every, lesser = alike(model, stage.style), alike(model, less)
-    chosen = tuple(lesser[place] if place in plan.recomputed else one for place, one in enumerate(every))
+    chosen = tuple(lesser[place] if place in plan.recomputed else style for place, style in enumerate(every))
     names = ["3f1b"] if model.num_forwards > 1 else ["1f1b"] if plan.recomputed else ["1f1b", "zb-h1"]
     kept = f", {less.kept} of {len(plan.recomputed)}" if plan.recomputed else ""
     for name in names:
@@ -182,9 +183,9 @@ def _plain(model: Model, stage: _Stage) -> Draft:
 def _way(model: Model, stage: _Stage, less: Style, plain: Rows) -> Way:
     """The pipeline as the search asks for it: each unit may compute again what ``less`` does not keep."""
     grid, samples = stage.grid, stage.samples
-    again = rows_of(model, alike(model, less), grid, samples)
+    recompute_rows = rows_of(model, alike(model, less), grid, samples)
     is_block = np.array([unit.is_block for unit in model.units])
-    extra = again.forward + again.backward - plain.forward - plain.backward
+    extra = recompute_rows.forward + recompute_rows.backward - plain.forward - plain.backward
     sent = np.array([unit.output_bytes * samples / grid.num_outer / grid.num_inner for unit in model.units])
     sent[-1] = 0.0
     costs = Costs(
@@ -194,11 +195,13 @@ def _way(model: Model, stage: _Stage, less: Style, plain: Rows) -> Way:
         kept_bytes=plain.kept,
         output_bytes=sent,
         recompute_seconds=np.where(is_block, np.maximum(0.0, extra), inf),
-        recomputed_kept_bytes=again.kept,
-        message_seconds=np.array([2 * message_seconds(int(one), stage.distance) if one else 0.0 for one in sent]),
+        recomputed_kept_bytes=recompute_rows.kept,
+        message_seconds=np.array(
+            [2 * message_seconds(int(num_bytes), stage.distance) if num_bytes else 0.0 for num_bytes in sent]
+        ),
         update_seconds=plain.once,
         transient_bytes=float(plain.working.max()),
-        restored_bytes=max(0.0, float(again.working.max() - plain.working.max())),
+        restored_bytes=max(0.0, float(recompute_rows.working.max() - plain.working.max())),
     )
     spread = Spread(tp=grid.num_inner, dp_replicate=grid.num_outer)
     return Way(spread, samples // grid.num_outer, (costs,), stage.pp)
@@ -209,12 +212,12 @@ def _piped(model: Model, below_seconds: float) -> Planned | None:
     drafts = []
     if model.num_forwards == 1:
         for stage, kept in product(_stages(model, ("copies", "ZeRO-1")), KEPTS):
-            named = replace(stage, style=stage.style._replace(kept=kept))
-            chosen = alike(model, named.style)
+            variant = replace(stage, style=stage.style._replace(kept=kept))
+            chosen = alike(model, variant.style)
             if are_possible(model, chosen, stage.grid, stage.samples):
                 every = [
-                    *_chunked(model, named, chosen, below_seconds),
-                    *_interlaced(model, named, chosen, below_seconds),
+                    *_chunked(model, variant, chosen, below_seconds),
+                    *_interlaced(model, variant, chosen, below_seconds),
                 ]
                 drafts += [(draft.bound_seconds, words, draft) for words, draft in every]
     return best_of([draft for draft in drafts if draft[0] < below_seconds], NUM_SIMULATED, below_seconds)
@@ -225,13 +228,13 @@ def _chunked(
 ) -> Iterator[tuple[str, Draft]]:
     """Yield pipelines with two stages on each rank that could be faster."""
     num_stages = 2 * stage.pp
-    whole = _plain(model, stage)
-    if num_stages > len(chosen) or not _may_be_faster(whole, below_seconds):
+    plain = _plain(model, stage)
+    if num_stages > len(chosen) or not _may_be_faster(plain, below_seconds):
         return
-    cut = _time_cut(whole, num_stages)
+    cut = _time_cut(plain, num_stages)
     for name in _CHUNKED:
         if name == "interleaved" or stage.style.kept == Kept():
-            yield stage.said(model, name), replace(whole, schedule=name, cut=cut)
+            yield stage.said(model, name), replace(plain, schedule=name, cut=cut)
 
 
 def _may_be_faster(draft: Draft, below_seconds: float) -> bool:

@@ -49,10 +49,10 @@ def _rows(model: Model, plan: Planned) -> list[list[_Bar]]:
         return [list(_flat(model, plan))]
     shown = sorted({round(place * (plan.simulation.num_ranks - 1) / (_MOST_ROWS - 1)) for place in range(_MOST_ROWS)})
     rows: dict[int, list[_Bar]] = {rank: [] for rank in shown}
-    for one in plan.simulation.computing:
-        if one.rank in rows and one.action is not None:
-            way = "forward" if one.action.kind == FORWARD else "backward"
-            rows[one.rank].append((one.start_seconds, one.end_seconds, f"pipeline|{way}"))
+    for span in plan.simulation.computing:
+        if span.rank in rows and span.action is not None:
+            way = "forward" if span.action.kind == FORWARD else "backward"
+            rows[span.rank].append((span.start_seconds, span.end_seconds, f"pipeline|{way}"))
     return list(rows.values())
 
 

@@ -119,7 +119,7 @@ def priced(units: Sequence[UnitWays], conversions: Conversions, room: Room, plac
     """The cost of these ways together."""
     ways = [unit.ways[place] for unit, place in zip(units, places, strict=True)]
     pairs = list(zip(units, ways, ways[1:], strict=False))
-    between = tuple(_between(conversions, unit.output, one.flow, other.flow) for unit, one, other in pairs)
+    between = tuple(_between(conversions, unit.output, way.flow, other.flow) for unit, way, other in pairs)
     held = sum(way.state_bytes + room.in_flight * way.kept_bytes for way in ways)
     return Choice(
         tuple(places),
@@ -167,7 +167,7 @@ _NONE = _START.where(np.zeros(1, dtype=bool))
 def _merged(many: Sequence[_Labels], most: float, below: float) -> _Labels:
     """The choices up to ``most`` size and ``below`` seconds, without those that another one equals or beats in both."""
     names = ("sizes", "seconds", "sources", "before")
-    sizes, seconds, sources, before = (np.concatenate([getattr(one, name) for one in many]) for name in names)
+    sizes, seconds, sources, before = (np.concatenate([getattr(labels, name) for labels in many]) for name in names)
     order = np.lexsort((seconds, sizes))
     fastest = np.minimum.accumulate(np.concatenate([[inf], seconds[order]]))[:-1]
     kept = order[(seconds[order] < fastest) & (sizes[order] <= most) & (seconds[order] < below)]
@@ -250,18 +250,18 @@ class _Question:
     """All that is asked, in numbers."""
 
     def __init__(self, units: Sequence[UnitWays], conversions: Conversions, room: Room, num_micro_batches: int) -> None:
-        made: dict[int, _Unit] = {}
+        by_id: dict[int, _Unit] = {}
         for unit in units:
-            if id(unit) not in made:
-                made[id(unit)] = _Unit(unit, room, num_micro_batches)
-        self._units = [made[id(unit)] for unit in units]
+            if id(unit) not in by_id:
+                by_id[id(unit)] = _Unit(unit, room, num_micro_batches)
+        self._units = [by_id[id(unit)] for unit in units]
         self._capacity = int(room.capacity_bytes // room.step_bytes)
         self._price = 0.0  # of the tightest bound for the last limit: a good first one for the next
         edges: dict[tuple[int, int], Amounts] = {}
-        for one, other in pairwise(self._units):
-            if (id(one), id(other)) not in edges:
-                edges[id(one), id(other)] = num_micro_batches * _waits(one, other, conversions)
-        self._edges = [edges[id(one), id(other)] for one, other in pairwise(self._units)]
+        for earlier, other in pairwise(self._units):
+            if (id(earlier), id(other)) not in edges:
+                edges[id(earlier), id(other)] = num_micro_batches * _waits(earlier, other, conversions)
+        self._edges = [edges[id(unit), id(other)] for unit, other in pairwise(self._units)]
 
     def limits(self) -> list[int]:
         """Sizes that the unit which works with most may have."""
@@ -299,15 +299,15 @@ class _Question:
         for _ in range(_NUM_PRICES):
             if tightest.bound >= best:
                 return
-            found = self.relaxed(limit, price)
-            if found.bound > tightest.bound:
-                tightest, self._price = found, price
-            if found.size > room:
+            relaxed = self.relaxed(limit, price)
+            if relaxed.bound > tightest.bound:
+                tightest, self._price = relaxed, price
+            if relaxed.size > room:
                 low, price = price, (price + high) / 2 if high < inf else 4 * price
                 continue
-            if found.seconds < best:
-                best = found.seconds
-                yield best, found.places
+            if relaxed.seconds < best:
+                best = relaxed.seconds
+                yield best, relaxed.places
             high, price = price, (low + price) / 2 if low else price / 4
         if tightest.bound < best and (exact := self._fastest(limit, best, free, tightest)) is not None:
             yield exact
@@ -329,18 +329,18 @@ class _Question:
                     for place in unit.allowed(limit)
                     if unit.end_of[place] == end
                 ]
-                found = _merged(many or [_NONE], room, below - free.behind[number][end])
-                priced_seconds = found.seconds + tightest.price * (found.sizes - room) + tightest.behind[number][end]
-                at_ends.append(found.where(priced_seconds < below))
+                labels = _merged(many or [_NONE], room, below - free.behind[number][end])
+                priced_seconds = labels.seconds + tightest.price * (labels.sizes - room) + tightest.behind[number][end]
+                at_ends.append(labels.where(priced_seconds < below))
             history.append((at_starts, at_ends))
         return self._traced_back(history)
 
     def _traced_back(self, history: Sequence[tuple[list[_Labels], list[_Labels]]]) -> tuple[float, list[int]] | None:
         last = history[-1][1]
-        found = [(float(one.seconds[-1]), end) for end, one in enumerate(last) if len(one.seconds)]
-        if not found:
+        ends = [(float(labels.seconds[-1]), end) for end, labels in enumerate(last) if len(labels.seconds)]
+        if not ends:
             return None
-        best, end = min(found)
+        best, end = min(ends)
         place, ways = len(last[end].seconds) - 1, []
         for unit, (at_starts, at_ends) in zip(reversed(self._units), reversed(history), strict=True):
             way, place = int(at_ends[end].sources[place]), int(at_ends[end].before[place])

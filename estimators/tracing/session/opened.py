@@ -130,8 +130,8 @@ class OpenedModel:
         """Apply the layout to the model."""
         self._layout = self._wanted
         self._model = self._recipe.apply_plan(self._model, self._blocks, self._layout, self._mesh)
-        kept = set(self._model.modules())
-        self._blocks = [block for block in self._blocks if block in kept]  # blocks of other stages are gone
+        modules = set(self._model.modules())
+        self._blocks = [block for block in self._blocks if block in modules]  # blocks of other stages are gone
         self._optimizer = self._new_optimizer()
         if self._left_out or self._layout == Layout():
             self._watch.watch(self._blocks)

@@ -37,7 +37,7 @@ class Recipe:
     samples. Whatever one such function keeps, others do not know. None: there is no evaluation."""
     make_evaluation_batch: Callable[[int], Batch] = lambda size: None
     """Makes a batch for evaluations, as ``make_batch`` does for steps."""
-    kept: Callable[[nn.Module], Mapping[Tensor, Sequence[Tensor]]] = lambda model: {}
+    kept_of: Callable[[nn.Module], Mapping[Tensor, Sequence[Tensor]]] = lambda model: {}
     """Returns what is kept for each parameter between steps besides the states of the optimizer, from the first update
     on."""
     most_parts: Callable[[nn.Module], int] = lambda block: 1

@@ -183,8 +183,8 @@ class Session(OpenedModel):
         if self._evaluate is None:
             self._evaluate = self._recipe.make_evaluation()
         with _disable_current_modes():
-            made = self._recipe.make_evaluation_batch(micro_batch)
-            samples = self._recipe.rank_part(self._model, made, self._layout)
+            batch = self._recipe.make_evaluation_batch(micro_batch)
+            samples = self._recipe.rank_part(self._model, batch, self._layout)
         self._watch.crossing = {}
         num_before, owners, is_cut = self._begin_log(), self._owners(), False
         self._seeded()
@@ -211,7 +211,7 @@ class Session(OpenedModel):
         return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before))
 
     def _watched(self, updates: bool, varies: Callable[[], bool]) -> WatchedOptimizer:
-        return WatchedOptimizer(self._model, self._optimizer, self._recorder, updates, varies, self._recipe.kept)
+        return WatchedOptimizer(self._model, self._optimizer, self._recorder, updates, varies, self._recipe.kept_of)
 
     def _begin(self, micro_batch: int, num: int) -> tuple[int, Iterable[Batch]]:
         with _disable_current_modes():
@@ -249,11 +249,11 @@ class Session(OpenedModel):
     def _owners(self) -> dict[int, int]:
         """The block of each buffer that is alive between steps, by the buffer's number."""
         owners: dict[int, int] = {}
-        kept_of = self._recipe.kept(self._model)
+        kept_of = self._recipe.kept_of(self._model)
         for number, block in enumerate(self._blocks):
             states = [self._optimizer.state.get(parameter, {}) for parameter in block.parameters()]
-            kept = [kept_of[parameter] for parameter in block.parameters() if parameter in kept_of]
-            held = [list(block.parameters()), list(block.buffers()), states, kept]
+            kept_tensors = [kept_of[parameter] for parameter in block.parameters() if parameter in kept_of]
+            held = [list(block.parameters()), list(block.buffers()), states, kept_tensors]
             owners |= dict.fromkeys(self._recorder.numbers(held), number)
         return owners
 

@@ -29,7 +29,7 @@ class Step:
     num_alive: int = 0
 
     @property
-    def made(self) -> EventLog:
+    def state_events(self) -> EventLog:
         """The events of the buffers that the optimizer makes, numbered from 0."""
         first = self.num_alive
         return tuple((buffer - first, size) for buffer, size in self.update.events if buffer >= first)
@@ -49,9 +49,9 @@ class WatchedOptimizer:
         recorder: Recorder,
         updates: bool,
         varies: Callable[[], bool],
-        kept: Callable[[nn.Module], Mapping[Tensor, Sequence[Tensor]]],
+        kept_of: Callable[[nn.Module], Mapping[Tensor, Sequence[Tensor]]],
     ) -> None:
-        self._kept = kept
+        self._kept_of = kept_of
         self._model, self._optimizer, self._recorder, self._updates = model, optimizer, recorder, updates
         self._varies = varies
         self.seen = Step(_NOTHING, _NOTHING)
@@ -78,7 +78,7 @@ class WatchedOptimizer:
         num_alive, num_before = len(recorder.categories), len(recorder.log)
         if self._updates:
             self._optimizer.step()
-            recorder.categorise([self._optimizer.state, list(self._kept(self._model).values())], "optimizer")
+            recorder.categorise([self._optimizer.state, list(self._kept_of(self._model).values())], "optimizer")
         self.seen = Step(passes, replace(recorder.passes, num_before=num_before), num_alive)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

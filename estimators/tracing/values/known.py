@@ -50,7 +50,7 @@ class KnownTensors:
     def __bool__(self) -> bool:
         return bool(self._by_address)
 
-    def given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[KnownValue] | None:
+    def values_of(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[KnownValue] | None:
         """The known values of each tensor among the arguments; None if something is not."""
         values: list[KnownValue] = []
         for leaf in tree_leaves((args, kwargs)) if kwargs else _leaves(args):

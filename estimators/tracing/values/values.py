@@ -75,7 +75,7 @@ class Values:
     def _draw(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
         """Draw a few numbers for real: their values are random anyway."""
         is_small = type(out) is FakeTensor and out.numel() <= _MOST_DRAWN
-        if is_small and self._known.given(args, kwargs) is not None:
+        if is_small and self._known.values_of(args, kwargs) is not None:
             self._known.know(out, self._run(operation, args, kwargs), frozenset([DRAWN]))
 
     def _compute(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
@@ -85,12 +85,12 @@ class Values:
             return
         if is_one and bytes_of(out) > _MOST_BYTES and effect != "compare":
             return
-        inputs = self._known.given(args, kwargs)
+        inputs = self._known.values_of(args, kwargs)
         if inputs is None:
             if effect == "choose":
                 self._choose(operation, args, kwargs, out)
-        elif any(each.is_uniform for each in inputs):
-            if is_one and all(each.is_uniform or each.twin.numel() == 1 for each in inputs):
+        elif any(value.is_uniform for value in inputs):
+            if is_one and all(value.is_uniform or value.twin.numel() == 1 for value in inputs):
                 self._follow_uniform(operation, args, kwargs, out, inputs)
         elif inputs or effect == "make":
             real, because = self._run(operation, args, kwargs), _because(inputs)
@@ -105,7 +105,7 @@ class Values:
 
         ``fake`` makes a fake tensor like a real one.
         """
-        inputs = self._known.given(args, kwargs)
+        inputs = self._known.values_of(args, kwargs)
         if inputs is None or any(value.is_uniform for value in inputs):
             if operation is torch.ops.aten.masked_select.default:
                 return args[0].new_empty(self._num_chosen(args[1], args[0].shape))
@@ -120,9 +120,9 @@ class Values:
         real = self._run(operation, args, kwargs)
 
         def faked(value: Tensor) -> FakeTensor:
-            made = fake(value)
-            self._known.know(made, value, because)
-            return made
+            fake_value = fake(value)
+            self._known.know(fake_value, value, because)
+            return fake_value
 
         return tree_map_only(Tensor, faked, real)
 
@@ -205,7 +205,7 @@ class Values:
 
     def _follow_write(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """An operation that writes: into twins as well if all that it reads is known; otherwise they are lost."""
-        inputs, changed = self._known.given(args, kwargs), tensors_written(operation, args, kwargs)
+        inputs, changed = self._known.values_of(args, kwargs), tensors_written(operation, args, kwargs)
         is_random = torch.Tag.nondeterministic_seeded in operation.tags
         if inputs and changed and not is_random and not any(value.is_uniform for value in inputs):
             self._run(operation, args, kwargs)

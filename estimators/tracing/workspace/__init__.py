@@ -77,7 +77,7 @@ def workspace_of(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 def _of_convolution(convolution: Convolution, is_needed: tuple[bool, bool] | None) -> Workspace:
     """The workspace of the forward pass, or of the gradients of input and weight that ``is_needed`` says."""
-    if not convolution.made.numel() or not convolution.images.numel():
+    if not convolution.output.numel() or not convolution.images.numel():
         return ()
     rules = _rules_of(convolution)
     if rules is None:

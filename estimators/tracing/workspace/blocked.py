@@ -19,15 +19,16 @@ _FEW_CHANNELS = 3  # up to this many channels are read without a copy
 
 def forward(convolution: Convolution) -> Workspace:
     """Workspace of the forward pass."""
-    made = _blocked_bytes(convolution.made)
-    return ((_read_bytes(convolution) + _kernel(convolution) + made, made * (2 if convolution.transposed else 1)),)
+    output_bytes = _blocked_bytes(convolution.output)
+    during = _read_bytes(convolution) + _kernel(convolution) + output_bytes
+    return ((during, output_bytes * (2 if convolution.transposed else 1)),)
 
 
 def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Workspace:
     """Workspace of the gradients of the input and of the weight, as far as they are asked for."""
-    made, images = _blocked_bytes(convolution.made), _blocked_bytes(convolution.images)
+    output_bytes, images = _blocked_bytes(convolution.output), _blocked_bytes(convolution.images)
     strided = max(convolution.stride) > 1 and not convolution.transposed
-    before = made + _blocked_bytes(convolution.weight, dimensions=(0, 1)) + images
+    before = output_bytes + _blocked_bytes(convolution.weight, dimensions=(0, 1)) + images
     input_takes = (before, images * (2 if strided else 1)) if of_input else NOTHING
     if not of_weight:
         return input_takes, NOTHING
@@ -35,7 +36,7 @@ def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Works
         product = _product(convolution)
         return input_takes, (product, product)
     kernel = _kernel(convolution)
-    return input_takes, (made + kernel + _read_bytes(convolution), kernel)
+    return input_takes, (output_bytes + kernel + _read_bytes(convolution), kernel)
 
 
 def _read_bytes(convolution: Convolution) -> int:
@@ -62,7 +63,7 @@ def _product(convolution: Convolution) -> int:
     the weight, and what the product packs."""
     weight = convolution.weight
     rows, columns = weight[0].numel(), len(weight)
-    depth = prod(convolution.made.shape[3 if convolution.is_of_volumes else 2 :])
+    depth = prod(convolution.output.shape[3 if convolution.is_of_volumes else 2 :])
     packed = packed_bytes(rows, columns, depth, "TN", depth)
     return 4 * (rows * depth + 4 * weight.numel()) + packed
 

@@ -15,14 +15,14 @@ def forward(convolution: Convolution) -> Workspace:
     before = convolution.reformatted(convolution.images, convolution.weight)
     columns = 0 if _is_plain(convolution) and not convolution.transposed else _columns(convolution)
     if _is_sliced(convolution):
-        made = convolution.made.nbytes
-        return ((before + made + _slice(convolution, convolution.images) + columns, before + made),)
+        output_bytes = convolution.output.nbytes
+        return ((before + output_bytes + _slice(convolution, convolution.images) + columns, before + output_bytes),)
     return ((before, before + columns),)
 
 
 def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Workspace:
     """Workspace of the gradients of the input and of the weight, as far as they are asked for."""
-    before = convolution.reformatted(convolution.made, convolution.images, convolution.weight)
+    before = convolution.reformatted(convolution.output, convolution.images, convolution.weight)
     plain = _is_plain(convolution)
     for_input = 0 if plain and convolution.transposed else _columns(convolution)
     for_weight = 0 if plain else _columns(convolution)
@@ -30,7 +30,7 @@ def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Works
         for_input //= len(convolution.images)  # one sample after another
     if _is_sliced(convolution):
         parts = of_input * convolution.images.nbytes + of_weight * convolution.weight.nbytes
-        slices = _slice(convolution, convolution.made) + _slice(convolution, convolution.images)
+        slices = _slice(convolution, convolution.output) + _slice(convolution, convolution.images)
         taken = before + parts + slices + max(of_input * for_input, of_weight * for_weight)
         first, second = (taken, before + parts), (0, before + parts)
         return (first if of_input else NOTHING), ((second if of_input else first) if of_weight else NOTHING)
@@ -56,7 +56,7 @@ def _slice(convolution: Convolution, image: Tensor) -> int:
 
 def _columns(convolution: Convolution) -> int:
     """Bytes of the columns of all samples, for one group or, of volumes, for all groups."""
-    positions = convolution.images if convolution.transposed else convolution.made
+    positions = convolution.images if convolution.transposed else convolution.output
     windows = convolution.weight[0].numel() * prod(positions.shape[2:])
     num_groups = convolution.groups if convolution.is_of_volumes else 1
     return num_groups * len(convolution.images) * windows * convolution.images.itemsize

@@ -23,7 +23,7 @@ class Convolution:
 
     images: Tensor
     weight: Tensor
-    made: Tensor
+    output: Tensor
     has_bias: bool
     stride: Sequence[int]
     padding: Sequence[int]
@@ -90,7 +90,7 @@ def convolution_of(operation: Any, args: tuple[Any, ...], out: Any) -> Convoluti
         tensors, has_bias, options = (args[1], args[2], args[0]), args[10][2], args[4:10]
     stride, padding, dilation, transposed, output_padding, groups = options
     spatial = tensors[0].ndim - 2
-    images, weight, made = map(on_meta, tensors)
+    images, weight, output = map(on_meta, tensors)
     stride, padding, dilation, output_padding = (
         list(numbers) * (spatial if len(numbers) == 1 else 1) for numbers in (stride, padding, dilation, output_padding)
     )
@@ -98,12 +98,12 @@ def convolution_of(operation: Any, args: tuple[Any, ...], out: Any) -> Convoluti
     if spatial == 1:
         if not images.is_contiguous():  # torch wants no line to pass for an image with channels last
             images, num_copied = images.contiguous(), images.nbytes
-        images, weight, made = (tensor.unsqueeze(2) for tensor in (images, weight, made))
+        images, weight, output = (tensor.unsqueeze(2) for tensor in (images, weight, output))
         stride, padding, dilation, output_padding = [1, *stride], [0, *padding], [1, *dilation], [0, *output_padding]
     return Convolution(
         images=images,
         weight=weight,
-        made=made,
+        output=output,
         has_bias=has_bias,
         stride=stride,
         padding=padding,

@@ -21,20 +21,21 @@ def forward(convolution: Convolution) -> Workspace:
     primitive = _primitive("forward", convolution, bias=convolution.has_bias)
     before = convolution.reformatted(convolution.images, convolution.weight)
     copies = _scratch("forward", convolution, primitive) + primitive.images.copied + primitive.weight.copied
-    return (_image(convolution, before, copies, primitive.made),)
+    return (_image(convolution, before, copies, primitive.output),)
 
 
 def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Workspace:
     """Workspace of the gradients of the input and of the weight, as far as they are asked for. Raises ``Refused``."""
-    before = convolution.reformatted(convolution.made, convolution.images, convolution.weight)
+    before = convolution.reformatted(convolution.output, convolution.images, convolution.weight)
     input_takes = weight_takes = NOTHING
     if of_input:
         primitive = _primitive("backward_data", convolution, bias=False)
-        copies = _scratch("backward_data", convolution, primitive) + primitive.made.copied + primitive.weight.copied
+        copies = _scratch("backward_data", convolution, primitive) + primitive.output.copied + primitive.weight.copied
         input_takes = _image(convolution, before, copies, primitive.images)
     if of_weight or convolution.has_bias:
         primitive = _primitive("backward_weights", convolution, bias=convolution.has_bias)
-        copies = _scratch("backward_weights", convolution, primitive) + primitive.made.copied + primitive.images.copied
+        copied = primitive.output.copied + primitive.images.copied
+        copies = _scratch("backward_weights", convolution, primitive) + copied
         own_bytes = before + primitive.weight.num_bytes
         weight_takes = (own_bytes + copies, own_bytes + _reordered(convolution, primitive.weight))
     return input_takes, weight_takes
@@ -65,7 +66,7 @@ def _scratch(of: str, convolution: Convolution, primitive: Primitive) -> int:
     """
     if not primitive.is_product:
         return primitive.scratch_bytes
-    target = convolution.made
+    target = convolution.output
     if convolution.transposed:
         target = convolution.images
         of = {"forward": "backward_data", "backward_data": "forward"}.get(of, of)
@@ -89,9 +90,11 @@ def _primitive(of: str, convolution: Convolution, *, bias: bool) -> Primitive:
     geometry = Geometry(convolution.stride, convolution.dilation, padding, after, convolution.transposed)
     weight = _grouped(convolution)
     memory_format = convolution.memory_format
-    images, made = (tensor.contiguous(memory_format=memory_format) for tensor in (convolution.images, convolution.made))
+    images, output = (
+        tensor.contiguous(memory_format=memory_format) for tensor in (convolution.images, convolution.output)
+    )
     keeps_images = convolution.is_channels_last
-    return onednn.convolution(of, images, weight, made, geometry, bias=bias, keeps_images=keeps_images)
+    return onednn.convolution(of, images, weight, output, geometry, bias=bias, keeps_images=keeps_images)
 
 
 def _grouped(convolution: Convolution) -> Tensor:
@@ -99,8 +102,8 @@ def _grouped(convolution: Convolution) -> Tensor:
     weight = convolution.weight.contiguous(memory_format=convolution.memory_format)
     if convolution.groups == 1:
         return weight.transpose(0, 1) if convolution.transposed else weight
-    num, *others = weight.shape
+    num, *inner_shape = weight.shape
     stride, *strides = weight.stride()
     size = num // convolution.groups
-    weight = weight.as_strided((convolution.groups, size, *others), (size * stride, stride, *strides))
+    weight = weight.as_strided((convolution.groups, size, *inner_shape), (size * stride, stride, *strides))
     return weight.transpose(1, 2) if convolution.transposed else weight

@@ -28,17 +28,17 @@ UPSAMPLING = _BILINEAR | _NEAREST
 BATCH_NORM_BACKWARD = _ATEN.native_batch_norm_backward.default
 
 
-def upsampling(operation: Any, images: Tensor, made: Tensor) -> Workspace:
+def upsampling(operation: Any, images: Tensor, output: Tensor) -> Workspace:
     """Workspace of upsampling: copies of both images with channels last, if they have another memory format.
 
     See ``_use_vectorized_kernel_cond_2d`` in ATen/native/cpu/UpSampleKernel.cpp, and where it is asked.
     """
     channels = images.shape[1]
-    is_small = made.shape[-2] + made.shape[-1] <= _SMALL
+    is_small = output.shape[-2] + output.shape[-1] <= _SMALL
     uses_channels_last = is_small or (operation in _BILINEAR and channels == _COLOURS)
     if not uses_channels_last or images.is_contiguous(memory_format=torch.channels_last):
         return ()
-    return ((0, images.nbytes + made.nbytes),)
+    return ((0, images.nbytes + output.nbytes),)
 
 
 def batch_norm_backward(gradient: Tensor, images: Tensor, of_input: bool) -> Workspace:

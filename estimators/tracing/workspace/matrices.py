@@ -54,8 +54,8 @@ def _copy_bytes(factor: Tensor) -> int:
     if factor.ndim == 2:
         return 0 if _is_dense(factor) else factor.numel() * factor.itemsize
     if factor.itemsize == 2:
-        kept = factor.is_contiguous() or factor.transpose(1, 2).is_contiguous()
-        return 0 if kept else factor.numel() * factor.itemsize
+        is_contiguous = factor.is_contiguous() or factor.transpose(1, 2).is_contiguous()
+        return 0 if is_contiguous else factor.numel() * factor.itemsize
     return _copy_bytes(factor[0])
 
 

@@ -93,7 +93,7 @@ class Primitive:
 
     images: MemoryFormat
     weight: MemoryFormat
-    made: MemoryFormat
+    output: MemoryFormat
     scratch_bytes: int
     is_product: bool  # computed as a product of matrices, which may pack them in memory of its own
 
@@ -115,7 +115,7 @@ def is_available() -> bool:
 
 
 def convolution(
-    of: str, image: Tensor, weight: Tensor, made: Tensor, geometry: Geometry, *, bias: bool, keeps_images: bool
+    of: str, image: Tensor, weight: Tensor, output: Tensor, geometry: Geometry, *, bias: bool, keeps_images: bool
 ) -> Primitive:
     """The pass ``of`` ("forward", "backward_data" or "backward_weights") of a convolution.
 
@@ -123,10 +123,10 @@ def convolution(
     ``keeps_images`` they stay in the formats that they have; else oneDNN chooses. Raises ``NoKernel``.
     """
     with _Query() as query:
-        source, weights, target = (query.any(tensor) for tensor in (image, weight, made))
+        source, weights, target = (query.any(tensor) for tensor in (image, weight, output))
         if keeps_images:
-            source, target = query.described(image), query.described(made)
-        biases = query.any(made.new_empty(made.shape[1])) if bias else None
+            source, target = query.described(image), query.described(output)
+        biases = query.any(output.new_empty(output.shape[1])) if bias else None
         dilation = [size - 1 for size in geometry.dilation]
         options = [*map(_numbers, (geometry.stride, dilation, geometry.padding, geometry.padding_after))]
         kind = "deconvolution" if geometry.transposed else "convolution"
@@ -140,7 +140,7 @@ def convolution(
             primitive = query.primitive(f"{kind}_{of}", algorithm, *images, *options, primitive)
         images_in, weight_in, made_in = (
             query.layout(primitive, argument, tensor)
-            for argument, tensor in zip(whats, (image, weight, made), strict=True)
+            for argument, tensor in zip(whats, (image, weight, output), strict=True)
         )
         scratch_bytes = query.num_bytes(primitive, _SCRATCHPAD)
         return Primitive(images_in, weight_in, made_in, scratch_bytes, "gemm" in query.name(primitive))
@@ -169,14 +169,14 @@ def lstm(of: str, num_steps: int, batch: int, num_inputs: int, num_hidden: int, 
         # as torch stores it: outputs before inputs
         return states(1, 1, 4, num_hidden, size, dtype=dtype).permute(0, 1, 4, 2, 3)
 
-    inputs, made = states(num_steps, batch, num_inputs), states(num_steps, batch, num_hidden)
+    inputs, outputs = states(num_steps, batch, num_inputs), states(num_steps, batch, num_hidden)
     state, biases = states(1, 1, batch, num_hidden), states(1, 1, 4, num_hidden)
     with _Query() as query:
 
         def described(dtype: torch.dtype) -> list[Any]:
             before = [query.described(state_tensor.to(dtype)) for state_tensor in (inputs, state, state)]
             chosen = [query.any(weights(size, dtype)) for size in (num_inputs, num_hidden)]
-            after = [query.described(state_tensor.to(dtype)) for state_tensor in (biases, made, state, state)]
+            after = [query.described(state_tensor.to(dtype)) for state_tensor in (biases, outputs, state, state)]
             return [*before, *chosen, None, None, *after]
 
         primitive = query.primitive("lstm_forward", _FORWARD, _LEFT_TO_RIGHT, *described(dtype), 0)
@@ -198,9 +198,9 @@ def lstm(of: str, num_steps: int, batch: int, num_inputs: int, num_hidden: int, 
 
 def product_scratch_bytes(first: Tensor, second: Tensor, dtype: torch.dtype) -> int:
     """Bytes of scratch memory for the product of two matrices with a result of ``dtype``. Raises ``NoKernel``."""
-    made = torch.empty(first.shape[0], second.shape[1], dtype=dtype, device="meta")
+    product = torch.empty(first.shape[0], second.shape[1], dtype=dtype, device="meta")
     with _Query() as query:
-        tensors = (query.described(first), query.described(second), None, query.described(made))
+        tensors = (query.described(first), query.described(second), None, query.described(product))
         return query.num_bytes(query.primitive("matmul", *tensors), _SCRATCHPAD)
 
 
@@ -233,12 +233,12 @@ class _Query:
 
     def primitive(self, kind: str, *args: Any) -> Any:
         """The descriptor of a primitive. Raises ``NoKernel``."""
-        made = ctypes.c_void_p()
+        descriptor = ctypes.c_void_p()
         create = self._functions[f"dnnl_{kind}_primitive_desc_create"]
-        if create(ctypes.byref(made), self._engine, *args, self._attributes) != 0:
+        if create(ctypes.byref(descriptor), self._engine, *args, self._attributes) != 0:
             raise NoKernel(kind)
-        self._end.callback(self._functions["dnnl_primitive_desc_destroy"], made)
-        return made
+        self._end.callback(self._functions["dnnl_primitive_desc_destroy"], descriptor)
+        return descriptor
 
     def num_bytes(self, primitive: Any, argument: int) -> int:
         """Bytes of one of the primitive's tensors; 0 if it has none."""
@@ -267,12 +267,12 @@ class _Query:
         return ctypes.c_void_p(self._functions["dnnl_primitive_desc_query_md"](primitive, argument, index))
 
     def _memory(self, by: str, tensor: Tensor, last: Any) -> Any:
-        made = ctypes.c_void_p()
+        descriptor = ctypes.c_void_p()
         create = self._functions[f"dnnl_memory_desc_create_with_{by}"]
-        if create(ctypes.byref(made), tensor.ndim, _numbers(tensor.shape), _TYPES[tensor.dtype], last) != 0:
+        if create(ctypes.byref(descriptor), tensor.ndim, _numbers(tensor.shape), _TYPES[tensor.dtype], last) != 0:
             raise NoKernel(f"a tensor of {tuple(tensor.shape)}")
-        self._end.callback(self._functions["dnnl_memory_desc_destroy"], made)
-        return made
+        self._end.callback(self._functions["dnnl_memory_desc_destroy"], descriptor)
+        return descriptor
 
 
 def _numbers(numbers: Sequence[int]) -> Any:

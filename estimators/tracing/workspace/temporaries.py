@@ -68,9 +68,9 @@ def _of_distances(args: Sequence[Any]) -> int:
 def _of_safe_softmax(args: Sequence[Any]) -> int:
     """Attention's softmax marks the rows that are masked as a whole; before, it may copy its input in another type."""
     source, dim, *dtypes = args
-    made = dtypes[0] if dtypes and dtypes[0] is not None else source.dtype
-    copied = source.numel() * made.itemsize if made != source.dtype else 0
-    return int(max(copied, source.numel() + source.numel() // max(source.shape[dim], 1) + made.itemsize))
+    dtype = dtypes[0] if dtypes and dtypes[0] is not None else source.dtype
+    copied = source.numel() * dtype.itemsize if dtype != source.dtype else 0
+    return int(max(copied, source.numel() + source.numel() // max(source.shape[dim], 1) + dtype.itemsize))
 
 
 def _of_sum(args: Sequence[Any]) -> int:

@@ -97,11 +97,11 @@ class Rank:
             self._obey(term)
             now = self._current
             if now is None or self._thread is None:
-                return RankStatus(Process.own(), "", 0, 0, self._reusable, source_hash(), self._code)
+                return RankStatus(Process.current(), "", 0, 0, self._reusable, source_hash(), self._code)
             world, signs = now.order.plan.world_size, now.num_signs
             doing = f"{whereabouts(self._thread)} in step {now.present_step + 1}"
             mine = self._reusable, source_hash(), self._code
-            return RankStatus(Process.own(), now.order.key, now.rank, world, *mine, signs, doing)
+            return RankStatus(Process.current(), now.order.key, now.rank, world, *mine, signs, doing)
 
     def hold(self, seconds: float) -> None:
         """Wait for ``seconds``. Ray reports the death of this process at once to a caller that waits for the answer."""

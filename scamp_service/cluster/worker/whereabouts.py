@@ -21,13 +21,13 @@ def whereabouts(thread: threading.Thread) -> str:
     if frame is None:
         return ""
     frames = list(_outwards(frame))
-    collectives = (each.f_code.co_name for each in frames if _is_in(each, "torch/distributed"))
+    collectives = (frame.f_code.co_name for frame in frames if _is_in(frame, "torch/distributed"))
     if collective := next((name for name in collectives if name != "wrapper"), ""):
         return f"waits in {collective}"
-    place = _place(next((each for each in frames if not _is_library(each)), frames[0]))
-    if any(_is_in(each, "workloads/training/checkpoints/") for each in frames):
+    place = _place(next((frame for frame in frames if not _is_library(frame)), frames[0]))
+    if any(_is_in(frame, "workloads/training/checkpoints/") for frame in frames):
         return f"reads or writes its checkpoint ({place})"
-    if any(each.f_code.co_name in _DATA for each in frames):
+    if any(frame.f_code.co_name in _DATA for frame in frames):
         return f"reads its data ({place})"
     return f"is in {place}"
 

@@ -62,7 +62,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             changes = TrialChanges(num_lost=trial.num_lost + 1)
             yield MoveTrial(trial, TrialState.QUEUED, reason, changes, before, WaitsFor.DEVICES)
         case Outcome.DONE:
-            yield _done(study, trial)
+            yield _finish(study, trial)
         case Outcome.OUT_OF_MEMORY:
             yield _heal(study.budget, trial, attempt)
         case Outcome.DIVERGED:
@@ -90,7 +90,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield from _judge(s, study, trial)
         case None if s.may_hold_memory(attempt):
             return  # its gang is known once all ranks have answered, or are gone
-        case None if attempt.state is AttemptState.STARTING and (left := _left(s, attempt)):
+        case None if attempt.state is AttemptState.STARTING and (left := _missing_devices(s, attempt)):
             yield _lose(attempt, f"{left} left the cluster before its ranks were started")
         case None if (
             attempt.state is AttemptState.STARTING and s.absent.get(attempt.key, 0.0) < LAUNCH_PATIENCE_SECONDS
@@ -102,7 +102,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield _lose(attempt, "all its ranks disappeared")
 
 
-def _done(study: StudyRules, trial: Trial) -> Effect:
+def _finish(study: StudyRules, trial: Trial) -> Effect:
     """End or pause a trial that has trained as far as its attempt was to go."""
     if trial.value is None:
         advice = "choose a metric that evaluate() returns"
@@ -134,7 +134,7 @@ def _cause(attempt: Attempt) -> str:
     return attempt.detail.partition("\n\n")[0]
 
 
-def _left(s: Snapshot, attempt: Attempt) -> str:
+def _missing_devices(s: Snapshot, attempt: Attempt) -> str:
     """Devices of the attempt that the cluster does not have any more; empty while it is not known what it has."""
     has = {device.id for device in s.cluster.devices}
     return ", ".join(device for device in attempt.devices if device not in has) if has else ""

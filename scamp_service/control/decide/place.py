@@ -208,7 +208,7 @@ def admitted(s: Snapshot, queued: Iterable[Trial]) -> StartOrder:
 
     No study gets more than its ``max_concurrent``: the others of it are in neither.
     """
-    held = _held(s)
+    held = _usage(s)
     room = {
         study.id: study.budget.max_concurrent - held.of_study[study.id]
         for study in s.studies.values()
@@ -227,7 +227,7 @@ def admitted(s: Snapshot, queued: Iterable[Trial]) -> StartOrder:
     return admit(claims, held, s.packing.projects)
 
 
-def _held(s: Snapshot) -> Usage:
+def _usage(s: Snapshot) -> Usage:
     held, study_of = Usage(), {trial.id: s.studies[trial.study_id] for trial in s.trials}
     mib_seconds: defaultdict[str, float] = defaultdict(float, s.mib_seconds)
     for attempt in s.attempts:
@@ -246,7 +246,7 @@ def used_up_projects(s: Snapshot) -> frozenset[str]:
     """Projects whose MiB·hours are used up: a trial of theirs that was stopped would not start again."""
     if all(project.mib_hours is None for project in s.packing.projects.values()):
         return frozenset()
-    held = _held(s).mib_hours
+    held = _usage(s).mib_hours
     return frozenset(
         name
         for name, project in s.packing.projects.items()
@@ -271,9 +271,9 @@ def _over_quota(s: Snapshot, queued: Iterable[Trial], over_quota: Mapping[int, s
 
 def _over_limit(s: Snapshot, queued: Iterable[Trial], admission: StartOrder) -> Iterator[MoveTrial]:
     """Say why the trials wait that are not admitted because as many of their study run as may."""
-    known = {*admission.order, *admission.over_quota}
+    admitted_ids = {*admission.order, *admission.over_quota}
     for trial in queued:
-        if trial.id not in known:
+        if trial.id not in admitted_ids:
             most = s.studies[trial.study_id].budget.max_concurrent
             reason = f"waits for the end of another trial of its study: at most {most} run at once (max_concurrent)"
             yield from _waits(trial, WaitsFor.MAX_CONCURRENT, reason)

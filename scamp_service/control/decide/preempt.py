@@ -77,5 +77,9 @@ def _in_the_way(s: Snapshot, learned: Corrections, first: Trial, lower: Sequence
         ledger.release(attempt.key)
         for placement in policy([queued], ledger, left).placements:
             devices = placement.devices
-            return [each for each in lower if not ledger.holds(each.key) and not set(each.devices).isdisjoint(devices)]
+            return [
+                attempt
+                for attempt in lower
+                if not ledger.holds(attempt.key) and not set(attempt.devices).isdisjoint(devices)
+            ]
     return ()

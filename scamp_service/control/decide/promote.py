@@ -61,7 +61,7 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
             case Complete(reason):
                 yield MoveTrial(trial, TrialState.COMPLETED, reason, TrialChanges(judged_step=rung))
             case Exploit(reason, donors):
-                donor = next((each for number in donors for each in trials if each.number == number), None)
+                donor = next((other for number in donors for other in trials if other.number == number), None)
                 if donor is None or mutate is None:
                     why = f"continues after {unit} {trial.step}: none to copy is left"
                     continuing.append((order_to_continue(trial, rung), trial, why))

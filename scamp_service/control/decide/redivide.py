@@ -65,9 +65,9 @@ def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]
     if not any(len(job.choices) > 1 for job in jobs):
         return
     held = {device for job in jobs for device in job.attempt.devices}
-    others = _devices_of_others(s, jobs)
-    jobs = [job for job in jobs if others.isdisjoint(job.attempt.devices)]
-    free = [device for device in s.cluster.devices if device.id not in others | s.closed]
+    others_devices = _devices_of_others(s, jobs)
+    jobs = [job for job in jobs if others_devices.isdisjoint(job.attempt.devices)]
+    free = [device for device in s.cluster.devices if device.id not in others_devices | s.closed]
     waiting = [trial for trial in in_start_order(s) if trial.study_id in studies][: len(free)]
     if not waiting and all(device.id in held for device in free):
         return
@@ -99,14 +99,14 @@ def _job(s: Snapshot, learned: Corrections, trial: Trial, attempt: Attempt) -> _
     """The running trial as one that may change; None if it may not, or if too little is known about its speed."""
     if not trains(s, trial, attempt) or attempt.checkpoint_step < 0 or not attempt.predicted_step_seconds:
         return None
-    known = offered(s, trial, learned)
+    offers = offered(s, trial, learned)
     present = next(
         (choice for choice in (trial.sized.choices if trial.sized else ()) if choice.plan == attempt.plan), None
     )
     to_go = seconds_to_go(s, trial, attempt)
-    if present is None or not to_go or len(known) < 2:
+    if present is None or not to_go or len(offers) < 2:
         return None
-    others = [choice for choice in known if choice.plan.world_size != attempt.plan.world_size]
+    others = [choice for choice in offers if choice.plan.world_size != attempt.plan.world_size]
     choices = sorted([present, *others], key=lambda choice: choice.plan.world_size)
     now = counted_seconds(trial, present)
     assert now, "a present plan with predicted seconds"

@@ -45,12 +45,12 @@ def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect
         return
     trials, used_up = {trial.id: trial for trial in s.trials}, used_up_projects(s)
     running = [
-        (trial, each)
-        for each in s.attempts
-        if (trial := trials.get(each.trial_id))
+        (trial, attempt)
+        for attempt in s.attempts
+        if (trial := trials.get(attempt.trial_id))
         and trial.study_id not in left_out
         and s.studies[trial.study_id].sharing.project not in used_up
-        and trains(s, trial, each)
+        and trains(s, trial, attempt)
     ]
     for trial, attempt in sorted(running, key=lambda pair: -seconds_to_go(s, *pair)):
         if (choice := _best(s, trial, attempt, idle)) is not None:
@@ -81,7 +81,7 @@ def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> C
 def _only(trial: Trial, choice: Choice) -> Sized:
     """The trial's plan when it continues: nothing narrower, for which it would not have been stopped."""
     assert trial.sized is not None
-    wide = tuple(each for each in trial.sized.choices if each.plan.world_size >= choice.plan.world_size)
+    wide = tuple(wider for wider in trial.sized.choices if wider.plan.world_size >= choice.plan.world_size)
     return replace(trial.sized.taking(choice), choices=wide)
 
 
@@ -133,8 +133,8 @@ def seconds_to_go(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
 
 def seconds_since_checkpoint(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
     """Seconds of the steps since the last checkpoint, which are made again after a restart."""
-    kept = s.checkpoints.get(trial.id)
-    return (trial.step - (kept.step if kept else 0)) * _seconds_per_step(s, trial, attempt)
+    checkpoint = s.checkpoints.get(trial.id)
+    return (trial.step - (checkpoint.step if checkpoint else 0)) * _seconds_per_step(s, trial, attempt)
 
 
 def _seconds_per_step(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
@@ -155,10 +155,10 @@ def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, choice: Choice) 
     if not attempt.predicted_step_seconds or not choice.step_seconds:
         return 0.0
     left = seconds_to_go(s, trial, attempt)
-    again = seconds_since_checkpoint(s, trial, attempt)
+    lost_seconds = seconds_since_checkpoint(s, trial, attempt)
     gain = counts_as(trial, choice.plan) / counts_as(trial, attempt.plan)
     ratio = choice.step_seconds / attempt.predicted_step_seconds / gain
-    return left - (left + again) * ratio - restart_seconds(attempt)
+    return left - (left + lost_seconds) * ratio - restart_seconds(attempt)
 
 
 def batch_in_words(choice: Choice, attempt: Attempt) -> str:

@@ -104,7 +104,7 @@ class Snapshot:
             by_state[trial.state].append(trial)
         object.__setattr__(self, "_by_state", by_state)
         launching = (
-            each for each in by_state[TrialState.QUEUED] if not self.studies[each.study_id].search.launches_front
+            trial for trial in by_state[TrialState.QUEUED] if not self.studies[trial.study_id].search.launches_front
         )
         pending = (*by_state[TrialState.WAITING], *launching)
         object.__setattr__(self, "_pending", Counter(trial.study_id for trial in pending))

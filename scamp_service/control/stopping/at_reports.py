@@ -35,7 +35,7 @@ class _AtReports:
         """Returns no steps: trials are judged while they train."""
         return ()
 
-    def _own(self, trial: Trial, rung: int, reported: Mapping[int, Rung]) -> Iterator[tuple[int, float]]:
+    def _own_values(self, trial: Trial, rung: int, reported: Mapping[int, Rung]) -> Iterator[tuple[int, float]]:
         """(step, value) of the finite values that the trial has reported at the rungs up to ``rung``."""
         for step in self.rungs[: bisect_right(self.rungs, rung)]:
             peers = reported.get(step, ())
@@ -43,7 +43,7 @@ class _AtReports:
                 yield step, value
 
     @property
-    def _one(self) -> Objective:
+    def _objective(self) -> Objective:
         return self.objectives.items[0]
 
 
@@ -84,12 +84,12 @@ class Percentile(_AtReports):
         bar = peers.percentile_of_others(trial.number, self.percentile)
         if bar is None:
             return Continue(f"continues after {self.unit} {step}: {few}")
-        best = min((value for _, value in self._own(trial, rung, reported)), key=self._one.key)
+        best = min((value for _, value in self._own_values(trial, rung, reported)), key=self._objective.key)
         bar_name = "median" if self.percentile == 50 else f"best {self.percentile:g} %"
         ends = "is" if self.percentile == 50 else "ends at"
         own_best = f"its best value up to {self.unit} {rung} is {best:.4g}"
         stands = f"{own_best}, and the {bar_name} of {others} others {ends} {bar:.4g}"
-        if self._one.is_better(bar, than=best):
+        if self._objective.is_better(bar, than=best):
             return Stop(f"stopped at {self.unit} {step}: {stands}")
         return Continue(f"continues after {self.unit} {step}: {stands}")
 
@@ -127,11 +127,11 @@ class Patience(_AtReports):
         if not reported[rung].is_finite(trial.number):
             return broken_value(reported[rung][trial.number], trial.step, rung, self.unit)
         best_key, at, since = math.inf, 0, 0
-        for step, value in self._own(trial, rung, reported):
+        for step, value in self._own_values(trial, rung, reported):
             since += 1
-            if (key := self._one.key(value)) < best_key - self.min_delta:
+            if (key := self._objective.key(value)) < best_key - self.min_delta:
                 best_key, at, since = key, step, 0
-        best = self._one.key(best_key)  # its own inverse
+        best = self._objective.key(best_key)  # its own inverse
         stands = f"its best value is {best:.4g} of {self.unit} {at}, {since} reports before {self.unit} {rung}"
         if since >= self.patience:
             return Complete(f"complete at {self.unit} {trial.step}, as it no longer improves: {stands}")

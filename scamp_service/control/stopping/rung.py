@@ -40,9 +40,9 @@ class Rung:
             return
         if not self._objectives.has_several:
             if before is not None and math.isfinite(before[0]):
-                del self._keys[bisect_left(self._keys, self._one.key(before[0]))]
+                del self._keys[bisect_left(self._keys, self._objective.key(before[0]))]
             if math.isfinite(values[0]):
-                insort(self._keys, self._one.key(values[0]))
+                insort(self._keys, self._objective.key(values[0]))
         self._values[number], self._places = values, None
         for belongs, part in self._parts.values():
             if belongs(number):
@@ -63,7 +63,7 @@ class Rung:
         if not self.is_finite(number):
             return math.inf
         if not self._objectives.has_several:
-            return self._one.key(self._values[number][0])
+            return self._objective.key(self._values[number][0])
         return float(self._known_places[number])
 
     def num_better(self, number: int) -> int:
@@ -90,14 +90,14 @@ class Rung:
         keys = self._keys
         own_value = self._values.get(number)
         if own_value is not None and math.isfinite(own_value[0]):
-            place = bisect_left(keys, self._one.key(own_value[0]))
+            place = bisect_left(keys, self._objective.key(own_value[0]))
             keys = keys[:place] + keys[place + 1 :]
         if not keys:
             return None
         exact = percentile / 100 * (len(keys) - 1)
         low = math.floor(exact)
         high = min(low + 1, len(keys) - 1)
-        return self._one.key(keys[low] + (keys[high] - keys[low]) * (exact - low))  # its own inverse
+        return self._objective.key(keys[low] + (keys[high] - keys[low]) * (exact - low))  # its own inverse
 
     def best(self, count: int) -> list[int]:
         """Numbers of the best trials, the best first; fewer than ``count`` if not as many have a finite value."""
@@ -105,7 +105,7 @@ class Rung:
         return sorted(finite, key=lambda number: (self.key(number), number))[:count]
 
     @property
-    def _one(self) -> Objective:
+    def _objective(self) -> Objective:
         return self._objectives.items[0]
 
     @property

@@ -62,12 +62,12 @@ class SuccessiveHalving:
             return Pause(
                 f"paused at {self.unit} {step}: {stands}; none continues until {self.reduction_factor} have reported"
             )
-        kept = f"the best {num_keep} continue" if num_keep > 1 else "only the best one continues"
+        standing = f"the best {num_keep} continue" if num_keep > 1 else "only the best one continues"
         if rank <= num_keep:
-            return Continue(f"continues after {self.unit} {step}: {stands}, and {kept}")
+            return Continue(f"continues after {self.unit} {step}: {stands}, and {standing}")
         if waits:
-            return Pause(f"paused at {self.unit} {step}: {stands}, and {kept} so far")
-        return Stop(f"stopped at {self.unit} {step}: {stands}, and {kept}")
+            return Pause(f"paused at {self.unit} {step}: {stands}, and {standing} so far")
+        return Stop(f"stopped at {self.unit} {step}: {stands}, and {standing}")
 
 
 def halving_rungs(spec: StudySpec, min_steps: int | None, reduction_factor: int) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ class FilteredSearch:
         if len(picks) <= 1:
             return picks
         scores = self._score(picks)
-        best = max(range(len(picks)), key=lambda index: (_known(scores[index]), -index))
+        best = max(range(len(picks)), key=lambda index: (_comparable(scores[index]), -index))
         self.parents, self.reasons = self.parents[best : best + 1], [self._why(scores, best)]
         return [picks[best]]
 
@@ -56,6 +56,6 @@ class FilteredSearch:
         self._search.close()
 
 
-def _known(score: float | None) -> float:
+def _comparable(score: float | None) -> float:
     """A score to compare; candidates without one come last."""
     return float("-inf") if score is None else score

@@ -138,7 +138,7 @@ class ThreadProposer:
             search = self._search(job)
             candidates = search.propose(job.changed, job.first_number, job.count)
             answer: Proposal | Exception = Proposal(
-                candidates, len(candidates) < _most(job), search.parents, search.regret, search.reasons
+                candidates, len(candidates) < _most_candidates(job), search.parents, search.regret, search.reasons
             )
         except Exception as error:
             answer = error
@@ -162,21 +162,23 @@ class ThreadProposer:
                 search: Search | RemoteSearch = RemoteSearch(job.spec, self._code_of(job.study_id), earlier)
             else:
                 search = Search(job.spec, None, earlier)
-            made: AnySearch = search
+            wrapped: AnySearch = search
             if job.spec.search.filter is not None:
-                made = FilteredSearch(search, job.spec.search.filter, partial(self._score_of, job.study_id, job.spec))
+                wrapped = FilteredSearch(
+                    search, job.spec.search.filter, partial(self._score_of, job.study_id, job.spec)
+                )
             if job.spec.search.one_shot is not None:
-                made = OneShotSearch(job.spec, job.spec.search.one_shot, made)
+                wrapped = OneShotSearch(job.spec, job.spec.search.one_shot, wrapped)
             with self._lock:
-                job.search = made
+                job.search = wrapped
                 is_outdated = self._asked.get(job.study_id) is not job
             if is_outdated:
-                made.close()
+                wrapped.close()
         assert job.search is not None
         return job.search
 
 
-def _most(job: _Job) -> int:
+def _most_candidates(job: _Job) -> int:
     """Most candidates of an answer."""
     return min(1, job.count) if job.spec.search.filter else job.count
 

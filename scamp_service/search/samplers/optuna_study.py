@@ -82,7 +82,7 @@ class OptunaStudy:
         """
         state, values, reported = self._result(trial)
         params = self._space.encoded(trial.params)
-        made = create_trial(
+        frozen_trial = create_trial(
             state=state,
             values=values,
             params=params,
@@ -90,8 +90,8 @@ class OptunaStudy:
             intermediate_values=reported,
             system_attrs=_constraints(trial),
         )
-        made.number = made._trial_id = trial.number
-        return made
+        frozen_trial.number = frozen_trial._trial_id = trial.number
+        return frozen_trial
 
     def _result(self, trial: Active | Observation) -> tuple[TrialState, Sequence[float] | None, dict[int, float]]:
         """Optuna's state, final values and intermediate values of a trial."""

@@ -124,17 +124,21 @@ class BlueprintFinder:
 
     def find(self, tasks: Sequence[Task]) -> list[Blueprints | NoBlueprints]:
         """The blueprints of each task, or why there are none. All missing examples are traced in parallel."""
-        found: dict[int, Blueprints | NoBlueprints] = {
+        answers: dict[int, Blueprints | NoBlueprints] = {
             place: blueprints for place, task in enumerate(tasks) if (blueprints := self._covering(task)) is not None
         }
-        examples = {place: self._examples(task) for place, task in enumerate(tasks) if place not in found}
+        examples = {place: self._examples(task) for place, task in enumerate(tasks) if place not in answers}
         checks: dict[int, list[_Check]] = {}
-        for place, asked in examples.items():  # a full trace runs while the next formulas are fitted
-            found[place] = asked if isinstance(asked, NoBlueprints) else self._fitted(tasks[place], asked)
-            checks[place] = self._checks(tasks[place], found[place])
+        for place, examples_of_task in examples.items():  # a full trace runs while the next formulas are fitted
+            answers[place] = (
+                examples_of_task
+                if isinstance(examples_of_task, NoBlueprints)
+                else self._fitted(tasks[place], examples_of_task)
+            )
+            checks[place] = self._checks(tasks[place], answers[place])
         for place, checked in checks.items():
-            found[place] = self._checked(tasks[place], found[place], checked)
-        return [found[place] for place in range(len(tasks))]
+            answers[place] = self._checked(tasks[place], answers[place], checked)
+        return [answers[place] for place in range(len(tasks))]
 
     def cached(self, group: FormulaGroup, layout_kind: Layout, accumulate: bool = False) -> Blueprint | None:
         """Cached blueprint of a group; None when there is none, or its file is damaged."""
@@ -168,21 +172,21 @@ class BlueprintFinder:
             points = task.examples()
         except NoBlueprint as why:
             return _refusal(why)
-        each = self._pool.num_processes
-        num = each * -(-len(points) // (AT_ONCE * each))
+        num_at_once = self._pool.num_processes
+        num = num_at_once * -(-len(points) // (AT_ONCE * num_at_once))
         chunks = [points[len(points) * n // num : len(points) * (n + 1) // num] for n in range(num)]
         return _Asked(points, [self._submit_examples(task.layout_kind, chunk) for chunk in chunks if chunk])
 
-    def _fitted(self, task: Task, asked: _Asked) -> Blueprints | NoBlueprints:
+    def _fitted(self, task: Task, traces: _Asked) -> Blueprints | NoBlueprints:
         try:
-            pairs = [pair for answer in asked.answers for pair in answer.result()["examples"]]
+            pairs = [pair for answer in traces.answers for pair in answer.result()["examples"]]
             self.num_examples += len(pairs)
             both = ([_EXAMPLE.validate_python(pair[number]) for pair in pairs] for number in range(2))
-            return Blueprints(*(fit_blueprint(task.columns(asked.points), some) for some in both))
+            return Blueprints(*(fit_blueprint(task.columns(traces.points), examples) for examples in both))
         except (NoBlueprint, TraceFailed) as why:
             return _refusal(why)
         finally:
-            for answer in asked.answers:
+            for answer in traces.answers:
                 answer.cancel()  # after one failure, the others are not needed
 
     def _checks(self, task: Task, blueprints: Blueprints | NoBlueprints) -> list[_Check]:

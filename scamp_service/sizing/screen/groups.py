@@ -132,9 +132,9 @@ class Task:
         """A candidate to trace in full: a random one, with few blocks if possible, because full traces are slow."""
         chance = random.Random(f"{self.layout_kind}{accumulate}")
         degrees = [chance.choice(self._degrees(most)) for most in self.most_parts]
-        points = [{**member, **some, SAMPLES: 1} for member, some in zip(self.members, degrees, strict=True)]
+        points = [{**member, **split, SAMPLES: 1} for member, split in zip(self.members, degrees, strict=True)]
         predicted = blueprint.predicts(self.columns(points)) & blueprint.covers(self.columns(points))
-        usable = [each for each, is_predicted in zip(points, predicted, strict=True) if is_predicted]
+        usable = [point for point, is_predicted in zip(points, predicted, strict=True) if is_predicted]
         point = {**chance.choice(usable or points), SAMPLES: chance.choice((1, 2, 7))}
         return point | ({self.depth: min(point[self.depth], CHECKED_DEPTH)} if self.depth else {})
 
@@ -168,7 +168,7 @@ def choose_examples(
     candidates = [candidate for candidate in candidates if degrees(candidate)]
     if not candidates:
         raise NoBlueprint("none of them can be spread in this way")
-    degree_names = sorted({name for candidate in candidates for some in degrees(candidate) for name in some})
+    degree_names = sorted({name for candidate in candidates for split in degrees(candidate) for name in split})
     num = len(sizes) + len(dealt) + len(degree_names) + 1 + SPARE
     for seed in range(40):
         chance = random.Random(seed)
@@ -203,12 +203,12 @@ def _with_degrees(
     oddest = min(order, key=lambda place: math.prod(_power_of_two(chosen[place][name]) for name in sizes))
     widest = max((place for place in order if place != oddest), key=lambda place: len(degrees[place]), default=oddest)
     for place in sorted(order, key=lambda place: (place != oddest, place != widest)):
-        some = degrees[place]
+        splits = degrees[place]
         if place in (oddest, widest):
             name = RANKS if place == oddest else PARTS
-            best = max(some, key=lambda item: item.get(name, 0))
+            best = max(splits, key=lambda split: split.get(name, 0))
         else:
-            best = min(some, key=lambda point: sum(used[item] for item in point.items()))
+            best = min(splits, key=lambda split: sum(used[item] for item in split.items()))
         used.update(best.items())
         points[place] = {**chosen[place], **best}
     return [points[place] for place in range(len(chosen))]

@@ -42,14 +42,14 @@ class OpenCandidate:
 
     It copies the profile of its ``question``. ``curves``, ``refusals`` and ``evaluations`` are those of this copy, and
     grow while the planner asks for layouts.
-    ``formulas`` are those of its group if its peaks may come from them; ``alone`` is why it is traced itself.
+    ``formulas`` are those of its group if its peaks may come from them; ``why_alone`` is why it is traced itself.
     """
 
     index: int
     params: Json
     question: Question
     formulas: Formulas | None = None
-    alone: str = ""
+    why_alone: str = ""
     choice: ChosenPlan | NoPlan | None = None
     untried: tuple[Option, ...] = ()
     curves: dict[Layout, PeakCurve] = field(init=False)
@@ -61,8 +61,8 @@ class OpenCandidate:
         profile = self.question.profile
         self.curves, self.evaluations = dict(profile.curves), dict(profile.evaluations)
         self.refusals = dict(profile.refusals)
-        own = replace(profile, curves=self.curves, refusals=self.refusals, evaluations=self.evaluations)
-        self.question = replace(self.question, profile=own)
+        own_profile = replace(profile, curves=self.curves, refusals=self.refusals, evaluations=self.evaluations)
+        self.question = replace(self.question, profile=own_profile)
         self.search = PlanChoice(self.question)
 
     @property
@@ -80,7 +80,7 @@ class OpenCandidate:
     @property
     def screened(self) -> Screened:
         batch, assumed = self.question.batch, self.question.profile.assumed
-        return Screened(self.params, batch, self.choice, assumed, traced=self.alone, untried=self.untried)
+        return Screened(self.params, batch, self.choice, assumed, traced=self.why_alone, untried=self.untried)
 
 
 @dataclass(slots=True, eq=False)
@@ -141,7 +141,7 @@ class JointSearch:
                 self.refused[place] = trace
             else:
                 profile = profile_of({Layout(): trace}, on_gpu=self._cluster.has_gpus)
-                self._add(place, candidates[place], trace.batch, profile, alone=without[place])
+                self._add(place, candidates[place], trace.batch, profile, why_alone=without[place])
 
     def advance(self) -> bool:
         """Ask for the plan of every open candidate, and find the peaks that are missing. False once all are decided.
@@ -155,16 +155,17 @@ class JointSearch:
             answer = candidate.ask()
             if isinstance(answer, Untraced):
                 asking.append((candidate, answer.layout))
-                if (key := self._wanted(candidate, answer.layout)) is not None and key not in begun:
+                if (key := self._missing_formulas(candidate, answer.layout)) is not None and key not in begun:
                     begun.add(key)
                     self._finder.begin(self._task(*key))
             else:
                 candidate.choice = answer
                 self.decided.append(candidate)
-        self._open = [each for each, _ in asking]
+        self._open = [candidate for candidate, _ in asking]
         self.find(asking)
-        traced = self._without_formula([(each, layout) for each, layout in asking if layout not in each.left_out])
-        answers = self._traces([(each.params, layout) for each, layout in traced])
+        missing = [(candidate, layout) for candidate, layout in asking if layout not in candidate.left_out]
+        traced = self._without_formula(missing)
+        answers = self._traces([(candidate.params, layout) for candidate, layout in traced])
         for (candidate, layout), trace in zip(traced, answers, strict=True):
             if isinstance(trace, str):
                 candidate.refusals[layout] = trace
@@ -204,12 +205,12 @@ class JointSearch:
         batch: int,
         profile: ModelProfile,
         formulas: Formulas | None = None,
-        alone: str = "",
+        why_alone: str = "",
     ) -> None:
         question = Question(profile, batch, self._cluster, self._kind)
-        self._open.append(OpenCandidate(index, params, question, formulas, alone))
+        self._open.append(OpenCandidate(index, params, question, formulas, why_alone))
 
-    def _wanted(self, candidate: OpenCandidate, layout: Layout) -> tuple[Formulas, Layout] | None:
+    def _missing_formulas(self, candidate: OpenCandidate, layout: Layout) -> tuple[Formulas, Layout] | None:
         """The group and the kind of layouts, if formulas are missing and enough candidates have asked for them."""
         if candidate.formulas is None:
             return None
@@ -224,14 +225,15 @@ class JointSearch:
         """Find the blueprints that are missing for these layouts, unless too few candidates ask for them."""
         points: dict[tuple[Formulas, Layout], list[Json]] = {}
         self._num_asking.clear()
-        keys = {self._wanted(candidate, layout) for candidate, layout in asking}
-        for each, layout in asking:
+        keys = {self._missing_formulas(candidate, layout) for candidate, layout in asking}
+        for candidate, layout in asking:
             layout_kind = layout_kind_of(layout)
-            if each.formulas is not None and layout_kind is not None and layout_kind not in each.formulas.blueprints:
-                points.setdefault((each.formulas, layout_kind), []).append(_point(each.params, layout, layout_kind))
+            group = candidate.formulas
+            if group is not None and layout_kind is not None and layout_kind not in group.blueprints:
+                points.setdefault((group, layout_kind), []).append(_point(candidate.params, layout, layout_kind))
         for formulas, layout_kind in points.keys() - keys:
             formulas.left_out.layout_kinds.add(layout_kind)
-        tasks = {key: self._task(*key, some) for key, some in points.items() if key in keys}
+        tasks = {key: self._task(*key, members) for key, members in points.items() if key in keys}
         for (formulas, layout_kind), answer in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
             formulas.blueprints[layout_kind] = answer
 
@@ -258,7 +260,7 @@ class JointSearch:
         for (formulas, layout), members in together.items():
             left, why = _left_by_formula(formulas, layout, members)
             for candidate in left:
-                candidate.alone = candidate.alone or why
+                candidate.why_alone = candidate.why_alone or why
                 traced.append((candidate, layout))
         return traced
 
@@ -270,13 +272,13 @@ class JointSearch:
         keys = [self._tracer.cache.key(candidate, layout) for candidate, layout in candidates]
         first = dict(zip(reversed(keys), reversed(candidates), strict=True))
         traces = {key: self._tracer.cached(*pair) for key, pair in first.items()}
-        made = {
+        futures = {
             key: self._pool.submit(partial(self._tracer.trace, candidate=candidate, layout=layout))
             for key, (candidate, layout) in first.items()
             if traces[key] is None
         }
         answers: dict[str, Trace | str] = {key: trace for key, trace in traces.items() if trace is not None}
-        for key, future in made.items():
+        for key, future in futures.items():
             try:
                 answers[key] = future.result()
             except TraceFailed as failed:

@@ -70,7 +70,7 @@ def screen(
         search.begin({place: candidates[place] for place in sound}, sound)
         while search.advance():
             pass
-    for why, num in Counter(candidate.alone for candidate in search.decided if candidate.alone).items():
+    for why, num in Counter(candidate.why_alone for candidate in search.decided if candidate.why_alone).items():
         say(f"no formulas for {num} candidates, so they were traced one by one: {why}")
     refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)} | search.refused
     screened = {candidate.index: candidate.screened for candidate in search.decided}

@@ -62,7 +62,7 @@ def sorted_numbers(order: SortOrder, rows: Iterable[Sequence[Any]], descending: 
     """Numbers of trials in this order. ``rows`` are (number, *columns) by number, which also orders equal keys."""
     keyed = [(order.key(*columns), number) for number, *columns in rows]
     with_keys = [(key, number) for key, number in keyed if key is not None]
-    with_keys.sort(key=lambda each: each[0], reverse=descending)
+    with_keys.sort(key=lambda pair: pair[0], reverse=descending)
     return [number for _, number in with_keys] + [number for key, number in keyed if key is None]
 
 

@@ -117,7 +117,7 @@ class TrialFilter:
         self.columns: tuple[str, ...] = tuple(dict.fromkeys(("params", *used)))
         """Columns of the table of trials that it reads."""
 
-    def kept(self, rows: Sequence[Sequence[Any]], parameters: Collection[str] = ()) -> list[bool]:
+    def matches(self, rows: Sequence[Sequence[Any]], parameters: Collection[str] = ()) -> list[bool]:
         """Whether each row is chosen. Rows have the values of ``columns``; ``parameters`` are those of the study.
 
         A trial without a parameter has null there. One for which the expression has no value is not chosen. Raises
@@ -155,7 +155,7 @@ class TrialFilter:
         if name == "params":
             return name, lambda at: dict(at["params"])
         if name == "trial":
-            return name, lambda at: {each: self._quantity(each, at) for each in self._quantities}
+            return name, lambda at: {quantity: self._quantity(quantity, at) for quantity in self._quantities}
         return name, lambda at: CONSTANTS[name]
 
     def _quantity(self, name: str, at: Columns) -> Any:

@@ -29,20 +29,20 @@ class Leases(Transactions):
     def renew_lease(self, name: str, lease: Lease, *, now: float) -> Lease | None:
         """The lease, renewed; None if its holder has lost it."""
         with self._database.write() as connection:
-            renewals = connection.execute(sql.RENEW_LEASE, {**_held(name, lease), "_now": now}).scalar()
+            renewals = connection.execute(sql.RENEW_LEASE, {**_lease_params(name, lease), "_now": now}).scalar()
         return replace(lease, renewals=renewals) if renewals is not None else None
 
     def release_lease(self, name: str, lease: Lease) -> None:
         """Give up a lease; no effect when its holder has lost it."""
         with self._database.write() as connection:
-            connection.execute(sql.RELEASE_LEASE, _held(name, lease))
+            connection.execute(sql.RELEASE_LEASE, _lease_params(name, lease))
 
     def fenced(self, name: str, lease: Lease) -> Self:
         """This store for the holder of a lease: each of its writes raises ``Deposed`` once another one has taken it."""
         fenced = copy(self)
-        fenced._fence = _held(name, lease)
+        fenced._fence = _lease_params(name, lease)
         return fenced
 
 
-def _held(name: str, lease: Lease) -> dict[str, Any]:
+def _lease_params(name: str, lease: Lease) -> dict[str, Any]:
     return {"_name": name, "_term": lease.term, "_holder": lease.holder}

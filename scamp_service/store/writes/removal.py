@@ -50,7 +50,7 @@ _OLD = (
 )
 
 
-def _some(table: sa.Table, *where: sa.ColumnElement[bool]) -> Any:
+def _first_rows(table: sa.Table, *where: sa.ColumnElement[bool]) -> Any:
     """DELETE of the first ``limit`` rows of a table for which ``where`` is true."""
     keys = list(table.primary_key.columns)
     chosen = select(*keys).where(*where).order_by(*keys).limit(bindparam("_limit"))
@@ -58,7 +58,7 @@ def _some(table: sa.Table, *where: sa.ColumnElement[bool]) -> Any:
 
 
 _TRIAL_ROWS = tuple(
-    _some(table, table.c.trial_id == bindparam("_id"))
+    _first_rows(table, table.c.trial_id == bindparam("_id"))
     for table in (
         schema.logs,
         schema.metrics,
@@ -72,9 +72,9 @@ _TRIAL_ROWS = tuple(
 )
 """Rows that refer to others come before those."""
 _DELETE_TRIAL = sa.delete(_T).where(_T.c.id == bindparam("_id"), _T.c.id < _newest_trial)
-_SOME_EVENTS = _some(_E, _E.c.study_id == bindparam("_id"), _E.c.id < _newest_event)
+_SOME_EVENTS = _first_rows(_E, _E.c.study_id == bindparam("_id"), _E.c.id < _newest_event)
 _trials_of_study = select(_T.c.id).where(_T.c.study_id == bindparam("_id"))
-_SOME_LOGS = _some(schema.logs, schema.logs.c.trial_id.in_(_trials_of_study))
+_SOME_LOGS = _first_rows(schema.logs, schema.logs.c.trial_id.in_(_trials_of_study))
 
 
 class Removals(Transactions):

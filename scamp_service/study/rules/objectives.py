@@ -34,12 +34,12 @@ def objective_complaints(study: Fields) -> Iterator[str]:
         yield "search.one_shot needs a measured objective, which it ranks candidates by"
     if every.has_several:
         yield from _several_complaints(study)
-    for each in every.items:
-        if each.metric.startswith(PREDICTED) and each.predicted not in PredictedBounds.model_fields:
-            close = get_close_matches(each.predicted, list(PredictedBounds.model_fields), 1, 0.5)
+    for objective in every.items:
+        if objective.metric.startswith(PREDICTED) and objective.predicted not in PredictedBounds.model_fields:
+            close = get_close_matches(objective.predicted, list(PredictedBounds.model_fields), 1, 0.5)
             hint = f"; did you mean {PREDICTED}{close[0]}?" if close else ""
             bound_names = ", ".join(PredictedBounds.model_fields)
-            yield f"objective {each.metric!r}: nothing like that is predicted, only {bound_names}{hint}"
+            yield f"objective {objective.metric!r}: nothing like that is predicted, only {bound_names}{hint}"
 
 
 def _several_complaints(study: Fields) -> Iterator[str]:

@@ -39,7 +39,7 @@ def _wrong_values(where: str, flat_start: Mapping[str, Any], space: Mapping[str,
 
 
 def _wrong_blocks(where: str, value: Any, block: Repeat) -> Iterator[str]:
-    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+    if not isinstance(value, list) or not all(isinstance(block, Mapping) for block in value):
         yield f"{where}: must be a list with a mapping of {', '.join(block.each)} for each block"
         return
     if wrong := block.repeat.why_not(len(value)):

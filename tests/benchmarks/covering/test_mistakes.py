@@ -31,5 +31,5 @@ def test_an_answer_is_clear_or_it_is_said_why_not(answer: Answer, faults: list[s
 
 
 def test_the_mark_of_a_function_is_at_its_definition() -> None:
-    wanted = function("x", "words", loss="return 3  # whole").wanted
-    assert wanted[0].startswith("nets.py, line ") and wanted[1:] == ["words"]
+    required_words = function("x", "words", loss="return 3  # whole").required_words
+    assert required_words[0].startswith("nets.py, line ") and required_words[1:] == ["words"]

@@ -42,7 +42,7 @@ def test_no_policy_takes_devices_that_another_one_keeps() -> None:
     book.place(Gang("x", 1, 50), ["d0"])
     blocked = trial("a", 1, PASSES_BEFORE_RESERVATION, ranks=(2,))
     decision = by_study({2: "min-degree"}, pack)([blocked, trial("b", 2)], book, {})
-    assert not decision.placements and set(decision.kept) == {"d0", "d1"}
+    assert not decision.placements and set(decision.kept_devices) == {"d0", "d1"}
     assert book.find(1, 50) == ("d1",), "given back"
 
 

@@ -104,4 +104,4 @@ def test_unlike_shares_that_no_devices_hold_wait_with_the_reason_and_old_ones_ge
     decision = pack([uneven((80, 50), (5, 3))], ledger)
     assert decision.waits["uneven"].blocked is Blocked.BUSY and "needs 50 to 80 MiB" in decision.waits["uneven"].reason
     old = pack([uneven((80, 50), (5, 3), PASSES_BEFORE_RESERVATION)], ledger)
-    assert set(old.kept) == {"d0", "d1"} and old.waits["uneven"].blocked is Blocked.OWN_RESERVATION
+    assert set(old.kept_devices) == {"d0", "d1"} and old.waits["uneven"].blocked is Blocked.OWN_RESERVATION

@@ -213,7 +213,7 @@ def test_a_gang_passed_over_too_often_gets_the_devices_that_are_free_first_and_s
     ends = {"held0": 10_000.0, "held1": 10.0}
     found = pack([starved, long, short], ledger, ends)
     assert [(one.gang.id, one.devices) for one in found.placements] == [("short/1", ("d2",))]
-    assert found.kept == ("d1", "d2"), "d0 needs no other end than d1, but thousands of seconds"
+    assert found.kept_devices == ("d1", "d2"), "d0 needs no other end than d1, but thousands of seconds"
     late = pack([starved, short], ledger, {**ends, "held0": 0.0})
     assert not late.placements, "predictions were wrong, so nothing may start where devices are kept"
 

@@ -35,7 +35,7 @@ def test_ctrl_c_during_imports_is_one_line(tmp_path: Path) -> None:
 def test_an_interrupt_that_python_discards_is_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
     set_to: list[float] = []
     monkeypatch.setattr(signal, "setitimer", lambda timer, seconds: set_to.append(seconds))
-    interrupts._again(SimpleNamespace(exc_type=KeyboardInterrupt))
+    interrupts._raise_again(SimpleNamespace(exc_type=KeyboardInterrupt))
     assert set_to == [interrupts.AGAIN_SECONDS]
 
 

@@ -85,11 +85,11 @@ def _attend(
         )
     count = group.size()
     if query.shape[-3] % count == 0 and key.shape[-3] % count == 0:
-        query, key, value = (_whole_of_some_heads(each, group) for each in (query, key, value))
+        query, key, value = (_whole_of_some_heads(tensor, group) for tensor in (query, key, value))
         mixed = functional.scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal, **others)
         parts = mixed.unflatten(-2, (count, -1)).movedim(-3, 0)  # type: ignore[no-untyped-call]
         return exchanged(parts, group).movedim(0, -4).flatten(-4, -3)
-    keys, values = (_Gathered.apply(each, group) for each in (key, value))  # type: ignore[no-untyped-call]
+    keys, values = (_Gathered.apply(tensor, group) for tensor in (key, value))  # type: ignore[no-untyped-call]
     mask = _causal(query, keys, group) if is_causal else None
     return functional.scaled_dot_product_attention(query, keys, values, mask, dropout_p, **others)
 

@@ -54,9 +54,9 @@ def gather(output: Tensor, part: Tensor, group: dist.ProcessGroup) -> None:
         return
     parts = output.view(group.size(), -1)
     parts[group.rank()].copy_(part.reshape(-1))
-    for rank, each in enumerate(parts):
-        with released(each):
-            dist.broadcast(each, group=group, group_src=rank)
+    for rank, rank_part in enumerate(parts):
+        with released(rank_part):
+            dist.broadcast(rank_part, group=group, group_src=rank)
 
 
 def reduce(
@@ -113,9 +113,9 @@ def _all_reduce(tensor: Tensor, op: str, group: str | dist.ProcessGroup) -> Tens
 
 
 def _all_gather(part: Tensor, num_ranks: int, group: str | dist.ProcessGroup) -> Tensor:
-    whole = part.new_empty(num_ranks * part.shape[0], *part.shape[1:])
-    gather(whole, part, _group(group))
-    return whole
+    gathered = part.new_empty(num_ranks * part.shape[0], *part.shape[1:])
+    gather(gathered, part, _group(group))
+    return gathered
 
 
 def _reduce_scatter(tensor: Tensor, op: str, num_ranks: int, group: str | dist.ProcessGroup) -> Tensor:

@@ -89,7 +89,7 @@ class ReplicaGradients:
         """Reduce each bucket from now on when its gradients are complete."""
         if self.phase not in self._buckets:
             self._parameters = list(self._model.parameters())
-            self._expect({each for each in self._parameters if each.requires_grad})
+            self._expect({parameter for parameter in self._parameters if parameter.requires_grad})
         buckets = self._buckets[self.phase]
         for bucket in buckets:
             bucket.missing = set(map(id, bucket.parameters))
@@ -104,8 +104,8 @@ class ReplicaGradients:
         buckets, left = self._buckets[self.phase], self._buckets[self.phase][self._num_started :]
         self._num_started = None
         awaited = {id(parameter) for bucket in left for parameter in bucket.parameters}
-        with_gradient = {each: each.grad for each in self._parameters if each.grad is not None}
-        late = {each: gradient for each, gradient in with_gradient.items() if id(each) not in awaited}
+        with_gradient = {parameter: parameter.grad for parameter in self._parameters if parameter.grad is not None}
+        late = {parameter: gradient for parameter, gradient in with_gradient.items() if id(parameter) not in awaited}
         is_surprised = bool(late) or len(with_gradient) < len(awaited)
         for parameter in late:
             parameter.grad = None
@@ -127,10 +127,10 @@ class ReplicaGradients:
         unused = {parameter for parameter, is_used in zip(expected, used, strict=True) if not is_used}
         for parameter in unused:
             parameter.grad = None
-        known = self._late.setdefault(self.phase, set())
+        known_late = self._late.setdefault(self.phase, set())
         if any_late:
-            known |= self._reduce_late(late)
-        self._expect({*expected} - unused | known)
+            known_late |= self._reduce_late(late)
+        self._expect({*expected} - unused | known_late)
 
     def _agreed(self, bits: Sequence[bool]) -> Sequence[bool]:
         return bits if self.agree is None else self.agree(bits)
@@ -138,10 +138,10 @@ class ReplicaGradients:
     def _expect(self, trained: set[Tensor]) -> None:
         """Make the buckets of the phase, for gradients of these parameters."""
         self._buckets[self.phase] = self._bucketed(trained)
-        own = weakref.ref(self)  # Python finds no cycles through hooks of tensors: the model would never be freed
+        reference = weakref.ref(self)  # Python finds no cycles through hooks of tensors: the model would never be freed
 
         def see(parameter: Tensor) -> None:
-            if (gradients := own()) is not None:
+            if (gradients := reference()) is not None:
                 gradients._see(parameter)
 
         for parameter in trained - self._hooked:
@@ -149,8 +149,9 @@ class ReplicaGradients:
             parameter.register_post_accumulate_grad_hook(see)  # type: ignore[no-untyped-call]
 
     def _bucketed(self, trained: Set[Tensor]) -> list[_Bucket]:
-        left, buckets = dict.fromkeys(each for each in self._parameters if each in trained), list[_Bucket]()
-        is_small = sum(each.nbytes for each in left) <= SMALL_BYTES
+        left = dict.fromkeys(parameter for parameter in self._parameters if parameter in trained)
+        buckets: list[_Bucket] = []
+        is_small = sum(parameter.nbytes for parameter in left) <= SMALL_BYTES
         for part in (self._model,) if is_small else (*reversed(self._blocks), self._model):
             by_type: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
             for parameter in part.parameters():
@@ -223,7 +224,7 @@ def _tells(bucket: _Bucket) -> bool:
 
 def _joined(parameters: Sequence[Tensor], last: float | None) -> Tensor:
     """The gradients of these parameters one after another, zero where there is none; the parameters lose theirs."""
-    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    gradients = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None
     end = [gradients[0].new_full((1,), last)] if last is not None else []

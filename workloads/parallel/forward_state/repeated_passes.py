@@ -32,7 +32,7 @@ class RepeatedPasses:
     @contextlib.contextmanager
     def _one_pass(self) -> Iterator[None]:
         state, now = self._state, self._state.snapshot(self._module)
-        parameters = [dict(each._parameters) for each in self._module.modules()]
+        parameters = [dict(module._parameters) for module in self._module.modules()]
         if self._before is not None:
             self._before.restore()
             self._use(self._parameters)

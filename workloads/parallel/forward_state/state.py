@@ -204,7 +204,7 @@ class ForwardState:
         }
         is_state = may_be_state if module is None else self._is_of_pass
         return ModuleSnapshot(
-            [(each, attributes_of(each, is_state), dict(each._buffers)) for each in modules], values, is_state
+            [(module, attributes_of(module, is_state), dict(module._buffers)) for module in modules], values, is_state
         )
 
     def _is_of_pass(self, value: Any) -> bool:
@@ -256,7 +256,7 @@ class ForwardState:
 
     def _name(self, place: Place) -> str:
         module, name = place
-        path = next((path for path, each in self.model.named_modules() if each is module), "")
+        path = next((path for path, part in self.model.named_modules() if part is module), "")
         return f"{path}.{name}" if path else name
 
     def _groups(self) -> list[dist.ProcessGroup]:

@@ -75,7 +75,7 @@ def _is_updated(parameter: Tensor) -> bool:
 def _buckets(updates: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     bucket: list[Tensor] = []
     for update in updates:
-        size = sum(each.nbytes for each in bucket) + update.nbytes
+        size = sum(other.nbytes for other in bucket) + update.nbytes
         if bucket and (size > BUCKET_BYTES or (update.dtype, update.device) != (bucket[0].dtype, bucket[0].device)):
             yield bucket
             bucket = []

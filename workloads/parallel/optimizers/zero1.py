@@ -37,7 +37,8 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
         groups = [dict(param_group) for param_group in optimizer.param_groups]
         super().__init__(groups, optim=part, group=group, **optimizer.defaults)
         self.state = self.optim.state
-        for parameter in self.state.keys() - self.own:  # some optimizers make states at once, such as Adagrad
+        # Some optimizers make states at once, such as Adagrad.
+        for parameter in self.state.keys() - self.own_parameters:
             del self.state[parameter]
         self._trainable = self._requires_grad()
         self._before = list(optimizer._optimizer_step_pre_hooks.values())
@@ -46,7 +47,7 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
         optimizer._optimizer_step_post_hooks.clear()
 
     @property
-    def own(self) -> set[Tensor]:
+    def own_parameters(self) -> set[Tensor]:
         """The parameters that this rank updates."""
         return {parameter for group in self.optim.param_groups for parameter in group["params"]}
 

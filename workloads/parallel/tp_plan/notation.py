@@ -169,7 +169,7 @@ def _split(
     One that cannot be followed has two parts: so it is traced, and studies show the reason.
     """
 
-    def named(*styles: str) -> tuple[str, ...]:
+    def present(*styles: str) -> tuple[str, ...]:
         return tuple(name.removeprefix(start) for name, style in entries.items() if style in styles and layer(name))
 
     modules = dict(model.named_modules())
@@ -179,12 +179,12 @@ def _split(
 
     others = (*WHOLE_IF_NEEDED, LATENT, EXPERTS)
     return NamedSplit(
-        columns=named(*COLUMNS),
-        rows=named(*ROWS),
-        norms=named(*NORMS),
-        summed=named(SUMMED),
+        columns=present(*COLUMNS),
+        rows=present(*ROWS),
+        norms=present(*NORMS),
+        summed=present(SUMMED),
         most_parts=2 if refusal else _most_parts(model, entries, heads, may_stay_whole),
-        others=tuple((name, entries[f"{start}{name}"]) for name in named(*others)),
+        others=tuple((name, entries[f"{start}{name}"]) for name in present(*others)),
         in_experts=tuple(
             (name.removeprefix(start), style) for name, style in entries.items() if not layer(name) and style in _INSIDE
         ),
@@ -230,8 +230,8 @@ def _config_number(model: nn.Module, name: str) -> int | None:
     """A number in the config of the model, of a part of it, or of the text model in the config."""
     for module in model.modules():
         config: Any = getattr(module, "config", None)
-        for each in (config, *getattr(config, "__dict__", {}).values()):
-            if isinstance(number := getattr(each, name, None), int):
+        for source in (config, *getattr(config, "__dict__", {}).values()):
+            if isinstance(number := getattr(source, name, None), int):
                 return number
     return None
 

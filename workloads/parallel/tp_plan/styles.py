@@ -52,7 +52,7 @@ def _style(model: nn.Module, name: str, style: str, split: NamedSplit) -> Parall
         return _LatentKeys(rope_size(model))
     assert style == EXPERTS, style
     start = f"{name}."
-    return _Experts({each.removeprefix(start): kind for each, kind in split.in_experts if each.startswith(start)})
+    return _Experts({path.removeprefix(start): kind for path, kind in split.in_experts if path.startswith(start)})
 
 
 class _SumOfGradients(Function):
@@ -158,8 +158,8 @@ class _Experts(ParallelStyle):
 
         def divided(*args: Any, **kwargs: Any) -> Tensor:
             summed = [_gradients_summed(value, group) for value in args]
-            named = {name: _gradients_summed(value, group) for name, value in kwargs.items()}
-            output: Tensor = _SumOfTensors.apply(call(*summed, **named), group)  # type: ignore[no-untyped-call]
+            summed_kwargs = {name: _gradients_summed(value, group) for name, value in kwargs.items()}
+            output: Tensor = _SumOfTensors.apply(call(*summed, **summed_kwargs), group)  # type: ignore[no-untyped-call]
             return output
 
         module.forward = divided

@@ -16,8 +16,8 @@ from workloads.training.step import evaluate
 def evaluate_held_out(rank: TrainingRank) -> dict[str, float]:
     """The metrics of the held-out samples, and those of the whole set if the workload has a ``summary``."""
     collected = Collected(rank.workload) if has_summary(rank.workload) else None
-    with rank.held.during(AttemptPhase.EVALUATION):
-        with rank.held.settling():
+    with rank.budget.during(AttemptPhase.EVALUATION):
+        with rank.budget.settling():
             values = _means(rank, collected)
         if collected is not None:
             values |= _summary(rank, collected)
@@ -42,7 +42,7 @@ def _means(rank: TrainingRank, collected: Collected | None) -> dict[str, float]:
 
 def _summary(rank: TrainingRank, collected: Collected) -> dict[str, float]:
     """Metrics of the whole held-out set: rank 0 computes them, outside of its budget, and sends them to all."""
-    with rank.held.uncounted():
+    with rank.budget.uncounted():
         outputs = collected.gathered(rank.job.plan, rank.number)
         summaries = [summary(rank.workload, outputs, rank.job.seed) if rank.is_first else {}]
         if rank.mesh is not None:

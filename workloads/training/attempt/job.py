@@ -40,7 +40,7 @@ class TrainingJob:
     number: int = 0
     attempt: int = 0
     in_epochs: bool = False
-    each: int = 1
+    unit_steps: int = 1
     donor: Donor | None = None
     best_of: str = ""
     best: tuple[float, int] | None = None
@@ -53,7 +53,7 @@ class TrainingJob:
     @property
     def begin(self) -> int:
         """Number of optimizer steps that earlier attempts have trained."""
-        return self.resume.step * self.each if self.resume else 0
+        return self.resume.step * self.unit_steps if self.resume else 0
 
     def is_evaluated(self, step: int) -> bool:
         """Whether an evaluation follows when ``step`` steps are done."""
@@ -64,6 +64,12 @@ class TrainingJob:
 
         ``batch`` is the number of samples of a step, with AdaScale those of the base batch.
         """
-        each = math.ceil(epoch_length / batch) if self.in_epochs else 1
-        until = None if self.until is None else self.until * each
-        return replace(self, steps=self.steps * each, until=until, report_every=self.report_every * each, each=each)
+        unit_steps = math.ceil(epoch_length / batch) if self.in_epochs else 1
+        until = None if self.until is None else self.until * unit_steps
+        return replace(
+            self,
+            steps=self.steps * unit_steps,
+            until=until,
+            report_every=self.report_every * unit_steps,
+            unit_steps=unit_steps,
+        )

@@ -68,7 +68,7 @@ class Loop:
         while done < job.last_step:
             rank.present_step = done
             began = time.perf_counter()
-            with rank.held.during(AttemptPhase.STEP):
+            with rank.budget.during(AttemptPhase.STEP):
                 with self._timing.step(step):
                     own_loss = self._step(step, done, measured=step == measured_step)
                 loss, stop = self._agree(own_loss)  # waits for all ranks
@@ -128,7 +128,7 @@ class Loop:
         updates_of(self._rank.model).step = step
         self._rank.workload.on_step(done, self._job.steps, self._rank.optimizer)
         if not measured:
-            with self._rank.held.settling():
+            with self._rank.budget.settling():
                 return self._train_step(self._batches(step))
         loss = torch.zeros(())
 
@@ -136,13 +136,13 @@ class Loop:
             nonlocal loss
             loss = self._train_step(batches)
 
-        with self._rank.held.uncounted():  # the profiler's records are not the candidate's memory
+        with self._rank.budget.uncounted():  # the profiler's records are not the candidate's memory
             # Torch counts batches that workers send, which lie on the host, unless they come and go out of its sight.
             batches = self._batches(step, ahead=self._rank.feed.is_shared)
             own_peak = measure_peak(self._rank.device, self._rank.model, self._rank.optimizer, run)
         limit = self._job.budget_bytes
         if limit is not None and own_peak > limit:
-            raise self._rank.held.overrun(0, own_peak)
+            raise self._rank.budget.overrun(0, own_peak)
         peak = self._rank.highest(own_peak)
         if self._rank.is_first:
             self._rank.reporter.measured(peak)
@@ -191,7 +191,7 @@ class Loop:
         if rank.is_first:
             self._timing.report_seconds()
             self._report_noise()
-            rank.reporter.metrics(step // self._job.each, values)
+            rank.reporter.metrics(step // self._job.unit_steps, values)
         if keeps and step and (is_best or step == self._job.last_step or self._saving.is_due()):
             self._saving.save(step)
 

@@ -15,7 +15,7 @@ from workloads.protocol import Batch, Workload
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.attempt.reporter import Reporter
 from workloads.training.data.feed import Feed
-from workloads.training.memory import budget
+from workloads.training.memory.budget import EnforcedBudget
 from workloads.training.step import to_device
 
 
@@ -32,7 +32,7 @@ class TrainingRank:
     mesh: DeviceMesh | None
     number: int
     reporter: Reporter
-    held: budget.EnforcedBudget
+    budget: EnforcedBudget
     model: nn.Module
     optimizer: torch.optim.Optimizer
     feed: Feed

@@ -34,7 +34,7 @@ class Saving:
         """
         job = self._rank.job
         start = self._loaded()
-        if job.best is not None and job.best[1] <= start // job.each:  # a later one is evaluated again
+        if job.best is not None and job.best[1] <= start // job.unit_steps:  # a later one is evaluated again
             self._best = job.best
         return start
 
@@ -55,12 +55,12 @@ class Saving:
                 f"ranks see different checkpoints in {trial_folder(root, resume.trial_id)}: it must be one folder that "
                 "all nodes share"
             )
-        with rank.held.lifted():
+        with rank.budget.lifted():
             is_own = resume.trial_id == rank.job.trial_id  # a copy of another trial has options of its own
             checkpoint.load(root, resume, rank.model, rank.optimizer, with_options=is_own, is_checked=is_own)
         if not is_own:
             updates_of(rank.model).skip(rank.job.begin)
-        return resume.step * rank.job.each
+        return resume.step * rank.job.unit_steps
 
     def is_best(self, step: int, values: Mapping[str, float]) -> bool:
         """Whether this is the best evaluation of the trial, if that one counts. Rank 0 decides for all ranks."""
@@ -72,7 +72,7 @@ class Saving:
         is_better = value > before if job.best_of == "maximize" else value < before
         is_best = math.isfinite(value) and (self._best is None or is_better)
         if is_best := self._rank.any(is_best and self._rank.is_first):
-            self._best = value, step // job.each
+            self._best = value, step // job.unit_steps
         return is_best
 
     def is_due(self) -> bool:
@@ -86,8 +86,8 @@ class Saving:
     def save(self, step: int) -> None:
         """Write a checkpoint after ``step`` steps, and report it."""
         rank, job, began = self._rank, self._rank.job, time.monotonic()
-        with rank.held.during(AttemptPhase.CHECKPOINT), rank.held.uncounted():
-            name = CheckpointName(job.trial_id, step // job.each)
+        with rank.budget.during(AttemptPhase.CHECKPOINT), rank.budget.uncounted():
+            name = CheckpointName(job.trial_id, step // job.unit_steps)
             needed = {*rank.reporter.needed_checkpoints()}
             if self._best is not None:
                 needed.add(CheckpointName(job.trial_id, self._best[1]))
@@ -95,4 +95,4 @@ class Saving:
         self._saved_at = time.monotonic()
         self._seconds = self._saved_at - began
         if rank.is_first:
-            rank.reporter.checkpoint(step // job.each)
+            rank.reporter.checkpoint(step // job.unit_steps)

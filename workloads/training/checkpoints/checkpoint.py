@@ -269,10 +269,10 @@ def _exported_names(model: nn.Module) -> dict[str, str]:
 
 
 def _kept_state(model: nn.Module) -> dict[str, Tensor]:
-    kept = {"average": averages_of(model), "gradient": previous_gradients_of(model)}
+    tensors_by_kind = {"average": averages_of(model), "gradient": previous_gradients_of(model)}
     return {
         f"{kind}/{name}": tensors[parameter]
-        for kind, tensors in kept.items()
+        for kind, tensors in tensors_by_kind.items()
         for name, parameter in model.named_parameters()
         if parameter in tensors
     }
@@ -282,9 +282,9 @@ def _begin_kept(model: nn.Module, stored: Collection[str]) -> None:
     """Make memory for the averages and gradients that are ``stored``; a parameter that has none there gets one when it
     trains."""
     updates = updates_of(model)
-    for kind, kept in (("average", updates.averages), ("gradient", updates.ada_scale)):
-        if kept is not None:
-            kept.begin(parameter for name, parameter in model.named_parameters() if f"{kind}/{name}" in stored)
+    for kind, tensors in (("average", updates.averages), ("gradient", updates.ada_scale)):
+        if tensors is not None:
+            tensors.begin(parameter for name, parameter in model.named_parameters() if f"{kind}/{name}" in stored)
 
 
 def _prefix(optimizer: torch.optim.Optimizer) -> str:

@@ -27,9 +27,9 @@ def _with_pieces(tensor: DTensor) -> Tensor:
     if not any(isinstance(placement, _StridedShard) for placement in tensor.placements):
         return tensor
     runs = [_runs(tensor, dim) for dim in range(tensor.ndim)]
-    if all(len(each) <= 1 for each in runs):
+    if all(len(run) <= 1 for run in runs):
         return tensor
-    made, local = tensor.detach(), tensor.to_local().detach()
+    copy, local = tensor.detach(), tensor.to_local().detach()
     pieces: dict[tuple[int, ...], Tensor] = {}
     for chosen in product(*runs):
         piece = local
@@ -37,14 +37,14 @@ def _with_pieces(tensor: DTensor) -> Tensor:
             piece = piece.narrow(dim, begin, size)
         pieces[tuple(start for start, _, _ in chosen)] = piece
     chunks = [ChunkStorageMetadata(torch.Size(offset), piece.shape) for offset, piece in pieces.items()]
-    properties, whole = TensorProperties.create_from_tensor(local), tensor.size()
+    properties, global_size = TensorProperties.create_from_tensor(local), tensor.size()
 
     def write_items(name: str, unused: object) -> list[WriteItem]:
         return [
             WriteItem(
                 MetadataIndex(name, chunk.offsets),
                 WriteItemType.SHARD,
-                tensor_data=TensorWriteData(chunk, properties, whole),
+                tensor_data=TensorWriteData(chunk, properties, global_size),
             )
             for chunk in chunks
         ]
@@ -54,10 +54,10 @@ def _with_pieces(tensor: DTensor) -> Tensor:
         return pieces[tuple(index.offset)]
 
     # Attributes of the instance: they hold the local part, and so make no cycle with the tensor.
-    vars(made).update(
+    vars(copy).update(
         __create_write_items__=write_items, __create_chunk_list__=lambda: chunks, __get_tensor_shard__=shard
     )
-    return made
+    return copy
 
 
 def _runs(tensor: DTensor, dim: int) -> list[tuple[int, int, int]]:

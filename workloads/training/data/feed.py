@@ -102,12 +102,12 @@ class Repeated:
     def __iter__(self) -> Iterator[Batch]:
         if isinstance(self._feed, IndexFeed):
             return map(self._ready, self._feed.step(self._step))
-        kept = self._keep()
+        batches = self._keep()
         torch_state, pythons, numpys = self._states
         torch.set_rng_state(torch_state)
         random.setstate(pythons)
         np.random.set_state(numpys)
-        return map(self._ready, kept)
+        return map(self._ready, batches)
 
     def _keep(self) -> list[Batch]:
         if self._kept is None:
@@ -145,20 +145,20 @@ class IndexFeed:
         parts = rank_slices(indices, plan, self._rank)
         seed_everything((seed, step), workload)
         before = drawn_from(workload)
-        made = [workload.train_batch(parts[0])]
+        batches = [workload.train_batch(parts[0])]
         if self._draws_samples or drawn_from(workload) != before:
             self._draws_samples = True
-            del made
+            del batches
             seed_everything((seed, step), workload)
             batch = workload.train_batch(indices)
             places = rank_slices(torch.arange(len(indices)), plan, self._rank)
-            made = [tree_map_only(Tensor, lambda tensor: host_copy(tensor[place]), batch) for place in places]  # noqa: B023
+            batches = [tree_map_only(Tensor, lambda tensor: host_copy(tensor[place]), batch) for place in places]  # noqa: B023
             del batch
         seed_everything((seed, step, plan.data_rank(self._rank)), workload)
-        more = parts[len(made) :]
-        made.reverse()
-        while made:
-            yield made.pop()  # nothing here holds a batch that has been used
+        more = parts[len(batches) :]
+        batches.reverse()
+        while batches:
+            yield batches.pop()  # nothing here holds a batch that has been used
         for part in more:
             yield workload.train_batch(part)
 
@@ -214,12 +214,12 @@ class DatasetFeed:
                 self._reader.read(ReadRequest(split, [SamplePlace(0, 0, 0)], 0))
 
     def step(self, step: int) -> Iterator[Batch]:
-        requests, made = self._of_step(step), list[Batch]()
+        requests, batches = self._of_step(step), list[Batch]()
         if self._workers is None:  # before the generators are seeded, so that reading need not keep their states
-            made.append(self._reader.read(requests.pop(0), keeps_generators=False))
+            batches.append(self._reader.read(requests.pop(0), keeps_generators=False))
         seed_everything((self._seed, step, self._plan.data_rank(self._rank)), self._workload)
-        while made:
-            yield made.pop()  # nothing here holds a batch that has been used
+        while batches:
+            yield batches.pop()  # nothing here holds a batch that has been used
         yield from self._batches(requests)
 
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
@@ -256,7 +256,7 @@ class DatasetFeed:
                 time.sleep(0.01)
             raise (death or error) from None
         if isinstance(answer, Failure):
-            raise answer.again()
+            raise answer.to_error()
         return answer
 
     def death(self) -> DataFault | None:

@@ -85,19 +85,19 @@ class SampleOrder:
             number = hash((self._seed, epoch))
             with kept_generators(self._workload):
                 seed_host(number, self._workload)
-                made = self._workload.order(epoch, torch.Generator().manual_seed(number))
-            self._epochs[epoch] = self._checked(made, epoch)
+                indices = self._workload.order(epoch, torch.Generator().manual_seed(number))
+            self._epochs[epoch] = self._checked(indices, epoch)
         return self._epochs[epoch]
 
-    def _checked(self, made: Tensor | Sequence[int], epoch: int) -> Tensor:
+    def _checked(self, result: Tensor | Sequence[int], epoch: int) -> Tensor:
         method, num = self._workload.order, self._workload.num_train
         expectation = f"return the indices of training samples, whole numbers from 0 to {num - 1}"
         try:
-            indices = torch.as_tensor(made)
+            indices = torch.as_tensor(result)
         except (TypeError, ValueError, RuntimeError):
-            raise WrongResult(method, f"returns {kinds_of(made)}", expectation) from None
+            raise WrongResult(method, f"returns {kinds_of(result)}", expectation) from None
         if indices.ndim != 1 or indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
-            raise WrongResult(method, f"returns {kinds_of(made)} of {indices.dtype}", expectation)
+            raise WrongResult(method, f"returns {kinds_of(result)} of {indices.dtype}", expectation)
         indices = indices.to(torch.int64)
         if len(indices) == 0 or int(indices.min()) < 0 or int(indices.max()) >= num:
             range_words = f"indices from {int(indices.min())} to {int(indices.max())}" if len(indices) else "no index"

@@ -112,7 +112,7 @@ def summary(workload: Workload, outputs: Outputs, seed: int) -> dict[str, float]
     Raises ``WrongResult`` for results that are not numbers, and whatever the user's code raises.
     """
     values: dict[str, float] = {}
-    with torch.no_grad(), kept_generators(workload), _alone():
+    with torch.no_grad(), kept_generators(workload), _without_gang():
         seed_host(seed, workload)
         if defines(workload, "metrics"):
             values |= dict(_computed(workload, outputs))
@@ -125,7 +125,7 @@ def summary(workload: Workload, outputs: Outputs, seed: int) -> dict[str, float]
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _without_gang() -> Iterator[None]:
     """Hides the gang from torchmetrics, which would otherwise wait for the metrics of other ranks."""
     is_initialized, dist.is_initialized = dist.is_initialized, lambda: False
     try:
@@ -149,8 +149,8 @@ def metric_objects(workload: Workload) -> dict[str, Any]:
 
     Raises ``WrongResult`` for anything else.
     """
-    made = workload.metrics()
-    by_name = dict(made) if isinstance(made, Mapping) else {"": made}
+    metrics = workload.metrics()
+    by_name = dict(metrics) if isinstance(metrics, Mapping) else {"": metrics}
     for name, metric in by_name.items():
         if not all(callable(getattr(metric, method, None)) for method in ("update", "compute")):
             raise WrongResult(

@@ -40,7 +40,7 @@ class Failure:
     error: BaseException | str
     frames: tuple[tuple[str, int], ...]
 
-    def again(self) -> BaseException:
+    def to_error(self) -> BaseException:
         """The error to raise in the rank."""
         error = RuntimeError(self.error) if isinstance(self.error, str) else self.error
         return raised_in(error, self.frames)

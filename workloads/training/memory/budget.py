@@ -249,7 +249,7 @@ def classify(error: BaseException, budget: EnforcedBudget) -> OutOfMemory | None
         if re.search(_UNMAPPED, str(seen)):  # no library asks for so much that the rest of the budget says nothing
             return budget.overrun(0, max(used, budget.budget_bytes or 0))
         # Other errors may have other causes: they count as an overrun only if memory is almost used up.
-        near = 0 if budget.budget_bytes is None else _near(budget.budget_bytes, str(seen))
+        near = 0 if budget.budget_bytes is None else _near_bytes(budget.budget_bytes, str(seen))
         exhausted = budget.budget_bytes is not None and used > budget.budget_bytes - near
         if exhausted and (isinstance(seen, MemoryError | SystemError) or re.search(_OTHER_FAILURES, str(seen))):
             return budget.overrun(0, max(used, budget.budget_bytes or 0))
@@ -262,7 +262,7 @@ _UNMAPPED = r"failed to map segment from shared object(?!: (Operation not permit
 _OTHER_FAILURES = rf"bad_alloc|{_NO_THREAD}|Cannot allocate memory|could not (create|execute) a|Resource temporarily"
 
 
-def _near(budget_bytes: int, message: str) -> int:
+def _near_bytes(budget_bytes: int, message: str) -> int:
     """Bytes below the budget that count as "at the limit", as a failed operation's temporaries are freed at once.
 
     A thread that could not start may have asked for the usual stack.

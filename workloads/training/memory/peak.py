@@ -43,7 +43,7 @@ def state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """
     tensors: list[Tensor] = [*model.parameters(), *model.buffers()]
     tensors += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    tensors += [tensor for kept in kept_of(model).values() for tensor in kept]
+    tensors += [tensor for of_parameter in kept_of(model).values() for tensor in of_parameter]
     tensors += [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
     storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in local)}

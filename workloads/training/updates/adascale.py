@@ -68,13 +68,13 @@ class AdaScale:
     @torch.no_grad()
     def measure(self, parameters: Sequence[Tensor], stages: dist.ProcessGroup | None) -> None:
         """Call it before each update, when gradients are reduced and before they are clipped: estimates ``gain``."""
-        if any(each.grad is not None and each.grad.is_sparse for each in parameters):
+        if any(parameter.grad is not None and parameter.grad.is_sparse for parameter in parameters):
             raise WorkloadError("AdaScale compares gradients of two steps, and needs dense ones: use sparse=False")
         self.begin(parameters)
         sums = global_sums(parameters, stages, self._products, 2)
         for parameter in parameters:
-            if (kept := self.previous.get(parameter)) is not None:
-                local = local_part(kept)
+            if (previous := self.previous.get(parameter)) is not None:
+                local = local_part(previous)
                 gradient = parameter.grad
                 local.zero_() if gradient is None else local.copy_(local_part(gradient))
         if not isinstance(sums, FakeTensor):

@@ -59,6 +59,6 @@ class Averages:
     def _exchange(self) -> None:
         for parameter, average in self.of.items():
             weight, mean = local_part(parameter.detach()), local_part(average)
-            kept = weight.clone()
+            own_weight = weight.clone()
             weight.copy_(mean)
-            mean.copy_(kept)
+            mean.copy_(own_weight)

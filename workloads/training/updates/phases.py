@@ -69,7 +69,10 @@ class PhasedOptimizer(Optimizer):
         for phase, optimizer in zip(phases, optimizers, strict=True):
             for parameter in _parameters(optimizer):
                 if (other := owners.setdefault(parameter, phase)) is not phase:
-                    name = next((name for name, each in model.named_parameters() if each is parameter), "a parameter")
+                    name = next(
+                        (name for name, other in model.named_parameters() if other is parameter),
+                        "a parameter",
+                    )
                     raise WrongResult(
                         phase.optimizer,
                         f"phases {other.name!r} and {phase.name!r} both train {name}",

@@ -20,8 +20,8 @@ _MAPPINGS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "Counter": Counter}
 
 def schedulers_of(workload: Workload, optimizer: Optimizer, steps: int) -> list[LRScheduler]:
     """The schedulers that the workload makes for ``optimizer``. Raises ``WrongResult`` for anything else."""
-    made = workload.scheduler(optimizer, steps)
-    every: list[Any] = [] if made is None else list(made) if isinstance(made, list | tuple) else [made]
+    result = workload.scheduler(optimizer, steps)
+    every: list[Any] = [] if result is None else list(result) if isinstance(result, list | tuple) else [result]
     for scheduler in every:
         if not isinstance(scheduler, LRScheduler):
             raise WrongResult(
@@ -57,10 +57,10 @@ def expect_resumable(workload: Workload, optimizer: Optimizer, steps: int) -> No
         _set(optimizer, rates)
         for group in optimizer.param_groups:
             group.pop("initial_lr", None)
-        again = Schedules(workload, optimizer, steps)
+        resumed = Schedules(workload, optimizer, steps)
         _set(optimizer, stored)
-        again.load(state)
-        again.step()
+        resumed.load(state)
+        resumed.step()
     if [float(group["lr"]) for group in optimizer.param_groups] != expected:
         raise WrongResult(
             workload.scheduler,
@@ -152,9 +152,9 @@ def _packed(value: Any) -> Any:
         kind = type(value).__name__
         if kind not in _MAPPINGS:
             raise TypeError(f"it holds a {kind}")
-        return {kind: [[_packed(key), _packed(each)] for key, each in value.items()]}
+        return {kind: [[_packed(key), _packed(element)] for key, element in value.items()]}
     if isinstance(value, list | tuple):
-        return [_packed(each) for each in value]
+        return [_packed(element) for element in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"it holds a {type(value).__name__}")
@@ -163,8 +163,8 @@ def _packed(value: Any) -> Any:
 def _unpacked(value: Any) -> Any:
     if isinstance(value, dict):
         ((kind, items),) = value.items()
-        return _MAPPINGS[kind]({key: _unpacked(each) for key, each in items})
-    return [_unpacked(each) for each in value] if isinstance(value, list) else value
+        return _MAPPINGS[kind]({key: _unpacked(element) for key, element in items})
+    return [_unpacked(element) for element in value] if isinstance(value, list) else value
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:

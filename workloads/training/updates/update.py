@@ -169,9 +169,9 @@ def make_optimizer(
 
     def spread(optimizer: Optimizer, every: int = 1) -> Optimizer:
         schedules = updates.attach_to(workload, optimizer, -(-steps // every), every)
-        made = spread_optimizer(optimizer, layout, mesh)
-        schedules.follow(optimizer, made)
-        return made
+        rank_optimizer = spread_optimizer(optimizer, layout, mesh)
+        schedules.follow(optimizer, rank_optimizer)
+        return rank_optimizer
 
     updates.phases = phases_of(workload)
     if not updates.phases:
@@ -182,8 +182,8 @@ def make_optimizer(
             "the workload trains in phases, whose gradients are of several losses, and AdaScale knows one learning "
             "rate: use scale_lr: none"
         )
-    made = [spread(optimizer_of(phase, model), phase.every) for phase in updates.phases]
-    updates.phased = PhasedOptimizer(updates.phases, made, model)
+    optimizers = [spread(optimizer_of(phase, model), phase.every) for phase in updates.phases]
+    updates.phased = PhasedOptimizer(updates.phases, optimizers, model)
     return updates.phased
 
 
@@ -225,11 +225,11 @@ def previous_gradients_of(model: nn.Module) -> dict[Tensor, Tensor]:
 
 def kept_of(model: nn.Module) -> dict[Tensor, list[Tensor]]:
     """Tensors like a parameter that are kept for it between steps, besides the states of the optimizer."""
-    kept: dict[Tensor, list[Tensor]] = {}
+    kept_tensors: dict[Tensor, list[Tensor]] = {}
     for state in (averages_of(model), previous_gradients_of(model)):
         for parameter, tensor in state.items():
-            kept.setdefault(parameter, []).append(tensor)
-    return kept
+            kept_tensors.setdefault(parameter, []).append(tensor)
+    return kept_tensors
 
 
 def _new_updates(options: TrainingOptions, layout: Layout, mesh: DeviceMesh | None) -> Updates:

@@ -154,9 +154,9 @@ class RankStates:
 
     def _start_instead(self, device: str) -> RankRecord:
         """Start a rank, in place of an idle one that has run other user code if the device has no room for both."""
-        others = [rank for rank in self.ranks.idle(device) if rank.code is not None and rank.phase is RankPhase.READY]
-        if others and len(self.ranks.on(device)) >= self._max_per_device:
-            self._end(others[0])
+        idle = [rank for rank in self.ranks.idle(device) if rank.code is not None and rank.phase is RankPhase.READY]
+        if idle and len(self.ranks.on(device)) >= self._max_per_device:
+            self._end(idle[0])
         return self._start(device)
 
     def _add(self, name: str, device: str, phase: RankPhase) -> RankRecord:

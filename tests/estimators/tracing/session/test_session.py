@@ -42,8 +42,8 @@ def test_blocks_that_were_left_out_are_put_back_for_the_update() -> None:
         few = short.step(8)
         short.grow()
         assert short.num_blocks == Deep.num_layers > TRACED_BLOCKS
-        assert sum(size for _, size in short.update().made) == sum(size for _, size in wanted.made)
-    assert sum(size for _, size in few.made) < sum(size for _, size in wanted.made)
+        assert sum(size for _, size in short.update().state_events) == sum(size for _, size in wanted.state_events)
+    assert sum(size for _, size in few.state_events) < sum(size for _, size in wanted.state_events)
     assert len(few.passes.events) < len(wanted.passes.events)
 
 
@@ -64,7 +64,7 @@ def test_passes_change_nothing_and_the_first_step_makes_the_states() -> None:
     with Session(recipe(), Layout()) as session:
         before = session.passes(8)
         assert before.events and session.passes(8).events == before.events
-        first, second = (sum(size for _, size in session.step(8).made) for _ in range(2))
+        first, second = (sum(size for _, size in session.step(8).state_events) for _ in range(2))
     assert first - second >= 2 * 4 * sum(parameter.numel() for parameter in Mlp().parameters())  # of AdamW
 
 

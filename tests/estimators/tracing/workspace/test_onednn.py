@@ -31,7 +31,7 @@ def test_copies_hold_whole_blocks() -> None:
         "forward", meta(2, 20, 9, 9), meta(36, 20, 3, 3), meta(2, 36, 9, 9), PLAIN, bias=True, keeps_images=False
     )
     assert primitive.images.copied > meta(2, 20, 9, 9).nbytes
-    assert not primitive.made.is_plain
+    assert not primitive.output.is_plain
 
 
 def test_images_that_stay_as_they_are_need_no_copy() -> None:
@@ -39,7 +39,7 @@ def test_images_that_stay_as_they_are_need_no_copy() -> None:
     primitive = onednn.convolution(
         "backward_data", images, meta(32, 32, 3, 3), images, PLAIN, bias=False, keeps_images=True
     )
-    assert primitive.images.copied == primitive.made.copied == 0
+    assert primitive.images.copied == primitive.output.copied == 0
 
 
 def test_the_number_of_threads_is_as_before() -> None:

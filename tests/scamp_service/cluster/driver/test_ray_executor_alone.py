@@ -165,7 +165,7 @@ def test_a_rank_that_ray_refuses_to_start_breaks_its_gang_and_is_not_called(
 
 
 def sink(version: str) -> SinkStatus:
-    return SinkStatus(Process.own(), version, "mine")
+    return SinkStatus(Process.current(), version, "mine")
 
 
 def test_only_the_sink_of_an_earlier_controller_is_replaced_for_its_version(

@@ -26,7 +26,7 @@ TRIALS: Sequence[Mapping[str, Any]] = (
 
 def chosen(source: str, trials: Sequence[Mapping[str, Any]] = TRIALS) -> list[int]:
     choice = TrialFilter(source)
-    kept = choice.kept([[trial.get(name) for name in choice.columns] for trial in trials], ["lr", "depth", "warmup"])
+    kept = choice.matches([[trial.get(name) for name in choice.columns] for trial in trials], ["lr", "depth", "warmup"])
     return [trial["number"] for trial, is_kept in zip(trials, kept, strict=True) if is_kept]
 
 

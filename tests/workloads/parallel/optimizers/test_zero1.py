@@ -37,7 +37,7 @@ def sizes_of(zero: ZeroOptimizer) -> list[list[list[int]]]:
 def test_the_largest_parameters_are_dealt_out_first_and_rank_0_has_most() -> None:
     zero = optimizer([1, 4, 3, 7, 6, 2], 2)
     assert sizes_of(zero) == [[[], [3, 7, 2]], [[1, 4], [6]]]
-    assert {len(parameter) for parameter in zero.own} == {2, 3, 7}
+    assert {len(parameter) for parameter in zero.own_parameters} == {2, 3, 7}
 
 
 def test_groups_keep_what_they_say_and_the_schedule_reaches_the_update() -> None:
