@@ -1,6 +1,7 @@
 """One round of a policy: places gangs into a ledger one after another, and takes all of them back at its end.
 
-It also keeps devices for one blocked gang at a time, and says at the end why the others wait.
+It also keeps devices for one blocked gang at a time, and says at the end why the others wait. Of equal devices it takes
+those where an idle rank is ready: a gang that finds none must start one, which takes seconds of a core.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from placement.model import Placement, Queued, Shape
 from placement.packing.kinds import speeds_of
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Blocked, Decision, Wait
-from placement.packing.ready import readiest
 from placement.packing.reasons import BY_SHARE, WHERE_READY, DeviceRule, why_here, why_ranks, why_waiting
 
 _FINDERS = {
@@ -31,6 +31,8 @@ TOO_FAR = Wait(
     Blocked.FRAGMENTED,
     "enough devices are free, but on more nodes than it needs, where it would be slower: waits until a node is free",
 )
+
+_NONE, _CLEAN, _SAME_CODE = range(3)
 
 
 class Round:
@@ -169,6 +171,32 @@ class Round:
         """The gangs that start, and why the others wait."""
         waits = why_waiting(self.waiting, self.ledger, self.kept, self.kept_for, alone=self._rule is DeviceRule.IDLE)
         return Decision(tuple(self._placements), waits, self.kept)
+
+
+def readiest(ledger: Ledger, devices: Sequence[str], code: str | None) -> tuple[str, ...]:
+    """The devices of a gang, each exchanged for an equal one of its node if an idle rank there is more suitable.
+
+    The most suitable rank has run the same code (None: that of built-in workloads), which it need not import again. The
+    next best has run no user's code yet.
+    """
+    if not ledger.is_any_ready:
+        return tuple(devices)
+    chosen = list(devices)
+    for rank, device in enumerate(devices):
+        most = _readiness(ledger, device, code)
+        if most == _SAME_CODE:
+            continue
+        for other in ledger.ready_beside(device):
+            if other in chosen or (readiness := _readiness(ledger, other, code)) <= most:
+                continue
+            if ledger.are_equal(device, other):
+                chosen[rank], most = other, readiness
+    return tuple(chosen)
+
+
+def _readiness(ledger: Ledger, device: str, code: str | None) -> int:
+    ready = ledger.ready_on(device)
+    return _SAME_CODE if code in ready else _CLEAN if None in ready else _NONE
 
 
 def soonest(

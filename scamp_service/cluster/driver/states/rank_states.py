@@ -189,7 +189,7 @@ class RankStates:
         idle rank.
 
         But where training has half of the node's cores, a start takes one from it. Then one idle rank of the node is
-        enough, where the most memory is free: gangs start there if other devices are no better (``packing.ready``).
+        enough, where the most memory is free: gangs start there if other devices are no better (``round.readiest``).
         """
         open_to_more = [device for device in node.devices if len(self.ranks.on(device)) < self._max_per_device]
         if self.ranks.leave_half(node, self._now):

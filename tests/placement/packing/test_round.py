@@ -10,8 +10,8 @@ from placement.model import Cluster, Device, Gang, Queued, Ready, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.policies import POLICIES, policy_named
 from placement.packing.policy import Decision
-from placement.packing.ready import readiest
 from placement.packing.reasons import WHERE_READY
+from placement.packing.round import readiest
 
 CLEAN, MINE, THEIRS = frozenset({None}), frozenset({"mine"}), frozenset({"theirs"})
 
