@@ -260,7 +260,7 @@ def test_processes_that_a_model_starts_end_with_its_trace(
 
 
 def test_a_fork_of_the_model_that_runs_on_answers_nothing(traces: TraceProcess, code: dict[str, str]) -> None:
-    params = {"batch_trick": "os.fork()"}
+    params = {"batch_trick": "if not hasattr(os, 'forked'): os.forked = os.fork()"}
     assert ask(traces, "user.py:Trick", params, Layout(), code)["num_params"] == 72
     assert ask(traces, "vit_digits", {"depth": 1, "width": 8}, Layout())["num_params"] != 72
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scamp_service.control.stopping import RULES, rule_of
@@ -45,6 +45,7 @@ OPTIONS: Mapping[str, list[dict[str, Any]]] = {
 RULE_OPTIONS: list[Any] = [{"rule": name, **options} for name, several in OPTIONS.items() for options in several]
 RULE_OPTIONS.append([{"rule": "hyperband", "promote": True}, {"rule": "patience"}, {"rule": "threshold", "upper": 2}])
 every_rule = pytest.mark.parametrize("options", RULE_OPTIONS, ids=str)
+few = settings(max_examples=30)  # for each of so many options
 
 BROKEN = (math.nan, math.inf, -math.inf)
 Reports = list[tuple[int, float]]
@@ -87,6 +88,7 @@ def test_rungs_are_ascending_reports_before_the_last_step(options: Any, steps: i
 
 
 @every_rule
+@few
 @given(judged=st.integers(0, 100), step=st.integers(0, 100))
 def test_a_trial_is_due_at_each_rung_that_it_has_reached_and_at_no_other_step(
     options: Any, judged: int, step: int
@@ -96,6 +98,7 @@ def test_a_trial_is_due_at_each_rung_that_it_has_reached_and_at_no_other_step(
 
 
 @every_rule
+@few
 @given(values=reports, direction=directions)
 def test_the_same_reports_have_the_same_verdict_and_stay_as_they_are(
     options: Any, values: Reports, direction: str
@@ -111,6 +114,7 @@ def test_the_same_reports_have_the_same_verdict_and_stay_as_they_are(
 
 
 @every_rule
+@few
 @given(values=reports, direction=directions, seed=st.integers(0, 2**31))
 def test_the_order_of_arrival_does_not_matter(options: Any, values: Reports, direction: str, seed: int) -> None:
     spec = spec_of(options, direction)
@@ -120,6 +124,7 @@ def test_the_order_of_arrival_does_not_matter(options: Any, values: Reports, dir
 
 
 @every_rule
+@few
 @given(values=reports, direction=directions)
 def test_every_verdict_has_a_reason_of_one_line(options: Any, values: Reports, direction: str) -> None:
     spec = spec_of(options, direction)
@@ -140,6 +145,7 @@ def test_reasons_name_epochs_where_the_study_counts_them(options: Any) -> None:
 
 
 @every_rule
+@few
 @given(values=reports, direction=directions)
 def test_infinity_is_judged_like_nan_and_never_as_the_best_value(options: Any, values: Reports, direction: str) -> None:
     spec = spec_of(options, direction)
@@ -149,6 +155,7 @@ def test_infinity_is_judged_like_nan_and_never_as_the_best_value(options: Any, v
 
 
 @every_rule
+@few
 @given(values=reports, direction=directions)
 def test_a_trial_is_paused_only_where_its_rule_says_so_and_never_as_the_last_one(
     options: Any, values: Reports, direction: str
@@ -200,6 +207,7 @@ points = st.lists(
 
 
 @pytest.mark.parametrize("options", BY_RANK, ids=str)
+@few
 @given(values=points, seed=st.integers(0, 2**31))
 def test_several_objectives_are_judged_by_rank_whatever_the_order_of_arrival(
     options: Any, values: list[tuple[int, tuple[float, float]]], seed: int
