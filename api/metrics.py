@@ -86,10 +86,11 @@ class _Database(Collector):
         )
         recorded = self._store.cluster()
         attempts = self._store.open_attempts()
-        for device in recorded[0].get("devices", []) if recorded else []:
-            labels = [device["id"], device["kind"]]
-            capacity.add_metric(labels, device["capacity_mib"])
-            held = sum(attempt.mib_on(device["id"]) for attempt in attempts)
+        for recorded_device in recorded[0].devices if recorded else ():
+            device = recorded_device.device
+            labels = [device.id, device.kind]
+            capacity.add_metric(labels, device.capacity_mib)
+            held = sum(attempt.mib_on(device.id) for attempt in attempts)
             reserved.add_metric(labels, held)
         yield capacity
         yield reserved

@@ -13,6 +13,7 @@ from api.views.cluster import ClusterView, GangView, controller_view, device_vie
 from api.views.forecast import WhatIfView, blocked_of, forecast_view, start_of
 from scamp_service.lifecycle import CONTROLLER_LEASE, TrialState
 from scamp_service.model import Attempt, Trial
+from scamp_service.store.recorded_cluster import STARTING
 from scamp_service.store.store import Store
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
@@ -25,7 +26,7 @@ def get_cluster(store: TheStore, settings: TheSettings, forecasts: TheForecasts)
     """Devices with the gangs that hold them and their memory in MiB, and the trials that wait for devices."""
     event_id = store.last_event_id()
     recorded = store.cluster()
-    state, confirmed = recorded if recorded else ({}, None)
+    state, confirmed = recorded if recorded else (STARTING, None)
     silent = controller_silent_seconds(store, confirmed)
     alive = silent is not None and silent <= settings.lease_seconds
     names = {study.id: study.name for study in store.live_studies()}
@@ -35,14 +36,14 @@ def get_cluster(store: TheStore, settings: TheSettings, forecasts: TheForecasts)
     shown = waiting[:MOST_WAITING]
     forecast = forecasts.now() if shown else None
     return ClusterView(
-        status=state.get("status", "starting") if alive else "starting",
-        detail=state.get("detail", "") if alive else _why_silent(silent),
+        status=state.status if alive else STARTING.status,
+        detail=state.detail if alive else _why_silent(silent),
         data_directory=trouble_with_data(settings),
-        speed=state.get("speed", ""),
+        speed=state.speed,
         controller_alive=alive,
         controller_silent_seconds=silent,
-        controller=controller_view(state.get("controller", {})),
-        devices=[device_view(device, gangs) for device in state.get("devices", [])],
+        controller=controller_view(state.controller) if state.controller else None,
+        devices=[device_view(device, gangs) for device in state.devices],
         gangs=gangs,
         waiting=[
             waiting_view(

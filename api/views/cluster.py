@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from api.views.view import LastEvent, NumRanks, Time, View
 from scamp_service.lifecycle import AttemptState, TrialState
-from scamp_service.model import Attempt, Json, Trial
+from scamp_service.model import Attempt, Trial
+from scamp_service.store.recorded_cluster import RecordedController, RecordedDevice
 
 
 class GangView(View):
@@ -134,29 +136,24 @@ def gang_view(attempt: Attempt, trial: Trial, study_name: str) -> GangView:
     )
 
 
-def controller_view(recorded: Json) -> ControllerView | None:
-    """View of the controller that recorded the cluster; None if it did not say who it is."""
-    if not recorded:
-        return None
+def controller_view(controller: RecordedController) -> ControllerView:
+    """View of the controller that recorded the cluster."""
     errors = [
-        ContainedView(**{**error, "study_id": error["study_id"] or None}) for error in reversed(recorded["errors"])
+        ContainedView(**{**asdict(error), "study_id": error.study_id or None}) for error in reversed(controller.errors)
     ]
-    return ControllerView(host=recorded["host"], pid=recorded["pid"], since=recorded["since"], errors=errors)
+    return ControllerView(host=controller.host, pid=controller.pid, since=controller.since, errors=errors)
 
 
-def device_view(device: Json, gangs: Sequence[GangView]) -> DeviceView:
+def device_view(recorded: RecordedDevice, gangs: Sequence[GangView]) -> DeviceView:
     """View of a recorded device, with those of ``gangs`` that hold it."""
-    here = [gang for gang in gangs if device["id"] in gang.devices]
-    reserved = sum(gang.mibs[gang.devices.index(device["id"])] for gang in here)
+    device = recorded.device
+    here = [gang for gang in gangs if device.id in gang.devices]
+    reserved = sum(gang.mibs[gang.devices.index(device.id)] for gang in here)
     return DeviceView(
-        id=device["id"],
-        node=device["node"],
-        index=device["index"],
-        kind=device["kind"],
-        capacity_mib=device["capacity_mib"],
+        **asdict(device),
         reserved_mib=reserved,
-        free_mib=device["capacity_mib"] - reserved,
-        closed=device.get("closed", ""),
+        free_mib=device.capacity_mib - reserved,
+        closed=recorded.closed,
         gangs=here,
     )
 

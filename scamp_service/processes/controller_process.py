@@ -30,7 +30,7 @@ from scamp_service.control.leadership import LeaderElection, Leadership
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.files import keep_private
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
-from scamp_service.model import Json, Lease
+from scamp_service.model import Lease
 from scamp_service.processes.calibrator import Calibrator
 from scamp_service.processes.cycles import Cycles
 from scamp_service.processes.earlier_studies import earlier_of
@@ -44,6 +44,7 @@ from scamp_service.sizing.calibration import device_kind_of, device_kinds_of, sp
 from scamp_service.sizing.proxies import ProxyValues
 from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.store.database import expect_shared_database
+from scamp_service.store.recorded_cluster import ContainedError, RecordedController
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
@@ -255,7 +256,7 @@ class _Leader:
         self, settings: Settings, store: Store, workers: _Workers, leadership: Leadership, lease: Lease, news: News
     ) -> None:
         self._store = store.fenced(CONTROLLER_LEASE, lease)
-        self._process: Json = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
+        self._process = RecordedController(socket.gethostname(), os.getpid(), since=time.time())
         self._errors = ContainedErrors(_known_errors(store))
         self._executor = RayExecutor(
             settings,
@@ -335,7 +336,7 @@ class _Leader:
         """Write the state of the cluster and of this controller, for the API to read."""
         if time.monotonic() - self._recorded > CLUSTER_SECONDS:
             self._recorded = time.monotonic()
-            controller = {**self._process, "errors": self._errors.to_json()}
+            controller = replace(self._process, errors=self._errors.recent)
             state = replace(self._executor.describe(), speed=self._speed(), controller=controller)
             self._store.record_cluster(state, now=time.time())
 
@@ -355,11 +356,10 @@ class _Leader:
         self._executor.shutdown()
 
 
-def _known_errors(store: Store) -> list[Json]:
+def _known_errors(store: Store) -> Sequence[ContainedError]:
     """The errors that the controller before this one has recorded."""
     recorded = store.cluster()
-    errors: list[Json] = recorded[0].get("controller", {}).get("errors", []) if recorded else []
-    return errors
+    return recorded[0].controller.errors if recorded and recorded[0].controller else ()
 
 
 def _wait_for_ray(data_dir: Path, seconds: float = (START_TRIES + 1) * START_SECONDS) -> str:

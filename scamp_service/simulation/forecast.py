@@ -11,10 +11,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
 
 from estimators.devices.kind import DeviceKind
-from placement.model import Cluster, Device, Shape
+from placement.model import Cluster, Shape
 from placement.packing.by_study import by_study
 from placement.packing.packer import pack
 from placement.packing.policy import Blocked, Policy, Wait
@@ -22,7 +21,7 @@ from placement.simulation.progress import domains_of
 from placement.simulation.schedule import Job, Running, Schedule, ScheduleOptions, schedule
 from scamp_service.control.decide.rules.growth import counts_as
 from scamp_service.lifecycle import StudyState, TrialState, WaitsFor
-from scamp_service.model import Attempt, Json, Study, Trial
+from scamp_service.model import Attempt, Study, Trial
 from scamp_service.store.store import Store
 from scamp_service.study.budget import Budget
 
@@ -69,8 +68,8 @@ class Forecast:
 def recorded_cluster(store: Store) -> Cluster:
     """The devices that the controller has recorded, without those on which nothing may be placed now."""
     recorded = store.cluster()
-    devices: Sequence[Json] = recorded[0].get("devices", []) if recorded else []
-    return Cluster(tuple(_device(device) for device in devices if not device.get("closed")))
+    devices = recorded[0].devices if recorded else ()
+    return Cluster(tuple(row.device for row in devices if not row.closed))
 
 
 def load_of(store: Store, *, now: float) -> Load:
@@ -291,8 +290,3 @@ def _num_to_come(store: Store, study_id: int, budget: Budget) -> int:
 
 def _budget(study: Study) -> Budget:
     return Budget.model_validate(study.spec["budget"])
-
-
-def _device(recorded: Mapping[str, Any]) -> Device:
-    names = ("id", "node", "index", "kind", "capacity_mib")
-    return Device(*(recorded[name] for name in names))

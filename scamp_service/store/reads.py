@@ -20,7 +20,6 @@ from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import (
     Attempt,
     Event,
-    Json,
     Lease,
     LogLine,
     Metric,
@@ -33,6 +32,7 @@ from scamp_service.model import (
 from scamp_service.store import queries as sql
 from scamp_service.store.connected import Connected, in_parts
 from scamp_service.store.options import option_of
+from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score, attempt_of, trial_of
 from scamp_service.store.table.order import PARAMETER, VALUES, SortOrder, order_of, sorted_numbers
 from scamp_service.store.table.trial_filter import TrialFilter, objective_quantities
@@ -444,13 +444,13 @@ class Reads(Connected):
         """Id of the newest event; 0 while there is none."""
         return cast(int, self._rows(sql.LAST_EVENT)[0][0] or 0)
 
-    def cluster(self) -> tuple[Json, float] | None:
+    def cluster(self) -> tuple[RecordedCluster, float] | None:
         """The last recorded state of the cluster, and when the controller last confirmed it (to the second).
 
         None before the first record.
         """
         rows = self._rows(sql.CLUSTER)
-        return (rows[0][0], rows[0][1]) if rows else None
+        return (RecordedCluster.from_json(rows[0][0]), rows[0][1]) if rows else None
 
     def lease(self, name: str) -> Lease | None:
         """The lease, which may have no holder; None if there never was one."""

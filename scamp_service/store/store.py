@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,6 +41,7 @@ from scamp_service.store.database import Database
 from scamp_service.store.events import ClusterState, TrialChange
 from scamp_service.store.options import option_json
 from scamp_service.store.reads import Reads
+from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.rows import attempt_columns, sized_columns, taken_columns
 from scamp_service.store.tallies import (
     BESIDE,
@@ -382,20 +382,20 @@ class Store(Reads, Reports, Leases, Requests):
             connection.execute(self._insert_new(schema.blobs, "sha256"), {"sha256": sha256, "data": data})
         return sha256
 
-    def record_cluster(self, state: ClusterState, *, now: float) -> None:
+    def record_cluster(self, state: RecordedCluster, *, now: float) -> None:
         """Store the state of the cluster, with an event if it has changed.
 
         An unchanged state is written at most once a second, so that an idle controller spares the disk.
         """
-        recorded, as_json = self.cluster(), asdict(state)
-        changed = recorded is None or schema.dump_json(recorded[0]) != schema.dump_json(as_json)
+        recorded, as_json = self.cluster(), state.to_json()
+        changed = recorded is None or recorded[0] != state
         if recorded and not changed and abs(now - recorded[1]) < 1.0:
             return
         with self._write() as connection:
             row = {"id": 1, "state": as_json, "confirmed_at": now}
             connection.execute(self._replace(schema.cluster, "id"), row)
             if changed:
-                self._emit(connection, state, now)
+                self._emit(connection, ClusterState(**as_json), now)
 
     def identity(self) -> str:
         """The name of this database, eight random letters and digits: no other one has it."""

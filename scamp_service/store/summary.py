@@ -15,6 +15,7 @@ from estimators.learning import WINDOW_TRIALS, Learned, learn
 from scamp_service.lifecycle import has_no_success, state_text
 from scamp_service.model import Json, Study, Trial
 from scamp_service.store.reads import Reads
+from scamp_service.store.recorded_cluster import STARTING
 from scamp_service.store.tallies import COLOCATED, DEVICE_SECONDS, HEALED, SPARED, Counted, device_seconds
 from scamp_service.study.objectives import Objectives
 
@@ -187,7 +188,7 @@ def all_trials(store: Reads, study_id: int) -> list[Trial]:
 def device_fill(store: Reads) -> dict[str, Any]:
     """The last recorded state of the cluster, where each device lists the gangs that hold it."""
     recorded = store.cluster()
-    cluster: dict[str, Any] = dict(recorded[0]) if recorded else {"status": "starting", "detail": "", "devices": []}
+    cluster = dict((recorded[0] if recorded else STARTING).to_json())
     numbers = {trial.id: trial.number for trial in store.live_trials()}
     attempts = store.open_attempts()
 

@@ -6,7 +6,7 @@ import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from scamp_service.store.events import ClusterState
+from scamp_service.store.recorded_cluster import RecordedCluster
 from tests.services.serving import DEVICE, InProcess, fill
 
 
@@ -22,7 +22,7 @@ def samples(api: InProcess) -> dict[tuple[str, ...], float]:
 
 def test_the_database_is_counted_by_state(api: InProcess) -> None:
     fill(api.store)
-    api.store.record_cluster(ClusterState("ready", "", [DEVICE]), now=time.time())
+    api.store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=time.time())
     found = samples(api)
     assert found["scamp_trials", "state=COMPLETED"] == 1
     assert found["scamp_trials", "state=INFEASIBLE"] == 0

@@ -19,7 +19,7 @@ from api import sse
 from api.sse import EventHub
 from scamp_service.errors import Unavailable
 from scamp_service.model import Event
-from scamp_service.store.events import ClusterState
+from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.store import Store
 from tests.services.serving import InProcess, fill, free_port, full_spec, report, served, settings_in
 
@@ -203,7 +203,7 @@ def test_a_client_that_takes_nothing_is_dropped(tmp_path: Path, monkeypatch: pyt
     settings = settings_in(tmp_path, port=free_port())
     with served(settings) as (url, store):
         for number in range(60):  # 12 MB of events: more than the system buffers
-            store.record_cluster(ClusterState("ready", f"{number}" + "x" * 200_000, []), now=number)
+            store.record_cluster(RecordedCluster("ready", f"{number}" + "x" * 200_000), now=number)
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", settings.port))

@@ -16,7 +16,7 @@ from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, Unav
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import LogLine, Report
 from scamp_service.settings import Settings
-from scamp_service.store.events import ClusterState
+from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.store import Store
 from tests.services.serving import DEVICE, SECRET, SPEC, WORKLOAD, end, fill, free_port, served, settings_in
 
@@ -105,7 +105,7 @@ def test_lists_come_whole_whatever_the_page(service: tuple[Client, Store], monke
 
 def test_the_cluster_is_read(service: tuple[Client, Store]) -> None:
     client, store = service
-    store.record_cluster(ClusterState("ready", "", [DEVICE]), now=time.time())
+    store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=time.time())
     assert client.cluster()["devices"][0]["id"] == "n/0"
 
 

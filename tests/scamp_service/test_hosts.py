@@ -114,7 +114,7 @@ class Network:
         store = self.store()
         described = store.cluster()
         store.close()
-        return len(described[0]["devices"]) if described else 0
+        return len(described[0].devices) if described else 0
 
     def num_attempts(self) -> int:
         """Attempts of all trials."""

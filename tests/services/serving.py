@@ -16,10 +16,12 @@ import httpx
 from api.__main__ import server_for
 from api.app import create_app
 from estimators.model import Plan
+from placement.model import Device
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Json, Metric, Report, Study
 from scamp_service.processes.addresses import url_of
 from scamp_service.settings import Settings
+from scamp_service.store.recorded_cluster import RecordedDevice
 from scamp_service.store.store import Store
 from tests.values import new_attempt, sized
 
@@ -29,7 +31,7 @@ SPEC: Json = {
     "objective": {"metric": "accuracy"},
     "space": {"lr": {"low": 0.001, "high": 0.1, "log": True}},
 }
-DEVICE: Json = {"id": "n/0", "node": "n", "index": 0, "kind": "virtual", "capacity_mib": 96}
+DEVICE = RecordedDevice(Device("n/0", "n", 0, "virtual", 96))
 SECRET = "attempt-token-that-nobody-may-read"
 
 

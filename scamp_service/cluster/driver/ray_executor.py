@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from scamp_service.cluster.worker.rank import rank_class
 from scamp_service.control.executor import GangStatus, Order
 from scamp_service.host import source_hash
 from scamp_service.settings import Settings
-from scamp_service.store.events import ClusterState
+from scamp_service.store.recorded_cluster import RecordedCluster, RecordedDevice
 
 log = logging.getLogger("scamp.ray")
 
@@ -132,13 +132,13 @@ class RayExecutor:
         with self._lock:
             return self._pools.cluster
 
-    def describe(self) -> ClusterState:
+    def describe(self) -> RecordedCluster:
         """The cluster's status and devices, for ``Store.record_cluster``."""
         with self._lock:
             status, detail = self._pools.status, self._pools.detail
         closed = self.closed()
-        devices = [{**asdict(device), "closed": closed.get(device.id, "")} for device in self.cluster().devices]
-        return ClusterState(status, detail, devices)
+        devices = (RecordedDevice(device, closed.get(device.id, "")) for device in self.cluster().devices)
+        return RecordedCluster(status, detail, tuple(devices))
 
     def gangs(self) -> Mapping[str, GangStatus]:
         """Status of every attempt (``trial/attempt``) that has a rank."""

@@ -129,12 +129,8 @@ class BlueprintFinder:
         }
         examples = {place: self._examples(task) for place, task in enumerate(tasks) if place not in answers}
         checks: dict[int, list[_Check]] = {}
-        for place, examples_of_task in examples.items():  # a full trace runs while the next formulas are fitted
-            answers[place] = (
-                examples_of_task
-                if isinstance(examples_of_task, NoBlueprints)
-                else self._fitted(tasks[place], examples_of_task)
-            )
+        for place, begun in examples.items():  # a full trace runs while the next formulas are fitted
+            answers[place] = begun if isinstance(begun, NoBlueprints) else self._fitted(tasks[place], begun)
             checks[place] = self._checks(tasks[place], answers[place])
         for place, checked in checks.items():
             answers[place] = self._checked(tasks[place], answers[place], checked)

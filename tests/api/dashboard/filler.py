@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from estimators.model import MIB, Plan
+from placement.model import Device
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Json, LogLine, Metric, Report, Study, TrialChanges
-from scamp_service.store.events import ClusterState
+from scamp_service.store.recorded_cluster import RecordedCluster, RecordedDevice
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from tests.values import new_attempt, sized
@@ -25,11 +26,9 @@ EVIL = "<img src=x onerror=\"document.title='owned'\">"
 TRACEBACK = 'Traceback (most recent call last):\n  File "model.py", line 8, in build_model\nValueError: ' + EVIL
 
 
-DEVICES: list[dict[str, Any]] = [
-    {"id": f"node-{node}/{i}", "node": f"node-{node}", "index": i, "kind": "virtual", "capacity_mib": 96}
-    for node in "ab"
-    for i in range(2)
-]
+DEVICES = tuple(
+    RecordedDevice(Device(f"node-{node}/{i}", f"node-{node}", i, "virtual", 96)) for node in "ab" for i in range(2)
+)
 
 
 def spec(name: str, trials: int = 12) -> Json:
@@ -165,7 +164,7 @@ def fill(store: Store) -> None:
     fill.train(ids[7], 1, 0.93, 30, 60)
     fill.plan(ids[8], two, 66, "waits for 69 MiB on 2 devices at once: node-a/1 has 96 free, node-b/0 comes next")
     _fail(fill)
-    store.record_cluster(ClusterState("ready", "", DEVICES), now=time.time())
+    store.record_cluster(RecordedCluster("ready", "", DEVICES), now=time.time())
     assert store.take_lease("controller", "test", None, now=time.time())
 
 

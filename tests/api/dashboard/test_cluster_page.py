@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from scamp_service.model import Json
 from scamp_service.settings import Settings
-from scamp_service.store.events import ClusterState
+from scamp_service.store.recorded_cluster import ContainedError, RecordedCluster, RecordedController
 from scamp_service.store.store import Store
 from tests.api.dashboard.filler import DEVICES, EVIL
 from tests.api.dashboard.serving import serving
@@ -36,12 +35,9 @@ def test_the_cluster_shows_gangs_by_device_and_links_their_ranks(open_page: Call
 def test_the_cluster_page_says_who_leads_and_which_errors_were_survived(browser: Browser, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     store = Store(settings.url)
-    error = {
-        "doing": "propose 4 candidates", "error": f"ValueError: {EVIL}", "study_id": 3,
-        "first_at": 10.0, "last_at": 20.0, "times": 2,
-    }  # fmt: skip
-    leader: Json = {"host": "head", "pid": 17, "since": 5.0, "errors": []}
-    recorded = ClusterState("ready", "", DEVICES, controller=leader)
+    error = ContainedError("propose 4 candidates", f"ValueError: {EVIL}", 3, first_at=10.0, last_at=20.0, times=2)
+    leader = RecordedController("head", 17, since=5.0)
+    recorded = RecordedCluster("ready", "", DEVICES, controller=leader)
     with serving(settings) as url:
         page = browser.new_page()
         page.goto(f"{url}/cluster")
@@ -52,7 +48,7 @@ def test_the_cluster_page_says_who_leads_and_which_errors_were_survived(browser:
         expect(page.locator("#controller-aside")).to_contain_text("process 17 on head led since 1970-01-01")
         expect(page.locator("#speed")).to_contain_text("from the speed of these devices: a CPU was measured in 8 s.")
         store.take_lease("controller", "c", None, now=time.time())
-        store.record_cluster(replace(recorded, controller={**leader, "errors": [error]}), now=time.time())
+        store.record_cluster(replace(recorded, controller=replace(leader, errors=(error,))), now=time.time())
         row = page.locator("#errors tr")
         expect(row).to_contain_text(f"Could not propose 4 candidates: ValueError: {EVIL}.")
         expect(row.locator("td").nth(1)).to_have_text("2")

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.settings import Settings
-from scamp_service.store.events import ClusterState
+from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.store import Store
 from tests.api.dashboard.filler import DEVICES, EVIL, TRACEBACK, Filler
 from tests.api.dashboard.serving import serving
@@ -129,7 +129,7 @@ def test_trouble_is_shown_with_what_to_do(browser: Browser, tmp_path: Path) -> N
         expect(page.get_by_role("heading", name="No studies yet")).to_be_visible()
         expect(page.locator("#cli")).to_have_text(f"scamp submit examples/digits.yaml --address {url}")
         expect(page.locator("#banner")).to_contain_text("cluster is starting")
-        store.record_cluster(ClusterState("ready", "", DEVICES), now=time.time() - 60)
+        store.record_cluster(RecordedCluster("ready", "", DEVICES), now=time.time() - 60)
         page.goto(f"{url}/cluster")
         expect(page.locator("#banner")).to_contain_text("The controller has been silent for 1 m ")
         page.goto(f"{url}/studies/77")

@@ -85,7 +85,7 @@ def test_a_plan_on_any_axis_is_shown_with_its_ranks_and_batch(open_page: Callabl
     runs, waits = fill.ids(study)
     plan = Plan(4, 4, tp=2, pp=2)
     fill.plan(runs, plan, 10)
-    fill.begin(runs, 1, tuple(device["id"] for device in DEVICES))
+    fill.begin(runs, 1, tuple(each.device.id for each in DEVICES))
     fill.plan(waits, Plan(4, dp_replicate=4), 10)
     page = open_page(f"/studies/{study.id}")
     row = page.locator("#trials tr.row").first

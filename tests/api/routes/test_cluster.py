@@ -11,7 +11,7 @@ from estimators.model import Plan
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import TrialState
-from scamp_service.store.events import ClusterState
+from scamp_service.store.recorded_cluster import RecordedCluster, RecordedController
 from tests.services.serving import DEVICE, InProcess, fill
 from tests.values import sized
 
@@ -25,7 +25,7 @@ def test_the_cluster_shows_devices_filled_by_gangs_and_who_waits(api: InProcess)
     study = fill(api.store)
     now = time.time()
     api.store.take_lease("controller", "c", None, now=now)
-    found = ClusterState("ready", "", [DEVICE], speed="a CPU was measured in 8 s")
+    found = RecordedCluster("ready", "", (DEVICE,), speed="a CPU was measured in 8 s")
     api.store.record_cluster(found, now=now)
     view = api.get("/v1/cluster").json()
     assert view["speed"] == "a CPU was measured in 8 s"
@@ -41,7 +41,7 @@ def test_the_cluster_shows_devices_filled_by_gangs_and_who_waits(api: InProcess)
 def test_the_cluster_is_starting_again_when_the_controller_falls_silent(api: InProcess) -> None:
     long_ago = time.time() - 60
     api.store.take_lease("controller", "c", None, now=long_ago)
-    api.store.record_cluster(ClusterState("ready", "", [DEVICE]), now=long_ago)
+    api.store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=long_ago)
     view = api.get("/v1/cluster").json()
     assert (view["status"], view["controller_alive"]) == ("starting", False)
     assert view["controller_silent_seconds"] == pytest.approx(60, abs=5)
@@ -63,8 +63,8 @@ def test_the_cluster_says_who_leads_since_when_and_which_errors_were_survived(ap
     errors.add("propose 4 candidates", ValueError("no such sampler"), 3, now=20.0)
     errors.add("finish a cycle", Unavailable("locked"), 0, now=30.0)
     errors.add("propose 4 candidates", ValueError("no such sampler"), 3, now=40.0)
-    leader = {"host": "head", "pid": 17, "since": 10.0, "errors": errors.to_json()}
-    api.store.record_cluster(ClusterState("ready", "", [], controller=leader), now=time.time())
+    leader = RecordedController("head", 17, since=10.0, errors=errors.recent)
+    api.store.record_cluster(RecordedCluster("ready", "", controller=leader), now=time.time())
     view = api.get("/v1/cluster").json()["controller"]
     assert (view["host"], view["pid"], view["since"]) == ("head", 17, 10.0)
     assert [(each["doing"], each["error"], each["study_id"], each["times"]) for each in view["errors"]] == [
@@ -78,7 +78,7 @@ def test_waiting_trials_say_what_they_lack_and_more_devices_are_tried_in_a_simul
     study = fill(api.store)
     waiting = api.store.trials(study.id)[2]
     now = time.time()
-    api.store.record_cluster(ClusterState("ready", "", [DEVICE]), now=now)
+    api.store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=now)
     view = api.get("/v1/cluster").json()["waiting"][0]
     assert (view["blocked"], view["starts_in_seconds"]) == ("plan", None)
     api.app.state.forecasts._known = None  # not kept from before

@@ -16,7 +16,7 @@ from placement.option import Option
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import Outcome, TrialState, WaitsFor
 from scamp_service.model import LogLine, Metric, RecordedPipeline, Report, TrialChanges
-from scamp_service.store.events import ClusterState
+from scamp_service.store.recorded_cluster import RecordedCluster
 from tests.services.serving import DEVICE, SECRET, InProcess, fill
 from tests.values import new_attempt, sized
 
@@ -183,7 +183,7 @@ def test_trials_attempts_and_peaks_have_step_times(api: InProcess) -> None:
 
 def test_the_token_of_an_attempt_is_never_shown(api: InProcess) -> None:
     study = fill(api.store)
-    api.store.record_cluster(ClusterState("ready", "", [DEVICE]), now=time.time())
+    api.store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=time.time())
     paths = ["", "/trials", "/trials/0", "/trials/1", "/trials/1/metrics", "/trials/1/logs", "/peaks"]
     paths = [f"/v1/studies/{study.id}{path}" for path in paths] + ["/v1/studies", "/v1/cluster", "/metrics"]
     for path in paths:

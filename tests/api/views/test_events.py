@@ -12,7 +12,8 @@ from typing import get_args
 import pytest
 
 from api.views.events import EventView
-from scamp_service.store.events import Change, ClusterState
+from scamp_service.store.events import Change
+from scamp_service.store.recorded_cluster import RecordedCluster, RecordedController
 from tests.services.serving import DEVICE, InProcess, fill
 
 PAGE = Path(__file__).parents[3] / "docs" / "api.md"
@@ -26,7 +27,8 @@ def test_the_page_has_each_kind_of_event_with_its_fields() -> None:
 
 def test_every_kind_of_event_arrives_as_it_is_documented(api: InProcess) -> None:
     fill(api.store)
-    api.store.record_cluster(ClusterState("ready", "", [DEVICE], controller={"pid": 17}), now=time.time())
+    leader = RecordedController("head", 17, since=5.0)
+    api.store.record_cluster(RecordedCluster("ready", "", (DEVICE,), controller=leader), now=time.time())
     events = [json.loads(json.dumps(asdict(event))) for event in api.store.events()]
     assert {event["kind"] for event in events} == set(KINDS)
     for event in events:

@@ -314,10 +314,10 @@ def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_
     monkeypatch.setattr(services, "Search", no_search)
     while store.studies()[0].state is StudyState.RUNNING:
         one.tick()
-    for study, each in zip(store.studies(), sorted(errors.to_json(), key=lambda each: each["study_id"]), strict=True):
-        assert each["study_id"] == study.id and each["times"] >= failing.ERRORS_BEFORE_FAILED
-        assert each["doing"].startswith("propose ") and each["error"] == "ValueError: no such sampler"
-        assert (each["first_at"], each["last_at"]) == (7.0, 7.0)
+    for study, each in zip(store.studies(), sorted(errors.recent, key=lambda each: each.study_id), strict=True):
+        assert each.study_id == study.id and each.times >= failing.ERRORS_BEFORE_FAILED
+        assert each.doing.startswith("propose ") and each.error == "ValueError: no such sampler"
+        assert (each.first_at, each.last_at) == (7.0, 7.0)
         assert study.state is StudyState.STOPPING and "no such sampler" in study.reason
 
 

@@ -13,7 +13,7 @@ from placement.model import Cluster, Device
 from placement.packing.policy import Blocked
 from scamp_service.lifecycle import TrialState, WaitsFor
 from scamp_service.simulation.forecast import forecast, load_of, recorded_cluster
-from scamp_service.store.events import ClusterState
+from scamp_service.store.recorded_cluster import RecordedCluster, RecordedDevice
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from tests.quick_store import empty_store
@@ -114,9 +114,9 @@ def test_a_trial_that_its_project_holds_back_waits_for_the_quota_and_not_for_dev
 
 def test_closed_devices_do_not_count() -> None:
     store = empty_store()
-    recorded = [
-        {"id": f"n/{index}", "node": "n", "index": index, "kind": "virtual", "capacity_mib": 96, "closed": closed}
+    recorded = (
+        RecordedDevice(Device(f"n/{index}", "n", index, "virtual", 96), closed)
         for index, closed in enumerate(("", "a rank does not answer"))
-    ]
-    store.record_cluster(ClusterState("ready", "", recorded), now=0.0)
+    )
+    store.record_cluster(RecordedCluster("ready", "", tuple(recorded)), now=0.0)
     assert recorded_cluster(store).devices == (Device("n/0", "n", 0, "virtual", 96),)

@@ -11,19 +11,21 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from estimators.model import MIB, Plan, Prediction
+from placement.model import Device
 from placement.option import Option
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.errors import Conflict, InvalidInput, NotFound
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import LogLine, RecordedPipeline, Refusals, Report, Trial, TrialChanges
-from scamp_service.store.events import ClusterState, StudyChange
+from scamp_service.store.events import StudyChange
+from scamp_service.store.recorded_cluster import RecordedCluster, RecordedDevice
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
 from tests.scamp_service.store.trials import PLAN, SPEC, begin, contents, metric, new_trial, queue, report, retry, run
 from tests.values import new_attempt, sized
@@ -468,17 +470,17 @@ def test_files_are_stored_by_content(store: Store) -> None:
 
 def test_the_cluster_is_an_event_only_when_it_changed(store: Store) -> None:
     assert store.cluster() is None
-    ready = ClusterState("ready", "", [{"id": "n0/0", "capacity_mib": 96}])
+    ready = RecordedCluster("ready", "", (RecordedDevice(Device("n/0", "n", 0, "virtual", 96)),))
     store.record_cluster(ready, now=10.0)
     store.record_cluster(ready, now=10.5)
-    assert store.cluster() == (asdict(ready), 10.0)
+    assert store.cluster() == (ready, 10.0)
     store.record_cluster(ready, now=12.0)
-    assert store.cluster() == (asdict(ready), 12.0)
-    lost = replace(ready, devices=[])
+    assert store.cluster() == (ready, 12.0)
+    lost = replace(ready, devices=())
     store.record_cluster(lost, now=12.1)
-    assert store.cluster() == (asdict(lost), 12.1)
+    assert store.cluster() == (lost, 12.1)
     events = [(event.kind, event.data) for event in store.events()]
-    assert events == [("cluster", asdict(ready)), ("cluster", asdict(lost))]
+    assert events == [("cluster", ready.to_json()), ("cluster", lost.to_json())]
 
 
 def test_a_database_has_a_name_that_stays(store: Store) -> None:
@@ -579,7 +581,7 @@ _WRITES: dict[str, Callable[[Store, int, int], object]] = {
     ),
     "report": lambda store, run, _: report(store, metric(run, 1, 10, 0.5)),
     "report_outcome": lambda store, run, _: store.report_outcome(run, 1, "token-1", Outcome.DONE, "", now=9.0),
-    "record_cluster": lambda store, *_: store.record_cluster(ClusterState("ready", "", []), now=9.0),
+    "record_cluster": lambda store, *_: store.record_cluster(RecordedCluster("ready", ""), now=9.0),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from scamp_service.errors import Deposed
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Lease
-from scamp_service.store.events import ClusterState
+from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.store import Store
 from tests.scamp_service.store.trials import SPEC
 
@@ -62,7 +62,7 @@ def test_every_write_of_a_deposed_leader_is_refused_and_changes_nothing(store: S
         lambda: leader.create_trials(study.id, [(1, {})], now=3.0),
         lambda: leader.move_study(study.id, [StudyState.RUNNING], StudyState.STOPPING, now=3.0),
         lambda: leader.move_trial(1, TrialState.WAITING, 0, TrialState.CANCELLED, now=3.0),
-        lambda: leader.record_cluster(ClusterState("ready", "", []), now=3.0),
+        lambda: leader.record_cluster(RecordedCluster("ready", ""), now=3.0),
         lambda: leader.removals.remove_trial(1, limit=1),
     ):
         with pytest.raises(Deposed):
