@@ -15,17 +15,17 @@ def in_fork(run: Callable[[], Any]) -> Any:
 
     def answer() -> None:
         try:
-            found = run()
+            value = run()
         except BaseException as error:
-            found = f"{type(error).__name__}: {error}"
-        os.write(writing, json.dumps(found).encode())
+            value = f"{type(error).__name__}: {error}"
+        os.write(writing, json.dumps(value).encode())
 
     child = forked(answer)
     os.close(writing)
     with os.fdopen(reading) as stream:
-        found = json.loads(stream.read())
+        value = json.loads(stream.read())
     os.waitpid(child, 0)
-    return found
+    return value
 
 
 def forked(run: Callable[[], object]) -> int:

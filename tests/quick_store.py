@@ -52,10 +52,10 @@ class QuickStore(Store):
     def _rows(self, statement: sa.Select[Any], **values: Any) -> Sequence[Any]:
         key = statement, *[tuple(value) if type(value) is list else value for value in values.values()]
         now = [self._quick.writes[table] for table in tables_of(statement)]
-        known = self._known.get(key)
-        if known is None or known[0] != now:
-            known = self._known[key] = now, super()._rows(statement, **values)
-        return known[1]
+        entry = self._known.get(key)
+        if entry is None or entry[0] != now:
+            entry = self._known[key] = now, super()._rows(statement, **values)
+        return entry[1]
 
 
 @cache
@@ -66,7 +66,7 @@ def _quick_store() -> QuickStore:
 @cache
 def tables_of(statement: Any) -> Sequence[str]:
     """Tables that a statement reads or writes."""
-    return sorted({one.name for one in visitors.iterate(statement) if isinstance(one, sa.Table)})
+    return sorted({table.name for table in visitors.iterate(statement) if isinstance(table, sa.Table)})
 
 
 class QuickDatabase(Database):
@@ -146,11 +146,11 @@ class QuickConnection:
     def execute(self, statement: Any, parameters: Given | Sequence[Given] = ()) -> sa.Result[Any]:
         if isinstance(parameters, Mapping):
             compiled = self._compile(statement, parameters)
-            found = self._run(compiled, parameters)
+            rows = self._run(compiled, parameters)
         else:
             compiled = self._compile(statement, parameters[0] if parameters else {})
-            found = [row for one in parameters or [{}] for row in self._run(compiled, one)]
-        return IteratorResult(compiled.columns, compiled.rows(found))
+            rows = [row for values in parameters or [{}] for row in self._run(compiled, values)]
+        return IteratorResult(compiled.columns, compiled.rows(rows))
 
     def _run(self, compiled: Compiled, parameters: Given) -> list[Any]:
         self._writes[compiled.written] += 1
@@ -161,34 +161,34 @@ class QuickConnection:
 
     def _compile(self, statement: Any, parameters: Given) -> Compiled:
         key = statement, *parameters, *[len(value) for value in parameters.values() if type(value) is list]
-        known = self._compiled.get(key)
-        if known is None:
-            known = self._compiled[key] = compile_for(statement, parameters, self._dialect)
-        return known
+        element = self._compiled.get(key)
+        if element is None:
+            element = self._compiled[key] = compile_for(statement, parameters, self._dialect)
+        return element
 
 
-def compile_for(statement: Any, given: Given, dialect: sa.Dialect) -> Compiled:
+def compile_for(statement: Any, params: Given, dialect: sa.Dialect) -> Compiled:
     """The statement for all parameters that have the names of these, and as many elements."""
-    compiled: Any = statement.compile(dialect=dialect, column_keys=list(given))
+    compiled: Any = statement.compile(dialect=dialect, column_keys=list(params))
     defaults = {column.key: column.default.arg for column in getattr(compiled, "insert_prefetch", ())}
-    values = {name: bind.effective_value for name, bind in compiled.binds.items()} | defaults | dict(given)
+    values = {name: bind.effective_value for name, bind in compiled.binds.items()} | defaults | dict(params)
     expanded = compiled._process_parameters_for_postcompile(dict(values))
     elements = {
-        name: (whole, index)
-        for whole, names in expanded.parameter_expansion.items()
+        name: (parameter, index)
+        for parameter, names in expanded.parameter_expansion.items()
         for index, name in enumerate(names)
     }
     converts = {**compiled._bind_processors, **expanded.processors}
     constants: list[Any] = []
     parameters: list[tuple[int, str, int | None, Convert | None]] = []
     for place, name in enumerate(expanded.positiontup):
-        whole, index = elements.get(name, (name, None))
+        parameter, index = elements.get(name, (name, None))
         convert = converts.get(name)
-        if whole in given:
+        if parameter in params:
             constants.append(None)
-            parameters.append((place, whole, index, convert))
+            parameters.append((place, parameter, index, convert))
         else:
-            constants.append(convert(values[whole]) if convert else values[whole])
+            constants.append(convert(values[parameter]) if convert else values[parameter])
     columns = compiled._result_columns
     results = [column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns]
     return Compiled(

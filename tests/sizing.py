@@ -77,9 +77,9 @@ class Sizing:
     ) -> int:
         self.num += 1
         sizes = (1, 0, extra + 1, 0)  # of which a quarter is nothing
-        own = [PastAttempt(1, Layout(), ("virtual",), *sizes, Ending.OUT_OF_MEMORY)] if extra else []
-        known = {learned.layout: learned} if learned else {}
-        demand = Demand(Candidate(workload, code, params), own, known, past, study)
+        failures = [PastAttempt(1, Layout(), ("virtual",), *sizes, Ending.OUT_OF_MEMORY)] if extra else []
+        by_layout = {learned.layout: learned} if learned else {}
+        demand = Demand(Candidate(workload, code, params), failures, by_layout, past, study)
         self.sizer.request(self.num, demand, cluster)
         return self.num
 

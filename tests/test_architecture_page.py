@@ -96,8 +96,8 @@ def missing_in(page: str) -> list[str]:
     """Inline code that looks like a path, ``path:name`` or a dotted name of ours, and names nothing."""
     missing = []
     for code in code_of(page):
-        if found := re.fullmatch(rf"((?:{'|'.join(FOLDERS)})/[\w./-]*)(?::([\w.]+))?", code):
-            path, name = ROOT / found[1], found[2]
+        if match := re.fullmatch(rf"((?:{'|'.join(FOLDERS)})/[\w./-]*)(?::([\w.]+))?", code):
+            path, name = ROOT / match[1], match[2]
             if not path.exists() or (name and not has(path, name)):
                 missing.append(code)
         elif re.fullmatch(rf"(?:{'|'.join((*FLOORS, 'benchmarks'))})(?:\.\w+)+", code) and not resolves(code):
@@ -199,8 +199,8 @@ def test_every_scamp_command_on_a_page_is_one_that_the_command_line_takes(page: 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_make_target_and_benchmark_on_a_page_exists(page: str) -> None:
     targets = set(re.findall(r"^([a-z]+):", text_of("Makefile"), re.MULTILINE))
-    named = re.findall(r"(?:^ {4}|`)make ([a-z]+)\b", text_of(page), re.MULTILINE)
-    assert set(named) <= targets
+    targets_named = re.findall(r"(?:^ {4}|`)make ([a-z]+)\b", text_of(page), re.MULTILINE)
+    assert set(targets_named) <= targets
     for module in re.findall(r"-m (benchmarks\.\w+)", text_of(page)):
         assert resolves(module), module
 

@@ -31,7 +31,7 @@ def fillers_in(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-@pytest.mark.parametrize("folder", [*FLOORS, "benchmarks"])
+@pytest.mark.parametrize("folder", [*FLOORS, "benchmarks", "tests"])
 def test_no_parameter_field_and_variable_has_a_filler_for_a_name(folder: str) -> None:
     files = sorted((ROOT / folder).rglob("*.py"))
     assert files

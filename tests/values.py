@@ -28,8 +28,8 @@ def sized(
     reason: str = "fits",
     learned_bytes: int = 0,
 ) -> Sized:
-    known = prediction(reserved_mib, predicted_bytes, extra_bytes, bias_bytes)
-    return Sized("s", plan or Plan(8), known, reason, learned_bytes)
+    predicted = prediction(reserved_mib, predicted_bytes, extra_bytes, bias_bytes)
+    return Sized("s", plan or Plan(8), predicted, reason, learned_bytes)
 
 
 def new_attempt(
@@ -48,9 +48,9 @@ def new_attempt(
     now: float = 1.0,
 ) -> Attempt:
     """One that is about to begin."""
-    known = prediction(reserved_mib, predicted_bytes, extra_bytes, bias_bytes)
+    predicted = prediction(reserved_mib, predicted_bytes, extra_bytes, bias_bytes)
     return Attempt(
-        trial_id, attempt, token, AttemptState.STARTING, plan or Plan(8), devices, device_kinds, known,
+        trial_id, attempt, token, AttemptState.STARTING, plan or Plan(8), devices, device_kinds, predicted,
         placement_reason, now,
     )  # fmt: skip
 
@@ -66,10 +66,10 @@ def trial(**changes: Any) -> Trial:
     }
     plan = changes.pop("plan", Plan(8))
     numbers |= {name: changes.pop(name) for name in numbers if name in changes}
-    known = sized(plan, **numbers) if plan else None
+    plan_sized = sized(plan, **numbers) if plan else None
     row = Trial(
         id=1, study_id=1, number=0, state=TrialState.RUNNING, attempt=1, params={}, reason="", structure="",
-        sized=known, measured_bytes=0, measured_step_seconds=None, family="", num_lost=0, num_oom=0, passed_over=0,
+        sized=plan_sized, measured_bytes=0, measured_step_seconds=None, family="", num_lost=0, num_oom=0, passed_over=0,
         judged_step=0, step=0, value=None, created_at=0.0, started_at=None, finished_at=None,
     )  # fmt: skip
     return replace(row, **changes)

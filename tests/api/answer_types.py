@@ -23,12 +23,12 @@ def answer_types(description: dict[str, Any]) -> str:
     """One interface for each schema that an answer of an OpenAPI ``description`` has, also inside of others."""
     schemas: dict[str, Any] = description["components"]["schemas"]
     answers = [operation["responses"] for path in description["paths"].values() for operation in path.values()]
-    found: set[str] = set()
+    names: set[str] = set()
     due = _named_in(answers)
     while due:
-        found |= due
-        due = {inner for name in due for inner in _named_in(schemas[name])} - found
-    return "\n".join([_HEAD, *(_declared(name, schemas[name]) for name in sorted(found))])
+        names |= due
+        due = {inner for name in due for inner in _named_in(schemas[name])} - names
+    return "\n".join([_HEAD, *(_declared(name, schemas[name]) for name in sorted(names))])
 
 
 def _named_in(part: object) -> set[str]:
@@ -62,7 +62,7 @@ def _type(schema: dict[str, Any]) -> str:
         case {"$ref": reference}:
             return str(reference).rsplit("/", 1)[-1]
         case {"anyOf": several} | {"oneOf": several}:
-            return " | ".join(dict.fromkeys(_type(one) for one in several))
+            return " | ".join(dict.fromkeys(_type(variant) for variant in several))
         case {"const": value}:
             return json.dumps(value)
         case {"enum": values}:

@@ -37,10 +37,10 @@ class Imports:
 
 @pytest.fixture
 def imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[Imports]:
-    found = Imports()
-    monkeypatch.setattr(admission, "check_workload", found)
-    yield found
-    found.finish.set()
+    fake = Imports()
+    monkeypatch.setattr(admission, "check_workload", fake)
+    yield fake
+    fake.finish.set()
 
 
 def body(name: str = "mine") -> bytes:
@@ -107,7 +107,8 @@ def test_a_request_that_is_repeated_while_it_is_under_way_is_imported_and_stored
         assert answers[0].json().get("id") == answers[1].json().get("id")
 
     asyncio.run(crowd())
-    assert imports.begun == 2 and len(api.store.studies()) == 1
+    assert imports.begun == 2
+    assert len(api.store.studies()) == 1
 
 
 def test_a_known_key_is_answered_without_another_import(api: InProcess, imports: Imports) -> None:
@@ -115,7 +116,8 @@ def test_a_known_key_is_answered_without_another_import(api: InProcess, imports:
     headers, content = {**JSON, "Idempotency-Key": "k"}, body()  # a zip has the time in it
     first, again = (api.post("/v1/studies", content=content, headers=headers) for _ in range(2))
     assert first.json()["warnings"] == again.json()["warnings"] == ["momentum may not be read"]
-    assert first.json()["id"] == again.json()["id"] and imports.begun == 1
+    assert first.json()["id"] == again.json()["id"]
+    assert imports.begun == 1
     assert api.post("/v1/studies", content=body("another"), headers=headers).status_code == 409
     assert imports.begun == 1
 
@@ -155,4 +157,5 @@ def test_the_service_ends_while_a_study_is_imported(
         assert (await request).status_code == 500  # what follows the import is no longer done
 
     asyncio.run(close())
-    assert killed == [True] and api.store.studies() == []
+    assert killed == [True]
+    assert api.store.studies() == []

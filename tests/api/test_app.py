@@ -24,9 +24,11 @@ HEAVY = ("torch", "ray", "optuna", "sklearn", "workloads.protocol")
 
 
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    given = {**os.environ, "SCAMP_DATA_DIR": str(folder), **environment}
+    variables = {**os.environ, "SCAMP_DATA_DIR": str(folder), **environment}
     command = [sys.executable, "-m", "api", *arguments]
-    return subprocess.Popen(command, cwd=ROOT, env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def test_the_process_answers_soon_and_ends_when_asked(tmp_path: Path) -> None:
@@ -126,8 +128,8 @@ def test_the_document_says_how_to_show_the_token_and_what_refuses_a_request(api:
 
 def references(value: Any) -> list[str]:
     if isinstance(value, dict):
-        own = [value["$ref"]] if "$ref" in value else []
-        return own + [reference for item in value.values() for reference in references(item)]
+        own_references = [value["$ref"]] if "$ref" in value else []
+        return own_references + [reference for item in value.values() for reference in references(item)]
     return [reference for item in value for reference in references(item)] if isinstance(value, list) else []
 
 

@@ -38,10 +38,10 @@ def study(state: StudyState) -> Study:
 def test_a_running_study_is_judged_again_after_a_fiftieth_more_trials(state: StudyState, expected: list[int]) -> None:
     store: Any = Counts()
     cache = Counting(store)
-    found = []
+    counts = []
     for completed in (100, 101, 104):
         store.completed = completed
         cache.of(study(state))
         cache.of(study(state))
-        found.append(cache.num_computed)
-    assert found == expected
+        counts.append(cache.num_computed)
+    assert counts == expected

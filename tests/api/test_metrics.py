@@ -23,13 +23,13 @@ def samples(api: InProcess) -> dict[tuple[str, ...], float]:
 def test_the_database_is_counted_by_state(api: InProcess) -> None:
     fill(api.store)
     api.store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=time.time())
-    found = samples(api)
-    assert found["scamp_trials", "state=COMPLETED"] == 1
-    assert found["scamp_trials", "state=INFEASIBLE"] == 0
-    assert found["scamp_studies", "state=RUNNING"] == 1
-    assert found["scamp_open_attempts",] == 1
-    assert found["scamp_device_capacity_mib", "device=n/0", "kind=virtual"] == 96
-    assert found["scamp_device_reserved_mib", "device=n/0", "kind=virtual"] == 4
+    values = samples(api)
+    assert values["scamp_trials", "state=COMPLETED"] == 1
+    assert values["scamp_trials", "state=INFEASIBLE"] == 0
+    assert values["scamp_studies", "state=RUNNING"] == 1
+    assert values["scamp_open_attempts",] == 1
+    assert values["scamp_device_capacity_mib", "device=n/0", "kind=virtual"] == 96
+    assert values["scamp_device_reserved_mib", "device=n/0", "kind=virtual"] == 4
 
 
 def test_requests_are_counted_by_route_so_that_labels_do_not_grow(api: InProcess) -> None:
@@ -39,11 +39,11 @@ def test_requests_are_counted_by_route_so_that_labels_do_not_grow(api: InProcess
     api.get("/v1/studies", headers={"Host": "evil.example"})
     api.request("BREW", "/v1/studies")
     api.request("DELETE", "/v1/studies/9")
-    found = samples(api)
-    counted = {key[1:]: value for key, value in found.items() if key[0] == "scamp_api_requests_total"}
+    values = samples(api)
+    counted = {key[1:]: value for key, value in values.items() if key[0] == "scamp_api_requests_total"}
     assert counted["method=GET", "route=/v1/studies/{study_id}", "status=404"] == 3
     assert counted["method=DELETE", "route=/v1/studies/{study_id}", "status=404"] == 1
     assert counted["method=GET", "route=none", "status=404"] == 1
     assert counted["method=GET", "route=none", "status=421"] == 1
     assert {method for method, *_ in counted} == {"method=GET", "method=DELETE", "method=other"}
-    assert found["scamp_api_request_seconds_count", "route=/v1/studies/{study_id}"] == 4
+    assert values["scamp_api_request_seconds_count", "route=/v1/studies/{study_id}"] == 4

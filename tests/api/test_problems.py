@@ -72,4 +72,5 @@ def test_a_client_that_leaves_before_its_body_is_whole_is_no_failure_of_ours(
 
     scope = {"type": "http", "method": "POST", "path": "/v1/studies", "headers": [], "query_string": b""}
     asyncio.run(problems.Unexpected(app)(scope, receive, send))
-    assert sent == [] and caplog.text == ""
+    assert sent == []
+    assert caplog.text == ""

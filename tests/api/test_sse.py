@@ -34,8 +34,8 @@ def _close() -> Iterator[None]:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[tuple[str, Store]]:
-    with served(settings_in(tmp_path, port=free_port())) as found:
-        yield found
+    with served(settings_in(tmp_path, port=free_port())) as served_api:
+        yield served_api
 
 
 def follow(url: str, count: int, query: str = "", **headers: str) -> list[dict[str, Any]]:
@@ -177,9 +177,9 @@ def test_many_clients_are_served_by_one_poller_and_each_event_is_encoded_once(
 
     writer = threading.Thread(target=write)
     writer.start()
-    found = in_threads(lambda: [event["id"] for event in follow(url, 10)], 20)
+    ids_of_clients = in_threads(lambda: [event["id"] for event in follow(url, 10)], 20)
     writer.join()
-    assert found == [list(range(1, 11))] * 20
+    assert ids_of_clients == [list(range(1, 11))] * 20
     assert encoded == list(range(1, 11))
     assert len(polls) <= (time.monotonic() - began) / sse.PERIOD_SECONDS + 2
 
@@ -265,12 +265,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 async def take(stream: AsyncGenerator[bytes], count: int) -> list[int]:
-    found: list[int] = []
-    while len(found) < count:
+    ids: list[int] = []
+    while len(ids) < count:
         async with asyncio.timeout(10):
             chunk = await anext(stream)
-        found += [json.loads(line[6:])["id"] for line in chunk.decode().splitlines() if line.startswith("data: ")]
-    return found
+        ids += [json.loads(line[6:])["id"] for line in chunk.decode().splitlines() if line.startswith("data: ")]
+    return ids
 
 
 def test_a_client_behind_what_is_kept_is_served_from_the_database_without_a_gap(

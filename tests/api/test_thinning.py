@@ -60,14 +60,14 @@ def test_marks_are_spread_over_all(num: int, most: int) -> None:
 
 @given(st.lists(st.none() | st.floats(allow_nan=True), max_size=50), st.booleans())
 def test_improvements_are_better_than_all_before(values: list[float | None], maximize: bool) -> None:
-    found = improvements(values, Objective(metric="m", direction="maximize" if maximize else "minimize"))
-    known = [(index, value) for index, value in enumerate(values) if value is not None and value == value]
+    improved = improvements(values, Objective(metric="m", direction="maximize" if maximize else "minimize"))
+    numbers = [(index, value) for index, value in enumerate(values) if value is not None and value == value]
     expected = [
         index
-        for place, (index, value) in enumerate(known)
-        if all(value > before if maximize else value < before for _, before in known[:place])
+        for place, (index, value) in enumerate(numbers)
+        if all(value > before if maximize else value < before for _, before in numbers[:place])
     ]
-    assert found == expected
+    assert improved == expected
 
 
 def test_merged_indices_ascend_and_occur_once() -> None:

@@ -20,11 +20,11 @@ pytest.importorskip("transformers")
 def test_a_shrunk_configuration_is_small_and_keeps_its_ratios(family: str) -> None:
     config = families.small_config(family)
     for part in (config, *families.parts_of(config)):
-        own = vars(part)
-        assert own.get("vocab_size", 0) <= VOCABULARY and own.get("num_hidden_layers", 0) <= LAYERS
-        assert own.get("hidden_size", 0) <= WIDTH
-        heads, keys = own.get("num_attention_heads", 1), own.get("num_key_value_heads") or 1
-        assert own.get("hidden_size", heads) % heads == 0 and heads % keys == 0
+        fields = vars(part)
+        assert fields.get("vocab_size", 0) <= VOCABULARY and fields.get("num_hidden_layers", 0) <= LAYERS
+        assert fields.get("hidden_size", 0) <= WIDTH
+        heads, keys = fields.get("num_attention_heads", 1), fields.get("num_key_value_heads") or 1
+        assert fields.get("hidden_size", heads) % heads == 0 and heads % keys == 0
 
 
 def test_a_shrunk_configuration_keeps_every_kind_of_layer() -> None:
@@ -57,16 +57,16 @@ def test_refused_families_lower_the_share_and_bounded_ones_do_not() -> None:
     answered = families_part.Result(1, 2.0, 1.0, "", 3.0, "")
     bounded = families_part.Result(1, 4.0, 1.0, "", 3.0, "", ["at most"])
     refused = families_part.Result(0, 9.0, 1.0, "it depends", 3.0, "fails: RuntimeError")
-    found = families_part.figures([answered, bounded, refused, refused])
-    assert (found["families"], found["families_answered_pct"], found["families_bounded"]) == (4, 50, 1)
-    assert found["cold_worst_seconds"] == 9
+    values = families_part.figures([answered, bounded, refused, refused])
+    assert (values["families"], values["families_answered_pct"], values["families_bounded"]) == (4, 50, 1)
+    assert values["cold_worst_seconds"] == 9
 
 
 def test_the_worst_peak_is_the_one_most_below_and_refusals_have_no_error() -> None:
     results = [peaks_part.Result(*sizes, "", 0, "fails: RuntimeError") for sizes in ((100, 100), (95, 100), (110, 100))]
-    found = peaks_part.figures([*results, peaks_part.Result(0, 0, "it depends", 0, "not asked")])
-    assert found["coverage_min_pct"] == pytest.approx(-5) and found["coverage_median_pct"] == pytest.approx(5)
-    assert (found["coverage_cases"], found["coverage_refused"], found["memtracker_cases"]) == (3, 1, 0)
+    values = peaks_part.figures([*results, peaks_part.Result(0, 0, "it depends", 0, "not asked")])
+    assert values["coverage_min_pct"] == pytest.approx(-5) and values["coverage_median_pct"] == pytest.approx(5)
+    assert (values["coverage_cases"], values["coverage_refused"], values["memtracker_cases"]) == (3, 1, 0)
 
 
 def test_a_case_reads_back_what_it_wrote_and_says_what_is_unusual() -> None:

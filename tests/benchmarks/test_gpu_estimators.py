@@ -21,7 +21,7 @@ RECORDS = sorted(Path(__file__).parents[2].glob("docs/benchmarks/gpu/*.json"))
 
 
 def record(*seen: dict[str, Any]) -> dict[str, Any]:
-    cases = [{"case": vars(SMALL.case), "expandable": False, **one} for one in seen]
+    cases = [{"case": vars(SMALL.case), "expandable": False, **entry} for entry in seen]
     return {
         "date": "2026-01-01",
         "product": "NVIDIA H100 80GB HBM3",
@@ -50,11 +50,11 @@ def test_a_record_is_scored_by_the_present_estimator(capsys: pytest.CaptureFixtu
     assert 0 < predicted.active_bytes <= least <= predicted.reserved_bytes and predicted.step_seconds > 0
     right = seen_as(predicted, 1.0, [(least * 97 // 100, False), (least * 103 // 100, True), (least, True)])
     missed = seen_as(predicted, 1.25, [(least * 97 // 100, False), (least * 103 // 100, False), (2 * least, True)])
-    found = score(json.loads(json.dumps(record({"seen": right}, {"seen": missed}, {"failure": "TimeoutError: slow"}))))
-    assert found["gpu_cases"] == 2 and found["gpu_oom_decisions"] == 4
-    assert found["gpu_oom_right_pct"] == 75 and found["gpu_oom_missed"] == 1
-    assert found["gpu_active_median_pct"] == pytest.approx(10, abs=0.1)  # of 0 and 20 %
-    assert found["gpu_capacity_p95_pct"] == pytest.approx(50) and found["gpu_context_max_pct"] == pytest.approx(20)
+    values = score(json.loads(json.dumps(record({"seen": right}, {"seen": missed}, {"failure": "TimeoutError: slow"}))))
+    assert values["gpu_cases"] == 2 and values["gpu_oom_decisions"] == 4
+    assert values["gpu_oom_right_pct"] == 75 and values["gpu_oom_missed"] == 1
+    assert values["gpu_active_median_pct"] == pytest.approx(10, abs=0.1)  # of 0 and 20 %
+    assert values["gpu_capacity_p95_pct"] == pytest.approx(50) and values["gpu_context_max_pct"] == pytest.approx(20)
     printed = capsys.readouterr().out
     assert "TimeoutError: slow" in printed
     assert printed.count("runs") == 1
@@ -63,10 +63,11 @@ def test_a_record_is_scored_by_the_present_estimator(capsys: pytest.CaptureFixtu
 
 def test_there_are_many_models_and_each_has_a_name_of_its_own() -> None:
     names = list(map(str, cases()))
-    assert len(set(names)) == len(names) and len({case.case.model for case in cases()}) >= 8
+    assert len(set(names)) == len(names)
+    assert len({case.case.model for case in cases()}) >= 8
 
 
 @pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.stem)
 def test_the_present_estimator_is_as_good_on_each_gpu_that_was_recorded(file: Path) -> None:
-    found = score(json.loads(file.read_text()))
-    assert found["gpu_active_median_pct"] <= 1 and found["gpu_capacity_median_pct"] <= 3
+    values = score(json.loads(file.read_text()))
+    assert values["gpu_active_median_pct"] <= 1 and values["gpu_capacity_median_pct"] <= 3

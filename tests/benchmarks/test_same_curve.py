@@ -19,26 +19,30 @@ SINGLE = {"values": [{"loss": 2.0}, {"loss": 1.0}]}
 def run(warm: Warm, *arguments: str) -> dict[str, Any]:
     ended = warm.run("benchmarks.same_curve", arguments, os.environ, 600)
     assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    assert (found["silently_wrong"], found["hangs"], found["refused_with_cause_pct"]) == (0, 0, 100), ended.stdout
-    return found
+    figures_of_run: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    assert (figures_of_run["silently_wrong"], figures_of_run["hangs"], figures_of_run["refused_with_cause_pct"]) == (
+        0,
+        0,
+        100,
+    ), ended.stdout
+    return figures_of_run
 
 
 def test_a_plan_of_every_twelfth_idiom_trains_the_model_of_one_rank(warm: Warm) -> None:
-    found = run(warm, "--quick")
-    assert found["equal"] > found["refused"]
+    values = run(warm, "--quick")
+    assert values["equal"] > values["refused"]
 
 
 @pytest.mark.soak
 def test_every_plan_of_every_idiom_trains_the_model_of_one_rank(warm: Warm) -> None:
-    found = run(warm)
-    assert found["idioms"] >= 40 and found["idiom_plans"] >= 200
+    values = run(warm)
+    assert values["idioms"] >= 40 and values["idiom_plans"] >= 200
 
 
 def test_idioms_are_the_workloads_of_the_folders() -> None:
-    found = idioms(FOLDERS)
-    names = [str(idiom) for idiom, _ in found]
-    assert "state.py:BatchNormBlocks" in [str(idiom) for idiom, depends in found if depends]
+    pairs = idioms(FOLDERS)
+    names = [str(idiom) for idiom, _ in pairs]
+    assert "state.py:BatchNormBlocks" in [str(idiom) for idiom, depends in pairs if depends]
     assert "passes.py:AdaptiveHalting" in names
     assert not any(name.endswith((":Points", ":Drawing")) for name in names)
     assert len(set(names)) == len(names)
@@ -88,8 +92,8 @@ def test_a_fork_that_crashes_or_hangs_spoils_only_its_own_answer() -> None:
 
 def test_refusals_count_as_causes_and_failures_do_not() -> None:
     findings = [("a/b.py:A", "1 rank", Outcome(kind)) for kind in ("equal", "refused", "failed", "wrong")]
-    found = figures(findings)
-    assert (found["refused_with_cause_pct"], found["silently_wrong"], found["idiom_plans"]) == (50, 1, 4)
+    values = figures(findings)
+    assert (values["refused_with_cause_pct"], values["silently_wrong"], values["idiom_plans"]) == (50, 1, 4)
 
 
 def test_the_page_has_wrong_idioms_first_and_says_why_plans_are_refused() -> None:

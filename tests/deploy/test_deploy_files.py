@@ -28,8 +28,8 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def only(name: str) -> str:
-    (found,) = (rest for instruction, rest in instructions() if instruction == name)
-    return found
+    (argument,) = (rest for instruction, rest in instructions() if instruction == name)
+    return argument
 
 
 def ignored(path: str) -> bool:
@@ -131,13 +131,13 @@ def test_every_ray_of_the_cluster_is_started_in_token_mode(stage: str) -> None:
 
 def test_every_command_of_the_cluster_file_is_a_shell_command_and_every_option_one_of_rays() -> None:
     config = cluster()
-    known = subprocess.run([BIN / "ray", "start", "--help"], capture_output=True, text=True, check=True).stdout
+    help_text = subprocess.run([BIN / "ray", "start", "--help"], capture_output=True, text=True, check=True).stdout
     commands = [command for stage, lines in config.items() if stage.endswith("_commands") for command in lines]
     assert commands
     for command in commands:
         assert subprocess.run(["bash", "-n", "-c", command]).returncode == 0, command
         for option in re.findall(r"(--[a-z-]+)", command.partition("ray start")[2]):
-            assert option in known, option
+            assert option in help_text, option
 
 
 def test_the_scripts_are_executable_and_their_syntax_is_right() -> None:

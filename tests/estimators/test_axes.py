@@ -38,7 +38,8 @@ def test_rows_name_rows(name: str) -> None:
 
 def test_every_dimension_has_a_place_of_its_own() -> None:
     places = [dimension.place for dimension in MESH.values()]
-    assert places == sorted(set(places)) and len({dimension.name for dimension in MESH.values()}) == len(MESH)
+    assert places == sorted(set(places))
+    assert len({dimension.name for dimension in MESH.values()}) == len(MESH)
 
 
 @given(plans())

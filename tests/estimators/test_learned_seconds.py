@@ -20,13 +20,13 @@ PAIR, HALVES, FOUR = Layout(dp_shard=2), Layout(tp=2), Layout(dp_shard=4)
 def run(trial: int, ratio: float, layout: Layout = PAIR, **changes: object) -> PastAttempt:
     """One that was predicted to take 2 seconds, and took ``ratio`` times as many."""
     usual = PastAttempt(trial, layout, ("virtual",), 0, 0, 0, 9, Ending.FINISHED)
-    known = replace(usual, predicted_step_seconds=2.0, measured_step_seconds=2.0 * ratio)
-    return replace(known, **changes)  # type: ignore[arg-type]
+    usual_run = replace(usual, predicted_step_seconds=2.0, measured_step_seconds=2.0 * ratio)
+    return replace(usual_run, **changes)  # type: ignore[arg-type]
 
 
 def factor(past: list[PastAttempt], kind: str = "FSDP") -> float | None:
-    found = learn_slow_downs(past, "virtual").get(kind)
-    return found.factor if found else None
+    slow_down = learn_slow_downs(past, "virtual").get(kind)
+    return slow_down.factor if slow_down else None
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_learning_from_its_own_corrections_converges_to_the_true_factor(
     """Each trial is predicted with what was learned from the ones before it; a few ran beside something wild."""
     past: list[PastAttempt] = []
     for number, off in enumerate(noise):
-        known = factor(past) or 1.0
-        past.append(run(number, 1.0, predicted_step_seconds=2.0 * known, step_factor=known,
+        learned_factor = factor(past) or 1.0
+        past.append(run(number, 1.0, predicted_step_seconds=2.0 * learned_factor, step_factor=learned_factor,
                         measured_step_seconds=2.0 * true * (1 + off)))  # fmt: skip
     assert factor(past) == pytest.approx(true * (1 + median(noise)))
     past += [run(100 + number, ratio) for number, ratio in enumerate(wild)]

@@ -29,9 +29,9 @@ NOTHING = Learned()
 
 def learn(past: Iterable[PastAttempt], device_kinds: Collection[str]) -> Learned:
     """The bytes learned for one layout from its runs."""
-    found = learning.learn(past, device_kinds)
-    assert set(found) <= {SINGLE}
-    return found.get(SINGLE, NOTHING)
+    learned_by_layout = learning.learn(past, device_kinds)
+    assert set(learned_by_layout) <= {SINGLE}
+    return learned_by_layout.get(SINGLE, NOTHING)
 
 
 def run(trial: int, ending: Ending = Ending.FINISHED, **changes: object) -> PastAttempt:
@@ -122,14 +122,16 @@ def finished(count: int, extra_mib: int, first: int = 100) -> list[PastAttempt]:
 
 
 def test_what_a_failure_asks_for_is_halved_whenever_enough_trials_have_finished() -> None:
-    asked = [learn([failed(0), *finished(count, 24)], KIND).extra_bytes / MIB for count in range(4 * PATIENCE_TRIALS)]
-    assert [asked[count] for count in range(0, 4 * PATIENCE_TRIALS, PATIENCE_TRIALS)] == [24, 12, 6, 3]
-    assert asked[PATIENCE_TRIALS - 1] == 24 and sorted(asked, reverse=True) == asked
+    asked_mibs = [
+        learn([failed(0), *finished(count, 24)], KIND).extra_bytes / MIB for count in range(4 * PATIENCE_TRIALS)
+    ]
+    assert [asked_mibs[count] for count in range(0, 4 * PATIENCE_TRIALS, PATIENCE_TRIALS)] == [24, 12, 6, 3]
+    assert asked_mibs[PATIENCE_TRIALS - 1] == 24 and sorted(asked_mibs, reverse=True) == asked_mibs
     assert "halved 2 × as others finished" in str(learn([failed(0), *finished(2 * PATIENCE_TRIALS, 24)], KIND))
 
 
 def test_trials_that_were_only_evaluated_do_not_show_that_training_fits() -> None:
-    evaluated = [replace(one, measured_bytes=0) for one in finished(2 * PATIENCE_TRIALS, 24)]
+    evaluated = [replace(past_run, measured_bytes=0) for past_run in finished(2 * PATIENCE_TRIALS, 24)]
     assert learn([failed(0), *evaluated], KIND) == learn([failed(0)], KIND)
 
 
@@ -169,11 +171,11 @@ def test_a_layout_learns_from_its_own_runs_only() -> None:
         run(1),
         replace(run(2, measured_bytes=23 * MIB), layout=Layout(recompute=True)),
     ]
-    found = learning.learn(past, KIND)
-    assert {layout: learned.extra_bytes // MIB for layout, learned in found.items()} == {
+    learned_by_layout = learning.learn(past, KIND)
+    assert {layout: learned.extra_bytes // MIB for layout, learned in learned_by_layout.items()} == {
         PAIR: 24, SINGLE: 0, Layout(recompute=True): 3,
     }  # fmt: skip
-    assert "trial of this family with layout fsdp2, 1 of them out of memory" in str(found[PAIR])
+    assert "trial of this family with layout fsdp2, 1 of them out of memory" in str(learned_by_layout[PAIR])
 
 
 def test_stopping_early_does_not_show_that_the_memory_was_enough() -> None:
@@ -224,10 +226,12 @@ PASTS = st.lists(RUNS, max_size=40)
 def needs(past: list[PastAttempt]) -> list[int]:
     """Bytes that each trial needed beyond its trace, besides its margin of 5 MiB, exactly or at least."""
     seen: dict[int, int] = {}
-    for one in past:
-        is_failure = one.ending is Ending.OUT_OF_MEMORY
-        floor = max(one.measured_bytes, one.reserved_bytes) - 5 * MIB if is_failure else one.measured_bytes
-        seen[one.trial_id] = max(seen.get(one.trial_id, 0), floor - one.traced_bytes)
+    for past_run in past:
+        is_failure = past_run.ending is Ending.OUT_OF_MEMORY
+        floor = (
+            max(past_run.measured_bytes, past_run.reserved_bytes) - 5 * MIB if is_failure else past_run.measured_bytes
+        )
+        seen[past_run.trial_id] = max(seen.get(past_run.trial_id, 0), floor - past_run.traced_bytes)
     return list(seen.values())
 
 
@@ -255,8 +259,10 @@ def test_nothing_is_ever_taken_off_the_margin(past: list[PastAttempt]) -> None:
 
 @given(PASTS, MIBS)
 def test_failures_that_ask_for_more_never_lower_the_bound(past: list[PastAttempt], more: int) -> None:
-    known = max((need_of(one) for one in past if one.ending is Ending.OUT_OF_MEMORY), default=0) // MIB + 1
-    assert learn([*past, failed(99, known + more)], KIND).extra_bytes >= learn(past, KIND).extra_bytes
+    needed_mib = (
+        max((need_of(past_run) for past_run in past if past_run.ending is Ending.OUT_OF_MEMORY), default=0) // MIB + 1
+    )
+    assert learn([*past, failed(99, needed_mib + more)], KIND).extra_bytes >= learn(past, KIND).extra_bytes
 
 
 @given(RUNS)
@@ -272,8 +278,8 @@ def need_of(attempt: PastAttempt) -> int:
 def evaluating(trial: int, batch: int, held_mib: int) -> PastAttempt:
     """An evaluation of 20 MiB that ran out of memory."""
     ending = Ending.EVALUATION_OUT_OF_MEMORY
-    known = {"measured_bytes": held_mib * MIB, "evaluation_bytes": 20 * MIB, "evaluation_batch": batch}
-    return run(trial, ending, **known)
+    measured = {"measured_bytes": held_mib * MIB, "evaluation_bytes": 20 * MIB, "evaluation_batch": batch}
+    return run(trial, ending, **measured)
 
 
 def test_an_evaluation_that_failed_says_nothing_about_steps() -> None:

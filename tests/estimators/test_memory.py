@@ -78,9 +78,16 @@ def test_the_parts_add_up_to_the_peak_with_what_was_learned_and_what_the_allocat
             return 8
 
     profile = ModelProfile("s", 1, 0, {Layout(): OnGpu()})
-    found = predict(profile, Plan(8), extra_bytes=5 * MIB, margin=GPU_MARGIN)
-    assert found.parts.keys() <= set(CATEGORIES) and sum(found.parts.values()) == found.peak_bytes == 23 * MIB
-    assert (found.traced_bytes, found.slack_bytes, found.predicted_bytes) == (16 * MIB, 2 * MIB, 21 * MIB)
+    prediction = predict(profile, Plan(8), extra_bytes=5 * MIB, margin=GPU_MARGIN)
+    assert (
+        prediction.parts.keys() <= set(CATEGORIES)
+        and sum(prediction.parts.values()) == prediction.peak_bytes == 23 * MIB
+    )
+    assert (prediction.traced_bytes, prediction.slack_bytes, prediction.predicted_bytes) == (
+        16 * MIB,
+        2 * MIB,
+        21 * MIB,
+    )
 
 
 @given(st.integers(1, 400), st.sampled_from([1, 2, 4]))
@@ -100,11 +107,13 @@ def evaluated(sample_mib: int, fixed_mib: int = 10) -> ModelProfile:
 def test_an_evaluation_is_as_large_as_a_step_leaves_room_for(sample_mib: int, fixed_mib: int, micro_batch: int) -> None:
     profile = evaluated(sample_mib, fixed_mib)
     plan = with_evaluation_batch(profile, Plan(micro_batch))
-    found, step_mib = predict(profile, plan), CURVE.peak_bytes(micro_batch) // MIB
+    prediction, step_mib = predict(profile, plan), CURVE.peak_bytes(micro_batch) // MIB
     size = plan.evaluation_micro_batch
-    assert found.evaluation_bytes == (fixed_mib + sample_mib * size) * MIB
-    assert found.peak_bytes == predict(PROFILE, Plan(micro_batch)).peak_bytes, "the peak of a step is one of its own"
-    assert found.needed_bytes == max(step_mib, fixed_mib + sample_mib) * MIB
+    assert prediction.evaluation_bytes == (fixed_mib + sample_mib * size) * MIB
+    assert prediction.peak_bytes == predict(PROFILE, Plan(micro_batch)).peak_bytes, (
+        "the peak of a step is one of its own"
+    )
+    assert prediction.needed_bytes == max(step_mib, fixed_mib + sample_mib) * MIB
     assert size == micro_batch or fixed_mib + sample_mib * (size + 1) > max(step_mib, fixed_mib + sample_mib)
 
 

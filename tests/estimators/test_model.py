@@ -107,10 +107,11 @@ def test_sequences_are_divided_between_tensor_parallel_ranks_only() -> None:
 def test_the_ranks_of_a_stage_split_its_layers_and_all_stages_have_the_same_samples() -> None:
     plan = Plan(1, 4, pp=2, tp=2)
     assert (plan.world_size, plan.batch) == (4, 4)
-    found = [plan.layout_of(rank) for rank in range(4)]
-    assert [stage.index for layout in found for stage in layout.stages] == [0, 0, 1, 1]
-    assert [layout.first_rank for layout in found] == [0, 0, 2, 2]
-    assert {layout.world_size for layout in found} == {4} and {plan.data_rank(rank) for rank in range(4)} == {0}
+    layouts = [plan.layout_of(rank) for rank in range(4)]
+    assert [stage.index for layout in layouts for stage in layout.stages] == [0, 0, 1, 1]
+    assert [layout.first_rank for layout in layouts] == [0, 0, 2, 2]
+    assert {layout.world_size for layout in layouts} == {4}
+    assert {plan.data_rank(rank) for rank in range(4)} == {0}
 
 
 def test_a_schedule_without_a_pipeline_changes_no_layout() -> None:

@@ -50,17 +50,19 @@ def talking(kind: str, *sizes: float, dimension: str = "dp", overlaps: bool = Fa
 
 
 def test_collectives_add_up_by_kind_dimension_and_whether_ranks_wait() -> None:
-    one = talking("all_gather", 8, 2)
-    assert one.collectives == (Collectives("all_gather", "dp", False, 2, 10),)
-    assert (one + one).collectives == (one * 2).collectives == (Collectives("all_gather", "dp", False, 4, 20),)
+    gathers = talking("all_gather", 8, 2)
+    assert gathers.collectives == (Collectives("all_gather", "dp", False, 2, 10),)
+    assert (
+        (gathers + gathers).collectives == (gathers * 2).collectives == (Collectives("all_gather", "dp", False, 4, 20),)
+    )
     others = [
         talking("all_reduce", 1),
         talking("all_gather", 1, dimension="tp"),
         talking("all_gather", 1, overlaps=True),
     ]
-    assert len(sum(others, one).collectives) == 4
-    assert one + others[0] - one == others[0] and one - one == Work()
-    assert (Work() + one).collectives == (one + counted(("copy", 0, 1))).collectives == one.collectives
+    assert len(sum(others, gathers).collectives) == 4
+    assert gathers + others[0] - gathers == others[0] and gathers - gathers == Work()
+    assert (Work() + gathers).collectives == (gathers + counted(("copy", 0, 1))).collectives == gathers.collectives
     with pytest.raises(ValueError, match=r"kind must be one of all_gather, .*, got 'shout'"):
         Collectives("shout", "dp", False, 1, 1)
 
@@ -107,9 +109,9 @@ def test_rates_are_found_again_in_the_seconds_that_they_made() -> None:
     flops, num_bytes = 10 ** source.uniform(3, 9, 400), 10 ** source.uniform(2, 7, 400)
     fresh = np.where(num_bytes > 1e5, num_bytes / 3, 0.0)
     seconds = 4e-6 + 2e-11 * flops + 3e-10 * num_bytes + 5e-10 * fresh
-    found = _fit(np.stack([flops, num_bytes, fresh, np.zeros(400), seconds], 1))
-    assert astuple(found) == pytest.approx([4e-6, 2e-11, 3e-10, 5e-10, 2e-11], rel=1e-3)
+    coefficients = _fit(np.stack([flops, num_bytes, fresh, np.zeros(400), seconds], 1))
+    assert astuple(coefficients) == pytest.approx([4e-6, 2e-11, 3e-10, 5e-10, 2e-11], rel=1e-3)
     half = np.where(source.random(400) < 0.5, flops, 0.0)
     on_gpu = 4e-6 + 2e-11 * (flops - half) + 3e-10 * num_bytes + 7e-12 * half
-    found = _fit(np.stack([flops, num_bytes, fresh, half, on_gpu], 1))
-    assert astuple(found) == pytest.approx([4e-6, 2e-11, 3e-10, 0, 7e-12], rel=1e-3)
+    coefficients = _fit(np.stack([flops, num_bytes, fresh, half, on_gpu], 1))
+    assert astuple(coefficients) == pytest.approx([4e-6, 2e-11, 3e-10, 0, 7e-12], rel=1e-3)

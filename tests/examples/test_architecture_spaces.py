@@ -27,7 +27,7 @@ BLOCKS = [{"heads": 1, "mlp_ratio": 1}, {"heads": 2, "mlp_ratio": 2}]
 EDGES = [{"op": op} for op in ("conv3", "skip", "pool", "conv1", "conv3", "none")]
 
 
-def made(name: str, params: Mapping[str, Any], seed: int = 0) -> tuple[Workload, nn.Module]:
+def model_of(name: str, params: Mapping[str, Any], seed: int = 0) -> tuple[Workload, nn.Module]:
     """A workload and its model, whose weights are not the initial ones."""
     torch.manual_seed(seed)
     workload = load_workload(SPECS[name].workload, EXAMPLES)(params)
@@ -61,8 +61,8 @@ def losses(workload: Workload, model: nn.Module) -> torch.Tensor:
 def test_a_wider_and_deeper_child_begins_with_the_function_of_its_parent_and_learns_another(
     name: str, parent: dict[str, Any], child: dict[str, Any]
 ) -> None:
-    before, trained = made(name, parent)
-    workload, model = made(name, child, seed=1)
+    before, trained = model_of(name, parent)
+    workload, model = model_of(name, child, seed=1)
     assert (losses(workload, model) - losses(before, trained)).abs().max() > 1e-2
     workload.inherit(model, trained, parent)
     assert (losses(workload, model) - losses(before, trained)).abs().max() < 1e-5
@@ -72,20 +72,20 @@ def test_a_wider_and_deeper_child_begins_with_the_function_of_its_parent_and_lea
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     optimizer.step()
     if child["width"] > parent["width"]:
-        first = next(one for one in model.parameters() if one.shape[0] == child["width"]).flatten(1)
-        one, other = first[: parent["width"]], first[parent["width"] : 2 * parent["width"]]
-        assert not torch.allclose(one, other, atol=1e-6), "copies of a unit part as they train"
+        first = next(parameter for parameter in model.parameters() if parameter.shape[0] == child["width"]).flatten(1)
+        units, other = first[: parent["width"]], first[parent["width"] : 2 * parent["width"]]
+        assert not torch.allclose(units, other, atol=1e-6), "copies of a unit part as they train"
 
 
 @pytest.mark.parametrize("name", ["vit_space", "cells"])
 def test_a_candidate_that_inherits_from_the_supernet_is_the_part_that_the_supernet_computes(name: str) -> None:
-    _, supernet = made(name, {"supernet": True})
+    _, supernet = model_of(name, {"supernet": True})
     slots, draws = slots_of(SPECS[name].space), random.Random(0)
     candidate = load_workload(SPECS[name].workload, EXAMPLES).build_model.__globals__["candidate"]
     for number in (0, 1, 0.5, 0.5, 0.5, 0.5):
         params = candidate(number, draws)
         assert is_candidate(slots, params)
-        workload, model = made(name, params)
+        workload, model = model_of(name, params)
         workload.inherit(model, supernet, {"supernet": True})
         images, _ = workload.eval_batch(torch.arange(20))
         with torch.no_grad():
@@ -99,13 +99,14 @@ def test_some_vision_transformers_are_larger_than_a_device(tmp_path: Path) -> No
     sizer = ProcessSizer(blobs, tmp_path)
     code = blobs.put(bundle_code(EXAMPLES / "vit_space.yaml", spec.workload))
     try:
-        found = [
+        screened = [
             Sizing(sizer).size({**spec.fixed, **start}, workload=spec.workload, code=code) for start in spec.start_with
         ]
     finally:
         sizer.close()
-    small, large = (one for one in found if isinstance(one, Sized))
-    assert small.plan.world_size == 1 and large.plan.world_size > 1
+    small, large = (candidate for candidate in screened if isinstance(candidate, Sized))
+    assert small.plan.world_size == 1
+    assert large.plan.world_size > 1
     assert large.prediction.reserved_mib <= 96
 
 

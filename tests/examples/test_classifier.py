@@ -28,16 +28,16 @@ def ranks(tmp_path: Path, warm: Warm) -> Iterator[Ranks]:
 
 def test_the_port_learns_the_same_under_every_plan(ranks: Ranks) -> None:
     fixed = parse_study(STUDY.read_text()).fixed
-    own: dict[str, Any] = {
+    options: dict[str, Any] = {
         "workload": "after.py:Digits",
         "code_dir": str(PORT),
         "params": {**fixed, "width": 16, "lr": 1e-2, "depth": 1, "warmup": 4, "dropout": 0.0, "precision": "fp32"},
         "metric": "f1",
     }
-    one = ranks.curve(Plan(64), steps=40, report_every=20, **own)
-    two = ranks.curve(Plan(16, 2, dp_shard=2), steps=40, report_every=20, **own)
-    assert one[-1][1]["auc"] > 0.6  # 0.5 by chance
-    for (_, values), (_, expected) in zip(two, one, strict=True):
+    single = ranks.curve(Plan(64), steps=40, report_every=20, **options)
+    two = ranks.curve(Plan(16, 2, dp_shard=2), steps=40, report_every=20, **options)
+    assert single[-1][1]["auc"] > 0.6  # 0.5 by chance
+    for (_, values), (_, expected) in zip(two, single, strict=True):
         assert values == pytest.approx(expected, abs=1e-5)
 
 

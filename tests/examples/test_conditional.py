@@ -44,7 +44,7 @@ def test_candidates_have_the_parameters_that_their_other_parameters_ask_for_and_
 @pytest.mark.usefixtures("warm_traces")
 def test_the_class_gives_the_same_space_in_python() -> None:
     code = bundle_code(STUDY, SPEC.workload)
-    given = {name: value for name, value in SPEC.as_given().items() if name != "space"}
-    completed = with_space(parse_study(given), code)
+    fields = {name: value for name, value in SPEC.as_given().items() if name != "space"}
+    completed = with_space(parse_study(fields), code)
     assert completed == SPEC
     assert check_workload(completed, code) == []

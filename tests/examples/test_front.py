@@ -57,7 +57,8 @@ def test_the_example_finds_a_front_of_accuracy_and_predicted_memory(tmp_path: Pa
                 trials.append(replace(trial, state=TrialState.COMPLETED, step=60, value=value, values=(value, None)))
     objectives = SPEC.every_objective
     front = objectives.front_of(trials)
-    assert front and all(SPEC.predicted.why_not(one.quantities) == "" for one in front)
-    points = [values for one in trials if one.state is TrialState.COMPLETED and (values := objectives.values_of(one))]
-    assert all(any(point == objectives.values_of(one) or objectives.dominates(objectives.values_of(one) or (), point)
-                   for one in front) for point in points)  # fmt: skip
+    assert front and all(SPEC.predicted.why_not(trial.quantities) == "" for trial in front)
+    best = [objectives.values_of(trial) or () for trial in front]
+    for trial in trials:
+        if trial.state is TrialState.COMPLETED and (point := objectives.values_of(trial)):
+            assert any(point == values or objectives.dominates(values, point) for values in best), trial

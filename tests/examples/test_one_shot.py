@@ -32,6 +32,6 @@ def test_the_best_candidate_by_the_weights_of_a_supernet_is_trained_alone(tmp_pa
     supernet, *scored, alone = store.trials(1)
     store.close()
     assert (supernet.params["supernet"], supernet.state, supernet.step) == (True, TrialState.PRUNED, 2)
-    assert [(one.state, one.step, one.parent_number) for one in scored] == [(TrialState.PRUNED, 0, 0)] * 2
+    assert [(trial.state, trial.step, trial.parent_number) for trial in scored] == [(TrialState.PRUNED, 0, 0)] * 2
     assert (alone.state, alone.step, alone.parent_number) == (TrialState.COMPLETED, 2, None)
-    assert alone.params == max(scored, key=lambda one: (one.value or 0.0, -one.number)).params
+    assert alone.params == max(scored, key=lambda trial: (trial.value or 0.0, -trial.number)).params

@@ -27,7 +27,7 @@ TINY: dict[str, dict[str, Any]] = {
 }
 
 
-def made(workload: str, **params: Any) -> Workload:
+def workload_of(workload: str, **params: Any) -> Workload:
     return load_workload(workload, FOLDER)({**TINY[workload], **params})
 
 
@@ -42,57 +42,58 @@ def ranks(tmp_path: Path, warm: Warm) -> Iterator[Ranks]:
 def test_a_step_on_the_same_samples_lowers_their_loss(name: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    workload = made(name)
+    workload = workload_of(name)
     model, batch = workload.build_model(), workload.train_batch(torch.arange(4))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     before = train_step(workload, model, optimizer, [batch], 1)
     assert train_step(workload, model, optimizer, [batch], 1) < before
     evaluated = workload.evaluate(model, workload.eval_batch(torch.arange(3)))
     values, outputs = evaluated if isinstance(evaluated, tuple) else (evaluated, ())
-    assert all(len(each) == 3 for each in (*values.values(), *outputs))
+    assert all(len(outputs_of_rank) == 3 for outputs_of_rank in (*values.values(), *outputs))
 
 
 def test_small_samples_are_parts_of_the_boxes_of_large_ones() -> None:
-    large, parameters = made("cosmoflow.py:Universes", side=16).train_batch(torch.tensor([2]))
-    small, others = made("cosmoflow.py:Universes").train_batch(torch.arange(16, 24))
+    large, parameters = workload_of("cosmoflow.py:Universes", side=16).train_batch(torch.tensor([2]))
+    small, others = workload_of("cosmoflow.py:Universes").train_batch(torch.arange(16, 24))
     assert torch.equal(parameters.expand(8, 2), others)
     assert torch.equal(small[5, 0], large[0, 0, 8:, :8, 8:])
 
 
 def test_slabs_of_a_sample_train_the_curve_of_one_process(ranks: Ranks) -> None:
-    own: dict[str, Any] = {
+    options: dict[str, Any] = {
         "workload": "cosmoflow.py:Universes",
         "code_dir": str(FOLDER),
         "params": {**TINY["cosmoflow.py:Universes"], "side": 16},
         "metric": "error",
     }
-    wanted = ranks.curve(Plan(4), **own)
-    for (_, values), (_, expected) in zip(ranks.curve(Plan(2, 2, spatial=2), **own), wanted, strict=True):
+    single = ranks.curve(Plan(4), **options)
+    for (_, values), (_, expected) in zip(ranks.curve(Plan(2, 2, spatial=2), **options), single, strict=True):
         assert values == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_paired_letter_is_complementary_in_most_relatives() -> None:
-    letters, contacts = made("evoformer.py:Contacts").train_batch(torch.arange(20))
-    family, one, other = contacts.nonzero().unbind(1)
-    paired = letters[family, :, one] + letters[family, :, other] == 3
+    letters, contacts = workload_of("evoformer.py:Contacts").train_batch(torch.arange(20))
+    family, first, other = contacts.nonzero().unbind(1)
+    paired = letters[family, :, first] + letters[family, :, other] == 3
     assert contacts.sum((1, 2)).tolist() == [8.0] * 20
     assert 0.85 < float(paired.float().mean()) < 1
 
 
 def test_the_area_under_the_curve_is_that_of_scikit_learn() -> None:
-    clicks = made("dlrm.py:Clicks").train_batch(torch.arange(300))[2]
+    clicks = workload_of("dlrm.py:Clicks").train_batch(torch.arange(300))[2]
     logits = clicks + torch.randn(300, generator=torch.Generator().manual_seed(0))
-    found = load_attribute("dlrm.py:area_under_curve", FOLDER)(logits, clicks)
-    assert found == pytest.approx(roc_auc_score(clicks, logits))
+    area = load_attribute("dlrm.py:area_under_curve", FOLDER)(logits, clicks)
+    assert area == pytest.approx(roc_auc_score(clicks, logits))
 
 
 def test_a_bicubic_enlargement_gains_nothing_over_itself() -> None:
-    workload = made("swinir.py:SwinIr", patch=24)
+    workload = workload_of("swinir.py:SwinIr", patch=24)
     small, bicubic, true, image = workload.eval_batch(torch.arange(workload.num_eval))
     errors = (bicubic - true).square().mean((1, 2))
     metrics = workload.summarize((errors, errors, image))
     assert metrics["gain_db"] == 0 and 25 < metrics["bicubic_psnr"] < 35
-    assert small.shape[1:] == (24, 24) and bicubic.shape[1:] == true.shape[1:] == (48, 48)
+    assert small.shape[1:] == (24, 24)
+    assert bicubic.shape[1:] == true.shape[1:] == (48, 48)
 
 
 def test_every_workload_is_checked_under_all_plans_that_need_nothing_of_a_model() -> None:

@@ -41,5 +41,5 @@ def test_a_port_is_accepted_and_trains(name: str, tmp_path: Path) -> None:
 
 
 def test_ports_changed_few_lines() -> None:
-    found = figures([measure(case, 0) for case in cases(True, 0)])
-    assert found["port_lines_changed_pct"] <= 25 and found["port_adapter_lines"] <= 20
+    values = figures([measure(case, 0) for case in cases(True, 0)])
+    assert values["port_lines_changed_pct"] <= 25 and values["port_adapter_lines"] <= 20

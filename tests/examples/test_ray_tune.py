@@ -23,5 +23,6 @@ def test_each_trial_has_the_processes_that_its_candidate_needs_and_one_that_fits
     assert ran.returncode == 0, ran.stderr
     small, large, too_large = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith('{"width"')]
     assert (small["num_bundles"], large["num_bundles"]) == (1, 2) and large["plan"].startswith("FSDP over 2 ranks")
-    assert 0 < small["loss"] < 5 and 0 < large["loss"] < 5
+    assert 0 < small["loss"] < 5
+    assert 0 < large["loss"] < 5
     assert too_large["loss"] is None and "InvalidInput: depth=2 width=288" in too_large["error"]

@@ -19,7 +19,7 @@ from workloads.loading import load_workload
 
 STUDY = Path(__file__).parents[2] / "examples" / "shapes.yaml"
 SPEC = parse_study(STUDY.read_text())
-CANDIDATES: dict[str, dict[str, Any]] = {one["shape"]: {**SPEC.fixed, **one} for one in SPEC.start_with}
+CANDIDATES: dict[str, dict[str, Any]] = {start["shape"]: {**SPEC.fixed, **start} for start in SPEC.start_with}
 
 AXIS = {"small": "", "wide layers": "tp", "many layers": "pp", "long context": "recompute", "large volumes": "spatial"}
 """The axis without which a shape does not fit."""

@@ -41,7 +41,8 @@ def test_a_study_is_submitted_and_read_back(service: tuple[Client, Store]) -> No
 
 def test_a_service_on_ipv6_is_reached(tmp_path: Path) -> None:
     with served(settings_in(tmp_path, host="::1", port=free_port())) as (url, _), Client(url) as client:
-        assert url.startswith("http://[::1]:") and list(client.studies()) == []
+        assert url.startswith("http://[::1]:")
+        assert list(client.studies()) == []
 
 
 @pytest.mark.parametrize("address", ["http://[::1", "http://h:99999", "http://h:x", "::1", "[::1]:8100", "http://"])
@@ -188,21 +189,21 @@ def test_a_token_is_sent_and_its_absence_is_refused(tmp_path: Path) -> None:
 def test_events_and_calls_go_on_over_a_restart_and_none_is_lost_or_told_twice(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, port=free_port())
     writer = Store(settings.url)
-    found: list[int] = []
+    ids: list[int] = []
     with Client(f"http://127.0.0.1:{settings.port}") as client:
         with served(settings):
             study = fill(writer)
-            listener = threading.Thread(target=collect, args=(settings, found, writer.last_event_id() + 2))
+            listener = threading.Thread(target=collect, args=(settings, ids, writer.last_event_id() + 2))
             listener.start()
             assert client.study(study.id)["id"] == study.id
-            wait_for(lambda: len(found) == writer.last_event_id())
+            wait_for(lambda: len(ids) == writer.last_event_id())
         end(writer, writer.trials(study.id)[1].id)  # three events that nobody serves
         restart = threading.Thread(target=hold, args=(settings, listener))
         restart.start()
         assert client.trial(study.id, 1)["state"] == TrialState.COMPLETED  # waits for the service to be back
         restart.join(30)
-    assert found == list(range(1, len(found) + 1))
-    assert len(found) >= writer.last_event_id() - 1
+    assert ids == list(range(1, len(ids) + 1))
+    assert len(ids) >= writer.last_event_id() - 1
     writer.close()
 
 

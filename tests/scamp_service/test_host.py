@@ -30,7 +30,8 @@ def test_a_process_is_not_mistaken_for_another_with_its_id() -> None:
     assert earlier.is_gone
     assert not elsewhere.is_gone
     assert not elsewhere.is_here
-    assert not process.is_gone and child.poll() is None
+    assert not process.is_gone
+    assert child.poll() is None
     child.communicate(b"\n")
 
 

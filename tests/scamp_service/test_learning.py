@@ -82,8 +82,8 @@ class HiddenMemory(Simulation):
     def attempts(self) -> list[Attempt]:
         """Attempts of all studies of the store, as they began."""
         studies = self.store.studies()
-        found = [attempt for study in studies for attempt in self.store.study_attempts(study.id)]
-        return sorted(found, key=lambda attempt: (attempt.created_at, attempt.trial_id))
+        rows = [attempt for study in studies for attempt in self.store.study_attempts(study.id)]
+        return sorted(rows, key=lambda attempt: (attempt.created_at, attempt.trial_id))
 
     def out_of_memory(self) -> list[Attempt]:
         return [attempt for attempt in self.attempts() if attempt.outcome is Outcome.OUT_OF_MEMORY]
@@ -126,7 +126,8 @@ def test_the_error_of_a_family_whose_tensors_are_missed_shrinks_to_nothing(empty
     learning = HiddenMemory(empty, missed=10)
     exact = [attempt for attempt in learning.attempts() if attempt.outcome is Outcome.DONE]
     errors = prediction_errors_pct(exact)
-    assert learning.out_of_memory() == learning.attempts()[:1] and len(exact) == TRIALS
+    assert learning.out_of_memory() == learning.attempts()[:1]
+    assert len(exact) == TRIALS
     assert errors[0] <= -20 and errors[8:] == [0.0] * (TRIALS - 8)
     assert {attempt.prediction.bias_bytes for attempt in exact[8:]} == {10 * MIB}
 
@@ -181,15 +182,15 @@ def test_step_times_are_predicted_as_measured_after_three_trials_and_stay_so(emp
 def test_step_times_of_gangs_say_nothing_about_one_rank(empty: Store) -> None:
     study = HiddenMemory(empty, trials=24, ranks=(1, 2), slow=1.75)
     for num_ranks in (1, 2):
-        own = [attempt for attempt in study.attempts() if attempt.plan.world_size == num_ranks]
-        assert len(own) > 8 and [attempt.step_factor for attempt in own[:3]] == [1.0] * 3
-        assert own[-1].step_factor == 1.75
+        of_gangs = [attempt for attempt in study.attempts() if attempt.plan.world_size == num_ranks]
+        assert len(of_gangs) > 8 and [attempt.step_factor for attempt in of_gangs[:3]] == [1.0] * 3
+        assert of_gangs[-1].step_factor == 1.75
 
 
 def test_what_one_study_has_learned_the_next_one_knows(empty: Store) -> None:
-    again = HiddenMemory(empty, after=HiddenMemory(empty, trials=8, spike=15), trials=8, spike=15)
+    second = HiddenMemory(empty, after=HiddenMemory(empty, trials=8, spike=15), trials=8, spike=15)
     assert len(empty.studies()) == 2
-    assert again.out_of_memory() == again.attempts()[:1]
+    assert second.out_of_memory() == second.attempts()[:1]
 
 
 def test_controllers_that_crash_decide_the_same_of_what_was_learned(empty: Store) -> None:

@@ -12,9 +12,9 @@ from tests.values import attempt, sized, trial
 
 
 def test_a_plan_asks_for_its_ranks_and_whole_mib_for_each() -> None:
-    known = sized(Plan(2, 4, tp=2, dp_shard=2))
-    assert known.demand == Shape(4, 24)
-    assert replace(known, prediction=Prediction(24 * MIB, margin_bytes=1)).demand == Shape(4, 25)
+    sized_trial = sized(Plan(2, 4, tp=2, dp_shard=2))
+    assert sized_trial.demand == Shape(4, 24)
+    assert replace(sized_trial, prediction=Prediction(24 * MIB, margin_bytes=1)).demand == Shape(4, 25)
 
 
 def test_ranks_with_unlike_shares_ask_for_unlike_mib() -> None:
@@ -39,13 +39,13 @@ def test_a_trial_is_healed_that_ended_well_after_it_ran_out_of_memory() -> None:
 
 
 def test_a_peak_is_compared_with_what_ran_out_of_memory() -> None:
-    known = replace(attempt(extra_bytes=5 * MIB, bias_bytes=2 * MIB).prediction, evaluation_bytes=30 * MIB)
-    begun = attempt(prediction=known)
+    evaluated = replace(attempt(extra_bytes=5 * MIB, bias_bytes=2 * MIB).prediction, evaluation_bytes=30 * MIB)
+    begun = attempt(prediction=evaluated)
     of_step = (20 - 5 + 2) * MIB
     phases = "", AttemptPhase.STEP, AttemptPhase.EVALUATION
     expected = [replace(begun, phase=phase).expected_bytes for phase in phases]
     assert expected == [of_step, of_step, 30 * MIB]
-    unknown = replace(begun, prediction=replace(known, evaluation_bytes=0), phase=AttemptPhase.EVALUATION)
+    unknown = replace(begun, prediction=replace(evaluated, evaluation_bytes=0), phase=AttemptPhase.EVALUATION)
     assert unknown.expected_bytes == of_step, "an evaluation's peak that is not known"
 
 

@@ -86,8 +86,8 @@ class Head:
         return self._http.get(self.url + path)
 
     def listed(self, resource: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.get(f"/api/v0/{resource}").json()["data"]["result"]["result"]
-        return found
+        rows: list[dict[str, Any]] = self.get(f"/api/v0/{resource}").json()["data"]["result"]["result"]
+        return rows
 
     def submit(self, *command: str) -> subprocess.CompletedProcess[str]:
         ray = Path(sys.executable).with_name("ray")
@@ -147,11 +147,13 @@ def test_ranks_of_this_cluster_find_no_secret_that_its_nodes_were_started_with(h
     data = head.folder / "curious"
     job = head.submit("python", "-m", "scamp_service", "run", str(study), "--json", "--data-dir", str(data))
     assert job.returncode == 0, job.stdout + job.stderr
-    found = found_in(head.folder)
-    assert found.keys() == {"rank", "trace"}
-    own = [pair for pairs in found.values() for pair in pairs if pair[0] in ("os.environ", "/proc/self/environ")]
-    assert own == []
-    assert {name for _, name in found["rank"]} == SECRETS.keys(), "the secrets were there to be found"
+    secrets_of = found_in(head.folder)
+    assert secrets_of.keys() == {"rank", "trace"}
+    of_environment = [
+        pair for pairs in secrets_of.values() for pair in pairs if pair[0] in ("os.environ", "/proc/self/environ")
+    ]
+    assert of_environment == []
+    assert {name for _, name in secrets_of["rank"]} == SECRETS.keys(), "the secrets were there to be found"
 
 
 def test_nobody_submits_without_the_token(head: Head) -> None:

@@ -53,9 +53,9 @@ class Cloud(Workload):
 def _cloud() -> type:
     cells: dict[str, Any] = {"__name__": "__main__"}
     exec(NOTEBOOK, cells)
-    found = cells["Cloud"]
-    assert isinstance(found, type)
-    return found
+    cell_class = cells["Cloud"]
+    assert isinstance(cell_class, type)
+    return cell_class
 
 
 def test_a_class_of_a_notebook_is_loaded_from_its_zip(tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_a_class_of_a_notebook_is_loaded_from_its_zip(tmp_path: Path) -> None:
     check_code(name, code)
     cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.clear()  # as in another process
     cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
-    made = load_workload(name, unpack_code(code, tmp_path / "code"))
-    assert made.__module__ != "__main__"
-    (tried,) = try_candidates(made, [{"width": 8}], ["accuracy"])
+    workload_class = load_workload(name, unpack_code(code, tmp_path / "code"))
+    assert workload_class.__module__ != "__main__"
+    (tried,) = try_candidates(workload_class, [{"width": 8}], ["accuracy"])
     assert tried["metrics"] == ["accuracy"] and "width" in tried["read"]
     assert "width" in (tmp_path / "code" / "sent.txt").read_text().split()
 

@@ -50,13 +50,13 @@ class Watched:
 
     def trials(self) -> list[dict[str, Any]]:
         """As they are now; their metrics are remembered."""
-        client, found = self.service.client, []
+        client, trials = self.service.client, []
         for study_id in self.specs:
             for trial in client.trials(study_id):
-                found.append(trial)
+                trials.append(trial)
                 for row in client.metrics(study_id, trial["number"]):
                     self.metrics[study_id, trial["number"], row["step"], row["attempt"]] = row["values"]
-        return found
+        return trials
 
     def attempts(self) -> list[dict[str, Any]]:
         """The newest one of each running trial."""
@@ -177,9 +177,9 @@ def test_two_studies_that_fill_the_cluster_live_through_kills_at_any_moment(serv
 @pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def test_studies_live_through_many_kills(backend: str, seed: int, tmp_path: Path) -> None:
     with postgres() if backend == "postgresql" else nullcontext() as server:
-        found = UnderFire(tmp_path, seed, server).run(30)
-    assert found.all() == []
-    assert len(found.seconds) == 30
+        findings = UnderFire(tmp_path, seed, server).run(30)
+    assert findings.all() == []
+    assert len(findings.seconds) == 30
 
 
 def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(
@@ -200,8 +200,8 @@ def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(
     (trial,) = watched.check()
     # The controller may have had the time to stop its ranks in order.
     assert trial["attempts"][0]["outcome"] in ("LOST", "STOPPED") and trial["attempts"][0]["checkpoint_step"] > 0
-    again = [row["step"] for row in trial["metrics"] if row["attempt"] == 2]
-    assert again[0] > trial["attempts"][0]["checkpoint_step"], "it resumes from its checkpoint"
+    steps = [row["step"] for row in trial["metrics"] if row["attempt"] == 2]
+    assert steps[0] > trial["attempts"][0]["checkpoint_step"], "it resumes from its checkpoint"
 
 
 @pytest.mark.parametrize(("words", "patience"), [("scamp_service controller", 60), ("-m api", 90)])

@@ -29,14 +29,16 @@ def test_only_folders_whose_process_is_gone_are_removed(tmp_path: Path, monkeypa
         held = Path(other.stdout.readline().strip())
         assert held.stat().st_mode & 0o777 == 0o700
         remove_forgotten(tmp_path)
-        assert held.is_dir() and (mine / "file").exists()
+        assert held.is_dir()
+        assert (mine / "file").exists()
         os.kill(other.pid, signal.SIGKILL)
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
     remove_forgotten(tmp_path)
     assert held.is_dir(), "it is another user's"
     monkeypatch.undo()
     remove_forgotten(tmp_path)
-    assert not held.exists() and (mine / "file").exists()
+    assert not held.exists()
+    assert (mine / "file").exists()
     remove_folder(mine)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["scamp-link", "scamp-of-another-kind"]
 

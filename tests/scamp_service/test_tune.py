@@ -49,8 +49,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def resources(warm_traces: None) -> Iterator[ScampResources]:
-    with scamp_resources("net.py:net", count=2, mib=64) as found:
-        yield found
+    with scamp_resources("net.py:net", count=2, mib=64) as per_trial:
+        yield per_trial
 
 
 def test_a_trial_gets_a_bundle_for_each_rank_with_the_memory_that_its_candidate_is_predicted_to_need(

@@ -52,11 +52,11 @@ raise RuntimeError({
 @pytest.fixture
 def account() -> UserAccount:
     try:
-        found = account_of(OTHER)
+        other_account = account_of(OTHER)
     except Refused as refused:
         pytest.skip(str(refused))
-    assert found is not None
-    return found
+    assert other_account is not None
+    return other_account
 
 
 def refusal(name: str) -> str:
@@ -124,15 +124,15 @@ def test_as_another_user_the_code_of_a_study_reads_nothing_of_the_service(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to another user")
 def test_only_the_account_reads_what_is_lent_and_it_writes_in_one_folder_of_it(tmp_path: Path) -> None:
-    known = pwd.getpwnam(OTHER)
-    lent = Lent.to(UserAccount(OTHER, known.pw_uid, known.pw_gid, known.pw_dir))
+    entry = pwd.getpwnam(OTHER)
+    lent = Lent.to(UserAccount(OTHER, entry.pw_uid, entry.pw_gid, entry.pw_dir))
     try:
         (tmp_path / "code.zip").write_bytes(b"zip")
         copied = lent.copy(tmp_path / "code.zip")
         assert copied.read_bytes() == b"zip" and lent.copy(tmp_path / "code.zip") == copied
-        for path, uid, mode in [(lent.folder, 0, 0o750), (copied, 0, 0o640), (lent.unpacked, known.pw_uid, 0o700)]:
+        for path, uid, mode in [(lent.folder, 0, 0o750), (copied, 0, 0o640), (lent.unpacked, entry.pw_uid, 0o700)]:
             assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (uid, mode)
-            assert path.stat().st_gid == known.pw_gid
+            assert path.stat().st_gid == entry.pw_gid
     finally:
         lent.remove()
     assert not lent.folder.exists()

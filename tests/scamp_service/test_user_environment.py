@@ -26,8 +26,8 @@ def test_users_code_reads_what_libraries_need_and_no_secret() -> None:
 
 @pytest.mark.parametrize(("names", "passed"), [("DATASETS", {"DATASETS"}), (" W_*, DATASETS", {"DATASETS", "W_1"})])
 def test_further_variables_are_passed_by_name(names: str, passed: set[str]) -> None:
-    given = {"DATASETS": "/d", "W_1": "1", "OTHER": "o", "SCAMP_PASS_ENVIRONMENT": names}
-    assert set(user_environment(given)) == {*passed, "SCAMP_PASS_ENVIRONMENT"}
+    variables = {"DATASETS": "/d", "W_1": "1", "OTHER": "o", "SCAMP_PASS_ENVIRONMENT": names}
+    assert set(user_environment(variables)) == {*passed, "SCAMP_PASS_ENVIRONMENT"}
 
 
 SAY = """
@@ -46,8 +46,8 @@ def said(act: str, *names: str, **variables: str) -> list[list[str]]:
     """Which of ``names`` a process shows in /proc, has for the C library, and has for Python, after ``act``."""
     environment = {"PATH": os.environ["PATH"], **{name: f"value of {name}" for name in names}, **variables}
     words = subprocess.check_output([sys.executable, "-c", SAY, act, *names], cwd=ROOT, env=environment, text=True)
-    found: list[list[str]] = json.loads(words)
-    return found
+    lists: list[list[str]] = json.loads(words)
+    return lists
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc/self/environ")

@@ -26,9 +26,9 @@ with open(os.path.join(os.path.dirname(FILE), "who"), "a") as file:
 
 
 def check_that_nothing_was_found(folder: Path) -> None:
-    found = found_in(folder)
-    assert found.keys() == {"rank", "trace"}
-    for role, pairs in found.items():
+    secrets_of = found_in(folder)
+    assert secrets_of.keys() == {"rank", "trace"}
+    for role, pairs in secrets_of.items():
         assert ["os.environ", "SCAMP_PASS_ENVIRONMENT"] in pairs, f"the {role} did not look"
         assert {name for _, name in pairs} == {"SCAMP_PASS_ENVIRONMENT"}, role
 
@@ -81,7 +81,7 @@ def test_as_another_user_no_process_of_users_code_reads_what_is_the_services(
         done = run_scamp(tmp_path / "data", "run", study, "--json", **SECRETS, **settings)
         assert done.returncode == 0, done.stderr
         who = [json.loads(line) for line in (shared / "who").read_text().splitlines()]
-        assert {(each["uid"], each["reads"]) for each in who} == {(account.uid, 0)}
+        assert {(process["uid"], process["reads"]) for process in who} == {(account.uid, 0)}
         check_that_nothing_was_found(shared)
         assert list((shared / "checkpoints").iterdir()), "ranks keep their checkpoints there"
     finally:

@@ -52,18 +52,20 @@ def curious(folder: Path) -> Path:
     """A study whose code writes what it has found to ``found`` in ``folder``; each import adds a line."""
     study = folder / "study.yaml"
     study.write_text(STUDY)
-    told = f"SECRETS, FILE = {[*SECRETS.values(), given(folder)['SCAMP_DATABASE_URL']]!r}, {str(folder / 'found')!r}\n"
-    (folder / "mine.py").write_text(told + CURIOUS)
+    header = (
+        f"SECRETS, FILE = {[*SECRETS.values(), given(folder)['SCAMP_DATABASE_URL']]!r}, {str(folder / 'found')!r}\n"
+    )
+    (folder / "mine.py").write_text(header + CURIOUS)
     return study
 
 
 def found_in(folder: Path) -> dict[str, list[list[str]]]:
     """Findings in each role: pairs of place and name."""
-    found: dict[str, list[list[str]]] = {}
+    pairs_by_role: dict[str, list[list[str]]] = {}
     for line in (folder / "found").read_text().splitlines():
         role, pairs = json.loads(line)
-        found.setdefault(role, []).extend(pairs)
-    return found
+        pairs_by_role.setdefault(role, []).extend(pairs)
+    return pairs_by_role
 
 
 def given(folder: Path) -> dict[str, str]:

@@ -181,7 +181,7 @@ class UnderFire:
 
     def _trials(self) -> list[dict[str, Any]]:
         """Trials of studies that have not been read to their end; their metrics are remembered."""
-        found = []
+        rows = []
         for study_id, spec in self._specs.items():
             if spec.get("read"):
                 continue
@@ -190,8 +190,8 @@ class UnderFire:
             for trial in trials:
                 self._remember(trial)
             spec["read"] = bool(finished)
-            found += trials
-        return found
+            rows += trials
+        return rows
 
     def _remember(self, trial: dict[str, Any]) -> None:
         study_id, number = trial["study_id"], trial["number"]
@@ -210,7 +210,7 @@ class UnderFire:
             self._keep_busy()
             self._trials()
         now = time.monotonic()
-        self.found.seconds += [(what, now - when) for what, when in self._hits]
+        self.found.seconds += [(victim, now - when) for victim, when in self._hits]
         if now >= deadline:
             self.found.lost.append(f"nothing trains {RECOVERY_SECONDS:.0f} s after {self._hits}")
         self._hits.clear()
@@ -231,7 +231,9 @@ class UnderFire:
 
     def _waiting(self, studies: list[int]) -> list[str]:
         trials = [
-            trial for study in studies for trial in self._asked(lambda client, one=study: list(client.trials(one)))
+            trial
+            for study in studies
+            for trial in self._asked(lambda client, study_id=study: list(client.trials(study_id)))
         ]
         return [f"{trial['state']}: {trial['reason']}" for trial in trials if trial["state"] != "COMPLETED"]
 
@@ -273,9 +275,11 @@ class UnderFire:
         elif steps != expected:
             self.found.missing_metrics.append(f"{where} has steps {steps}")
         for row in rows:
-            known = self._acknowledged.get((study_id, number, row["step"], row["attempt"]))
-            if known is not None and known != row["values"]:
-                self.found.missing_metrics.append(f"{where}: step {row['step']} was {known}, and is {row['values']}")
+            acknowledged = self._acknowledged.get((study_id, number, row["step"], row["attempt"]))
+            if acknowledged is not None and acknowledged != row["values"]:
+                self.found.missing_metrics.append(
+                    f"{where}: step {row['step']} was {acknowledged}, and is {row['values']}"
+                )
 
 
 def _thaw(pid: int) -> None:

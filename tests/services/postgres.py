@@ -121,7 +121,7 @@ def _unprivileged(directory: Path) -> dict[str, Any]:
     """PostgreSQL refuses to run as root: give it the directory and another user."""
     if os.geteuid() != 0:
         return {}
-    known = {entry.pw_name: entry for entry in pwd.getpwall()}
-    user = known.get("postgres") or known["nobody"]
+    accounts = {entry.pw_name: entry for entry in pwd.getpwall()}
+    user = accounts.get("postgres") or accounts["nobody"]
     os.chown(directory, user.pw_uid, user.pw_gid)
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}

@@ -26,10 +26,10 @@ T = TypeVar("T")
 def until(condition: Callable[[], T | None], condition_name: str, seconds: float = PATIENCE_SECONDS) -> T:
     """The first true answer of ``condition``."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {condition_name}"
         time.sleep(0.1)
-    return found
+    return result
 
 
 def environment(data_dir: Path, **variables: str) -> dict[str, str]:
@@ -40,10 +40,10 @@ def environment(data_dir: Path, **variables: str) -> dict[str, str]:
     return kept | ours | {"COLUMNS": "200", "PYTHONWARNINGS": "default"} | variables
 
 
-def run_scamp(data_dir: Path, *arguments: str | Path, **given: str) -> subprocess.CompletedProcess[str]:
+def run_scamp(data_dir: Path, *arguments: str | Path, **variables_given: str) -> subprocess.CompletedProcess[str]:
     """``scamp ARGUMENTS``, to its end, in a new Python; the fixture ``scamp`` takes a warm one."""
     command = [sys.executable, "-m", "scamp_service", *map(str, arguments)]
-    variables = environment(data_dir, **given)
+    variables = environment(data_dir, **variables_given)
     return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
 
@@ -60,8 +60,8 @@ def trains(pid: int) -> bool:
 
 
 def _commands() -> list[tuple[int, str]]:
-    found = [(int(entry.name), _read(int(entry.name), "cmdline")) for entry in Path("/proc").glob("[0-9]*")]
-    return [(pid, line.replace(b"\0", b" ").decode()) for pid, line in sorted(found) if line and pid != os.getpid()]
+    commands = [(int(entry.name), _read(int(entry.name), "cmdline")) for entry in Path("/proc").glob("[0-9]*")]
+    return [(pid, line.replace(b"\0", b" ").decode()) for pid, line in sorted(commands) if line and pid != os.getpid()]
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -116,9 +116,9 @@ def fill_several(store: Store) -> Study:
     """A study with two objectives, of which trials 0 and 1 have completed, and trial 2 runs."""
     from scamp_service.study.parse import parse_study
 
-    given = {name: value for name, value in SPEC.items() if name != "objective"}
+    fields = {name: value for name, value in SPEC.items() if name != "objective"}
     objectives = [{"metric": "accuracy"}, {"metric": "predicted.peak_mib", "direction": "minimize"}]
-    spec = parse_study({**given, "objectives": objectives})
+    spec = parse_study({**fields, "objectives": objectives})
     study = store.create_study(spec.to_json(), now=time.time())
     store.create_trials(study.id, [(number, {"lr": 0.01}) for number in range(4)], now=time.time())
     for trial, mib in zip(store.trials(study.id)[:3], (30, 20, 10), strict=True):

@@ -25,7 +25,7 @@ def certificate(folder: Path, name: str) -> Path:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
     names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    made = (
+    pem = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -40,7 +40,7 @@ def certificate(folder: Path, name: str) -> Path:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     file = folder / "certificate.pem"
-    file.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    file.write_bytes(private + pem.public_bytes(serialization.Encoding.PEM))
     return file
 
 
@@ -72,9 +72,9 @@ class TlsProxy:
             self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
             accepting.join(10)
-            for each in self._open:
+            for connection in self._open:
                 with contextlib.suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
             for thread in self._threads:
                 thread.join(10)
 

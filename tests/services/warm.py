@@ -192,8 +192,8 @@ def _fork(
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         selector.close()
-        for each in (connection, *sockets):
-            each.close()
+        for opened in (connection, *sockets):
+            opened.close()
         for pipe in pipes:
             os.close(pipe)
         for number, file in enumerate(files):

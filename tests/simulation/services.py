@@ -98,16 +98,16 @@ class SimulatedSizer:
         if isinstance(answer, ChosenPlan):
             learned_bytes = demand.learned_bytes(answer.plan.layout)
             slow_downs = learn_slow_downs(demand.past, "virtual")
-            own = _choice(answer.plan, answer.prediction, slow_downs)
+            own_choice = _choice(answer.plan, answer.prediction, slow_downs)
             wider = [ranks for ranks in (1, 2, 4) if answer.plan.world_size < ranks <= params.get("most_ranks", 1)]
-            choices = [own]
+            choices = [own_choice]
             for plan in (Plan(1, 4 // ranks, dp_shard=ranks) for ranks in wider):
-                known = replace(own.prediction, extra_bytes=demand.learned_bytes(plan.layout))
-                other, least = _choice(plan, known, slow_downs), choices[-1].step_seconds or 0.0
-                if known.reserved_mib <= 96 and (other.step_seconds or 0.0) < least:
+                corrected = replace(own_choice.prediction, extra_bytes=demand.learned_bytes(plan.layout))
+                other, least = _choice(plan, corrected, slow_downs), choices[-1].step_seconds or 0.0
+                if corrected.reserved_mib <= 96 and (other.step_seconds or 0.0) < least:
                     choices.append(other)
-            sized = Sized("s", own.plan, own.prediction, answer.reason, learned_bytes)
-            return replace(sized.taking(own), choices=tuple(choices) if len(choices) > 1 else ())
+            sized = Sized("s", own_choice.plan, own_choice.prediction, answer.reason, learned_bytes)
+            return replace(sized.taking(own_choice), choices=tuple(choices) if len(choices) > 1 else ())
         assert isinstance(answer, NoPlan)
         return Unsized(answer.reason, infeasible=True, offer=cluster.offer)
 
@@ -142,8 +142,8 @@ class SimulatedSizer:
 
 def _choice(plan: Plan, prediction: Prediction, slow_downs: SlowDowns) -> Choice:
     """A plan with the seconds of its step: a second for one rank, times what was learned."""
-    known = slow_downs.get(way_kind(plan))
-    factor = known.factor if known else 1.0
+    slow_down = slow_downs.get(way_kind(plan))
+    factor = slow_down.factor if slow_down else 1.0
     return Choice(plan, prediction, factor / plan.world_size, factor)
 
 
@@ -180,9 +180,9 @@ class SimulatedProposer:
         self.pending.pop(study_id, None)
 
     def forget_ended(self, live_studies: Container[int]) -> None:
-        for known in (self.pending, self.searches):
-            for study_id in [one for one in known if one not in live_studies]:
-                known.pop(study_id)
+        for by_study in (self.pending, self.searches):
+            for study_id in [study_id for study_id in by_study if study_id not in live_studies]:
+                by_study.pop(study_id)
 
 
 def _search_of(spec: StudySpec) -> Search | OneShotSearch:

@@ -177,8 +177,8 @@ class Simulation:
     def check_end(self) -> None:
         for study in self.store.studies():
             trials = self.store.trials(study.id)
-            own = [trial.number for trial in trials if trial.origin is Origin.SEARCH]
-            assert len(own) == study.spec["budget"]["trials"], "none lost or doubled"
+            searched = [trial.number for trial in trials if trial.origin is Origin.SEARCH]
+            assert len(searched) == study.spec["budget"]["trials"], "none lost or doubled"
             assert [trial.number for trial in trials] == list(range(len(trials))), "none lost or doubled"
             for trial in trials:
                 self.check_trial(trial)

@@ -98,29 +98,29 @@ class RecordedStore:
         self._store, self._clock = store, clock
         self.tape: list[Taped] = []
 
-    def _call(self, name: str, *given: Any, **named: Any) -> Any:
-        is_accepted = getattr(self._store, name)(*given, **named)
-        self.tape.append(Taped(self._clock.now, name, (given, named, is_accepted)))
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        is_accepted = getattr(self._store, name)(*args, **kwargs)
+        self.tape.append(Taped(self._clock.now, name, (args, kwargs, is_accepted)))
         return is_accepted
 
-    def report_started(self, *given: Any, **named: Any) -> Any:
-        return self._call("report_started", *given, **named)
+    def report_started(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("report_started", *args, **kwargs)
 
-    def report(self, *given: Any, **named: Any) -> Any:
-        return self._call("report", *given, **named)
+    def report(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("report", *args, **kwargs)
 
-    def report_outcome(self, *given: Any, **named: Any) -> Any:
-        return self._call("report_outcome", *given, **named)
+    def report_outcome(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("report_outcome", *args, **kwargs)
 
 
 class SimulatorWithFaults(VirtualExecutor):
     """The executor of simulations, where ranks die, and devices leave and join."""
 
     def __init__(self, store: RecordedStore, nodes: list[str]) -> None:
-        whole = devices_of(["n0", "n1"])
+        all_devices = devices_of(["n0", "n1"])
         recorded: Any = store
         trainings = Trainings(_seconds_of, _values, lambda order: None, 1.0)
-        super().__init__(recorded, whole, Progress(domains_of(whole)), trainings)
+        super().__init__(recorded, all_devices, Progress(domains_of(all_devices)), trainings)
         self.nodes = nodes
         self.broken: dict[str, str] = {}
 
@@ -349,10 +349,10 @@ class Run:
                 case "join":
                     ranks.see_nodes(frozenset())
                 case "report_started" | "report" | "report_outcome":
-                    given, named, is_accepted = event.value
-                    assert getattr(store, event.kind)(*given, **named) == is_accepted, f"{event.kind} of {given}"
+                    args, kwargs, is_accepted = event.value
+                    assert getattr(store, event.kind)(*args, **kwargs) == is_accepted, f"{event.kind} of {args}"
                     if event.kind == "report_outcome":
-                        ranks.end(f"{given[0]}/{given[1]}", given[3])
+                        ranks.end(f"{args[0]}/{args[1]}", args[3])
 
         for _ in self._ticks(store, ranks, play):
             ranks.turn()

@@ -30,7 +30,10 @@ OPTIONS = [
 def reports(output: str) -> list[Any]:
     lines = re.findall(r"^step (\d+): (.*)$", output, re.M)
     values = [dict(pair.rsplit(" ", 1) for pair in words.split(", ")) for _, words in lines]
-    return [(int(lines[n][0]), {name: float(one) for name, one in each.items()}) for n, each in enumerate(values)]
+    return [
+        (int(lines[n][0]), {name: float(value) for name, value in values_of.items()})
+        for n, values_of in enumerate(values)
+    ]
 
 
 def test_two_processes_of_torchrun_print_the_losses_of_a_trial(ranks: Any) -> None:
@@ -43,8 +46,8 @@ def test_two_processes_of_torchrun_print_the_losses_of_a_trial(ranks: Any) -> No
         "code_dir": str(FILE.parent),
         "params": {"batch": 16, "clip_norm": 0.3},
     }
-    wanted = ranks.curve(Plan(8, dp_replicate=2, zero1=True), 4, **trial)
-    assert reports(done.stdout) == [(step, pytest.approx(values, rel=1e-5)) for step, values in wanted]
+    expected = ranks.curve(Plan(8, dp_replicate=2, zero1=True), 4, **trial)
+    assert reports(done.stdout) == [(step, pytest.approx(values, rel=1e-5)) for step, values in expected]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_the_memory_of_a_transformer_is_predicted(make: Any, recompute: bool) ->
     assert predicted == pytest.approx(measure_peak(torch.device("cpu"), model, optimizer, step), rel=0.01)
 
 
-def made(inputs: Any) -> FunctionWorkload:
+def workload_of(inputs: Any) -> FunctionWorkload:
     workload = FunctionWorkload(lambda: (torch.nn.Linear(2, 2), inputs), {})
     workload.build_model()
     return workload
@@ -77,7 +77,7 @@ def made(inputs: Any) -> FunctionWorkload:
     ],
 )
 def test_inputs_follow_the_batch_in_some_dimension(inputs: Any) -> None:
-    assert made(inputs).train_batch(torch.arange(5)) is not None
+    assert workload_of(inputs).train_batch(torch.arange(5)) is not None
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_inputs_follow_the_batch_in_some_dimension(inputs: Any) -> None:
 )
 def test_inputs_that_ignore_the_batch_are_refused(inputs: Any, said: str) -> None:
     with pytest.raises(WrongResult, match=said):
-        made(inputs).train_batch(torch.arange(5))
+        workload_of(inputs).train_batch(torch.arange(5))
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_a_function_with_a_wrong_result_is_refused(result: Any, said: str) -> No
 
 @pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SGD])
 def test_an_optimizer_that_computes_the_loss_again_is_refused(kind: Any) -> None:
-    made = torch.nn.Linear(2, 2), lambda batch: torch.ones(batch, 2), None, lambda parameters: kind(parameters, lr=0.1)
-    workload = FunctionWorkload(lambda: made, {})
+    parts = torch.nn.Linear(2, 2), lambda batch: torch.ones(batch, 2), None, lambda parameters: kind(parameters, lr=0.1)
+    workload = FunctionWorkload(lambda: parts, {})
     if kind is torch.optim.SGD:
         assert type(workload.optimizer(workload.build_model())) is kind
         return

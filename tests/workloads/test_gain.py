@@ -22,4 +22,5 @@ def test_the_gain_is_the_one_by_which_training_counts_its_steps() -> None:
 def test_noise_is_finite_where_the_mean_is_estimated_as_0_and_unknown_before_enough_steps() -> None:
     assert noise_scale_of(1.0, -0.1, 4) == LARGEST_NOISE
     few, enough = AdaScale(4, 2.0, num_steps=20), AdaScale(4, 2.0, variance=2.0, square=1.0, num_steps=21)
-    assert few.noise_scale is None and enough.noise_scale == 16.0
+    assert few.noise_scale is None
+    assert enough.noise_scale == 16.0

@@ -66,8 +66,8 @@ def test_user_folders_named_like_ours_neither_hide_ours_nor_are_hidden(tmp_path:
             + "    import api, random, workloads.nets as nets\n    seen = api.WHOSE, nets.WHOSE, random.WHOSE\n",
         },
     )
-    found = load_workload("model.py:Mine", tmp_path)
-    assert found.seen == ("the user's", "the user's", "the user's random")  # type: ignore[attr-defined]
+    workload = load_workload("model.py:Mine", tmp_path)
+    assert workload.seen == ("the user's", "the user's", "the user's random")  # type: ignore[attr-defined]
     assert sys.modules["workloads"] is workloads
     assert "nets" not in vars(workloads)
     import random
@@ -92,8 +92,8 @@ def test_nothing_is_written_into_the_folder_of_the_study(tmp_path: Path) -> None
 
 
 def test_the_constructor_may_set_the_numbers_of_samples(tmp_path: Path) -> None:
-    own = VALID.replace("num_train = num_eval = 1", "def __init__(self, params): self.num_train = self.num_eval = 3")
-    assert load_workload("model.py:Mine", write(tmp_path, {"model.py": own}))({}).num_train == 3
+    source = VALID.replace("num_train = num_eval = 1", "def __init__(self, params): self.num_train = self.num_eval = 3")
+    assert load_workload("model.py:Mine", write(tmp_path, {"model.py": source}))({}).num_train == 3
 
 
 def test_what_cannot_be_loaded_is_one_clear_error(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def raised(folder: Path, source: str) -> BaseException:
 
 
 @pytest.mark.parametrize(
-    ("line", "what", "advice"),
+    ("line", "cause", "advice"),
     [
         ("print(x.sum().item())", "reads a value of a tensor", "drop the print"),
         ("if x.sum() > 0: pass", "reads a value of a tensor", "torch.where"),
@@ -82,12 +82,12 @@ def raised(folder: Path, source: str) -> BaseException:
     ],
 )
 def test_a_refusal_names_the_users_line_what_happened_and_what_to_do(
-    tmp_path: Path, line: str, what: str, advice: str | None
+    tmp_path: Path, line: str, cause: str, advice: str | None
 ) -> None:
     text = explain(raised(tmp_path, f"def f(x):\n    {line}\n"), tmp_path)
     first, second, *more = text.splitlines()
     assert first == f"net.py, line 2: {line}"
-    assert re.search(what, second), text
+    assert re.search(cause, second), text
     if advice is None:
         assert not more
     else:
@@ -176,7 +176,8 @@ def test_advice_for_predictions_is_not_given_in_training(tmp_path: Path) -> None
     error = raised(tmp_path, "import numpy as np\ndef f(x):\n    np.zeros('a')\n")
     assert "needs its values" in explain(error, tmp_path)
     place, message = explain(error, tmp_path, in_training=True).splitlines()
-    assert place == "net.py, line 3: np.zeros('a')" and message.startswith("TypeError: ")
+    assert place == "net.py, line 3: np.zeros('a')"
+    assert message.startswith("TypeError: ")
 
 
 def test_a_loss_is_one_number_that_depends_on_parameters() -> None:
@@ -194,7 +195,7 @@ def test_a_loss_is_one_number_that_depends_on_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "what", "advice"),
+    ("message", "cause", "advice"),
     [
         ("Tensor cached during selective activation checkpoint has been mutated", "changes in place", "selective"),
         (
@@ -205,6 +206,6 @@ def test_a_loss_is_one_number_that_depends_on_parameters() -> None:
         ("got mixed torch.Tensor and DTensor", "combines a sharded parameter", r"block\(x\)"),
     ],
 )
-def test_errors_of_plans_are_explained_in_training_too(message: str, what: str, advice: str) -> None:
+def test_errors_of_plans_are_explained_in_training_too(message: str, cause: str, advice: str) -> None:
     _, *lines = ["", *explain(RuntimeError(message), None, in_training=True).splitlines()]
-    assert re.search(what, lines[0]) and re.search(advice, lines[1])
+    assert re.search(cause, lines[0]) and re.search(advice, lines[1])

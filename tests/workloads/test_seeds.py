@@ -22,34 +22,34 @@ class Own:
 
 
 DRAWS = {
-    "torch": lambda own: torch.rand(()).item(),
-    "numpy": lambda own: np.random.rand(),
-    "python": lambda own: random.random(),
-    "own torch": lambda own: torch.rand((), generator=own.torch).item(),
-    "own numpy": lambda own: own.numpy.random(),
-    "own legacy": lambda own: own.legacy.rand(),
-    "own python": lambda own: own.python.random(),
+    "torch": lambda workload: torch.rand(()).item(),
+    "numpy": lambda workload: np.random.rand(),
+    "python": lambda workload: random.random(),
+    "own torch": lambda workload: torch.rand((), generator=workload.torch).item(),
+    "own numpy": lambda workload: workload.numpy.random(),
+    "own legacy": lambda workload: workload.legacy.rand(),
+    "own python": lambda workload: workload.python.random(),
 }
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 def test_every_generator_draws_the_same_after_the_same_seed_and_is_seen(draw: Any) -> None:
-    own: Any = Own()
-    seed_everything((1, 2), own)
-    before = drawn_from(own)
-    assert drawn_from(own) == before
-    first = draw(own)
-    assert drawn_from(own) != before
-    seed_everything((1, 2), own)
-    assert draw(own) == first
-    seed_everything((1, 3), own)
-    assert draw(own) != first
+    workload: Any = Own()
+    seed_everything((1, 2), workload)
+    before = drawn_from(workload)
+    assert drawn_from(workload) == before
+    first = draw(workload)
+    assert drawn_from(workload) != before
+    seed_everything((1, 2), workload)
+    assert draw(workload) == first
+    seed_everything((1, 3), workload)
+    assert draw(workload) != first
 
 
 def test_generators_of_a_workload_draw_other_numbers() -> None:
-    own: Any = Own()
-    seed_everything(1, own)
-    assert len({draw(own) for draw in DRAWS.values()}) == len(DRAWS)
+    workload: Any = Own()
+    seed_everything(1, workload)
+    assert len({draw(workload) for draw in DRAWS.values()}) == len(DRAWS)
 
 
 def test_sets_that_are_divided_at_random_share_no_sample_and_leave_the_generators_alone() -> None:
@@ -65,11 +65,11 @@ def test_sets_that_are_divided_at_random_share_no_sample_and_leave_the_generator
     first, second = Divided(), Divided()
     random.seed(7)
     before = drawn_from(first)
-    found = opened_dataset(first, "train") + opened_dataset(first, "eval")
+    samples = opened_dataset(first, "train") + opened_dataset(first, "eval")
     assert drawn_from(first) == before
     torch.manual_seed(3)
-    assert sorted(found) == sorted([*range(20), *range(20)])
-    assert opened_dataset(second, "eval") == found[30:] and opened_dataset(second, "train") == found[:30]
+    assert sorted(samples) == sorted([*range(20), *range(20)])
+    assert opened_dataset(second, "eval") == samples[30:] and opened_dataset(second, "train") == samples[:30]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

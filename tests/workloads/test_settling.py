@@ -71,8 +71,8 @@ def train(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Any:
 
     def run(spare_mib: int, *keep: Keep, plan: Plan = ALONE) -> dict[str, Any]:
         """How it ends with this many MiB more than the peak of its tensors."""
-        given = {"workload": "keeps.py:Keeps", "code_dir": str(folder), "params": {**MODEL, "keep": keep}}
-        answers = trained(plan, budget_bytes=peaks[plan] + spare_mib * MIB, **given)
+        options = {"workload": "keeps.py:Keeps", "code_dir": str(folder), "params": {**MODEL, "keep": keep}}
+        answers = trained(plan, budget_bytes=peaks[plan] + spare_mib * MIB, **options)
         dead = [answer for answer in answers if answer["error"] == "OutOfMemory"]
         ended: dict[str, Any] = (dead or answers)[0]
         assert dead or ended["error"] == "", ended["traceback"]

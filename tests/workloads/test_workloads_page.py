@@ -36,8 +36,8 @@ def options(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def code(page: str, file: str) -> str:
     blocks: list[str] = re.findall(r"```python\n(.*?)```", (PAGES / page).read_text(), re.DOTALL)
-    (found,) = (block for block in blocks if file in block.splitlines()[0])
-    return found
+    (block,) = (block for block in blocks if file in block.splitlines()[0])
+    return block
 
 
 def test_the_example_on_the_page_trains_and_learns_on_two_ranks(ranks: Any, tmp_path: Path) -> None:
@@ -58,10 +58,10 @@ def test_the_three_hints_on_the_page_ask_for_the_plan_that_it_describes(tmp_path
     (tmp_path / "hinted_gpt.py").write_text(code("parallel.md", "hinted_gpt.py"))
     workload = load_workload("hinted_gpt.py:HintedGpt", tmp_path)({})
     model = workload.build_model()
-    asked = divisions_of(model, workload.blocks(model), workload.train_batch(torch.arange(1))).constraints
-    assert asked.allow(Spread(dp_shard=2, pp=2, tp=2)) and asked.least_ranks == 8
-    assert not any(asked.allow(way) for way in (Spread(), Spread(dp_shard=8), Spread(dp_shard=4, tp=2)))
-    assert [number for number in (2, 4, 8) if asked.allow_micro_batches(number)] == [4]
+    constraints = divisions_of(model, workload.blocks(model), workload.train_batch(torch.arange(1))).constraints
+    assert constraints.allow(Spread(dp_shard=2, pp=2, tp=2)) and constraints.least_ranks == 8
+    assert not any(constraints.allow(way) for way in (Spread(), Spread(dp_shard=8), Spread(dp_shard=4, tp=2)))
+    assert [number for number in (2, 4, 8) if constraints.allow_micro_batches(number)] == [4]
 
 
 def test_the_model_on_the_page_is_divided_by_the_names_of_its_layers(tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ class Filler:
     ) -> None:
         """A plan whose steps are predicted to take a millisecond for each MiB, unless nothing was calibrated."""
         seconds = mib / 1000 if is_timed else None
-        found = replace(sized(plan, mib + 3, mib * MIB, reason=reason), step_seconds=seconds)
-        self.move(trial, T.WAITING, 0, T.QUEUED, sized=found, reason=reason, changes=TrialChanges(family="vit"))
+        sized_trial = replace(sized(plan, mib + 3, mib * MIB, reason=reason), step_seconds=seconds)
+        self.move(trial, T.WAITING, 0, T.QUEUED, sized=sized_trial, reason=reason, changes=TrialChanges(family="vit"))
 
     def begin(
         self, trial: int, attempt: int, devices: tuple[str, ...], reason: str = "best fit: 3 MiB stay free"
@@ -83,8 +83,8 @@ class Filler:
             trial, attempt, token=token, plan=row.plan, devices=devices, device_kinds=("virtual",),
             placement_reason=reason, now=self.tick(),
         )  # fmt: skip
-        known = replace(new, prediction=row.prediction, predicted_step_seconds=row.predicted_step_seconds)
-        begun = self.store.begin_attempt(known)
+        planned = replace(new, prediction=row.prediction, predicted_step_seconds=row.predicted_step_seconds)
+        begun = self.store.begin_attempt(planned)
         assert begun and self.store.report_started(trial, attempt, token, now=self.tick())
 
     def report(self, trial: int, attempt: int, step: int, value: float, measured: float = 0.0) -> None:

@@ -40,9 +40,9 @@ def plot_in(page: Page, chart: str) -> FloatRect:
     expect(page.locator(f"{chart} canvas")).to_be_visible()
     before: FloatRect | None = None
     for _ in range(100):
-        found = page.locator(f"{chart} .u-over").bounding_box()
-        if found is not None and found == before:
-            return found
-        before = found
+        box = page.locator(f"{chart} .u-over").bounding_box()
+        if box is not None and box == before:
+            return box
+        before = box
         page.wait_for_timeout(50)
     raise AssertionError(f"{chart} does not come to rest")

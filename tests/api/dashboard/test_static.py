@@ -42,10 +42,10 @@ def test_no_module_can_turn_data_into_html() -> None:
     ours = [path for path in STATIC.rglob("*.js") if "vendor" not in path.parts]
     assert ours
     for path in ours:
-        found = re.findall(
+        matches = re.findall(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", path.read_text()
         )
-        assert not found, path
+        assert not matches, path
 
 
 @pytest.mark.browser

@@ -68,17 +68,17 @@ def test_a_new_study_appears_and_is_stopped_only_when_confirmed(open_page: Calla
     page = open_page("/")
     fill = Filler(store)
     fill.now = time.time()
-    made = fill.study("to be stopped", [{"depth": 2, "lr": 0.001}])
+    study = fill.study("to be stopped", [{"depth": 2, "lr": 0.001}])
     page.get_by_role("link", name="to be stopped").click()
     page.get_by_role("button", name="Stop study").click()
     expect(page.get_by_role("dialog")).to_contain_text("1 trial of “to be stopped”")
     page.get_by_role("button", name="Keep running").click()
     expect(page.get_by_role("dialog")).to_be_hidden()
-    assert store.study(made.id).state == "RUNNING"
+    assert store.study(study.id).state == "RUNNING"
     page.get_by_role("button", name="Stop study").click()
     page.get_by_role("dialog").get_by_role("button", name="Stop study").click()
     expect(page.locator("#state")).to_have_text("Stopping")
-    assert store.study(made.id).state == "STOPPING"
+    assert store.study(study.id).state == "STOPPING"
 
 
 @pytest.mark.browser
@@ -97,7 +97,7 @@ def test_an_ended_study_is_deleted_only_when_confirmed(open_page: Callable[..., 
     page.get_by_role("dialog").get_by_role("button", name="Delete study").click()
     expect(page.get_by_role("heading", name="Studies")).to_be_visible()
     expect(page.locator("#rows")).not_to_contain_text("to be deleted")
-    assert study.id not in [one.id for one in store.studies(limit=1000)]
+    assert study.id not in [study_row.id for study_row in store.studies(limit=1000)]
 
 
 @pytest.mark.browser

@@ -115,11 +115,13 @@ def test_healed_counts_trials_that_ended_well_after_an_out_of_memory(
     fill.end(trial, 1, Outcome.OUT_OF_MEMORY)
     fill.move(trial, T.RUNNING, 1, T.QUEUED, changes=TrialChanges(num_oom=1))
     fill.begin(trial, 2, ("node-b/1",))
-    page, one = open_page(f"/studies/{study.id}"), open_page(f"/studies/{study.id}/trials/0")
+    page, trial_page = open_page(f"/studies/{study.id}"), open_page(f"/studies/{study.id}/trials/0")
     expect(page.locator("#trials tr.row")).to_contain_text("2 · 1 OOM")
     expect(page.locator("#healed")).to_have_text("0")
-    expect(one.locator("#attempts-aside")).to_have_text("2 attempts, 1 out-of-memory failure")
+    expect(trial_page.locator("#attempts-aside")).to_have_text("2 attempts, 1 out-of-memory failure")
     fill.end(trial, 2, Outcome.DONE)
     fill.move(trial, T.RUNNING, 2, T.COMPLETED)
     expect(page.locator("#healed")).to_have_text("1")
-    expect(one.locator("#attempts-aside")).to_have_text("2 attempts, 1 out-of-memory failure healed by a new plan")
+    expect(trial_page.locator("#attempts-aside")).to_have_text(
+        "2 attempts, 1 out-of-memory failure healed by a new plan"
+    )

@@ -56,8 +56,8 @@ def test_a_trial_says_that_its_step_time_is_corrected_by_earlier_trials(
 ) -> None:
     fill = Filler(store)
     (trial,) = fill.ids(fill.study("learned", [{"depth": 2, "lr": 0.001}], trials=1))
-    known = replace(sized(Plan(32)), step_seconds=0.026, step_factor=1.3)
-    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", changes=TrialChanges(family="vit"))
+    sized_trial = replace(sized(Plan(32)), step_seconds=0.026, step_factor=1.3)
+    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=sized_trial, reason="fits", changes=TrialChanges(family="vit"))
     page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
     expect(page.locator("#step-time")).to_have_text("26 ms / –")
     expect(page.locator("#plan-time")).to_contain_text("26 ms, which is × 1.30 as in earlier trials of its family")
@@ -70,8 +70,8 @@ def test_a_trial_lists_the_plans_that_were_compared_and_which_was_chosen(
     fill, wide = Filler(store), Plan(16, dp_shard=2)
     (trial,) = fill.ids(fill.study("compared", [{"depth": 2, "lr": 0.001}], trials=1))
     options = (Option(Plan(32), Prediction(97 * MIB), 96), Option(wide, Prediction(60 * MIB), 96))
-    known = replace(sized(wide), options=options)
-    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", changes=TrialChanges(family="vit"))
+    sized_trial = replace(sized(wide), options=options)
+    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=sized_trial, reason="fits", changes=TrialChanges(family="vit"))
     page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
     expect(page.locator("#options-aside")).to_have_text("the first plan that fits was chosen")
     expect(page.locator("#options-rows tr").first).to_contain_text("over 96 MiB")
@@ -108,8 +108,8 @@ def plan_pipeline(fill: Filler, num_micro_batches: int = 4) -> int:
     last = StageStep(PassTime(0.010), PassTime(0.020, sending_seconds=0.002), 0.001, 40 * MIB, 5 * MIB, 2 * MIB)
     step = PipelineStep(Plan(4, num_micro_batches, pp=2, dp_shard=2), (first, last))
     pipeline = RecordedPipeline(step, "s", communicates=True, offered_mib=96)
-    known = replace(sized(step.plan), pipeline=pipeline)
-    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", changes=TrialChanges(family="vit"))
+    sized_trial = replace(sized(step.plan), pipeline=pipeline)
+    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=sized_trial, reason="fits", changes=TrialChanges(family="vit"))
     return trial
 
 

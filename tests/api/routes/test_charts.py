@@ -12,29 +12,29 @@ FIRST = "/v1/studies/1"
 
 def test_the_history_has_trials_that_have_begun_and_names_those_worth_a_curve(api: InProcess) -> None:
     fill(api.store)
-    found = api.get(f"{FIRST}/history").json()
-    assert (found["number"], found["state"], found["step"]) == ([0, 1], ["COMPLETED", "RUNNING"], [30, 0])
-    assert found["value"] == [0.53, None]
-    assert found["leading"] == [1, 0], "a running trial comes first"
-    assert found["last_event_id"] == api.store.last_event_id()
+    history = api.get(f"{FIRST}/history").json()
+    assert (history["number"], history["state"], history["step"]) == ([0, 1], ["COMPLETED", "RUNNING"], [30, 0])
+    assert history["value"] == [0.53, None]
+    assert history["leading"] == [1, 0], "a running trial comes first"
+    assert history["last_event_id"] == api.store.last_event_id()
 
 
 def test_the_history_may_be_of_chosen_trials(api: InProcess) -> None:
     fill(api.store)
-    found = api.get(f"{FIRST}/history", params={"where": "lr > 0.015"}).json()
-    assert (found["number"], found["leading"], found["num_trials"]) == ([1], [1], 1)
+    history = api.get(f"{FIRST}/history", params={"where": "lr > 0.015"}).json()
+    assert (history["number"], history["leading"], history["num_trials"]) == ([1], [1], 1)
     assert api.get(f"{FIRST}/history?state=COMPLETED").json()["number"] == [0]
     assert api.get(f"{FIRST}/history", params={"where": "lr >"}).status_code == 422
 
 
 def test_the_front_has_the_values_of_all_objectives_and_says_who_is_on_it(api: InProcess) -> None:
     fill_several(api.store)
-    found = api.get(f"{FIRST}/front").json()
-    assert (found["metrics"], found["directions"]) == (["accuracy", "predicted.peak_mib"], ["maximize", "minimize"])
-    assert (found["number"], found["values"]) == ([0, 1, 2], [[0.3, 30.0], [0.2, 20.0], [0.1, 10.0]])
-    assert (found["on_front"], found["state"][2]) == ([True, True, False], "RUNNING")
+    front = api.get(f"{FIRST}/front").json()
+    assert (front["metrics"], front["directions"]) == (["accuracy", "predicted.peak_mib"], ["maximize", "minimize"])
+    assert (front["number"], front["values"]) == ([0, 1, 2], [[0.3, 30.0], [0.2, 20.0], [0.1, 10.0]])
+    assert (front["on_front"], front["state"][2]) == ([True, True, False], "RUNNING")
     summary = api.get(FIRST).json()["summary"]
-    assert [(one["trial"], one["values"]) for one in summary["front"]] == [(0, [0.3, 30.0]), (1, [0.2, 20.0])]
+    assert [(entry["trial"], entry["values"]) for entry in summary["front"]] == [(0, [0.3, 30.0]), (1, [0.2, 20.0])]
     assert summary["best"] is None
     trials = api.get(f"{FIRST}/trials").json()["items"]
     assert [trial["values"] for trial in trials] == [[0.3, 30.0], [0.2, 20.0], [0.1, 10.0], [None, None]]
@@ -54,8 +54,8 @@ def test_a_curve_is_thinned_and_keeps_its_ends(api: InProcess) -> None:
 
 def test_curves_are_of_the_trials_and_the_metric_that_were_asked_for(api: InProcess) -> None:
     fill(api.store)
-    found = api.get(f"{FIRST}/curves?number=0&number=1&number=99").json()
-    assert [curve["number"] for curve in found["items"]] == [0] and found["next"] is None
+    curves = api.get(f"{FIRST}/curves?number=0&number=1&number=99").json()
+    assert [curve["number"] for curve in curves["items"]] == [0] and curves["next"] is None
     assert api.get(f"{FIRST}/curves?number=0&metric=loss").json()["items"] == []
     assert api.get(f"{FIRST}/curves?number=0&after=0").json()["items"] == []
 
@@ -92,15 +92,15 @@ def test_trials_are_ordered_by_a_column_and_those_without_a_value_come_last(
 @pytest.mark.parametrize("column", By)
 def test_trials_can_be_ordered_by_every_column(api: InProcess, column: By) -> None:
     fill(api.store)
-    found = api.get(f"{FIRST}/order?by={column}")
-    assert found.status_code == 200
-    assert sorted(found.json()["number"]) == [0, 1, 2]
+    answer = api.get(f"{FIRST}/order?by={column}")
+    assert answer.status_code == 200
+    assert sorted(answer.json()["number"]) == [0, 1, 2]
 
 
 def test_trials_and_peaks_are_fetched_by_number(api: InProcess) -> None:
     fill(api.store)
-    found = api.get(f"{FIRST}/trials?number=2&number=0&number=7").json()
-    assert [trial["number"] for trial in found["items"]] == [0, 2] and found["next"] is None
+    answer = api.get(f"{FIRST}/trials?number=2&number=0&number=7").json()
+    assert [trial["number"] for trial in answer["items"]] == [0, 2] and answer["next"] is None
     (peaks,) = api.get(f"{FIRST}/peaks?number=0&number=1").json()["items"]
     assert (peaks["number"], peaks["state"]) == (0, "COMPLETED")
     assert api.get(f"{FIRST}/peaks?points=10").json() == api.get(f"{FIRST}/peaks").json()
@@ -119,10 +119,10 @@ def test_series_of_a_study_that_does_not_exist_are_not_found(api: InProcess) -> 
 
 def test_trials_are_ordered_by_a_parameter_and_chosen_by_an_expression(api: InProcess) -> None:
     fill(api.store)
-    found = api.get(f"{FIRST}/order", params={"by": "params.lr", "descending": True, "where": "lr < 0.025"})
-    assert found.json() == {"number": [1, 0]}
-    found = api.get(f"{FIRST}/order", params={"by": "value", "where": "state = COMPLETED and value > 0.5"})
-    assert found.json() == {"number": [0]}
+    answer = api.get(f"{FIRST}/order", params={"by": "params.lr", "descending": True, "where": "lr < 0.025"})
+    assert answer.json() == {"number": [1, 0]}
+    answer = api.get(f"{FIRST}/order", params={"by": "value", "where": "state = COMPLETED and value > 0.5"})
+    assert answer.json() == {"number": [0]}
     refused = api.get(f"{FIRST}/order", params={"by": "value", "where": "lrr < 1"})
     assert refused.status_code == 422 and "did you mean lr?" in refused.json()["detail"]
     assert api.get(f"{FIRST}/order?by=wrong").status_code == 422
@@ -130,9 +130,14 @@ def test_trials_are_ordered_by_a_parameter_and_chosen_by_an_expression(api: InPr
 
 def test_candidates_are_columns_of_places_on_axes(api: InProcess) -> None:
     fill(api.store)
-    found = api.get(f"{FIRST}/candidates").json()
-    assert (found["num_trials"], found["number"], found["value"], found["names"]) == (1, [0], [0.53], ["lr"])
-    (axis,) = found["axes"]
+    axes_view = api.get(f"{FIRST}/candidates").json()
+    assert (axes_view["num_trials"], axes_view["number"], axes_view["value"], axes_view["names"]) == (
+        1,
+        [0],
+        [0.53],
+        ["lr"],
+    )
+    (axis,) = axes_view["axes"]
     assert (axis["log"], axis["low"], axis["high"], axis["place"]) == (True, 0.001, 0.1, [0.01])
     assert api.get(f"{FIRST}/candidates", params={"where": "lr > 0.5"}).json()["num_trials"] == 0
 
@@ -157,5 +162,5 @@ def test_trials_are_ordered_and_chosen_by_one_of_several_objectives(api: InProce
         assert api.get(f"{FIRST}/order", params={"by": "number", "where": where}).json()["number"] == [1]
     assert api.get(f"{FIRST}/order?by=values.2").status_code == 422
     fill(api.store)
-    found = api.get("/v1/studies/2/order", params={"by": "number", "where": "accuracy > 0.5"})
-    assert found.json()["number"] == [0]
+    answer = api.get("/v1/studies/2/order", params={"by": "number", "where": "accuracy > 0.5"})
+    assert answer.json()["number"] == [0]

@@ -25,8 +25,8 @@ def test_the_cluster_shows_devices_filled_by_gangs_and_who_waits(api: InProcess)
     study = fill(api.store)
     now = time.time()
     api.store.take_lease("controller", "c", None, now=now)
-    found = RecordedCluster("ready", "", (DEVICE,), speed="a CPU was measured in 8 s")
-    api.store.record_cluster(found, now=now)
+    cluster_state = RecordedCluster("ready", "", (DEVICE,), speed="a CPU was measured in 8 s")
+    api.store.record_cluster(cluster_state, now=now)
     view = api.get("/v1/cluster").json()
     assert view["speed"] == "a CPU was measured in 8 s"
     assert (view["status"], view["controller_alive"]) == ("ready", True)
@@ -67,11 +67,11 @@ def test_the_cluster_says_who_leads_since_when_and_which_errors_were_survived(ap
     api.store.record_cluster(RecordedCluster("ready", "", controller=leader), now=time.time())
     view = api.get("/v1/cluster").json()["controller"]
     assert (view["host"], view["pid"], view["since"]) == ("head", 17, 10.0)
-    assert [(each["doing"], each["error"], each["study_id"], each["times"]) for each in view["errors"]] == [
+    assert [(error["doing"], error["error"], error["study_id"], error["times"]) for error in view["errors"]] == [
         ("propose 4 candidates", "ValueError: no such sampler", 3, 2),
         ("finish a cycle", "Unavailable: locked", None, 1),
     ]
-    assert [(each["first_at"], each["last_at"]) for each in view["errors"]] == [(20.0, 40.0), (30.0, 30.0)]
+    assert [(error["first_at"], error["last_at"]) for error in view["errors"]] == [(20.0, 40.0), (30.0, 30.0)]
 
 
 def test_waiting_trials_say_what_they_lack_and_more_devices_are_tried_in_a_simulation(api: InProcess) -> None:
@@ -86,9 +86,9 @@ def test_waiting_trials_say_what_they_lack_and_more_devices_are_tried_in_a_simul
     assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
     view = api.get("/v1/cluster").json()["waiting"][0]
     assert (view["blocked"], view["starts_in_seconds"]) == ("too large", None)  # two ranks, one device
-    found = api.get("/v1/cluster/what-if?add=2xA100-40").json()
-    assert found["added"] == {"A100-40": 2} and found["now"]["num_never"] >= 1
-    assert found["then"]["num_never"] == 0 and found["then"]["makespan_seconds"] > 0
-    assert found["then"]["device_hours_by_kind"]["A100-40"] > 0
+    answer = api.get("/v1/cluster/what-if?add=2xA100-40").json()
+    assert answer["added"] == {"A100-40": 2} and answer["now"]["num_never"] >= 1
+    assert answer["then"]["num_never"] == 0 and answer["then"]["makespan_seconds"] > 0
+    assert answer["then"]["device_hours_by_kind"]["A100-40"] > 0
     refused = api.get("/v1/cluster/what-if?add=many")
     assert refused.status_code == 422 and "NODESxDEVICESxKIND" in refused.json()["detail"]

@@ -19,10 +19,10 @@ def test_a_study_is_created_at_its_location_with_all_defaults(api: InProcess) ->
     answer = api.submit()
     assert answer.status_code == 201
     assert answer.headers["location"] == f"/v1/studies/{answer.json()['id']}"
-    found = api.get(answer.headers["location"]).json()
-    assert found["spec"] == answer.json()["spec"]
-    assert found["spec"]["budget"]["trials"] == 20
-    assert (found["state"], found["trials"], found["best"]) == ("RUNNING", {}, None)
+    view = api.get(answer.headers["location"]).json()
+    assert view["spec"] == answer.json()["spec"]
+    assert view["spec"]["budget"]["trials"] == 20
+    assert (view["state"], view["trials"], view["best"]) == ("RUNNING", {}, None)
 
 
 def test_the_same_key_and_body_give_the_same_study(api: InProcess) -> None:
@@ -121,8 +121,8 @@ def test_a_completed_study_without_a_completed_trial_says_so_and_stays_completed
     assert api.store.move_study(failed.id, [StudyState.RUNNING], StudyState.COMPLETED, now=3.0)
     detail, listed = api.get(f"/v1/studies/{failed.id}").json(), api.get("/v1/studies").json()["items"][-1]
     for view in (detail, listed, detail["summary"]):
-        found = view["state"], view["state_text"], view["no_success"]
-        assert found == ("COMPLETED", "Completed, no trial succeeded", True)
+        shown = view["state"], view["state_text"], view["no_success"]
+        assert shown == ("COMPLETED", "Completed, no trial succeeded", True)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_candidates_are_enqueued_with_the_parameters_that_are_left_out(api: InPr
     study_id = api.submit().json()["id"]
     body = {"candidates": [{"lr": 0.05}, {}]}
     answers = [api.post(f"/v1/studies/{study_id}/trials", json=body, headers={"Idempotency-Key": "k"}) for _ in "12"]
-    assert [(one.status_code, one.json()) for one in answers] == [(201, {"numbers": [0, 1]})] * 2
+    assert [(answer.status_code, answer.json()) for answer in answers] == [(201, {"numbers": [0, 1]})] * 2
     first, second = api.get(f"/v1/studies/{study_id}/trials").json()["items"]
     assert (first["params"], first["origin"]) == ({"lr": 0.05}, "ENQUEUED")
     assert 0.001 <= second["params"]["lr"] <= 0.1
@@ -182,7 +182,7 @@ def test_a_study_is_extended_and_cloned(api: InProcess) -> None:
         api.post(f"/v1/studies/{study_id}:clone", json={"name": "again"}, headers={"Idempotency-Key": "c"})
         for _ in "12"
     ]
-    assert {one.json()["id"] for one in clones} == {study_id + 1}
+    assert {clone.json()["id"] for clone in clones} == {study_id + 1}
     assert clones[0].json()["spec"] == {**extended.json()["spec"], "name": "again"}
     foreign = api.store.external.create_study("foreign", spec_of_others("foreign", ["minimize"]), now=3.0)
     refused = api.post(f"/v1/studies/{foreign}:clone", json={})

@@ -71,8 +71,8 @@ def test_a_trial_comes_with_the_plans_that_were_compared_for_it(api: InProcess) 
         "seconds": None,
         "communication_share": 0.0, "relative_device_seconds": 1.0,
     }  # fmt: skip
-    known = replace(sized(), options=(option,))
-    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
+    sized_trial = replace(sized(), options=(option,))
+    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
     assert api.get(path).json()["options"] == [shown]
     assert "options" not in api.get(f"/v1/studies/{study.id}/trials").json()["items"][2]
 
@@ -99,8 +99,8 @@ def test_a_trial_with_a_pipeline_has_the_timeline_of_a_step(api: InProcess) -> N
     last = StageStep(PassTime(1.0), PassTime(2.0, sending_seconds=0.5), 0.25, 100, 10, 1)
     step = PipelineStep(Plan(1, 3, pp=2, dp_shard=2), (first, last), cores=2.0)
     pipeline = RecordedPipeline(step, "s", communicates=True, offered_mib=96)
-    known = replace(sized(step.plan), pipeline=pipeline)
-    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
+    sized_trial = replace(sized(step.plan), pipeline=pipeline)
+    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
     shown = api.get(path).json()
     assert (shown["unit"], shown["makespan"], shown["num_micro_batches"]) == ("s", step.seconds, 3)
     assert (shown["cores"], shown["offered_bytes"]) == (2.0, 96 * 2**20)
@@ -126,8 +126,8 @@ def test_a_timeline_says_what_is_not_known_of_its_devices(api: InProcess) -> Non
     stage = StageStep(PassTime(1e9), PassTime(2e9), 0.0)
     step = PipelineStep(Plan(1, 2, pp=2), (stage, stage), cores=8.0)
     pipeline = RecordedPipeline(step, "FLOP", communicates=False, offered_mib=None)
-    known = replace(sized(step.plan), pipeline=pipeline)
-    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
+    sized_trial = replace(sized(step.plan), pipeline=pipeline)
+    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
     shown = api.get(f"/v1/studies/{study.id}/trials/2/timeline").json()
     names = ("unit", "communication_share", "offered_bytes", "cores")
     assert [shown[name] for name in names] == ["FLOP", None, None, None]
@@ -162,8 +162,8 @@ def test_trials_attempts_and_peaks_have_step_times(api: InProcess) -> None:
     study = fill(api.store, num_trials=4)
     waiting = api.store.trials(study.id)[2]
     path = f"/v1/studies/{study.id}/trials/2"
-    known = replace(sized(), step_seconds=0.3, step_factor=1.5)
-    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
+    sized_trial = replace(sized(), step_seconds=0.3, step_factor=1.5)
+    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
     trial = api.get(path).json()
     names = ("predicted_step_seconds", "step_factor", "measured_step_seconds")
     assert [trial[name] for name in names] == [0.3, 1.5, None]
@@ -282,16 +282,16 @@ def test_a_trial_is_healed_when_it_has_completed_after_an_out_of_memory(api: InP
         (TrialState.RUNNING, 1, TrialState.COMPLETED),
     ]:
         assert api.store.move_trial(running.id, state, attempt, to, now=2.0, changes=TrialChanges(num_oom=1))
-        found = api.get(f"{path}/trials/1").json()["healed"], api.get(path).json()["summary"]["healed"]
-        assert found == (to is TrialState.COMPLETED, int(to is TrialState.COMPLETED))
+        healed = api.get(f"{path}/trials/1").json()["healed"], api.get(path).json()["summary"]["healed"]
+        assert healed == (to is TrialState.COMPLETED, int(to is TrialState.COMPLETED))
 
 
 def test_the_table_is_downloaded_as_csv_in_its_order_and_with_its_filter(api: InProcess) -> None:
     fill(api.store)
-    found = api.get("/v1/studies/1/trials.csv", params={"by": "params.lr", "descending": True, "where": "lr > 0.015"})
-    assert found.headers["content-type"].startswith("text/csv")
-    assert found.headers["content-disposition"] == 'attachment; filename="study-1.csv"'
-    rows = list(csv.DictReader(io.StringIO(found.text)))
+    answer = api.get("/v1/studies/1/trials.csv", params={"by": "params.lr", "descending": True, "where": "lr > 0.015"})
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.headers["content-disposition"] == 'attachment; filename="study-1.csv"'
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [(row["number"], row["params.lr"]) for row in rows] == [("2", "0.03"), ("1", "0.02")]
     assert api.get("/v1/studies/1/trials.csv", params={"where": "wrong <"}).status_code == 422
     assert api.get("/v1/studies/9/trials.csv").status_code == 404

@@ -28,14 +28,16 @@ FAMILY = [
 
 
 def test_the_family_with_the_best_trial_comes_first_and_copies_follow_their_parent() -> None:
-    num, found = chosen(FAMILY, LOSS, 100)
+    num, members = chosen(FAMILY, LOSS, 100)
     assert num == 6
-    assert [one.number for one in found] == [0, 3, 5, 7, 1, 4]
+    assert [member.number for member in members] == [0, 3, 5, 7, 1, 4]
 
 
 def test_the_best_stay_with_all_their_ancestors() -> None:
-    assert [one.number for one in chosen(FAMILY, LOSS, 3)[1]] == [0, 3, 5]
-    assert [one.number for one in chosen(FAMILY, LOSS, 1)[1]] == [0, 3, 5], "the best is never cut off from its line"
+    assert [member.number for member in chosen(FAMILY, LOSS, 3)[1]] == [0, 3, 5]
+    assert [member.number for member in chosen(FAMILY, LOSS, 1)[1]] == [0, 3, 5], (
+        "the best is never cut off from its line"
+    )
     assert chosen([trial(0, 1.0)], LOSS, 10) == (0, [])
 
 

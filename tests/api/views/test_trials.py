@@ -34,8 +34,8 @@ ONE = Objectives((Objective(metric="accuracy"),))
 
 
 def as_json(view: View) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(view.model_dump_json())
-    return found
+    loaded: dict[str, Any] = json.loads(view.model_dump_json())
+    return loaded
 
 
 def test_a_trial_without_a_plan_has_empty_words_and_no_ranks() -> None:
@@ -46,9 +46,11 @@ def test_a_trial_without_a_plan_has_empty_words_and_no_ranks() -> None:
 
 
 def test_a_planned_trial_has_the_plan_and_its_prediction() -> None:
-    known = sized(Plan(2, 4, tp=2, pp=2), extra_bytes=3 * MIB, bias_bytes=MIB, reason="the fastest", learned_bytes=7)
-    shown = as_json(trial_view(trial(sized=replace(known, step_seconds=0.5, step_factor=1.5)), ONE))
-    assert shown["plan"] == known.plan.to_json() and Plan.from_json(shown["plan"]) == known.plan
+    sized_trial = sized(
+        Plan(2, 4, tp=2, pp=2), extra_bytes=3 * MIB, bias_bytes=MIB, reason="the fastest", learned_bytes=7
+    )
+    shown = as_json(trial_view(trial(sized=replace(sized_trial, step_seconds=0.5, step_factor=1.5)), ONE))
+    assert shown["plan"] == sized_trial.plan.to_json() and Plan.from_json(shown["plan"]) == sized_trial.plan
     names = ("plan_reason", "num_ranks", "batch", "predicted_bytes", "extra_bytes", "expected_bytes", "learned_bytes")
     assert [shown[name] for name in names] == ["the fastest", 4, 8, 20 * MIB, 3 * MIB, 18 * MIB, 7]
     assert (shown["predicted_step_seconds"], shown["step_factor"]) == (0.5, 1.5)
@@ -82,7 +84,7 @@ def test_a_detailed_trial_has_its_attempts_and_the_compared_plans_in_their_order
     other = replace(chosen, plan=Plan(4))
     attempts = [attempt(attempt=1, state=AttemptState.ENDED, outcome=Outcome.LOST), attempt(attempt=2)]
     shown = as_json(trial_detail(trial(attempt=2), ONE, attempts, [chosen, other], 17))
-    assert [one["attempt"] for one in shown["attempts"]] == [1, 2] and shown["last_event_id"] == 17
+    assert [shown_attempt["attempt"] for shown_attempt in shown["attempts"]] == [1, 2] and shown["last_event_id"] == 17
     another = {**option, "plan": Plan(4).to_json(), "plan_text": "1 rank, micro-batch 4", "chosen": False}
     assert shown["options"] == [option, another]
     assert shown.keys() - {"attempts", "options", "last_event_id"} == TrialView.model_fields.keys()
@@ -96,9 +98,12 @@ def test_an_out_of_memory_is_a_lower_bound_and_one_of_an_evaluation_has_the_peak
     )
     shown = peaks_view(5, TrialState.FAILED, [done, evaluated, replace(evaluated, measured_bytes=0)])
     assert (shown.trial_id, shown.number, shown.state) == (done.trial_id, 5, TrialState.FAILED)
-    found = [(one.predicted_bytes // MIB, one.measured_bytes // MIB, one.lower_bound) for one in shown.attempts]
+    peaks = [
+        (shown_attempt.predicted_bytes // MIB, shown_attempt.measured_bytes // MIB, shown_attempt.lower_bound)
+        for shown_attempt in shown.attempts
+    ]
     reserved_mib = evaluated.mib_per_rank
-    assert found == [(20, 19, False), (30, max(31, reserved_mib), True), (30, reserved_mib, True)]
+    assert peaks == [(20, 19, False), (30, max(31, reserved_mib), True), (30, reserved_mib, True)]
 
 
 def test_a_log_line_has_the_id_of_its_row() -> None:

@@ -10,8 +10,8 @@ MISTAKE = Mistake("x", {"nets.py": "a\nb  # here"}, ("do this",))
 
 
 def test_there_are_many_kinds_of_mistakes_each_with_its_own_name() -> None:
-    assert len({one.name for one in MISTAKES}) == len(MISTAKES) >= 30
-    assert all(one.words for one in MISTAKES)
+    assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES) >= 30
+    assert all(mistake.words for mistake in MISTAKES)
 
 
 @pytest.mark.parametrize(

@@ -18,31 +18,31 @@ def ends(dies_below: int) -> list[str]:
 
 
 def test_a_run_that_needs_what_was_predicted_is_right_at_every_cap() -> None:
-    found = figures([Result(PEAK, RESERVED, CAPS, ends(100), used=False)])
-    assert found["oom_decisions"] == 6 and found["oom_right_pct"] == 100
-    assert found["oom_missed"] == found["oom_inside_missed"] == found["oom_reserved_missed"] == 0
-    assert found["oom_reserved_needless"] == 3  # it lives at 100, 103 and 106 %; the margin refuses these
+    values = figures([Result(PEAK, RESERVED, CAPS, ends(100), used=False)])
+    assert values["oom_decisions"] == 6 and values["oom_right_pct"] == 100
+    assert values["oom_missed"] == values["oom_inside_missed"] == values["oom_reserved_missed"] == 0
+    assert values["oom_reserved_needless"] == 3  # it lives at 100, 103 and 106 %; the margin refuses these
 
 
 def test_a_run_that_needs_a_little_more_is_missed_at_the_peak_alone() -> None:
-    found = figures([Result(PEAK, RESERVED, CAPS, ends(102), used=False)])
-    assert found["oom_right_pct"] == 100 and found["oom_missed"] == 0
-    assert found["oom_inside_missed"] == 1 and found["oom_reserved_missed"] == 0
+    values = figures([Result(PEAK, RESERVED, CAPS, ends(102), used=False)])
+    assert values["oom_right_pct"] == 100 and values["oom_missed"] == 0
+    assert values["oom_inside_missed"] == 1 and values["oom_reserved_missed"] == 0
 
 
 def test_a_run_that_dies_of_what_was_reserved_is_missed_by_both_decisions_and_shown_in_bold() -> None:
     result = Result(PEAK, RESERVED, CAPS, ends(200), used=False)
-    found = figures([result])
-    assert found["oom_missed"] == 3 and found["oom_right_pct"] == 50
-    assert found["oom_reserved_missed"] == 2  # at 110 %, which is what is reserved, and as reserved
+    values = figures([result])
+    assert values["oom_missed"] == 3 and values["oom_right_pct"] == 50
+    assert values["oom_reserved_missed"] == 2  # at 110 %, which is what is reserved, and as reserved
     assert result.row()[2:] == ["dies"] * 3 + ["**dies**"] * 5
 
 
 def test_new_and_used_ranks_have_figures_of_their_own() -> None:
-    found = figures(
+    values = figures(
         [Result(PEAK, RESERVED, CAPS, ends(200), used=False), Result(PEAK, RESERVED, CAPS, ends(100), used=True)]
     )
-    assert (found["oom_missed"], found["oom_new_missed"], found["oom_used_missed"]) == (3, 3, 0)
+    assert (values["oom_missed"], values["oom_new_missed"], values["oom_used_missed"]) == (3, 3, 0)
 
 
 def test_real_steps_end_by_the_cap_and_the_next_run_is_not_touched_by_it() -> None:

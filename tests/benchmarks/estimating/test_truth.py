@@ -17,5 +17,5 @@ from benchmarks.estimating.case import Case
     ids=str,
 )
 def test_the_peak_of_convolutions_is_predicted_within_a_percent_of_what_a_process_allocates(case: Case) -> None:
-    found = truth.measure(case, seconds=300)
-    assert found.measured > 40 * 2**20 and abs(found.error_pct()) < 1, found
+    result = truth.measure(case, seconds=300)
+    assert result.measured > 40 * 2**20 and abs(result.error_pct()) < 1, result

@@ -17,16 +17,18 @@ times = st.lists(st.floats(1.0, 20.0), min_size=1, max_size=2)
 @settings(max_examples=25, deadline=None)
 @given(st.lists(times, min_size=1, max_size=4), st.integers(2, 3))
 def test_of_few_trials_the_best_order_and_shapes_are_found(drawn: list[list[float]], num_devices: int) -> None:
-    tasks = [pareto(Shape(2**n, 1, seconds) for n, seconds in enumerate(one)) for one in drawn]
+    tasks = [
+        pareto(Shape(2**n, 1, seconds) for n, seconds in enumerate(seconds_of_widths)) for seconds_of_widths in drawn
+    ]
     free = [0.0] * num_devices
     least = min(
         max(simulate(tasks, free, order, choices))
         for order in permutations(range(len(tasks)))
         for choices in product(*(range(len(shapes)) for shapes in tasks))
     )
-    found = best_schedule(tasks, free, 500)
-    assert found.makespan == pytest.approx(least, rel=0.03)
-    assert found.makespan == max(simulate(tasks, free, found.order, found.choices))
+    schedule = best_schedule(tasks, free, 500)
+    assert schedule.makespan == pytest.approx(least, rel=0.03)
+    assert schedule.makespan == max(simulate(tasks, free, schedule.order, schedule.choices))
 
 
 def test_a_gang_starts_when_the_devices_that_are_free_first_are_all_free() -> None:

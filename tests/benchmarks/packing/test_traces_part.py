@@ -13,8 +13,8 @@ from placement.simulation.generated import TraceJob
 @pytest.mark.parametrize("num_gpus", [1, 2, 4, 8])
 def test_a_job_takes_the_seconds_of_its_trace_on_the_gpus_that_it_asked_for(num_gpus: int) -> None:
     drawn = moldable(TraceJob("a", 3.0, num_gpus, 1234.0), random.Random(1))
-    (asked,) = drawn.fixed.shapes
-    assert (asked.num_ranks, drawn.free.at) == (num_gpus, 3.0) and asked.seconds == pytest.approx(1234.0)
+    (shape,) = drawn.fixed.shapes
+    assert (shape.num_ranks, drawn.free.at) == (num_gpus, 3.0) and shape.seconds == pytest.approx(1234.0)
     assert all(shape.seconds for shape in drawn.free.shapes)
 
 

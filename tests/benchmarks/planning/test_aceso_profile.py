@@ -42,16 +42,16 @@ FOUR = Machine(1, 4, 10_000)
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A profile of a small GPT in a checkout, in which no number is that of a real GPU."""
-    found = tmp_path / f"{FOLDER}test"
-    found.mkdir(parents=True)
+    data_folder = tmp_path / f"{FOLDER}test"
+    data_folder.mkdir(parents=True)
     header = "name,forward,backward,input,output,weights,activations,forward reserved,backward reserved"
     for num in (1, 2, 4, 8):
         for tp in (1, 2, 4):
             rows = [_row(name, index, num, tp) for index, name in enumerate(NAMES)]
-            (found / f"gpt_tiny_mbs{num}_tp{tp}_algo0.csv").write_text("\n".join([header, *rows]) + "\n")
-    (found / "p2p_intra_node.csv").write_text("1,2,4,8,16\n10.0, 20.0, 30.0, 40.0, 40.0\n")
-    (found / "p2p_inter_node.csv").write_text("1,2,4,8,16\n2.0, 3.0, 4.0, 5.0, 5.0\n")
-    return found
+            (data_folder / f"gpt_tiny_mbs{num}_tp{tp}_algo0.csv").write_text("\n".join([header, *rows]) + "\n")
+    (data_folder / "p2p_intra_node.csv").write_text("1,2,4,8,16\n10.0, 20.0, 30.0, 40.0, 40.0\n")
+    (data_folder / "p2p_inter_node.csv").write_text("1,2,4,8,16\n2.0, 3.0, 4.0, 5.0, 5.0\n")
+    return data_folder
 
 
 def test_units_are_all_operators_in_their_order_and_runs_stay_together(folder: Path) -> None:
@@ -65,26 +65,26 @@ def test_units_are_all_operators_in_their_order_and_runs_stay_together(folder: P
 @pytest.mark.parametrize("assumed", [FIRST, SAFE])
 def test_a_plan_takes_the_seconds_that_aceso_counts(folder: Path, capacity_mib: int, assumed: Assumptions) -> None:
     profile, machine = _profile(folder), Machine(1, 4, capacity_mib)
-    found = _found(profile, machine, assumed)
-    seconds = [one for one, _ in _costs(profile, found)]
-    assert found.seconds == pytest.approx(sum(seconds) + (found.num_micro_batches - 1) * max(seconds))
+    plan = _found(profile, machine, assumed)
+    seconds = [stage_seconds for stage_seconds, _ in _costs(profile, plan)]
+    assert plan.seconds == pytest.approx(sum(seconds) + (plan.num_micro_batches - 1) * max(seconds))
 
 
 @pytest.mark.parametrize("capacity_mib", [10_000, 3000, 1500, 1050, 950, 850, 700])
 def test_no_stage_holds_more_than_predicted_if_reserved_memory_is_safe(folder: Path, capacity_mib: int) -> None:
     profile, machine = _profile(folder), Machine(1, 4, capacity_mib)
-    found = _found(profile, machine, SAFE)
+    plan = _found(profile, machine, SAFE)
     assert all(
         num_bytes <= peak_bytes <= machine.capacity_bytes
-        for (_, num_bytes), peak_bytes in zip(_costs(profile, found), found.peak_bytes, strict=True)
+        for (_, num_bytes), peak_bytes in zip(_costs(profile, plan), plan.peak_bytes, strict=True)
     )
 
 
 def test_stages_that_recompute_all_runs_need_more_room_than_those_that_recompute_fewer(folder: Path) -> None:
     profile, machine = _profile(folder), Machine(1, 4, 1050)
-    found = _found(profile, machine, SAFE)
-    assert len(found.cut) > len(found.recomputed) == 1
-    assert found.devices[0] == machine.devices[0].name  # with the room for all runs, one run would not be enough
+    plan = _found(profile, machine, SAFE)
+    assert len(plan.cut) > len(plan.recomputed) == 1
+    assert plan.devices[0] == machine.devices[0].name  # with the room for all runs, one run would not be enough
     for way in ways_of(profile, machine, SAFE):
         restored = [costs.restored_bytes for costs in way.costs]
         assert len(restored) == len(CHOICES) and restored[0] < restored[1]
@@ -128,9 +128,9 @@ def test_an_incomplete_profile_is_refused(folder: Path) -> None:
 
 def test_a_plan_becomes_a_configuration_with_a_number_for_each_operator(folder: Path) -> None:
     profile = _profile(folder)
-    found = _found(profile, Machine(1, 4, 1050), SAFE)
-    config = config_of(found, profile.units, {"model_name": "gpt"}, 16)
-    stages = _stages(profile, found)
+    plan = _found(profile, Machine(1, 4, 1050), SAFE)
+    config = config_of(plan, profile.units, {"model_name": "gpt"}, 16)
+    stages = _stages(profile, plan)
     assert config["num_ops_in_each_stage"] == [len(names) for names, _ in stages]
     assert config["recompute_ops"] == [list(map(int, flags)) for _, flags in stages]
     assert config["checkpoint_activations"] == [any(flags) for _, flags in stages] == [True, False]
@@ -187,23 +187,23 @@ def test_without_a_checkout_the_part_has_no_cases_and_says_so() -> None:
 def test_a_part_gets_the_folder_that_it_has_an_option_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given: list[Any] = []
+    folders: list[Any] = []
 
     def cases(quick: bool, seed: int, data: Path | None) -> list[Any]:
-        given.append(data)
+        folders.append(data)
         return []
 
-    one: Any = ModuleType("one")
+    part_a: Any = ModuleType("one")
     other: Any = ModuleType("other")
-    for part in (one, other):
+    for part in (part_a, other):
         part.__dict__.update(TITLE="", ABOUT="", HEADER=("case",), figures=lambda results: {})
-    one.__dict__.update(OPTIONS={"data": "a folder"}, cases=cases)
+    part_a.__dict__.update(OPTIONS={"data": "a folder"}, cases=cases)
     other.__dict__.update(cases=lambda quick, seed: [])
     for arguments in ([], ["--data", "here"]):
         monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
-        run_parts("", "Title", "command", {"one": one, "other": other}, 1)
+        run_parts("", "Title", "command", {"one": part_a, "other": other}, 1)
         assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {}
-    assert given == [None, Path("here")]
+    assert folders == [None, Path("here")]
 
 
 def _profile(folder: Path) -> Profile:
@@ -212,9 +212,9 @@ def _profile(folder: Path) -> Profile:
 
 def _found(profile: Profile, machine: Machine, assumed: Assumptions, pp: int | None = None) -> StagedPlan:
     ways = [way for way in ways_of(profile, machine, assumed) if pp in (None, way.num_stages)]
-    found = search_or_none(ways, machine.devices, batch=16)
-    assert found is not None
-    return found
+    plan = search_or_none(ways, machine.devices, batch=16)
+    assert plan is not None
+    return plan
 
 
 def _row(name: str, index: int, num: int, tp: int) -> str:
@@ -247,7 +247,8 @@ def _costs(profile: Profile, plan: StagedPlan) -> list[tuple[float, float]]:
 
 def _seconds(every: Sequence[Operator], flags: Sequence[bool]) -> float:
     passes = sum(
-        one.forward_seconds * (1 + flag) + one.backward_seconds for one, flag in zip(every, flags, strict=True)
+        operator.forward_seconds * (1 + flag) + operator.backward_seconds
+        for operator, flag in zip(every, flags, strict=True)
     )
     rates = {0: 1.0, 4: 20e3, 8: 30e3, 16: 40e3, 32: 40e3}  # MB per second, of a message of half the size
     sizes = [size / MIB for size in (every[0].input_bytes, every[-1].output_bytes)]
@@ -263,7 +264,9 @@ def _bytes(operators: Operators, names: Sequence[str], flags: Sequence[bool], in
         current = current + kept[here] if both else 0.0
         saved += kept[here] if both else 0.0
         largest = max(largest, current)
-    weights = sum(one.weight_bytes for one in every)
-    reserved = max(one.forward_reserved_bytes for one in every) + max(one.backward_reserved_bytes for one in every)
+    weights = sum(operator.weight_bytes for operator in every)
+    reserved = max(operator.forward_reserved_bytes for operator in every) + max(
+        operator.backward_reserved_bytes for operator in every
+    )
     held = every[0].input_bytes + sum(kept) - saved
     return 8 * weights + in_flight * held + largest + max(reserved, weights)

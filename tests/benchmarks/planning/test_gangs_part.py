@@ -50,9 +50,9 @@ def result(name: str, predicted: float, measured: float, *, unseen: bool = False
 def test_regret_is_what_the_plan_predicted_fastest_takes_longer_than_the_fastest() -> None:
     results = [result("a", 1.0, 2.2), result("a", 2.0, 2.0), result("b", 1.0, 1.0), result("b", 3.0, 9.0)]
     assert gangs_part.regrets_pct(results) == pytest.approx({"a": 10.0, "b": 0.0})
-    found = gangs_part.figures(results)
-    assert found["gang_pairs"] == 4 and found["plan_regret_mean_pct"] == pytest.approx(5.0)
-    assert found["plan_regret_max_pct"] == pytest.approx(10.0)
+    values = gangs_part.figures(results)
+    assert values["gang_pairs"] == 4 and values["plan_regret_mean_pct"] == pytest.approx(5.0)
+    assert values["plan_regret_max_pct"] == pytest.approx(10.0)
 
 
 def test_what_others_took_is_left_out_of_the_scaled_error_and_regret() -> None:
@@ -63,9 +63,9 @@ def test_what_others_took_is_left_out_of_the_scaled_error_and_regret() -> None:
 
 
 def test_unseen_gangs_have_figures_of_their_own() -> None:
-    found = gangs_part.figures([result("a", 1.1, 1.0), result("a", 1.5, 1.0, unseen=True)])
-    assert found["gang_unseen_pairs"] == 1 and found["gang_unseen_step_median_pct"] == pytest.approx(50)
-    assert found["gang_step_median_pct"] == pytest.approx(30)
+    values = gangs_part.figures([result("a", 1.1, 1.0), result("a", 1.5, 1.0, unseen=True)])
+    assert values["gang_unseen_pairs"] == 1 and values["gang_unseen_step_median_pct"] == pytest.approx(50)
+    assert values["gang_step_median_pct"] == pytest.approx(30)
     assert "gang_unseen_step_median_pct" not in gangs_part.figures([result("a", 1.1, 1.0)])
 
 

@@ -45,12 +45,13 @@ def test_swin_halves_its_sides_and_doubles_its_width() -> None:
         (48**2, 4096),
     ]
     outputs = [(unit.rows, unit.width) for unit in units]
-    assert outputs[1] == (192**2, 1024) and [unit.most_slabs for unit in units[::2]] == [8, 4, 2, 2, 2, 1]
+    assert outputs[1] == (192**2, 1024)
+    assert [unit.most_slabs for unit in units[::2]] == [8, 4, 2, 2, 2, 1]
 
 
 def test_drawn_models_depend_on_the_seed_and_are_not_known() -> None:
     assert list(draw(1, 8)) == list(draw(1, 8)) != list(draw(2, 8))
-    sizes = [{replace(one, name="") for one in every} for every in (draw(0, 40), KNOWN)]
+    sizes = [{replace(model, name="") for model in every} for every in (draw(0, 40), KNOWN)]
     assert not sizes[0] & sizes[1]
 
 
@@ -69,10 +70,10 @@ def test_what_is_not_kept_is_computed_again() -> None:
     unit, grid = SMALL.model().units[1], Grid(1, 1, 1)
     kepts = [Kept(), Kept(scores=False), Kept(1), Kept(4)]
     ways = [cost(unit, Style(kept=kept), grid, 8, 1) for kept in kepts]
-    whole, scores, again, parts = ways
-    assert again.backward_seconds == pytest.approx(whole.backward_seconds + whole.forward_seconds)
-    assert parts.backward_seconds > again.backward_seconds > scores.backward_seconds > whole.backward_seconds
-    assert again.kept_bytes < parts.kept_bytes < scores.kept_bytes < whole.kept_bytes
+    kept_all, scores, again, parts = ways
+    assert again.backward_seconds == pytest.approx(kept_all.backward_seconds + kept_all.forward_seconds)
+    assert parts.backward_seconds > again.backward_seconds > scores.backward_seconds > kept_all.backward_seconds
+    assert again.kept_bytes < parts.kept_bytes < scores.kept_bytes < kept_all.kept_bytes
     assert parts.working_bytes < again.working_bytes
 
 
@@ -122,9 +123,9 @@ def test_an_interlaced_pipeline_divides_a_huge_vocabulary_over_all_its_ranks() -
     assert shared.ends_grid.num_inner == NUM_RANKS
     assert shared.rows.state[0] == pytest.approx(plain.rows.state[0] / 4)
     assert shared.rows.forward[1] == plain.rows.forward[1]
-    one, other = plain.planned("1f1b"), shared.planned("interlaced")
-    assert one is not None and other is not None
-    assert other.peak_bytes < one.peak_bytes and other.seconds < one.seconds
+    plain_plan, other = plain.planned("1f1b"), shared.planned("interlaced")
+    assert plain_plan is not None and other is not None
+    assert other.peak_bytes < plain_plan.peak_bytes and other.seconds < plain_plan.seconds
 
 
 def test_turns_by_hand_take_longer_than_three_forward_passes_for_each_backward_pass() -> None:
@@ -151,8 +152,9 @@ def test_a_result_is_written_with_its_picture(tmp_path: Path) -> None:
     assert result.ratio >= result.ratio_of_any >= 1
     values = json.loads(json.dumps(asdict(result)))
     assert plans_part.Result(**values) == result and len(result.row()) == len(plans_part.HEADER) - 1
-    found = [Finding("plans", "small", result.row(), values), Finding("plans", "bad", failure="no plan fits")]
-    plans_part.write_pictures(found, tmp_path)
-    assert [one.name for one in tmp_path.rglob("*.svg")] == ["small.svg"] and "</svg>" in result.svg
+    findings = [Finding("plans", "small", result.row(), values), Finding("plans", "bad", failure="no plan fits")]
+    plans_part.write_pictures(findings, tmp_path)
+    assert [file.name for file in tmp_path.rglob("*.svg")] == ["small.svg"]
+    assert "</svg>" in result.svg
     assert plans_part.figures([result])["new_plan_ratios"] == {"small": round(result.ratio, 3)}
-    assert plans_part.notes(found) == ["  bad: no plan fits"]
+    assert plans_part.notes(findings) == ["  bad: no plan fits"]

@@ -24,7 +24,7 @@ def test_values_are_those_of_the_tables() -> None:
 def test_regrets_of_both_sides_end_at_zero_and_evolution_beats_chance() -> None:
     table = NAS201[0].dataset
     assert 0 <= ours(table, "tpe", 0, 15) < 5 and 0 <= theirs(table, "tpe", 0, 15) < 5
-    evolved, random = ([ours(table, one, seed, 100) for seed in range(4)] for one in ("evolution", "random"))
+    evolved, random = ([ours(table, sampler, seed, 100) for seed in range(4)] for sampler in ("evolution", "random"))
     assert sum(evolved) < sum(random)
 
 

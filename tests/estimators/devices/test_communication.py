@@ -98,19 +98,23 @@ def sharded(flops: float, units: int, parameter_bytes: float) -> Work:
 
 
 def test_collectives_are_hidden_behind_enough_computation_but_for_the_first_and_the_last() -> None:
-    one = collective_seconds("all_gather", 100e6, Group(4), LINKS)
+    gather_seconds = collective_seconds("all_gather", 100e6, Group(4), LINKS)
     time = step_time(KIND, FSDP4, sharded(1e12, 10, 100e6), 1)
     assert time is not None
-    assert time.compute_seconds == pytest.approx(1.0) and time.communication_seconds == pytest.approx(30 * one)
-    assert time.exposed_seconds == pytest.approx(2 * one) and time.seconds == pytest.approx(1 + 2 * one)
-    assert time.communication_share == pytest.approx(2 * one / (1 + 2 * one))
+    assert time.compute_seconds == pytest.approx(1.0) and time.communication_seconds == pytest.approx(
+        30 * gather_seconds
+    )
+    assert time.exposed_seconds == pytest.approx(2 * gather_seconds) and time.seconds == pytest.approx(
+        1 + 2 * gather_seconds
+    )
+    assert time.communication_share == pytest.approx(2 * gather_seconds / (1 + 2 * gather_seconds))
 
 
 def test_what_computation_cannot_hide_is_waited_for() -> None:
     time = step_time(KIND, FSDP4, sharded(1e9, 10, 100e6), 1)
     assert time is not None
-    one = collective_seconds("all_gather", 100e6, Group(4), LINKS)
-    assert time.seconds == pytest.approx(2 * one + 28 / 30 * time.communication_seconds)
+    gather_seconds = collective_seconds("all_gather", 100e6, Group(4), LINKS)
+    assert time.seconds == pytest.approx(2 * gather_seconds + 28 / 30 * time.communication_seconds)
     assert time.communication_share > 0.9
 
 
@@ -162,6 +166,6 @@ def test_a_rank_alone_waits_for_nobody_and_nothing_is_told_of_a_gang_without_kno
 def test_figures_of_paces_and_cores_are_listed_with_the_others() -> None:
     pace = Pace(made_up(1e-3), made_up(1e-4), made_up(1e9))
     kind = replace(KIND, links=replace(LINKS, paces={"all_reduce": pace}), cores=made_up(2))
-    named = {name: figure.value for name, figure in kind.figures()}
-    assert named["all_reduce_start_seconds"] == 1e-3 and named["all_reduce_hop_seconds"] == 1e-4
-    assert named["all_reduce_bytes_per_second"] == 1e9 and named["cores"] == 2
+    values = {name: figure.value for name, figure in kind.figures()}
+    assert values["all_reduce_start_seconds"] == 1e-3 and values["all_reduce_hop_seconds"] == 1e-4
+    assert values["all_reduce_bytes_per_second"] == 1e9 and values["cores"] == 2

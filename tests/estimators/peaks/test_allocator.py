@@ -60,10 +60,10 @@ def test_never_less_is_in_use_than_lives_nor_reserved_than_is_in_use(
     program: list[tuple[int, int | None, bool]], expandable: bool, num_streams: int
 ) -> None:
     log = log_of(program)
-    told = replay(log, streams=streams_of(log, num_streams), expandable=expandable)
-    assert told.fits and told.num_retries == 0
-    assert rounded_peak(log) <= told.active_bytes <= told.reserved_bytes
-    assert told.reserved_bytes % GRANULE == 0
+    state = replay(log, streams=streams_of(log, num_streams), expandable=expandable)
+    assert state.fits and state.num_retries == 0
+    assert rounded_peak(log) <= state.active_bytes <= state.reserved_bytes
+    assert state.reserved_bytes % GRANULE == 0
 
 
 @given(PROGRAMS, MODES, NUM_STREAMS)
@@ -71,12 +71,12 @@ def test_the_smallest_capacity_is_enough_and_one_granule_less_is_not(
     program: list[tuple[int, int | None, bool]], expandable: bool, num_streams: int
 ) -> None:
     log = log_of([(1, None, False), *program])
-    asked = partial(replay, log, streams=streams_of(log, num_streams), expandable=expandable)
-    told, least = asked(), smallest_capacity(log, streams=streams_of(log, num_streams), expandable=expandable)
-    assert told.active_bytes <= least <= told.reserved_bytes
-    at_least = asked(capacity_bytes=least)
+    replayed = partial(replay, log, streams=streams_of(log, num_streams), expandable=expandable)
+    state, least = replayed(), smallest_capacity(log, streams=streams_of(log, num_streams), expandable=expandable)
+    assert state.active_bytes <= least <= state.reserved_bytes
+    at_least = replayed(capacity_bytes=least)
     assert at_least.fits and at_least.reserved_bytes <= least
-    assert not asked(capacity_bytes=least - GRANULE).fits
+    assert not replayed(capacity_bytes=least - GRANULE).fits
 
 
 @given(PROGRAMS, MODES, NUM_STREAMS, st.integers(0, 100))
@@ -84,8 +84,8 @@ def test_what_would_be_reserved_without_a_limit_is_always_enough(
     program: list[tuple[int, int | None, bool]], expandable: bool, num_streams: int, more: int
 ) -> None:
     log = log_of(program)
-    asked = partial(replay, log, streams=streams_of(log, num_streams), expandable=expandable)
-    assert asked(capacity_bytes=asked().reserved_bytes + more * MIB) == asked()
+    replayed = partial(replay, log, streams=streams_of(log, num_streams), expandable=expandable)
+    assert replayed(capacity_bytes=replayed().reserved_bytes + more * MIB) == replayed()
 
 
 @given(PROGRAMS, MODES, st.integers(1, 40))
@@ -93,8 +93,8 @@ def test_which_stream_it_is_makes_no_difference_where_there_is_but_one(
     program: list[tuple[int, int | None, bool]], expandable: bool, capacity_granules: int
 ) -> None:
     log = log_of(program)
-    asked = partial(replay, log, capacity_bytes=capacity_granules * GRANULE, expandable=expandable)
-    assert asked() == asked(streams={buffer: 7 for buffer, _ in log}) == asked(streams=streams_of(log, 1))
+    replayed = partial(replay, log, capacity_bytes=capacity_granules * GRANULE, expandable=expandable)
+    assert replayed() == replayed(streams={buffer: 7 for buffer, _ in log}) == replayed(streams=streams_of(log, 1))
 
 
 @given(PROGRAMS, MODES, NUM_STREAMS)
@@ -104,7 +104,9 @@ def test_without_a_limit_a_stream_reserves_what_it_would_if_it_were_alone(
     log = log_of(program)
     together = replay(log, streams=streams_of(log, num_streams), expandable=expandable)
     alone = [[event for event in log if event[0] % num_streams == stream] for stream in range(num_streams)]
-    assert together.reserved_bytes == sum(replay(one, expandable=expandable).reserved_bytes for one in alone)
+    assert together.reserved_bytes == sum(
+        replay(stream_log, expandable=expandable).reserved_bytes for stream_log in alone
+    )
 
 
 @given(PROGRAMS, MODES, st.integers(1, 40))
@@ -165,8 +167,8 @@ def assert_sound(pool: _Pool, device: _Device, held: list[_Block]) -> None:
     ],
 )
 def test_sizes_of_segments(num_bytes: int, active: int, reserved: int) -> None:
-    told = replay([(0, num_bytes)])
-    assert (told.active_bytes, told.reserved_bytes) == (active, reserved)
+    state = replay([(0, num_bytes)])
+    assert (state.active_bytes, state.reserved_bytes) == (active, reserved)
 
 
 def test_a_rest_of_the_large_pool_is_cut_off_only_above_one_mib() -> None:
@@ -203,10 +205,10 @@ def test_what_one_stream_has_freed_serves_no_other_but_is_given_back_for_it(
     expandable: bool, reserved_mib: int
 ) -> None:
     log = [(0, 30 * MIB), (0, 0), (1, 30 * MIB)]
-    asked = partial(replay, log, expandable=expandable)
-    assert asked().reserved_bytes == asked(streams={0: 1, 1: 1}).reserved_bytes == reserved_mib * MIB
-    assert asked(streams={0: 1}).reserved_bytes == asked(streams={1: 2}).reserved_bytes == 2 * reserved_mib * MIB
-    tight = asked(streams={0: 1}, capacity_bytes=reserved_mib * MIB)
+    replayed = partial(replay, log, expandable=expandable)
+    assert replayed().reserved_bytes == replayed(streams={0: 1, 1: 1}).reserved_bytes == reserved_mib * MIB
+    assert replayed(streams={0: 1}).reserved_bytes == replayed(streams={1: 2}).reserved_bytes == 2 * reserved_mib * MIB
+    tight = replayed(streams={0: 1}, capacity_bytes=reserved_mib * MIB)
     assert (tight.fits, tight.num_retries, tight.reserved_bytes) == (True, 1, reserved_mib * MIB)
     assert smallest_capacity(log, streams={0: 1}, expandable=expandable) == reserved_mib * MIB
 
@@ -223,8 +225,8 @@ def test_a_segment_in_part_in_use_cannot_be_given_back() -> None:
 
 
 def test_a_resized_buffer_has_both_blocks_for_a_moment() -> None:
-    told = replay([(0, 10 * MIB), (0, 12 * MIB)])
-    assert told.active_bytes == 22 * MIB
+    state = replay([(0, 10 * MIB), (0, 12 * MIB)])
+    assert state.active_bytes == 22 * MIB
 
 
 def test_an_expandable_segment_grows_by_pages_behind_what_is_free_at_its_end() -> None:

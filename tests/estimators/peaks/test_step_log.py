@@ -99,10 +99,10 @@ def test_the_reserved_peak_is_that_of_tensors_and_a_slack_that_the_replay_has_fo
 
 def test_the_reserved_peak_is_that_of_buffers_on_their_streams() -> None:
     assert CURVE is not None
-    one, two = ReservedCurve(CURVE, LOG), ReservedCurve(CURVE, log_with({3: 1}))
+    plain, two = ReservedCurve(CURVE, LOG), ReservedCurve(CURVE, log_with({3: 1}))
     # States that are made where the activation was pin its segment, unless that is another stream's.
-    assert two.peak_bytes(16) == smallest_capacity(LOG.run(16), streams={3: 1}) < one.peak_bytes(16)
-    assert two.largest_batch(two.peak_bytes(16)) == 16 > one.largest_batch(two.peak_bytes(16))
+    assert two.peak_bytes(16) == smallest_capacity(LOG.run(16), streams={3: 1}) < plain.peak_bytes(16)
+    assert two.largest_batch(two.peak_bytes(16)) == 16 > plain.largest_batch(two.peak_bytes(16))
 
 
 @pytest.mark.parametrize("expandable", [False, True])

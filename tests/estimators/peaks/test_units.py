@@ -32,15 +32,15 @@ def traced(depth: int, equal_blocks: bool | None = None) -> Trace:
 
 @pytest.mark.parametrize("depth", [1, 3, 6])
 def test_units_add_up_to_the_model(depth: int) -> None:
-    whole = traced(depth)
-    before, blocks, after = whole.units
+    model_trace = traced(depth)
+    before, blocks, after = model_trace.units
     assert [before.name, blocks.name, after.name] == ["positions, characters", "blocks.0", "norm, head"]
     assert [before.count, blocks.count, after.count] == [1, depth, 1]
-    assert sum(unit.num_params * unit.count for unit in whole.units) == whole.num_params
-    flops = sum(unit.per_sample.flops * unit.count for unit in whole.units)
-    assert flops == pytest.approx(whole.work.per_sample.flops)
-    moved = sum(unit.per_sample.num_bytes * unit.count for unit in whole.units)
-    assert moved == pytest.approx(whole.work.per_sample.num_bytes)
+    assert sum(unit.num_params * unit.count for unit in model_trace.units) == model_trace.num_params
+    flops = sum(unit.per_sample.flops * unit.count for unit in model_trace.units)
+    assert flops == pytest.approx(model_trace.work.per_sample.flops)
+    moved = sum(unit.per_sample.num_bytes * unit.count for unit in model_trace.units)
+    assert moved == pytest.approx(model_trace.work.per_sample.num_bytes)
 
 
 def test_a_block_costs_what_its_layers_say() -> None:
@@ -55,12 +55,12 @@ def test_a_block_costs_what_its_layers_say() -> None:
 
 @pytest.mark.parametrize("depth", [1, 3, 6])
 def test_forward_and_backward_passes_of_units_add_up_to_those_of_the_model(depth: int) -> None:
-    recipe, whole = recipe_of(StdlibGpt({**GPT, "depth": depth})), traced(depth)
+    recipe, model_trace = recipe_of(StdlibGpt({**GPT, "depth": depth})), traced(depth)
     with Session(recipe, Layout()) as session:
         session.spread()
         forward, both = session.forward_log(8).work, session.passes(8).work
     for field, work in (("forward", forward), ("backward", both - forward)):
-        passes = [getattr(unit, field).at(8) * unit.count for unit in whole.units]
+        passes = [getattr(unit, field).at(8) * unit.count for unit in model_trace.units]
         assert sum(passes, Work()).amounts == pytest.approx(work.amounts)
 
 
@@ -89,7 +89,9 @@ def test_a_backward_pass_has_one_product_for_each_gradient_that_is_needed() -> N
 
     recipe = recipe_of(FunctionWorkload(lambda: (Detached(), lambda batch: torch.zeros(batch, 8)), {}))
     units = trace(recipe, Layout(), 8).units
-    products = [tuple(one.per_sample.of("matmul")[1] / 128 for one in (unit.forward, unit.backward)) for unit in units]
+    products = [
+        tuple(work.per_sample.of("matmul")[1] / 128 for work in (unit.forward, unit.backward)) for unit in units
+    ]
     assert products == [(0, 0), (1, 1), (1, 1), (1, 2), (0, 0)], "the input of the first layer needs no gradient"
 
 
@@ -99,9 +101,9 @@ def test_few_blocks_tell_of_all() -> None:
 
 
 def test_activations_are_those_of_the_peak() -> None:
-    whole = traced(6)
-    kept = sum(unit.activations.at(64) * unit.count for unit in whole.units)
-    assert kept == pytest.approx(whole.curve.parts(64)["activations"], rel=0.05)
+    model_trace = traced(6)
+    kept = sum(unit.activations.at(64) * unit.count for unit in model_trace.units)
+    assert kept == pytest.approx(model_trace.curve.parts(64)["activations"], rel=0.05)
 
 
 def test_units_survive_json() -> None:
@@ -150,20 +152,24 @@ class Loop(nn.Module):
 @pytest.mark.parametrize("order", [(0, 1, 2, 0, 1, 2), (0, 0, 1, 1, 2, 2), (2, 1, 0), (1,)])
 def test_blocks_that_run_in_any_order_have_the_costs_of_all_their_passes(order: tuple[int, ...]) -> None:
     recipe = recipe_of(FunctionWorkload(lambda: (Loop(*order), lambda batch: torch.zeros(batch, 8)), {}))
-    whole = trace(recipe, Layout(), 8, equal_blocks=False)
-    each = [unit for unit in whole.units for _ in range(unit.count)]
-    assert [unit.num_params for unit in each] == [72, 72, 72, 72, 0]
-    assert [unit.forward.per_sample.of("matmul")[1] for unit in each[1:4]] == [128 * order.count(n) for n in range(3)]
-    assert [unit.output.bytes_per_sample for unit in each[1:4]] == [32 * order.count(n) for n in range(3)]
-    flops = sum(unit.per_sample.flops for unit in each)
-    assert flops == pytest.approx(whole.work.per_sample.flops)
+    model_trace = trace(recipe, Layout(), 8, equal_blocks=False)
+    every_unit = [unit for unit in model_trace.units for _ in range(unit.count)]
+    assert [unit.num_params for unit in every_unit] == [72, 72, 72, 72, 0]
+    assert [unit.forward.per_sample.of("matmul")[1] for unit in every_unit[1:4]] == [
+        128 * order.count(n) for n in range(3)
+    ]
+    assert [unit.output.bytes_per_sample for unit in every_unit[1:4]] == [32 * order.count(n) for n in range(3)]
+    flops = sum(unit.per_sample.flops for unit in every_unit)
+    assert flops == pytest.approx(model_trace.work.per_sample.flops)
 
 
 def test_a_model_whose_blocks_never_run_is_one_unit() -> None:
-    whole = trace(recipe_of(FunctionWorkload(lambda: (Loop(), lambda batch: torch.zeros(batch, 8)), {})), Layout(), 8)
-    (unit,) = whole.units
+    model_trace = trace(
+        recipe_of(FunctionWorkload(lambda: (Loop(), lambda batch: torch.zeros(batch, 8)), {})), Layout(), 8
+    )
+    (unit,) = model_trace.units
     assert (unit.name, unit.num_params) == ("model", 4 * 72)
-    assert unit.per_sample.flops == pytest.approx(whole.work.per_sample.flops)
+    assert unit.per_sample.flops == pytest.approx(model_trace.work.per_sample.flops)
 
 
 @dataclass
@@ -198,11 +204,13 @@ def test_blocks_are_seen_whatever_they_return_and_however_they_are_recomputed(ki
             hidden: Tensor = x.hidden if kind == "dataclass" else x
             return hidden.square().mean()
 
-    whole = trace(recipe_of(FunctionWorkload(lambda: (Net(), lambda batch: torch.zeros(batch, 8)), {})), Layout(), 8)
-    before, layer, *others, after = whole.units  # the last layer keeps no random state for the next one
+    model_trace = trace(
+        recipe_of(FunctionWorkload(lambda: (Net(), lambda batch: torch.zeros(batch, 8)), {})), Layout(), 8
+    )
+    before, layer, *others, after = model_trace.units  # the last layer keeps no random state for the next one
     assert (before.name, layer.count + sum(unit.count for unit in others), after.num_params) == ("first", 3, 0)
     # A checkpoint computes a layer again in its backward pass.
-    products = [one.per_sample.of("matmul")[1] / 128 for one in (layer.forward, layer.backward)]
+    products = [work.per_sample.of("matmul")[1] / 128 for work in (layer.forward, layer.backward)]
     assert products == [1, 2 if kind == "dataclass" else 3]
     assert layer.output.bytes_per_sample == 32
 

@@ -26,24 +26,24 @@ F0, B0 = Action(0, 0), Action(0, 0, BACKWARD)
 F1, B1 = Action(1, 0), Action(1, 0, BACKWARD)
 
 
-def made(*orders: list[Action], num_micro_batches: int = 1, num_forwards: int = 1) -> PipelineSchedule:
+def schedule_of(*orders: list[Action], num_micro_batches: int = 1, num_forwards: int = 1) -> PipelineSchedule:
     holders = tuple((rank,) for rank in range(len(orders)))
     return PipelineSchedule("mine", tuple(map(tuple, orders)), holders, num_micro_batches, num_forwards)
 
 
 def test_any_order_that_can_run_is_a_schedule() -> None:
-    assert made([F0, B0], [F1, B1]).in_flight(0, 0) == 1
+    assert schedule_of([F0, B0], [F1, B1]).in_flight(0, 0) == 1
     parts = [Action(0, 0, BACKWARD_INPUT), Action(0, 0, BACKWARD_WEIGHT)]
-    assert made([F0, *parts], [F1, B1]).num_stages == 2
+    assert schedule_of([F0, *parts], [F1, B1]).num_stages == 2
 
 
 def test_activations_are_held_until_the_gradients_of_the_weights_are_there() -> None:
     late = [Action(0, number, kind) for number in range(3) for kind in (FORWARD, BACKWARD_INPUT)]
     late += [Action(0, number, BACKWARD_WEIGHT) for number in range(3)]
     soon = [Action(0, number, kind) for number in range(3) for kind in (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)]
-    assert [made(order, num_micro_batches=3).in_flight(0, 0) for order in (late, soon)] == [3, 1]
+    assert [schedule_of(order, num_micro_batches=3).in_flight(0, 0) for order in (late, soon)] == [3, 1]
     turns = [Action(0, 0), Action(0, 0, FORWARD, 1), B0]
-    assert made(turns, num_forwards=2).in_flight(0, 0) == 1, "only the last turn keeps any"
+    assert schedule_of(turns, num_forwards=2).in_flight(0, 0) == 1, "only the last turn keeps any"
 
 
 def test_a_stage_after_a_shared_one_needs_all_parts_and_all_parts_need_its_gradients() -> None:
@@ -71,7 +71,7 @@ def test_a_stage_after_a_shared_one_needs_all_parts_and_all_parts_need_its_gradi
 )
 def test_an_order_that_cannot_run_says_what_is_wrong_and_where(orders: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        made(*orders)
+        schedule_of(*orders)
 
 
 @given(st.data(), st.sampled_from(sorted(SCHEDULES)), st.integers(1, 3))
@@ -86,7 +86,7 @@ def test_an_order_with_a_pass_too_many_too_few_or_of_another_kind_is_refused(
     changed = [
         [],
         [action, action],
-        [action._replace(kind=data.draw(st.sampled_from([one for one in Pass if one != action.kind])))],
+        [action._replace(kind=data.draw(st.sampled_from([kind for kind in Pass if kind != action.kind])))],
         [action._replace(stage=data.draw(st.sampled_from([-1, schedule.num_stages])))],
         [action._replace(micro_batch=data.draw(st.sampled_from([-1, 2 * num_ranks])))],
         [action._replace(turn=data.draw(st.sampled_from([-1, 3])))],
@@ -100,7 +100,7 @@ def test_ranks_that_wait_for_each_other_are_a_deadlock() -> None:
     first = [Action(0, 0), Action(0, 0, BACKWARD), Action(0, 1), Action(0, 1, BACKWARD)]
     second = [Action(1, 0), Action(1, 1), Action(1, 0, BACKWARD), Action(1, 1, BACKWARD)]
     with pytest.raises(ValueError) as error:
-        made(first, second, num_micro_batches=2)
+        schedule_of(first, second, num_micro_batches=2)
     assert str(error.value) == (
         "mine: deadlock: rank 0 waits at 1 (backward of micro-batch 0 on stage 0) for rank 1 at 2 (backward of "
         "micro-batch 0 on stage 1); rank 1 waits at 1 (forward of micro-batch 1 on stage 1) for rank 0 at 2 (forward "
@@ -124,8 +124,8 @@ def test_a_shuffled_order_runs_or_is_refused(num_ranks: int, num_micro_batches: 
     schedule = one_f_one_b(num_ranks, num_micro_batches)
     orders = [list(order) for order in schedule.orders]
     order = chance.choice(orders)
-    one, other = chance.randrange(len(order)), chance.randrange(len(order))
-    order[one], order[other] = order[other], order[one]
+    first, other = chance.randrange(len(order)), chance.randrange(len(order))
+    order[first], order[other] = order[other], order[first]
     try:
         shuffled = PipelineSchedule("shuffled", tuple(map(tuple, orders)), schedule.holders, num_micro_batches)
     except ValueError:

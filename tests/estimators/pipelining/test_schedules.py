@@ -72,30 +72,35 @@ def torch_order(name: str, num_ranks: int, num: int, rank: int) -> list[Action]:
     from torch.distributed.pipelining import schedules as torchs
     from torch.distributed.pipelining.schedules import _ComputationType as Kind
 
-    made: Any = object.__new__(getattr(torchs, name))
-    made.pp_group_size, made._n_microbatches, made.n_local_stages = num_ranks, num, 2
-    made.number_of_rounds = max(1, num // num_ranks)
-    made._num_stages, made.microbatches_per_round = 2 * num_ranks, num // made.number_of_rounds
-    made.num_stages = 2 * num_ranks
+    torch_schedule: Any = object.__new__(getattr(torchs, name))
+    torch_schedule.pp_group_size, torch_schedule._n_microbatches, torch_schedule.n_local_stages = num_ranks, num, 2
+    torch_schedule.number_of_rounds = max(1, num // num_ranks)
+    torch_schedule._num_stages, torch_schedule.microbatches_per_round = (
+        2 * num_ranks,
+        num // torch_schedule.number_of_rounds,
+    )
+    torch_schedule.num_stages = 2 * num_ranks
     kinds = {
         Kind.FORWARD: FORWARD,
         Kind.FULL_BACKWARD: BACKWARD,
         Kind.BACKWARD_INPUT: BACKWARD_INPUT,
         Kind.BACKWARD_WEIGHT: BACKWARD_WEIGHT,
     }
-    found = [one for one in made._calculate_single_rank_operations(rank) if one is not None]
-    flat = [part for one in found for part in (one.sub_actions or [one])]
+    operations = [
+        operation for operation in torch_schedule._calculate_single_rank_operations(rank) if operation is not None
+    ]
+    flat = [part for operation in operations for part in (operation.sub_actions or [operation])]
     return [
-        Action(one.stage_index, one.microbatch_index, kinds[one.computation_type])
-        for one in flat
-        if one.computation_type in kinds
+        Action(operation.stage_index, operation.microbatch_index, kinds[operation.computation_type])
+        for operation in flat
+        if operation.computation_type in kinds
     ]
 
 
 @pytest.mark.parametrize("num_micro_batches", [8, 12])
 @pytest.mark.parametrize("rank", range(4))
 def test_orders_are_those_of_torch(rank: int, num_micro_batches: int) -> None:
-    made = {"ScheduleZBVZeroBubble": zbv, "ScheduleDualPipeV": dual_pipe_v, "ScheduleInterleaved1F1B": interleaved}
-    for name, maker in made.items():
+    orders = {"ScheduleZBVZeroBubble": zbv, "ScheduleDualPipeV": dual_pipe_v, "ScheduleInterleaved1F1B": interleaved}
+    for name, maker in orders.items():
         ours = maker(4, num_micro_batches).orders[rank]
         assert list(ours) == torch_order(name, 4, num_micro_batches, rank), name

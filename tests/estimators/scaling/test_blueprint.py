@@ -110,7 +110,7 @@ def seen(layout: Layout, build: type[Net] = Net, optimizer: Any = adam) -> list[
     return [EXAMPLE.validate_json(json.dumps(asdict(pair[layout.accumulate]))) for pair in pairs]
 
 
-def told(blueprint: Blueprint, layout: Layout, point: Point) -> int:
+def predicted_bytes(blueprint: Blueprint, layout: Layout, point: Point) -> int:
     return blueprint.costs(columns([point], layout)).curve(0).peak_bytes(point[SAMPLES])
 
 
@@ -136,8 +136,8 @@ def test_the_peak_of_a_candidate_that_was_never_traced_is_that_of_its_trace(layo
         point = {"width": width, "inner": inner, "depth": depth, SAMPLES: size, RANKS: ranks}
         assert blueprint.covers(columns([point], layout)).all()
         assert blueprint.predicts(columns([point], layout)).all()
-        whole = trace_peak(recipe(point, Net, optimizer), of(point, layout), size)
-        assert told(blueprint, layout, point) == whole.fixed_bytes, point
+        traced = trace_peak(recipe(point, Net, optimizer), of(point, layout), size)
+        assert predicted_bytes(blueprint, layout, point) == traced.fixed_bytes, point
 
 
 def test_the_largest_batch_is_the_largest_whose_peak_is_within_the_capacity() -> None:
@@ -160,7 +160,7 @@ def test_shards_that_are_rounded_up_as_in_no_example_are_not_told_of() -> None:
     layout = Layout(dp_shard=2)
     even = [{**point, "inner": 8 * (1 + point["inner"] % 17)} for point in EXAMPLES]
     pairs = [examples(recipe(point, Net, sgd), of(point, layout), point[SAMPLES]) for point in even]
-    blueprint = fit_blueprint(columns(even, layout), [whole for whole, _ in pairs])
+    blueprint = fit_blueprint(columns(even, layout), [traced for traced, _ in pairs])
     point = {"width": 33, "inner": 64, "depth": 3, SAMPLES: 4, RANKS: 8}
     points = columns([point, {**point, "inner": 66}, {**point, "inner": 66, RANKS: 2}], layout)
     assert blueprint.predicts(points).tolist() == [True, False, True]

@@ -34,9 +34,9 @@ def test_a_product_of_dimensions_is_found_whatever_its_exponents(
     exponents = tuple((n, e) for n, e in (("width", width), ("tokens", tokens), ("micro_batch", samples)) if e)
     monomial = Monomial(Fraction(coefficient * common, under), exponents)
     values = monomial.at(POINTS)
-    found = Solver(POINTS).formula(values, [])
-    assert found == Formula(monomial)
-    assert FORMULA.validate_json(FORMULA.dump_json(found)) == found
+    formula = Solver(POINTS).formula(values, [])
+    assert formula == Formula(monomial)
+    assert FORMULA.validate_json(FORMULA.dump_json(formula)) == formula
 
 
 def test_a_dimension_may_have_one_more_token_and_be_a_factor() -> None:
@@ -45,15 +45,15 @@ def test_a_dimension_may_have_one_more_token_and_be_a_factor() -> None:
     assert dimension == Monomial(Fraction(1), (("tokens", 1),), 1)
     values = 8 * POINTS["micro_batch"] * (POINTS["tokens"] + 1) ** 2
     assert solver.formula(values, []) is None
-    found = solver.formula(values, [dimension])
-    assert found is not None and found.factors == (dimension, dimension)
-    assert found.at({name: np.array([11]) for name in POINTS}).tolist() == [8 * 11 * 144]
+    formula = solver.formula(values, [dimension])
+    assert formula is not None and formula.factors == (dimension, dimension)
+    assert formula.at({name: np.array([11]) for name in POINTS}).tolist() == [8 * 11 * 144]
 
 
 def test_shards_are_rounded_up_to_whole_rows_and_added_up_in_a_unit() -> None:
     points = {**POINTS, RANKS: np.array([2, 4, 8, 16, 32, 64, 2, 4, 8, 16])}
-    one, rows, width = Monomial(Fraction(1)), Monomial(Fraction(97)), Monomial(Fraction(1), (("width", 1),))
-    unit = Shards(((rows, width), (width, one)))
+    unity, rows, width = Monomial(Fraction(1)), Monomial(Fraction(97)), Monomial(Fraction(1), (("width", 1),))
+    unit = Shards(((rows, width), (width, unity)))
     elements = -(-97 // points[RANKS]) * points["width"] + -(-points["width"] // points[RANKS])
     assert unit.at(points).tolist() == elements.tolist()
     solver = Solver(points)
@@ -84,10 +84,10 @@ def test_a_sum_that_no_factor_explains_has_no_formula() -> None:
 def test_a_constant_and_a_product_may_add_up(constant: int, slope: int, exponents: tuple[int, int]) -> None:
     product = Monomial(Fraction(slope), (("width", exponents[0]), ("tokens", exponents[1])))
     values = product.at(POINTS) + constant
-    found = Solver(POINTS).sum_with_constant(values)
-    assert found is not None
-    assert found.constant == constant
-    assert found.at(POINTS).tolist() == values.tolist()
+    formula = Solver(POINTS).sum_with_constant(values)
+    assert formula is not None
+    assert formula.constant == constant
+    assert formula.at(POINTS).tolist() == values.tolist()
     assert Solver(POINTS).sum_with_constant(values + np.arange(10) // 9) is None
 
 
@@ -145,7 +145,7 @@ def test_a_block_of_attention_has_formulas_on_both_sides_of_its_thresholds(is_fo
     values = (
         4 * queries * (keys + 2 + width) if is_forward else 8 * queries * keys + 4 * points["context"] * points["width"]
     )
-    found = Solver(points).attention(values, [])
-    assert found is not None and np.sum([one.at(points) for one in found], axis=0).tolist() == values.tolist()
-    assert all(FORMULA.validate_json(FORMULA.dump_json(one)) == one for one in found)
+    terms = Solver(points).attention(values, [])
+    assert terms is not None and np.sum([term.at(points) for term in terms], axis=0).tolist() == values.tolist()
+    assert all(FORMULA.validate_json(FORMULA.dump_json(term)) == term for term in terms)
     assert Solver(points).attention(values + np.arange(8) // 7, []) is None

@@ -41,7 +41,7 @@ def columns(points: list[dict[str, int]]) -> Points:
 @cache
 def blueprint() -> Blueprint:
     seen = [examples(recipe(point), Layout(), point[SAMPLES])[0] for point in EXAMPLES]
-    return fit_blueprint(columns(EXAMPLES), [EXAMPLE.validate_json(json.dumps(asdict(one))) for one in seen])
+    return fit_blueprint(columns(EXAMPLES), [EXAMPLE.validate_json(json.dumps(asdict(example))) for example in seen])
 
 
 @pytest.mark.parametrize(("depth", "width", "heads", "batch"), [(9, 160, 8, 24), (2, 40, 4, 7), (3, 384, 4, 3)])
@@ -52,9 +52,13 @@ def test_a_candidate_that_was_never_traced_has_the_units_and_the_work_of_its_tra
     traced, points = trace(recipe(point), Layout(), batch), columns([point])
     formulas = blueprint().model
     assert formulas is not None
-    (found,) = formulas.predict(points, blueprint().depth.at(points), np.array([max(batch, 4)]))
-    assert found.units == traced.units
-    assert (found.divisions, found.work, found.num_params) == (traced.divisions, traced.work, traced.num_params)
+    (predicted,) = formulas.predict(points, blueprint().depth.at(points), np.array([max(batch, 4)]))
+    assert predicted.units == traced.units
+    assert (predicted.divisions, predicted.work, predicted.num_params) == (
+        traced.divisions,
+        traced.work,
+        traced.num_params,
+    )
 
 
 def test_a_peak_has_the_parts_of_its_trace() -> None:
@@ -62,8 +66,10 @@ def test_a_peak_has_the_parts_of_its_trace() -> None:
     traced = trace(recipe(point), Layout(), 16)
     curve = blueprint().costs(columns([point])).curve(0)
     for size in (1, 2, 5, 16):
-        parts, known = curve.parts(size), traced.curve.parts(size)
-        assert {name: size for name, size in parts.items() if size} == {n: size for n, size in known.items() if size}
+        parts, traced_parts = curve.parts(size), traced.curve.parts(size)
+        assert {name: size for name, size in parts.items() if size} == {
+            n: size for n, size in traced_parts.items() if size
+        }
 
 
 def test_it_survives_its_file() -> None:

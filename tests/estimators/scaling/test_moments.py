@@ -20,8 +20,8 @@ def moments(*rows: tuple[list[int], list[int], bool]) -> Moments:
 
 
 def test_blocks_that_are_not_there_need_nothing() -> None:
-    found = moments(([1], [2], False), ([5], [3], True)).bytes(np.array([[10.0, 10.0]]), np.array([LEAST_DEPTH, 4]))
-    assert found.tolist() == [[10, 50], [0, 110]]
+    sizes = moments(([1], [2], False), ([5], [3], True)).bytes(np.array([[10.0, 10.0]]), np.array([LEAST_DEPTH, 4]))
+    assert sizes.tolist() == [[10, 50], [0, 110]]
 
 
 def test_the_optimizer_begins_with_what_a_single_sample_keeps_alive() -> None:

@@ -157,21 +157,21 @@ class Wide(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("told", "all_at_once"),
+    ("options", "all_at_once"),
     [({}, True), ({"foreach": True}, True), ({"foreach": False}, False), ({"fused": True}, False)],
     ids=str,
 )
 def test_an_optimizer_that_was_not_told_otherwise_updates_all_parameters_at_once(
-    told: dict[str, Any], all_at_once: bool
+    options: dict[str, Any], all_at_once: bool
 ) -> None:
     def make() -> Any:
         return (
             Wide(),
             lambda batch: torch.zeros(batch, 64),
             None,
-            lambda parameters: torch.optim.AdamW(parameters, **told),
+            lambda parameters: torch.optim.AdamW(parameters, **options),
         )
 
-    found = trace(recipe_of(FunctionWorkload(make, {}), on_cuda=True), Layout(), 4)
-    temporaries = found.curve.parts(2).get("scratch", 0)
-    assert (temporaries >= 4 * found.num_params) == all_at_once
+    traced = trace(recipe_of(FunctionWorkload(make, {}), on_cuda=True), Layout(), 4)
+    temporaries = traced.curve.parts(2).get("scratch", 0)
+    assert (temporaries >= 4 * traced.num_params) == all_at_once

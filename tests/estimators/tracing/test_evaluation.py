@@ -110,12 +110,12 @@ def measured(workload: Workload, micro_batch: int) -> int:
 
 @pytest.mark.parametrize("kind", [Study, DeepStudy, SkipsStudy, Neighbours, Banked, WithNumpy, Decides])
 def test_the_traced_peak_of_an_evaluation_is_that_of_a_real_one(kind: type[Study]) -> None:
-    found = trace(recipe_of(kind({})), Layout(), 16)
-    assert found.evaluation is not None
-    assert isinstance(found.evaluation, PeakTable if kind is Neighbours else Envelope)
-    assert found.equal_blocks == (kind is DeepStudy)
+    traced = trace(recipe_of(kind({})), Layout(), 16)
+    assert traced.evaluation is not None
+    assert isinstance(traced.evaluation, PeakTable if kind is Neighbours else Envelope)
+    assert traced.equal_blocks == (kind is DeepStudy)
     for size in (1, 2, 8, 16):
-        assert found.evaluation.peak_bytes(size) == pytest.approx(
+        assert traced.evaluation.peak_bytes(size) == pytest.approx(
             measured(kind({}), size), rel=0.002, abs=TOLERANCE_BYTES
         )
 

@@ -47,9 +47,9 @@ def _steps(plan: Plan) -> Step:
 
 
 def test_fsdp_gathers_each_block_twice_and_the_ends_once_and_reduces_all_while_it_computes() -> None:
-    found = step(Plan(2, dp_shard=2))
-    (num_gathers, gathered), (num_reductions, reduced) = found.pop(("all_gather", "dp", True)), found.popitem()[1]
-    assert (num_gathers, num_reductions, found) == (2 * DEPTH + 1, DEPTH + 1, {})
+    counts = step(Plan(2, dp_shard=2))
+    (num_gathers, gathered), (num_reductions, reduced) = counts.pop(("all_gather", "dp", True)), counts.popitem()[1]
+    assert (num_gathers, num_reductions, counts) == (2 * DEPTH + 1, DEPTH + 1, {})
     assert gathered - reduced == pytest.approx(4 * DEPTH * BLOCK_PARAMS, rel=0.01)
 
 
@@ -61,9 +61,10 @@ def test_bytes_are_those_of_the_whole_tensor_whatever_the_number_of_ranks() -> N
 
 
 def test_replicas_of_shards_reduce_their_shards_over_the_other_dimension() -> None:
-    found = step(Plan(2, dp_shard=2, dp_replicate=2))
-    num, num_bytes = found["all_reduce", "replicate", True]
-    assert num == DEPTH + 1 and 2 * num_bytes == found["reduce_scatter", "dp", True][1]
+    counts = step(Plan(2, dp_shard=2, dp_replicate=2))
+    num, num_bytes = counts["all_reduce", "replicate", True]
+    assert num == DEPTH + 1
+    assert 2 * num_bytes == counts["reduce_scatter", "dp", True][1]
 
 
 def test_whole_replicas_of_a_small_model_send_all_gradients_at_the_end_of_a_step() -> None:
@@ -78,9 +79,9 @@ def test_larger_whole_replicas_send_each_block_while_they_compute_and_then_the_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replicas, "SMALL_BYTES", 0)
-    found = trace(gpt(DEPTH), Layout(dp_replicate=2), 4)
-    assert found.equal_blocks
-    assert counted(found.work.step(2, 3)) == {
+    traced = trace(gpt(DEPTH), Layout(dp_replicate=2), 4)
+    assert traced.equal_blocks
+    assert counted(traced.work.step(2, 3)) == {
         ("queued_all_reduce", "replicate", True): (DEPTH, 4 * DEPTH * BLOCK_PARAMS),
         ("queued_all_reduce", "replicate", False): (1, 4 * (_num_params(DEPTH) - DEPTH * BLOCK_PARAMS)),
     }
@@ -97,10 +98,10 @@ def test_tensor_parallel_ranks_wait_for_two_sums_of_activations_in_each_pass_of_
 
 
 def test_sequence_parallel_ranks_gather_and_scatter_instead() -> None:
-    found = step(Plan(2, tp=2, sequence_parallel=True))
+    counts = step(Plan(2, tp=2, sequence_parallel=True))
     activations = 4 * 2 * CONTEXT * WIDTH
-    assert found["new_reduce_scatter", "tp", False] == (4 * DEPTH, 4 * DEPTH * activations)
-    assert found["new_all_gather", "tp", False][0] == 4 * DEPTH + 2
+    assert counts["new_reduce_scatter", "tp", False] == (4 * DEPTH, 4 * DEPTH * activations)
+    assert counts["new_all_gather", "tp", False][0] == 4 * DEPTH + 2
 
 
 def test_each_dimension_counts_its_own() -> None:
@@ -112,9 +113,9 @@ def test_each_dimension_counts_its_own() -> None:
 def test_zero_1_communicates_in_the_update_alone_and_waits() -> None:
     steps = _steps(Plan(2, dp_replicate=2, zero1=True))
     assert not steps.passes.work.collectives
-    found = counted(steps.update.work)
-    assert found.keys() == {("queued_all_reduce", "replicate", False), ("broadcast", "replicate", False)}
-    assert found["queued_all_reduce", "replicate", False][1] == found["broadcast", "replicate", False][1]
+    counts = counted(steps.update.work)
+    assert counts.keys() == {("queued_all_reduce", "replicate", False), ("broadcast", "replicate", False)}
+    assert counts["queued_all_reduce", "replicate", False][1] == counts["broadcast", "replicate", False][1]
 
 
 def test_a_stage_sends_one_message_for_each_pass_of_a_micro_batch() -> None:
@@ -126,8 +127,8 @@ def test_space_sends_halos_and_sums_statistics_and_its_gradients_overlap() -> No
     workload = load_workload("unet3d_blobs", None)({"side": 8, "width": 4, "levels": 1})
     with Session(recipe_of(workload), Layout(spatial=2)) as session:
         session.spread()
-        found = counted(session.passes(2).work)
-    assert found.keys() == {
+        counts = counted(session.passes(2).work)
+    assert counts.keys() == {
         ("message", "spatial", False),
         ("all_reduce", "spatial", False),
         ("all_reduce", "spatial", True),
@@ -136,8 +137,8 @@ def test_space_sends_halos_and_sums_statistics_and_its_gradients_overlap() -> No
 
 def test_a_trace_of_a_few_blocks_counts_the_collectives_of_all_blocks_for_any_micro_batch() -> None:
     for plan in (Plan(2, dp_shard=2), Plan(8, tp=2)):
-        found = trace(gpt(DEPTH), plan.layout, 4)
-        assert found.equal_blocks and counted(found.work.step(plan.micro_batch, 1)) == step(plan)
+        traced = trace(gpt(DEPTH), plan.layout, 4)
+        assert traced.equal_blocks and counted(traced.work.step(plan.micro_batch, 1)) == step(plan)
 
 
 def test_a_single_rank_has_none() -> None:

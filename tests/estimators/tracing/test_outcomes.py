@@ -55,9 +55,11 @@ def look(tensor: Tensor) -> tuple[Any, ...]:
 )  # fmt: skip
 def test_new_tensors_are_like_those_of_torch(operation: Any, arguments: Any) -> None:
     out, remembered, _ = both(operation, arguments)
-    outs, all_remembered = (one if isinstance(one, tuple | list) else (one,) for one in (out, remembered))
-    assert [look(one) for one in outs] == [look(one) for one in all_remembered]
-    assert type(out) is type(remembered) and all(type(one) is FakeTensor for one in all_remembered)
+    outs, all_remembered = (
+        outputs if isinstance(outputs, tuple | list) else (outputs,) for outputs in (out, remembered)
+    )
+    assert [look(tensor) for tensor in outs] == [look(tensor) for tensor in all_remembered]
+    assert type(out) is type(remembered) and all(type(tensor) is FakeTensor for tensor in all_remembered)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +73,11 @@ def test_new_tensors_are_like_those_of_torch(operation: Any, arguments: Any) -> 
 )
 def test_views_share_the_memory_of_the_new_argument(operation: Any, arguments: Any) -> None:
     out, remembered, (source, *_) = both(operation, arguments)
-    outs, all_remembered = (one if isinstance(one, tuple | list) else (one,) for one in (out, remembered))
-    assert [look(one) for one in outs] == [look(one) for one in all_remembered]
-    assert all(one.untyped_storage()._cdata == source.untyped_storage()._cdata for one in all_remembered)
+    outs, all_remembered = (
+        outputs if isinstance(outputs, tuple | list) else (outputs,) for outputs in (out, remembered)
+    )
+    assert [look(tensor) for tensor in outs] == [look(tensor) for tensor in all_remembered]
+    assert all(tensor.untyped_storage()._cdata == source.untyped_storage()._cdata for tensor in all_remembered)
 
 
 def matrix(*shape: int) -> Tensor:
@@ -113,12 +117,12 @@ def matrix(*shape: int) -> Tensor:
 def test_meta_tensors_tell_the_same_as_fake_ones(operation: Any, arguments: Any) -> None:
     fake = FakeTensorMode()
     with fake:
-        outcomes, given = Outcomes(fake), arguments()
-        key = outcomes.key(operation, given, {})
+        outcomes, args = Outcomes(fake), arguments()
+        key = outcomes.key(operation, args, {})
         assert key is not None
-        known = outcomes.learn(key, operation, given, {}, operation(*given))
-        assert known.outputs
-        assert outcomes.predict(key, operation, given, {}) == known
+        outcome = outcomes.learn(key, operation, args, {}, operation(*args))
+        assert outcome.outputs
+        assert outcomes.predict(key, operation, args, {}) == outcome
 
 
 SHARDED = Layout(dp_shard=2, recompute=True, accumulate=True)
@@ -140,19 +144,19 @@ SHARDED = Layout(dp_shard=2, recompute=True, accumulate=True)
 def test_a_trace_is_the_same_without_meta_tensors(name: str, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_of(load_workload(name, None)({}))
     monkeypatch.setattr(Outcomes, "_known", {})
-    told = trace(recipe, layout, 8)
+    with_meta = trace(recipe, layout, 8)
     monkeypatch.setattr(Outcomes, "_known", {})
     monkeypatch.setattr(outcomes, "_KNOWN_ON_META", frozenset())
-    assert trace(recipe, layout, 8) == told
+    assert trace(recipe, layout, 8) == with_meta
 
 
 def test_what_depends_on_the_device_or_is_wrong_is_not_told_by_meta_tensors() -> None:
     fake = FakeTensorMode()
     with fake:
-        outcomes, given = Outcomes(fake), (torch.empty(2, 8), [8], torch.empty(8), None, 1e-5)
+        outcomes, args_kept = Outcomes(fake), (torch.empty(2, 8), [8], torch.empty(8), None, 1e-5)
         for operation, args, kwargs in [
-            (aten.native_layer_norm.default, given, {}),
-            (aten.empty_like.default, given[:1], {"device": torch.device("cpu")}),
+            (aten.native_layer_norm.default, args_kept, {}),
+            (aten.empty_like.default, args_kept[:1], {"device": torch.device("cpu")}),
             (aten.mm.default, (torch.empty(2, 3), torch.empty(2, 3)), {}),
         ]:
             key = outcomes.key(operation, args, kwargs)
@@ -160,8 +164,8 @@ def test_what_depends_on_the_device_or_is_wrong_is_not_told_by_meta_tensors() ->
 
 
 def test_an_operation_in_place_gives_its_argument() -> None:
-    _, remembered, (given, *_) = both(aten.add_.Tensor, lambda: (torch.empty(3), torch.empty(3)))
-    assert remembered is given
+    _, remembered, (argument, *_) = both(aten.add_.Tensor, lambda: (torch.empty(3), torch.empty(3)))
+    assert remembered is argument
 
 
 def test_numbers_of_different_types_are_told_apart() -> None:
@@ -194,22 +198,22 @@ def test_what_is_made_without_a_type_has_the_default_one_of_its_time() -> None:
 def test_what_cannot_be_told_is_not_remembered(operation: Any, arguments: Any) -> None:
     fake = FakeTensorMode()
     with fake:
-        outcomes, given = Outcomes(fake), arguments()
+        outcomes, args = Outcomes(fake), arguments()
         kwargs = {"out": torch.empty(3)} if operation is aten.add.out else {}
-        key = outcomes.key(operation, given, kwargs)
-        outcomes.learn(key, operation, given, kwargs, operation(*given, **kwargs))
+        key = outcomes.key(operation, args, kwargs)
+        outcomes.learn(key, operation, args, kwargs, operation(*args, **kwargs))
         assert key is None or outcomes.cached(key) is None
 
 
 def test_outputs_that_share_their_memory_are_not_remembered() -> None:
     fake = FakeTensorMode()
     with fake:
-        outcomes, given, out = Outcomes(fake), (torch.empty(2, 7),), torch.empty(7, 2)
-        key = outcomes.key(aten.sort.default, given, {})
+        outcomes, args, out = Outcomes(fake), (torch.empty(2, 7),), torch.empty(7, 2)
+        key = outcomes.key(aten.sort.default, args, {})
         assert key is not None
-        outcomes.learn(key, aten.sort.default, given, {}, (out, out.view(14)))
+        outcomes.learn(key, aten.sort.default, args, {}, (out, out.view(14)))
         assert outcomes.cached(key) is None
-        outcomes.learn(key, aten.sort.default, given, {}, (out, torch.empty(14)))
+        outcomes.learn(key, aten.sort.default, args, {}, (out, torch.empty(14)))
         assert outcomes.cached(key) is not None
 
 

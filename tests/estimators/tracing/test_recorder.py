@@ -19,8 +19,8 @@ SAMPLES = torch.ones(2, 8)
 
 @pytest.fixture
 def recorder() -> Iterator[Recorder]:
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake, Recorder(fake) as made:
-        yield made
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake, Recorder(fake) as new_recorder:
+        yield new_recorder
 
 
 def test_a_buffer_is_logged_when_it_is_made_and_when_nothing_refers_to_it(recorder: Recorder) -> None:
@@ -126,7 +126,8 @@ def test_a_forward_pass_is_logged_alone_and_the_backward_pass_does_not_run(recor
     weight = nn.Parameter(torch.ones(8, 8))
     recorder.begin()
     passes = recorder.forward_log(lambda: loss_of(weight).backward())
-    assert passes.work == passes.forward and weight.grad is None
+    assert passes.work == passes.forward
+    assert weight.grad is None
     assert passes.work.of("matmul")[1] == 2 * 2 * 8 * 8, "the product of the forward pass alone"
     with pytest.raises(ValueError, match="the step has no backward pass"):
         recorder.forward_log(lambda: loss_of(weight))
@@ -143,12 +144,12 @@ def test_a_tensor_on_another_device_ends_the_trace_with_its_name(recorder: Recor
 
 
 def test_buffers_of_other_streams_are_numbered_in_the_order_of_their_first_use(recorder: Recorder) -> None:
-    one, other = torch.cpu.Stream(), torch.cpu.Stream()
-    made = [torch.ones(KIB)]
-    for stream in (other, one, other):
+    first, other = torch.cpu.Stream(), torch.cpu.Stream()
+    buffers = [torch.ones(KIB)]
+    for stream in (other, first, other):
         with torch.cpu.stream(stream):
-            made.append(torch.ones(KIB))
+            buffers.append(torch.ones(KIB))
     assert recorder.streams == {1: 1, 2: 2, 3: 1}
-    del made[:2]
+    del buffers[:2]
     recorder.begin()
     assert recorder.streams == {0: 2, 1: 1}

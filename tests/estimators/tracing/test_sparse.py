@@ -28,13 +28,13 @@ def shapes(tensor: Tensor) -> tuple[torch.Size, torch.Size]:
 
 
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gradient": lambda given: given,
-    "copy": lambda given: given.clone(),
-    "joined": lambda given: given.coalesce(),
-    "joined copy": lambda given: given.clone().coalesce(),
-    "half": lambda given: given * 0.5,
-    "negative": lambda given: -given,
-    "rows of a matrix": lambda given: torch.zeros(NUM_ROWS, WIDTH).sparse_mask(given.coalesce()),
+    "gradient": lambda tensor: tensor,
+    "copy": lambda tensor: tensor.clone(),
+    "joined": lambda tensor: tensor.coalesce(),
+    "joined copy": lambda tensor: tensor.clone().coalesce(),
+    "half": lambda tensor: tensor * 0.5,
+    "negative": lambda tensor: -tensor,
+    "rows of a matrix": lambda tensor: torch.zeros(NUM_ROWS, WIDTH).sparse_mask(tensor.coalesce()),
 }
 
 

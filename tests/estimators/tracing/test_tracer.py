@@ -68,8 +68,8 @@ def embedding() -> Any:
 
 
 def squared(model: nn.Module, x: Tensor) -> Tensor:
-    made: Tensor = model(x)
-    return made.square().mean()
+    output: Tensor = model(x)
+    return output.square().mean()
 
 
 class Uneven(Deep):
@@ -173,14 +173,14 @@ class Spare(Deep):
 
 def measured(build: Callable[[], nn.Module], layout: Layout, micro_batch: int) -> int:
     """The peak of the third of three real steps."""
-    wanted = recipe(build)
-    model = wanted.build_model()
-    model = apply_plan(model, wanted.blocks(model), layout, None)
-    optimizer = wanted.optimizer(model, layout, None)
+    measured_recipe = recipe(build)
+    model = measured_recipe.build_model()
+    model = apply_plan(model, measured_recipe.blocks(model), layout, None)
+    optimizer = measured_recipe.optimizer(model, layout, None)
     num = 2 if layout.accumulate else 1
 
     def step() -> None:
-        wanted.train_step(model, optimizer, (make_batch(micro_batch) for _ in range(num)), num)
+        measured_recipe.train_step(model, optimizer, (make_batch(micro_batch) for _ in range(num)), num)
 
     step()
     step()
@@ -245,9 +245,9 @@ def test_states_are_divided_by_sharding() -> None:
     traced = {ranks: trace(recipe(), Layout(dp_shard=ranks), 8) for ranks in (1, 2, 4)}
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in Mlp().buffers())
     steps = 4 * len(list(Mlp().parameters()))  # AdamW counts the steps of every parameter
-    for ranks, one in traced.items():
-        assert one.num_params == sum(parameter.numel() for parameter in Mlp().parameters())
-        assert one.state_bytes == 4 * 4 * one.num_params // ranks + buffers + steps
+    for ranks, trace_of_ranks in traced.items():
+        assert trace_of_ranks.num_params == sum(parameter.numel() for parameter in Mlp().parameters())
+        assert trace_of_ranks.state_bytes == 4 * 4 * trace_of_ranks.num_params // ranks + buffers + steps
 
 
 @pytest.mark.parametrize(
@@ -334,16 +334,16 @@ def test_a_few_equal_blocks_tell_of_all(build: type[Deep], layout: Layout, monke
     stretched = trace(recipe(build), layout, 16)
     assert stretched.equal_blocks and trace(recipe(build), layout, 16, equal_blocks=True) == stretched
     monkeypatch.setattr(opened, "TRACED_BLOCKS", Deep.num_layers)
-    whole = trace(recipe(build), layout, 16)
-    assert not whole.equal_blocks
+    full = trace(recipe(build), layout, 16)
+    assert not full.equal_blocks
     for size in (1, 2, 3, 16, 500):
-        assert stretched.curve.parts(size) == whole.curve.parts(size)
-        assert stretched.curve.peak_bytes(size) == whole.curve.peak_bytes(size)
-    assert stretched.log is not None and whole.log is not None
-    held = [[log.sizes[place] for _, place in log.passes] for log in (stretched.log, whole.log)]
+        assert stretched.curve.parts(size) == full.curve.parts(size)
+        assert stretched.curve.peak_bytes(size) == full.curve.peak_bytes(size)
+    assert stretched.log is not None and full.log is not None
+    held = [[log.sizes[place] for _, place in log.passes] for log in (stretched.log, full.log)]
     assert held[0] == held[1]  # bytes, and on which stream
-    assert stretched.work == whole.work
-    assert (stretched.num_params, stretched.state_bytes) == (whole.num_params, whole.state_bytes)
+    assert stretched.work == full.work
+    assert (stretched.num_params, stretched.state_bytes) == (full.num_params, full.state_bytes)
 
 
 @pytest.mark.parametrize(
@@ -357,10 +357,10 @@ def test_a_few_equal_blocks_tell_of_all(build: type[Deep], layout: Layout, monke
 def test_where_blocks_are_not_alike_the_whole_model_is_traced(
     build: type[Deep], layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = trace(recipe(build), layout, 16)
+    traced = trace(recipe(build), layout, 16)
     monkeypatch.setattr(opened, "TRACED_BLOCKS", Deep.num_layers)
-    whole = trace(recipe(build), layout, 16)
-    assert found == whole
+    full = trace(recipe(build), layout, 16)
+    assert traced == full
 
 
 def test_blocks_that_know_their_position_alone_are_alike_and_those_of_other_settings_are_not() -> None:
@@ -403,8 +403,10 @@ def test_recompute_trades_activations_for_flops() -> None:
 
 
 def test_selective_recompute_keeps_the_products_and_so_repeats_none() -> None:
-    plain, selective, whole = (trace(recipe(), one, 512) for one in (Layout(), SELECTIVE, Layout(recompute=True)))
-    peaks = [one.curve.peak_bytes(512) for one in (whole, selective, plain)]
+    plain, selective, recomputed = (
+        trace(recipe(), layout, 512) for layout in (Layout(), SELECTIVE, Layout(recompute=True))
+    )
+    peaks = [traced.curve.peak_bytes(512) for traced in (recomputed, selective, plain)]
     assert peaks == sorted(set(peaks))
     assert selective.work.per_sample.flops == plain.work.per_sample.flops
 
@@ -416,9 +418,9 @@ def test_flops_are_those_of_the_matrix_products() -> None:
 
 
 def test_the_structure_is_that_of_the_memory_not_of_the_learning_rate() -> None:
-    one, same = trace(recipe(), Layout(), 8), trace(recipe(lr=0.5), Layout(), 8)
+    trace_of_model, same = trace(recipe(), Layout(), 8), trace(recipe(lr=0.5), Layout(), 8)
     other = trace(recipe(Positions), Layout(), 8)
-    assert one.structure == same.structure != other.structure
+    assert trace_of_model.structure == same.structure != other.structure
 
 
 class Mixed(Deep):
@@ -468,7 +470,7 @@ def test_an_update_after_passes_of_a_few_blocks_begins_with_the_loss_that_they_l
         optimizer.zero_grad(set_to_none=True)
 
     keeps_loss = replace(recipe(Deep), train_step=train_step)
-    curves = [trace(keeps_loss, Layout(), 2, equal_blocks=known).curve for known in (None, False)]
-    few, whole = ([curve.peak_bytes(size) for size in (1, 2, 3)] for curve in curves)
-    assert few == whole
-    assert whole[1] == trace(recipe(Deep), Layout(), 2).curve.peak_bytes(2) + 4  # an update peaks
+    curves = [trace(keeps_loss, Layout(), 2, equal_blocks=equal_blocks).curve for equal_blocks in (None, False)]
+    few, full = ([curve.peak_bytes(size) for size in (1, 2, 3)] for curve in curves)
+    assert few == full
+    assert full[1] == trace(recipe(Deep), Layout(), 2).curve.peak_bytes(2) + 4  # an update peaks

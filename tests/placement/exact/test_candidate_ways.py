@@ -127,20 +127,20 @@ def test_degrees_divide_what_the_model_says_and_the_batch() -> None:
 
 def test_only_ways_and_micro_batches_that_the_hints_allow_are_searched() -> None:
     limits = Limit("pp", 2, 4, "pipeline", "the model"), Limit("micro_batches", 8, 8, "pipeline", "the model")
-    found = ways(8, divisions=replace(gpt().divisions, constraints=PlanConstraints(limits)))
-    assert {way.num_stages for way in found} == {2, 4}
-    assert {32 // way.samples for way in found} == {8}
+    allowed = ways(8, divisions=replace(gpt().divisions, constraints=PlanConstraints(limits)))
+    assert {way.num_stages for way in allowed} == {2, 4}
+    assert {32 // way.samples for way in allowed} == {8}
     split = (Limit("tp", 2, 2, "split", "blocks"), Limit("shares", 1, 1, "default", "the model"))
-    found = ways(8, divisions=replace(gpt().divisions, constraints=PlanConstraints(split)))
-    assert {(way.num_stages, way.spread.short) for way in found} == {(4, "TP ×2"), (4, "TP+SP ×2")}
+    allowed = ways(8, divisions=replace(gpt().divisions, constraints=PlanConstraints(split)))
+    assert {(way.num_stages, way.spread.short) for way in allowed} == {(4, "TP ×2"), (4, "TP+SP ×2")}
 
 
 def test_pipelines_have_a_micro_batch_for_each_stage_and_few_sizes_are_tried() -> None:
-    found = ways(16, batch=16 * 1024)
-    for way in found:
+    listed = ways(16, batch=16 * 1024)
+    for way in listed:
         num = 16 * 1024 // way.samples
         assert num >= (way.num_stages or 1) and (way.num_stages == 1 or num <= 8 * (way.num_stages or 1))
-    sizes = {way.micro_batch for way in found if way.spread.dp_shard == 16}
+    sizes = {way.micro_batch for way in listed if way.spread.dp_shard == 16}
     assert len(sizes) == MOST_SIZES and {1, 1024} <= sizes
 
 
@@ -160,9 +160,9 @@ def test_stages_are_numbered_freely_on_unlike_devices_only() -> None:
 
 
 def test_nothing_communicates_without_links_and_by_flops_nothing_is_recomputed_selectively() -> None:
-    found = ways(4, kinds=[FLOP_COUNTER])
-    assert found and not any(way.spread.selective for way in found)
-    for way in found:
+    listed = ways(4, kinds=[FLOP_COUNTER])
+    assert listed and not any(way.spread.selective for way in listed)
+    for way in listed:
         assert not way.costs[0].message_seconds.any() and not way.costs[0].closing_seconds
     flops = sum(unit.per_sample.flops * unit.count + unit.fixed.flops * unit.count for unit in gpt().units)
     (alone,) = ways(1, batch=1, kinds=[FLOP_COUNTER])
@@ -183,11 +183,11 @@ def test_a_simulated_stage_has_the_costs_of_its_units_with_recompute() -> None:
 
 
 def test_the_search_recomputes_only_as_many_blocks_as_memory_needs() -> None:
-    found = [way for way in ways(1, batch=8) if way.micro_batch == 8 and not way.spread.selective]
-    least, most = (taken(found[0], 1, again=again)[1] for again in (True, False))
+    candidates = [way for way in ways(1, batch=8) if way.micro_batch == 8 and not way.spread.selective]
+    least, most = (taken(candidates[0], 1, again=again)[1] for again in (True, False))
     numbers = []
     for capacity in np.linspace(least, most, 5):
-        plan = search_or_none(found, [Devices("V100", 1, int(capacity) + 1)], batch=8)
+        plan = search_or_none(candidates, [Devices("V100", 1, int(capacity) + 1)], batch=8)
         assert plan is not None and plan.largest_bytes <= capacity + 1
         numbers.append(len(plan.recomputed))
     assert numbers[0] == 12

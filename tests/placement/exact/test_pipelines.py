@@ -45,10 +45,10 @@ def unit(name: str, gflops: float, count: int = 1, num_params: int = PARAMS, for
 
 
 def model(*units: Unit) -> ModelProfile:
-    num_params = sum(one.num_params * one.count for one in units)
+    num_params = sum(part.num_params * part.count for part in units)
     single = Line(0, 10 * MIB, (("activations", 0, 9 * MIB), ("scratch", 0, MIB)))
     curve = Envelope((Line(10 * MIB, 0, (("activations", 9 * MIB, 0), ("scratch", MIB, 0))),), single)
-    step = StepWork(Work(), sum((one.per_sample * one.count for one in units), Work()), Work())
+    step = StepWork(Work(), sum((part.per_sample * part.count for part in units), Work()), Work())
     state_bytes = 16 * MIB * num_params // PARAMS
     return ModelProfile("made up", num_params, state_bytes, {Layout(): curve}, {Layout(): step}, units=units)
 
@@ -62,14 +62,14 @@ def cluster(count: int, mib: int = 2**30) -> Cluster:
 
 
 def listed(
-    made: ModelProfile,
+    profile: ModelProfile,
     count: int,
     *,
     batch: int = 32,
     kind: DeviceKind | None = SPEED,
     mib: int = 2**30,
 ) -> list[Option]:
-    return list_pipelines(planning.Question(made, batch, cluster(count, mib), kind))
+    return list_pipelines(planning.Question(profile, batch, cluster(count, mib), kind))
 
 
 def drawn(option: Option) -> Pipeline:
@@ -82,27 +82,30 @@ def name_of(option: Option) -> str:
 
 
 def test_there_is_one_of_each_degree_and_schedule_and_the_fastest_comes_first() -> None:
-    found = listed(EVEN, 4)
-    names = [(one.plan.world_size, name_of(one)) for one in found]
+    options = listed(EVEN, 4)
+    names = [(option.plan.world_size, name_of(option)) for option in options]
     schedules = ["1f1b", "gpipe", "zb-h1", "interleaved", "zbv", "dualpipev"]
     assert sorted(names) == sorted((ranks, name) for ranks in (2, 4) for name in schedules)
-    seconds = [one.comparable_seconds for one in found]
+    seconds = [option.comparable_seconds for option in options]
     assert seconds == sorted(seconds)
-    assert all(one.plan.micro_batch * drawn(one).schedule.num_micro_batches == one.plan.batch == 32 for one in found)
-    assert listed(EVEN, 4) == found
+    assert all(
+        option.plan.micro_batch * drawn(option).schedule.num_micro_batches == option.plan.batch == 32
+        for option in options
+    )
+    assert listed(EVEN, 4) == options
 
 
 def one_of(options: list[Option], name: str, num_ranks: int, *, even: bool = True) -> Option:
     of_name = [option for option in options if name_of(option) == name and option.plan.world_size == num_ranks]
-    (one,) = [one for one in of_name if drawn(one).is_even == even]
-    return one
+    (option,) = [option for option in of_name if drawn(option).is_even == even]
+    return option
 
 
 def test_a_step_takes_the_work_of_a_stage_and_the_known_bubble() -> None:
-    one = one_of(listed(EVEN, 4), "1f1b", 4)
-    assert one.trained == Plan(1, 32, pp=4) and drawn(one).cut == (2, 2, 2, 2)
-    assert one.seconds == pytest.approx(2 * 3.0 * (32 + 3))
-    assert one.bubble_share == pytest.approx(3 / 35)
+    option = one_of(listed(EVEN, 4), "1f1b", 4)
+    assert option.trained == Plan(1, 32, pp=4) and drawn(option).cut == (2, 2, 2, 2)
+    assert option.seconds == pytest.approx(2 * 3.0 * (32 + 3))
+    assert option.bubble_share == pytest.approx(3 / 35)
     flops = one_of(listed(EVEN, 4, kind=None), "1f1b", 4)
     assert flops.trained == Plan(2, 16, pp=4), "FLOPs do not show what small micro-batches cost: fewer are tried"
     assert flops.seconds == pytest.approx(1e9 * 2 * 2 * 3.0 * (16 + 3))
@@ -110,11 +113,11 @@ def test_a_step_takes_the_work_of_a_stage_and_the_known_bubble() -> None:
 
 @pytest.mark.parametrize("share", [0.2, 1 / 3, 0.5])
 def test_forward_and_backward_passes_take_the_time_of_their_own_work(share: float) -> None:
-    made = model(ENDS[0], unit("blocks.0", 3.0, 8, forward_share=share), ENDS[1])
-    one = one_of(listed(made, 2), "gpipe", 2)
-    for interval in drawn(one).simulation.computing:
+    profile = model(ENDS[0], unit("blocks.0", 3.0, 8, forward_share=share), ENDS[1])
+    option = one_of(listed(profile, 2), "gpipe", 2)
+    for interval in drawn(option).simulation.computing:
         assert interval.action is not None
-        expected = 4 * 3.0 * one.plan.micro_batch * (share if interval.action.kind == FORWARD else 1 - share)
+        expected = 4 * 3.0 * option.plan.micro_batch * (share if interval.action.kind == FORWARD else 1 - share)
         assert interval.end_seconds - interval.start_seconds == pytest.approx(expected)
 
 
@@ -131,8 +134,8 @@ class Question:
 
     def ask(self) -> list[Option]:
         numbered = enumerate(self.units)
-        made = [unit(f"blocks.{n}", work, 1, params * PARAMS, share) for n, (work, params, share) in numbered]
-        return listed(model(*made), self.count, batch=self.batch, kind=self._kind, mib=self.mib)
+        units = [unit(f"blocks.{n}", work, 1, params * PARAMS, share) for n, (work, params, share) in numbered]
+        return listed(model(*units), self.count, batch=self.batch, kind=self._kind, mib=self.mib)
 
     @property
     def _kind(self) -> DeviceKind | None:
@@ -177,11 +180,11 @@ def test_on_many_ranks_the_best_of_all_and_of_those_that_ranks_can_train_are_lis
     with mock.patch.object(pipelines, "MANY_RANKS", 1), mock.patch.object(pipelines, "_numbers", _all_numbers):
         few = question.ask()
     for num_ranks in (2, 4):
-        ours, theirs = ([one for one in found if one.plan.world_size == num_ranks] for found in (few, every))
+        ours, theirs = ([option for option in option if option.plan.world_size == num_ranks] for option in (few, every))
         assert len(ours) <= 2 and bool(ours) == bool(theirs)
         if theirs:
             assert order(ours[0]) == order(theirs[0])
-            trained = [[order(one) for one in found if one.trained] for found in (ours, theirs)]
+            trained = [[order(option) for option in options if option.trained] for options in (ours, theirs)]
             assert trained[0][:1] == trained[1][:1]
 
 
@@ -201,16 +204,19 @@ def test_few_pipelines_of_many_ranks_are_simulated() -> None:
             best = ask()[0]
         counted.append((simulations.call_count, best))
     (few, best), (every, same) = counted
-    assert few <= every / 2 and best == same
+    assert few <= every / 2
+    assert best == same
 
 
 @settings(deadline=None, max_examples=20)
 @given(QUESTIONS, st.sampled_from([2.0, 0.125]))
 def test_a_slower_device_takes_longer_for_the_same_pipelines(question: Question, factor: float) -> None:
-    ours, theirs = (replace(question, speed="plain", factor=one).ask() for one in (1.0, factor))
-    same = [[(drawn(one).schedule, drawn(one).cut, one.fits) for one in found] for found in (ours, theirs)]
+    ours, theirs = (replace(question, speed="plain", factor=speed_factor).ask() for speed_factor in (1.0, factor))
+    same = [
+        [(drawn(option).schedule, drawn(option).cut, option.fits) for option in options] for options in (ours, theirs)
+    ]
     assert same[0] == same[1]
-    seconds = [[drawn(one).simulation.makespan_seconds for one in found] for found in (ours, theirs)]
+    seconds = [[drawn(option).simulation.makespan_seconds for option in options] for options in (ours, theirs)]
     assert [factor * second for second in seconds[0]] == seconds[1]
 
 
@@ -224,20 +230,22 @@ def test_more_memory_makes_the_best_pipeline_no_slower(question: Question, facto
 
 
 def test_memory_is_states_activations_in_flight_their_inputs_and_what_a_pass_needs() -> None:
-    one = one_of(listed(EVEN, 4), "1f1b", 4)
+    option = one_of(listed(EVEN, 4), "1f1b", 4)
     # The ends keep activations too. The first stage has no input, but holds one micro-batch more than the second.
     first = 2 * 16 * MIB + 4 * 3 * MIB
-    assert drawn(one).simulation.peak_bytes[0] == first
-    assert one.prediction.peak_bytes == first + MIB and not one.is_traced
-    assert one.prediction.reserved_mib > first // MIB
+    assert drawn(option).simulation.peak_bytes[0] == first
+    assert option.prediction.peak_bytes == first + MIB and not option.is_traced
+    assert option.prediction.reserved_mib > first // MIB
 
 
 def test_only_what_ranks_can_run_is_trained() -> None:
     units = (ENDS[0], unit("blocks.0", 3.0, 6), unit("wide", 9.0, num_params=3 * PARAMS), ENDS[1])
-    found = listed(model(*units), 2)
-    assert {name_of(one) for one in found if one.trained} == {name_of(one) for one in found} - {"interlaced"}
+    options = listed(model(*units), 2)
+    assert {name_of(option) for option in options if option.trained} == {name_of(option) for option in options} - {
+        "interlaced"
+    }
     for name in ("gpipe", "1f1b"):
-        even, better = one_of(found, name, 2), one_of(found, name, 2, even=False)
+        even, better = one_of(options, name, 2), one_of(options, name, 2, even=False)
         assert even.trained is not None
         assert better.trained is not None
         assert even.trained.cut == ()
@@ -246,16 +254,16 @@ def test_only_what_ranks_can_run_is_trained() -> None:
 
 
 def test_pipelines_that_do_not_fit_come_last_and_cuts_are_made_for_the_memory_that_is_there() -> None:
-    found = listed(EVEN, 4, mib=90)
-    assert [one.fits for one in found] == sorted((one.fits for one in found), reverse=True)
-    assert {one.fits for one in found} == {True, False}
+    options = listed(EVEN, 4, mib=90)
+    assert [option.fits for option in options] == sorted((option.fits for option in options), reverse=True)
+    assert {option.fits for option in options} == {True, False}
     roomy, tight = (one_of(listed(EVEN, 4, mib=mib), "1f1b", 4) for mib in (90, 20))
     assert roomy.fits and not tight.fits
 
 
 def test_without_links_messages_take_no_time_and_on_gpus_they_take_some() -> None:
     free = listed(EVEN, 2)
-    assert {one.communication_share for one in free} == {0.0}
+    assert {option.communication_share for option in free} == {0.0}
     sent = listed(EVEN, 2, kind=replace(gpu("V100-16"), rates=SPEED.rates))
     ours, theirs = one_of(free, "1f1b", 2), one_of(sent, "1f1b", 2)
     assert ours.seconds is not None
@@ -266,15 +274,15 @@ def test_without_links_messages_take_no_time_and_on_gpus_they_take_some() -> Non
 
 def test_ends_that_are_larger_than_a_stage_are_interlaced() -> None:
     huge = model(unit("before", 0.0, num_params=20 * PARAMS), unit("blocks.0", 3.0, 8), unit("after", 12.0))
-    found = listed(huge, 4)
-    interlaced = one_of(found, "interlaced", 4)
+    options = listed(huge, 4)
+    interlaced = one_of(options, "interlaced", 4)
     assert drawn(interlaced).cut == (2, 2, 2, 2) and interlaced.trained is None
-    assert interlaced.prediction.peak_bytes < one_of(found, "1f1b", 4).prediction.peak_bytes
-    assert not [one for one in listed(EVEN, 4) if name_of(one) == "interlaced"]
+    assert interlaced.prediction.peak_bytes < one_of(options, "1f1b", 4).prediction.peak_bytes
+    assert not [option for option in listed(EVEN, 4) if name_of(option) == "interlaced"]
 
 
 @pytest.mark.parametrize(
-    ("made", "count", "batch"),
+    ("profile", "count", "batch"),
     [
         (model(unit("model", 30.0)), 4, 32),
         (model(ENDS[0], unit("blocks.0", 3.0), ENDS[1]), 4, 32),
@@ -283,23 +291,23 @@ def test_ends_that_are_larger_than_a_stage_are_interlaced() -> None:
     ],
     ids=["no blocks", "one block", "one device", "one sample"],
 )
-def test_where_no_pipeline_is_possible_there_is_none(made: ModelProfile, count: int, batch: int) -> None:
-    assert listed(made, count, batch=batch) == []
+def test_where_no_pipeline_is_possible_there_is_none(profile: ModelProfile, count: int, batch: int) -> None:
+    assert listed(profile, count, batch=batch) == []
 
 
 def hinted(*limits: tuple[Name, int, int | None]) -> ModelProfile:
-    found = tuple(Limit(name, least, most, "hint", "here") for name, least, most in limits)
-    return replace(EVEN, divisions=Divisions(constraints=PlanConstraints(found)))
+    constraints = tuple(Limit(name, least, most, "hint", "here") for name, least, most in limits)
+    return replace(EVEN, divisions=Divisions(constraints=PlanConstraints(constraints)))
 
 
 def test_hints_limit_the_stages_and_the_micro_batches() -> None:
-    assert {one.plan.world_size for one in listed(hinted(("pp", 4, 4)), 8)} == {4}
+    assert {option.plan.world_size for option in listed(hinted(("pp", 4, 4)), 8)} == {4}
     for num in (2, 4, 32):
-        found = listed(hinted(("pp", 2, None), ("micro_batches", num, num)), 2)
-        assert {one.plan.num_micro_batches for one in found} == {num}
+        options = listed(hinted(("pp", 2, None), ("micro_batches", num, num)), 2)
+        assert {option.plan.num_micro_batches for option in options} == {num}
     assert listed(hinted(("shares", 2, None)), 4) == listed(hinted(("tp", 2, None)), 4) == []
 
 
 def test_fewer_blocks_than_stages_leave_schedules_out() -> None:
-    found = listed(model(ENDS[0], unit("blocks.0", 3.0, 3), ENDS[1]), 4)
-    assert {(one.plan.world_size, drawn(one).schedule.num_stages) for one in found} == {(2, 2)}
+    options = listed(model(ENDS[0], unit("blocks.0", 3.0, 3), ENDS[1]), 4)
+    assert {(option.plan.world_size, drawn(option).schedule.num_stages) for option in options} == {(2, 2)}

@@ -55,6 +55,7 @@ def test_the_shortage_is_that_of_the_plan_that_comes_closest() -> None:
 
 
 def test_an_option_that_ranks_do_not_train_says_so_in_its_refusal() -> None:
-    assert UNTRAINED.trained is None and PLAIN.trained == PLAIN.plan
+    assert UNTRAINED.trained is None
+    assert PLAIN.trained == PLAIN.plan
     refusal = replace(UNTRAINED, offered_mib=40).refusal
     assert refusal == "1 rank, refined: one rank would need 50 MiB, devices offer 40"

@@ -24,13 +24,13 @@ from placement.pipelining.cuts import CutTarget, Piece, best_cut, even_cut
 NEVER = inf
 
 
-def asked(question: Question) -> StagedPlan | NoPlan:
+def answer_of(question: Question) -> StagedPlan | NoPlan:
     return search(question.ways, question.devices, batch=question.batch, order=question.order)
 
 
 def seconds(question: Question) -> float:
-    found = asked(question)
-    return found.seconds if isinstance(found, StagedPlan) else inf
+    plan = answer_of(question)
+    return plan.seconds if isinstance(plan, StagedPlan) else inf
 
 
 def row(amount: float, num_units: int) -> list[float]:
@@ -80,14 +80,14 @@ def test_a_plan_costs_what_it_says_and_fits() -> None:
     num_found = 0
     for seed in range(2000, 2150):
         question = draw(seed, num_kinds=1 + seed % 2)
-        found = asked(question)
-        if isinstance(found, StagedPlan):
+        plan = answer_of(question)
+        if isinstance(plan, StagedPlan):
             num_found += 1
             capacity_bytes = {device.name: device.capacity_bytes for device in question.devices}
-            expected_seconds, sizes = price(question, found)
-            assert found.seconds == pytest.approx(expected_seconds)
-            assert list(found.peak_bytes) == sizes
-            assert all(size <= capacity_bytes[name] for size, name in zip(sizes, found.devices, strict=True))
+            expected_seconds, sizes = price(question, plan)
+            assert plan.seconds == pytest.approx(expected_seconds)
+            assert list(plan.peak_bytes) == sizes
+            assert all(size <= capacity_bytes[name] for size, name in zip(sizes, plan.devices, strict=True))
     assert num_found > 100
 
 
@@ -108,8 +108,8 @@ def test_no_plan_of_the_front_is_better_than_another() -> None:
         question = draw(seed, num_kinds=1 + seed % 2)
         plans = front(question.ways, question.devices, batch=question.batch, order=question.order, step_bytes=1)
         costs = [(plan.num_ranks, plan.largest_bytes, plan.seconds) for plan in plans]
-        for one, other in permutations(costs, 2):
-            assert any(mine < theirs for mine, theirs in zip(other, one, strict=True))
+        for costs_of_plan, other in permutations(costs, 2):
+            assert any(mine < theirs for mine, theirs in zip(other, costs_of_plan, strict=True))
 
 
 QUESTIONS = st.builds(draw, st.integers(0, 10_000), num_kinds=st.integers(1, 2))
@@ -130,7 +130,7 @@ def test_more_devices_never_make_the_best_plan_slower(question: Question, more: 
 
 
 def slower(costs: Costs, factor: float) -> Costs:
-    values = {each.name: getattr(costs, each.name) for each in fields(costs)}
+    values = {array.name: getattr(costs, array.name) for array in fields(costs)}
     return Costs(**{name: value * factor if name.endswith("seconds") else value for name, value in values.items()})
 
 
@@ -144,21 +144,21 @@ def test_the_best_time_is_scaled_with_all_times(question: Question, factor: floa
 @settings(max_examples=40, deadline=None)
 @given(QUESTIONS)
 def test_the_same_question_has_the_same_answer(question: Question) -> None:
-    assert asked(question) == asked(question)
+    assert answer_of(question) == answer_of(question)
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 3, 4, 7])
 def test_equal_units_are_cut_evenly(num_stages: int) -> None:
-    found = plan_of(search([one_way(equal_units(10), num_stages)], [Devices("", 8, 1000)], batch=8))
+    plan = plan_of(search([one_way(equal_units(10), num_stages)], [Devices("", 8, 1000)], batch=8))
     pieces = [Piece(1.0, 2.0, 4, 8, 1)] * 10
-    assert found.cut == best_cut(pieces, CutTarget("gpipe", num_stages, 8))  # which has the same formula
-    assert sorted(found.cut) == sorted(even_cut(10, num_stages))
+    assert plan.cut == best_cut(pieces, CutTarget("gpipe", num_stages, 8))  # which has the same formula
+    assert sorted(plan.cut) == sorted(even_cut(10, num_stages))
 
 
 def test_of_equally_fast_cuts_the_one_that_sends_fewest_bytes_is_taken() -> None:
     costs = equal_units(5, output_bytes=[9.0, 9.0, 2.0, 9.0, 9.0])
-    found = plan_of(search([one_way(costs, 2)], [Devices("", 2, 1000)], batch=2))
-    assert found.cut == (3, 2)
+    plan = plan_of(search([one_way(costs, 2)], [Devices("", 2, 1000)], batch=2))
+    assert plan.cut == (3, 2)
 
 
 def test_of_equally_fast_plans_the_one_with_the_fewest_ranks_is_taken() -> None:
@@ -169,29 +169,29 @@ def test_of_equally_fast_plans_the_one_with_the_fewest_ranks_is_taken() -> None:
 
 def test_only_as_many_units_are_recomputed_as_must_be() -> None:
     # 6 units need 24 bytes of states and 48 of activations; each that is recomputed saves 6
-    found = plan_of(search([one_way(equal_units(6), 1)], [Devices("", 1, 62)], batch=2))
-    assert found.recomputed == (0, 1)
-    assert found.seconds == 2 * (6 * 3 + 2)
-    assert "recompute of units 0-1 saves" in found.reason and "for 11 % time" in found.reason
+    plan = plan_of(search([one_way(equal_units(6), 1)], [Devices("", 1, 62)], batch=2))
+    assert plan.recomputed == (0, 1)
+    assert plan.seconds == 2 * (6 * 3 + 2)
+    assert "recompute of units 0-1 saves" in plan.reason and "for 11 % time" in plan.reason
 
 
 def test_the_stage_with_more_micro_batches_in_flight_is_on_the_larger_memory() -> None:
     costs = equal_units(4, recompute_seconds=row(NEVER, 4))
     devices = [Devices("small", 1, 25), Devices("large", 1, 45)]
-    found = plan_of(search([Way(Spread(), 1, (costs, costs), 2)], devices, batch=2))
-    assert found.devices == ("large", "small")
+    plan = plan_of(search([Way(Spread(), 1, (costs, costs), 2)], devices, batch=2))
+    assert plan.devices == ("large", "small")
 
 
 def test_more_units_are_on_faster_devices() -> None:
     slow, fast = equal_units(9), slower(equal_units(9), 0.5)
     devices = [Devices("slow", 1, 1000), Devices("fast", 1, 1000)]
-    found = plan_of(search([Way(Spread(), 1, (slow, fast), 2)], devices, batch=64))
-    assert dict(zip(found.devices, found.cut, strict=True)) == {"slow": 3, "fast": 6}
+    plan = plan_of(search([Way(Spread(), 1, (slow, fast), 2)], devices, batch=64))
+    assert dict(zip(plan.devices, plan.cut, strict=True)) == {"slow": 3, "fast": 6}
 
 
 def test_1f1b_has_a_micro_batch_for_every_stage() -> None:
-    found = plan_of(search([one_way(equal_units(8))], [Devices("", 8, 1000)], batch=2))
-    assert len(found.cut) == 2
+    plan = plan_of(search([one_way(equal_units(8))], [Devices("", 8, 1000)], batch=2))
+    assert len(plan.cut) == 2
 
 
 def test_one_stage_holds_one_micro_batch_in_either_order() -> None:
@@ -203,10 +203,10 @@ def test_one_stage_holds_one_micro_batch_in_either_order() -> None:
 def test_the_spread_and_micro_batches_are_those_of_a_plan_that_ranks_can_be_given() -> None:
     for seed in range(50):
         question = draw(seed)
-        found = asked(question)
-        if isinstance(found, StagedPlan):
-            plan = Plan(found.micro_batch, found.num_micro_batches, **found.spread.values)
-            assert (plan.batch, plan.world_size) == (question.batch, found.num_ranks)
+        staged = answer_of(question)
+        if isinstance(staged, StagedPlan):
+            plan = Plan(staged.micro_batch, staged.num_micro_batches, **staged.spread.values)
+            assert (plan.batch, plan.world_size) == (question.batch, staged.num_ranks)
 
 
 def test_a_refusal_says_how_much_memory_would_be_enough() -> None:

@@ -30,9 +30,9 @@ MEMBERS = st.lists(
 def by_trying(members: list[Member], samples: int) -> float:
     best = inf
     for taken in product(range(1, samples + 1), repeat=len(members)):
-        room = [one.room_bytes - num * one.bytes_per_sample for one, num in zip(members, taken, strict=True)]
+        room = [member.room_bytes - num * member.bytes_per_sample for member, num in zip(members, taken, strict=True)]
         if sum(taken) == samples and min(room) >= 0:
-            best = min(best, max(one.seconds(num) for one, num in zip(members, taken, strict=True)))
+            best = min(best, max(member.seconds(num) for member, num in zip(members, taken, strict=True)))
     return best
 
 
@@ -53,8 +53,8 @@ def test_shares_are_complete_and_fit(members: list[Member], samples: int) -> Non
     shares = best_shares(members, samples)
     if isinstance(shares, Shares):
         assert sum(shares.samples) == samples and min(shares.samples) >= 1
-        for one, num in zip(members, shares.samples, strict=True):
-            assert one.fixed_bytes + num * one.bytes_per_sample <= one.capacity_bytes
+        for member, num in zip(members, shares.samples, strict=True):
+            assert member.fixed_bytes + num * member.bytes_per_sample <= member.capacity_bytes
 
 
 @settings(max_examples=200, deadline=None)
@@ -69,7 +69,7 @@ def test_shares_are_never_slower_than_even_ones(members: list[Member], samples: 
 @given(MEMBERS, st.integers(1, 30), st.integers(1, 50))
 def test_more_memory_never_makes_the_shares_slower(members: list[Member], samples: int, more_bytes: int) -> None:
     larger = [replace(member, capacity_bytes=member.capacity_bytes + more_bytes) for member in members]
-    before, after = (slowest_seconds(each, samples) for each in (members, larger))
+    before, after = (slowest_seconds(group, samples) for group in (members, larger))
     assert after <= before * (1 + 1e-9)
 
 

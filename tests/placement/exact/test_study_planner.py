@@ -59,12 +59,12 @@ def test_refined_plans_fit_by_their_units_and_are_few_and_the_fastest() -> None:
 
 
 def test_models_that_cannot_be_cut_and_hints_against_stages_leave_nothing_to_refine() -> None:
-    whole = replace(gpt(), divisions=Divisions())
+    uncut = replace(gpt(), divisions=Divisions())
     limits = PlanConstraints((Limit("pp", 1, 1, "default", "the model"),))
     hinted = replace(gpt(), divisions=replace(gpt().divisions, constraints=limits))
-    given = replace(question(), plan=Plan(16, 4))
-    for asked in (question(whole), question(hinted), given):
-        assert StudyPlanner().refined(asked).refined == ()
+    with_plan = replace(question(), plan=Plan(16, 4))
+    for asking in (question(uncut), question(hinted), with_plan):
+        assert StudyPlanner().refined(asking).refined == ()
 
 
 def test_candidates_of_one_structure_share_the_search() -> None:

@@ -23,13 +23,13 @@ HALF = replace(SPEED, name="half", rates={"matmul": Rate(0.0, 2.0, 0.0)})
 
 def answered(question: Question, model: Model) -> ChosenPlan | NoPlan:
     planner = StudyPlanner()
-    while isinstance(found := planner(question), Untraced):
-        question.profile.curves[found.layout] = model.curve(found.layout)  # type: ignore[index]
-        question.profile.work[found.layout] = StepWork(Work(), flops(1e6), Work())  # type: ignore[index]
-    return found
+    while isinstance(answer := planner(question), Untraced):
+        question.profile.curves[answer.layout] = model.curve(answer.layout)  # type: ignore[index]
+        question.profile.work[answer.layout] = StepWork(Work(), flops(1e6), Work())  # type: ignore[index]
+    return answer
 
 
-def asked(model: Model, batch: int, devices: Cluster, extra: Extra = NO_EXTRA, **kinds: DeviceKind) -> Question:
+def question_of(model: Model, batch: int, devices: Cluster, extra: Extra = NO_EXTRA, **kinds: DeviceKind) -> Question:
     return Question(model.profile, batch, devices, SPEED, extra=extra, kinds=kinds)
 
 
@@ -43,28 +43,28 @@ def test_ranks_take_unlike_shares_where_equal_ones_do_not_fit_the_smaller_device
         Model(120, 20),
         cluster(150, 107),
     )  # gradients of a micro-batch before are held by those that follow
-    found = answered(asked(model, 6, devices), model)
-    assert isinstance(found, ChosenPlan)
-    assert found.plan.shares
-    assert found.plan.batch == 6
-    assert found.plan.shares[0] > found.plan.shares[1] and found.plan.num_micro_batches == 1
-    large, small = found.prediction.shares_mib
-    assert small <= 107 < large <= 150 and large == found.prediction.reserved_mib
-    assert "ranks take unlike shares of the batch" in found.reason and "With equal shares: needs" in found.reason
-    assert isinstance(answered(asked(model, 6, cluster(107, 107)), model), NoPlan)
+    choice = answered(question_of(model, 6, devices), model)
+    assert isinstance(choice, ChosenPlan)
+    assert choice.plan.shares
+    assert choice.plan.batch == 6
+    assert choice.plan.shares[0] > choice.plan.shares[1] and choice.plan.num_micro_batches == 1
+    large, small = choice.prediction.shares_mib
+    assert small <= 107 < large <= 150 and large == choice.prediction.reserved_mib
+    assert "ranks take unlike shares of the batch" in choice.reason and "With equal shares: needs" in choice.reason
+    assert isinstance(answered(question_of(model, 6, cluster(107, 107)), model), NoPlan)
 
 
 def test_a_batch_that_ranks_do_not_divide_equally_is_trained_on_any_number_of_unlike_devices() -> None:
     model = Model(150, 1)
-    found = answered(asked(model, 7, cluster(90, 100, 95)), model)
-    assert isinstance(found, ChosenPlan)
-    assert found.plan.world_size == 3
-    assert sum(found.plan.shares) == 7
+    choice = answered(question_of(model, 7, cluster(90, 100, 95)), model)
+    assert isinstance(choice, ChosenPlan)
+    assert choice.plan.world_size == 3
+    assert sum(choice.plan.shares) == 7
 
 
 def test_what_an_attempt_lacked_is_held_on_each_rank_as_far_as_its_device_has_room() -> None:
     model, devices = Model(120, 20), cluster(150, 107)
-    held = answered(asked(model, 6, devices, Extra(rank_bytes=1, held_bytes=2**60)), model)
+    held = answered(question_of(model, 6, devices, Extra(rank_bytes=1, held_bytes=2**60)), model)
     assert isinstance(held, ChosenPlan) and held.prediction.shares_mib == (150, 107)
 
 
@@ -72,16 +72,16 @@ def test_what_an_attempt_lacked_is_held_on_each_rank_as_far_as_its_device_has_ro
 def test_shares_follow_the_speed_of_devices_where_no_speed_has_enough_of_them(num_fast: int) -> None:
     model = Model(3000, 1)  # on four devices
     devices = of_kinds(half=2, test=num_fast)
-    found = answered(asked(model, 12, devices, test=SPEED, half=HALF), model)
-    assert isinstance(found, ChosenPlan) and found.plan.world_size == 4
-    assert found.plan.shares == ((4, 4, 2, 2) if num_fast == 2 else ())
+    choice = answered(question_of(model, 12, devices, test=SPEED, half=HALF), model)
+    assert isinstance(choice, ChosenPlan) and choice.plan.world_size == 4
+    assert choice.plan.shares == ((4, 4, 2, 2) if num_fast == 2 else ())
 
 
 def test_devices_that_are_all_equal_and_plans_that_a_study_gives_keep_their_answer() -> None:
     model = Model(60, 10)
     for question in (
-        asked(model, 6, cluster(65, 65)),
-        asked(model, 6, cluster(110, 110)),
-        replace(asked(model, 6, cluster(110, 65)), plan=Plan(3, dp_shard=2)),
+        question_of(model, 6, cluster(65, 65)),
+        question_of(model, 6, cluster(110, 110)),
+        replace(question_of(model, 6, cluster(110, 65)), plan=Plan(3, dp_shard=2)),
     ):
         assert answered(question, model) == choose(question)

@@ -31,9 +31,9 @@ def slower(times: float) -> DeviceKind:
 
 def uneven(fast: tuple[int, int], slow: tuple[int, int], batch: int = 64, times: float = 1.66) -> Option:
     kinds = {"fast": slower(1.0), "slow": slower(times)}
-    found = best_uneven(Question(gpt(), batch, cluster(fast=fast, slow=slow)), kinds)
-    assert found is not None and found.trained == found.plan
-    return found
+    option = best_uneven(Question(gpt(), batch, cluster(fast=fast, slow=slow)), kinds)
+    assert option is not None and option.trained == option.plan
+    return option
 
 
 def shares_of(option: Option) -> UnevenShares:
@@ -42,23 +42,23 @@ def shares_of(option: Option) -> UnevenShares:
 
 
 def test_faster_devices_take_more_samples() -> None:
-    one = uneven((8, 30_000), (8, 30_000))
-    assert shares_of(one).samples == {"fast": (5,) * 8, "slow": (3,) * 8} and one.plan.num_micro_batches == 1
-    assert one.plan.world_size == 16
-    assert one.plan.micro_batch == 5
-    assert one.refinement.devices == {"fast": 8, "slow": 8}
-    assert one.plan.shares == (5,) * 8 + (3,) * 8 and one.plan.batch == 64
-    assert shares_of(one).even_seconds / one.comparable_seconds == pytest.approx(4 * 1.66 / 5, rel=0.05)
+    option = uneven((8, 30_000), (8, 30_000))
+    assert shares_of(option).samples == {"fast": (5,) * 8, "slow": (3,) * 8} and option.plan.num_micro_batches == 1
+    assert option.plan.world_size == 16
+    assert option.plan.micro_batch == 5
+    assert option.refinement.devices == {"fast": 8, "slow": 8}
+    assert option.plan.shares == (5,) * 8 + (3,) * 8 and option.plan.batch == 64
+    assert shares_of(option).even_seconds / option.comparable_seconds == pytest.approx(4 * 1.66 / 5, rel=0.05)
 
 
 def test_every_sample_of_the_batch_is_taken_once() -> None:
     for batch in (16, 30, 64, 100):
-        one = uneven((3, 30_000), (2, 30_000), batch)
-        samples, even_seconds = shares_of(one).samples, shares_of(one).even_seconds
-        assert one.plan.num_micro_batches * sum(map(sum, samples.values())) == batch
+        option = uneven((3, 30_000), (2, 30_000), batch)
+        samples, even_seconds = shares_of(option).samples, shares_of(option).even_seconds
+        assert option.plan.num_micro_batches * sum(map(sum, samples.values())) == batch
         assert min(map(min, samples.values())) >= 1
-        assert one.seconds is not None
-        assert one.seconds <= even_seconds
+        assert option.seconds is not None
+        assert option.seconds <= even_seconds
 
 
 def test_a_device_with_little_memory_takes_fewer_samples() -> None:
@@ -69,8 +69,8 @@ def test_a_device_with_little_memory_takes_fewer_samples() -> None:
 
 
 def test_communication_is_part_of_the_step_and_slower_across_nodes() -> None:
-    one = uneven((8, 30_000), (8, 30_000))
-    assert one.communication_share and one.communication_share < 0.9
+    option = uneven((8, 30_000), (8, 30_000))
+    assert option.communication_share and option.communication_share < 0.9
     alone = {name: replace(kind, links=None) for name, kind in UNLIKE.items()}
     without = best_uneven(Question(gpt(), 64, cluster(fast=(2, 30_000), slow=(2, 15_000))), alone)
     assert without is not None and without.communication_share == 0
@@ -80,8 +80,8 @@ def test_there_is_none_if_hints_ask_for_something_else() -> None:
     devices, kinds = cluster(fast=(2, 30_000), slow=(2, 30_000)), {"fast": slower(1.0), "slow": slower(1.66)}
     for limit, is_allowed in ((Limit("tp", 2, None, "split", ""), False), (Limit("tp", 1, 1, "default", ""), True)):
         profile = gpt()
-        asked = replace(profile, divisions=replace(profile.divisions, constraints=PlanConstraints((limit,))))
-        assert (best_uneven(Question(asked, 64, devices), kinds) is not None) == is_allowed
+        hinted = replace(profile, divisions=replace(profile.divisions, constraints=PlanConstraints((limit,))))
+        assert (best_uneven(Question(hinted, 64, devices), kinds) is not None) == is_allowed
 
 
 def test_there_is_none_on_devices_of_one_kind_or_without_room() -> None:
@@ -96,6 +96,6 @@ def test_the_batch_that_equal_shares_do_not_divide_has_no_time_for_them() -> Non
 
 def test_it_agrees_with_the_search_where_all_devices_are_equally_fast() -> None:
     kinds = {"a": V100, "b": V100}
-    one = best_uneven(Question(gpt(), 64, cluster(a=(2, 30_000), b=(2, 30_000))), kinds)
-    whole = ExactSearch(Question(gpt(), 64, cluster(a=(4, 30_000))), kinds).best()[-1]
-    assert one is not None and one.seconds == pytest.approx(whole.seconds, rel=0.1)
+    option = best_uneven(Question(gpt(), 64, cluster(a=(2, 30_000), b=(2, 30_000))), kinds)
+    searched_option = ExactSearch(Question(gpt(), 64, cluster(a=(4, 30_000))), kinds).best()[-1]
+    assert option is not None and option.seconds == pytest.approx(searched_option.seconds, rel=0.1)

@@ -36,8 +36,8 @@ def test_no_plan_is_faster_than_the_bounds(seed: int) -> None:
 def test_all_numbers_of_stages_and_micro_batches_are_examined(seed: int) -> None:
     question = draw(seed, num_kinds=1 + seed % 2)
     ways = list_staged_ways(question.ways, question.devices, question.batch, question.order)
-    found = [(way.way, way.num_stages, way.num_micro_batches) for way in ways]
-    assert set(found) == set(settings_of(question)) and len(found) == len(set(found))
+    tried = [(way.way, way.num_stages, way.num_micro_batches) for way in ways]
+    assert set(tried) == set(settings_of(question)) and len(tried) == len(set(tried))
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ times = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=5)
 def test_the_target_is_the_least_that_leaves_no_trial_late_and_no_device_short(
     drawn: list[list[float]], num_devices: int, busy: float
 ) -> None:
-    trials = [pareto(Shape(2**n, 1, seconds) for n, seconds in enumerate(one)) for one in drawn]
+    trials = [
+        pareto(Shape(2**n, 1, seconds) for n, seconds in enumerate(seconds_of_widths)) for seconds_of_widths in drawn
+    ]
 
     def is_enough(target: float) -> bool:
         area = busy

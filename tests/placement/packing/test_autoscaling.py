@@ -11,7 +11,7 @@ from placement.packing.autoscaling import devices_wanted, nodes_to_give_back, wi
 
 
 @pytest.mark.parametrize(
-    ("num_in_use", "waiting", "most", "wanted"),
+    ("num_in_use", "waiting", "most", "expected"),
     [
         (0, [], 8, 0),
         (3, [], 2, 3),
@@ -20,8 +20,8 @@ from placement.packing.autoscaling import devices_wanted, nodes_to_give_back, wi
         (0, [16], 8, 0),
     ],
 )
-def test_whole_gangs_are_wanted_up_to_the_limit(num_in_use: int, waiting: list[int], most: int, wanted: int) -> None:
-    assert devices_wanted(num_in_use, waiting, most) == wanted
+def test_whole_gangs_are_wanted_up_to_the_limit(num_in_use: int, waiting: list[int], most: int, expected: int) -> None:
+    assert devices_wanted(num_in_use, waiting, most) == expected
 
 
 @given(

@@ -27,14 +27,14 @@ def test_the_index_finds_the_fullest_devices_on_as_few_nodes_as_a_search_through
     able = [device for device in range(12) if free[device] >= mib]
     assert index.num_with(mib) == len(able)
     assert index.devices_with(mib) == sorted(able, key=lambda device: (free[device], device))
-    found = index.find(num_ranks, mib)
+    devices = index.find(num_ranks, mib)
     if len(able) < num_ranks:
-        assert found is None
+        assert devices is None
         return
-    assert found is not None
-    assert len(set(found)) == num_ranks and set(found) <= set(able)
+    assert devices is not None
+    assert len(set(devices)) == num_ranks and set(devices) <= set(able)
     on_node = sorted((sum(node_of[device] == node for device in able) for node in set(node_of)), reverse=True)
     fewest = next(n for n in range(1, 13) if sum(on_node[:n]) >= num_ranks)
-    assert len({node_of[device] for device in found}) == fewest
+    assert len({node_of[device] for device in devices}) == fewest
     if num_ranks == 1:
-        assert free[found[0]] == min(free[device] for device in able)
+        assert free[devices[0]] == min(free[device] for device in able)

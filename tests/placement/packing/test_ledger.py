@@ -96,18 +96,18 @@ def test_ranks_of_unlike_shares_get_devices_wherever_there_are_any(seed: int) ->
         book.place(Gang(f"on {device.id}", 1, draws.randint(1, device.capacity_mib)), [device.id])
     mibs = tuple(draws.randint(5, 90) for _ in range(draws.randint(2, 4)))
     free = [book.free_mib(device.id) for device in devices]
-    is_possible = any(all(a <= b for a, b in zip(mibs, some, strict=False)) for some in permutations(free, len(mibs)))
+    is_possible = any(all(a <= b for a, b in zip(mibs, order, strict=False)) for order in permutations(free, len(mibs)))
     shape = Shape(len(mibs), max(mibs), mibs=mibs, samples=mibs)
-    found = book.find_uneven(shape, {"fast": 1.0, "slow": 0.4})
-    assert (found is not None) == is_possible
-    if found is not None:
+    chosen_devices = book.find_uneven(shape, {"fast": 1.0, "slow": 0.4})
+    assert (chosen_devices is not None) == is_possible
+    if chosen_devices is not None:
         gang = Gang("a", len(mibs), max(mibs), mibs)
-        book.place(gang, found)
-        assert [book.gangs_on(device)["a"] for device in found] == list(mibs)
+        book.place(gang, chosen_devices)
+        assert [book.gangs_on(device)["a"] for device in chosen_devices] == list(mibs)
         book.release("a")
         assert [book.free_mib(device.id) for device in devices] == free
     assert book.could_hold(shape) == any(
-        all(a <= b for a, b in zip(mibs, some, strict=False)) for some in permutations(sizes, len(mibs))
+        all(a <= b for a, b in zip(mibs, order, strict=False)) for order in permutations(sizes, len(mibs))
     )
 
 

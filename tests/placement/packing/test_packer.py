@@ -211,9 +211,9 @@ def test_a_gang_passed_over_too_often_gets_the_devices_that_are_free_first_and_s
     starved = Queued("old/1", (Shape(2, 50, 500.0),), PASSES_BEFORE_RESERVATION)
     short, long = Queued("short/1", (Shape(1, 50, 9.0),)), Queued("long/1", (Shape(1, 50, 99.0),))
     ends = {"held0": 10_000.0, "held1": 10.0}
-    found = pack([starved, long, short], ledger, ends)
-    assert [(one.gang.id, one.devices) for one in found.placements] == [("short/1", ("d2",))]
-    assert found.kept_devices == ("d1", "d2"), "d0 needs no other end than d1, but thousands of seconds"
+    decision = pack([starved, long, short], ledger, ends)
+    assert [(placement.gang.id, placement.devices) for placement in decision.placements] == [("short/1", ("d2",))]
+    assert decision.kept_devices == ("d1", "d2"), "d0 needs no other end than d1, but thousands of seconds"
     late = pack([starved, short], ledger, {**ends, "held0": 0.0})
     assert not late.placements, "predictions were wrong, so nothing may start where devices are kept"
 
@@ -230,7 +230,8 @@ def test_one_reservation_at_a_time() -> None:
     placements, waits = decided([*old, Queued("new", (Shape(1, 5),))], ledger)
     assert [p.devices for p in placements] == [("d1",)]
     first, second = waits.values()
-    assert "kept for it" in first and "kept for it" not in second
+    assert "kept for it" in first
+    assert "kept for it" not in second
 
 
 def test_packing_leaves_the_ledger_alone() -> None:
@@ -273,14 +274,14 @@ def test_no_history_over_subscribes_splits_a_gang_or_leaves_waiting_what_fits(
 ) -> None:
     ledger = Ledger(cluster(num_devices, per_node=per_node), max_gangs)
     waiting: list[Queued] = []
-    for number, (what, detail) in enumerate(history):
-        if what == "queue":
+    for number, (kind, detail) in enumerate(history):
+        if kind == "queue":
             assert isinstance(detail, tuple)
             waiting.append(Queued(f"{number}/1", (Shape(*detail),)))
-        elif what == "release" and ledger.gangs:
+        elif kind == "release" and ledger.gangs:
             assert isinstance(detail, int)
             ledger.release(ledger.gangs[detail % len(ledger.gangs)].id)
-        elif what == "fail":
+        elif kind == "fail":
             ledger = without(ledger, f"d{detail}")
         _, waits = decided(waiting, ledger)
         assert decided(waiting, ledger) == decided(waiting, ledger), "the same round twice"

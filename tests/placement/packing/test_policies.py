@@ -32,8 +32,8 @@ def drawn(random: Random, name: str, study: int, num_devices: int) -> Queued:
     """A trial with one to three shapes, some of which may be too large for the cluster."""
     seconds, mib, ranks = random.uniform(1, 20), random.randint(1, 96), random.choice((1, 1, 2, 3))
     widths = [ranks * 2**n for n in range(random.randint(1, 3)) if ranks * 2**n <= num_devices] or [num_devices]
-    known = random.random() < 0.8
-    shapes = pareto(Shape(width, mib, seconds / width**0.8 if known else None) for width in widths)
+    has_seconds = random.random() < 0.8
+    shapes = pareto(Shape(width, mib, seconds / width**0.8 if has_seconds else None) for width in widths)
     return Queued(name, shapes, arrival=int(name), study=study)
 
 
@@ -66,9 +66,9 @@ class History:
         assert decision == self.policy(self.waiting, self.ledger, left), "the same state, the same decision"
         started = [placement.gang.id for placement in decision.placements]
         assert sorted([*started, *decision.waits]) == sorted(queued.id for queued in self.waiting)
-        known = {queued.id: queued for queued in self.waiting}
+        by_id = {queued.id: queued for queued in self.waiting}
         for placement in decision.placements:
-            shape = known[placement.gang.id].shapes[placement.choice]
+            shape = by_id[placement.gang.id].shapes[placement.choice]
             assert (placement.gang.num_ranks, placement.gang.mib_per_rank) == (shape.num_ranks, shape.mib_per_rank)
             self.ledger.place(placement.gang, placement.devices)  # asserts: whole, and no device over-subscribed
             self.ends[placement.gang.id] = self.now + (shape.seconds or self.random.uniform(1, 20))
@@ -195,15 +195,15 @@ options = st.dictionaries(st.integers(0, 2), st.tuples(st.integers(1, 4), st.flo
 def test_no_other_division_of_the_devices_has_a_larger_throughput(
     trials: list[dict[int, tuple[int, float]]], num_devices: int
 ) -> None:
-    found = divide(trials, num_devices)
-    taken = [one[choice] for one, choice in zip(trials, found, strict=True) if choice is not None]
+    choices = divide(trials, num_devices)
+    taken = [shape_values[choice] for shape_values, choice in zip(trials, choices, strict=True) if choice is not None]
     assert sum(ranks for ranks, _ in taken) <= num_devices
     first = trials[: len(taken)]
     best = max(
         (
-            sum(value for _, value in some)
-            for some in product(*(one.values() for one in first))
-            if sum(ranks for ranks, _ in some) <= num_devices
+            sum(value for _, value in combination)
+            for combination in product(*(shape_values.values() for shape_values in first))
+            if sum(ranks for ranks, _ in combination) <= num_devices
         ),
         default=0.0,
     )
@@ -236,24 +236,24 @@ def test_a_job_that_no_devices_hold_waits() -> None:
 def test_a_static_trial_waits_for_its_number_of_devices_or_for_those_before_it_and_says_which() -> None:
     ledger = Ledger(cluster(4), 4)
     ledger.place(Queued("0", (Shape(1, 10),)).gang(0), ("d0",))
-    found = decided("static-4", [Queued(name, LINEAR, arrival=int(name)) for name in ("1", "2")], ledger)
-    assert found.waits["1"].reason == (
+    decision = decided("static-4", [Queued(name, LINEAR, arrival=int(name)) for name in ("1", "2")], ledger)
+    assert decision.waits["1"].reason == (
         "needs 10 MiB on 4 devices at once; waits, by its policy, for devices without other gangs"
     )
-    assert found.waits["2"].reason.startswith("waits for the trials before it")
+    assert decision.waits["2"].reason.startswith("waits for the trials before it")
 
 
 def test_a_static_trial_takes_the_widest_shape_that_a_cluster_which_has_shrunk_can_hold() -> None:
     huge = Queued("0", (Shape(4, 10),), arrival=0)
-    found = decided("static-4", [huge, Queued("1", LINEAR, arrival=1)], Ledger(cluster(2), 4))
-    assert [(placement.gang.id, placement.gang.num_ranks) for placement in found.placements] == [("1", 2)]
-    assert found.waits["0"].blocked is Blocked.TOO_LARGE, "it blocks nobody"
+    decision = decided("static-4", [huge, Queued("1", LINEAR, arrival=1)], Ledger(cluster(2), 4))
+    assert [(placement.gang.id, placement.gang.num_ranks) for placement in decision.placements] == [("1", 2)]
+    assert decision.waits["0"].blocked is Blocked.TOO_LARGE, "it blocks nobody"
 
 
 def test_an_elastic_trial_that_has_trained_before_keeps_its_place_before_older_ones_of_its_study() -> None:
     queue = [Queued("0/1", LINEAR, arrival=0), Queued("1/2", LINEAR, arrival=1, resumes=True)]
-    found = decided("elastic", queue, Ledger(cluster(1), 4))
-    assert [placement.gang.id for placement in found.placements] == ["1/2"]
+    decision = decided("elastic", queue, Ledger(cluster(1), 4))
+    assert [placement.gang.id for placement in decision.placements] == ["1/2"]
 
 
 def test_a_placement_says_why_it_has_so_many_devices() -> None:

@@ -24,44 +24,44 @@ def claims(*rows: tuple[int, int, str]) -> list[Claim]:
 
 
 def test_inside_a_project_studies_take_turns_and_the_one_with_the_fewest_running_is_first() -> None:
-    asked = claims((1, 1, "a"), (1, 1, "a"), (1, 1, "a"), (2, 1, "a"), (2, 1, "a"))
-    assert admit(asked, NOTHING, {}).order == [0, 3, 1, 4, 2]
-    assert admit(asked, Usage(of_study=Counter({1: 1})), {}).order == [3, 0, 4, 1, 2]
+    waiting = claims((1, 1, "a"), (1, 1, "a"), (1, 1, "a"), (2, 1, "a"), (2, 1, "a"))
+    assert admit(waiting, NOTHING, {}).order == [0, 3, 1, 4, 2]
+    assert admit(waiting, Usage(of_study=Counter({1: 1})), {}).order == [3, 0, 4, 1, 2]
 
 
 def test_projects_share_devices_by_weight() -> None:
-    asked = claims(*[(1, 1, "a")] * 6, *[(2, 1, "b")] * 6)
-    order = admit(asked, NOTHING, {"b": Project(weight=2.0)}).order
+    waiting = claims(*[(1, 1, "a")] * 6, *[(2, 1, "b")] * 6)
+    order = admit(waiting, NOTHING, {"b": Project(weight=2.0)}).order
     assert Counter(number >= 6 for number in order[:6]) == {True: 4, False: 2}
     busy = Usage(devices=Counter({"b": 4}))
-    assert [number < 6 for number in admit(asked, busy, {}).order[:4]] == [True] * 4
+    assert [number < 6 for number in admit(waiting, busy, {}).order[:4]] == [True] * 4
 
 
 def test_a_higher_priority_comes_first() -> None:
-    asked = [Claim(0, 1, 1), Claim(1, 2, 1, "b", priority=5), Claim(2, 2, 1, "b")]
-    assert admit(asked, Usage(devices=Counter({"b": 9})), {}).order == [1, 0, 2]
+    waiting = [Claim(0, 1, 1), Claim(1, 2, 1, "b", priority=5), Claim(2, 2, 1, "b")]
+    assert admit(waiting, Usage(devices=Counter({"b": 9})), {}).order == [1, 0, 2]
 
 
 def test_a_quota_keeps_trials_waiting_with_the_reason_and_those_behind_do_not_pass() -> None:
-    asked = claims((1, 1, "a"), (1, 8, "a"), (1, 3, "a"), (1, 1, "a"), (2, 4, "b"))
+    waiting = claims((1, 1, "a"), (1, 8, "a"), (1, 3, "a"), (1, 1, "a"), (2, 4, "b"))
     quotas = {"a": Project(devices=4)}
-    found = admit(asked, Usage(devices=Counter({"a": 1})), quotas)
-    assert found.order == [4, 0]  # b holds less
+    order = admit(waiting, Usage(devices=Counter({"a": 1})), quotas)
+    assert order.order == [4, 0]  # b holds less
     assert (
-        found.over_quota[1]
+        order.over_quota[1]
         == f"{OVER_QUOTA} 'a': it needs 8 devices, and may never use more than 4 (devices in SCAMP_PROJECTS)"
     )
-    assert found.over_quota[2] == found.over_quota[3] == f"{OVER_QUOTA} 'a': 4 devices at once"
-    limited = admit(asked, Usage(trials=Counter({"b": 2})), {"b": Project(trials=2)})
+    assert order.over_quota[2] == order.over_quota[3] == f"{OVER_QUOTA} 'a': 4 devices at once"
+    limited = admit(waiting, Usage(trials=Counter({"b": 2})), {"b": Project(trials=2)})
     assert limited.over_quota == {4: f"{OVER_QUOTA} 'b': 2 trials at once"}
 
 
 def test_once_the_mib_hours_of_a_project_are_used_up_no_trial_of_it_starts() -> None:
-    asked, quotas = claims((1, 1, "a"), (2, 1, "b")), {"a": Project(mib_hours=500)}
-    assert admit(asked, Usage(mib_hours={"a": 499.9}), quotas).order == [0, 1]
-    found = admit(asked, Usage(mib_hours={"a": 500.0, "b": 900.0}), quotas)
-    assert found.order == [1]
-    assert found.over_quota[0].startswith(f"{OVER_QUOTA} 'a': its 500 MiB·hours in all are used up; with more of them")
+    waiting, quotas = claims((1, 1, "a"), (2, 1, "b")), {"a": Project(mib_hours=500)}
+    assert admit(waiting, Usage(mib_hours={"a": 499.9}), quotas).order == [0, 1]
+    order = admit(waiting, Usage(mib_hours={"a": 500.0, "b": 900.0}), quotas)
+    assert order.order == [1]
+    assert order.over_quota[0].startswith(f"{OVER_QUOTA} 'a': its 500 MiB·hours in all are used up; with more of them")
 
 
 def test_a_project_has_a_weight_and_quotas_that_make_sense() -> None:
@@ -89,26 +89,28 @@ def test_quotas_hold_and_no_feasible_trial_waits_for_ever(
     """In each round all that run end, and a small trial of the highest priority arrives in each project."""
     left = {n: Claim(n, study, ranks, name, priority) for n, (study, ranks, name, priority) in enumerate(waiting)}
     feasible = {
-        n for n, one in left.items() if one.num_ranks <= (projects.get(one.project, NO_QUOTA).devices or num_devices)
+        n
+        for n, claim in left.items()
+        if claim.num_ranks <= (projects.get(claim.project, NO_QUOTA).devices or num_devices)
     }
     cluster = Cluster(tuple(Device(f"n/{n}", "n", n, "virtual", 10) for n in range(num_devices)))
     for arrived in range(2 * (len(waiting) + 1) + PASSES_BEFORE_RESERVATION):
         small = {1000 + 3 * arrived + n: Claim(1000 + 3 * arrived + n, 1, 1, name, 1) for n, name in enumerate("abc")}
         left |= small
-        found = admit([*left.values()], NOTHING, projects)
-        assert sorted([*found.order, *found.over_quota]) == sorted(left)
+        order = admit([*left.values()], NOTHING, projects)
+        assert sorted([*order.order, *order.over_quota]) == sorted(left)
         for name, project in projects.items():
-            own = [left[number].num_ranks for number in found.order if left[number].project == name]
-            assert project.devices is None or sum(own) <= project.devices
-            assert project.trials is None or len(own) <= project.trials
+            rank_counts = [left[number].num_ranks for number in order.order if left[number].project == name]
+            assert project.devices is None or sum(rank_counts) <= project.devices
+            assert project.trials is None or len(rank_counts) <= project.trials
         every = [
-            Queued(str(one.id), (Shape(one.num_ranks, 10),), one.passed_over, one.id, one.study)
-            for one in left.values()
+            Queued(str(claim.id), (Shape(claim.num_ranks, 10),), claim.passed_over, claim.id, claim.study)
+            for claim in left.values()
         ]
         by_id = {queued.id: queued for queued in every}
         started = {
-            placement.gang.id for placement in pack([by_id[str(n)] for n in found.order], Ledger(cluster, 1)).placements
+            placement.gang.id for placement in pack([by_id[str(n)] for n in order.order], Ledger(cluster, 1)).placements
         }
         counts = passed_over(every, started)
-        left = {n: replace(one, passed_over=counts[str(n)]) for n, one in left.items() if str(n) not in started}
+        left = {n: replace(claim, passed_over=counts[str(n)]) for n, claim in left.items() if str(n) not in started}
     assert not feasible & left.keys()

@@ -91,16 +91,16 @@ def test_the_best_cut_is_that_of_brute_force(instance: tuple[list[Piece], CutTar
     pieces, demand = instance
     cuts = list(all_cuts(len(pieces), demand.num_stages))
     fitting = [cut for cut in cuts if capacity is None or largest_bytes(pieces, cut, demand) <= capacity]
-    found = best_cut(pieces, demand, capacity)
+    cut = best_cut(pieces, demand, capacity)
     if not fitting:
-        assert found is None
+        assert cut is None
     else:
-        assert found in fitting
+        assert cut in fitting
         is_exact = demand.schedule == "gpipe" and all(
             piece.backward_seconds == 2 * piece.forward_seconds for piece in pieces
         )
         for seconds in (formula, simulated) if is_exact else (formula,):
-            assert seconds(pieces, found, demand) == min(seconds(pieces, cut, demand) for cut in fitting)
+            assert seconds(pieces, cut, demand) == min(seconds(pieces, cut, demand) for cut in fitting)
     smallest = smallest_cut(pieces, demand)
     least = min(largest_bytes(pieces, cut, demand) for cut in cuts)
     assert smallest in cuts and largest_bytes(pieces, smallest, demand) == least
@@ -123,8 +123,8 @@ def test_cuts_do_not_depend_on_the_unit_of_time_nor_on_chance(
         replace(piece, forward_seconds=factor * piece.forward_seconds, backward_seconds=factor * piece.backward_seconds)
         for piece in pieces
     ]
-    found = best_cut(pieces, demand, capacity)
-    assert found == best_cut(pieces, demand, capacity) == best_cut(scaled, demand, capacity)
+    cut = best_cut(pieces, demand, capacity)
+    assert cut == best_cut(pieces, demand, capacity) == best_cut(scaled, demand, capacity)
 
 
 def test_few_cuts_for_1f1b_are_simulated_faster_and_none_much() -> None:
@@ -134,12 +134,12 @@ def test_few_cuts_for_1f1b_are_simulated_faster_and_none_much() -> None:
         numbers = [chance.randint(1, 9) for _ in range(chance.randint(num_stages, 7))]
         pieces = [Piece(float(number), 2.0 * number) for number in numbers]
         demand = CutTarget("1f1b", num_stages, num_stages * chance.randint(1, 3))
-        found = best_cut(pieces, demand)
-        assert found is not None
+        cut = best_cut(pieces, demand)
+        assert cut is not None
         cuts = list(all_cuts(len(pieces), num_stages))
-        assert formula(pieces, found, demand) == min(formula(pieces, cut, demand) for cut in cuts)
+        assert formula(pieces, cut, demand) == min(formula(pieces, cut, demand) for cut in cuts)
         fastest = min(simulated(pieces, cut, demand) for cut in cuts)
-        excess.append(simulated(pieces, found, demand) / fastest - 1)
+        excess.append(simulated(pieces, cut, demand) / fastest - 1)
     assert max(excess) < 0.08 and sum(excess) / len(excess) < 0.001
 
 
@@ -152,11 +152,11 @@ def test_equal_pieces_are_cut_evenly(schedule: Any, num_stages: int, size: int, 
 
 @given(num_stages=st.integers(1, 6), num_pieces=st.integers(6, 40), seconds=st.floats(1e-6, 1e3))
 def test_of_equal_pieces_no_stage_has_two_more_than_another(num_stages: int, num_pieces: int, seconds: float) -> None:
-    found = best_cut([Piece(seconds, seconds)] * num_pieces, CutTarget("gpipe", num_stages, 4))
-    assert found is not None
-    assert max(found) - min(found) <= 1
-    assert sum(found) == num_pieces
-    assert sorted(found) == list(found) and sorted(even_cut(num_pieces, num_stages)) == sorted(found)
+    cut = best_cut([Piece(seconds, seconds)] * num_pieces, CutTarget("gpipe", num_stages, 4))
+    assert cut is not None
+    assert max(cut) - min(cut) <= 1
+    assert sum(cut) == num_pieces
+    assert sorted(cut) == list(cut) and sorted(even_cut(num_pieces, num_stages)) == sorted(cut)
 
 
 def test_a_stage_with_many_micro_batches_in_flight_gets_fewer_pieces_where_memory_is_short() -> None:

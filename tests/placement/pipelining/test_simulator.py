@@ -45,7 +45,7 @@ def work_of(schedule: PipelineSchedule, costs: Sequence[StageCost], rank: int) -
 def critical_path(schedule: PipelineSchedule, costs: Sequence[StageCost], message_seconds: MessageSeconds) -> float:
     """Longest chain of passes and messages, each of which needs the one before it."""
     graph, begun, ended = schedule.graph, starts(schedule), {-1: 0.0}
-    for number in sorted(range(len(begun)), key=lambda one: begun[one]):
+    for number in sorted(range(len(begun)), key=lambda number: begun[number]):
         action, rank = graph.actions[number], graph.ranks[number]
         ready = [ended[number - 1 if number > graph.bounds[rank] else -1]]
         for needed in graph.needs[number]:
@@ -98,9 +98,9 @@ def test_simulations_are_deterministic_and_their_shares_add_up(
     schedule, costs, _ = pipeline
     once, again = simulate_step(*pipeline), simulate_step(*pipeline)
     assert once == again
-    whole = once.makespan_seconds * schedule.num_ranks
+    rank_seconds = once.makespan_seconds * schedule.num_ranks
     work = sum(work_of(schedule, costs, rank) for rank in range(schedule.num_ranks))
-    assert work + whole * (once.bubble_share + once.communication_share) == pytest.approx(whole)
+    assert work + rank_seconds * (once.bubble_share + once.communication_share) == pytest.approx(rank_seconds)
     assert min(once.bubble_share, once.communication_share) >= 0
 
 
@@ -111,11 +111,11 @@ def test_streams_do_one_thing_at_a_time_and_give_all_memory_back(
     schedule, costs, _ = pipeline
     simulated = simulate_step(*pipeline)
     for rank in range(schedule.num_ranks):
-        computing = [one for one in simulated.computing if one.rank == rank]
+        computing = [interval for interval in simulated.computing if interval.rank == rank]
         messages = [message for message in simulated.messages if rank in (message.rank, message.receiver)]
         for stream in (computing, messages):
-            for one, following in itertools.pairwise(stream):
-                assert one.end_seconds <= following.start_seconds
+            for interval, following in itertools.pairwise(stream):
+                assert interval.end_seconds <= following.start_seconds
         states = sum(cost.state_bytes for cost, holders in zip(costs, schedule.holders, strict=True) if rank in holders)
         assert simulated.memory[rank][-1][1] == states <= simulated.peak_bytes[rank]
 
@@ -127,8 +127,8 @@ def test_equal_stages_have_the_known_bubble(
     cost = StageCost(forward + 1, backward, 1.0)
     for make in (gpipe, one_f_one_b):
         simulated = simulate_step(make(num_ranks, num_micro_batches), [cost] * num_ranks)
-        known = (num_ranks - 1) / (num_micro_batches + num_ranks - 1)
-        assert simulated.bubble_share == pytest.approx(known, abs=1e-12)
+        bubble = (num_ranks - 1) / (num_micro_batches + num_ranks - 1)
+        assert simulated.bubble_share == pytest.approx(bubble, abs=1e-12)
         assert simulated.communication_share == 0
 
 
@@ -141,7 +141,10 @@ def test_a_result_on_its_way_is_communication_and_one_not_computed_is_a_bubble()
     cost = StageCost(1.0, 0.5, 0.5, output_bytes=4)
     simulated = simulate_step(one_f_one_b(2, 1), [cost] * 2, lambda sender, receiver, num_bytes: num_bytes / 2)
     assert simulated.makespan_seconds == 1 + 2 + 1 + 1 + 2 + 1
-    assert [(one.rank, one.start_seconds, one.end_seconds) for one in simulated.late] == [(1, 1.0, 3.0), (0, 5.0, 7.0)]
+    assert [(wait.rank, wait.start_seconds, wait.end_seconds) for wait in simulated.late] == [
+        (1, 1.0, 3.0),
+        (0, 5.0, 7.0),
+    ]
     assert (simulated.communication_share, simulated.bubble_share) == (4 / 16, 8 / 16)
     assert [
         (message.rank, message.receiver, message.start_seconds, message.end_seconds) for message in simulated.messages
@@ -166,8 +169,8 @@ def test_memory_is_that_of_the_micro_batches_in_flight_with_their_inputs() -> No
 
 def test_shared_stages_are_held_by_all_ranks() -> None:
     schedule = interlaced(2, 4)
-    shared, own = StageCost(0.5, 0.5, 0.0, state_bytes=10), StageCost(1.0, 1.0, 1.0, state_bytes=1)
-    simulated = simulate_step(schedule, [shared, own, own, shared])
+    shared, unshared = StageCost(0.5, 0.5, 0.0, state_bytes=10), StageCost(1.0, 1.0, 1.0, state_bytes=1)
+    simulated = simulate_step(schedule, [shared, unshared, unshared, shared])
     assert [held[0][1] for held in simulated.memory] == [21, 21]
     assert simulated.makespan_seconds >= 4 * (3 + 2 * 1)
 

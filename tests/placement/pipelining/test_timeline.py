@@ -30,36 +30,36 @@ def span(passed: Passed) -> tuple[float, float]:
 
 
 def test_each_stage_has_its_passes_in_the_order_of_the_schedule_and_the_update_at_the_end() -> None:
-    made = step(Plan(1, 3, pp=2), replace(EVEN, update_seconds=0.5)).timeline()
-    assert names(made.rows[0]) == ["f0", "f1", "b0", "f2", "b1", "b2", "u"]
-    assert names(made.rows[1]) == ["f0", "b0", "f1", "b1", "f2", "b2", "u"]
+    timeline = step(Plan(1, 3, pp=2), replace(EVEN, update_seconds=0.5)).timeline()
+    assert names(timeline.rows[0]) == ["f0", "f1", "b0", "f2", "b1", "b2", "u"]
+    assert names(timeline.rows[1]) == ["f0", "b0", "f1", "b1", "f2", "b2", "u"]
     gpipe = step(Plan(1, 3, pp=2, schedule="gpipe")).timeline()
     assert names(gpipe.rows[1]) == ["f0", "f1", "f2", "b0", "b1", "b2"]
 
 
 @pytest.mark.parametrize(("pp", "num"), [(2, 2), (2, 8), (4, 8)])
 def test_a_pipeline_of_equal_stages_has_the_bubble_of_the_literature(pp: int, num: int) -> None:
-    made = step(Plan(1, num, pp=pp)).timeline()
-    assert made.makespan_seconds == pytest.approx(3.0 * (num + pp - 1))
-    assert made.bubble_share == pytest.approx((pp - 1) / (num + pp - 1))
-    assert made.communication_share == 0.0
-    waited = sum(end - start for row in made.rows for start, end in made.waits(row))
-    assert waited == pytest.approx(made.bubble_share * made.makespan_seconds * pp)
+    timeline = step(Plan(1, num, pp=pp)).timeline()
+    assert timeline.makespan_seconds == pytest.approx(3.0 * (num + pp - 1))
+    assert timeline.bubble_share == pytest.approx((pp - 1) / (num + pp - 1))
+    assert timeline.communication_share == 0.0
+    waited = sum(end - start for row in timeline.rows for start, end in timeline.waits(row))
+    assert waited == pytest.approx(timeline.bubble_share * timeline.makespan_seconds * pp)
 
 
 def test_a_message_ends_with_the_pass_whose_result_it_has_and_the_next_stage_waits_for_it() -> None:
     first = StageStep(PassTime(1.0, waiting_seconds=0.25, sending_seconds=0.5), PassTime(2.0), 0.0)
     last = StageStep(PassTime(1.0), PassTime(2.0, sending_seconds=0.75), 0.0)
-    made = PipelineStep(Plan(1, 2, pp=2), (first, last)).timeline()
-    forward, backward = made.messages[0], next(message for message in made.messages if message.sender == 1)
+    timeline = PipelineStep(Plan(1, 2, pp=2), (first, last)).timeline()
+    forward, backward = timeline.messages[0], next(message for message in timeline.messages if message.sender == 1)
     assert (forward.receiver, forward.micro_batch) == (1, 0)
     assert (forward.start_seconds, forward.end_seconds) == (1.25, 1.75)
     assert (backward.receiver, backward.micro_batch) == (0, 0)
     assert (backward.start_seconds, backward.end_seconds) == (1.75 + 1 + 2, 1.75 + 1 + 2.75)
-    sent, received = made.rows[0].passes[0], made.rows[1].passes[0]
+    sent, received = timeline.rows[0].passes[0], timeline.rows[1].passes[0]
     assert span(sent) == (0.0, 1.75) and sent.communicating_from_seconds == 1.0
     assert received.start_seconds == sent.end_seconds
-    assert made.communication_share == pytest.approx(2 * (0.75 + 0.75) / (2 * made.makespan_seconds))
+    assert timeline.communication_share == pytest.approx(2 * (0.75 + 0.75) / (2 * timeline.makespan_seconds))
 
 
 def test_passes_take_longer_while_more_ranks_compute_than_there_are_cores() -> None:
@@ -85,17 +85,18 @@ def test_memory_rises_with_each_micro_batch_in_flight_and_falls_to_the_states() 
     first, last = step(Plan(1, 3, pp=2), stage).timeline().rows
     # It waits before its first and its last backward pass, and passes need nothing then.
     assert [held for _, held in first.memory] == [111, 121, 120, 121, 110, 111, 100]
-    assert first.peak_bytes == 121 and last.peak_bytes == 111
+    assert first.peak_bytes == 121
+    assert last.peak_bytes == 111
     assert first.memory[-1][1] == last.memory[-1][1] == 100
 
 
 def test_ranks_that_divide_a_stage_share_its_row() -> None:
-    made = step(Plan(1, 4, pp=2, dp_shard=2, tp=2)).timeline()
+    timeline = step(Plan(1, 4, pp=2, dp_shard=2, tp=2)).timeline()
     plan = Plan(1, 4, pp=2, dp_shard=2, tp=2)
-    assert [row.ranks for row in made.rows] == [
+    assert [row.ranks for row in timeline.rows] == [
         tuple(rank for rank in range(8) if plan.layout_of(rank).stage_index == stage) for stage in (0, 1)
     ]
-    assert sorted(rank for row in made.rows for rank in row.ranks) == list(range(8))
+    assert sorted(rank for row in timeline.rows for rank in row.ranks) == list(range(8))
 
 
 _seconds = st.floats(0.01, 10)
@@ -113,12 +114,12 @@ def steps(draw: st.DrawFn) -> PipelineStep:
 
 
 @given(steps())
-def test_a_rank_does_one_thing_at_a_time_and_no_pass_starts_before_its_input(made: PipelineStep) -> None:
-    timeline, close = made.timeline(), 1e-9 * made.seconds
+def test_a_rank_does_one_thing_at_a_time_and_no_pass_starts_before_its_input(pipeline: PipelineStep) -> None:
+    timeline, close = pipeline.timeline(), 1e-9 * pipeline.seconds
     for row in timeline.rows:
-        for one, following in zip(row.passes, row.passes[1:], strict=False):
-            assert one.start_seconds <= one.communicating_from_seconds <= one.end_seconds + close
-            assert one.end_seconds <= following.start_seconds + close
+        for interval, following in zip(row.passes, row.passes[1:], strict=False):
+            assert interval.start_seconds <= interval.communicating_from_seconds <= interval.end_seconds + close
+            assert interval.end_seconds <= following.start_seconds + close
         assert row.passes[-1].end_seconds <= timeline.makespan_seconds + close
         busy = sum(pass_.end_seconds - pass_.start_seconds for pass_ in row.passes)
         waited = sum(end - start for start, end in timeline.waits(row))
@@ -132,13 +133,13 @@ def test_a_rank_does_one_thing_at_a_time_and_no_pass_starts_before_its_input(mad
         kind: Literal["forward", "backward"] = "forward" if message.receiver > message.sender else "backward"
         assert message.end_seconds == pytest.approx(ends[message.sender, kind, message.micro_batch][1])
         assert ends[message.receiver, kind, message.micro_batch][0] >= message.end_seconds - close
-    assert len(timeline.messages) == 2 * (made.plan.pp - 1) * made.plan.num_micro_batches
+    assert len(timeline.messages) == 2 * (pipeline.plan.pp - 1) * pipeline.plan.num_micro_batches
 
 
 @given(steps())
-def test_the_peak_is_that_of_the_most_micro_batches_in_flight(made: PipelineStep) -> None:
-    schedule = SCHEDULES[made.plan.schedule](made.plan.pp, made.plan.num_micro_batches)
-    for number, (row, stage) in enumerate(zip(made.timeline().rows, made.stages, strict=True)):
+def test_the_peak_is_that_of_the_most_micro_batches_in_flight(pipeline: PipelineStep) -> None:
+    schedule = SCHEDULES[pipeline.plan.schedule](pipeline.plan.pp, pipeline.plan.num_micro_batches)
+    for number, (row, stage) in enumerate(zip(pipeline.timeline().rows, pipeline.stages, strict=True)):
         in_flight = schedule.in_flight(number, number)
         assert row.peak_bytes == stage.state_bytes + in_flight * stage.kept_bytes + stage.passing_bytes
         assert row.memory[0][0] == 0.0 and row.memory[-1][1] == stage.state_bytes
@@ -148,13 +149,13 @@ def test_the_peak_is_that_of_the_most_micro_batches_in_flight(made: PipelineStep
 @pytest.mark.parametrize("seconds", [0.1, 1 / 3, 0.7])
 def test_rounding_makes_no_wait_and_no_dip_of_memory(seconds: float) -> None:
     stage = StageStep(PassTime(seconds), PassTime(2 * seconds), 0.0, 100, 10, 1)
-    made = step(Plan(1, 64, pp=4), stage).timeline()
-    last = made.rows[-1]
+    timeline = step(Plan(1, 64, pp=4), stage).timeline()
+    last = timeline.rows[-1]
     assert [held for _, held in last.memory] == [100, 111, 100], "the last stage never waits between its passes"
-    assert len(list(made.waits(last))) == 2
+    assert len(list(timeline.waits(last))) == 2
 
 
 @given(steps())
-def test_a_stored_step_has_the_same_timeline(made: PipelineStep) -> None:
-    stored = PipelineStep.from_json(json.loads(json.dumps(made.to_json())))
-    assert stored == made and stored.timeline() == made.timeline()
+def test_a_stored_step_has_the_same_timeline(pipeline: PipelineStep) -> None:
+    stored = PipelineStep.from_json(json.loads(json.dumps(pipeline.to_json())))
+    assert stored == pipeline and stored.timeline() == pipeline.timeline()

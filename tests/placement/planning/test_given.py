@@ -12,20 +12,20 @@ from tests.placement.planning.test_planner import FOUR, Model, cluster
 
 
 def answer(plan: Plan, model: Model, batch: int = 8, devices: Cluster = FOUR) -> ChosenPlan | NoPlan:
-    known = model.profile
+    profile = model.profile
     while True:
-        found = choose(Question(known, batch, devices, plan=plan))
-        if not isinstance(found, Untraced):
-            return found
-        known.curves[found.layout] = model.curve(found.layout)  # type: ignore[index]
+        choice = choose(Question(profile, batch, devices, plan=plan))
+        if not isinstance(choice, Untraced):
+            return choice
+        profile.curves[choice.layout] = model.curve(choice.layout)  # type: ignore[index]
 
 
 def test_the_plan_that_a_study_gives_is_chosen_if_it_fits() -> None:
     plan = Plan(1, 8, pp=2, cut=(3, 1), recompute=True, recomputed=(0,))
-    found = answer(plan, Model(30, 1))
-    assert isinstance(found, ChosenPlan)
-    assert found.plan == plan
-    assert "the study gives this plan" in found.reason
+    choice = answer(plan, Model(30, 1))
+    assert isinstance(choice, ChosenPlan)
+    assert choice.plan == plan
+    assert "the study gives this plan" in choice.reason
 
 
 def test_each_rank_of_unlike_shares_must_fit_a_device_of_its_own() -> None:
@@ -46,5 +46,7 @@ def test_a_given_plan_that_is_not_possible_is_refused_with_its_reason() -> None:
         (Plan(1, dp_shard=8), Model(30, 1), "needs 8 devices, and there are 4"),
         (Plan(8), Model(300, 1), "needs 401 MiB|needs 4"),
     ):
-        found = answer(plan, model)
-        assert isinstance(found, NoPlan) and any(one in found.reason for one in words.split("|")), found
+        choice = answer(plan, model)
+        assert isinstance(choice, NoPlan) and any(
+            words_of_reason in choice.reason for words_of_reason in words.split("|")
+        ), choice

@@ -110,7 +110,8 @@ def test_of_own_and_family_the_larger_is_added_and_tensors_correct_the_predictio
     assert isinstance(answer, ChosenPlan)
     assert (answer.prediction.extra_bytes, answer.prediction.bias_bytes) == (40 * MIB, MIB)
     _, extra, reason = chosen(choose({ALONE: 20}, own_bytes={ALONE: 50}, learned={ALONE: 40}))
-    assert extra == 50 and "learned" not in reason
+    assert extra == 50
+    assert "learned" not in reason
 
 
 def test_a_missing_trace_is_asked_for_first() -> None:

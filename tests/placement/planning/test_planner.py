@@ -103,19 +103,21 @@ class Model:
         widest: int = 1,
     ) -> ChosenPlan | NoPlan:
         """As the caller does: trace what is asked for, and ask again."""
-        known = self.profile
+        known_profile = self.profile
         while True:
-            answer = choose(Question(known, batch, devices, kind, widest, extra, self.slow_downs))
+            answer = choose(Question(known_profile, batch, devices, kind, widest, extra, self.slow_downs))
             if not isinstance(answer, Untraced):
                 return answer
-            assert answer.layout not in known.curves, f"{answer.layout} was traced already"
-            assert answer.layout not in known.refusals, f"{answer.layout} cannot be traced"
+            assert answer.layout not in known_profile.curves, f"{answer.layout} was traced already"
+            assert answer.layout not in known_profile.refusals, f"{answer.layout} cannot be traced"
             self.traced.append(answer.layout)
             if answer.layout in self.refused:
-                known = known.without({answer.layout: self.refused[answer.layout]})
+                known_profile = known_profile.without({answer.layout: self.refused[answer.layout]})
             else:
                 evaluation = self.evaluation(answer.layout)
-                known = known.with_curve(answer.layout, self.curve(answer.layout), evaluation=evaluation)
+                known_profile = known_profile.with_curve(
+                    answer.layout, self.curve(answer.layout), evaluation=evaluation
+                )
 
     def chosen(self, batch: int, devices: Cluster = FOUR, extra: Extra = NO_EXTRA, **options: Any) -> ChosenPlan:
         """The plan where one fits; ``options`` are those of ``choose``."""
@@ -196,24 +198,24 @@ def test_factors_that_are_equal_for_all_ways_change_no_plan(
     examined = (
         [option for option in chosen.options if option.evidence is not Evidence.UNITS] for chosen in (slowed, usual)
     )
-    for one, other in zip(*examined, strict=True):
-        assert one.plan == other.plan and (one.seconds is None) == (other.seconds is None)
-        if one.seconds and other.seconds:
-            assert one.seconds == pytest.approx(factor * other.seconds)
+    for option, other in zip(*examined, strict=True):
+        assert option.plan == other.plan and (option.seconds is None) == (other.seconds is None)
+        if option.seconds and other.seconds:
+            assert option.seconds == pytest.approx(factor * other.seconds)
 
 
 def test_a_kind_of_way_that_was_slower_than_predicted_gives_way_to_one_that_was_not() -> None:
     divisions = Divisions(most_parts=8)
     assert way_kind(Model(65, 1, divisions).chosen(batch=32).plan) == "FSDP"
-    known = {"FSDP": SlowDown(3.0, 3), "tensor parallel": SlowDown(1.0, 3)}
-    assert way_kind(Model(65, 1, divisions, slow_downs=known).chosen(batch=32).plan) == "tensor parallel"
+    slow_downs = {"FSDP": SlowDown(3.0, 3), "tensor parallel": SlowDown(1.0, 3)}
+    assert way_kind(Model(65, 1, divisions, slow_downs=slow_downs).chosen(batch=32).plan) == "tensor parallel"
     untried = {"FSDP": SlowDown(3.0, 3), "one rank": SlowDown(1.0, 9)}
     assert way_kind(Model(65, 1, divisions, slow_downs=untried).chosen(batch=32).plan) == "FSDP"
 
 
 def test_one_rank_goes_first_however_slow_it_was() -> None:
-    known = {"FSDP": SlowDown(1.0, 3), "one rank": SlowDown(9.0, 3)}
-    assert Model(30, 1, slow_downs=known).chosen(batch=32).plan == Plan(32)
+    slow_downs = {"FSDP": SlowDown(1.0, 3), "one rank": SlowDown(9.0, 3)}
+    assert Model(30, 1, slow_downs=slow_downs).chosen(batch=32).plan == Plan(32)
 
 
 def test_wider_options_are_traced_and_each_is_faster_than_the_one_before() -> None:
@@ -234,8 +236,8 @@ def test_a_wider_option_that_is_slow_by_its_trace_gives_way_to_the_next_one() ->
     class Slow(Model):
         @property
         def profile(self) -> ModelProfile:
-            known = super().profile
-            return replace(known, work={**known.work, priced.layout: StepWork(Work(), flops(1e9), Work())})
+            usual = super().profile
+            return replace(usual, work={**usual.work, priced.layout: StepWork(Work(), flops(1e9), Work())})
 
     model = Slow(state=10, sample=1)
     assert [option.plan.layout for option in model.chosen(batch=8, widest=2).wider] != [priced.layout]
@@ -252,9 +254,9 @@ def test_no_wider_option_is_traced_where_it_would_be_no_faster() -> None:
 
 
 def test_what_was_learned_on_busy_devices_does_not_count_where_some_are_idle() -> None:
-    known = {"one rank": SlowDown(4.0, 9), "FSDP": SlowDown(1.0, 3)}
+    slow_downs = {"one rank": SlowDown(4.0, 9), "FSDP": SlowDown(1.0, 3)}
     slow = replace(SPEED, rates={"matmul": Rate(0.0, 1e-12, 0.0)})
-    assert Model(10, 1, slow_downs=known).chosen(batch=8, widest=4, kind=slow).wider == ()
+    assert Model(10, 1, slow_downs=slow_downs).chosen(batch=8, widest=4, kind=slow).wider == ()
 
 
 def test_a_candidate_that_needs_several_devices_has_no_narrower_option() -> None:
@@ -263,19 +265,21 @@ def test_a_candidate_that_needs_several_devices_has_no_narrower_option() -> None
 
 def test_a_way_that_cannot_be_traced_is_passed_over() -> None:
     usual = Model(state=65, sample=1).chosen(batch=32).plan
-    refused = {layout: "no" for one in (False, True) for layout in [replace(usual.layout, accumulate=one)]}
+    refused = {
+        layout: "no" for accumulate in (False, True) for layout in [replace(usual.layout, accumulate=accumulate)]
+    }
     other = Model(state=65, sample=1, refused=refused).chosen(batch=32).plan
     assert other.layout != usual.layout
 
 
 def answered(model: Model, left_out: set[Layout]) -> tuple[PlanChoice, ChosenPlan | NoPlan]:
     """The choice without the layouts that are left out, with curves for all others."""
-    known = model.profile
-    known = replace(known, curves=dict(known.curves), refusals={})
-    choice = PlanChoice(Question(known, 32, FOUR, SPEED))
+    known_profile = model.profile
+    known_profile = replace(known_profile, curves=dict(known_profile.curves), refusals={})
+    choice = PlanChoice(Question(known_profile, 32, FOUR, SPEED))
     while isinstance(answer := choice.ask(left_out), Untraced):
         assert answer.layout not in left_out
-        known.curves[answer.layout] = model.curve(answer.layout)  # type: ignore[index]
+        known_profile.curves[answer.layout] = model.curve(answer.layout)  # type: ignore[index]
     return choice, answer
 
 
@@ -324,11 +328,11 @@ def test_no_plan_says_what_the_best_one_needs_and_traces_nothing_when_states_are
     )
     assert model.traced == [Layout()], "which says what the states are"
     parts = (("parameters", 0, 125 * MIB), ("optimizer", 0, 375 * MIB))
-    known = model.profile.with_curve(Layout(), PeakTable(((1, Line(0, 500 * MIB, parts)),)))
-    learned = choose(Question(known, 32, FOUR, extra=Extra(rank_bytes=10 * MIB)))
-    for found, words in ((choose(Question(known, 32, FOUR)), ""), (learned, "learned 10.0 MiB, ")):
-        assert isinstance(found, NoPlan)
-        assert f": parameters 31.2 MiB, gradients and optimizer 135.4 MiB, {words}margin 2" in found.reason
+    traced_profile = model.profile.with_curve(Layout(), PeakTable(((1, Line(0, 500 * MIB, parts)),)))
+    learned = choose(Question(traced_profile, 32, FOUR, extra=Extra(rank_bytes=10 * MIB)))
+    for no_plan, words in ((choose(Question(traced_profile, 32, FOUR)), ""), (learned, "learned 10.0 MiB, ")):
+        assert isinstance(no_plan, NoPlan)
+        assert f": parameters 31.2 MiB, gradients and optimizer 135.4 MiB, {words}margin 2" in no_plan.reason
 
 
 def test_no_plan_names_the_best_of_all_plans() -> None:
@@ -342,9 +346,13 @@ def test_no_plan_names_the_best_of_all_plans() -> None:
 def test_no_plan_says_by_how_much_memory_and_of_which_categories() -> None:
     parts = {"parameters": 10, "gradients": 20, "optimizer": 30, "activations": 40, "scratch": 5, "batch": 1}
     peak = Line(0, 106 * MIB, tuple((name, 0, mib * MIB) for name, mib in parts.items()))
-    known = profile(10).with_curve(Layout(), PeakTable(((1, peak),)))
-    known = known.without(dict.fromkeys((Layout(recompute=True), Layout(recompute=True, selective=True)), "not here"))
-    traced, learned = (choose(Question(known, 1, cluster(100), extra=Extra(rank_bytes=mib * MIB))) for mib in (0, 50))
+    traced_profile = profile(10).with_curve(Layout(), PeakTable(((1, peak),)))
+    traced_profile = traced_profile.without(
+        dict.fromkeys((Layout(recompute=True), Layout(recompute=True, selective=True)), "not here")
+    )
+    traced, learned = (
+        choose(Question(traced_profile, 1, cluster(100), extra=Extra(rank_bytes=mib * MIB))) for mib in (0, 50)
+    )
     assert isinstance(traced, NoPlan) and isinstance(learned, NoPlan)
     assert traced.reason == (
         "needs 117 MiB per device on its best plan (1 rank, micro-batch 1), 17 more than the 100 offered: "
@@ -395,9 +403,9 @@ def test_at_least_is_said_of_a_bound_by_the_trace_only_and_about_of_what_was_lea
     assert isinstance(answer, NoPlan)
     assert answer.reason.startswith("needs about " if extra_mib else "needs at least ")
     assert ("MiB of it learned" in answer.reason) is bool(extra_mib)
-    for known in (Evidence.AT_LEAST, Evidence.STATES):
+    for evidence in (Evidence.AT_LEAST, Evidence.STATES):
         prediction = Prediction(200 * MIB, extra_bytes=extra_mib * MIB)
-        option = Option(Plan(1), prediction, 100, known)
+        option = Option(Plan(1), prediction, 100, evidence)
         assert option.is_bound is not bool(extra_mib)
         assert ("need at least" in str(option), "need about" in str(option)) == (not extra_mib, bool(extra_mib))
 
@@ -418,10 +426,10 @@ def test_a_heavy_evaluation_gets_a_micro_batch_of_its_own_and_leaves_that_of_tra
 
 
 def test_memory_is_reserved_for_evaluating_one_sample_and_the_reason_says_what_for() -> None:
-    found = Model(30, 1, evaluated=50).chosen(32)
-    assert (found.plan.micro_batch, found.plan.evaluation_batch) == (32, 1)
-    assert found.prediction.reserved_mib == 89
-    assert "needs 89 MiB to evaluate 1 sample at a time (a training step alone 72.0 MiB)" in found.reason
+    choice = Model(30, 1, evaluated=50).chosen(32)
+    assert (choice.plan.micro_batch, choice.plan.evaluation_batch) == (32, 1)
+    assert choice.prediction.reserved_mib == 89
+    assert "needs 89 MiB to evaluate 1 sample at a time (a training step alone 72.0 MiB)" in choice.reason
     sharded = Model(30, 1, evaluated=65).chosen(32)
     assert sharded.plan.world_size == 2, "the states that it needs are divided"
     refused = Model(30, 1, evaluated=300).choose(32)
@@ -444,11 +452,13 @@ def test_what_one_layout_has_learned_changes_no_other() -> None:
 
 
 def test_a_table_of_traced_peaks_is_not_asked_beyond_its_end() -> None:
-    known = profile(10).with_curve(Layout(), PeakTable(((1, Line(0, 20 * MIB)), (2, Line(0, 40 * MIB)))))
-    answer = choose(Question(known, 8, FOUR))
+    traced_profile = profile(10).with_curve(Layout(), PeakTable(((1, Line(0, 20 * MIB)), (2, Line(0, 40 * MIB)))))
+    answer = choose(Question(traced_profile, 8, FOUR))
     assert answer == Untraced(Layout(accumulate=True))
-    known = known.with_curve(Layout(accumulate=True), PeakTable(((1, Line(0, 20 * MIB)), (2, Line(0, 40 * MIB)))))
-    answer = choose(Question(known, 8, FOUR))
+    traced_profile = traced_profile.with_curve(
+        Layout(accumulate=True), PeakTable(((1, Line(0, 20 * MIB)), (2, Line(0, 40 * MIB))))
+    )
+    answer = choose(Question(traced_profile, 8, FOUR))
     assert isinstance(answer, ChosenPlan) and answer.plan == Plan(2, 4)
 
 
@@ -523,13 +533,15 @@ def _fitting(model: Model, batch: int, devices: Cluster, extra: Extra) -> Iterat
                     full = full.with_curve(layout, model.curve(layout))
             margin = margin_for(devices)
             needs = [predict(full, plan, extra.bytes_for(plan.layout), margin).reserved_mib for plan in plans]
-            if found := [plan.micro_batch for plan, need in zip(plans, needs, strict=True) if need <= offered_mib]:
-                yield way, found
+            if fitting_sizes := [
+                plan.micro_batch for plan, need in zip(plans, needs, strict=True) if need <= offered_mib
+            ]:
+                yield way, fitting_sizes
 
 
 def hinted(*limits: tuple[Name, int, int | None], divisions: Divisions | None = None) -> Divisions:
-    found = tuple(Limit(name, least, most, "split", "blocks") for name, least, most in limits)
-    return replace(divisions or Divisions(most_parts=4, most_stages=4), constraints=PlanConstraints(found))
+    constraints = tuple(Limit(name, least, most, "split", "blocks") for name, least, most in limits)
+    return replace(divisions or Divisions(most_parts=4, most_stages=4), constraints=PlanConstraints(constraints))
 
 
 def test_a_hint_takes_precedence_over_one_rank_and_the_reason_names_it() -> None:
@@ -557,8 +569,8 @@ def test_a_pipeline_has_the_micro_batches_that_its_hint_asks_for() -> None:
 
 
 def test_split_stages_inside_replicas_are_chosen_if_the_hints_ask_for_them() -> None:
-    asked = hinted(("shares", 2, 2), ("pp", 2, 2), ("tp", 2, 2))
-    choice = Model(30, 1, asked).chosen(batch=32, devices=cluster(*[100] * 8))
+    hints = hinted(("shares", 2, 2), ("pp", 2, 2), ("tp", 2, 2))
+    choice = Model(30, 1, hints).chosen(batch=32, devices=cluster(*[100] * 8))
     assert (choice.plan.num_shares, choice.plan.pp, choice.plan.tp) == (2, 2, 2)
 
 
@@ -574,10 +586,10 @@ def test_split_stages_inside_replicas_are_chosen_if_the_hints_ask_for_them() -> 
 def test_hints_that_exclude_all_plans_are_named_with_what_is_missing(
     limits: list[tuple[Name, int, int | None]], batch: int, why: str
 ) -> None:
-    asked = hinted(*limits)
-    answer = Model(1, 0.1, asked).choose(batch)
+    hints = hinted(*limits)
+    answer = Model(1, 0.1, hints).choose(batch)
     assert isinstance(answer, NoPlan)
-    assert answer.reason == f"{asked.constraints.words}: {why}" and "split at blocks" in answer.reason
+    assert answer.reason == f"{hints.constraints.words}: {why}" and "split at blocks" in answer.reason
 
 
 def test_if_no_way_that_the_hints_allow_can_be_traced_the_reason_says_why() -> None:
@@ -595,10 +607,10 @@ def test_a_hinted_model_that_is_too_large_is_refused_by_its_memory_and_its_hints
 
 
 def test_only_options_that_the_hints_allow_are_listed() -> None:
-    known = profile(30).with_curve(Layout(), line(30, 1))
-    listed = list_options(Question(replace(known, divisions=hinted(("shares", 2, 2))), 32, FOUR))
-    assert {one.layout.dp_shard for one in listed if isinstance(one, Untraced)} == {2} and len(listed) == 2
-    assert list_options(Question(replace(known, divisions=hinted(("tp", 2, None))), 32, FOUR)) == []
+    traced_profile = profile(30).with_curve(Layout(), line(30, 1))
+    listed = list_options(Question(replace(traced_profile, divisions=hinted(("shares", 2, 2))), 32, FOUR))
+    assert {option.layout.dp_shard for option in listed if isinstance(option, Untraced)} == {2} and len(listed) == 2
+    assert list_options(Question(replace(traced_profile, divisions=hinted(("tp", 2, None))), 32, FOUR)) == []
 
 
 def test_one_gpu_among_the_devices_makes_the_margin_that_of_gpus() -> None:
@@ -637,14 +649,14 @@ def test_one_cause_of_several_kinds_of_plans_is_told_once() -> None:
 def test_a_listed_way_that_fits_by_its_trace_is_a_plan_whatever_its_units_say() -> None:
     """A loss that calls the model twice hides its blocks: one unit is priced as if it were gathered whole."""
     model = Model(state=200, sample=1)
-    whole = replace(model.profile.units[1], num_params=model.profile.num_params, count=1)
-    known, devices = replace(model.profile, units=(whole,)), cluster(90, 90, 90, 90)
+    single_unit = replace(model.profile.units[1], num_params=model.profile.num_params, count=1)
+    traced_profile, devices = replace(model.profile, units=(single_unit,)), cluster(90, 90, 90, 90)
     answer: ChosenPlan | NoPlan | Untraced = Untraced(Layout())
     while isinstance(answer, Untraced):
         layout = answer.layout
         curve = model.curve(layout) if layout.dp_shard > 1 else line(200, 1)  # replicas are whole
-        known = known.with_curve(layout, curve)
-        answer = choose(Question(known, 16, devices, kind=SPEED))
+        traced_profile = traced_profile.with_curve(layout, curve)
+        answer = choose(Question(traced_profile, 16, devices, kind=SPEED))
     assert isinstance(answer, ChosenPlan), answer
-    listed = list_options(Question(known, 16, devices))
-    assert any(isinstance(one, Option) and one.fits and one.plan == answer.plan for one in listed)
+    listed = list_options(Question(traced_profile, 16, devices))
+    assert any(isinstance(option, Option) and option.fits and option.plan == answer.plan for option in listed)

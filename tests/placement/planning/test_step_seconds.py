@@ -47,7 +47,7 @@ def flops(number: float) -> Work:
 
 def profile(*seconds: tuple[Layout, float]) -> ModelProfile:
     """Layouts that take this many seconds for each sample, and one for the update."""
-    work = {layout: StepWork(Work(), flops(each), flops(1.0)) for layout, each in seconds}
+    work = {layout: StepWork(Work(), flops(step_flops), flops(1.0)) for layout, step_flops in seconds}
     return ModelProfile("s", 1, 1, {}, work)
 
 
@@ -65,16 +65,17 @@ def test_nothing_is_predicted_without_a_speed_a_trace_or_the_links_of_a_gang() -
     assert predicted_step_seconds(of_plan(plan, 2.0), plan, None) is None
     assert predicted_step_seconds(of_plan(plan, 2.0), pair, KIND) is None
     for gang in (pair, pipeline):
-        known = of_plan(gang, *([2.0] * gang.pp))
-        assert predicted_step_seconds(known, gang, KIND) is not None
-        assert predicted_step_seconds(known, gang, replace(KIND, links=None)) is None
+        gang_profile = of_plan(gang, *([2.0] * gang.pp))
+        assert predicted_step_seconds(gang_profile, gang, KIND) is not None
+        assert predicted_step_seconds(gang_profile, gang, replace(KIND, links=None)) is None
 
 
 def test_a_gang_shares_the_cores_of_its_host_with_itself_alone() -> None:
     plan = Plan(4, dp_shard=4)
-    known = of_plan(plan, 2.0)
-    alone, shared = (predicted_step_seconds(known, plan, kind) for kind in (KIND, TWO_CORES))
-    assert alone == 9.0 and shared == 18.0
+    plan_profile = of_plan(plan, 2.0)
+    alone, shared = (predicted_step_seconds(plan_profile, plan, kind) for kind in (KIND, TWO_CORES))
+    assert alone == 9.0
+    assert shared == 18.0
 
 
 @pytest.mark.parametrize(("schedule", "ends"), [("1f1b", 1 / 3 + 2 / 3), ("gpipe", 1 + 1)])
@@ -105,16 +106,16 @@ def test_the_share_that_is_compared_with_the_measured_one_is_that_of_the_busiest
 
 def test_to_compare_plans_flops_stand_for_seconds_and_unknown_links_take_no_time() -> None:
     for plan in (Plan(4, dp_shard=2), Plan(1, 4, pp=2)):
-        known = of_plan(plan, *([2.0] * plan.pp))
+        plan_profile = of_plan(plan, *([2.0] * plan.pp))
         for kind in (None, replace(KIND, links=None)):
-            assert predicted_step(known, plan, kind) is None
-            assert comparable_step(known, plan, kind) == predicted_step(known, plan, KIND)
+            assert predicted_step(plan_profile, plan, kind) is None
+            assert comparable_step(plan_profile, plan, kind) == predicted_step(plan_profile, plan, KIND)
 
 
 def test_stages_that_wait_leave_their_cores_to_others() -> None:
     plan = Plan(1, 6, pp=3)
-    known = of_plan(plan, 2.0, 2.0, 2.0)
-    free, shared = (predicted_step_seconds(known, plan, kind) for kind in (KIND, TWO_CORES))
+    plan_profile = of_plan(plan, 2.0, 2.0, 2.0)
+    free, shared = (predicted_step_seconds(plan_profile, plan, kind) for kind in (KIND, TWO_CORES))
     assert free is not None
     assert shared is not None
     assert free < shared < 1.5 * free
@@ -127,21 +128,21 @@ def test_stages_that_wait_leave_their_cores_to_others() -> None:
 def test_what_was_learned_corrects_the_prediction_and_is_said() -> None:
     plan = Plan(4, dp_shard=4)
     learned: Mapping[str, SlowDown] = {"FSDP": SlowDown(2.6, 5)}
-    found = with_seconds(sized(plan), of_plan(plan, 2.0), TWO_CORES, learned)
-    assert found.step_seconds == pytest.approx(18.0 * 1.3) and found.step_factor == pytest.approx(1.3)
-    assert found.reason == "fits; step times × 1.3 as measured on 5 trials of this family (FSDP)"
+    timed = with_seconds(sized(plan), of_plan(plan, 2.0), TWO_CORES, learned)
+    assert timed.step_seconds == pytest.approx(18.0 * 1.3) and timed.step_factor == pytest.approx(1.3)
+    assert timed.reason == "fits; step times × 1.3 as measured on 5 trials of this family (FSDP)"
 
 
 def test_a_prediction_that_was_right_is_not_worth_a_word() -> None:
-    found = with_seconds(sized(Plan(4)), of_plan(Plan(4), 2.0), KIND, {"one rank": SlowDown(1.02, 5)})
-    assert (found.step_seconds, found.reason) == (9.0 * 1.02, "fits")
+    timed = with_seconds(sized(Plan(4)), of_plan(Plan(4), 2.0), KIND, {"one rank": SlowDown(1.02, 5)})
+    assert (timed.step_seconds, timed.reason) == (9.0 * 1.02, "fits")
 
 
 def test_a_way_in_which_the_family_has_not_run_is_as_slow_as_its_slowest_one() -> None:
     plan = Plan(4, dp_shard=4)
-    found = with_seconds(sized(plan), of_plan(plan, 2.0), TWO_CORES, {"pipeline": SlowDown(2.6, 5)})
-    assert found.step_seconds == pytest.approx(18.0 * 1.3) and found.step_factor == pytest.approx(1.3)
-    assert found.reason == "fits; step times × 1.3 as measured in the slowest way in which this family has run"
+    timed = with_seconds(sized(plan), of_plan(plan, 2.0), TWO_CORES, {"pipeline": SlowDown(2.6, 5)})
+    assert timed.step_seconds == pytest.approx(18.0 * 1.3) and timed.step_factor == pytest.approx(1.3)
+    assert timed.reason == "fits; step times × 1.3 as measured in the slowest way in which this family has run"
     assert with_seconds(sized(plan), of_plan(plan, 2.0), None, {}) == sized(plan)
 
 
@@ -149,12 +150,12 @@ def test_a_stage_sends_its_results_at_the_end_of_its_passes() -> None:
     """Each message of 8 bytes takes 2 seconds. The stage in the middle sends outputs and gradients."""
     plan, slow = Plan(1, 6, pp=3), replace(KIND, links=replace(LINKS, inside=Link(made_up(0.0), made_up(4.0))))
     sent = [6, 12, 6]
-    known = profile(*((layout, 3.0) for layout in plan.layouts))
+    plan_profile = profile(*((layout, 3.0) for layout in plan.layouts))
     work = {
-        layout: replace(known.work[layout], fixed=messages(num / 6))
+        layout: replace(plan_profile.work[layout], fixed=messages(num / 6))
         for layout, num in zip(plan.layouts, sent, strict=True)
     }
-    step = pipeline_step(replace(known, work=work), plan, slow)
+    step = pipeline_step(replace(plan_profile, work=work), plan, slow)
     assert step is not None and step.cores is None
     assert [(stage.forward.computing_seconds, stage.backward.computing_seconds) for stage in step.stages] == [
         (1.0, 2.0)
@@ -162,7 +163,7 @@ def test_a_stage_sends_its_results_at_the_end_of_its_passes() -> None:
     assert [stage.forward.sending_seconds for stage in step.stages] == [2.0, 2.0, 0.0]
     assert [stage.backward.sending_seconds for stage in step.stages] == [0.0, 2.0, 2.0]
     assert {stage.forward.waiting_seconds + stage.backward.waiting_seconds for stage in step.stages} == {0.0}
-    assert step.seconds == predicted_step_seconds(replace(known, work=work), plan, slow)
+    assert step.seconds == predicted_step_seconds(replace(plan_profile, work=work), plan, slow)
 
 
 def messages(num: float) -> Work:
@@ -171,10 +172,14 @@ def messages(num: float) -> Work:
 
 def test_ranks_of_a_stage_wait_for_each_other_in_both_passes() -> None:
     plan, slow = Plan(1, 6, pp=2, tp=2), replace(KIND, links=replace(LINKS, inside=Link(made_up(0.0), made_up(4.0))))
-    known = of_plan(plan, 3.0, 3.0)
+    plan_profile = of_plan(plan, 3.0, 3.0)
     sums = Work(collectives=(Collectives("all_reduce", "tp", False, 1.0, 12.0),))
     step = pipeline_step(
-        replace(known, work={one: replace(known.work[one], fixed=sums) for one in known.work}), plan, slow
+        replace(
+            plan_profile, work={layout: replace(plan_profile.work[layout], fixed=sums) for layout in plan_profile.work}
+        ),
+        plan,
+        slow,
     )
     assert step is not None
     assert [stage.forward.waiting_seconds for stage in step.stages] == pytest.approx([1.0, 1.0])
@@ -188,8 +193,8 @@ def test_recompute_makes_the_backward_pass_longer_and_not_the_step() -> None:
         for recompute, selective in [(False, False), (True, False), (True, True)]
     )
     shares = []
-    for one in (plan, again, light):
-        step = pipeline_step(of_plan(one, 12.0, 12.0), one, KIND)
+    for compared in (plan, again, light):
+        step = pipeline_step(of_plan(compared, 12.0, 12.0), compared, KIND)
         assert step is not None and step.seconds == pytest.approx(12.0 * 5 + 1)
         shares.append(step.stages[0].forward.seconds)
     assert shares == [4.0, 3.0, 4.0]
@@ -197,22 +202,22 @@ def test_recompute_makes_the_backward_pass_longer_and_not_the_step() -> None:
 
 def test_a_step_holds_at_most_what_each_stage_holds_at_its_traced_peak() -> None:
     plan = Plan(1, 4, pp=2)
-    known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
-    step = pipeline_step(known, plan, KIND)
+    plan_profile = with_peaks(of_plan(plan, 3.0, 3.0), plan)
+    step = pipeline_step(plan_profile, plan, KIND)
     assert step is not None
-    rows = with_memory(step, known, extra_bytes=7).timeline().rows
-    peaks = [stage.peak_bytes for stage in predict_stages(known, plan, 7)]
+    rows = with_memory(step, plan_profile, extra_bytes=7).timeline().rows
+    peaks = [stage.peak_bytes for stage in predict_stages(plan_profile, plan, 7)]
     assert [row.peak_bytes for row in rows] == peaks == [100 + 21 + 5 + 7, 100 + 10 + 5 + 7]
-    first, last = with_memory(step, known, extra_bytes=7).stages
+    first, last = with_memory(step, plan_profile, extra_bytes=7).stages
     assert (first.state_bytes, first.kept_bytes, first.passing_bytes) == (107, 9, 8), "two are in flight"
     assert (last.state_bytes, last.kept_bytes, last.passing_bytes) == (107, 8, 7)
 
 
 def test_activations_are_never_more_than_the_peak_has_room_for() -> None:
     plan = Plan(1, 4, pp=2)
-    known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
-    step = pipeline_step(known, plan, KIND)
-    huge = replace(known, units=tuple(replace(unit, activations=Line(1000, 0)) for unit in known.units))
+    plan_profile = with_peaks(of_plan(plan, 3.0, 3.0), plan)
+    step = pipeline_step(plan_profile, plan, KIND)
+    huge = replace(plan_profile, units=tuple(replace(unit, activations=Line(1000, 0)) for unit in plan_profile.units))
     assert step is not None
     first, last = with_memory(step, huge, extra_bytes=0).stages
     assert (first.kept_bytes, first.passing_bytes) == (13, 0), "half of the 26 bytes that are not states"
@@ -235,20 +240,20 @@ def with_peaks(model_profile: ModelProfile, plan: Plan) -> ModelProfile:
 
 def test_a_trial_keeps_the_step_of_its_pipeline_as_it_is_predicted() -> None:
     plan = Plan(1, 4, pp=2)
-    known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
+    plan_profile = with_peaks(of_plan(plan, 3.0, 3.0), plan)
     options = (Option(Plan(4), prediction(), 1), Option(plan, prediction(), 96))
-    found = replace(sized(plan), options=options, prediction=prediction(extra_bytes=7))
-    learned = with_seconds(found, known, TWO_CORES, {"pipeline": SlowDown(1.5, 5)})
-    kept = recorded_pipeline(learned, known, TWO_CORES)
+    sized_trial = replace(sized(plan), options=options, prediction=prediction(extra_bytes=7))
+    learned = with_seconds(sized_trial, plan_profile, TWO_CORES, {"pipeline": SlowDown(1.5, 5)})
+    kept = recorded_pipeline(learned, plan_profile, TWO_CORES)
     assert kept is not None and (kept.unit, kept.communicates, kept.offered_mib) == ("s", True, 96)
     assert kept.step.seconds == learned.step_seconds and kept.step.timeline().rows[1].peak_bytes == 122
 
 
 def test_where_no_speed_is_known_the_step_is_in_flops_and_without_links_it_has_no_communication() -> None:
     plan = Plan(1, 4, pp=2)
-    known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
+    plan_profile = with_peaks(of_plan(plan, 3.0, 3.0), plan)
     in_flops, without_links = (
-        recorded_pipeline(sized(plan), known, kind) for kind in (None, replace(KIND, links=None))
+        recorded_pipeline(sized(plan), plan_profile, kind) for kind in (None, replace(KIND, links=None))
     )
     assert in_flops is not None and without_links is not None
     assert (in_flops.unit, in_flops.communicates, in_flops.offered_mib) == ("FLOP", False, None)
@@ -276,8 +281,8 @@ def test_the_step_of_any_order_takes_at_least_as_long_as_its_busiest_rank_and_ha
     plan = Plan(1, 4, pp=2, schedule=schedule)
     peaks = with_peaks(of_plan(Plan(1, 4, pp=2), 12.0, 12.0), Plan(1, 4, pp=2))  # for its units
     work = {layout: peaks.work[first] for layout, first in zip(plan.layouts, peaks.work, strict=False)}
-    known = replace(peaks, work={**work, Layout(): StepWork(Work(), Work(), Work())})
-    step = pipeline_step(known, plan, KIND)
+    plan_profile = replace(peaks, work={**work, Layout(): StepWork(Work(), Work(), Work())})
+    step = pipeline_step(plan_profile, plan, KIND)
     assert step is not None and len(step.stages) == plan.num_stages
     assert 12.0 * 4 + 1 <= step.seconds <= 12.0 * 5 + 1, "the bubble is at most that of 1F1B"
     timeline = step.timeline()

@@ -20,8 +20,8 @@ COPIES = {"FSDP ×4", "ZeRO-2 ×4", "DP ×2 · FSDP ×2", "DP ×2 · ZeRO-2 ×2"
 
 
 def limited(*limits: tuple[Name, int, int | None], divisions: Divisions = EVERYTHING) -> Divisions:
-    found = tuple(Limit(name, least, most, "hint", "here") for name, least, most in limits)
-    return replace(divisions, constraints=PlanConstraints(found))
+    constraints = tuple(Limit(name, least, most, "hint", "here") for name, least, most in limits)
+    return replace(divisions, constraints=PlanConstraints(constraints))
 
 
 def shorts(divisions: Divisions, num_ranks: int) -> set[str]:
@@ -35,8 +35,8 @@ def test_a_model_that_says_nothing_is_replicated_or_sharded() -> None:
 
 def test_every_way_comes_with_each_kind_of_recompute() -> None:
     ways = list_ways(EVERYTHING, 2)
-    whole = {replace(way, recompute=False, selective=False) for way in ways if way.co_shard == 1}
-    for way in whole:
+    plain = {replace(way, recompute=False, selective=False) for way in ways if way.co_shard == 1}
+    for way in plain:
         assert {way, replace(way, recompute=True), replace(way, recompute=True, selective=True)} <= set(ways)
 
 
@@ -57,24 +57,24 @@ def test_ways_that_another_one_always_beats_are_left_out() -> None:
 
 
 def test_a_split_of_four_leaves_out_one_rank_and_all_other_degrees() -> None:
-    asked = limited(("tp", 4, 4))
-    assert [list_ways(asked, num_ranks) for num_ranks in (1, 2)] == [[], []]
-    assert shorts(asked, 4) == {"TP ×4", "TP+SP ×4"}
+    hinted = limited(("tp", 4, 4))
+    assert [list_ways(hinted, num_ranks) for num_ranks in (1, 2)] == [[], []]
+    assert shorts(hinted, 4) == {"TP ×4", "TP+SP ×4"}
     others = ("FSDP ×2 · TP ×4", "ZeRO-2 ×2 · TP ×4", "DP ×2 · TP ×4", "TP ×4 · PP ×2")
-    assert shorts(asked, 8) >= set(others)
-    assert {way.tp for way in list_ways(asked, 8)} == {4}
+    assert shorts(hinted, 8) >= set(others)
+    assert {way.tp for way in list_ways(hinted, 8)} == {4}
 
 
 def test_a_default_of_replicas_still_allows_one_rank() -> None:
-    asked = limited(("tp", 1, 1), ("pp", 1, 1), ("spatial", 1, 1))
-    assert shorts(asked, 1) == {"1 rank"} and shorts(asked, 4) == COPIES
+    hinted = limited(("tp", 1, 1), ("pp", 1, 1), ("spatial", 1, 1))
+    assert shorts(hinted, 1) == {"1 rank"} and shorts(hinted, 4) == COPIES
 
 
 def test_split_stages_inside_replicas_can_be_asked_for() -> None:
-    asked = limited(("shares", 2, 2), ("pp", 2, 2), ("tp", 2, None))
-    assert shorts(asked, 8) >= {"FSDP ×2 · TP ×2 · PP ×2", "DP ×2 · TP+SP ×2 · PP ×2"}
-    assert all(way.dp_shard * way.dp_replicate == 2 == way.pp and way.tp > 1 for way in list_ways(asked, 16))
-    assert shorts(asked, 4) == set()
+    hinted = limited(("shares", 2, 2), ("pp", 2, 2), ("tp", 2, None))
+    assert shorts(hinted, 8) >= {"FSDP ×2 · TP ×2 · PP ×2", "DP ×2 · TP+SP ×2 · PP ×2"}
+    assert all(way.dp_shard * way.dp_replicate == 2 == way.pp and way.tp > 1 for way in list_ways(hinted, 16))
+    assert shorts(hinted, 4) == set()
 
 
 NAMES: list[Name] = ["shares", "tp", "pp", "spatial"]
@@ -88,11 +88,11 @@ def test_hints_leave_out_exactly_the_ways_that_they_exclude(
     limits: list[tuple[Name, int, int | None]], num_ranks: int, divisible: bool
 ) -> None:
     divisions = EVERYTHING if divisible else INDIVISIBLE
-    asked = limited(*limits, divisions=divisions)
-    found = list_ways(asked, num_ranks)
-    assert len(set(found)) == len(found) and all(way.world_size == num_ranks for way in found)
-    assert found == [way for way in list_ways(divisions, num_ranks) if _obeys(way, limits)]
-    assert all(_obeys(way, limits) for way in found)
+    hinted = limited(*limits, divisions=divisions)
+    listed = list_ways(hinted, num_ranks)
+    assert len(set(listed)) == len(listed) and all(way.world_size == num_ranks for way in listed)
+    assert listed == [way for way in list_ways(divisions, num_ranks) if _obeys(way, limits)]
+    assert all(_obeys(way, limits) for way in listed)
 
 
 def _obeys(way: Spread, limits: list[tuple[Name, int, int | None]]) -> bool:

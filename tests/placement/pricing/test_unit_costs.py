@@ -20,19 +20,19 @@ def test_equal_units_share_their_costs_and_the_ends_are_no_blocks() -> None:
     assert len(MODEL.units) == 14
     assert len(set(MODEL.units)) == 3
     assert set(MODEL.units[1:-1]) == {BLOCK}
-    assert [one.is_block for one in (FIRST, BLOCK, LAST)] == [False, True, False]
+    assert [unit.is_block for unit in (FIRST, BLOCK, LAST)] == [False, True, False]
 
 
 def test_recompute_adds_a_forward_pass_and_selective_recompute_a_part_of_it() -> None:
-    plain, again, part = Spread(), Spread(recompute=True), Spread(recompute=True, selective=True)
+    plain, waits, part = Spread(), Spread(recompute=True), Spread(recompute=True, selective=True)
     forward = BLOCK.forward_seconds(plain, 4)
-    assert BLOCK.seconds(again, 4) - BLOCK.seconds(plain, 4) == pytest.approx(forward)
+    assert BLOCK.seconds(waits, 4) - BLOCK.seconds(plain, 4) == pytest.approx(forward)
     assert 0 < BLOCK.seconds(part, 4) - BLOCK.seconds(plain, 4) < forward
-    assert FIRST.seconds(again, 4) == FIRST.seconds(plain, 4) and FIRST.kept_bytes(again, 4) == FIRST.kept_bytes(
+    assert FIRST.seconds(waits, 4) == FIRST.seconds(plain, 4) and FIRST.kept_bytes(waits, 4) == FIRST.kept_bytes(
         plain, 4
     )
-    assert [BLOCK.kept_bytes(way, 1) / MIB for way in (plain, again, part)] == [40, 1, 40 * KEPT_SHARE]
-    assert [BLOCK.working_bytes(way, 1) / MIB for way in (plain, again, part)] == pytest.approx(
+    assert [BLOCK.kept_bytes(way, 1) / MIB for way in (plain, waits, part)] == [40, 1, 40 * KEPT_SHARE]
+    assert [BLOCK.working_bytes(way, 1) / MIB for way in (plain, waits, part)] == pytest.approx(
         [0, 40, 40 * (1 - KEPT_SHARE)]
     )
 
@@ -40,29 +40,35 @@ def test_recompute_adds_a_forward_pass_and_selective_recompute_a_part_of_it() ->
 def test_fsdp_gathers_a_block_for_either_pass_and_the_rest_once_together() -> None:
     way = Spread(dp_shard=4)
     block, first, last = BLOCK.traffic(way, 1, 0), FIRST.traffic(way, 1, 1), LAST.traffic(way, 1, 0)
-    assert [one.kind for one in block.forward] == ["all_gather"]
-    assert [one.kind for one in block.backward] == ["all_gather", "reduce_scatter"]
-    assert [one.kind for one in first.backward] == ["reduce_scatter"] and not block.update
-    total = merged_communication((one, 1) for each in (first, last) for one in each.forward)
-    assert [(one.num, one.num_bytes) for one in total] == [(1, 2 * 8 * MIB * 4)]
+    assert [collective.kind for collective in block.forward] == ["all_gather"]
+    assert [collective.kind for collective in block.backward] == ["all_gather", "reduce_scatter"]
+    assert [collective.kind for collective in first.backward] == ["reduce_scatter"]
+    assert not block.update
+    total = merged_communication((collective, 1) for traffic in (first, last) for collective in traffic.forward)
+    assert [(collective.num, collective.num_bytes) for collective in total] == [(1, 2 * 8 * MIB * 4)]
 
 
 def test_copies_of_parameters_in_bf16_are_gathered_in_half_the_bytes_and_freed_by_fsdp() -> None:
     profile = gpt()
     narrow = replace(profile, units=tuple(replace(unit, gathered_bytes=2) for unit in profile.units))
     block, way = ModelCosts(narrow, gpu("V100-32")).units[1], Spread(dp_shard=4)
-    gathered, whole = block.traffic(way, 1, 0), BLOCK.traffic(way, 1, 0)
-    assert [2 * one.num_bytes for one in gathered.forward] == [one.num_bytes for one in whole.forward]
-    assert gathered.backward[1] == whole.backward[1], "gradients are added up in fp32"
+    gathered, fp32 = block.traffic(way, 1, 0), BLOCK.traffic(way, 1, 0)
+    assert [2 * collective.num_bytes for collective in gathered.forward] == [
+        collective.num_bytes for collective in fp32.forward
+    ]
+    assert gathered.backward[1] == fp32.backward[1], "gradients are added up in fp32"
     assert BLOCK.kept_bytes(way, 1) - block.kept_bytes(way, 1) == min(BLOCK.kept_bytes(way, 1), 2 * BLOCK.num_params)
     assert block.kept_bytes(Spread(), 1) == BLOCK.kept_bytes(Spread(), 1)
 
 
 def test_tensor_parallel_ranks_communicate_in_every_pass_and_more_with_recompute() -> None:
     traffic = BLOCK.traffic(Spread(tp=2, sequence_parallel=True), 3, 0)
-    counts = [sum(one.num * often for one, often in traffic.of_step(5, recomputed)) for recomputed in (False, True)]
+    counts = [
+        sum(collective.num * often for collective, often in traffic.of_step(5, recomputed))
+        for recomputed in (False, True)
+    ]
     assert counts == [5 * 2 * 4, 5 * 2 * 6]
-    assert {one.num_bytes / one.num for one in traffic.forward} == {3 * MIB}
+    assert {collective.num_bytes / collective.num for collective in traffic.forward} == {3 * MIB}
     assert not FIRST.traffic(Spread(tp=2), 3, 1).forward
 
 
@@ -79,7 +85,7 @@ def test_replicas_share_optimizer_states_only_with_zero1() -> None:
     assert Spread(dp_replicate=4).optimizer_shards == 1
     zero1 = Spread(dp_replicate=4, zero1=True)
     assert (zero1.parameter_shards, zero1.optimizer_shards) == (1, 4)
-    whole = BLOCK.held_bytes(Spread(), 16)
-    assert BLOCK.held_bytes(Spread(dp_replicate=4), 16) == whole == 4 * MIB * 16
+    held_bytes = BLOCK.held_bytes(Spread(), 16)
+    assert BLOCK.held_bytes(Spread(dp_replicate=4), 16) == held_bytes == 4 * MIB * 16
     assert BLOCK.held_bytes(Spread(dp_replicate=4, zero1=True), 16) == 4 * MIB * (8 + 8 / 4)
-    assert BLOCK.held_bytes(Spread(dp_shard=4), 16) == whole / 4
+    assert BLOCK.held_bytes(Spread(dp_shard=4), 16) == held_bytes / 4

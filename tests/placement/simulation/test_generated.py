@@ -53,8 +53,8 @@ def test_arrivals_are_stretched_to_a_load() -> None:
 
 def test_jobs_ask_for_their_share_of_the_smallest_device() -> None:
     cluster = Cluster((Device("a", "n", 0, "V100-16", 1000), Device("b", "n", 1, "V100-32", 2000)))
-    [part, whole] = rigid_jobs([TraceJob("0", 0, 1, 5.0, 0.25), TraceJob("1", 2, 2, 7.0)], cluster)
-    assert [(one.shapes[0].num_ranks, one.shapes[0].mib_per_rank, one.at) for one in (part, whole)] == [
+    [part, full] = rigid_jobs([TraceJob("0", 0, 1, 5.0, 0.25), TraceJob("1", 2, 2, 7.0)], cluster)
+    assert [(job.shapes[0].num_ranks, job.shapes[0].mib_per_rank, job.at) for job in (part, full)] == [
         (1, 250, 0),
         (2, 1000, 2),
     ]

@@ -53,11 +53,11 @@ def check(result: Schedule, jobs: list[Job], cluster: Cluster, max_gangs: int) -
 def test_every_job_runs_once_and_devices_hold_no_more_than_they_have(max_gangs: int, rate: float) -> None:
     cluster = gpus(2, 4)
     jobs = drawn(7, 60, rate)
-    found = schedule(jobs, cluster, pack, ScheduleOptions(max_gangs_per_device=max_gangs))
-    check(found, jobs, cluster, max_gangs)
-    assert 0 < found.utilisation <= max_gangs and 0 < found.communication_share < 0.1
+    simulated = schedule(jobs, cluster, pack, ScheduleOptions(max_gangs_per_device=max_gangs))
+    check(simulated, jobs, cluster, max_gangs)
+    assert 0 < simulated.utilisation <= max_gangs and 0 < simulated.communication_share < 0.1
     again = schedule(jobs, cluster, pack, ScheduleOptions(max_gangs_per_device=max_gangs))
-    assert again.runs == found.runs and again.waited == found.waited
+    assert again.runs == simulated.runs and again.waited == simulated.waited
     # Rarer rounds, with a part of the queue, change when jobs begin, but not what holds.
     rarer = ScheduleOptions(max_gangs_per_device=max_gangs, round_seconds=20, most_nominated=8)
     check(schedule(jobs, cluster, pack, rarer), jobs, cluster, max_gangs)
@@ -67,22 +67,22 @@ def test_jobs_one_after_another_and_beside_what_runs_already() -> None:
     cluster = gpus(1, 1)
     jobs = [Job("a", (Shape(1, 60, 10.0),)), Job("b", (Shape(1, 60, 5.0),), at=2.0)]
     running = [Running("r", ("0/0",), 50, 4.0, 9)]
-    found = schedule(jobs, cluster, pack, running=running)
-    assert [(run.id, run.start, run.end) for run in found.runs] == [("r", 0, 4), ("a", 4, 14), ("b", 14, 19)]
-    assert found.mean_completion == pytest.approx((4 + 14 + 17) / 3) and found.makespan == 19
-    assert {job: wait.blocked for job, wait in found.first_waits.items()} == {"a": Blocked.BUSY, "b": Blocked.BUSY}
-    assert found.waited[Blocked.BUSY.value] == pytest.approx(4 + 12)
+    simulated = schedule(jobs, cluster, pack, running=running)
+    assert [(run.id, run.start, run.end) for run in simulated.runs] == [("r", 0, 4), ("a", 4, 14), ("b", 14, 19)]
+    assert simulated.mean_completion == pytest.approx((4 + 14 + 17) / 3) and simulated.makespan == 19
+    assert {job: wait.blocked for job, wait in simulated.first_waits.items()} == {"a": Blocked.BUSY, "b": Blocked.BUSY}
+    assert simulated.waited[Blocked.BUSY.value] == pytest.approx(4 + 12)
 
 
 def test_a_job_that_no_cluster_holds_never_runs() -> None:
-    found = schedule([Job("wide", (Shape(3, 60, 10.0),)), Job("a", (Shape(1, 60, 1.0),))], gpus(1, 2), pack)
-    assert found.never["wide"].blocked is Blocked.TOO_LARGE and found.makespan == 1.0
+    simulated = schedule([Job("wide", (Shape(3, 60, 10.0),)), Job("a", (Shape(1, 60, 1.0),))], gpus(1, 2), pack)
+    assert simulated.never["wide"].blocked is Blocked.TOO_LARGE and simulated.makespan == 1.0
 
 
 def test_studies_take_turns() -> None:
     jobs = [Job(f"{study}{n}", (Shape(1, 60, 10.0),), study=study) for study in (1, 2) for n in range(3)]
-    found = schedule(jobs, gpus(1, 2), pack)
-    assert [sorted(run.study for run in found.runs[at : at + 2]) for at in (0, 2, 4)] == [[1, 2]] * 3
+    simulated = schedule(jobs, gpus(1, 2), pack)
+    assert [sorted(run.study for run in simulated.runs[at : at + 2]) for at in (0, 2, 4)] == [[1, 2]] * 3
 
 
 def test_a_job_needs_known_seconds() -> None:
@@ -92,8 +92,8 @@ def test_a_job_needs_known_seconds() -> None:
 
 def test_a_study_may_limit_its_running_jobs_and_slow_devices_take_longer() -> None:
     jobs = [Job(f"{study}{n}", (Shape(1, 60, 10.0),), study=study) for study in (1, 2) for n in range(2)]
-    found = schedule(jobs, gpus(1, 4), pack, ScheduleOptions(most_running={1: 1}))
-    assert [(run.id, run.end) for run in found.runs] == [("10", 10), ("20", 10), ("21", 10), ("11", 20)]
+    simulated = schedule(jobs, gpus(1, 4), pack, ScheduleOptions(most_running={1: 1}))
+    assert [(run.id, run.end) for run in simulated.runs] == [("10", 10), ("20", 10), ("21", 10), ("11", 20)]
     slow = schedule(
         jobs[:1], gpus(1, 1), pack, ScheduleOptions(domains=domains_of(gpus(1, 1), speeds={"V100-16": 0.5}))
     )
@@ -103,13 +103,13 @@ def test_a_study_may_limit_its_running_jobs_and_slow_devices_take_longer() -> No
 def test_divided_anew_a_job_gives_devices_to_a_new_one_and_takes_those_of_one_that_has_ended() -> None:
     shapes = (Shape(1, 60, 1000.0), Shape(2, 60, 500.0), Shape(4, 60, 250.0))
     jobs = [Job("a", shapes), Job("b", (Shape(2, 60, 100.0),), at=50.0)]
-    found = schedule(jobs, gpus(1, 4), pack, ScheduleOptions(restart_seconds=10.0))
+    simulated = schedule(jobs, gpus(1, 4), pack, ScheduleOptions(restart_seconds=10.0))
     # a does a fifth on four devices, then 100 s on two, of which 10 s are for the restart, and the rest on four.
-    first, last = found.runs
+    first, last = simulated.runs
     assert (first.id, first.start, first.end) == ("b", 50, 150)
     assert (last.id, last.num_restarts) == ("a", 2) and last.end == pytest.approx(150 + 10 + 250 * (0.8 - 90 / 500))
     assert last.device_seconds == pytest.approx(4 * 50 + 2 * 100 + 4 * (last.end - 150))
-    assert found.utilisation == pytest.approx(1.0)
+    assert simulated.utilisation == pytest.approx(1.0)
     with pytest.raises(ValueError, match="one gang on a device"):
         schedule(jobs, gpus(1, 4), pack, ScheduleOptions(max_gangs_per_device=2, restart_seconds=10.0))
 
@@ -122,10 +122,10 @@ def test_divided_anew_every_job_is_done_once_and_none_loses_work(seed: int) -> N
         seconds, ranks = source.uniform(10, 2000), source.choice((1, 2))
         shapes = tuple(Shape(ranks * 2**k, 60, seconds / 1.8**k) for k in range(3))
         jobs.append(Job(f"{n}", shapes, source.uniform(0, 3000)))
-    found = schedule(jobs, gpus(2, 4), pack, ScheduleOptions(restart_seconds=20.0, round_seconds=5.0))
-    assert sorted(run.id for run in found.runs) == sorted(job.id for job in jobs)
+    simulated = schedule(jobs, gpus(2, 4), pack, ScheduleOptions(restart_seconds=20.0, round_seconds=5.0))
+    assert sorted(run.id for run in simulated.runs) == sorted(job.id for job in jobs)
     by_id = {job.id: job for job in jobs}
-    for run in found.runs:
+    for run in simulated.runs:
         least = min((shape.device_seconds or 0.0) for shape in by_id[run.id].shapes)
         assert run.device_seconds >= least - 1e-6 and run.start >= run.arrived
-    assert found.utilisation <= 1 + 1e-9
+    assert simulated.utilisation <= 1 + 1e-9

@@ -52,11 +52,11 @@ def test_devices_lists_each_gpu_in_a_line(monkeypatch: pytest.MonkeyPatch, wide:
 def test_devices_as_json_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, H100)
     links = {"num_nvlinks": 3, "peers": [[1, 2]], "num_switched": 1, "pcie_generation": 5, "pcie_width": 16}
-    told = {
+    description = {
         "index": 0, "uuid": "GPU-aaaa", "name": H100.name, "total_mib": 81559, "reserved_mib": 559,
         "other_processes_mib": 21000, "free_mib": 60000, "mig": False, "kind": "H100", "links": links,
     }  # fmt: skip
-    assert json.loads(scamp("devices", "--json")) == {"gpus": [told], "virtual_devices": None}
+    assert json.loads(scamp("devices", "--json")) == {"gpus": [description], "virtual_devices": None}
 
 
 def test_devices_without_gpus_says_what_studies_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,28 +71,28 @@ def test_devices_without_gpus_says_what_studies_run_on(monkeypatch: pytest.Monke
 def test_calibrate_measures_the_cpu_then_one_gpu_of_each_model_and_warns_of_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wide: None
 ) -> None:
-    asked: list[Any] = []
+    measured: list[Any] = []
 
-    def cpu(*given: Any) -> DeviceKind:
-        asked.append(given)
+    def cpu(*args: Any) -> DeviceKind:
+        measured.append(args)
         return CPU
 
     def gpu(data_dir: Path, device: Gpu) -> DeviceKind:
-        asked.append((data_dir, device.uuid))
+        measured.append((data_dir, device.uuid))
         return replace(catalogue.gpu("H100"), provenance="measured now")
 
     machine(monkeypatch, MIG, H100, replace(H100, index=2, uuid="GPU-cccc", other_processes_mib=30000))
     monkeypatch.setattr(calibration, "calibrate_cpu", cpu)
     monkeypatch.setattr(calibration, "calibrate_gpu", gpu)
     monkeypatch.setattr(terminal.err, "_file", shown := (tmp_path / "err").open("w"))
-    told = scamp("calibrate", "--rounds", "2", "--data-dir", str(tmp_path))
+    output = scamp("calibrate", "--rounds", "2", "--data-dir", str(tmp_path))
     shown.close()
-    assert asked == [(tmp_path, 2), (tmp_path, "GPU-aaaa")]
+    assert measured == [(tmp_path, 2), (tmp_path, "GPU-aaaa")]
     assert "other processes hold 21000 MiB of NVIDIA H100 80GB HBM3, so" in (tmp_path / "err").read_text()
-    assert told.splitlines()[:3] == [
+    assert output.splitlines()[:3] == [
         "a CPU: measured today", "100 GFLOP/s for matrix multiplication", "H100: measured now"
     ]  # fmt: skip
-    assert told.splitlines()[-1].endswith("MiB of a process's memory is outside PyTorch's tensors")
+    assert output.splitlines()[-1].endswith("MiB of a process's memory is outside PyTorch's tensors")
 
 
 def test_a_fit_of_zero_seconds_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,4 +114,5 @@ def test_a_fit_of_zero_seconds_has_no_speed(capsys: pytest.CaptureFixture[str]) 
 def test_a_mistake_is_found_before_anything_is_traced(arguments: list[str], words: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as error:
         scamp(*arguments, "--data-dir", str(tmp_path))
-    assert words in str(error.value) and list(tmp_path.iterdir()) == []
+    assert words in str(error.value)
+    assert list(tmp_path.iterdir()) == []

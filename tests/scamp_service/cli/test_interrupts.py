@@ -16,8 +16,8 @@ from scamp_service.settings import ROOT
 
 
 def test_ctrl_c_during_imports_is_one_line(tmp_path: Path) -> None:
-    given = ["estimate", "stdlib_gpt", "--data-dir", str(tmp_path)]  # it would take seconds
-    command = [sys.executable, "-X", "importtime", "-m", "scamp_service", *given]
+    arguments = ["estimate", "stdlib_gpt", "--data-dir", str(tmp_path)]  # it would take seconds
+    command = [sys.executable, "-X", "importtime", "-m", "scamp_service", *arguments]
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child would also ignore it
     started = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
     signal.signal(signal.SIGINT, before)
@@ -27,8 +27,8 @@ def test_ctrl_c_during_imports_is_one_line(tmp_path: Path) -> None:
             if line.split()[-1:] == [b"typer"]:
                 break
         process.send_signal(signal.SIGINT)
-        told = [line for line in process.stderr if not line.startswith(b"import time:")]
-    assert told[-1:] == [b"scamp: interrupted\n"] and not any(b"Traceback" in line for line in told)
+        lines = [line for line in process.stderr if not line.startswith(b"import time:")]
+    assert lines[-1:] == [b"scamp: interrupted\n"] and not any(b"Traceback" in line for line in lines)
     assert process.returncode == interrupts.EXIT_CODE
 
 

@@ -179,8 +179,8 @@ def test_a_language_model_is_better_than_one_who_knows_letters_alone(tmp_path: P
     done = run_scamp(tmp_path / "data", "run", study, "--json", SCAMP_VIRTUAL_DEVICES="1")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
-    told = {"trials", "best", "degrees", "colocated", "healed", "prediction_error_pct", "wall_seconds"}
-    assert told <= summary.keys()
+    names = {"trials", "best", "degrees", "colocated", "healed", "prediction_error_pct", "wall_seconds"}
+    assert names <= summary.keys()
     assert summary["trials"] == {"COMPLETED": 1}
     assert summary["degrees"] == {"1": 1}
     assert summary["best_metrics"]["loss"] < 0.85 * summary["best_metrics"]["unigram_entropy"]

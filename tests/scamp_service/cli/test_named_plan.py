@@ -39,9 +39,9 @@ def test_each_stage_is_priced_and_together_they_have_all_parameters(
     stages = estimator.predict({"depth": 4}, plan_of(text))
     for stage in stages:
         assert sum(stage.parts.values()) == stage.peak_bytes
-    (whole,) = estimator.predict({"depth": 4}, Plan(4))
+    (full,) = estimator.predict({"depth": 4}, Plan(4))
     parameters = [stage.parts["parameters"] for stage in stages]
-    assert len(parameters) == 2 and sum(parameters) == whole.parts["parameters"]
+    assert len(parameters) == 2 and sum(parameters) == full.parts["parameters"]
     done = scamp(folder, "estimate", "vit_digits", "--param", "depth=4", "--json", "--plan", text)
     (priced,) = json.loads(done.stdout)
     assert priced["plan"] == Plan(4, 3, recompute=True, pp=2).to_json()

@@ -23,7 +23,8 @@ def test_plans_are_compared_and_the_best_pipeline_is_drawn_in_eighty_columns(fol
     done = scamp(folder, "plan", *SMALL, COLUMNS="80")
     assert done.returncode == 0, done.stderr
     heading, *lines = done.stdout.splitlines()
-    assert "parameters" in heading and max(map(len, lines)) <= 80
+    assert "parameters" in heading
+    assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     for words in ("FSDP ×2", "PP ×2 1f1b", "PP ×2 zbv", "1 rank", "trains", "bubble", "GFLOP"):
         assert words in text
@@ -34,7 +35,7 @@ def test_plans_are_compared_and_the_best_pipeline_is_drawn_in_eighty_columns(fol
 def test_json_has_the_options_of_the_estimate_and_pipelines(folder: Path, scamp: Scamp) -> None:
     planned = json.loads(scamp(folder, "plan", *SMALL, "--json").stdout)
     (estimated,) = json.loads(scamp(folder, "estimate", *SMALL, "--json").stdout)
-    others = [one for one in planned["alternatives"] if one["schedule"] is None and one["searched"] is None]
+    others = [option for option in planned["alternatives"] if option["schedule"] is None and option["searched"] is None]
     options = {json.dumps(other["plan"]): other for other in others}
     assert len(options) == len(estimated["options"])
     for option in estimated["options"]:
@@ -43,7 +44,9 @@ def test_json_has_the_options_of_the_estimate_and_pipelines(folder: Path, scamp:
             option[name] for name in ("peak_bytes", "reserved_mib", "fits")
         ]
     assert planned["ranked_by"] == "FLOPs" and not planned["times_include_communication"]
-    schedules = {one["schedule"]: one["trains_today"] for one in planned["alternatives"] if one["searched"] is None}
+    schedules = {
+        option["schedule"]: option["trains_today"] for option in planned["alternatives"] if option["searched"] is None
+    }
     assert schedules["1f1b"]
     assert schedules["gpipe"]
     assert schedules["zb-h1"]

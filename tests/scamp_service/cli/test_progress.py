@@ -40,10 +40,10 @@ def test_the_leaderboard_compares_tensors_that_were_predicted_with_tensors_that_
 
 
 def test_the_leaderboard_has_the_milliseconds_of_a_step_below_the_memory_of_trials_that_have_any() -> None:
-    known = trial(measured_bytes=25 * MIB, measured_step_seconds=0.0314159)
-    assert known.sized is not None
-    predicted = replace(known, number=1, sized=replace(known.sized, step_seconds=1.25))
-    shown = printed(leaderboard(map(trial_fields, (known, predicted)), FIXED), 80)
+    sized_trial = trial(measured_bytes=25 * MIB, measured_step_seconds=0.0314159)
+    assert sized_trial.sized is not None
+    predicted = replace(sized_trial, number=1, sized=replace(sized_trial.sized, step_seconds=1.25))
+    shown = printed(leaderboard(map(trial_fields, (sized_trial, predicted)), FIXED), 80)
     assert "– / 31.4" in shown and "1250 / 31.4" in shown
     assert " / 31.4" not in printed(leaderboard([trial_fields(trial(measured_bytes=25 * MIB))], FIXED))
 
@@ -56,9 +56,9 @@ def test_the_leaderboard_says_why_a_trial_waits_although_it_has_a_value() -> Non
 
 
 def test_the_leaderboard_shows_parameters_that_are_null() -> None:
-    one = trial(state=TrialState.COMPLETED, value=0.5, params={"decay": None, "lr": 0.1})
-    assert "decay=null lr=0.1" in printed(leaderboard([trial_fields(one)], FIXED), 200)
-    assert "decay" not in printed(leaderboard([trial_fields(one)], {**FIXED, "fixed": {"decay": None}}), 200)
+    null_trial = trial(state=TrialState.COMPLETED, value=0.5, params={"decay": None, "lr": 0.1})
+    assert "decay=null lr=0.1" in printed(leaderboard([trial_fields(null_trial)], FIXED), 200)
+    assert "decay" not in printed(leaderboard([trial_fields(null_trial)], {**FIXED, "fixed": {"decay": None}}), 200)
 
 
 def test_an_objective_that_is_not_finite_comes_after_all_others_with_its_reason() -> None:
@@ -84,7 +84,9 @@ def test_what_users_write_moves_no_cursor_and_is_no_markup() -> None:
     spec = {"fixed": {}, "objective": {"metric": "[/]\x1b[31m", "direction": "maximize"}}
     shown = printed(leaderboard([trial_fields(failed)], spec), 300)
     assert "\x1b" not in shown and "\x07" not in shown
-    assert r"\x1b[2J" in shown and r"\x1b]0;owned\x07 [/]" in shown and r"[/]\x1b[31m" in shown
+    assert r"\x1b[2J" in shown
+    assert r"\x1b]0;owned\x07 [/]" in shown
+    assert r"[/]\x1b[31m" in shown
 
 
 def without_success(store: Store) -> int:
@@ -114,9 +116,9 @@ def test_the_closing_line_has_the_error_of_step_times_where_any_were_predicted(t
     summary = study_summary(store, without_success(store), now=9.0).to_json()
     store.close()
     assert "step times" not in closing_line(summary)
-    known = {**summary, "step_error_pct": {"median": 17.4, "max": 42.0}}
+    with_error = {**summary, "step_error_pct": {"median": 17.4, "max": 42.0}}
     words = "step times, predicted for gangs alone on their hosts, within 17 % (median), 42 % (worst)"
-    assert words in closing_line(known)
+    assert words in closing_line(with_error)
 
 
 def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scamp) -> None:

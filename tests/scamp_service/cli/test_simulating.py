@@ -30,8 +30,8 @@ budget: {trials: 6, steps: 100}
 def test_a_study_is_replayed_and_drawn(tmp_path: Path, scamp: Scamp) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
     chart = tmp_path / "study.html"
-    asked = ("simulate", str(tmp_path / "small.yaml"), "--cluster", "2x2xV100-16")
-    done = scamp(tmp_path / "data", *asked, "--gantt", str(chart), COLUMNS="80")
+    arguments = ("simulate", str(tmp_path / "small.yaml"), "--cluster", "2x2xV100-16")
+    done = scamp(tmp_path / "data", *arguments, "--gantt", str(chart), COLUMNS="80")
     assert done.returncode == 0, done.stderr
     rows = dict(line.rsplit("  ", 1) for line in done.stdout.splitlines()[:5])
     assert {name.strip() for name in rows} == {
@@ -39,14 +39,16 @@ def test_a_study_is_replayed_and_drawn(tmp_path: Path, scamp: Scamp) -> None:
     }
     assert "assumed: seconds of a step are predicted" in done.stdout
     assert chart.read_text().count("<title>study 1, trial") == 6
-    found = json.loads(scamp(tmp_path / "data", *asked, "--json", "--policy", "pack,static-4").stdout)
-    assert all(one["trials"] == {"COMPLETED": 6} and len(one["attempts"]) == 6 for one in found.values())
-    assert found["static-4"]["makespan_seconds"] > found["pack"]["makespan_seconds"]
+    replayed = json.loads(scamp(tmp_path / "data", *arguments, "--json", "--policy", "pack,static-4").stdout)
+    assert all(replay["trials"] == {"COMPLETED": 6} and len(replay["attempts"]) == 6 for replay in replayed.values())
+    assert replayed["static-4"]["makespan_seconds"] > replayed["pack"]["makespan_seconds"]
 
 
 def test_the_answer_of_what_if_is_a_table_of_both() -> None:
-    one = {"makespan_seconds": 3600.0, "device_hours": 4.0, "device_hours_by_kind": {"T4": 4.0}, "num_trials": 3}
-    table = what_if_table({"added": {"T4": 2}, "now": {**one, "num_never": 1}, "then": {**one, "num_never": 0}})
+    forecast = {"makespan_seconds": 3600.0, "device_hours": 4.0, "device_hours_by_kind": {"T4": 4.0}, "num_trials": 3}
+    table = what_if_table(
+        {"added": {"T4": 2}, "now": {**forecast, "num_never": 1}, "then": {**forecast, "num_never": 0}}
+    )
     console = Console(width=60, record=True, file=StringIO())
     console.print(table)
     lines = [line.split("  ") for line in console.export_text().splitlines()]

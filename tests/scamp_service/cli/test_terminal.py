@@ -73,11 +73,11 @@ def test_without_a_terminal_a_line_comes_every_ten_seconds_only(monkeypatch: pyt
     ],
 )
 def test_a_parameter_has_the_value_that_a_study_would_read(value: str, read: object) -> None:
-    (found,) = params_of([f"x={value}"]).values()
-    assert found == read and type(found) is type(read)
+    (value_read,) = params_of([f"x={value}"]).values()
+    assert value_read == read and type(value_read) is type(read)
 
 
-@pytest.mark.parametrize("given", ["x", "x=", "=1", "x=[1]"])
-def test_a_parameter_without_a_name_or_a_plain_value_is_refused(given: str) -> None:
+@pytest.mark.parametrize("text", ["x", "x=", "=1", "x=[1]"])
+def test_a_parameter_without_a_name_or_a_plain_value_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="--param wants NAME=VALUE"):
-        params_of([given])
+        params_of([text])

@@ -186,16 +186,16 @@ def test_devices_are_given_back_again_and_again_until_ray_has_answered(
     actor: Any, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[Exception | None] = [RuntimeError("the GCS does not answer"), None]
-    asked: list[str] = []
+    identities: list[str] = []
 
     def remove(identity: str) -> None:
-        asked.append(identity)
+        identities.append(identity)
         if error := answers.pop(0):
             raise error
 
     monkeypatch.setattr(module, "remove_pools", remove)
     assert [actor.give_back(), actor.give_back()] == [False, True]
-    assert asked == [store.identity()] * 2
+    assert identities == [store.identity()] * 2
 
 
 def test_only_the_answer_of_a_sink_counts_as_waiting_for_the_database() -> None:

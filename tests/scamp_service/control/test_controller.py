@@ -206,22 +206,22 @@ def alike(usual: Json, params: Json, trials: int) -> Json:
 
 
 def test_when_the_devices_of_a_plan_are_not_waited_for_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(seed: int) -> bool:
+    def has_failed(seed: int) -> bool:
         return fails(lambda store, seed: OnFourDevices(store, seed, Faults(shrink=1.0, jump_clock=0.0)), seed)
 
     with monkeypatch.context() as mutant:
         mutant.setattr(finish, "RETURN_SECONDS", finish.JOIN_SECONDS)
-        seed = first_seed(found)
-    assert not found(seed)
+        seed = first_seed(has_failed)
+    assert not has_failed(seed)
 
 
 class AnswersWhileItIsRead(SimulatedExecutor):
     """Its ranks begin to answer between the first question about gangs and the next one about silent devices."""
 
     def gangs(self) -> Mapping[str, GangStatus]:
-        found = super().gangs()
+        living = super().gangs()
         self.heard.clear()
-        return found
+        return living
 
 
 def test_a_rank_that_answers_while_the_snapshot_is_read_is_not_taken_for_gone() -> None:
@@ -255,8 +255,8 @@ def test_trials_that_are_preempted_under_faults_lose_nothing() -> None:
     def preempts(seed: int) -> bool:
         simulation = Urgent(empty_store(), seed)
         simulation.run()
-        preempted = [one for one in simulation.store.study_attempts(1) if "needs its devices" in one.detail]
-        assert all(one.outcome is Outcome.STOPPED and one.checkpoint_step >= 0 for one in preempted)
+        preempted = [attempt for attempt in simulation.store.study_attempts(1) if "needs its devices" in attempt.detail]
+        assert all(attempt.outcome is Outcome.STOPPED and attempt.checkpoint_step >= 0 for attempt in preempted)
         return bool(preempted)
 
     first_seed(preempts)
@@ -310,14 +310,14 @@ def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_
     seconds = count(0.0, failing.SECONDS_BEFORE_FAILED / failing.ERRORS_BEFORE_FAILED)
     now = controller.TimeAndTokens(lambda: 7.0, lambda: next(seconds))
     process = simulation.controllers[0]
-    one = controller.Controller(store, executor, process.sizer, process.proposer, time_and_tokens=now, errors=errors)
+    leader = controller.Controller(store, executor, process.sizer, process.proposer, time_and_tokens=now, errors=errors)
     monkeypatch.setattr(services, "Search", no_search)
     while store.studies()[0].state is StudyState.RUNNING:
-        one.tick()
-    for study, each in zip(store.studies(), sorted(errors.recent, key=lambda each: each.study_id), strict=True):
-        assert each.study_id == study.id and each.times >= failing.ERRORS_BEFORE_FAILED
-        assert each.doing.startswith("propose ") and each.error == "ValueError: no such sampler"
-        assert (each.first_at, each.last_at) == (7.0, 7.0)
+        leader.tick()
+    for study, error in zip(store.studies(), sorted(errors.recent, key=lambda error: error.study_id), strict=True):
+        assert error.study_id == study.id and error.times >= failing.ERRORS_BEFORE_FAILED
+        assert error.doing.startswith("propose ") and error.error == "ValueError: no such sampler"
+        assert (error.first_at, error.last_at) == (7.0, 7.0)
         assert study.state is StudyState.STOPPING and "no such sampler" in study.reason
 
 
@@ -330,13 +330,13 @@ def test_a_study_about_which_nothing_can_be_decided_fails_alone(monkeypatch: pyt
     while not store.open_attempts():
         simulation.cycle()
     monkeypatch.setattr(controller, "decide", lambda snapshot: decide_without(culprit, snapshot))
-    one, _ = one_controller(store, simulation)
+    leader, _ = one_controller(store, simulation)
     for _ in range(failing.ERRORS_BEFORE_FAILED):
-        fail_once(one)
+        fail_once(leader)
         assert {attempt.outcome for attempt in store.open_attempts()} == {None}, "its ranks go on"
     assert store.study(culprit).state is StudyState.RUNNING, "all this took no time: the fault may pass"
     simulation.clock.now += failing.SECONDS_BEFORE_FAILED + 0.001  # more than the rounding of the clock
-    fail_once(one)
+    fail_once(leader)
     study = store.study(culprit)
     assert study.state is StudyState.FAILED
     assert study.reason == (
@@ -355,16 +355,16 @@ def test_a_few_errors_far_apart_end_no_study(monkeypatch: pytest.MonkeyPatch) ->
     simulation = Simulation(store, 3, no_faults())
     culprit = store.studies()[0].id
     monkeypatch.setattr(controller, "decide", lambda snapshot: decide_without(culprit, snapshot))
-    one, _ = one_controller(store, simulation)
+    leader, _ = one_controller(store, simulation)
     for _ in range(failing.ERRORS_BEFORE_FAILED - 1):
-        fail_once(one)
+        fail_once(leader)
         simulation.clock.now += failing.SECONDS_BEFORE_FAILED
     assert store.study(culprit).state is StudyState.RUNNING
 
 
-def fail_once(one: controller.Controller) -> None:
+def fail_once(leader: controller.Controller) -> None:
     with pytest.raises(ZeroDivisionError):
-        one.tick()
+        leader.tick()
 
 
 def decide_without(culprit: int, snapshot: Snapshot) -> list[Effect]:
@@ -376,10 +376,10 @@ def decide_without(culprit: int, snapshot: Snapshot) -> list[Effect]:
 def test_an_error_that_no_study_causes_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
     store = empty_store()
     simulation = Simulation(store, 3, no_faults())
-    one, _ = one_controller(store, simulation)
+    leader, _ = one_controller(store, simulation)
     monkeypatch.setattr(controller, "decide", lambda snapshot: 1 // 0)
     for _ in range(2 * failing.ERRORS_BEFORE_FAILED):
-        fail_once(one)
+        fail_once(leader)
         simulation.clock.now += failing.SECONDS_BEFORE_FAILED
     assert {study.state for study in store.studies()} == {StudyState.RUNNING}
 
@@ -413,13 +413,13 @@ def test_proposals_that_could_not_be_stored_are_made_again(monkeypatch: pytest.M
     simulation = Simulation(store, 3, no_faults())
     grid = {"space": {"mib": {"choice": [10, 30]}, "ranks": {"choice": [1]}}, "search": {"sampler": "grid"}}
     study = store.create_study({**store.studies()[0].spec, **grid, "stopping": {"rule": "none"}}, now=0.0)
-    one, _ = one_controller(store, simulation)
-    one.tick()
+    leader, _ = one_controller(store, simulation)
+    leader.tick()
     with monkeypatch.context() as patch:
         patch.setattr(store, "create_trials", raise_unavailable)
         with pytest.raises(Unavailable):
-            one.tick()
-    one.tick()
+            leader.tick()
+    leader.tick()
     assert [trial.params["mib"] for trial in store.trials(study.id)] == [10, 30]
 
 
@@ -430,30 +430,32 @@ def raise_unavailable(*args: Any, **others: Any) -> Any:
 def test_a_plan_that_was_made_for_another_question_is_not_taken() -> None:
     store = empty_store()
     simulation = Simulation(store, 3, no_faults())
-    one, sizer = one_controller(store, simulation)
+    leader, sizer = one_controller(store, simulation)
     for _ in range(3):  # asks for candidates, stores them, asks for plans
-        one.tick()
+        leader.tick()
     simulation.clock.now += 5.0
-    assert sizer.results() and one.find().sized
+    assert sizer.results()
+    assert leader.find().sized
     another, _ = one_controller(store, simulation)
     another._sizer = sizer  # a later controller of the same process has not asked
-    assert not another.find().sized and not sizer.results()
+    assert not another.find().sized
+    assert not sizer.results()
 
 
 def test_a_controller_is_idle_once_no_study_lives_and_no_attempt_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     store = empty_store()
     simulation = Simulation(store, 3, no_faults())
-    one, _ = one_controller(store, simulation)
-    one.tick()
-    assert not one.is_idle, "a study is live"
+    leader, _ = one_controller(store, simulation)
+    leader.tick()
+    assert not leader.is_idle, "a study is live"
     simulation.run()
-    one.tick()
-    assert one.is_idle
+    leader.tick()
+    assert leader.is_idle
     with monkeypatch.context() as patch:
         patch.setattr(store, "open_attempts", raise_unavailable)
         with pytest.raises(Unavailable):
-            one.tick()
-    assert not one.is_idle, "nobody knows"
+            leader.tick()
+    assert not leader.is_idle, "nobody knows"
 
 
 def test_ranks_that_are_killed_with_the_service_cost_their_trials_no_loss() -> None:
@@ -462,8 +464,8 @@ def test_ranks_that_are_killed_with_the_service_cost_their_trials_no_loss() -> N
     world = simulation.world
     while not (num_killed := len(world.gangs_by_key)) or num_killed < len(store.open_attempts()):
         simulation.cycle()
-    one, _ = one_controller(store, simulation)
-    one.record_stops()
+    leader, _ = one_controller(store, simulation)
+    leader.record_stops()
     assert {attempt.outcome for attempt in store.open_attempts()} == {Outcome.STOPPED}
     world.gangs_by_key.clear()
     simulation.run()

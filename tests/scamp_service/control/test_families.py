@@ -33,10 +33,10 @@ def test_numbers_inside_lists_and_repeated_blocks_are_searched_too() -> None:
     def layers(*blocks: Any) -> str:
         return of({**PARAMS, "width": [64, 64], "lr": None, "flash": list(blocks)})
 
-    own = layers({"op": "conv", "width": 8})
-    assert own == layers({"op": "conv", "width": 16})
+    narrow = layers({"op": "conv", "width": 8})
+    assert narrow == layers({"op": "conv", "width": 16})
     others = {layers({"op": "skip", "width": 8}), layers({"op": "conv"}, {"op": "conv"}), layers()}
-    assert len(others | {own}) == 4
+    assert len(others | {narrow}) == 4
 
 
 def test_the_order_of_parameters_does_not_matter() -> None:

@@ -38,7 +38,8 @@ def candidate(store: Store, name: str, clock: Clock, *, gone: str = "") -> Leade
 def test_a_standby_takes_the_lease_when_it_has_seen_no_renewal_for_long_enough(store: Store) -> None:
     clock = Clock()
     leader, standby = candidate(store, "a", clock), candidate(store, "b", clock)
-    assert leader.keep() == Lease("a", 1, 0) and standby.keep() is None
+    assert leader.keep() == Lease("a", 1, 0)
+    assert standby.keep() is None
     for clock.now in range(102, 140, 2):
         leader.renew()
         assert standby.keep() is None
@@ -53,7 +54,8 @@ def test_clocks_are_never_compared(store: Store) -> None:
     early, late = Clock(), Clock()
     late.now = 1e9
     leader, standby = candidate(store, "a", early), candidate(store, "b", late)
-    assert leader.keep() and not standby.keep()
+    assert leader.keep()
+    assert not standby.keep()
     late.now += 9
     early.now = 102
     leader.renew()
@@ -107,19 +109,19 @@ class Told:
     """A leader that notes what happens to it."""
 
     term: int
-    told: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
     deposed: bool = False
 
     def tick(self) -> None:
         if self.deposed:
             raise Deposed("another")
-        self.told.append("tick")
+        self.calls.append("tick")
 
     def close(self) -> None:
-        self.told.append("close")
+        self.calls.append("close")
 
     def end(self) -> None:
-        self.told.append("end")
+        self.calls.append("end")
 
 
 def test_each_term_begins_anew_and_is_let_go_when_another_takes_over(store: Store) -> None:
@@ -132,18 +134,20 @@ def test_each_term_begins_anew_and_is_let_go_when_another_takes_over(store: Stor
     election = LeaderElection(candidate(store, "a", clock), begin)
     election.tick()
     election.tick()
-    assert [(leader.term, leader.told) for leader in leaders] == [(1, ["tick", "tick"])] and election.leads
+    assert [(leader.term, leader.calls) for leader in leaders] == [(1, ["tick", "tick"])]
+    assert election.leads
     seen = store.lease(CONTROLLER_LEASE)
     other = store.take_lease(CONTROLLER_LEASE, "b", seen, now=1.0)
     assert other is not None
     clock.now += 2
     election.tick()
-    assert leaders[0].told == ["tick", "tick", "close"] and not election.leads
+    assert leaders[0].calls == ["tick", "tick", "close"]
+    assert not election.leads
     store.release_lease(CONTROLLER_LEASE, other)
     election.tick()
-    assert leaders[1].term == 3 and leaders[1].told == ["tick"]
+    assert leaders[1].term == 3 and leaders[1].calls == ["tick"]
     election.end()
-    assert leaders[1].told == ["tick", "end"]
+    assert leaders[1].calls == ["tick", "end"]
 
 
 def test_a_leader_that_is_told_of_another_leader_is_let_go_at_once(store: Store) -> None:
@@ -152,7 +156,8 @@ def test_a_leader_that_is_told_of_another_leader_is_let_go_at_once(store: Store)
     election.tick()
     leader.deposed = True
     election.tick()
-    assert leader.told == ["tick", "close"] and not election.leads
+    assert leader.calls == ["tick", "close"]
+    assert not election.leads
 
 
 def test_a_controller_that_cannot_begin_lets_another_one_lead(store: Store) -> None:

@@ -88,15 +88,15 @@ class Followed:
     def look(self) -> dict[str, Any]:
         """All that it knows of the study, as values that can be compared."""
         live = self.projection.follow(self.store.open_attempts())
-        found: dict[str, Any] = {"live": [trial for trial in live if trial.study_id == self.study]}
+        content: dict[str, Any] = {"live": [trial for trial in live if trial.study_id == self.study]}
         self.trials |= {trial.id: trial for trial in self.projection.changed_trials(self.study)}
         runs = self.projection.family_runs(["a", "b"])
-        known = self.projection.rungs(self.study, OBJECTIVES, RUNGS)
+        rung_values = self.projection.rungs(self.study, OBJECTIVES, RUNGS)
         numbers = [trial.number for trial in self.trials.values()]
-        rungs = {step: sorted((n, rung[n]) for n in numbers if n in rung) for step, rung in known.items()}
-        finite = {step: sum(all(map(math.isfinite, one)) for _, one in values) for step, values in rungs.items()}
-        assert finite == {step: len(rung.best(100)) for step, rung in known.items()}
-        return {**found, "trials": sorted(self.trials.items()), "runs": repr(runs), "rungs": rungs}
+        rungs = {step: sorted((n, rung[n]) for n in numbers if n in rung) for step, rung in rung_values.items()}
+        finite = {step: sum(all(map(math.isfinite, point)) for _, point in values) for step, values in rungs.items()}
+        assert finite == {step: len(rung.best(100)) for step, rung in rung_values.items()}
+        return {**content, "trials": sorted(self.trials.items()), "runs": repr(runs), "rungs": rungs}
 
 
 @settings(
@@ -115,8 +115,8 @@ def test_what_was_followed_is_what_a_new_controller_reads(store: Store, walk: li
             course.step(name, number, source)
     trials = [trial for trial in store.live_trials() if trial.study_id == course.study]
     assert repr(followed.look()["live"]) == repr(trials)
-    known = followed.projection.family_runs(["a", "b"])
-    assert repr(known) == repr({family: store.family_runs(family, WINDOW_TRIALS) for family in "ab"})
+    runs = followed.projection.family_runs(["a", "b"])
+    assert repr(runs) == repr({family: store.family_runs(family, WINDOW_TRIALS) for family in "ab"})
 
 
 def test_more_events_than_a_page_are_all_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +152,13 @@ def test_an_idle_cycle_reads_no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     store.create_trials(study, [(number, {}) for number in range(5)], now=1.0)
     projection = Projection(store)
     projection.follow([])
-    asked: list[Any] = []
+    queries: list[Any] = []
 
     def no_trials(ids: Any) -> list[Any]:
-        asked.append(list(ids))
+        queries.append(list(ids))
         return []
 
     monkeypatch.setattr(store, "trials_with_ids", no_trials)
     monkeypatch.setattr(store, "live_trials", lambda: pytest.fail("it has read them"))
     assert len(projection.follow([])) == 5
-    assert asked == [[]]
+    assert queries == [[]]

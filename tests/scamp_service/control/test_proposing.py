@@ -97,7 +97,7 @@ class Run:
         return [trial.number for trial in self.store.trials(study)]
 
     def says(self) -> list[tuple[int, str, int]]:
-        return [(one.study_id, one.error, one.times) for one in self.errors.recent]
+        return [(error.study_id, error.error, error.times) for error in self.errors.recent]
 
 
 def hung(simulation: TwoStudies) -> Proposer:

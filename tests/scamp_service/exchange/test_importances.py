@@ -34,14 +34,16 @@ SPEC = {
 
 def candidates(number: int) -> list[dict[str, Any]]:
     source = random.Random(5)
-    found = []
+    params_list = []
     for _ in range(number):
         optimizer = source.choice(["adam", "sgd"])
         params: dict[str, Any] = {"lr": 10 ** source.uniform(-4, -1), "optimizer": optimizer}
         if optimizer == "sgd":
             params["momentum"] = source.uniform(0, 0.9)
-        found.append(params | {"layers": [{"width": source.choice([16, 32])} for _ in range(source.randint(1, 2))]})
-    return found
+        params_list.append(
+            params | {"layers": [{"width": source.choice([16, 32])} for _ in range(source.randint(1, 2))]}
+        )
+    return params_list
 
 
 def filled(path: Path, number: int) -> tuple[Store, Study]:
@@ -77,5 +79,6 @@ def test_many_trials_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("scamp_service.exchange.importances.MOST_TRIALS", 30)
     store, study = filled(tmp_path, 100)
     num_trials, shares = importances(study, store)
-    assert num_trials == 30 and sum(shares.values()) == pytest.approx(1)
+    assert num_trials == 30
+    assert sum(shares.values()) == pytest.approx(1)
     store.close()

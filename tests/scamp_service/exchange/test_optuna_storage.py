@@ -120,8 +120,8 @@ def scheduled(store: Store) -> int:
 
 def test_several_objectives_are_directions_and_values(storage: ScampStorage, store: Store) -> None:
     objectives = [{"metric": "predicted.peak_mib", "direction": "minimize"}, {"metric": "accuracy"}]
-    given = {name: value for name, value in spec().as_given().items() if name != "objective"}
-    several = parse_study({**given, "objectives": [*objectives, {"metric": "loss", "direction": "minimize"}]})
+    fields = {name: value for name, value in spec().as_given().items() if name != "objective"}
+    several = parse_study({**fields, "objectives": [*objectives, {"metric": "loss", "direction": "minimize"}]})
     study = store.create_study(several.to_json(), now=1.0).id
     store.create_trials(study, [(0, PARAMS), (1, PARAMS)], now=1.0)
     first, second = (trial.id for trial in store.trials(study))
@@ -131,20 +131,20 @@ def test_several_objectives_are_directions_and_values(storage: ScampStorage, sto
     assert store.trial(first).values == (None, 0.75, 0.25) and store.trial(first).value == 0.75
     assert store.move_trial(first, TrialState.RUNNING, 1, TrialState.COMPLETED, now=5.0)
     begun(store, second)
-    found = optuna.load_study(study_name="digits", storage=storage)
-    assert [direction.name for direction in found.directions] == ["MINIMIZE", "MAXIMIZE", "MINIMIZE"]
-    assert found.metric_names == ["predicted.peak_mib", "accuracy", "loss"]
-    assert [trial.values for trial in found.trials] == [[20.0, 0.75, 0.25], None]
-    assert [trial.number for trial in found.best_trials] == [0]
+    loaded = optuna.load_study(study_name="digits", storage=storage)
+    assert [direction.name for direction in loaded.directions] == ["MINIMIZE", "MAXIMIZE", "MINIMIZE"]
+    assert loaded.metric_names == ["predicted.peak_mib", "accuracy", "loss"]
+    assert [trial.values for trial in loaded.trials] == [[20.0, 0.75, 0.25], None]
+    assert [trial.number for trial in loaded.best_trials] == [0]
 
 
 def test_values_of_several_objectives_of_another_program_are_on_the_front(storage: ScampStorage, store: Store) -> None:
     study = optuna.create_study(storage=storage, directions=["minimize", "maximize"])
     for values in ([1.0, 1.0], [2.0, 2.0], [3.0, 1.5]):
         study.tell(study.ask(), values)
-    found = store.study(study._study_id)
-    front = store.front(found.id, Objectives.of_spec(found.spec))
-    assert [(one.number, one.values) for one in front] == [(0, (1.0, 1.0)), (1, (2.0, 2.0))]
+    study_row = store.study(study._study_id)
+    front = store.front(study_row.id, Objectives.of_spec(study_row.spec))
+    assert [(score.number, score.values) for score in front] == [(0, (1.0, 1.0)), (1, (2.0, 2.0))]
 
 
 def test_a_study_of_scamp_is_loaded_by_its_name(storage: ScampStorage, store: Store) -> None:
@@ -163,7 +163,7 @@ def test_a_study_of_scamp_is_loaded_by_its_name(storage: ScampStorage, store: St
     assert pruned.intermediate_values == {10: 0.5}
     store.create_study(spec().to_json(), now=1.0)
     assert storage.get_study_name_from_id(study_id + 1) == f"digits #{study_id + 1}"
-    names = {one.study_name for one in storage.get_all_studies()}
+    names = {summary.study_name for summary in storage.get_all_studies()}
     assert {storage.get_study_id_from_name(name) for name in names} == {study_id, study_id + 1}
 
 
@@ -193,7 +193,7 @@ def test_another_process_adds_trials_while_scamp_runs_its_own(storage: ScampStor
         storage.set_trial_state_values(before[1].id, OptunaState.FAIL)
     assert store.best_trial(study_id, spec().objective) == min(
         (trial for trial in trials if trial.state is TrialState.COMPLETED and trial.value == trial.value),
-        key=lambda one: math.inf if one.value is None else one.value,
+        key=lambda row: math.inf if row.value is None else row.value,
     )
 
 
@@ -211,8 +211,8 @@ def test_trials_of_other_programs_are_history_for_the_sampler_of_the_study(stora
     search.propose(store.trials(study_id), 0, 1)
     complete = [trial for trial in store.trials(study_id) if trial.params["optimizer"] == "adam"]
     shown = search._history.shown(3).completed
-    assert {one.number for one in shown} <= {trial.number for trial in store.trials(study_id)}
-    assert len(shown) >= len([one for one in complete if one.params["kernel"] is None])
+    assert {row.number for row in shown} <= {trial.number for trial in store.trials(study_id)}
+    assert len(shown) >= len([row for row in complete if row.params["kernel"] is None])
 
 
 def test_what_optuna_enqueues_is_for_those_who_ask_through_it(storage: ScampStorage, store: Store) -> None:
@@ -276,12 +276,12 @@ def test_optunas_own_storage_in_the_same_database_does_no_harm(storage: ScampSto
     scheduled(store)
     optuna.create_study(study_name="by ScampStorage", storage=storage).add_trial(optuna.create_trial(value=1.0))
     shared = _parse(url).render_as_string(hide_password=False)
-    own = RDBStorage(shared, engine_kwargs={"poolclass": NullPool})
-    assert own.get_all_studies() == [], "it sees none of ours"
-    optuna.create_study(study_name="digits", storage=own).add_trial(optuna.create_trial(value=7.0))
+    optuna_storage = RDBStorage(shared, engine_kwargs={"poolclass": NullPool})
+    assert optuna_storage.get_all_studies() == [], "it sees none of ours"
+    optuna.create_study(study_name="digits", storage=optuna_storage).add_trial(optuna.create_trial(value=7.0))
     assert optuna.load_study(study_name="digits", storage=storage).best_value == 0.25
     assert optuna.load_study(study_name="by ScampStorage", storage=storage).best_value == 1.0
-    own.remove_session()
+    optuna_storage.remove_session()
 
 
 def test_optunas_plots_show_a_study_of_scamp(storage: ScampStorage, store: Store) -> None:
@@ -323,10 +323,11 @@ def _answer(address: str, server: subprocess.Popen[bytes]) -> dict[str, list[dic
     while True:
         try:
             with urllib.request.urlopen(address, timeout=30) as answer:
-                found: dict[str, list[dict[str, object]]] = json.load(answer)
-                return found
+                answers: dict[str, list[dict[str, object]]] = json.load(answer)
+                return answers
         except OSError:
-            assert server.poll() is None and time.monotonic() < end
+            assert server.poll() is None
+            assert time.monotonic() < end
             time.sleep(0.2)
 
 
@@ -336,7 +337,7 @@ def test_a_bounded_sampler_sees_the_best_of_a_long_history(monkeypatch: pytest.M
 
     class Watching(optuna.samplers.RandomSampler):
         def infer_relative_search_space(self, study, trial):
-            seen.append([one.number for one in study.get_trials(deepcopy=False)])
+            seen.append([row.number for row in study.get_trials(deepcopy=False)])
             return {}
 
     study = optuna.create_study(sampler=BoundedSampler(Watching(seed=0)))
@@ -353,7 +354,7 @@ def test_a_study_of_optuna_is_shown_and_deleted_like_others(storage: ScampStorag
     study.tell(trial, [1.0, 2.0])
     (shown,) = store.studies()
     assert (shown.state, store.studies(live=True), store.live_trials()) == (StudyState.EXTERNAL, [], [])
-    assert [one.values for one in study.best_trials] == [[1.0, 2.0]] and study.trials[0].user_attrs["seed"] > 1e308
+    assert [row.values for row in study.best_trials] == [[1.0, 2.0]] and study.trials[0].user_attrs["seed"] > 1e308
     optuna.delete_study(study_name="theirs", storage=storage)
     assert store.studies() == []
 
@@ -364,7 +365,7 @@ def test_a_bounded_sampler_sees_what_has_changed_since_it_was_last_asked(monkeyp
 
     class Watching(optuna.samplers.RandomSampler):
         def infer_relative_search_space(self, study, trial):
-            seen.append({one.number for one in study.get_trials(deepcopy=False)})
+            seen.append({row.number for row in study.get_trials(deepcopy=False)})
             return {}
 
     study = optuna.create_study(sampler=BoundedSampler(Watching(seed=0)))

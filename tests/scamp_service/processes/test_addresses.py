@@ -48,7 +48,7 @@ def test_an_address_of_another_machine_is_no_reason_to_try_other_ports() -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "environment", "next_port", "num_ports"),
+    ("ports", "environment", "next_port", "num_ports"),
     [
         ({}, {}, False, PORTS_TRIED),
         ({"port": 8100}, {}, False, 1),
@@ -57,7 +57,7 @@ def test_an_address_of_another_machine_is_no_reason_to_try_other_ports() -> None
     ],
 )
 def test_only_a_port_that_nobody_chose_moves_on(
-    given: dict[str, int],
+    ports: dict[str, int],
     environment: dict[str, str],
     next_port: bool,
     num_ports: int,
@@ -67,16 +67,16 @@ def test_only_a_port_that_nobody_chose_moves_on(
     monkeypatch.delenv("SCAMP_PORT", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    asked: list[tuple[str, int, int]] = []
+    calls: list[tuple[str, int, int]] = []
 
     def refuse(host: str, first: int, num: int) -> int:
-        asked.append((host, first, num))
+        calls.append((host, first, num))
         raise Unavailable("no port for a test")
 
     monkeypatch.setattr(addresses, "free_port", refuse)
     with pytest.raises(Unavailable):
-        take_port(Settings(data_dir=tmp_path, **given), next_port=next_port)
-    assert asked == [(LOOPBACK, 8100, num_ports)]
+        take_port(Settings(data_dir=tmp_path, **ports), next_port=next_port)
+    assert calls == [(LOOPBACK, 8100, num_ports)]
 
 
 def test_a_service_takes_the_port_of_the_last_time_again_while_it_is_free(

@@ -82,9 +82,9 @@ def test_an_idle_service_measures_its_machine_once_and_keeps_the_result(
     assert kind.quick_seconds is not None
     assert "was measured in 1 s by itself" in speed_words(kind) and "is more exact" in speed_words(kind)
     script(FAILS)  # would be seen
-    again = Calibrator(tmp_path)
-    again.tick(True)
-    assert again.words == "", "a restarted service does not measure again"
+    restarted = Calibrator(tmp_path)
+    restarted.tick(True)
+    assert restarted.words == "", "a restarted service does not measure again"
 
 
 def test_another_cpu_or_torch_is_measured_again(

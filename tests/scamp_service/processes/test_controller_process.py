@@ -57,7 +57,7 @@ def test_an_error_in_its_first_cycle_ends_no_rank(
 ) -> None:
     leader = Failing(num_failures=1)
     monkeypatch.setattr(controller_process, "ProcessSizer", Nothing)
-    monkeypatch.setattr(controller_process, "_Leader", lambda *given: leader)
+    monkeypatch.setattr(controller_process, "_Leader", lambda *args: leader)
     with controlling(Settings(data_dir=tmp_path, ray_address="head:6379"), store, news=News()) as tick:
         while leader.num_cycles < 2:
             tick()
@@ -68,7 +68,7 @@ def test_an_error_in_its_first_cycle_ends_no_rank(
 def test_the_lease_is_renewed_while_cycles_pause(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = Failing(num_failures=1)
     monkeypatch.setattr(controller_process, "ProcessSizer", Nothing)
-    monkeypatch.setattr(controller_process, "_Leader", lambda *given: leader)
+    monkeypatch.setattr(controller_process, "_Leader", lambda *args: leader)
     monkeypatch.setattr(keeper, "STUCK_SECONDS", 0.1)
     monkeypatch.setattr(cycles, "LONGEST_PAUSE_SECONDS", 60.0)
     monkeypatch.setattr(cycles, "FIRST_PAUSE_SECONDS", 60.0)

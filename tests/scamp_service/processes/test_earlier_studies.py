@@ -18,26 +18,26 @@ def test_the_newest_earlier_study_with_a_name_is_the_history_of_a_new_one() -> N
     def created(name: str, direction: str = "maximize", depth: int = 1) -> int:
         goal, space = {"metric": "m", "direction": direction}, {"depth": {"low": 1, "high": 9}}
         spec = parse_study(study(name=name, objective=goal, space=space)).to_json()
-        made = store.create_study(spec, now=1.0)
-        store.create_trials(made.id, [(0, {"depth": depth})], now=1.0)
-        (trial,) = store.trials(made.id)
+        study_row = store.create_study(spec, now=1.0)
+        store.create_trials(study_row.id, [(0, {"depth": depth})], now=1.0)
+        (trial,) = store.trials(study_row.id)
         store.move_trial(trial.id, trial.state, trial.attempt, TrialState.INFEASIBLE, now=2.0)
-        return made.id
+        return study_row.id
 
     store = empty_store()
     first, second = created("old", depth=1), created("old", depth=2)
     other = created("other", "minimize")
     newest = created("old", depth=3)
 
-    def found(name_or_id: str | int) -> list[Any]:
+    def earlier(name_or_id: str | int) -> list[Any]:
         spec = parse_study({**store.study(newest).spec, "search": {"history": [{"study": name_or_id}]}})
-        return [dict(one.params) for one in earlier_of(store, newest, spec)]
+        return [dict(row.params) for row in earlier_of(store, newest, spec)]
 
-    assert found("old") == found(second) == [{"depth": 2}] and found(first) == [{"depth": 1}]
-    for wanted, words in (
+    assert earlier("old") == earlier(second) == [{"depth": 2}] and earlier(first) == [{"depth": 1}]
+    for name, words in (
         ("absent", "there is none before this one"),
         (newest, "none before"),
         (other, "the objective"),
     ):
         with pytest.raises(SearchEnded, match=words):
-            found(wanted)
+            earlier(name)

@@ -155,7 +155,8 @@ def test_a_full_disk_is_said_once_and_so_is_its_end(
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
         world.live(5.0)
     first, second = (record.getMessage() for record in caplog.records)
-    assert "is on a full disk: free some space" in first and second.endswith("can be used again")
+    assert "is on a full disk: free some space" in first
+    assert second.endswith("can be used again")
 
 
 def test_the_end_of_a_child_is_said_with_the_last_line_of_its_log(

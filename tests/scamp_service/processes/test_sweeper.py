@@ -75,22 +75,22 @@ class Sweep:
 
 def sweep(store: Store, settings: Settings, now: float = 2000.0) -> None:
     """Everything that there is to remove by a wall clock that stands still."""
-    one = Sweep(store, settings, now)
+    sweep_of_store = Sweep(store, settings, now)
     for _ in range(3):
-        one.look()
+        sweep_of_store.look()
 
 
 def left(store: Store, study_id: int) -> dict[str, int]:
     """Number of rows in each table that belong to a study."""
     trials = sa.select(schema.trials.c.id).where(schema.trials.c.study_id == study_id)
-    own = {}
+    queries = {}
     for table in OWN_TABLES:
         trial_id = table.c.id if table is schema.trials else table.c.trial_id
         name = table.name.removeprefix("scamp_")
-        own[name] = sa.select(sa.func.count()).select_from(table).where(trial_id.in_(trials))
-    own["events"] = sa.select(sa.func.count()).where(schema.events.c.study_id == study_id)
+        queries[name] = sa.select(sa.func.count()).select_from(table).where(trial_id.in_(trials))
+    queries["events"] = sa.select(sa.func.count()).where(schema.events.c.study_id == study_id)
     with store._database.read() as connection:
-        return {name: connection.execute(query).scalar_one() for name, query in own.items()}
+        return {name: connection.execute(query).scalar_one() for name, query in queries.items()}
 
 
 def test_a_deleted_study_takes_everything_with_it_and_no_other(tmp_path: Path, store: Store) -> None:
@@ -126,9 +126,9 @@ def test_ids_of_deleted_trials_and_studies_are_not_given_again(tmp_path: Path, s
     ids, last_event = [trial.id for trial in store.trials(gone)], store.last_event_id()
     store.delete_study(gone, now=1500.0)
     sweep(store, settings)
-    made = fill(store)
-    assert made.id > gone
-    assert min(trial.id for trial in store.trials(made.id)) > max(ids)
+    study_row = fill(store)
+    assert study_row.id > gone
+    assert min(trial.id for trial in store.trials(study_row.id)) > max(ids)
     assert store.last_event_id() > last_event
     sweep(store, settings)
     assert left(store, gone)["trials"] == 0, "now that there are newer ones"
@@ -139,7 +139,8 @@ def test_by_default_an_ended_study_keeps_everything(tmp_path: Path, store: Store
     study = ended_study(store, settings)
     before = left(store, study)
     sweep(store, settings, now=1000 * 365 * DAY_SECONDS)
-    assert left(store, study) == before and len(list(settings.checkpoints.iterdir())) == 2
+    assert left(store, study) == before
+    assert len(list(settings.checkpoints.iterdir())) == 2
 
 
 def test_what_is_older_than_the_settings_say_is_removed_and_no_more(tmp_path: Path, store: Store) -> None:
@@ -172,14 +173,15 @@ def test_a_clock_that_is_wrong_for_less_than_an_hour_removes_nothing(tmp_path: P
     settings = settings_in(tmp_path, keep_logs_days=2, keep_checkpoints_days=2, keep_events_days=2)
     study = ended_study(store, settings)
     before = left(store, study)
-    one = Sweep(store, settings, now=50 * 365 * DAY_SECONDS)  # the host has just booted
-    one.look()
-    one.now = 1000.0  # the network has set its clock
-    one.look()
-    one.now = 50 * 365 * DAY_SECONDS
-    one.look()
-    assert left(store, study) == before and len(list(settings.checkpoints.iterdir())) == 2
-    one.look()
+    service_sweep = Sweep(store, settings, now=50 * 365 * DAY_SECONDS)  # the host has just booted
+    service_sweep.look()
+    service_sweep.now = 1000.0  # the network has set its clock
+    service_sweep.look()
+    service_sweep.now = 50 * 365 * DAY_SECONDS
+    service_sweep.look()
+    assert left(store, study) == before
+    assert len(list(settings.checkpoints.iterdir())) == 2
+    service_sweep.look()
     assert left(store, study)["logs"] == 0 and not list(settings.checkpoints.iterdir()), "it has really become old"
 
 
@@ -209,15 +211,15 @@ def test_a_folder_that_cannot_be_reached_holds_up_nothing_but_folders(
     store.delete_study(gone, now=1500.0)
     remover = Remover()
     for _ in range(3):  # terms of one process
-        one = Sweep(store, settings, 1000.0 + 3 * DAY_SECONDS, remover)
+        service_sweep = Sweep(store, settings, 1000.0 + 3 * DAY_SECONDS, remover)
         for _ in range(2):
-            one.tick(50, hangs=True)
-            one.seconds += LOOK_SECONDS
+            service_sweep.tick(50, hangs=True)
+            service_sweep.seconds += LOOK_SECONDS
         assert num_calls == 1
     assert left(store, old)["logs"] == 0 and left(store, gone)["events"] == 1
     assert left(store, gone)["trials"] == 3, "rows wait for their folders"
     answers.set()
-    one.tick(50)
+    service_sweep.tick(50)
     assert left(store, gone)["trials"] == 0
     assert {int(path.name) for path in settings.checkpoints.iterdir()} == {trial.id for trial in store.trials(old)[:2]}
 
@@ -234,15 +236,16 @@ def test_a_folder_that_cannot_be_removed_is_left_to_the_operator(
     fill(store)
     store.delete_study(gone, now=1500.0)
     sweep(store, settings)
-    assert left(store, gone)["trials"] == 0 and "remove it by hand" in caplog.text
+    assert left(store, gone)["trials"] == 0
+    assert "remove it by hand" in caplog.text
 
 
 def test_after_an_error_it_rests_so_that_few_cycles_fail(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = Sweep(store, settings_in(tmp_path))
-    one.tick(1)
-    one.seconds += REST_SECONDS
+    service_sweep = Sweep(store, settings_in(tmp_path))
+    service_sweep.tick(1)
+    service_sweep.seconds += REST_SECONDS
 
     def fail(removals: Removals, *, limit: int = 100) -> list[int]:
         raise RuntimeError("a bug of ours")
@@ -250,9 +253,9 @@ def test_after_an_error_it_rests_so_that_few_cycles_fail(
     monkeypatch.setattr(Removals, "deleted_trials", fail)
     num_failed = 0
     for _ in range(100):
-        one.seconds += 0.1
+        service_sweep.seconds += 0.1
         try:
-            one._sweeper.tick()
+            service_sweep._sweeper.tick()
         except RuntimeError:
             num_failed += 1
     assert 1 <= num_failed <= 3

@@ -30,8 +30,8 @@ def test_rare_candidates_are_found_and_what_is_not_constrained_keeps_its_value(s
 def test_without_a_broken_constraint_the_sampler_has_the_last_word() -> None:
     plain = Search(study(RARE, "random")).propose([], 0, 40)
     constrained = Search(study(RARE, "random", constraints=["other > 3"])).propose([], 0, 40)
-    assert [one for one in plain if one["other"] > 3] == [
-        two for one, two in zip(plain, constrained, strict=True) if one["other"] > 3
+    assert [proposal for proposal in plain if proposal["other"] > 3] == [
+        two for before, two in zip(plain, constrained, strict=True) if before["other"] > 3
     ]
 
 
@@ -39,7 +39,7 @@ def test_what_cannot_be_satisfied_is_refused_with_the_constraint_that_rejects_mo
     with pytest.raises(NoCandidate, match=r"of some 10010 that were tried none satisfies all; most break 'heads < 0'"):
         Search(study(RARE, "tpe", constraints=["heads < 0", "width > 3"])).propose([], 0, 1)
     proposed = Search(study(RARE, "random", constraints=["width % (heads - 9) == 0"])).propose([], 0, 100)
-    assert all(one["heads"] != 9 for one in proposed), "a constraint without a value is broken"
+    assert all(proposal["heads"] != 9 for proposal in proposed), "a constraint without a value is broken"
     start = study(RARE, "random", constraints=["heads > 64 - width"], start_with=[{"width": 0 + 1, "other": 5}])
     assert Search(start).propose([], 0, 1)[0]["heads"] == 64
     with pytest.raises(NoCandidate, match=r"that start_with\[0\] leaves out"):
@@ -49,8 +49,8 @@ def test_what_cannot_be_satisfied_is_refused_with_the_constraint_that_rejects_mo
 def test_a_grid_has_the_points_that_satisfy_the_constraints_and_exist() -> None:
     space = {"optimizer": CONDITIONAL["optimizer"], "n": {"ordinal": [1, 2, 4]},
              "momentum": {"choice": [0.0, 0.9], "when": {"optimizer": "sgd"}}}  # fmt: skip
-    found = Search(study(space, "grid", constraints=["momentum < 0.5 || n == 4"])).propose([], 0, 100)
-    assert len(found) == 3 + 3 + 3 + 1
-    assert all(("momentum" in one) == (one["optimizer"] == "sgd") for one in found)
+    points = Search(study(space, "grid", constraints=["momentum < 0.5 || n == 4"])).propose([], 0, 100)
+    assert len(points) == 3 + 3 + 3 + 1
+    assert all(("momentum" in point) == (point["optimizer"] == "sgd") for point in points)
     with pytest.raises(NoCandidate, match="the constraints reject every point of the grid"):
         Search(study({"n": {"ordinal": [1, 2]}}, "grid", constraints=["n > 2"])).propose([], 0, 1)

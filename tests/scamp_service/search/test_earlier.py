@@ -19,13 +19,13 @@ EARLIER = [replace(t, params={**t.params, "batch": 8}) for t in live(Search(stud
 
 def test_trials_come_before_the_study_and_only_those_that_fit_its_space_count() -> None:
     spec = study({"depth": {"low": 1, "high": 6}, "batch": {"choice": [8, 16]}})
-    found = earlier_trials(
+    earlier = earlier_trials(
         spec, [EarlierStudy(EARLIER), EarlierStudy([Trial(0, {"depth": 3}, S.COMPLETED, value=1.0)])]
     )
     ended = [trial for trial in EARLIER if trial.state is S.COMPLETED]
-    assert len(found) == sum(int(trial.params["depth"]) <= 6 for trial in ended) > 10
-    assert [one.number for one in found] == list(range(-len(found), 0))
-    assert all(set(one.params) == {"depth", "batch"} for one in found)
+    assert len(earlier) == sum(int(trial.params["depth"]) <= 6 for trial in ended) > 10
+    assert [trial.number for trial in earlier] == list(range(-len(earlier), 0))
+    assert all(set(trial.params) == {"depth", "batch"} for trial in earlier)
 
 
 def test_a_weight_takes_that_share_and_the_numbers_get_the_types_of_the_new_space() -> None:

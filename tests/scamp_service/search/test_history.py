@@ -18,10 +18,10 @@ MINIMIZE = Objectives((Objective(metric="m", direction="minimize"),))
 
 
 def history_of(trials: list[Trial]) -> History:
-    known = History(MINIMIZE)
+    history_so_far = History(MINIMIZE)
     for trial in trials:
-        known.learn(trial)
-    return known
+        history_so_far.learn(trial)
+    return history_so_far
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def test_a_trial_that_failed_or_was_cancelled_is_not_shown(trial: Trial) -> None
 
 
 def test_a_trial_is_shown_as_it_was_learned_last_if_it_comes_before_what_is_asked_for() -> None:
-    known = history_of([Trial(0, {}), Trial(1, {}, S.INFEASIBLE), Trial(2, {})])
-    known.learn(Trial(0, {}, S.COMPLETED, value=1.0))
-    known.learn(Trial(1, {}, S.WAITING))
-    assert known.shown(2) == history.Shown([Observation(0, {}, (1.0,))], [Active(1, {})])
+    history_so_far = history_of([Trial(0, {}), Trial(1, {}, S.INFEASIBLE), Trial(2, {})])
+    history_so_far.learn(Trial(0, {}, S.COMPLETED, value=1.0))
+    history_so_far.learn(Trial(1, {}, S.WAITING))
+    assert history_so_far.shown(2) == history.Shown([Observation(0, {}, (1.0,))], [Active(1, {})])
 
 
 def test_a_long_history_is_thinned_but_keeps_its_best_and_its_live_trials(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,9 @@ def test_a_long_history_is_thinned_but_keeps_its_best_and_its_live_trials(monkey
     shown = history_of(trials).shown(1000)
     assert [trial.number for trial in shown.active] == [501]
     best = sorted((trial for trial in trials if trial.number != 501), key=lambda trial: trial.value or 0.0)[:25]
-    assert [trial.number for trial in shown.completed] == sorted({*range(0, 1000, 32), *(one.number for one in best)})
+    assert [trial.number for trial in shown.completed] == sorted(
+        {*range(0, 1000, 32), *(trial.number for trial in best)}
+    )
     assert shown == history_of(trials[::-1]).shown(1000)
 
 

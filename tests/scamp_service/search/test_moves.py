@@ -20,16 +20,18 @@ CASES: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("dimension", "value"), CASES, ids=[type(one).__name__ for one, _ in CASES])
+@pytest.mark.parametrize(("dimension", "value"), CASES, ids=[type(dimension).__name__ for dimension, _ in CASES])
 def test_a_moved_value_is_another_one_that_is_allowed(dimension: Any, value: Any) -> None:
-    found = [moved(dimension, value, random.Random(seed)) for seed in range(200)]
-    assert not any(dimension.why_not(one) for one in found)
-    assert sum(one == value for one in found) <= 30  # a step out of a range ends at its edge
+    values = [moved(dimension, value, random.Random(seed)) for seed in range(200)]
+    assert not any(dimension.why_not(value) for value in values)
+    assert sum(other == value for other in values) <= 30  # a step out of a range ends at its edge
 
 
 def test_the_only_value_stays() -> None:
     only: list[Any] = [Categorical(choice=["a"]), Ordinal(ordinal=["a"]), Range(low=3, high=3)]
-    assert [moved(one, value, random.Random(0)) for one, value in zip(only, ("a", "a", 3), strict=True)] == [
+    assert [
+        moved(dimension, value, random.Random(0)) for dimension, value in zip(only, ("a", "a", 3), strict=True)
+    ] == [
         "a",
         "a",
         3,

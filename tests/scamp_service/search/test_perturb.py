@@ -33,13 +33,13 @@ def copies(spec: StudySpec, donor: Any = DONOR, count: int = 200) -> list[Any]:
 
 
 def test_numbers_grow_or_shrink_and_choices_stay_unless_they_are_drawn_anew() -> None:
-    found = copies(spec_of(resample=0))
-    assert {round(one["lr"], 6) for one in found} == {8e-3, 1.2e-2}
-    assert {one["batch"] for one in found} == {8, 32} and {one["decay"] for one in found} == {0.1}
-    assert {one["width"] for one in found} == {24, 40} and {one["data"] for one in found} == {"mnist"}
+    children = copies(spec_of(resample=0))
+    assert {round(child["lr"], 6) for child in children} == {8e-3, 1.2e-2}
+    assert {child["batch"] for child in children} == {8, 32} and {child["decay"] for child in children} == {0.1}
+    assert {child["width"] for child in children} == {24, 40} and {child["data"] for child in children} == {"mnist"}
     drawn = copies(spec_of(resample=1))
-    assert {one["decay"] for one in drawn} == {0.0, 0.1} and {one["batch"] for one in drawn} == {8, 16, 32}
-    assert sum(one["lr"] < 3.16e-3 for one in drawn) == pytest.approx(100, abs=25)  # half of it, on a log scale
+    assert {child["decay"] for child in drawn} == {0.0, 0.1} and {child["batch"] for child in drawn} == {8, 16, 32}
+    assert sum(child["lr"] < 3.16e-3 for child in drawn) == pytest.approx(100, abs=25)  # half of it, on a log scale
 
 
 def test_only_what_may_change_does_and_nothing_leaves_the_space() -> None:

@@ -37,10 +37,10 @@ def test_the_first_candidate_is_the_belief_and_half_of_the_next_are_near_it(samp
 
 
 def test_without_priors_and_for_other_parameters_the_sampler_proposes_as_before() -> None:
-    plain = {name: {key: one[key] for key in one if key != "prior"} for name, one in BELIEVED.items()}
+    plain = {name: {key: dimension[key] for key in dimension if key != "prior"} for name, dimension in BELIEVED.items()}
     believed, before = (Search(study(space, "random")).propose([], 0, 40) for space in (BELIEVED, plain))
-    assert [one["free"] for one in believed] == [one["free"] for one in before]
-    assert sum(one == two for one, two in zip(believed, before, strict=True)) >= 15
+    assert [proposal["free"] for proposal in believed] == [proposal["free"] for proposal in before]
+    assert sum(with_prior == two for with_prior, two in zip(believed, before, strict=True)) >= 15
 
 
 def test_priors_hold_in_blocks_under_conditions_and_with_constraints() -> None:
@@ -56,8 +56,8 @@ def test_priors_hold_in_blocks_under_conditions_and_with_constraints() -> None:
     assert all(is_candidate(slots, trial.params) for trial in trials)
     assert trials[1].params["layers"] == [{"op": "b"}, {"op": "b"}], "after the candidate of start_with"
     assert all(trial.params.get("momentum", 0.0) < 0.95 for trial in trials)
-    again = Search(spec).propose(trials[:20], 20, 2)
-    assert again == Search(spec).propose(trials[:20][::-1], 20, 2)
+    restarted = Search(spec).propose(trials[:20], 20, 2)
+    assert restarted == Search(spec).propose(trials[:20][::-1], 20, 2)
 
 
 def test_the_nearest_value_of_a_range() -> None:

@@ -63,7 +63,9 @@ def test_trials_of_other_programs_are_history_and_take_no_place_of_the_sampler()
         Trial(2, {}, S.RUNNING, origin=Origin.EXTERNAL),
     ]
     assert [params["depth"] for params in search.propose(external, 0, 2)] == [3, 4]
-    assert [one.number for one in search._history.shown(3).completed] == [0], "only those that lie in the space"
+    assert [observation.number for observation in search._history.shown(3).completed] == [0], (
+        "only those that lie in the space"
+    )
 
 
 def test_samplers_that_may_hang_or_import_torch_run_in_processes() -> None:

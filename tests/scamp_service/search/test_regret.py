@@ -48,11 +48,11 @@ def test_the_bound_is_that_of_optuna_and_falls_as_trials_end() -> None:
     with optuna_is_silent():
         theirs = RegretBoundEvaluator(seed=SPEC.search.seed)
     assert first == pytest.approx(theirs.evaluate(shown, optuna.study.StudyDirection.MINIMIZE))
-    again = Search(SPEC)
-    again.propose(trials[:12], 12, 1)
-    assert again.regret == first
-    again.propose([], 12, 1)
-    assert again.regret is None, "there is nothing new"
+    restarted = Search(SPEC)
+    restarted.propose(trials[:12], 12, 1)
+    assert restarted.regret == first
+    restarted.propose([], 12, 1)
+    assert restarted.regret is None, "there is nothing new"
 
 
 def test_a_process_answers_with_the_bound_too() -> None:

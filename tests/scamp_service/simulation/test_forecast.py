@@ -64,15 +64,15 @@ def test_waiting_trials_start_as_those_before_them_end() -> None:
     begin(store, first, "n/0")
     load = load_of(store, now=5.0)
     assert (load.num_unknown, load.num_more, dict(load.waits)) == (0, 0, {})
-    found = forecast(load, devices(1))
-    assert found.starts[second] == 20.0  # the first has 20 s to go
-    assert found.lacking[second].blocked is Blocked.BUSY
-    assert {one: found.lacking[one].blocked for one in (wide, huge)} == {
+    outlook = forecast(load, devices(1))
+    assert outlook.starts[second] == 20.0  # the first has 20 s to go
+    assert outlook.lacking[second].blocked is Blocked.BUSY
+    assert {number: outlook.lacking[number].blocked for number in (wide, huge)} == {
         wide: Blocked.TOO_LARGE,
         huge: Blocked.TOO_LARGE,
     }
-    assert found.num_never == 2 and found.makespan_seconds == 60.0  # with the one that is yet to come
-    assert found.device_hours == pytest.approx(60 / 3600)
+    assert outlook.num_never == 2 and outlook.makespan_seconds == 60.0  # with the one that is yet to come
+    assert outlook.device_hours == pytest.approx(60 / 3600)
     more = forecast(load, devices(4))
     assert more.starts[second] == 0.0 and second not in more.lacking
     assert more.makespan_seconds == 40.0 and more.num_never == 1
@@ -85,9 +85,9 @@ def test_faster_devices_take_less_time_and_the_limit_of_a_study_holds() -> None:
     kinds = {"V100-16": gpu("V100-16"), "A100-40": gpu("A100-40")}
     ratio = kinds["A100-40"].rates["matmul"].per_flop / kinds["V100-16"].rates["matmul"].per_flop
     assert ratio < 1
-    own = devices(1)
-    assert forecast(load, own, kinds=kinds).makespan_seconds == pytest.approx(40.0)
-    both = Cluster((*own.devices, Device("m/0", "m", 0, "A100-40", 30)))
+    slow = devices(1)
+    assert forecast(load, slow, kinds=kinds).makespan_seconds == pytest.approx(40.0)
+    both = Cluster((*slow.devices, Device("m/0", "m", 0, "A100-40", 30)))
     assert forecast(load, both, kinds=kinds).makespan_seconds <= 40.0
     fast = Cluster((both.devices[1],))
     assert forecast(load, fast, kinds=kinds).makespan_seconds == pytest.approx(40.0)  # planned for this kind
@@ -95,9 +95,9 @@ def test_faster_devices_take_less_time_and_the_limit_of_a_study_holds() -> None:
 
 def test_trials_without_plans_count_like_those_of_their_study_or_are_left_out() -> None:
     store = empty_store()
-    known, unknown = a_study(store, trials=3), a_study(store, trials=4)
-    queued(store, known, range(1))
-    store.create_trials(known, [(1, {"lr": 1e-3})], now=0.0)
+    planned, unknown = a_study(store, trials=3), a_study(store, trials=4)
+    queued(store, planned, range(1))
+    store.create_trials(planned, [(1, {"lr": 1e-3})], now=0.0)
     store.create_trials(unknown, [(0, {"lr": 1e-3})], now=0.0)
     load = load_of(store, now=0.0)
     assert len(load.jobs) == 3 and load.num_unknown == 3  # to come; and one waits for its plan

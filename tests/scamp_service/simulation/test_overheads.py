@@ -39,7 +39,8 @@ def test_traces_beside_gpus_slow_no_gang() -> None:
     traces = VirtualTraces(progress, cluster("T4"), 3.0)
     for trial in range(WORKERS + 1):
         traces.begin(trial)
-    assert traces.next_end == 3.0 and progress.end_of("gang") == 10.0
+    assert traces.next_end == 3.0
+    assert progress.end_of("gang") == 10.0
     assert VirtualRanks(cluster("T4"), 60.0).take(["a/0", "a/1"], 0.0) == 0
 
 

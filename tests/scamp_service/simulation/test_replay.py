@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("warm_traces")
 
 
 def spec(**changes: Any) -> StudySpec:
-    given = {
+    fields = {
         "name": "small",
         "workload": "vit_digits",
         "objective": {"metric": "accuracy", "direction": "maximize"},
@@ -32,7 +32,7 @@ def spec(**changes: Any) -> StudySpec:
         "stopping": {"rule": "none"},
         "budget": {"trials": 8, "steps": 40, "report_every": 10, "target": 0.5},
     }
-    return StudySpec.model_validate({**given, **changes})
+    return StudySpec.model_validate({**fields, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +41,19 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replay(study: StudySpec, cluster: str, profiles: Path, **options: Any) -> Simulated:
-    found = simulate([Submitted(study)], cluster_named(cluster, Settings()), ReplayOptions(profiles, **options))
-    assert not found.why_unfinished
-    return found
+    result = simulate([Submitted(study)], cluster_named(cluster, Settings()), ReplayOptions(profiles, **options))
+    assert not result.why_unfinished
+    return result
 
 
 def test_every_trial_trains_for_its_predicted_seconds_and_a_seed_repeats_the_log(profiles: Path) -> None:
-    one = replay(spec(), "1x8xV100-16", profiles)
-    assert one.states == {TrialState.COMPLETED: 8} and len(one.spans) == 8
-    (took,) = {round(span.end - span.start, 9) for span in one.spans}
+    result = replay(spec(), "1x8xV100-16", profiles)
+    assert result.states == {TrialState.COMPLETED: 8} and len(result.spans) == 8
+    (took,) = {round(span.end - span.start, 9) for span in result.spans}
     assert took > 1.0
-    assert one.makespan == pytest.approx(took)
-    assert one.utilisation == pytest.approx(1.0)
-    assert replay(spec(), "1x8xV100-16", profiles).to_json() == one.to_json()
+    assert result.makespan == pytest.approx(took)
+    assert result.utilisation == pytest.approx(1.0)
+    assert replay(spec(), "1x8xV100-16", profiles).to_json() == result.to_json()
     # Four on each of two devices take turns: they train as long as one after another.
     alone = replay(spec(), "1x8xV100-16", profiles, projects={"default": Project(trials=1)})
     assert alone.makespan == pytest.approx(8 * took, rel=0.1), "a quota lets one trial run at a time"
@@ -61,26 +61,27 @@ def test_every_trial_trains_for_its_predicted_seconds_and_a_seed_repeats_the_log
     assert two.makespan == pytest.approx(1.0 + 4 * (took - 1.0))
     assert two.device_seconds == pytest.approx(8 * two.makespan)
     svg = gantt_svg("small", two)
-    bars = [one for one in ElementTree.fromstring(svg).iter() if one.tag.endswith("title")]
-    assert len(bars) == 8 and "trial 0: 1 rank" in svg
+    bars = [element for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("title")]
+    assert len(bars) == 8
+    assert "trial 0: 1 rank" in svg
 
 
 def test_stopping_rules_judge_drawn_values(profiles: Path) -> None:
     stopping = {"rule": "asha", "min_steps": 1000, "reduction_factor": 2, "promote": True}
     study = spec(stopping=stopping, budget={"trials": 16, "steps": 4000, "report_every": 1000})
-    found = replay(study, "1x4xV100-16", profiles)
-    assert found.states[TrialState.PRUNED] >= 8 and found.states[TrialState.COMPLETED] >= 1
-    whole = replay(study, "1x4xV100-16", profiles, early_stopping=False)
-    assert whole.states == {TrialState.COMPLETED: 16} and whole.device_seconds > found.device_seconds
-    assert "no trial is stopped early" in whole.assumed
+    result = replay(study, "1x4xV100-16", profiles)
+    assert result.states[TrialState.PRUNED] >= 8 and result.states[TrialState.COMPLETED] >= 1
+    full = replay(study, "1x4xV100-16", profiles, early_stopping=False)
+    assert full.states == {TrialState.COMPLETED: 16} and full.device_seconds > result.device_seconds
+    assert "no trial is stopped early" in full.assumed
 
 
 def test_what_depends_on_real_values_is_left_out() -> None:
     rules = [{"rule": "asha", "min_steps": 10}, {"rule": "threshold", "lower": 0.2}]
-    given = spec(stopping=rules)
-    assert [rule.rule for rule in simulated_spec(given).stopping_rules] == ["asha"]
-    assert [rule.rule for rule in simulated_spec(given, early_stopping=False).stopping_rules] == ["none"]
-    assert given.targets and not simulated_spec(given).targets
+    with_rules = spec(stopping=rules)
+    assert [rule.rule for rule in simulated_spec(with_rules).stopping_rules] == ["asha"]
+    assert [rule.rule for rule in simulated_spec(with_rules, early_stopping=False).stopping_rules] == ["none"]
+    assert with_rules.targets and not simulated_spec(with_rules).targets
 
 
 def test_epochs_need_the_number_of_their_steps(profiles: Path) -> None:
@@ -91,6 +92,6 @@ def test_epochs_need_the_number_of_their_steps(profiles: Path) -> None:
 
 
 def test_durations_are_short() -> None:
-    assert [duration(one) for one in (0.5, 59, 61, 3600, 5400, 90_000, 200_000)] == [
+    assert [duration(seconds) for seconds in (0.5, 59, 61, 3600, 5400, 90_000, 200_000)] == [
         *("0.5 s", "59 s", "1 min 1 s", "1 h", "1 h 30 min", "25 h", "2 d 7 h")
     ]

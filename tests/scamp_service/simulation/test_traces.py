@@ -81,8 +81,8 @@ def test_jobs_that_share_a_device_do_not_slow_each_other(tmp_path: Path) -> None
 
 def test_the_command_compares_policies_on_a_drawn_trace() -> None:
     args = ["simulate", "--traces", "helios", "--jobs", "40", "--cluster", "2x8xV100-16", "--json"]
-    found = CliRunner().invoke(app, [*args, "--policy", "pack,min-degree"])
-    answers = json.loads(found.output)
+    result = CliRunner().invoke(app, [*args, "--policy", "pack,min-degree"])
+    answers = json.loads(result.output)
     assert set(answers) == {"pack", "min-degree"} and len(answers["pack"]["jobs"]) == 40
     table = CliRunner().invoke(app, args[:-1]).output
     assert "mean completion" in table and "assumed: jobs run as wide and as long as the trace says" in table

@@ -50,7 +50,7 @@ def gpu(index: int, name: str, others_mib: int = 0, mig: bool = False) -> Gpu:
 
 def test_one_gpu_of_each_product_is_measured_the_one_that_others_use_least() -> None:
     gpus = [gpu(0, "A", 50), gpu(1, "A", 10), gpu(2, "B", 70), gpu(3, "A", 0, mig=True), gpu(4, "C", mig=True)]
-    assert {one.index for one in one_of_each(gpus)} == {1, 2}
+    assert {gpu_info.index for gpu_info in one_of_each(gpus)} == {1, 2}
     assert one_of_each([]) == []
 
 
@@ -90,11 +90,11 @@ def test_this_cpu_is_measured_in_seconds(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_a_full_measurement_replaces_a_quick_one(tmp_path: Path, scamp: Scamp) -> None:
     quick = calibrate_cpu_quickly(tmp_path)
-    told = scamp(tmp_path, "calibrate", "--rounds", "1").stdout
+    output = scamp(tmp_path, "calibrate", "--rounds", "1").stdout
     kind = calibrated(tmp_path)
     assert kind is not None and kind.quick_seconds is None
     assert quick.rates.keys() == kind.rates.keys()
-    assert kind.name in told and kind.provenance.startswith("measured 20")
+    assert kind.name in output and kind.provenance.startswith("measured 20")
     expect_a_measurement(kind)
 
 
@@ -137,11 +137,11 @@ def test_a_file_of_another_version_or_a_damaged_one_counts_as_none(
     script(PRINTS)
     calibrate_cpu(tmp_path, 1)
     (file,) = (tmp_path / "device_kinds").iterdir()
-    whole = file.read_text()
-    for text in (whole[:-2], whole.replace("matmul", "an operation that is gone"), ""):
+    content = file.read_text()
+    for text in (content[:-2], content.replace("matmul", "an operation that is gone"), ""):
         file.write_text(text)
         assert calibrated(tmp_path) is None
-    file.write_text(whole)
+    file.write_text(content)
     assert calibrated(tmp_path) == KIND
 
 

@@ -19,20 +19,22 @@ def read(folder: Path, text: str) -> NamedCluster:
 
 
 def test_a_node_has_devices_of_one_kind_and_may_offer_less_than_all(tmp_path: Path) -> None:
-    found = read(tmp_path, "nodes: [{kind: v100-32, count: 2}, {kind: P100, count: 3, mib: 9000}]")
-    assert [(device.node, device.kind) for device in found.cluster.devices] == [("node0", "V100-32")] * 2 + [
+    described = read(tmp_path, "nodes: [{kind: v100-32, count: 2}, {kind: P100, count: 3, mib: 9000}]")
+    assert [(device.node, device.kind) for device in described.cluster.devices] == [("node0", "V100-32")] * 2 + [
         ("node1", "P100")
     ] * 3
-    fast, slow = found.cluster.devices[0].capacity_mib, found.cluster.devices[-1].capacity_mib
-    assert 30_000 < fast < 32_512 and slow == 9000
-    assert set(found.kinds) == {"V100-32", "P100"} and found.fastest.name == "V100-32"
-    assert len(found.of_kind(found.fastest).devices) == 2
+    fast, slow = described.cluster.devices[0].capacity_mib, described.cluster.devices[-1].capacity_mib
+    assert 30_000 < fast < 32_512
+    assert slow == 9000
+    assert set(described.kinds) == {"V100-32", "P100"} and described.fastest.name == "V100-32"
+    assert len(described.of_kind(described.fastest).devices) == 2
 
 
 def test_fast_links_end_at_the_node(tmp_path: Path) -> None:
-    found = read(tmp_path, "nodes: [{kind: H100, count: 2}, {kind: H100, count: 4}, {kind: T4, count: 16}]")
-    sizes = {name: kind.links.domain_size.value for name, kind in found.kinds.items() if kind.links is not None}
-    assert sizes == {"H100": 4, "T4": 8} and len(found.cluster.devices) == 22
+    described = read(tmp_path, "nodes: [{kind: H100, count: 2}, {kind: H100, count: 4}, {kind: T4, count: 16}]")
+    sizes = {name: kind.links.domain_size.value for name, kind in described.kinds.items() if kind.links is not None}
+    assert sizes == {"H100": 4, "T4": 8}
+    assert len(described.cluster.devices) == 22
 
 
 def test_of_equally_fast_kinds_that_with_more_memory_is_the_first(tmp_path: Path) -> None:
@@ -66,18 +68,18 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_example_is_valid(tmp_path: Path) -> None:
-    found = read_cluster(ROOT / "examples" / "cluster.yaml", Settings(data_dir=tmp_path))
-    assert len(found.cluster.devices) == 16 and len(found.kinds) == 2
+    described = read_cluster(ROOT / "examples" / "cluster.yaml", Settings(data_dir=tmp_path))
+    assert len(described.cluster.devices) == 16 and len(described.kinds) == 2
 
 
 def test_a_cluster_has_a_short_form(tmp_path: Path) -> None:
-    found = cluster_named("2x4xV100-16,8xA100", Settings(data_dir=tmp_path))
-    assert Counter((device.node, device.kind) for device in found.cluster.devices) == {
+    described = cluster_named("2x4xV100-16,8xA100", Settings(data_dir=tmp_path))
+    assert Counter((device.node, device.kind) for device in described.cluster.devices) == {
         ("node0", "V100-16"): 4,
         ("node1", "V100-16"): 4,
         ("node2", "A100-40"): 8,
     }
-    assert found.fastest.name == "A100-40" and set(found.kinds) == {"V100-16", "A100-40"}
+    assert described.fastest.name == "A100-40" and set(described.kinds) == {"V100-16", "A100-40"}
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,9 @@ def pool(warm_traces: None) -> Iterator[TracePool]:
 def compared(folder: Path, pool: TracePool, kind: DeviceKind | None, mib: int = 1000) -> Comparison:
     estimator = Estimator("vit_digits", None, Tracing(folder, pool=pool), kind)
     name = kind.name if kind and kind.memory else "virtual"
-    found = compare(estimator, SMALL, equal_devices(2, mib, name))
-    assert list(found.estimate.options) == list(estimator.estimate(SMALL, equal_devices(2, mib, name)).options)
-    return found
+    comparison = compare(estimator, SMALL, equal_devices(2, mib, name))
+    assert list(comparison.estimate.options) == list(estimator.estimate(SMALL, equal_devices(2, mib, name)).options)
+    return comparison
 
 
 def of_estimate(comparison: Comparison) -> list[Option]:
@@ -89,11 +89,11 @@ def test_options_have_the_memory_and_seconds_of_the_estimate(folder: Path, pool:
     on_gpu = compared(folder, pool, gpu("V100-16"), 8000)
     options = of_estimate(on_gpu)
     assert sorted(map(str, options)) == sorted(map(str, on_gpu.estimate.options))
-    for one in options:
-        (known,) = [option for option in on_gpu.estimate.options if option.plan == one.plan]
-        time = on_gpu.estimate.step_time(known)
-        assert time is not None and one.seconds == time.seconds
-        assert one.prediction == known.prediction and one.is_traced
+    for listed in options:
+        (known_option,) = [option for option in on_gpu.estimate.options if option.plan == listed.plan]
+        time = on_gpu.estimate.step_time(known_option)
+        assert time is not None and listed.seconds == time.seconds
+        assert listed.prediction == known_option.prediction and listed.is_traced
     assert on_gpu.links_are_known and not on_gpu.by_flops
 
 
@@ -107,10 +107,10 @@ def test_pipelines_on_shared_cores_take_longer_than_simulated(folder: Path, pool
     one_core = replace(SLOW, cores=Figure(1, "assumed", "made up"))
     shared, alone = (pipelines_of(compared(folder, pool, kind)) for kind in (one_core, SLOW))
     assert shared and alone
-    for one in shared:
-        assert one.seconds is not None and one.seconds > 1.2 * makespan_seconds(one)
-    for one in alone:
-        assert one.seconds == pytest.approx(makespan_seconds(one))
+    for option in shared:
+        assert option.seconds is not None and option.seconds > 1.2 * makespan_seconds(option)
+    for option in alone:
+        assert option.seconds == pytest.approx(makespan_seconds(option))
 
 
 def test_flops_stand_for_seconds_where_no_speed_is_known(folder: Path, pool: TracePool) -> None:
@@ -128,8 +128,8 @@ def test_flops_stand_for_seconds_where_no_speed_is_known(folder: Path, pool: Tra
 def test_the_pipeline_that_ranks_can_train_is_traced_and_the_units_were_nearly_right(
     folder: Path, pool: TracePool
 ) -> None:
-    found = compared(folder, pool, None)
-    pipelines = pipelines_of(found)
+    comparison = compared(folder, pool, None)
+    pipelines = pipelines_of(comparison)
     (traced,) = [pipeline for pipeline in pipelines if pipeline.is_traced]
     assert traced.trained is not None and traced.fits
     stages = Estimator("vit_digits", None, Tracing(folder, pool=pool)).predict(SMALL, traced.plan)
@@ -144,20 +144,20 @@ def test_the_pipeline_that_ranks_can_train_is_traced_and_the_units_were_nearly_r
 def test_plans_of_the_search_stand_beside_the_others_once_and_the_best_that_ranks_can_train_is_traced(
     folder: Path, pool: TracePool
 ) -> None:
-    found = compared(folder, pool, gpu("V100-16"), 8000)
-    assert {option.plan.world_size for option in found.searched} == {1, 2}
-    plans = [option.trained for option in found.options if option.trained is not None]
+    comparison = compared(folder, pool, gpu("V100-16"), 8000)
+    assert {option.plan.world_size for option in comparison.searched} == {1, 2}
+    plans = [option.trained for option in comparison.options if option.trained is not None]
     assert len(plans) == len(set(plans)), "no plan has two rows"
-    new = searched_of(found)
-    assert all(one in found.searched for one in new)
-    trained = [one for one in new if one.trained is not None]
-    assert not trained or min(trained, key=lambda one: one.comparable_seconds).is_traced
-    best = found.best_of_search
-    assert best is not None and best.seconds == min(option.seconds or 0.0 for option in found.searched)
-    assert (found.shortage is None) and comparison_json(found)["reason"][-1].startswith(
+    new = searched_of(comparison)
+    assert all(option in comparison.searched for option in new)
+    trained = [option for option in new if option.trained is not None]
+    assert not trained or min(trained, key=lambda option: option.comparable_seconds).is_traced
+    best = comparison.best_of_search
+    assert best is not None and best.seconds == min(option.seconds or 0.0 for option in comparison.searched)
+    assert (comparison.shortage is None) and comparison_json(comparison)["reason"][-1].startswith(
         ("computation", "communication", "bub")
     )
-    assert "fastest plan of the search: " in "\n".join(reason(found)) and list(shortage_lines(found)) == []
+    assert "fastest plan of the search: " in "\n".join(reason(comparison)) and list(shortage_lines(comparison)) == []
 
 
 class LargeByTrace(Estimator):
@@ -170,13 +170,13 @@ class LargeByTrace(Estimator):
 def test_where_a_trace_shows_that_a_plan_of_the_search_does_not_fit_the_next_one_is_traced(
     folder: Path, pool: TracePool
 ) -> None:
-    found = compare(
+    comparison = compare(
         LargeByTrace("vit_digits", None, Tracing(folder, pool=pool)), {**SMALL, "batch": 1}, equal_devices(4, 1000)
     )
-    new = [one for one in searched_of(found) if one.trained is not None]
-    assert {one.plan.world_size for one in new} == {2, 4}
-    assert all(one.is_traced and not one.fits for one in new)
-    assert found.best_of_search is not None and found.best_of_search.plan.world_size == 1
+    new = [option for option in searched_of(comparison) if option.trained is not None]
+    assert {option.plan.world_size for option in new} == {2, 4}
+    assert all(option.is_traced and not option.fits for option in new)
+    assert comparison.best_of_search is not None and comparison.best_of_search.plan.world_size == 1
 
 
 @pytest.mark.parametrize(
@@ -201,28 +201,32 @@ def test_memory_added_up_from_units_is_near_that_of_traces(
 
 
 def test_if_nothing_fits_the_closest_plan_and_its_categories_are_named(folder: Path, pool: TracePool) -> None:
-    found = compared(folder, pool, gpu("V100-16"), 5)
-    missing = found.shortage
+    comparison = compared(folder, pool, gpu("V100-16"), 5)
+    missing = comparison.shortage
     assert missing is not None and missing.needed_mib > missing.offered_mib == 5
     total = sum(missing.num_bytes.values())
     assert total == pytest.approx(missing.needed_mib * MIB, abs=2 * MIB)
     assert {"parameters", "gradients and optimizer", "activations", "transient", "margin"} == set(missing.num_bytes)
-    assert found.searched == []
-    assert found.best_of_search is None
-    assert list(reason(found)) == []
-    lines = list(shortage_lines(found))
+    assert comparison.searched == []
+    assert comparison.best_of_search is None
+    assert list(reason(comparison)) == []
+    lines = list(shortage_lines(comparison))
     assert lines[0].startswith("no plan fits. The closest one, ") and max(map(len, lines)) <= 79
-    assert comparison_json(found)["shortage"]["needed_mib"] == missing.needed_mib
+    assert comparison_json(comparison)["shortage"]["needed_mib"] == missing.needed_mib
 
 
 def test_an_option_that_does_not_fit_has_no_time_as_a_single_sample_may_stand_for_its_batch(
     folder: Path, pool: TracePool
 ) -> None:
-    found = compared(folder, pool, SLOW, 12)
-    options = of_estimate(found)
+    comparison = compared(folder, pool, SLOW, 12)
+    options = of_estimate(comparison)
     assert any(option.is_traced and option.plan.batch < SMALL["batch"] for option in options)
     assert {(option.fits, option.seconds is None) for option in options} == {(True, False), (False, True)}
-    bounds = [one for one in comparison_json(found)["alternatives"] if not one["fits"] and one["schedule"] is None]
+    bounds = [
+        alternative
+        for alternative in comparison_json(comparison)["alternatives"]
+        if not alternative["fits"] and alternative["schedule"] is None
+    ]
     assert bounds and {bound["step_seconds"] for bound in bounds} == {None}
 
 
@@ -236,13 +240,13 @@ def test_a_model_that_cannot_be_cut_says_why_and_its_pipelines_are_only_planned(
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("nets.py", NOT_A_CHAIN)
     with Estimator("nets.py:make", packed.getvalue(), Tracing(folder, pool=pool)) as estimator:
-        found = compare(estimator, {}, equal_devices(2, 1000))
-    assert "Net does not say where a pipeline may cut it" in found.refusal
-    pipelines = pipelines_of(found)
+        comparison = compare(estimator, {}, equal_devices(2, 1000))
+    assert "Net does not say where a pipeline may cut it" in comparison.refusal
+    pipelines = pipelines_of(comparison)
     assert pipelines and {pipeline.trained for pipeline in pipelines} == {None}
-    undivided = replace(found, estimate=replace(found.estimate, refused="FSDP expects one type"))
+    undivided = replace(comparison, estimate=replace(comparison.estimate, refused="FSDP expects one type"))
     assert "no FSDP plans: FSDP expects one type" in list(footnotes(undivided))
-    assert not any("no plans" in line for line in footnotes(found))
+    assert not any("no plans" in line for line in footnotes(comparison))
 
 
 HINTED = """
@@ -260,13 +264,15 @@ def test_all_alternatives_obey_the_hints_which_a_footnote_names(folder: Path, po
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("hinted.py", HINTED)
     with Estimator("hinted.py:Hinted", packed.getvalue(), Tracing(folder, pool=pool)) as estimator:
-        found = compare(estimator, {"batch": 8}, equal_devices(2, 1000))
+        comparison = compare(estimator, {"batch": 8}, equal_devices(2, 1000))
         none = compare(estimator, {"batch": 8}, equal_devices(1, 1000))
-    assert {option.plan.world_size for option in found.options} == {2}
-    assert {option.plan.num_micro_batches for option in found.options} == {4}
-    assert any("a pipeline of 2 stages and 4 micro-batches (hint pipeline at the model)" in w for w in footnotes(found))
-    assert ["PP ×2" in ways_in_words(one) for one in of_estimate(found)] == [True]
-    plans = [option.trained for option in found.options if option.trained is not None]
+    assert {option.plan.world_size for option in comparison.options} == {2}
+    assert {option.plan.num_micro_batches for option in comparison.options} == {4}
+    assert any(
+        "a pipeline of 2 stages and 4 micro-batches (hint pipeline at the model)" in w for w in footnotes(comparison)
+    )
+    assert ["PP ×2" in ways_in_words(option) for option in of_estimate(comparison)] == [True]
+    plans = [option.trained for option in comparison.options if option.trained is not None]
     assert len(plans) == len(set(plans)), "the choice is one of the pipelines, which has one row"
     assert not none.options and none.shortage is None
     assert any("this takes 2 devices, and there are 1" in line for line in footnotes(none))
@@ -280,24 +286,28 @@ def test_a_chosen_pipeline_takes_as_long_as_a_study_predicts_and_is_drawn(
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("hinted.py", HINTED)
     with Estimator("hinted.py:Hinted", packed.getvalue(), Tracing(folder, pool=pool), kind) as estimator:
-        found = compare(estimator, {"batch": 8}, equal_devices(2, 1000))
-    (chosen,), (known,) = of_estimate(found), found.estimate.options
+        comparison = compare(estimator, {"batch": 8}, equal_devices(2, 1000))
+    (chosen,), (known_option,) = of_estimate(comparison), comparison.estimate.options
     assert chosen.trained is not None and chosen.plan.pp == 2
-    step, time = comparable_step(found.estimate.profile, chosen.plan, kind), found.estimate.step_time(known)
+    step, time = (
+        comparable_step(comparison.estimate.profile, chosen.plan, kind),
+        comparison.estimate.step_time(known_option),
+    )
     assert step is not None and (chosen.seconds, chosen.bubble_share) == (step.seconds, step.bubble_share)
     assert chosen.bubble_share
     assert chosen.bubble_share > 0.1
     assert chosen.refinement.pipeline is not None
-    seconds = predicted_step_seconds(found.estimate.profile, chosen.plan, kind)
+    seconds = predicted_step_seconds(comparison.estimate.profile, chosen.plan, kind)
     assert (time.seconds if time else None) == seconds == (step.seconds if kind and kind.links else None)
 
 
 def test_json_has_every_interval_of_the_best_pipeline(folder: Path, pool: TracePool) -> None:
-    found = compared(folder, pool, SLOW)
-    data = json.loads(json.dumps(comparison_json(found)))
-    best = found.best_pipeline
+    comparison = compared(folder, pool, SLOW)
+    data = json.loads(json.dumps(comparison_json(comparison)))
+    best = comparison.best_pipeline
     assert best is not None and best.refinement.pipeline is not None
     schedule = best.refinement.pipeline.schedule
     assert [len(rank) for rank in data["best_pipeline"]["computing"]] == [len(order) for order in schedule.orders]
     start, end, stage, micro_batch, kind = data["best_pipeline"]["computing"][0][0]
-    assert (start, stage, micro_batch, kind) == (0.0, 0, 0, "forward") and end > 0
+    assert (start, stage, micro_batch, kind) == (0.0, 0, 0, "forward")
+    assert end > 0

@@ -69,16 +69,16 @@ def test_all_plans_are_compared_and_a_study_takes_and_reserves_what_the_estimate
     cluster: Cluster, kind: str | None, folder: Path, pool: TracePool
 ) -> None:
     estimator = Estimator("vit_digits", None, Tracing(folder, pool=pool), gpu(kind) if kind else None)
-    found = estimator.estimate(MEDIUM, cluster)
-    assert plans(found) == [(1, False), (1, True), (2, False), (2, True)]
+    answer = estimator.estimate(MEDIUM, cluster)
+    assert plans(answer) == [(1, False), (1, True), (2, False), (2, True)]
     sizer = ProcessSizer(MemoryBlobs(), folder)
     try:
         sized = Sizing(sizer).size(MEDIUM, cluster=cluster)
     finally:
         sizer.close()
-    assert isinstance(sized, Sized) and isinstance(found.choice, ChosenPlan)
-    assert (sized.plan, sized.prediction.reserved_mib) == (found.choice.plan, found.choice.prediction.reserved_mib)
-    assert sized.reason == found.choice.reason
+    assert isinstance(sized, Sized) and isinstance(answer.choice, ChosenPlan)
+    assert (sized.plan, sized.prediction.reserved_mib) == (answer.choice.plan, answer.choice.prediction.reserved_mib)
+    assert sized.reason == answer.choice.reason
 
 
 LINKED = DeviceKind("linked", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up", links=gpu("H100").links)
@@ -88,20 +88,22 @@ def test_a_study_traces_wider_plans_with_their_seconds_beside_the_plan_of_an_est
     folder: Path, pool: TracePool
 ) -> None:
     estimator = Estimator("vit_digits", None, Tracing(folder, pool=pool), LINKED)
-    found = estimator.estimate(MEDIUM, equal_devices(2, 96))
-    assert isinstance(found.choice, ChosenPlan) and found.choice.wider == ()
+    answer = estimator.estimate(MEDIUM, equal_devices(2, 96))
+    assert isinstance(answer.choice, ChosenPlan) and answer.choice.wider == ()
     sizer = ProcessSizer(MemoryBlobs(), folder, kind_of=lambda cluster: LINKED)
     try:
         sized = Sizing(sizer).size(MEDIUM, cluster=equal_devices(2, 96))
     finally:
         sizer.close()
-    assert isinstance(sized, Sized) and (sized.plan, sized.reason) == (found.choice.plan, found.reason)
-    own, wide = sized.choices
-    assert (own.plan, own.step_seconds) == (sized.plan, sized.step_seconds) and wide.plan.world_size == 2
-    assert own.step_seconds
+    assert isinstance(sized, Sized) and (sized.plan, sized.reason) == (answer.choice.plan, answer.reason)
+    narrow, wide = sized.choices
+    assert (narrow.plan, narrow.step_seconds) == (sized.plan, sized.step_seconds)
+    assert wide.plan.world_size == 2
+    assert narrow.step_seconds
     assert wide.step_seconds
-    assert 1 < own.step_seconds / wide.step_seconds < 2
-    assert own.communication_share == 0.0 and 0 < (wide.communication_share or 0.0) < 1
+    assert 1 < narrow.step_seconds / wide.step_seconds < 2
+    assert narrow.communication_share == 0.0
+    assert 0 < (wide.communication_share or 0.0) < 1
 
 
 def test_the_parts_of_each_plan_add_up_and_the_largest_micro_batch_is_where_it_stops_to_fit(
@@ -128,20 +130,20 @@ def test_the_largest_micro_batch_is_marked_where_larger_ones_were_not_traced(
     curve = PeakTable(tuple((size, Line(0, (9 + size) * MIB)) for size in (1, 2, 4, 8)))
     profile = ModelProfile("", 1, 1, {Layout(): curve}, {Layout(): StepWork(Work(), Work(), Work())})
     option = Option(Plan(1), Prediction(9 * MIB), offered_mib)
-    found = Estimate({}, 8, profile, [option], NoPlan("no plan"), Margin(0, 0, 0, 0))
-    assert (found.largest_micro_batch(option), found.may_be_larger(option)) == (largest, more)
-    assert found.to_json()["options"][0]["larger_untraced"] == more
+    answer = Estimate({}, 8, profile, [option], NoPlan("no plan"), Margin(0, 0, 0, 0))
+    assert (answer.largest_micro_batch(option), answer.may_be_larger(option)) == (largest, more)
+    assert answer.to_json()["options"][0]["larger_untraced"] == more
     console = Console(file=io.StringIO(), width=80)
-    console.print(as_table(found))
+    console.print(as_table(answer))
     assert (f"≥{largest}" in console.file.getvalue()) == more  # type: ignore[attr-defined]
 
 
 def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Estimator) -> None:
-    found = estimator.estimate(MEDIUM, equal_devices(1, 14))
-    assert isinstance(found.choice, NoPlan) and found.options[0].evidence is Evidence.STATES
-    assert found.largest_micro_batch(found.options[0]) == 0
+    answer = estimator.estimate(MEDIUM, equal_devices(1, 14))
+    assert isinstance(answer.choice, NoPlan) and answer.options[0].evidence is Evidence.STATES
+    assert answer.largest_micro_batch(answer.options[0]) == 0
     console = Console(file=io.StringIO(), width=80)
-    console.print(headline(found), as_table(found))
+    console.print(headline(answer), as_table(answer))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "depth=4 width=128" in text
     assert "states" in text
@@ -156,8 +158,8 @@ def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alon
         option["step_seconds"] for option in estimator.estimate(MEDIUM, equal_devices(2, 96)).to_json()["options"]
     } == {None}
     slow = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
-    found = Estimator("vit_digits", None, Tracing(folder, pool=pool), slow).estimate(MEDIUM, equal_devices(2, 96))
-    plain, recompute, *gangs = (data["step_seconds"] for data in found.to_json()["options"])
+    answer = Estimator("vit_digits", None, Tracing(folder, pool=pool), slow).estimate(MEDIUM, equal_devices(2, 96))
+    plain, recompute, *gangs = (data["step_seconds"] for data in answer.to_json()["options"])
     assert plain is not None
     assert recompute is not None
     assert recompute > plain
@@ -171,9 +173,9 @@ def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alon
     assert [data["step_seconds"] for data in joined["options"][:2]] == [plain, recompute]
     assert all(data["communication_share"] > 0 for data in joined["options"][2:])
     assert "inside_bytes_per_second" in joined["device"]["figures"]
-    products = found.profile.work[Layout()].step(32, 1).of("matmul")[1]
+    products = answer.profile.work[Layout()].step(32, 1).of("matmul")[1]
     assert (
-        plain == pytest.approx(1e-6 * products) and products > 0.9 * 32 * found.profile.work[Layout()].per_sample.flops
+        plain == pytest.approx(1e-6 * products) and products > 0.9 * 32 * answer.profile.work[Layout()].per_sample.flops
     )
 
 
@@ -189,16 +191,19 @@ def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
 ) -> None:
     tensors = estimator.estimate(MEDIUM, equal_devices(2, 96)).to_json()
     on_gpu = Estimator("vit_digits", None, Tracing(folder, pool=pool), gpu("H100"), expandable)
-    found = on_gpu.estimate(MEDIUM, equal_devices(2, 1100, "H100"))
-    data = found.to_json()
-    assert data["device"]["name"] == "H100" and all(one["unverified"] == list(UNVERIFIED) for one in data["options"])
+    answer = on_gpu.estimate(MEDIUM, equal_devices(2, 1100, "H100"))
+    data = answer.to_json()
+    assert data["device"]["name"] == "H100" and all(
+        option["unverified"] == list(UNVERIFIED) for option in data["options"]
+    )
     assert tensors["device"] is None
     assert all(figure["source"] for figure in data["device"]["figures"].values())
     for option, of_tensors in zip(data["options"], tensors["options"], strict=True):
         of_host = of_tensors["parts"].pop("objects")  # of autograd
         slack = option["parts"].pop("slack")
         random_states = of_tensors["peak_bytes"] - of_host - (option["peak_bytes"] - slack)  # on the host, too
-        assert slack > 0 and random_states % RANDOM_STATE_BYTES == 0
+        assert slack > 0
+        assert random_states % RANDOM_STATE_BYTES == 0
         assert (random_states > 0) == option["plan"]["recompute"]
         assert of_tensors["parts"].pop("workspace") == 0  # of a CPU's kernels; none is alive at this peak
         assert sum(of_tensors["parts"].values()) == sum(option["parts"].values()) + random_states
@@ -208,7 +213,7 @@ def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
         assert option["reserved_mib"] > option["peak_bytes"] / 2**20 + (544 if ranks == 2 else 0)
         assert option["step_seconds"] >= option["compute_seconds"] > 0
         assert (option["communication_share"] > 0) == (ranks == 2)
-    text = shown(found)
+    text = shown(answer)
     assert "unverified: out, least, max, step, comm" in text
     assert "not measured any H100" in text
     assert "…" not in text
@@ -217,15 +222,16 @@ def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
 def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
     tmp_path: Path, folder: Path, pool: TracePool
 ) -> None:
-    known = gpu("H100")
-    assert known.memory is not None
-    memory = replace(known.memory, context=Figure(500 * MIB, "measured", "made up"))
-    kind = replace(known, provenance="measured today", verified=True, memory=memory)
+    usual_kind = gpu("H100")
+    assert usual_kind.memory is not None
+    memory = replace(usual_kind.memory, context=Figure(500 * MIB, "measured", "made up"))
+    kind = replace(usual_kind, provenance="measured today", verified=True, memory=memory)
     (tmp_path / "device_kinds").mkdir()
     (tmp_path / "device_kinds" / "h100.json").write_text(json.dumps(asdict(kind)))
-    cluster, found = target(Settings(data_dir=tmp_path), "H100", 2, 2000)
-    assert found == kind and cluster.devices[0].kind == "H100"
-    estimate = Estimator("vit_digits", None, Tracing(folder, pool=pool), found).estimate(MEDIUM, cluster)
+    cluster, found_kind = target(Settings(data_dir=tmp_path), "H100", 2, 2000)
+    assert found_kind == kind
+    assert cluster.devices[0].kind == "H100"
+    estimate = Estimator("vit_digits", None, Tracing(folder, pool=pool), found_kind).estimate(MEDIUM, cluster)
     for option in estimate.to_json()["options"]:
         alone = option["plan"]["dp_shard"] == 1
         assert option["outside_bytes"] == (500 + 64 + (0 if alone else 544)) * MIB
@@ -238,11 +244,11 @@ def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
 def test_every_kind_of_gpu_offers_the_memory_that_it_has(kind: str) -> None:
-    cluster, found = target(Settings(), kind.lower(), 3, None)
-    assert [device.kind for device in cluster.devices] == [kind] * 3 and found == gpu(kind)
-    assert found.memory is not None
+    cluster, device_kind = target(Settings(), kind.lower(), 3, None)
+    assert [device.kind for device in cluster.devices] == [kind] * 3 and device_kind == gpu(kind)
+    assert device_kind.memory is not None
     contexts_mib = 4 * GPU_CONTEXT_MIB  # of the gangs that may share it
-    assert cluster.devices[0].capacity_mib == int(found.memory.total.value) // 2**20 - contexts_mib
+    assert cluster.devices[0].capacity_mib == int(device_kind.memory.total.value) // 2**20 - contexts_mib
     smaller, _ = target(Settings(), kind, None, 10_000)
     assert [device.capacity_mib for device in smaller.devices] == [10_000]
 
@@ -264,8 +270,8 @@ def test_the_function_tells_what_the_command_tells(
     monkeypatch.setenv("SCAMP_DATA_DIR", str(folder / "data"))
     (folder / "data").mkdir()
     (folder / "data" / "profiles").symlink_to(folder)
-    found = estimate("vit_digits", MEDIUM, device="A100-40", count=2)
-    assert plans(found) == [(1, False), (1, True), (2, False), (2, True)]
+    answer = estimate("vit_digits", MEDIUM, device="A100-40", count=2)
+    assert plans(answer) == [(1, False), (1, True), (2, False), (2, True)]
     for arguments, complaint in (
         ({"device": "A100"}, "unknown device 'A100': choose one of P100"),
         ({"device": "H100", "mib": 90_000}, "a device of kind H100 offers at most 78960 MiB, not 90000"),
@@ -306,10 +312,10 @@ def test_a_study_and_an_estimate_obey_the_hints_of_a_model_and_name_them(folder:
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("hinted.py", HINTED)
     estimator = Estimator("hinted.py:Hinted", packed.getvalue(), Tracing(folder, pool=pool))
-    found = estimator.estimate({"degree": 2, "batch": 4}, equal_devices(2, 96))
-    asked = "the model asks for tensor parallelism of degree 2 (hint split at blocks)"
-    assert isinstance(found.choice, ChosenPlan) and found.choice.plan.tp == found.choice.plan.world_size == 2
-    assert found.reason.endswith(f"; {asked}") and [option.plan for option in found.options] == [found.choice.plan]
+    answer = estimator.estimate({"degree": 2, "batch": 4}, equal_devices(2, 96))
+    hint = "the model asks for tensor parallelism of degree 2 (hint split at blocks)"
+    assert isinstance(answer.choice, ChosenPlan) and answer.choice.plan.tp == answer.choice.plan.world_size == 2
+    assert answer.reason.endswith(f"; {hint}") and [option.plan for option in answer.options] == [answer.choice.plan]
     blobs = MemoryBlobs()
     sizer = ProcessSizer(blobs, folder)
     try:
@@ -319,9 +325,9 @@ def test_a_study_and_an_estimate_obey_the_hints_of_a_model_and_name_them(folder:
         contradiction = sizing.size({"degree": 2, "default": "split"}, cluster=equal_devices(2, 96), **files)
     finally:
         sizer.close()
-    assert isinstance(sized, Sized) and (sized.plan, sized.reason) == (found.choice.plan, found.reason)
+    assert isinstance(sized, Sized) and (sized.plan, sized.reason) == (answer.choice.plan, answer.reason)
     assert isinstance(alone, Unsized) and alone.infeasible
-    assert alone.reason == f"{asked}: this takes 2 devices, and there are 1"
+    assert alone.reason == f"{hint}: this takes 2 devices, and there are 1"
     assert isinstance(contradiction, Unsized) and contradiction.infeasible
     assert 'stage() at blocks.1 contradicts default("split") at the model' in contradiction.reason
 
@@ -331,10 +337,10 @@ def test_an_estimate_without_a_plan_that_hints_allow_says_why(folder: Path, pool
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("hinted.py", HINTED)
     estimator = Estimator("hinted.py:Hinted", packed.getvalue(), Tracing(folder, pool=pool))
-    found = estimator.estimate({"degree": 2, "batch": 4}, equal_devices(1, 96))
-    assert not found.options
-    assert "this takes 2 devices, and there are 1" in found.reason
-    assert shown(found)
+    answer = estimator.estimate({"degree": 2, "batch": 4}, equal_devices(1, 96))
+    assert not answer.options
+    assert "this takes 2 devices, and there are 1" in answer.reason
+    assert shown(answer)
     with pytest.raises(InvalidInput, match=r"split\(degree=8\) at blocks: 8 ranks cannot divide blocks.0 evenly"):
         estimator.estimate({"degree": 8}, equal_devices(1, 96))
 
@@ -400,17 +406,17 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
 
     num_params = 3 * (32 * 32 + 32)
     few = 64  # AdamW's counts of steps, the loss
-    own, given = function("own"), function("given")
-    assert state_bytes(own, width=32) == pytest.approx(4 * 4 * num_params, abs=few)
-    refuses(own, r"own\(width: int\) cannot be called with these parameters: missing a required argument: 'width'")
-    refuses(own, "unexpected keyword argument 'depht'", width=8, depht=3)
+    plain, with_inputs = function("own"), function("given")
+    assert state_bytes(plain, width=32) == pytest.approx(4 * 4 * num_params, abs=few)
+    refuses(plain, r"own\(width: int\) cannot be called with these parameters: missing a required argument: 'width'")
+    refuses(plain, "unexpected keyword argument 'depht'", width=8, depht=3)
     peaks = [
-        one.estimate({"width": 32, "batch": 2}, equal_devices(1, 1024)).options[0].prediction.parts["scratch"]
-        for one in (own, function("own", gpu("H100")))
+        its_estimator.estimate({"width": 32, "batch": 2}, equal_devices(1, 1024)).options[0].prediction.parts["scratch"]
+        for its_estimator in (plain, function("own", gpu("H100")))
     ]
     assert peaks[1] >= 4 * num_params > peaks[0], "on a GPU AdamW updates all parameters at once"
-    assert state_bytes(given, width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
-    assert state_bytes(given, width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
+    assert state_bytes(with_inputs, width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
+    assert state_bytes(with_inputs, width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
     refuses(function("bare"), r"returns a tensor of shape \[\d+, 8\], which is not a loss", width=8)
     mixed = function("mixed").estimate({"width": 32, "batch": 4}, equal_devices(4, 96))
     assert [option.plan.world_size for option in mixed.options] == [1, 1] and isinstance(mixed.choice, ChosenPlan)
@@ -436,7 +442,7 @@ def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path:
     study.write_text(json.dumps(spec))
     command = (tmp_path / "data", "estimate", study, "--count", "1", "--mib", "32")
     both = json.loads(scamp(*command, "--candidates", "2", "--json").stdout)
-    assert [one["params"]["width"] for one in both] == [16, 32]
+    assert [answer["params"]["width"] for answer in both] == [16, 32]
     assert both[0]["plan"]["micro_batch"] == 8 and both[0]["num_params"] < both[1]["num_params"]
     shown = scamp(*command, "--param", "width=16")
     assert "1 rank, micro-batch 8: one rank needs" in shown.stdout and f"{both[0]['num_params']:,}" in shown.stdout
@@ -457,32 +463,32 @@ def test_without_a_size_of_the_devices_all_peaks_are_shown_and_how_large_devices
 ) -> None:
     monkeypatch.delenv("SCAMP_DEVICE_MIB", raising=False)
     cluster, _ = target(Settings(), None, 2, None, any_size=True)
-    found = estimator.estimate(MEDIUM, cluster)
-    known = estimator.estimate(MEDIUM, equal_devices(2, 10_000))
-    assert [option.prediction for option in found.options] == [option.prediction for option in known.options]
-    least = min(found.options, key=lambda option: option.prediction.reserved_mib)
-    assert f"needs a device of {found.options[0].prediction.reserved_mib} MiB" in found.reason
-    assert f"least: {least.prediction.reserved_mib} MiB per device on {least.plan}" in found.reason
-    text = shown(found)
+    answer = estimator.estimate(MEDIUM, cluster)
+    with_size = estimator.estimate(MEDIUM, equal_devices(2, 10_000))
+    assert [option.prediction for option in answer.options] == [option.prediction for option in with_size.options]
+    least = min(answer.options, key=lambda option: option.prediction.reserved_mib)
+    assert f"needs a device of {answer.options[0].prediction.reserved_mib} MiB" in answer.reason
+    assert f"least: {least.prediction.reserved_mib} MiB per device on {least.plan}" in answer.reason
+    text = shown(answer)
     assert "≥" not in text and "max" not in text
-    data = found.to_json()
-    assert {one["offered_mib"] for one in data["options"]} == {None} and data["reason"] == found.reason
-    assert {one["largest_micro_batch"] for one in data["options"]} == {None}
+    data = answer.to_json()
+    assert {option["offered_mib"] for option in data["options"]} == {None} and data["reason"] == answer.reason
+    assert {option["largest_micro_batch"] for option in data["options"]} == {None}
 
 
-@pytest.mark.parametrize("named", ["mib", "environment", "device", "study"])
-def test_a_size_that_was_named_is_kept(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", ["mib", "environment", "device", "study"])
+def test_a_size_that_was_named_is_kept(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SCAMP_DEVICE_MIB", raising=False)
-    if named == "environment":
+    if place == "environment":
         monkeypatch.setenv("SCAMP_DEVICE_MIB", "77")
     cluster, _ = target(
         Settings(),
-        "T4" if named == "device" else None,
+        "T4" if place == "device" else None,
         None,
-        77 if named in ("mib", "device") else None,
-        any_size=named != "study",
+        77 if place in ("mib", "device") else None,
+        any_size=place != "study",
     )
-    assert cluster.devices[0].capacity_mib == (77 if named != "study" else 96)
+    assert cluster.devices[0].capacity_mib == (77 if place != "study" else 96)
 
 
 SLOW = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
@@ -505,10 +511,11 @@ def test_large_figures_fit_eighty_columns(scale_mib: int, kind: DeviceKind, monk
         )
         for recompute in (False, True)
     ]
-    found = Estimate({"width": 64}, 128 * 64 * 100, profile, options, NoPlan("no plan"), VIRTUAL_MARGIN, kind)
+    answer = Estimate({"width": 64}, 128 * 64 * 100, profile, options, NoPlan("no plan"), VIRTUAL_MARGIN, kind)
     monkeypatch.setattr(Estimate, "smallest_capacity_bytes", lambda self, option: peak)
     monkeypatch.setattr(Estimate, "largest_micro_batch", lambda self, option: 999_999)
-    lines = shown(found).splitlines()
+    lines = shown(answer).splitlines()
     table = lines[[line.startswith("ranks") for line in lines].index(True) :][:3]
-    assert "…" not in "".join(table) and max(map(len, lines[2:5])) <= 80
+    assert "…" not in "".join(table)
+    assert max(map(len, lines[2:5])) <= 80
     assert "128×100" in table[1]

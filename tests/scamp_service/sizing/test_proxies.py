@@ -22,14 +22,14 @@ def test_values_are_kept_and_a_candidate_that_cannot_be_built_has_none(
     code = blobs.put(buffer.getvalue())
     candidates = [{"width": 8}, {"width": 7}, {"width": 64}]
     proxies = ProxyValues(blobs, tmp_path)
-    found = {name: proxies.values(name, "mine.py:Mine", code, candidates) for name in ("parameters", "synflow")}
+    values_of = {name: proxies.values(name, "mine.py:Mine", code, candidates) for name in ("parameters", "synflow")}
     proxies.close()
-    for narrow, refused, wide in found.values():
+    for narrow, refused, wide in values_of.values():
         assert refused is None
         assert narrow is not None
         assert wide is not None
         assert narrow < wide
     monkeypatch.setattr(TracePool, "submit", lambda self, work: type("Done", (), {"result": lambda _: work(None)})())
-    again = ProxyValues(blobs, tmp_path)
-    assert again.values("synflow", "mine.py:Mine", code, candidates) == found["synflow"]
-    again.close()
+    restarted = ProxyValues(blobs, tmp_path)
+    assert restarted.values("synflow", "mine.py:Mine", code, candidates) == values_of["synflow"]
+    restarted.close()

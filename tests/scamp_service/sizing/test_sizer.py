@@ -166,11 +166,11 @@ def test_the_seconds_of_a_step_are_predicted_and_corrected_by_what_the_family_to
 
 def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> None:
     small = {"depth": 4, "width": 64, "batch": 64}
-    own = sizing.size(small, extra=30 * MIB, learned=Learned(Layout(), 24 * MIB, num_trials=1))
-    assert isinstance(own, Sized)
-    assert own.prediction.extra_bytes == 30 * MIB
-    assert own.learned_bytes == 24 * MIB
-    assert "learned" not in own.reason
+    sized = sizing.size(small, extra=30 * MIB, learned=Learned(Layout(), 24 * MIB, num_trials=1))
+    assert isinstance(sized, Sized)
+    assert sized.prediction.extra_bytes == 30 * MIB
+    assert sized.learned_bytes == 24 * MIB
+    assert "learned" not in sized.reason
 
 
 def test_what_others_needed_under_a_layout_moves_a_candidate_to_another_one(sizing: Sizing) -> None:
@@ -308,24 +308,24 @@ def test_no_candidate_is_sized_for_a_cluster_that_is_not_there_yet(sizing: Sizin
 def test_a_restart_remembers_every_trace_and_mends_a_damaged_file(
     sizing: Sizing, folder: Path, blobs: MemoryBlobs
 ) -> None:
-    wanted = sizing.size({"depth": 4, "width": 64, "batch": 64})
+    expected = sizing.size({"depth": 4, "width": 64, "batch": 64})
     before = traces(folder)
     cache = TraceCache(folder / "traces")
     file = cache._file(cache.key(Candidate("vit_digits", None, {"depth": 4, "width": 64, "batch": 64}), Layout()), "xz")
-    whole = file.read_bytes()
-    again = Sizing(ProcessSizer(blobs, folder))
+    content = file.read_bytes()
+    restarted = Sizing(ProcessSizer(blobs, folder))
     try:
-        assert again.size({"depth": 4, "width": 64, "batch": 64}) == wanted
+        assert restarted.size({"depth": 4, "width": 64, "batch": 64}) == expected
         assert traces(folder) == before, "the trace was made again"
     finally:
-        again.sizer.close()
-    file.write_bytes(whole[:-9])
+        restarted.sizer.close()
+    file.write_bytes(content[:-9])
     mended = Sizing(ProcessSizer(blobs, folder))
     try:
-        assert mended.size({"depth": 4, "width": 64, "batch": 64}) == wanted
+        assert mended.size({"depth": 4, "width": 64, "batch": 64}) == expected
     finally:
         mended.sizer.close()
-    assert file.read_bytes() == whole
+    assert file.read_bytes() == content
 
 
 def test_closing_ends_the_child_at_once(tmp_path: Path, blobs: MemoryBlobs) -> None:

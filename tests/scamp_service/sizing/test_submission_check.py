@@ -119,9 +119,13 @@ def test_a_built_in_workload_is_checked_without_a_process() -> None:
 
 def test_candidates_have_every_choice_and_both_ends_of_every_range_between_them() -> None:
     spec = study(kind={"choice": [1, 2, 3]}, one={"low": 5, "high": 5}, fixed={"depth": 2, "lr0": 1.0})
-    found = candidates_to_try(spec)
-    assert [(one["lr"], one["kind"], one["one"]) for one in found] == [(0.1, 1, 5), (1.0, 2, 5), (0.1, 3, 5)]
-    assert all(one["depth"] == 2 for one in found)
+    candidates = candidates_to_try(spec)
+    assert [(candidate["lr"], candidate["kind"], candidate["one"]) for candidate in candidates] == [
+        (0.1, 1, 5),
+        (1.0, 2, 5),
+        (0.1, 3, 5),
+    ]
+    assert all(candidate["depth"] == 2 for candidate in candidates)
     assert len(candidates_to_try(study(kind={"choice": list(range(100))}))) == 12
 
 
@@ -131,8 +135,8 @@ FOUND = DryRun(frozenset({"lr", "width"}), ("accuracy", "loss"))
 
 def test_what_the_users_code_mentions_is_only_doubted() -> None:
     spec = study(momentum={"choice": [0.9]}, beta={"choice": [0.9]})
-    found = replace(FOUND, mentioned=frozenset({"momentum", "beta"}))
-    assert judge(spec, found) == [
+    doubtful = replace(FOUND, mentioned=frozenset({"momentum", "beta"}))
+    assert judge(spec, doubtful) == [
         "no candidate that was tried has read 'momentum', 'beta': see that other candidates do"
     ]
     partly = replace(FOUND, mentioned=frozenset({"score"}), is_complete=False)
@@ -154,15 +158,15 @@ def test_a_parameter_under_several_conditions_is_in_a_candidate_that_is_tried() 
         "middle": {"choice": [1], "when": {"size": 5, "opt": "adam"}},
     }
     tried = candidates_to_try(study(**space))
-    assert any(one.get("nesterov") is not None and one["lookahead"] is False for one in tried)
-    assert any("middle" in one and one["size"] == 5 for one in tried)
+    assert any(candidate.get("nesterov") is not None and candidate["lookahead"] is False for candidate in tried)
+    assert any("middle" in candidate and candidate["size"] == 5 for candidate in tried)
 
 
 def test_a_parameter_that_no_tried_candidate_has_is_only_doubted() -> None:
     spec = study(kind={"choice": ["a", "b"]}, rate={"choice": [1], "when": {"kind": "b"}})
     tries = [{"read": ["lr", "kind"], "metrics": ["loss"]}, {"failed": "OSError"}]
-    found = found_in({"tries": tries, "all_tried": True, "mentioned": []}, candidates_to_try(spec), True)
-    assert judge(spec, found) == ["no candidate that was tried has read 'rate': see that other candidates do"]
+    dry_run = found_in({"tries": tries, "all_tried": True, "mentioned": []}, candidates_to_try(spec), True)
+    assert judge(spec, dry_run) == ["no candidate that was tried has read 'rate': see that other candidates do"]
 
 
 def test_metrics_are_all_known_once_every_value_was_tried() -> None:
@@ -192,11 +196,13 @@ def test_candidates_to_try_have_every_choice_of_every_block_and_satisfy_the_cons
         layers=blocks, width={"ordinal": [4, 6]}, kind=KINDS, momentum={"low": 0, "high": 1, "when": {"kind": "sgd"}}
     )
     tried = candidates_to_try(spec)
-    assert {layer["op"] for one in tried for layer in one["layers"]} == {"a", "b", None}
-    assert {len(one["layers"]) for one in tried} == {1, 2} and {one["width"] for one in tried} == {4, 6}
-    assert {(one["kind"], one.get("momentum")) for one in tried} >= {("adam", None), ("sgd", 1)}
+    assert {layer["op"] for candidate in tried for layer in candidate["layers"]} == {"a", "b", None}
+    assert {len(candidate["layers"]) for candidate in tried} == {1, 2} and {
+        candidate["width"] for candidate in tried
+    } == {4, 6}
+    assert {(candidate["kind"], candidate.get("momentum")) for candidate in tried} >= {("adam", None), ("sgd", 1)}
     limited = parse_study({**spec.as_given(), "constraints": ["width > 4"]})
-    assert {one["width"] for one in candidates_to_try(limited)} == {6}
+    assert {candidate["width"] for candidate in candidates_to_try(limited)} == {6}
 
 
 SPACE = """
@@ -232,14 +238,14 @@ def test_a_built_in_workload_has_no_space_of_its_own() -> None:
 def test_a_study_that_inherits_weights_needs_a_workload_that_says_how_and_has_a_supernet(tmp_path: Path) -> None:
     evolution = {"sampler": {"name": "evolution", "inherit": True}}
     one_shot = {"sampler": "random", "one_shot": {"candidates": 2, "best": 1}}
-    given = study(kind=KINDS).as_given() | {"stopping": {"rule": "none"}}
+    fields = study(kind=KINDS).as_given() | {"stopping": {"rule": "none"}}
     with pytest.raises(InvalidInput, match=r"the workload 'mine\.py:Mine' has no method inherit"):
-        checked(tmp_path, WORKLOAD, parse_study({**given, "search": evolution}))
+        checked(tmp_path, WORKLOAD, parse_study({**fields, "search": evolution}))
     inherits = WORKLOAD + "    def inherit(self, model, parent, parent_params): pass\n"
-    assert checked(tmp_path, inherits, parse_study({**given, "search": evolution})) == []
+    assert checked(tmp_path, inherits, parse_study({**fields, "search": evolution})) == []
     with pytest.raises(InvalidInput, match="the workload never reads the parameter 'supernet'"):
-        checked(tmp_path, inherits, parse_study({**given, "search": one_shot}))
+        checked(tmp_path, inherits, parse_study({**fields, "search": one_shot}))
     supernet = inherits.replace('if self.params["kind"]', 'if not self.params.get("supernet") and self.params["kind"]')
-    assert checked(tmp_path, supernet, parse_study({**given, "search": one_shot})) == []
+    assert checked(tmp_path, supernet, parse_study({**fields, "search": one_shot})) == []
     with pytest.raises(InvalidInput, match="'vit_digits' has no method inherit"):
-        check_workload(parse_study({**given, "workload": "vit_digits", "search": evolution}), None)
+        check_workload(parse_study({**fields, "workload": "vit_digits", "search": evolution}), None)

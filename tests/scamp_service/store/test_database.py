@@ -246,9 +246,9 @@ def test_optuna_may_keep_its_tables_in_the_same_database(shared_url: str) -> Non
     )
     assert store.create_trials(study.id, [(0, {})], now=2.0) == 1
     store.close()
-    again = Store(shared_url)
-    assert again.create_study(SPEC, now=3.0).id == 2
-    again.close()
+    second = Store(shared_url)
+    assert second.create_study(SPEC, now=3.0).id == 2
+    second.close()
     assert optuna.load_study(study_name="theirs", storage=open_in_optuna(shared_url)).best_value == 0.5
 
 
@@ -487,10 +487,10 @@ def test_a_store_outlives_the_loss_of_its_connections(postgres_server: Any) -> N
 def test_reads_in_a_block_share_a_connection_and_see_what_is_written_meanwhile(tmp_path: Path) -> None:
     store = Store(url_of(tmp_path))
     taken: list[Any] = []
-    sa.event.listen(store._database.engine, "checkout", lambda *given: taken.append(given))
+    sa.event.listen(store._database.engine, "checkout", lambda *args: taken.append(args))
     with store.reading():
         assert store.studies() == []
         study = store.create_study(SPEC, now=1.0)
-        assert [one.id for one in store.studies()] == [study.id]
+        assert [row.id for row in store.studies()] == [study.id]
     store.close()
     assert len(taken) <= 2, "one to read, and at most one to write"

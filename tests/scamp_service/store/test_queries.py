@@ -18,17 +18,21 @@ GROWING = {"scamp_trials", "scamp_attempts", "scamp_metrics", "scamp_logs", "sca
 
 def statements() -> dict[str, sa.Select[Any]]:
     """Every statement of the module, by its name and arguments."""
-    found = {name: made for name, made in vars(queries).items() if name.isupper() and isinstance(made, sa.Select)}
-    del found["CLOCK"]  # of PostgreSQL
+    by_name = {
+        name: statement
+        for name, statement in vars(queries).items()
+        if name.isupper() and isinstance(statement, sa.Select)
+    }
+    del by_name["CLOCK"]  # of PostgreSQL
     for flag in (False, True):
-        found[f"trials_page({flag})"] = queries.trials_page(flag)
-        found[f"events({flag})"] = queries.events(flag)
-        found[f"ordering(value, {flag})"] = queries.ordering(("value",), flag)
+        by_name[f"trials_page({flag})"] = queries.trials_page(flag)
+        by_name[f"events({flag})"] = queries.events(flag)
+        by_name[f"ordering(value, {flag})"] = queries.ordering(("value",), flag)
         for direction in ("maximize", "minimize"):
-            found[f"best_trial({direction}, {flag})"] = queries.best_trial(direction, flag)
+            by_name[f"best_trial({direction}, {flag})"] = queries.best_trial(direction, flag)
     for column in ("peak_error_pct", "step_error_pct", "least_excess_pct"):
-        found |= {f"errors({column})[{number}]": made for number, made in enumerate(queries.errors(column))}
-    return found
+        by_name |= {f"errors({column})[{number}]": statement for number, statement in enumerate(queries.errors(column))}
+    return by_name
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +53,8 @@ def plan(connection: sa.Connection, statement: sa.Select[Any]) -> str:
 
 @pytest.mark.parametrize("name", statements())
 def test_no_statement_reads_a_whole_table_that_grows(name: str, sqlite: sa.Connection) -> None:
-    told = plan(sqlite, statements()[name])
-    assert not GROWING & set(re.findall(r"SCAN (\w+)", told)), told
+    query_plan = plan(sqlite, statements()[name])
+    assert not GROWING & set(re.findall(r"SCAN (\w+)", query_plan)), query_plan
 
 
 @pytest.mark.parametrize(

@@ -106,9 +106,9 @@ def test_measured_attempts_come_with_the_number_of_their_trial_some_trials_at_a_
     for trial_id, peak in zip(ids[1:], (110, 0, 120), strict=True):
         measured(store, trial_id, peak)
     assert store.report_outcome(ids[1], 1, "t", Outcome.OUT_OF_MEMORY, "", now=2.0)
-    found = store.measured_attempts(1)
-    assert [(number, a.trial_id, a.measured_bytes) for number, a in found] == [(1, ids[1], 110), (3, ids[3], 120)]
-    assert found[0][1].outcome is Outcome.OUT_OF_MEMORY
+    attempts = store.measured_attempts(1)
+    assert [(number, a.trial_id, a.measured_bytes) for number, a in attempts] == [(1, ids[1], 110), (3, ids[3], 120)]
+    assert attempts[0][1].outcome is Outcome.OUT_OF_MEMORY
     assert [number for number, _ in store.measured_attempts(1, num_trials=1)] == [1]
     assert [number for number, _ in store.measured_attempts(1, after=ids[1])] == [3]
 
@@ -149,8 +149,8 @@ def test_the_past_of_a_family_is_that_of_its_newest_trials_in_all_studies(store:
     assert store.report(Report(old[1], 2, "t", measured_bytes=3), now=3.0)
     measured(store, new[0], 4)
     measured(store, new[2], 5)
-    found = [(run.trial_id, run.measured_bytes) for run in store.family_runs("f", 10)]
-    assert found == [(old[0], 1), (old[1], 2), (old[1], 3), (new[2], 5)], "trials that have not begun teach nothing"
+    runs = [(run.trial_id, run.measured_bytes) for run in store.family_runs("f", 10)]
+    assert runs == [(old[0], 1), (old[1], 2), (old[1], 3), (new[2], 5)], "trials that have not begun teach nothing"
     assert [run.measured_bytes for run in store.family_runs("f", 2)] == [2, 3, 5], "all attempts of a trial, or none"
     assert store.family_runs("h", 10) == []
 
@@ -211,9 +211,9 @@ def test_pages_of_a_curve_have_each_step_once_however_often_it_was_reported(stor
     steps = [1, 1, 1, 1, 1, 2, 3, 3, 4, 5, 5, 5]
     rows = [Metric(trial_id, 1, seq, step, {"accuracy": float(seq)}, 1.0) for seq, step in enumerate(steps)]
     assert store.report(Report(trial_id, 1, SECRET, metrics=rows, objectives=["accuracy"]), now=1.0)
-    found: list[Metric] = []
-    while page := store.metrics(trial_id, after=found[-1].step if found else -1, limit=limit):
+    curve: list[Metric] = []
+    while page := store.metrics(trial_id, after=curve[-1].step if curve else -1, limit=limit):
         assert len(page) <= limit
-        found += page
-    assert [(row.step, row.seq) for row in found] == [(1, 4), (2, 5), (3, 7), (4, 8), (5, 11)], "the newest row counts"
+        curve += page
+    assert [(row.step, row.seq) for row in curve] == [(1, 4), (2, 5), (3, 7), (4, 8), (5, 11)], "the newest row counts"
     assert [point.values["accuracy"] for point in store.curves([trial_id])[trial_id]] == [4.0, 5.0, 7.0, 8.0, 11.0]

@@ -52,39 +52,41 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {  # name → (type, values that are
 @pytest.fixture(scope="module")
 def table() -> Iterator[tuple[sa.Connection, sa.Table]]:
     columns = [sa.Column(name, kind) for name, (kind, _) in COLUMNS.items()]
-    made = sa.Table("x", sa.MetaData(), sa.Column("id", schema.Key, primary_key=True), *columns)
+    new_table = sa.Table("x", sa.MetaData(), sa.Column("id", schema.Key, primary_key=True), *columns)
     engine = sa.create_engine("sqlite://")
-    made.create(engine)
+    new_table.create(engine)
     with engine.connect() as connection:
-        yield connection, made
+        yield connection, new_table
     engine.dispose()
 
 
 def stored(table: tuple[sa.Connection, sa.Table], name: str, value: Any) -> Any:
     """The value as it is read back."""
-    connection, made = table
-    key = connection.execute(made.insert().values({name: value})).inserted_primary_key
+    connection, new_table = table
+    key = connection.execute(new_table.insert().values({name: value})).inserted_primary_key
     assert key is not None
     (row,) = key
-    return connection.execute(sa.select(made.c[name]).where(made.c.id == row)).scalar_one()
+    return connection.execute(sa.select(new_table.c[name]).where(new_table.c.id == row)).scalar_one()
 
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_value_is_read_back_as_it_was_stored(name: str, table: tuple[sa.Connection, sa.Table]) -> None:
     for value in COLUMNS[name][1]:
-        again = stored(table, name, value)
-        assert (type(again), again) == (type(value), value)
+        value_read = stored(table, name, value)
+        assert (type(value_read), value_read) == (type(value), value)
 
 
 def test_nan_is_kept_and_sorts_above_all_numbers(table: tuple[sa.Connection, sa.Table]) -> None:
-    connection, made = table
+    connection, new_table = table
     assert math.isnan(stored(table, "number", math.nan)) and math.isnan(stored(table, "floats", {"a": math.nan})["a"])
-    known = made.c.number.is_not(None)
-    numbers = list(connection.execute(sa.select(made.c.number).where(known).order_by(made.c.number)).scalars())
+    is_known = new_table.c.number.is_not(None)
+    numbers = list(
+        connection.execute(sa.select(new_table.c.number).where(is_known).order_by(new_table.c.number)).scalars()
+    )
     assert math.isnan(numbers[-1])
     assert numbers[:-1] == sorted(numbers[:-1])
     assert numbers[-2] == math.inf
-    assert connection.execute(sa.select(sa.func.count()).where(made.c.number > math.inf)).scalar_one() == 1
+    assert connection.execute(sa.select(sa.func.count()).where(new_table.c.number > math.inf)).scalar_one() == 1
 
 
 @pytest.mark.parametrize(

@@ -181,11 +181,13 @@ def test_a_move_is_compared_with_state_and_attempt(store: Store) -> None:
     assert not store.move_trial(trial_id, TrialState.QUEUED, 0, TrialState.WAITING, now=3.0)
     assert not store.move_trial(trial_id, TrialState.WAITING, 1, TrialState.QUEUED, now=3.0)
     assert contents(store) == before
-    found = sized(PLAN, 2**21, 2**40, 2**39, 2**38, learned_bytes=2**37)
-    assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=3.0, sized=found, reason="fits")
+    sized_trial = sized(PLAN, 2**21, 2**40, 2**39, 2**38, learned_bytes=2**37)
+    assert store.move_trial(
+        trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=3.0, sized=sized_trial, reason="fits"
+    )
     trial = store.trial(trial_id)
     assert trial.state is TrialState.QUEUED and trial.finished_at is None
-    assert (trial.sized, trial.structure, trial.reason) == (found, "s", "fits")
+    assert (trial.sized, trial.structure, trial.reason) == (sized_trial, "s", "fits")
 
 
 def test_changes_without_a_move_are_compared_as_well(store: Store) -> None:
@@ -206,9 +208,9 @@ def test_a_trial_that_fitted_nowhere_is_found_by_its_devices_while_its_study_run
         move = (TrialState.WAITING, 0, TrialState.INFEASIBLE)
         assert store.move_trial(refused, *move, now=now, reason="too large", changes=TrialChanges(offer=offer))
     assert sorted(store.refusals(), key=str) == [Refusals(1, four, False, 6.0), Refusals(1, two, False, 5.0)]
-    assert [found.id for found in store.refused_trials(1, four)] == [other]
-    (found,) = store.refused_trials(1, two)
-    assert found == store.trial(trial_id) and found.offer == two
+    assert [row.id for row in store.refused_trials(1, four)] == [other]
+    (only_refused,) = store.refused_trials(1, two)
+    assert only_refused == store.trial(trial_id) and only_refused.offer == two
     assert store.move_trial(trial_id, TrialState.INFEASIBLE, 0, TrialState.WAITING, now=7.0)
     again = store.trial(trial_id)
     assert again.finished_at is None and again in store.live_trials()
@@ -266,7 +268,8 @@ def test_the_mib_of_unlike_shares_are_kept_with_the_plan_and_the_attempt(store: 
     begun = new_attempt(trial_id, plan=uneven.plan, devices=("n/0", "n/1"))
     assert store.begin_attempt(replace(begun, prediction=uneven.prediction))
     (held,) = store.open_attempts()
-    assert held.mibs == (24, 17) and store.trial(trial_id).prediction.shares_mib == (24, 17)
+    assert held.mibs == (24, 17)
+    assert store.trial(trial_id).prediction.shares_mib == (24, 17)
 
 
 def test_the_plans_that_were_compared_are_those_of_the_newest_plan(store: Store) -> None:
@@ -274,8 +277,8 @@ def test_the_plans_that_were_compared_are_those_of_the_newest_plan(store: Store)
     assert store.options(trial) == []
     options = (Option(Plan(8), Prediction(97 * MIB), 96), Option(PLAN, Prediction(60 * MIB), 96))
     for compared in (options, options[1:]):
-        known = replace(sized(), options=compared)
-        assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=known)
+        sized_trial = replace(sized(), options=compared)
+        assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
         assert store.options(trial) == list(compared)
         assert store.move_trial(trial, TrialState.QUEUED, 0, TrialState.WAITING, now=2.0)
 
@@ -286,8 +289,8 @@ def test_the_step_of_a_pipeline_is_kept_until_there_is_another_plan(store: Store
     stage = StageStep(PassTime(1.0, sending_seconds=0.5), PassTime(2.0), 0.25, 100, 10, 1)
     step = PipelineStep(Plan(1, 2, pp=2), (stage, stage), cores=2.0, factor=1.5)
     for pipeline in (RecordedPipeline(step, "s", communicates=True, offered_mib=96), None):
-        known = replace(sized(), pipeline=pipeline)
-        assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=known)
+        sized_trial = replace(sized(), pipeline=pipeline)
+        assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
         assert store.pipeline(trial) == pipeline
         assert store.move_trial(trial, TrialState.QUEUED, 0, TrialState.WAITING, now=2.0)
 
@@ -295,14 +298,14 @@ def test_the_step_of_a_pipeline_is_kept_until_there_is_another_plan(store: Store
 def test_passes_are_kept_while_a_trial_is_queued_and_no_longer(store: Store) -> None:
     trial_id = new_trial(store)
     queued, waiting = TrialState.QUEUED, TrialState.WAITING
-    found = sized(PLAN)
-    assert store.move_trial(trial_id, waiting, 0, queued, now=3.0, sized=found)
+    sized_trial = sized(PLAN)
+    assert store.move_trial(trial_id, waiting, 0, queued, now=3.0, sized=sized_trial)
     assert store.move_trial(trial_id, queued, 0, queued, now=3.0, changes=TrialChanges(passed_over=3))
     assert store.move_trial(trial_id, queued, 0, queued, now=4.0, reason="another one went before")
     assert store.trial(trial_id).passed_over == 3
     assert store.move_trial(trial_id, queued, 0, waiting, now=5.0)
     assert store.trial(trial_id).passed_over == 0
-    assert store.move_trial(trial_id, waiting, 0, queued, now=6.0, sized=found)
+    assert store.move_trial(trial_id, waiting, 0, queued, now=6.0, sized=sized_trial)
     assert store.move_trial(trial_id, queued, 0, queued, now=6.0, changes=TrialChanges(passed_over=1))
     assert begin(store, trial_id)
     assert store.trial(trial_id).passed_over == 0
@@ -318,12 +321,12 @@ def test_a_move_that_does_not_exist_is_a_bug(store: Store) -> None:
 def test_any_float_is_a_value(store: Store, value: float) -> None:
     trial_id = run(store)
     assert report(store, metric(trial_id, 1, 10, value))
-    found = store.trial(trial_id).value
+    stored_value = store.trial(trial_id).value
     curve = store.metrics(trial_id)[0].values["acc"]
-    assert repr(found) == repr(curve) == repr(value)
-    told = [event.data for event in store.events()]
-    json.dumps(told, allow_nan=False)
-    assert told[-1]["values"] == {"acc": value if math.isfinite(value) else None, "loss": 1.0}
+    assert repr(stored_value) == repr(curve) == repr(value)
+    events = [event.data for event in store.events()]
+    json.dumps(events, allow_nan=False)
+    assert events[-1]["values"] == {"acc": value if math.isfinite(value) else None, "loss": 1.0}
     assert store.move_trial(trial_id, TrialState.RUNNING, 1, TrialState.FAILED, now=9.0)
     json.dumps([event.data for event in store.events()], allow_nan=False)
 
@@ -389,19 +392,19 @@ def test_a_candidate_begins_with_the_newest_checkpoint_of_its_parent_unless_that
     assert child.parent == CheckpointName(parent, 20)
     assert child.parent_number == 0
     assert not child.is_copy
-    assert [one.parent for one in (running, stopping, none, orphan)] == [None] * 4
+    assert [row.parent for row in (running, stopping, none, orphan)] == [None] * 4
     assert (child.proposal_reason, orphan.proposal_reason) == ("", "why")
-    told = {event.data["number"]: event.data["parent_number"] for event in store.events() if event.kind == "trial"}
-    assert told == {0: None, 1: None, 2: None, 3: None, 4: 0, 5: None}
+    parent_of = {event.data["number"]: event.data["parent_number"] for event in store.events() if event.kind == "trial"}
+    assert parent_of == {0: None, 1: None, 2: None, 3: None, 4: 0, 5: None}
 
 
 def test_a_copy_takes_the_place_of_a_paused_trial_once(store: Store) -> None:
     paused, donor = run(store, 0), run(store, 1)
     assert store.move_trial(paused, TrialState.RUNNING, 1, TrialState.PAUSED, now=6.0)
     before = store.trial(paused)
-    told: dict[str, Any] = {"reason": "gives way", "step": 20, "now": 7.0}
-    assert store.branch(before, store.trial(donor), {"lr": 0.2}, **told)
-    assert not store.branch(before, store.trial(donor), {"lr": 0.3}, **told)
+    changes: dict[str, Any] = {"reason": "gives way", "step": 20, "now": 7.0}
+    assert store.branch(before, store.trial(donor), {"lr": 0.2}, **changes)
+    assert not store.branch(before, store.trial(donor), {"lr": 0.3}, **changes)
     ended, _, copy = store.trials(1)
     assert (ended.state, ended.reason, ended.finished_at) == (TrialState.PRUNED, "gives way", 7.0)
     assert (copy.number, copy.state, copy.origin, copy.params) == (2, TrialState.WAITING, Origin.BRANCH, {"lr": 0.2})
@@ -496,8 +499,8 @@ def test_every_move_tells_of_itself(store: Store) -> None:
     assert store.move_trial(trial_id, TrialState.RUNNING, 1, TrialState.COMPLETED, reason="all steps", now=7.0)
     assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=8.0)
     assert store.move_study(1, [StudyState.RUNNING], StudyState.COMPLETED, now=9.0)
-    told = store.events()
-    assert [(event.kind, event.data["state"]) for event in told] == [
+    events = store.events()
+    assert [(event.kind, event.data["state"]) for event in events] == [
         ("study", "RUNNING"),
         ("trial", "WAITING"),
         ("trial", "QUEUED"),
@@ -509,13 +512,13 @@ def test_every_move_tells_of_itself(store: Store) -> None:
         ("attempt", "ENDED"),
         ("study", "COMPLETED"),
     ]
-    assert all(event.study_id == 1 for event in told)
-    assert {event.trial_id for event in told} == {None, trial_id}
-    assert told[0].data == {"id": 1, "name": "digits", "state": "RUNNING"}
+    assert all(event.study_id == 1 for event in events)
+    assert {event.trial_id for event in events} == {None, trial_id}
+    assert events[0].data == {"id": 1, "name": "digits", "state": "RUNNING"}
     row = {"id": trial_id, "number": 0, "state": "COMPLETED", "attempt": 1, "step": 0, "value": None}
-    assert told[7].data == {**row, "reason": "all steps", "parent_number": None}
+    assert events[7].data == {**row, "reason": "all steps", "parent_number": None}
     gang = {"devices": ["n0/0", "n0/1"], "mib_per_rank": 40, "outcome": "DONE", "detail": ""}
-    assert told[8].data == {"trial": trial_id, "attempt": 1, "state": "ENDED", **gang}
+    assert events[8].data == {"trial": trial_id, "attempt": 1, "state": "ENDED", **gang}
 
 
 def test_events_are_replayed_from_any_id(store: Store) -> None:
@@ -530,18 +533,18 @@ def test_events_are_replayed_from_any_id(store: Store) -> None:
 
 def test_a_reader_that_has_seen_an_event_never_finds_an_older_one(store: Store, monkeypatch: Any) -> None:
     """The first writer lingers between its event and its commit; the second must not get ahead of it."""
-    told, tell = threading.Event(), store._emit
+    has_told, tell = threading.Event(), store._emit
 
     def linger(connection: Any, change: StudyChange, *rest: Any) -> None:
         tell(connection, change, *rest)
         if change.name == "slow":
-            told.set()
+            has_told.set()
             time.sleep(0.3)
 
     monkeypatch.setattr(store, "_emit", linger)
     with ThreadPoolExecutor(2) as pool:
         pool.submit(store.create_study, {**SPEC, "name": "slow"}, now=1.0)
-        assert told.wait(10)
+        assert has_told.wait(10)
         pool.submit(store.create_study, {**SPEC, "name": "fast"}, now=1.0)
         seen: list[int] = []
         deadline = time.monotonic() + 10
@@ -632,8 +635,8 @@ def test_of_two_processes_one_begins_each_attempt(shared_url: str) -> None:
     try:
         for number in range(30):
             queue(store, new_trial(store, number))
-        with script(_RACE, shared_url, "a") as one, script(_RACE, shared_url, "b") as other:
-            results = race(one, other)
+        with script(_RACE, shared_url, "a") as first, script(_RACE, shared_url, "b") as other:
+            results = race(first, other)
         assert [sum(pair) for pair in zip(*results, strict=True)] == [1] * 30
         holders = [store.attempts(trial.id)[0].token for trial in store.trials(1)]
         assert holders == ["a" if won else "b" for won in results[0]]
@@ -682,8 +685,8 @@ def test_what_was_acknowledged_survives_sigkill_of_the_writer(shared_url: str) -
         assert len(seqs) <= len(acknowledged) + 1, "at most the one in flight was committed unseen"
         assert [line.seq for _, line in store.logs(trial_id)] == seqs
         assert store.trial(trial_id).step == seqs[-1]
-        told = [event.data["step"] for event in store.events(limit=1_000_000) if event.kind == "metrics"]
-        assert told == seqs, "row, event and trial are one transaction"
+        steps = [event.data["step"] for event in store.events(limit=1_000_000) if event.kind == "metrics"]
+        assert steps == seqs, "row, event and trial are one transaction"
         assert report(store, metric(trial_id, seqs[-1] + 1, seqs[-1] + 1, 0.9)), "the next writer goes on"
     finally:
         store.close()

@@ -27,12 +27,12 @@ HEALED = [
     attempt(trial_id=4, attempt=3, predicted_bytes=47839713, extra_bytes=47839713 - TRACED, reserved_mib=53,
             measured_bytes=22997380, outcome=Outcome.STOPPED),
 ]  # fmt: skip
-HEALED[:2] = [replace(one, outcome=Outcome.OUT_OF_MEMORY) for one in HEALED[:2]]
+HEALED[:2] = [replace(row, outcome=Outcome.OUT_OF_MEMORY) for row in HEALED[:2]]
 HONEST = attempt(trial_id=1, predicted_bytes=67442480, measured_bytes=67442992, outcome=Outcome.DONE)
 
 
 def summary_of(*attempts: Attempt) -> Summary:
-    rows = [trial(id=trial_id, state=TrialState.COMPLETED) for trial_id in sorted({one.trial_id for one in attempts})]
+    rows = [trial(id=trial_id, state=TrialState.COMPLETED) for trial_id in sorted({row.trial_id for row in attempts})]
     return summarize(STUDY, tally_study(rows, attempts), None, [], now=9.0)
 
 
@@ -63,23 +63,23 @@ def test_a_failure_without_any_measurement_needs_more_than_was_reserved() -> Non
 
 def test_the_last_exact_measurement_of_a_trial_counts_for_it() -> None:
     lost = replace(HONEST, measured_bytes=60 * MIB, outcome=Outcome.LOST)
-    again = replace(HONEST, attempt=2)
-    assert summary_of(lost, again).prediction_error_pct["max"] == pytest.approx(0.0, abs=0.001)
+    second = replace(HONEST, attempt=2)
+    assert summary_of(lost, second).prediction_error_pct["max"] == pytest.approx(0.0, abs=0.001)
     assert summary_of(HONEST).out_of_memory == {"attempts": 0, "least_excess_pct": None}
 
 
 def test_tensors_that_a_family_is_known_to_miss_are_part_of_the_prediction_and_other_memory_is_not() -> None:
-    known = attempt(predicted_bytes=50 * MIB, extra_bytes=30 * MIB, bias_bytes=5 * MIB, measured_bytes=25 * MIB)
-    assert prediction_errors_pct([known]) == [0.0]
-    assert prediction_errors_pct([replace(known, prediction=replace(known.prediction, bias_bytes=0))]) == [-20.0]
-    assert prediction_errors_pct([replace(known, measured_bytes=0)]) == []
+    biased = attempt(predicted_bytes=50 * MIB, extra_bytes=30 * MIB, bias_bytes=5 * MIB, measured_bytes=25 * MIB)
+    assert prediction_errors_pct([biased]) == [0.0]
+    assert prediction_errors_pct([replace(biased, prediction=replace(biased.prediction, bias_bytes=0))]) == [-20.0]
+    assert prediction_errors_pct([replace(biased, measured_bytes=0)]) == []
 
 
 def test_the_error_of_step_times_is_that_of_the_last_timed_attempt_of_each_trial() -> None:
     timed = attempt(predicted_step_seconds=0.5, measured_step_seconds=1.0)
-    again = replace(timed, attempt=2, measured_step_seconds=0.4)
+    second = replace(timed, attempt=2, measured_step_seconds=0.4)
     other = replace(timed, trial_id=9, predicted_step_seconds=None)
-    assert summary_of(timed, again, other).step_error_pct == pytest.approx({"median": 25.0, "max": 25.0})
+    assert summary_of(timed, second, other).step_error_pct == pytest.approx({"median": 25.0, "max": 25.0})
     assert summary_of(timed).step_error_pct["max"] == 50.0
     assert summary_of(other).step_error_pct == {"median": None, "max": None}
 
@@ -106,7 +106,7 @@ def test_a_trial_is_healed_once_it_has_ended_well_after_an_out_of_memory() -> No
 def test_the_state_of_a_completed_study_says_when_no_trial_completed(
     state: StudyState, counts: dict[TrialState, int], words: str
 ) -> None:
-    rows = [trial(state=each) for each, count in counts.items() for _ in range(count)]
+    rows = [trial(state=state) for state, count in counts.items() for _ in range(count)]
     summary = summarize(replace(STUDY, state=state), tally_study(rows, []), None, [], now=9.0)
     assert (summary.state, summary.state_text) == (state, words)
     assert summary.no_success == words.endswith("no trial succeeded")

@@ -43,7 +43,7 @@ class Walk:
         match name:
             case "move" if chosen.state in (S.WAITING, S.QUEUED, S.RUNNING):
                 self.move(chosen, source, now)
-            case "begin" if chosen.state is S.QUEUED and not any(one.state in OPEN_ATTEMPTS for one in attempts):
+            case "begin" if chosen.state is S.QUEUED and not any(row.state in OPEN_ATTEMPTS for row in attempts):
                 self.begin(chosen, source, now)
             case "report" | "outcome" | "end" if attempts:
                 self.follow(name, attempts[-1], source, now)
@@ -60,9 +60,9 @@ class Walk:
     def begin(self, chosen: Trial, source: Any, now: float) -> None:
         plan = Plan(8, dp_shard=source.choice([1, 2]))
         devices = tuple(source.sample(["n/0", "n/1", "n/2"], plan.world_size))
-        known = new_attempt(chosen.id, chosen.attempt + 1, plan=plan, devices=devices, reserved_mib=40, now=now)
+        begun = new_attempt(chosen.id, chosen.attempt + 1, plan=plan, devices=devices, reserved_mib=40, now=now)
         predicted = source.choice([None, 0.5])
-        assert self.store.begin_attempt(replace(known, predicted_step_seconds=predicted))
+        assert self.store.begin_attempt(replace(begun, predicted_step_seconds=predicted))
 
     def follow(self, name: str, last: Attempt, source: Any, now: float) -> None:
         trial, attempt = last.trial_id, last.attempt
@@ -107,7 +107,7 @@ def test_the_kept_numbers_are_those_that_counting_gives(store: Store, walk: list
     assert close(store.counted(course.study), counted)
     summary = study_summary(store, course.study, now=500.0)
     assert summary.trials == {state.value: num for state, num in counted.states.items()}
-    held = sum(device_seconds(one, 500.0) for one in store.study_attempts(course.study))
+    held = sum(device_seconds(row, 500.0) for row in store.study_attempts(course.study))
     assert summary.device_seconds == pytest.approx(held)
     assert store.device_seconds(course.study, now=500.0) == pytest.approx(held)
 
@@ -154,7 +154,7 @@ def test_the_median_is_the_mean_of_the_two_in_the_middle(store: Store, num: int)
         store.move_trial(row.id, S.WAITING, 0, S.QUEUED, sized=sized(), now=1.0)
         store.begin_attempt(new_attempt(row.id))
         store.report(Report(row.id, 1, "t", measured_bytes=(10 + row.number**2) * MIB), now=2.0)
-    errors = [abs(100.0 * (20 - own) / own) for own in (10 + number**2 for number in range(num))]
+    errors = [abs(100.0 * (20 - measured) / measured) for measured in (10 + number**2 for number in range(num))]
     kept = store.counted(study).peak_error_pct
     assert (kept.median, kept.max) == pytest.approx((error_summary(errors).median, error_summary(errors).max))
     assert store.counted(study).step_error_pct == ErrorSummary()

@@ -14,9 +14,9 @@ LARGE, SMALL = Objective(metric="m"), Objective(metric="m", direction="minimize"
 
 
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False))
-def test_maximizing_prefers_the_larger_value_and_minimizing_the_smaller(one: float, other: float) -> None:
-    assert LARGE.is_better(one, other) == (one > other)
-    assert SMALL.is_better(one, other) == (one < other)
+def test_maximizing_prefers_the_larger_value_and_minimizing_the_smaller(value: float, other: float) -> None:
+    assert LARGE.is_better(value, other) == (value > other)
+    assert SMALL.is_better(value, other) == (value < other)
 
 
 @given(st.lists(st.floats(allow_nan=False)))

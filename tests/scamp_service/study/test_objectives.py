@@ -26,13 +26,13 @@ def test_the_leading_objective_is_the_first_that_is_measured() -> None:
     assert Objectives.of_spec(spec.to_json()) == EVERY and str(EVERY) == (
         "minimize predicted.peak_mib and maximize accuracy"
     )
-    one = parse_study({**study(objectives=[ACCURACY]), "objective": None} | {"objective": ACCURACY})
-    assert one.every_objective == parse_study(study(objective=ACCURACY)).every_objective
+    single = parse_study({**study(objectives=[ACCURACY]), "objective": None} | {"objective": ACCURACY})
+    assert single.every_objective == parse_study(study(objective=ACCURACY)).every_objective
 
 
 def test_values_are_measured_or_those_of_the_plan() -> None:
-    known = trial(value=0.5, values=(None, 0.5), predicted_bytes=20 * MIB)
-    assert EVERY.values_of(known) == (20.0, 0.5)
+    measured = trial(value=0.5, values=(None, 0.5), predicted_bytes=20 * MIB)
+    assert EVERY.values_of(measured) == (20.0, 0.5)
     assert EVERY.each_of(trial(predicted_bytes=20 * MIB)) == [20.0, None]
     assert EVERY.values_of(trial(plan=None, value=0.5, values=(None, 0.5))) is None
     assert EVERY.values_of(trial(value=math.nan, values=(None, 0.5))) is None, "it diverged"
@@ -46,8 +46,8 @@ def test_the_front_is_that_of_completed_trials_while_there_are_any() -> None:
         return trial(number=number, state=state, value=accuracy, values=(None, accuracy), predicted_bytes=mib * MIB)
 
     trials = [ended(0, 0.9, 30), ended(1, 0.8, 20), ended(2, 0.7, 25), ended(3, 1.0, 10, S.RUNNING)]
-    assert [one.number for one in EVERY.front_of(trials)] == [0, 1]  # type: ignore[type-var, attr-defined]
-    assert [one.number for one in EVERY.front_of(trials[3:])] == [3]  # type: ignore[type-var, attr-defined]
+    assert [row.number for row in EVERY.front_of(trials)] == [0, 1]  # type: ignore[type-var, attr-defined]
+    assert [row.number for row in EVERY.front_of(trials[3:])] == [3]  # type: ignore[type-var, attr-defined]
     assert EVERY.dominates((20.0, 0.8), (25.0, 0.7)) and not EVERY.dominates((20.0, 0.8), (20.0, 0.8))
     assert Objectives(EVERY.items[1:]).front_of(trials) == []  # type: ignore[type-var]
 

@@ -15,20 +15,20 @@ points = st.integers(1, 4).flatmap(
 
 
 @given(points)
-def test_ranks_are_those_of_optuna(some: list[list[float]]) -> None:
-    ranks = list(_fast_non_domination_rank(np.array(some)))
-    assert list(non_domination_ranks(some)) == ranks
-    assert list(front(some)) == [index for index, rank in enumerate(ranks) if not rank]
+def test_ranks_are_those_of_optuna(rows: list[list[float]]) -> None:
+    ranks = list(_fast_non_domination_rank(np.array(rows)))
+    assert list(non_domination_ranks(rows)) == ranks
+    assert list(front(rows)) == [index for index, rank in enumerate(ranks) if not rank]
 
 
 @given(points, st.randoms(use_true_random=False))
-def test_a_place_is_the_number_of_better_points_whatever_their_order(some: list[list[float]], source: object) -> None:
-    found, ranks = list(places(some)), list(non_domination_ranks(some))
-    assert all(sum(other < place for other in found) == place for place in found)
-    assert [ranks[i] for i in sorted(range(len(some)), key=found.__getitem__)] == sorted(ranks)
-    order = list(range(len(some)))
+def test_a_place_is_the_number_of_better_points_whatever_their_order(rows: list[list[float]], source: object) -> None:
+    numbers_better, ranks = list(places(rows)), list(non_domination_ranks(rows))
+    assert all(sum(other < place for other in numbers_better) == place for place in numbers_better)
+    assert [ranks[i] for i in sorted(range(len(rows)), key=numbers_better.__getitem__)] == sorted(ranks)
+    order = list(range(len(rows)))
     source.shuffle(order)  # type: ignore[attr-defined]
-    assert list(places([some[i] for i in order])) == [found[i] for i in order]
+    assert list(places([rows[i] for i in order])) == [numbers_better[i] for i in order]
 
 
 def test_of_one_front_the_ends_come_first_and_then_the_loneliest() -> None:

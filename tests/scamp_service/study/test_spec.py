@@ -44,12 +44,12 @@ def test_a_trial_of_epochs_counts_its_steps_in_epochs_also_when_its_spec_is_read
 
 @pytest.mark.parametrize(("trials", "population"), [(1, 4), (50, 10), (100, 14), (400, 28), (2000, 50)])
 def test_a_population_follows_from_the_budget_and_is_kept_when_that_is_extended(trials: int, population: int) -> None:
-    given = study(search={"sampler": "nsga2"}, budget={"trials": trials})
-    stored = parse_study(given).to_json()
+    with_population = study(search={"sampler": "nsga2"}, budget={"trials": trials})
+    stored = parse_study(with_population).to_json()
     assert stored["search"]["sampler"] == {"name": "nsga2", "population_size": population}
     extended = parse_study({**stored, "budget": {**stored["budget"], "trials": 10 * trials}})
     assert extended.to_json()["search"] == stored["search"]
-    assert parse_study(given).as_given()["search"] == {"sampler": "nsga2"}, "its author has named none"
+    assert parse_study(with_population).as_given()["search"] == {"sampler": "nsga2"}, "its author has named none"
 
 
 def test_evolution_draws_half_of_its_population_and_sizes_that_are_given_stay() -> None:
@@ -67,8 +67,8 @@ def test_evolution_draws_half_of_its_population_and_sizes_that_are_given_stay() 
 
 
 def test_a_study_may_give_the_plan_of_its_candidates() -> None:
-    given = {"micro_batch": 2, "num_micro_batches": 4, "pp": 2, "cut": [3, 5]}
-    spec = parse_study(study(plan=given))
+    plan_fields = {"micro_batch": 2, "num_micro_batches": 4, "pp": 2, "cut": [3, 5]}
+    spec = parse_study(study(plan=plan_fields))
     assert spec.given_plan == Plan(2, 4, pp=2, cut=(3, 5))
     assert StudySpec.model_validate(spec.to_json()).given_plan == spec.given_plan
     page = (ROOT / "docs" / "plan.md").read_text()

@@ -90,9 +90,9 @@ def test_token_labels_are_padded_and_each_sample_counts_once() -> None:
 
 
 def test_weights_of_a_local_folder_are_copied_also_below_an_adapter(tmp_path: Path) -> None:
-    made = load_workload("texts.py:TextsWithLora", EXAMPLES)
+    workload_class = load_workload("texts.py:TextsWithLora", EXAMPLES)
 
-    class Tuned(made):  # type: ignore[misc, valid-type]
+    class Tuned(workload_class):  # type: ignore[misc, valid-type]
         pretrained = str(tmp_path)
 
     params = TRAINED["texts.py:TextsWithLora"]

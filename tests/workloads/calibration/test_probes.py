@@ -66,18 +66,18 @@ def test_the_clock_of_a_gpu_gives_what_the_operation_gave_and_the_seconds_of_one
 
 
 def test_a_probe_counts_each_operation_once_however_often_it_is_repeated() -> None:
-    known, repeated = (Probe(step, clock) for clock in (ProcessorTime(), CountingClock()))
-    for probe in (known, repeated):
+    once, repeated = (Probe(step, clock) for clock in (ProcessorTime(), CountingClock()))
+    for probe in (once, repeated):
         probe.measure()
-    assert repeated.work == known.work != Work()
-    assert known.work.flops == 2 * 4 * 8 * 2, "of the product"
+    assert repeated.work == once.work != Work()
+    assert once.work.flops == 2 * 4 * 8 * 2, "of the product"
     assert {sample[-1] for _, sample in repeated.samples} == {1.0}
 
 
 def test_an_operation_takes_the_median_of_its_rounds_and_work_is_that_of_one_step() -> None:
     num = len(measured(1, *[1.0] * NUM_STEPS).samples)
-    each = iter([5.0] * num + [1.0] * num + [2.0] * num)
-    probe = measured(3, *[1.0] * 3 * NUM_STEPS, operations=each)
+    times = iter([5.0] * num + [1.0] * num + [2.0] * num)
+    probe = measured(3, *[1.0] * 3 * NUM_STEPS, operations=times)
     assert [sample[-1] for _, sample in probe.samples] == [2.0] * num
     assert probe.work == measured(1, *[1.0] * NUM_STEPS).work
 
@@ -107,11 +107,11 @@ def test_the_quick_steps_are_some_of_all_and_none_is_in_16_bits_on_a_cpu() -> No
 
 def test_a_step_trains_and_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[nn.Module] = []
-    made = nn.Module.to
+    move = nn.Module.to
 
     def kept(model: nn.Module, *arguments: Any) -> Any:
         built.append(model)
-        return made(model, *arguments)
+        return move(model, *arguments)
 
     monkeypatch.setattr(nn.Module, "to", kept)
     run = next(steps(CPU))
@@ -120,7 +120,7 @@ def test_a_step_trains_and_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch) 
     run()
     after = list(model.parameters())
     assert all(parameter.grad is None for parameter in after)
-    assert any(not torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert any(not torch.equal(earlier, other) for earlier, other in zip(before, after, strict=True))
 
 
 def test_models_have_a_logit_for_each_class() -> None:

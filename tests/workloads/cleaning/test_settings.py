@@ -76,7 +76,10 @@ def tried() -> dict[str, Any]:
             was_seen = bool(eval(sees, globals()))
             assert before.restore() == []
             seen[name] = [was_seen, bool(eval(sees, globals()))]
-        return {"seen": seen, "unwritable": [one.name for one in settings._SETTINGS if not can_be_written(one)]}
+        return {
+            "seen": seen,
+            "unwritable": [setting.name for setting in settings._SETTINGS if not can_be_written(setting)],
+        }
 
     answer: dict[str, Any] = in_fork(try_all)  # one for all: torch's determinism imports its compiler
     return answer
@@ -153,7 +156,8 @@ def test_what_cannot_be_restored_is_named_with_the_reason_and_all_others_are_res
         limits.value = last.value = 2
 
     why = restored(change, limits=limits, last=last)
-    assert why == ["limits cannot be restored (Operation not permitted)"] and last.value == 1
+    assert why == ["limits cannot be restored (Operation not permitted)"]
+    assert last.value == 1
 
 
 def test_a_mapping_keeps_its_identity_and_what_it_had_gets_back(restored: Callable[..., list[str]]) -> None:

@@ -44,5 +44,5 @@ def test_the_windows_of_a_shifted_block_are_those_of_a_plain_one_moved() -> None
     x = torch.randn(2, SIDE, SIDE, 8)
     inside = slice(2, 6)  # one window of the shifted block
     moved = x.roll((-2, -2), (1, 2))
-    found = shifted(x.flatten(1, 2)).unflatten(1, (SIDE, SIDE))[:, inside, inside]
-    torch.testing.assert_close(found, plain(moved.flatten(1, 2)).unflatten(1, (SIDE, SIDE))[:, :4, :4])
+    output = shifted(x.flatten(1, 2)).unflatten(1, (SIDE, SIDE))[:, inside, inside]
+    torch.testing.assert_close(output, plain(moved.flatten(1, 2)).unflatten(1, (SIDE, SIDE))[:, :4, :4])

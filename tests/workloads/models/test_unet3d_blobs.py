@@ -24,10 +24,10 @@ def test_it_learns_far_more_than_a_threshold_can_tell() -> None:
         batch = workload.train_batch(batch_indices(workload.num_train, 8, step, seed=0))
         train_step(workload, model, optimizer, [batch], 1)
     with torch.no_grad():
-        found = float(workload.evaluate(model, held_out)["accuracy"].mean())
+        accuracy = float(workload.evaluate(model, held_out)["accuracy"].mean())
     volumes, blobs = held_out
     by_threshold = float(((volumes > 0) == (blobs > 0)).float().mean())
-    assert 0.7 < by_threshold < 0.8 < 0.88 < found
+    assert 0.7 < by_threshold < 0.8 < 0.88 < accuracy
 
 
 def test_half_of_the_volumes_is_blob_and_none_is_held_out_and_trained_on() -> None:
@@ -59,7 +59,8 @@ def test_parameters_that_make_no_sense_say_so(params: dict[str, Any], reason: st
 
 def test_slabs_of_its_volumes_train_the_curve_of_one_process(ranks: Any) -> None:
     params = {"levels": 1, "side": 8}
-    wanted = ranks.curve(Plan(8), workload="unet3d_blobs", params=params)
-    found = ranks.curve(Plan(8, spatial=2), workload="unet3d_blobs", params=params)
-    for (step, values), (expected_step, expected) in zip(found, wanted, strict=True):
-        assert step == expected_step and values == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    reference = ranks.curve(Plan(8), workload="unet3d_blobs", params=params)
+    curve = ranks.curve(Plan(8, spatial=2), workload="unet3d_blobs", params=params)
+    for (step, values), (expected_step, expected) in zip(curve, reference, strict=True):
+        assert step == expected_step
+        assert values == pytest.approx(expected, rel=1e-4, abs=1e-5)

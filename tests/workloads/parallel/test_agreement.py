@@ -42,8 +42,8 @@ def single(ranks: Any) -> Callable[..., Any]:
 
 def assert_same(curve: list[Any], expected: list[Any]) -> None:
     assert [step for step, _ in curve] == [2, 4, 6]
-    for (step, values), (_, wanted) in zip(curve, expected, strict=True):
-        assert values == pytest.approx(wanted, abs=1e-6), f"after step {step}"
+    for (step, values), (_, expected_values) in zip(curve, expected, strict=True):
+        assert values == pytest.approx(expected_values, abs=1e-6), f"after step {step}"
 
 
 @pytest.mark.parametrize(("idiom", "plan"), [*CASES, *(soak(*case) for case in MORE_CASES)], ids=str)
@@ -59,8 +59,8 @@ def test_ranks_that_use_different_parts_gather_and_reduce_in_their_precisions(
 ) -> None:
     params = {"idiom": "experts", "precision": "bf16-params"}
     curve = ranks.curve(FSDP, STEPS, params=params, **WORKLOAD)
-    for (_, values), (_, wanted) in zip(curve, single(**params), strict=True):
-        assert values == pytest.approx(wanted, rel=1e-2)
+    for (_, values), (_, expected_values) in zip(curve, single(**params), strict=True):
+        assert values == pytest.approx(expected_values, rel=1e-2)
 
 
 @pytest.mark.parametrize("plan", [FSDP, *map(soak, [REPLICAS, ZERO1, GATHERED, HSDP])], ids=str)

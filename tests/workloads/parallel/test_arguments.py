@@ -18,18 +18,18 @@ from workloads.refusals import WorkloadError
 
 def test_contents_are_restored_for_a_while() -> None:
     x, y = torch.zeros(2), torch.ones(2)
-    holder, seen, named = SimpleNamespace(hidden=x, more=[x]), [x], {"a": x}
-    before = Arguments.of((holder, seen), named)
+    holder, seen, kwargs = SimpleNamespace(hidden=x, more=[x]), [x], {"a": x}
+    before = Arguments.of((holder, seen), kwargs)
     holder.hidden, holder.new = y, 1
     holder.more.append(y)
     seen.append(y)
-    named["b"] = y
+    kwargs["b"] = y
     with before.restored():
         assert holder.hidden is x
-        assert len(holder.more) == len(seen) == len(named) == 1
+        assert len(holder.more) == len(seen) == len(kwargs) == 1
         assert not hasattr(holder, "new")
     assert holder.hidden is y
-    assert len(holder.more) == len(seen) == len(named) == 2
+    assert len(holder.more) == len(seen) == len(kwargs) == 2
     assert holder.new == 1
 
 

@@ -24,19 +24,19 @@ def names(model: nn.Module) -> list[str]:
 
 
 def test_every_parameter_is_on_one_stage_under_its_own_name() -> None:
-    whole = names(CharacterGpt(5, 8, 2, 4, 0.0))
+    all_names = names(CharacterGpt(5, 8, 2, 4, 0.0))
     stages = [CharacterGpt(5, 8, 2, 4, 0.0) for _ in range(3)]
     sizes = [len(cut(model, place(index, 3))) for index, model in enumerate(stages)]
     assert sizes == [1, 2, 2], "the first stage holds most micro-batches"
-    assert sorted(name for model in stages for name in names(model)) == sorted(whole)
+    assert sorted(name for model in stages for name in names(model)) == sorted(all_names)
 
 
 def test_a_stage_takes_what_the_one_before_it_gives() -> None:
     torch.manual_seed(0)
-    whole = CharacterGpt(3, 8, 2, 4, 0.0)
+    undivided = CharacterGpt(3, 8, 2, 4, 0.0)
     x = torch.randint(0, 90, (2, 4))
-    expected = whole(x)
-    state = whole.state_dict()
+    expected = undivided(x)
+    state = undivided.state_dict()
     for index in range(2):
         model = CharacterGpt(3, 8, 2, 4, 0.0)
         cut(model, place(index, 2))

@@ -28,9 +28,9 @@ def gradients(layout: Layout) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_change_neither_names_nor_gradients(parts: int, recompute: bool) -> None:
-    whole, in_parts = gradients(Layout()), gradients(Layout(recompute=recompute, co_shard=parts))
-    assert list(whole) == list(in_parts)
-    for name, gradient in whole.items():
+    plain, in_parts = gradients(Layout()), gradients(Layout(recompute=recompute, co_shard=parts))
+    assert list(plain) == list(in_parts)
+    for name, gradient in plain.items():
         torch.testing.assert_close(in_parts[name], gradient, msg=name)
 
 

@@ -88,8 +88,8 @@ def test_a_default_leaves_alone_what_other_hints_ask_for() -> None:
 
 def test_a_default_of_replicas_does_not_divide_space() -> None:
     volumes = torch.zeros(1, 1, 16, 16, 16)
-    found = divisions_of(hints.default(Unet3d(2, 8), "replica"), [], (volumes, volumes))
-    assert [(limit.name, limit.most) for limit in found.constraints.limits] == [("spatial", 1)]
+    divisions = divisions_of(hints.default(Unet3d(2, 8), "replica"), [], (volumes, volumes))
+    assert [(limit.name, limit.most) for limit in divisions.constraints.limits] == [("spatial", 1)]
 
 
 def test_degree_one_excludes_a_strategy_also_for_a_model_that_does_not_support_it() -> None:
@@ -109,8 +109,10 @@ def test_what_excludes_a_strategy_may_be_beside_what_asks_for_another() -> None:
 
 def test_constraints_survive_json_and_divisions_of_older_traces_have_none() -> None:
     adapter = TypeAdapter(Divisions)
-    found = divisions_of(model := hints.replica(gpt(), 2), list(model.blocks), torch.zeros(1, 9))
-    assert adapter.validate_python(asdict(found)) == adapter.validate_json(adapter.dump_json(found)) == found
+    divisions = divisions_of(model := hints.replica(gpt(), 2), list(model.blocks), torch.zeros(1, 9))
+    assert (
+        adapter.validate_python(asdict(divisions)) == adapter.validate_json(adapter.dump_json(divisions)) == divisions
+    )
     older = {"most_parts": 1, "in_parts": False, "most_stages": 1, "most_slabs": 1}
     assert adapter.validate_python(older) == INDIVISIBLE
 

@@ -17,8 +17,8 @@ from workloads.protocol import Spatial, Split
 
 def test_a_chain_of_blocks_with_heads_is_cut_and_split() -> None:
     model = CharacterGpt(depth=3, width=24, heads=6, context=8, dropout=0.0)
-    found = divisions_of(model, list(model.blocks), torch.zeros(1, 9))
-    assert found == Divisions(most_parts=6, in_parts=True, most_stages=3)
+    divisions = divisions_of(model, list(model.blocks), torch.zeros(1, 9))
+    assert divisions == Divisions(most_parts=6, in_parts=True, most_stages=3)
 
 
 def test_ends_that_share_parameters_are_not_cut_apart() -> None:

@@ -54,7 +54,7 @@ def test_one_rank_computes_in_bf16_and_holds_fp32(layout: Layout) -> None:
     assert output.dtype == FP32 and output.grad_fn is not None
     output.sum().backward()
     assert {dtype for block in model.blocks for dtype in block.seen} == {BF16}  # type: ignore[union-attr]
-    assert all(each is weight for each, weight in zip(model.parameters(), weights, strict=True))
+    assert all(parameter is weight for parameter, weight in zip(model.parameters(), weights, strict=True))
     assert {weight.grad.dtype for weight in weights if weight.grad is not None} == {FP32}
     assert all(weight.grad is not None for weight in weights)
 

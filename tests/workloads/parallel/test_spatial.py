@@ -76,18 +76,20 @@ def denoiser(tmp_path: Path) -> dict[str, Any]:
 def test_ranks_with_slabs_of_the_same_samples_train_the_curve_of_one_process(
     ranks: Any, denoiser: dict[str, Any], norm: str, plan: Plan
 ) -> None:
-    wanted = ranks.curve(Plan(16 // plan.num_micro_batches, plan.num_micro_batches), params={"norm": norm}, **denoiser)
-    found = ranks.curve(plan, params={"norm": norm}, **denoiser)
-    assert [step for step, _ in found] == [step for step, _ in wanted]
-    for (_, values), (_, expected) in zip(found, wanted, strict=True):
+    expected_curve = ranks.curve(
+        Plan(16 // plan.num_micro_batches, plan.num_micro_batches), params={"norm": norm}, **denoiser
+    )
+    curve = ranks.curve(plan, params={"norm": norm}, **denoiser)
+    assert [step for step, _ in curve] == [step for step, _ in expected_curve]
+    for (_, values), (_, expected) in zip(curve, expected_curve, strict=True):
         assert values == pytest.approx(expected, abs=TOLERANCE)
-    assert wanted[-1][1]["loss"] < wanted[0][1]["loss"], "it learns"
+    assert expected_curve[-1][1]["loss"] < expected_curve[0][1]["loss"], "it learns"
 
 
 def model(*layers: nn.Module, multiple_of: int = 1) -> nn.Module:
-    made = nn.Sequential(*layers)
-    made.spatial = Spatial(dims=(2, None), multiple_of=multiple_of)  # type: ignore[assignment]
-    return made
+    network = nn.Sequential(*layers)
+    network.spatial = Spatial(dims=(2, None), multiple_of=multiple_of)  # type: ignore[assignment]
+    return network
 
 
 def test_slabs_are_parts_of_what_is_divided_and_all_of_the_rest() -> None:
@@ -144,15 +146,15 @@ def test_a_model_that_does_not_say_how_its_space_is_divided_is_refused() -> None
 @pytest.mark.parametrize("affine", [True, False])
 def test_a_batch_normalisation_over_all_slabs_is_torchs_own(affine: bool) -> None:
     torch.manual_seed(0)
-    own, divided = (nn.BatchNorm1d(3, affine=affine) for _ in range(2))
+    plain, divided = (nn.BatchNorm1d(3, affine=affine) for _ in range(2))
     with fake_mesh(Layout(spatial=2)):
         group = dist.new_group([0])
         _replace(divided, _batch_norm(divided, group))
         for _ in range(3):
             x = torch.randn(2, 3, 2)
-            torch.testing.assert_close(divided(x), own(x))
-    torch.testing.assert_close(dict(divided.named_buffers()), dict(own.named_buffers()))
-    torch.testing.assert_close(divided.eval()(x), own.eval()(x))
+            torch.testing.assert_close(divided(x), plain(x))
+    torch.testing.assert_close(dict(divided.named_buffers()), dict(plain.named_buffers()))
+    torch.testing.assert_close(divided.eval()(x), plain.eval()(x))
 
 
 @pytest.mark.parametrize("fields", [{"dp_replicate": 2}, {"tp": 2}, {"pp": 2, "num_micro_batches": 2}], ids=str)

@@ -88,8 +88,8 @@ def test_all_that_a_step_and_an_evaluation_read_is_known_of_small_and_of_fake_mo
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(dry_run, "MOST_REAL_PARAMETERS", most)
-    (found,) = tries(Line, {"width": 2, "lr": 0.1})
-    assert found == {"read": ["lr", "scale", "threshold", "weight_decay", "width"], "metrics": ["large", "size"]}
+    (result,) = tries(Line, {"width": 2, "lr": 0.1})
+    assert result == {"read": ["lr", "scale", "threshold", "weight_decay", "width"], "metrics": ["large", "size"]}
 
 
 def test_candidates_are_tried_until_all_was_read_and_the_metric_is_there() -> None:
@@ -102,10 +102,10 @@ def test_candidates_are_tried_until_all_was_read_and_the_metric_is_there() -> No
                 params["momentum"]
 
     candidates = [{"width": width, "momentum": 0.9} for width in (3, 2, 4, 6)]
-    found = tries(Choosy, *candidates)
-    assert found[0] == {"refused": "width must be even"}
-    assert len(found) == 3
-    assert "momentum" in found[2]["read"]
+    results = tries(Choosy, *candidates)
+    assert results[0] == {"refused": "width must be even"}
+    assert len(results) == 3
+    assert "momentum" in results[2]["read"]
     assert len(tries(Choosy, *candidates, metric="other")) == 4
 
 
@@ -131,26 +131,26 @@ def test_whatever_fails_says_nothing_about_the_workload_except_a_wrong_form() ->
 
 
 def test_a_name_in_the_users_files_or_put_together_there_may_still_be_read(tmp_path: Path) -> None:
-    own = """def rate(params, kind):
+    source = """def rate(params, kind):
     print(f"width {params[f'{kind}_rate']} dht")
     return params["beta" + str(1)], params["{}_decay".format(kind)], params["gamma_%s" % kind]
 """
-    (tmp_path / "net.py").write_text(own)
+    (tmp_path / "net.py").write_text(source)
     (tmp_path / "more.json").write_text('{"momentum": 0.9}')
     (tmp_path / "broken.py").write_text("def (")
     unknown = ["thdiw"[::-1], "dets_rate"[::-1], "3ahpla"[::-1]]  # not in this file, which has the class
     (tmp_path / "weights.bin").write_text(unknown[0])
-    known = ["momentum", "sgd_rate", "beta1", "weight_decay", "gamma_x", "threshold"]
-    assert mentioned([*known, *unknown], Line, tmp_path) == known
+    mentioned_names = ["momentum", "sgd_rate", "beta1", "weight_decay", "gamma_x", "threshold"]
+    assert mentioned([*mentioned_names, *unknown], Line, tmp_path) == mentioned_names
     words_of_the_base_class = ["sreyal"[::-1], "sehctab"[::-1]]
     assert mentioned([*words_of_the_base_class, "weight_decay"], Line, tmp_path) == ["weight_decay"]
 
 
 @pytest.mark.parametrize("name", BUILT_INS)
 def test_what_is_said_of_a_built_in_workload_is_what_it_reads_and_returns(name: str) -> None:
-    known = BUILT_INS[name]
-    (found,) = tries(load_workload(name, None), {}, metric=known.metrics[0])
-    assert found == {"read": sorted(known.parameters), "metrics": sorted(known.metrics)}
+    entry = BUILT_INS[name]
+    (result,) = tries(load_workload(name, None), {}, metric=entry.metrics[0])
+    assert result == {"read": sorted(entry.parameters), "metrics": sorted(entry.metrics)}
 
 
 class Waiting(Line):

@@ -70,11 +70,11 @@ def test_synflow_of_linear_layers_is_their_number_times_the_flow_and_a_normalisa
 def test_grad_norm_adds_the_norms_of_the_gradients_of_all_parameters() -> None:
     torch.manual_seed(0)
     workload = Given({"make": linear})
-    found = grad_norm(workload, 8)
+    norm = grad_norm(workload, 8)
     torch.manual_seed(0)
     model = linear()
     workload.loss(model, workload.train_batch(torch.arange(8))).backward()
-    assert found == pytest.approx(
+    assert norm == pytest.approx(
         sum(float(parameter.grad.norm()) for parameter in model.parameters() if parameter.grad is not None)
     )
 
@@ -95,14 +95,14 @@ def test_jacob_cov_is_higher_where_samples_are_told_apart() -> None:
     ],
 )
 def test_built_in_workloads_have_every_proxy_and_a_seed_repeats_it(name: str, params: dict[str, Any]) -> None:
-    for one in PROXIES:
+    for proxy_name in PROXIES:
         workload = load_workload(name, None)(params)
-        if (name, one) == ("stdlib_gpt", "jacob_cov"):
+        if (name, proxy_name) == ("stdlib_gpt", "jacob_cov"):
             with pytest.raises(WorkloadError, match="floating-point numbers"):
-                proxy(one, workload, 2, 0)
+                proxy(proxy_name, workload, 2, 0)
             continue
-        found = proxy(one, workload, 2, 0)
-        assert found is not None and found == proxy(one, load_workload(name, None)(params), 2, 0)
+        score = proxy(proxy_name, workload, 2, 0)
+        assert score is not None and score == proxy(proxy_name, load_workload(name, None)(params), 2, 0)
 
 
 def test_a_loss_that_does_not_call_its_model_has_no_synflow() -> None:

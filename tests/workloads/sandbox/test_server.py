@@ -224,7 +224,8 @@ def test_a_model_whose_process_the_system_kills_is_traced_again(
     trick = f"if not os.path.exists({mark!r}): open({mark!r}, 'w').close(); os.kill(os.getpid(), signal.SIGKILL)"
     child = traces.pid
     assert ask(traces, "user.py:Trick", {"forward": trick}, Layout(), code)["num_params"] == 72
-    assert os.path.exists(mark) and traces.pid == child
+    assert os.path.exists(mark)
+    assert traces.pid == child
 
 
 def test_a_full_disk_is_not_the_fault_of_the_workload(

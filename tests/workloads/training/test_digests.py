@@ -19,10 +19,10 @@ def test_ranks_with_the_same_values_agree() -> None:
 
 
 def test_the_first_tensor_that_differs_is_named_with_two_ranks() -> None:
-    one, other = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    module, other = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
     assert other.running_mean is not None
     other.running_mean += 1e-7
-    assert first_difference([_digests(one), _digests(one), _digests(other)]) == ("running_mean", 0, 2)
+    assert first_difference([_digests(module), _digests(module), _digests(other)]) == ("running_mean", 0, 2)
 
 
 def test_other_parts_of_a_tensor_are_not_compared() -> None:
@@ -39,7 +39,7 @@ def test_a_digest_depends_on_every_value_and_its_place(dtype: torch.dtype) -> No
     others[0][2, 699_999] = 1
     others[1][0, 0], others[1][0, 1] = 0, 1
     others[2] = torch.empty(700_000, 3, dtype=dtype).t().copy_(values)
-    assert len({_digest(each) for each in (values, *others)}) == 3
+    assert len({_digest(tensors) for tensors in (values, *others)}) == 3
     assert _digest(others[2]) == _digest(values)  # strides do not matter
 
 

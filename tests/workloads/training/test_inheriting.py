@@ -73,8 +73,9 @@ def test_a_supernet_trains_the_same_on_several_ranks_and_a_part_of_it_begins_wit
     same = {"workload": workload, "code_dir": str(EXAMPLES), "params": {"supernet": True}}
     alone = ranks.curve(Plan(16), 4, **same)
     spread = ranks.curve(Plan(8, dp_shard=2, recompute=True), 4, checkpoint_root=str(tmp_path), **same)
-    for (step, one), (other_step, other) in zip(alone, spread, strict=True):
-        assert step == other_step and one == pytest.approx(other, abs=1e-4)
+    for (step, alone_values), (other_step, other) in zip(alone, spread, strict=True):
+        assert step == other_step
+        assert alone_values == pytest.approx(other, abs=1e-4)
     largest: dict[str, Any] = {"width": 16, "depth": 2, "edges": [{"op": "conv3"}] * 6}
     if workload.startswith("vit"):
         largest = {"patch": 4, "width": 128, "blocks": [{"heads": 8, "mlp_ratio": 4}] * 6}

@@ -83,8 +83,8 @@ def tied(tmp_path: Path) -> dict[str, Any]:
 
 def assert_same(curve: list[Any], expected: list[Any]) -> None:
     assert [step for step, _ in curve] == [step for step, _ in expected]
-    for (step, values), (_, wanted) in zip(curve, expected, strict=True):
-        assert values == pytest.approx(wanted, abs=TOLERANCE), f"after step {step}"
+    for (step, values), (_, expected_values) in zip(curve, expected, strict=True):
+        assert values == pytest.approx(expected_values, abs=TOLERANCE), f"after step {step}"
 
 
 @pytest.fixture(scope="module")
@@ -211,9 +211,10 @@ def test_a_resumed_replica_takes_only_the_states_that_it_updates(ranks: Any, tmp
     plan = Plan(16, 2, dp_replicate=2, zero1=True)
     fresh = ranks.train(plan, checkpoint_root=str(tmp_path), stop_after=2)
     resumed = ranks.train(plan, steps=8, checkpoint_root=str(tmp_path), resume_step=2)
-    again = ranks.train(plan, steps=8, checkpoint_root=str(tmp_path / "other"))
-    assert fresh[0]["checkpoints"] == [2] and resumed[0]["checkpoints"][-1] == 8
-    assert 0 < resumed[0]["peak"] == pytest.approx(again[0]["peak"], abs=1000)
+    replica = ranks.train(plan, steps=8, checkpoint_root=str(tmp_path / "other"))
+    assert fresh[0]["checkpoints"] == [2]
+    assert resumed[0]["checkpoints"][-1] == 8
+    assert 0 < resumed[0]["peak"] == pytest.approx(replica[0]["peak"], abs=1000)
 
 
 @pytest.mark.parametrize("plan", [Plan(64), SHARDED], ids=str)
@@ -232,9 +233,9 @@ def test_a_damaged_checkpoint_is_replaced_by_training_on_from_an_older_one(ranks
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    again = ranks.train(SHARDED, checkpoint_root=str(tmp_path), resume_step=4)
-    assert again[0]["reports"] == first[0]["reports"][1:], "from step 2"
-    assert again[0]["checkpoints"] == [4] and shard.read_bytes() != content, "it is written anew"
+    continued = ranks.train(SHARDED, checkpoint_root=str(tmp_path), resume_step=4)
+    assert continued[0]["reports"] == first[0]["reports"][1:], "from step 2"
+    assert continued[0]["checkpoints"] == [4] and shard.read_bytes() != content, "it is written anew"
 
 
 def test_a_gang_whose_ranks_see_different_folders_does_not_train(ranks: Any, tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def test_the_micro_batches_of_all_ranks_are_the_batch(plan: Plan) -> None:
 def test_each_rank_gets_the_samples_of_its_share_in_each_micro_batch() -> None:
     plan = Plan(5, 3, dp_replicate=2, dp_shard=2, shares=(5, 1, 2, 1))
     parts = [rank_slices(torch.arange(plan.batch), plan, rank) for rank in range(4)]
-    assert [[len(part) for part in own] for own in parts] == [[5] * 3, [1] * 3, [2] * 3, [1] * 3]
-    assert torch.cat([part for own in parts for part in own]).equal(torch.arange(27))
+    assert [[len(part) for part in of_rank] for of_rank in parts] == [[5] * 3, [1] * 3, [2] * 3, [1] * 3]
+    assert torch.cat([part for of_rank in parts for part in of_rank]).equal(torch.arange(27))
 
 
 @pytest.mark.parametrize("num_eval", [1, 3, 4, 8, 9, 10, 11, 17, 18, 19, 100])

@@ -25,10 +25,10 @@ def test_the_terms_of_a_loss_are_gone_when_its_backward_pass_has_begun(name: str
         output.register_hook(lambda gradient: gone.append(memory.expired()))
         return value
 
-    def made() -> tuple[Any, ...]:
+    def model_and_inputs() -> tuple[Any, ...]:
         return nn.Linear(4, 1000), lambda num: torch.ones(num, 4), loss
 
-    workload = FunctionWorkload(made, {})
+    workload = FunctionWorkload(model_and_inputs, {})
     model = workload.build_model()
     batches = (workload.train_batch(torch.arange(2)) for _ in range(2))
     train_step(workload, model, workload.optimizer(model), batches, 2)

@@ -29,7 +29,8 @@ def test_calls_that_wait_within_others_count_once(monkeypatch: pytest.MonkeyPatc
         time.sleep(0.05)
     assert waiting.share == pytest.approx(0.5, abs=0.2) and not waiting.is_complete
     monkeypatch.undo()
-    assert AllGather.__call__ is before and dist.Work.wait.__name__ == "wait"
+    assert AllGather.__call__ is before
+    assert dist.Work.wait.__name__ == "wait"
 
 
 @pytest.mark.parametrize("plan", [Plan(8, 2, dp_shard=2), Plan(32, tp=2)], ids=str)

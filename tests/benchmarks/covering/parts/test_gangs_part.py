@@ -24,10 +24,10 @@ def test_there_are_enough_gangs_of_two_and_four_ranks_with_small_micro_batches()
 
 
 def test_only_the_last_gangs_depend_on_the_seed() -> None:
-    one, other = (gangs_part.cases(False, seed) for seed in (0, 1))
-    assert one == gangs_part.cases(False, 0)
+    cases, other = (gangs_part.cases(False, seed) for seed in (0, 1))
+    assert cases == gangs_part.cases(False, 0)
     end = -gangs_part.NUM_DRAWN
-    assert one[:end] == other[:end] and one[end:] != other[end:]
+    assert cases[:end] == other[:end] and cases[end:] != other[end:]
 
 
 def test_every_drawn_gang_can_be_divided_as_its_plan_says() -> None:
@@ -45,7 +45,8 @@ def test_every_model_trains_and_says_how_it_is_divided(model: str) -> None:
     net = workload.build_model()
     loss = workload.loss(net, workload.train_batch(torch.arange(2)))
     loss.backward()
-    assert loss.isfinite() and all(parameter.grad is not None for parameter in net.parameters())
+    assert loss.isfinite()
+    assert all(parameter.grad is not None for parameter in net.parameters())
     blocks = workload.blocks(net)
     assert len(blocks) >= 2
     if model in divided.TENSOR_PARALLEL:
@@ -62,16 +63,16 @@ def test_a_gang_reads_back_what_it_wrote() -> None:
 def test_the_worst_rank_counts_whether_too_high_or_too_low() -> None:
     results = [Result([95, 100], [100, 100], [99, 104]), Result([101], [100], [102]), Result([105], [99], [102])]
     assert [round(error, 2) for result in results for error in result.errors_pct] == [-4.04, 0, 0, 2.94]
-    found = gangs_part.figures(results)
-    assert found["conv_ranks_cases"] == 3 and found["conv_ranks_max_pct"] == pytest.approx(100 * 4 / 99)
-    assert found["conv_ranks_by_hook_max_pct"] == pytest.approx(100 * 6 / 99)
+    values = gangs_part.figures(results)
+    assert values["conv_ranks_cases"] == 3 and values["conv_ranks_max_pct"] == pytest.approx(100 * 4 / 99)
+    assert values["conv_ranks_by_hook_max_pct"] == pytest.approx(100 * 6 / 99)
     assert results[0].row()[3] == "-4.04 %"
 
 
 def test_bad_and_failed_gangs_are_named() -> None:
     values = [{"predicted": [size], "allocated": [100], "counted": [100]} for size in (102, 104)]
-    found = [Finding("gangs", name, ["row"], value) for name, value in zip(("fine", "off"), values, strict=True)]
-    notes = gangs_part.notes([*found, Finding("gangs", "broken", failure="TimeoutError")])
+    findings = [Finding("gangs", name, ["row"], value) for name, value in zip(("fine", "off"), values, strict=True)]
+    notes = gangs_part.notes([*findings, Finding("gangs", "broken", failure="TimeoutError")])
     assert len(notes) == 3
     assert "off" in notes[1]
     assert "TimeoutError" in notes[2]

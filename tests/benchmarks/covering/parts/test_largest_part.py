@@ -22,17 +22,17 @@ def test_there_are_enough_models_of_the_kinds_that_are_hard_to_fit() -> None:
 
 def test_the_largest_micro_batch_must_exist_and_run() -> None:
     results = [Result(300, 8, 280, ""), Result(300, 8, 280, "OutOfMemory"), Result(300, 0, 0, "none fits")]
-    found = largest_part.figures(results)
-    assert found == {"largest_cases": 3, "largest_fits_pct": pytest.approx(100 / 3)}
+    values = largest_part.figures(results)
+    assert values == {"largest_cases": 3, "largest_fits_pct": pytest.approx(100 / 3)}
     assert [result.row()[-1] for result in results] == ["fits", "OutOfMemory", "none fits"]
 
 
 def test_runs_that_ended_early_are_named() -> None:
     ends = [("a", ""), ("b", "OutOfMemory")]
-    found = [Finding("largest", name, ["row"], {"end": end}) for name, end in ends]
-    notes = largest_part.notes([*found, Finding("largest", "c", failure="TimeoutError")])
+    findings = [Finding("largest", name, ["row"], {"end": end}) for name, end in ends]
+    notes = largest_part.notes([*findings, Finding("largest", "c", failure="TimeoutError")])
     assert notes == ["2 largest micro-batches did not run:", "  b: OutOfMemory", "  c: TimeoutError"]
-    assert largest_part.notes(found[:1]) == []
+    assert largest_part.notes(findings[:1]) == []
 
 
 def test_a_case_names_its_model_and_its_limit() -> None:

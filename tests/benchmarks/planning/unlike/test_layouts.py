@@ -47,16 +47,19 @@ Shards = dict[tuple[int, ...], npt.NDArray[np.int64]]
 
 def layouts(num_mesh: int, num_dimensions: int = 2) -> list[TensorLayout]:
     """All layouts of a tensor, with divisions in any order."""
-    found = set()
+    every_layout = set()
     for choice in product(["copies", "sum", *range(num_dimensions)], repeat=num_mesh):
         split = [tuple(k for k in range(num_mesh) if choice[k] == index) for index in range(num_dimensions)]
         partial = frozenset(k for k in range(num_mesh) if choice[k] == "sum")
-        found |= {TensorLayout(tuple(split), partial), TensorLayout(tuple(one[::-1] for one in split), partial)}
-    return sorted(found, key=repr)
+        every_layout |= {
+            TensorLayout(tuple(split), partial),
+            TensorLayout(tuple(dimensions[::-1] for dimensions in split), partial),
+        }
+    return sorted(every_layout, key=repr)
 
 
 def mesh_strategy() -> st.SearchStrategy[Mesh]:
-    one = st.builds(
+    one_step = st.builds(
         lambda n, stride: Mesh((Group(n, stride),), LINKS), st.sampled_from([1, 2, 4]), st.sampled_from([1, 8])
     )
     two = st.builds(
@@ -64,7 +67,7 @@ def mesh_strategy() -> st.SearchStrategy[Mesh]:
         st.sampled_from([2, 4]),
         st.sampled_from([2, 4, 8]),
     )
-    return st.one_of(one, two)
+    return st.one_of(one_step, two)
 
 
 TENSORS = st.builds(Tensor, st.tuples(*[st.sampled_from([64, 512, 8192])] * 2), st.sampled_from([2, 4]))
@@ -81,7 +84,7 @@ def questions(draw: st.DrawFn, num: int) -> tuple[Tensor, Mesh, list[TensorLayou
 @settings(max_examples=60, deadline=None)
 def test_no_sequence_of_up_to_four_steps_is_cheaper(question: tuple[Tensor, Mesh, list[TensorLayout]]) -> None:
     tensor, mesh, (source, target) = question
-    found = convert(tensor, source, target, mesh)
+    conversion = convert(tensor, source, target, mesh)
     cheapest = inf
 
     def extend(layout: TensorLayout, seconds: float, num_left: int) -> None:
@@ -93,9 +96,9 @@ def test_no_sequence_of_up_to_four_steps_is_cheaper(question: tuple[Tensor, Mesh
                 extend(step.layout, seconds + step.seconds, num_left - 1)
 
     extend(source, 0.0, 4)
-    assert found.seconds <= cheapest * (1 + 1e-9)
-    if len(found.steps) <= 4:
-        assert found.seconds == pytest.approx(cheapest)
+    assert conversion.seconds <= cheapest * (1 + 1e-9)
+    if len(conversion.steps) <= 4:
+        assert conversion.seconds == pytest.approx(cheapest)
 
 
 @given(questions(3))
@@ -118,23 +121,23 @@ def test_the_steps_really_make_the_target_of_the_shards_of_the_source(
     question: tuple[Tensor, Mesh, list[TensorLayout]],
 ) -> None:
     _, mesh, (source, target) = question
-    whole = np.arange(64 * 32).reshape(64, 32)
-    shards = divided(whole, source, mesh)
+    matrix = np.arange(64 * 32).reshape(64, 32)
+    shards = divided(matrix, source, mesh)
     for step in convert(Tensor((64, 32)), source, target, mesh).steps:
         shards = run(step, shards, mesh, source)
         source = step.layout
-    assert_is(whole, shards, target, mesh)
+    assert_is(matrix, shards, target, mesh)
 
 
 @pytest.mark.parametrize("source", layouts(2), ids=str)
 def test_every_layout_on_four_ranks_is_converted_right_to_every_other(source: TensorLayout) -> None:
-    whole = np.arange(4 * 8).reshape(4, 8)
+    matrix = np.arange(4 * 8).reshape(4, 8)
     for target in layouts(2):
-        shards, layout = divided(whole, source, SMALL), source
+        shards, layout = divided(matrix, source, SMALL), source
         for step in convert(Tensor((4, 8)), source, target, SMALL).steps:
             shards = run(step, shards, SMALL, layout)
             layout = step.layout
-        assert_is(whole, shards, target, SMALL)
+        assert_is(matrix, shards, target, SMALL)
 
 
 @pytest.mark.parametrize(
@@ -156,31 +159,31 @@ def test_each_collective_is_the_cheapest_where_textbooks_use_it(
 
 def test_a_sum_over_nodes_is_reduced_in_three_steps_that_send_an_eighth_between_nodes() -> None:
     source, tensor = TensorLayout(((), ()), frozenset({0, 1})), Tensor((8192, 8192))
-    found = convert(tensor, source, COPIES, NODES)
-    assert [(step.kind, step.dimension) for step in found.steps] == [
+    conversion = convert(tensor, source, COPIES, NODES)
+    assert [(step.kind, step.dimension) for step in conversion.steps] == [
         ("reduce_scatter", 1),
         ("all_reduce", 0),
         ("all_gather", 1),
     ]
-    assert found.steps[1].num_bytes == tensor.num_bytes / 8
+    assert conversion.steps[1].num_bytes == tensor.num_bytes / 8
     naive = collective_seconds("all_reduce", tensor.num_bytes, NODES.groups[0], LINKS)
-    assert found.seconds < naive
+    assert conversion.seconds < naive
 
 
 def test_a_message_to_other_ranks_is_sliced_before_and_gathered_behind() -> None:
     """The scatter-gather of Megatron-LM (SC 2021): copies are not sent over the network several times."""
     receivers = Receivers(NODE, 8)
-    found = convert(Tensor((8192, 8192)), COPIES, COPIES, NODE, receivers)
-    assert [step.kind for step in found.steps] == ["slice", "message", "all_gather"]
-    whole = collective_seconds("message", 8192 * 8192 * 2, Group(2, 8), LINKS)
-    assert found.seconds < whole
+    conversion = convert(Tensor((8192, 8192)), COPIES, COPIES, NODE, receivers)
+    assert [step.kind for step in conversion.steps] == ["slice", "message", "all_gather"]
+    single_seconds = collective_seconds("message", 8192 * 8192 * 2, Group(2, 8), LINKS)
+    assert conversion.seconds < single_seconds
 
 
 def test_more_receivers_than_senders_get_copies_one_after_another() -> None:
-    two, one = Mesh((Group(2),), LINKS), Mesh((Group(1),), LINKS)
-    found = convert(Tensor((64, 64)), COPIES, COPIES, one, Receivers(two, 1))
+    two, single_mesh = Mesh((Group(2),), LINKS), Mesh((Group(1),), LINKS)
+    conversion = convert(Tensor((64, 64)), COPIES, COPIES, single_mesh, Receivers(two, 1))
     single = collective_seconds("message", 64 * 64 * 2, Group(2), LINKS)
-    assert found.seconds == pytest.approx(2 * single)
+    assert conversion.seconds == pytest.approx(2 * single)
 
 
 def test_a_layout_that_does_not_divide_the_tensor_is_refused() -> None:
@@ -203,7 +206,7 @@ def ranks(mesh: Mesh) -> list[tuple[int, ...]]:
 
 def divided(tensor: npt.NDArray[np.int64], layout: TensorLayout, mesh: Mesh) -> Shards:
     """The part of each rank; the parts of a sum differ on all ranks."""
-    found = {}
+    parts = {}
     for rank in ranks(mesh):
         part = piece(tensor, layout, mesh, rank)
         if layout.partial:
@@ -211,8 +214,8 @@ def divided(tensor: npt.NDArray[np.int64], layout: TensorLayout, mesh: Mesh) -> 
             noise = sum((rank[k] + 1) * 10 ** (3 * index) for index, k in enumerate(sorted(layout.partial)))
             others = total_noise(layout, mesh) - noise if first else 0
             part = part - others if first else np.full_like(part, noise)
-        found[rank] = part
-    return found
+        parts[rank] = part
+    return parts
 
 
 def total_noise(layout: TensorLayout, mesh: Mesh) -> int:
@@ -233,7 +236,7 @@ def run(step: Step, shards: Shards, mesh: Mesh, before: TensorLayout) -> Shards:
     """The step, by plain numpy on the shards of all ranks."""
     k, num = step.dimension, mesh.groups[step.dimension].num_ranks
     old, new = before.split_by(k), step.layout.split_by(k)
-    found = {}
+    results = {}
     for rank, mine in shards.items():
         group = [shards[*rank[:k], other, *rank[k + 1 :]] for other in range(num)]
         if step.kind == "all_gather":
@@ -246,7 +249,9 @@ def run(step: Step, shards: Shards, mesh: Mesh, before: TensorLayout) -> Shards:
             result = np.split(np.sum(group, axis=0), num, axis=new)[rank[k]]
         elif step.kind == "all_to_all":
             assert old is not None and new is not None
-            result = np.concatenate([np.split(one, num, axis=new)[rank[k]] for one in group], axis=old)
+            result = np.concatenate(
+                [np.split(rank_in_group, num, axis=new)[rank[k]] for rank_in_group in group], axis=old
+            )
         elif step.kind == "slice":
             assert new is not None
             result = np.split(mine, num, axis=new)[rank[k]]
@@ -257,8 +262,8 @@ def run(step: Step, shards: Shards, mesh: Mesh, before: TensorLayout) -> Shards:
             else:
                 parts = [mine if other == rank[k] else np.zeros_like(mine) for other in range(num)]
                 result = np.concatenate(parts, axis=old)
-        found[rank] = result
-    return found
+        results[rank] = result
+    return results
 
 
 def assert_is(tensor: npt.NDArray[np.int64], shards: Shards, layout: TensorLayout, mesh: Mesh) -> None:
@@ -267,5 +272,5 @@ def assert_is(tensor: npt.NDArray[np.int64], shards: Shards, layout: TensorLayou
         added = product(
             *(range(mesh.groups[k].num_ranks) if k in layout.partial else [rank[k]] for k in range(len(rank)))
         )
-        total = np.sum([shards[one] for one in added], axis=0)
+        total = np.sum([shards[rank] for rank in added], axis=0)
         np.testing.assert_array_equal(total, piece(tensor, layout, mesh, rank))

@@ -59,11 +59,11 @@ def test_no_other_ways_that_fit_are_faster(seeds: range) -> None:
         units = draw(seed)
         room = Room(10 + 9 * len(units) * (1 + seed % 3), in_flight=1 + seed % 3)
         num = 1 + seed % 4
-        found = choose(units, conversions, room, num_micro_batches=num)
+        choice = choose(units, conversions, room, num_micro_batches=num)
         best = by_trying(units, conversions, room, num)
-        assert (found.seconds(num) if found else inf) == pytest.approx(best), seed
-        assert found is None or found.peak_bytes <= room.capacity_bytes
-        num_without += found is None
+        assert (choice.seconds(num) if choice else inf) == pytest.approx(best), seed
+        assert choice is None or choice.peak_bytes <= room.capacity_bytes
+        num_without += choice is None
     assert num_without < len(seeds) / 2
 
 
@@ -93,18 +93,18 @@ def test_early_units_divide_space_and_late_ones_the_layers_if_each_saves_more_th
     )
     late = UnitWays(late_output, (UnitWay("space", SPACE, 4e-3, 8e-3), UnitWay("layers", TENSOR, 1e-3, 2e-3)))
     units, conversions = [early, early, late, late], conversions_on(Group(8))
-    found = choose(units, conversions, Room(1.0))
-    assert found is not None
-    assert [unit.ways[place].name for unit, place in zip(units, found.places, strict=True)] == [
+    choice = choose(units, conversions, Room(1.0))
+    assert choice is not None
+    assert [unit.ways[place].name for unit, place in zip(units, choice.places, strict=True)] == [
         "space",
         "space",
         "layers",
         "layers",
     ]
-    ahead, back = found.conversions[1]
+    ahead, back = choice.conversions[1]
     assert (str(ahead), str(back)) == ("all-gather along mesh 0", "reduce-scatter along mesh 0")
     alike = min(priced(units, conversions, Room(1.0), [place] * 4).seconds(1) for place in (0, 1))
-    assert found.seconds(1) < alike
+    assert choice.seconds(1) < alike
 
 
 def test_more_micro_batches_in_flight_make_a_smaller_way_necessary() -> None:
@@ -112,15 +112,15 @@ def test_more_micro_batches_in_flight_make_a_smaller_way_necessary() -> None:
     units = [UnitWays(TENSOR_BYTES, (large, small))] * 2
     conversions = conversions_on(Group(1))
     for in_flight, expected in ((1, (0, 0)), (2, (0, 1)), (4, (1, 1))):
-        found = choose(units, conversions, Room(10, in_flight))
-        assert found is not None and sorted(found.places) == list(expected)
+        choice = choose(units, conversions, Room(10, in_flight))
+        assert choice is not None and sorted(choice.places) == list(expected)
 
 
 def test_only_the_unit_that_works_with_most_counts_beside_what_all_hold() -> None:
     way = UnitWay("whole", DATA, 1.0, 2.0, state_bytes=3, working_bytes=5)
     units, conversions = [UnitWays(TENSOR_BYTES, (way,))] * 2, conversions_on(Group(1))
-    found = choose(units, conversions, Room(11))
-    assert found is not None and found.peak_bytes == 11
+    choice = choose(units, conversions, Room(11))
+    assert choice is not None and choice.peak_bytes == 11
     assert choose(units, conversions, Room(10)) is None
 
 
@@ -136,7 +136,7 @@ def test_sixty_unlike_units_are_chosen_exactly_with_memory_in_large_steps() -> N
         )
         units.append(UnitWays(TENSOR_BYTES, tuple(ways)))
     room = Room(60 * 140, step_bytes=10)
-    found = choose(units, conversions_on(Group(1)), room)
+    choice = choose(units, conversions_on(Group(1)), room)
     table = np.full(60 * 14 + 1, inf)
     table[0] = 0.0
     for unit in units:
@@ -145,4 +145,4 @@ def test_sixty_unlike_units_are_chosen_exactly_with_memory_in_large_steps() -> N
             size, seconds = ceil(way.kept_bytes / 10), way.forward_seconds + way.backward_seconds
             after[size:] = np.minimum(after[size:], table[: len(table) - size] + seconds)
         table = after
-    assert found is not None and found.seconds(1) == pytest.approx(table.min())
+    assert choice is not None and choice.seconds(1) == pytest.approx(table.min())

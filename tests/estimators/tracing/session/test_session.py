@@ -26,7 +26,9 @@ def test_what_fsdp_gathers_and_reduces_is_on_streams_of_its_own(reshard: bool) -
     assert {"activations", "gathered", "batch"} < kinds[0] and "gradients" not in kinds[0]
     assert (kinds[1], kinds[2], len(kinds)) == ({"scratch"}, {"gradients"}, 3)
     model = Deep()
-    of_all, of_layers = (4 * sum(parameter.numel() for parameter in one.parameters()) for one in (model, model.layers))
+    of_all, of_layers = (
+        4 * sum(parameter.numel() for parameter in module.parameters()) for module in (model, model.layers)
+    )
     # Layers that let go of their parameters after the forward pass are gathered once more for the backward pass.
     assert bytes_on[1] == of_all + (of_layers if reshard else 0)
     assert bytes_on[2] == of_all / 2
@@ -34,17 +36,17 @@ def test_what_fsdp_gathers_and_reduces_is_on_streams_of_its_own(reshard: bool) -
 
 
 def test_blocks_that_were_left_out_are_put_back_for_the_update() -> None:
-    with Session(recipe(Deep), Layout()) as whole:
-        wanted = whole.step(8)
+    with Session(recipe(Deep), Layout()) as full_session:
+        full_step = full_session.step(8)
     with Session(recipe(Deep), Layout()) as short:
         assert short.can_be_shortened
         short.shorten()
         few = short.step(8)
         short.grow()
         assert short.num_blocks == Deep.num_layers > TRACED_BLOCKS
-        assert sum(size for _, size in short.update().state_events) == sum(size for _, size in wanted.state_events)
-    assert sum(size for _, size in few.state_events) < sum(size for _, size in wanted.state_events)
-    assert len(few.passes.events) < len(wanted.passes.events)
+        assert sum(size for _, size in short.update().state_events) == sum(size for _, size in full_step.state_events)
+    assert sum(size for _, size in few.state_events) < sum(size for _, size in full_step.state_events)
+    assert len(few.passes.events) < len(full_step.passes.events)
 
 
 def test_a_model_of_few_blocks_is_not_shortened() -> None:
@@ -55,9 +57,9 @@ def test_a_model_of_few_blocks_is_not_shortened() -> None:
 def test_two_micro_batches_begin_with_the_first() -> None:
     with Session(recipe(), Layout(accumulate=True)) as session:
         session.step(8)
-        one, two = session.one_and_two(8)
-    assert two.events[: len(one.events)] == one.events and len(one.events) < len(two.events)
-    assert one.work.flops * 2 == two.work.flops > 0
+        single, two = session.one_and_two(8)
+    assert two.events[: len(single.events)] == single.events and len(single.events) < len(two.events)
+    assert single.work.flops * 2 == two.work.flops > 0
 
 
 def test_passes_change_nothing_and_the_first_step_makes_the_states() -> None:

@@ -87,13 +87,15 @@ def test_a_mask_that_is_not_known_chooses_all_that_it_may(
     recorder: Recorder, code: Callable[[Tensor], Tensor], shape: tuple[int, ...]
 ) -> None:
     assert code(torch.empty(2, 3)).shape == shape
-    assert [one.split(" (")[0] for one in recorder.values.assumptions.described] == ["a mask chooses all that it may"]
+    assert [assumption.split(" (")[0] for assumption in recorder.values.assumptions.described] == [
+        "a mask chooses all that it may"
+    ]
 
 
 def test_a_mask_of_checks_for_nan_chooses_nothing(recorder: Recorder) -> None:
     numbers = torch.empty(2, 3)
     assert numbers[numbers.isnan()].shape == (0,) and numbers.isfinite().nonzero().shape == (6, 2)
-    assert [one.split(" (")[0] for one in recorder.values.assumptions.described] == [
+    assert [assumption.split(" (")[0] for assumption in recorder.values.assumptions.described] == [
         "checks for NaN and infinity find none"
     ]
 
@@ -121,17 +123,17 @@ def test_layers_that_are_built_on_the_meta_device_have_no_values_and_may_be_trac
 
 
 def test_what_is_written_at_random_is_forgotten(recorder: Recorder) -> None:
-    known = torch.zeros(3)
-    assert known.tolist() == [0, 0, 0]
-    known[1:].normal_()
+    zeros = torch.zeros(3)
+    assert zeros.tolist() == [0, 0, 0]
+    zeros[1:].normal_()
     with pytest.raises(DataDependentOutputException):
-        known.tolist()
+        zeros.tolist()
 
 
 def test_checks_for_nan_pass_and_it_is_told(recorder: Recorder) -> None:
     x = torch.empty(3, 4)
-    found = [torch.isfinite(x).all(), torch.isnan(x).any(), (x.isinf() | x.isnan()).any(), x.isnan().sum()]
-    assert [int(one) for one in found] == [1, 0, 0, 0]
+    results = [torch.isfinite(x).all(), torch.isnan(x).any(), (x.isinf() | x.isnan()).any(), x.isnan().sum()]
+    assert [int(check) for check in results] == [1, 0, 0, 0]
     (assumed,) = recorder.values.assumptions.described
     assert assumed.startswith("checks for NaN and infinity find none (test_values.py:")
     with pytest.raises(DataDependentOutputException):
@@ -221,7 +223,8 @@ def test_a_model_chooses_evenly_or_always_the_same() -> None:
 
 
 def test_a_few_random_numbers_are_drawn(recorder: Recorder) -> None:
-    assert 0 <= torch.rand([]).item() < 1 and recorder.values.assumptions.has_drawn
+    assert 0 <= torch.rand([]).item() < 1
+    assert recorder.values.assumptions.has_drawn
     assert recorder.values.assumptions.described == []
 
 
@@ -249,4 +252,5 @@ def test_the_positions_that_a_mask_chooses_take_memory_while_they_are_used(recor
     before = len(recorder.log)
     chosen = numbers[numbers > 0]
     taken = [num_bytes for _, num_bytes in recorder.log[before:]]
-    assert 2 * 8 * 1000 in taken and chosen.shape == (1000,)
+    assert 2 * 8 * 1000 in taken
+    assert chosen.shape == (1000,)

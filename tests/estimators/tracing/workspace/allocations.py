@@ -26,7 +26,7 @@ _BF16 = torch.bfloat16
 def convolution(
     batch: int,
     num_inputs: int,
-    made: int,
+    num_outputs: int,
     side: int,
     kernel: int,
     *,
@@ -40,7 +40,7 @@ def convolution(
 ) -> Iterator[Call]:
     """A convolution with half a kernel of padding and its gradients; ``last``: channels last."""
     padding = (kernel - 1) // 2 * dilation
-    first, second = (num_inputs, made // groups) if transposed else (made, num_inputs // groups)
+    first, second = (num_inputs, num_outputs // groups) if transposed else (num_outputs, num_inputs // groups)
     image = torch.randn(batch, num_inputs, *[side] * dimensions).to(dtype)
     weight = torch.randn(first, second, *[kernel] * dimensions).to(dtype)
     if last:
@@ -48,11 +48,11 @@ def convolution(
         image, weight = (tensor.to(memory_format=memory_format) for tensor in (image, weight))
     every = [[number] * dimensions for number in (stride, padding, dilation)]
     options = (*every, transposed, [0] * dimensions, groups)
-    forward = (image, weight, torch.randn(made).to(dtype), *options)
+    forward = (image, weight, torch.randn(num_outputs).to(dtype), *options)
     yield "forward", _ATEN.convolution.default, forward
     gradient = torch.randn_like(_ATEN.convolution.default(*forward))
     for name, mask in {"weight": [False, True, True], "both": [True, True, True]}.items():
-        yield name, _ATEN.convolution_backward.default, (gradient, image, weight, [made], *options, mask)
+        yield name, _ATEN.convolution_backward.default, (gradient, image, weight, [num_outputs], *options, mask)
 
 
 def turned(calls: Iterator[Call]) -> Iterator[Call]:
@@ -65,65 +65,65 @@ def turned(calls: Iterator[Call]) -> Iterator[Call]:
 
 def lstm(steps: int, batch: int, inputs: int, hidden: int, dtype: torch.dtype = torch.float32) -> Iterator[Call]:
     """One layer of an LSTM and its gradients."""
-    given, state = torch.randn(steps, batch, inputs).to(dtype), torch.zeros(1, batch, hidden).to(dtype)
+    source, state = torch.randn(steps, batch, inputs).to(dtype), torch.zeros(1, batch, hidden).to(dtype)
     shapes = [(4 * hidden, inputs), (4 * hidden, hidden), (4 * hidden,), (4 * hidden,)]
     weights = [torch.randn(shape).to(dtype) for shape in shapes]
-    forward = (given, *weights, state, state, False, [], 2, hidden, 1, True, False, False, True)
+    forward = (source, *weights, state, state, False, [], 2, hidden, 1, True, False, False, True)
     yield "forward", _ATEN.mkldnn_rnn_layer.default, forward
-    *made, kept = _ATEN.mkldnn_rnn_layer.default(*forward)
-    gradients = [torch.randn_like(tensor) for tensor in made]
-    tensors = (given, *weights, state, state, *made, *gradients)
+    *outputs, kept = _ATEN.mkldnn_rnn_layer.default(*forward)
+    gradients = [torch.randn_like(tensor) for tensor in outputs]
+    tensors = (source, *weights, state, state, *outputs, *gradients)
     options: tuple[Any, ...] = (False, 2, hidden, 1, True, True, False, [], False, kept)
     yield "backward", _ATEN.mkldnn_rnn_layer_backward.default, (*tensors, *options)
 
 
 def batch_norm(*shape: int, last: bool = False) -> Iterator[Call]:
     """Gradients of batch norm."""
-    given, ones = torch.randn(shape), torch.ones(shape[1])
-    given = given.to(memory_format=torch.channels_last) if last else given
+    source, ones = torch.randn(shape), torch.ones(shape[1])
+    source = source.to(memory_format=torch.channels_last) if last else source
     options = (ones, ones, ones, ones, ones, True, 1e-5, [True, True, True])
-    yield "backward", _ATEN.native_batch_norm_backward.default, (torch.randn_like(given), given, *options)
+    yield "backward", _ATEN.native_batch_norm_backward.default, (torch.randn_like(source), source, *options)
 
 
 def upsampling(channels: int, side: int, *, last: bool = False) -> Iterator[Call]:
     """Images upsampled to twice the side."""
-    given = torch.randn(4, channels, side, side)
-    given = given.to(memory_format=torch.channels_last) if last else given
-    yield "nearest", _ATEN.upsample_nearest2d.vec, (given, None, [2.0, 2.0])
-    yield "bilinear", _ATEN.upsample_bilinear2d.vec, (given, None, False, [2.0, 2.0])
+    source = torch.randn(4, channels, side, side)
+    source = source.to(memory_format=torch.channels_last) if last else source
+    yield "nearest", _ATEN.upsample_nearest2d.vec, (source, None, [2.0, 2.0])
+    yield "bilinear", _ATEN.upsample_bilinear2d.vec, (source, None, False, [2.0, 2.0])
 
 
 def of_rows(*, transposed: bool = False) -> Iterator[Call]:
     """Operations over the last dimension and their gradients; ``transposed``: it is the second in memory."""
-    given, ones = torch.randn(4, 50, 64), torch.ones(64)
-    given = torch.randn(4, 64, 50).transpose(1, 2) if transposed else given
-    gradient = torch.randn_like(given)
-    _, mean, scale = _ATEN.native_layer_norm.default(given, [64], ones, ones, 1e-5)
-    likely = _ATEN._softmax.default(given, 2, False)
-    options = (given, [64], mean, scale, ones, ones, [True, True, True])
-    yield "layer norm", _ATEN.native_layer_norm.default, (given, [64], ones, ones, 1e-5)
+    source, ones = torch.randn(4, 50, 64), torch.ones(64)
+    source = torch.randn(4, 64, 50).transpose(1, 2) if transposed else source
+    gradient = torch.randn_like(source)
+    _, mean, scale = _ATEN.native_layer_norm.default(source, [64], ones, ones, 1e-5)
+    likely = _ATEN._softmax.default(source, 2, False)
+    options = (source, [64], mean, scale, ones, ones, [True, True, True])
+    yield "layer norm", _ATEN.native_layer_norm.default, (source, [64], ones, ones, 1e-5)
     yield "layer norm backward", _ATEN.native_layer_norm_backward.default, (gradient, *options)
-    yield "softmax", _ATEN._softmax.default, (given, 2, False)
+    yield "softmax", _ATEN._softmax.default, (source, 2, False)
     yield "softmax backward", _ATEN._softmax_backward_data.default, (gradient, likely, 2, torch.float32)
-    yield "GELU backward", _ATEN.gelu_backward.default, (gradient, given.contiguous())
-    yield "hard swish backward", _ATEN.hardswish_backward.default, (gradient, given.contiguous())
+    yield "GELU backward", _ATEN.gelu_backward.default, (gradient, source.contiguous())
+    yield "hard swish backward", _ATEN.hardswish_backward.default, (gradient, source.contiguous())
 
 
 def losses() -> Iterator[Call]:
     """Losses, reduced and not."""
-    given, target = torch.rand(4, 50, 64), torch.rand(4, 50, 64)
+    source, target = torch.rand(4, 50, 64), torch.rand(4, 50, 64)
     for reduction in (0, 1):
         for loss in (_ATEN.mse_loss, _ATEN.smooth_l1_loss, _ATEN.huber_loss, _ATEN.soft_margin_loss):
-            yield f"{loss.__name__} {reduction}", loss.default, (given, target, reduction)
-        yield f"entropy {reduction}", _ATEN.binary_cross_entropy.default, (given, target, None, reduction)
-        several = (given, target, None, None, reduction)
+            yield f"{loss.__name__} {reduction}", loss.default, (source, target, reduction)
+        yield f"entropy {reduction}", _ATEN.binary_cross_entropy.default, (source, target, None, reduction)
+        several = (source, target, None, None, reduction)
         yield f"entropy of logits {reduction}", _ATEN.binary_cross_entropy_with_logits.default, several
-    yield "margin backward", _ATEN.soft_margin_loss_backward.default, (given, given, target, 0)
-    yield "logsumexp", _ATEN.logsumexp.default, (given, [1])
-    yield "median", _ATEN.median.dim, (given, 1)
-    yield "k-th value", _ATEN.kthvalue.default, (given, 3, 1)
-    yield "distances", _ATEN._cdist_forward.default, (given, target, 2.0, None)
-    yield "other distances", _ATEN._cdist_forward.default, (given, target, 1.0, None)
+    yield "margin backward", _ATEN.soft_margin_loss_backward.default, (source, source, target, 0)
+    yield "logsumexp", _ATEN.logsumexp.default, (source, [1])
+    yield "median", _ATEN.median.dim, (source, 1)
+    yield "k-th value", _ATEN.kthvalue.default, (source, 3, 1)
+    yield "distances", _ATEN._cdist_forward.default, (source, target, 2.0, None)
+    yield "other distances", _ATEN._cdist_forward.default, (source, target, 1.0, None)
 
 
 def windows() -> Iterator[Call]:
@@ -176,8 +176,8 @@ def of_images(batch: int) -> Iterator[Call]:
     options = (mean, scale, ones, batch, 32, 64, 4, [True, True, True])
     yield "group norm backward", _ATEN.native_group_norm_backward.default, (last.clone(), last, *options)
     sums = (ones, ones, ones, ones, ones, True, 1e-5, [True, True, True])
-    for name, gradient, given in (("last", last, other), ("given last", other, last), ("odd", last, odd)):
-        yield f"batch norm backward, {name}", _ATEN.native_batch_norm_backward.default, (gradient, given, *sums)
+    for name, gradient, source in (("last", last, other), ("given last", other, last), ("odd", last, odd)):
+        yield f"batch norm backward, {name}", _ATEN.native_batch_norm_backward.default, (gradient, source, *sums)
     wide = torch.randn(batch, 10, 10, 32).permute(0, 3, 1, 2)
     for pad in (_ATEN.reflection_pad2d_backward.default, _ATEN.replication_pad2d_backward.default):
         yield f"{pad}", pad, (wide, last, [1, 1, 1, 1])
@@ -195,9 +195,9 @@ def attention(positions: int, *, apart: bool = False, dtype: torch.dtype = torch
     shape = (2, positions, 4, 16) if apart else (2, 4, positions, 16)
     heads = [torch.randn(shape).to(dtype) for _ in range(4)]
     query, key, value, gradient = [head.transpose(1, 2) for head in heads] if apart else heads
-    made, sums = _ATEN._scaled_dot_product_flash_attention_for_cpu.default(query, key, value, 0.0, True)
+    output, sums = _ATEN._scaled_dot_product_flash_attention_for_cpu.default(query, key, value, 0.0, True)
     yield "forward", _ATEN._scaled_dot_product_flash_attention_for_cpu.default, (query, key, value, 0.0, True)
-    tensors = (gradient, query, key, value, made, sums)
+    tensors = (gradient, query, key, value, output, sums)
     yield "backward", _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default, (*tensors, 0.0, True)
 
 

@@ -35,8 +35,8 @@ def test_copies_are_rounded_up_to_whole_blocks(monkeypatch: pytest.MonkeyPatch) 
     images, weight = torch.empty(2, 20, 9, 9), torch.empty(40, 20, 3, 3)
     args = (images, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     ((before, during),) = workspace_of(torch.ops.aten.convolution.default, args, {}, torch.empty(2, 40, 9, 9))
-    made = 4 * 2 * 48 * 81
-    assert (before, during) == (made + 4 * 2 * 32 * 81 + 4 * 48 * 32 * 9, made)
+    output_bytes = 4 * 2 * 48 * 81
+    assert (before, during) == (output_bytes + 4 * 2 * 32 * 81 + 4 * 48 * 32 * 9, output_bytes)
 
 
 def test_nothing_is_known_of_16_bits() -> None:

@@ -18,10 +18,10 @@ def meta(*sizes: int) -> torch.Tensor:
 
 
 def test_the_workspace_of_lstms_is_the_one_that_torch_returns() -> None:
-    given, state = torch.randn(7, 3, 20), torch.zeros(1, 3, 24)
+    source, state = torch.randn(7, 3, 20), torch.zeros(1, 3, 24)
     weights = [torch.randn(96, 20), torch.randn(96, 24), torch.randn(96), torch.randn(96)]
     *_, kept = torch.ops.aten.mkldnn_rnn_layer(
-        given, *weights, state, state, False, [], 2, 24, 1, True, False, False, True
+        source, *weights, state, state, False, [], 2, 24, 1, True, False, False, True
     )
     assert onednn.lstm("forward", 7, 3, 20, 24, torch.float32).kept_bytes == kept.nbytes
 

@@ -18,8 +18,8 @@ def test_products_of_many_channels_are_packed(
 ) -> None:
     """Each number is within 75 KiB of what a process allocated beyond the rest, on an AVX2 CPU."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    given, made = channels
-    packed = packed_bytes(9 * given, made, side * side, "TN", side * side)
+    num_inputs, num_outputs = channels
+    packed = packed_bytes(9 * num_inputs, num_outputs, side * side, "TN", side * side)
     assert packed == pytest.approx(kib * 1024, abs=30 * 1024)
 
 

@@ -45,8 +45,8 @@ def allocated(operation: Any, args: tuple[Any, ...]) -> int:
     """Bytes that the operation allocates at its peak beyond its result."""
     args = tuple(arg.clone() if isinstance(arg, Tensor) else arg for arg in args)
     with profile(profile_memory=True) as profiler:
-        made = operation(*args)
-    assert made is not None
+        output = operation(*args)
+    assert output is not None
     held = highest = 0
     for event in sorted(profiler.kineto_results.events(), key=lambda event: event.start_ns()):
         held += event.nbytes() if event.name() == "[memory]" else 0

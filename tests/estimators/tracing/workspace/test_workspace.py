@@ -85,8 +85,8 @@ def test_the_peak_of_convolutions_of_volumes_is_that_of_a_real_step(side: int, b
     check(volumes, (1, side, side, side), batch)
 
 
-def conv3d(num_inputs: int, made: int) -> nn.Module:
-    return nn.Conv3d(num_inputs, made, 3, padding=1)
+def conv3d(num_inputs: int, num_outputs: int) -> nn.Module:
+    return nn.Conv3d(num_inputs, num_outputs, 3, padding=1)
 
 
 def check(build_model: Callable[[], nn.Module], shape: tuple[int, ...], batch: int) -> None:

@@ -52,11 +52,11 @@ def test_characters_that_are_drawn_are_explained_and_others_are_not() -> None:
         "~": pipeline("1f1b", 2, 4, 1.0),
         "=": pipeline("1f1b", 2, 4, 0.0, 1.0),
     }
-    for mark, one in marks.items():
-        computing = [line for line in drawn(one) if line.startswith("rank")]
-        words = " ".join(legend(one))
+    for mark, pipeline_of_mark in marks.items():
+        computing = [line for line in drawn(pipeline_of_mark) if line.startswith("rank")]
+        words = " ".join(legend(pipeline_of_mark))
         assert mark in "".join(computing) and f"{mark} " in words
         assert not [
             other for other in marks if other != mark and f"{other} " in words and other not in "".join(computing)
         ]
-        assert max(map(len, legend(one))) <= 79
+        assert max(map(len, legend(pipeline_of_mark))) <= 79

@@ -55,7 +55,7 @@ class FakeNvml:
     cards: list[Card]
     refused: Mapping[str, int] = field(default_factory=dict)
     opened: int = 0
-    asked: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for index, card in enumerate(self.cards):
@@ -68,7 +68,7 @@ class FakeNvml:
             return real
 
         def query(*arguments: Any) -> Any:
-            self.asked.append(name)
+            self.calls.append(name)
             if name in self.refused:
                 raise pynvml.NVMLError(self.refused[name])
             assert self.opened or name == "nvmlInit", f"{name} while NVML is closed"
@@ -146,9 +146,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Install:
     return install
 
 
-def only(found: tuple[Gpu, ...]) -> Gpu:
-    assert len(found) == 1
-    return found[0]
+def only(found_gpus: tuple[Gpu, ...]) -> Gpu:
+    assert len(found_gpus) == 1
+    return found_gpus[0]
 
 
 def test_a_gpu_is_told_with_all_that_is_known(machine: Install) -> None:
@@ -161,7 +161,7 @@ def test_without_a_driver_there_are_no_gpus(machine: Install) -> None:
     for error in (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
         fake = machine(Card(), refused={"nvmlInit": error})
         assert inventory() == ()
-        assert fake.asked == ["nvmlInit"], "what was not opened is not closed"
+        assert fake.calls == ["nvmlInit"], "what was not opened is not closed"
 
 
 def test_what_other_processes_hold_is_not_offered(machine: Install) -> None:
@@ -234,10 +234,10 @@ def test_what_a_gpu_does_not_tell_is_unknown_and_the_rest_is_told(machine: Insta
         return Card(free=60000, processes=((RANK, 20000), (NOTEBOOK, 1000)), nvlinks=linked), Card()
 
     machine(*cards())
-    whole = inventory()[0]
-    assert (whole.other_processes_mib, whole.links) == (1000, GpuLinks(3, ((1, 1),), 2, 5, 16))
+    full = inventory()[0]
+    assert (full.other_processes_mib, full.links) == (1000, GpuLinks(3, ((1, 1),), 2, 5, 16))
     fake = machine(*cards(), refused={query: error})
-    assert inventory()[0] == replace(whole, **OPTIONAL[query])
+    assert inventory()[0] == replace(full, **OPTIONAL[query])
     assert fake.opened == 0
 
 
@@ -245,7 +245,7 @@ def test_the_queries_that_may_be_refused_are_all_that_a_gpu_is_asked(machine: In
     fake = machine(Card(nvlinks=(SWITCH,)))
     inventory()
     needed = {"nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"}
-    assert set(fake.asked) == needed | set(OPTIONAL)
+    assert set(fake.calls) == needed | set(OPTIONAL)
 
 
 def test_a_gpu_that_is_lost_is_listed_and_offers_nothing(machine: Install) -> None:
@@ -275,8 +275,8 @@ def test_a_library_of_another_version_than_its_driver_is_like_a_refusal(
 
 
 def test_nvlinks_are_counted_by_the_gpu_that_they_lead_to(machine: Install) -> None:
-    one, two = "00000000:01:00.0", "00000000:02:00.0"
-    machine(Card(nvlinks=(two, one, two, two)), Card(), Card())
+    first_bus, two = "00000000:01:00.0", "00000000:02:00.0"
+    machine(Card(nvlinks=(two, first_bus, two, two)), Card(), Card())
     assert inventory()[0].links == GpuLinks(4, ((1, 1), (2, 3)), 0, 5, 16)
 
 
@@ -326,7 +326,7 @@ def test_the_title_is_that_of_the_class_of_ranks() -> None:
 
 def test_cuda_visible_devices_chooses_by_index_or_uuid(machine: Install) -> None:
     machine(Card(), Card(), Card())
-    found = inventory()
+    inventory_gpus = inventory()
     for chosen, indices in [
         (None, [0, 1, 2]),
         ("", []),
@@ -337,7 +337,7 @@ def test_cuda_visible_devices_chooses_by_index_or_uuid(machine: Install) -> None
         ("-1", []),
         ("MIG-0123", []),
     ]:
-        assert [gpu.index for gpu in visible(found, chosen)] == indices, chosen
+        assert [gpu.index for gpu in visible(inventory_gpus, chosen)] == indices, chosen
 
 
 def test_a_node_offers_what_its_fullest_gpu_has_left(machine: Install) -> None:

@@ -62,40 +62,42 @@ def removed(monkeypatch: pytest.MonkeyPatch, table: Table) -> list[Any]:
 
 @pytest.mark.usefixtures("removed")
 def test_virtual_devices_are_those_of_the_node_and_no_more_than_the_settings_say() -> None:
-    found = Pools(SETTINGS, OURS)
-    found.follow({NODE: node(virtual_device=4.0), OTHER: node(virtual_device=1.0)})
-    offered = [(device.id, device.capacity_mib) for device in found.cluster.devices]
+    node_pools = Pools(SETTINGS, OURS)
+    node_pools.follow({NODE: node(virtual_device=4.0), OTHER: node(virtual_device=1.0)})
+    offered = [(device.id, device.capacity_mib) for device in node_pools.cluster.devices]
     assert offered == [("4af34af3/0", 64), ("4af34af3/1", 64), ("77bc77bc/0", 64)]
 
 
 @pytest.mark.usefixtures("removed")
 def test_virtual_devices_may_have_unlike_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCAMP_DEVICE_MIBS", "128,48")
-    found = Pools(Settings(virtual_devices=3, device_mib=64), OURS)
-    found.follow({NODE: node(virtual_device=4.0)})
-    assert [device.capacity_mib for device in found.cluster.devices] == [128, 48, 64]
+    node_pools = Pools(Settings(virtual_devices=3, device_mib=64), OURS)
+    node_pools.follow({NODE: node(virtual_device=4.0)})
+    assert [device.capacity_mib for device in node_pools.cluster.devices] == [128, 48, 64]
 
 
 def test_a_node_that_leaves_takes_its_devices_along(removed: list[Any]) -> None:
-    found = Pools(SETTINGS, OURS)
-    found.follow({NODE: node(virtual_device=1.0), OTHER: node(virtual_device=1.0)})
-    left = found.follow({OTHER: node(virtual_device=1.0)})
+    node_pools = Pools(SETTINGS, OURS)
+    node_pools.follow({NODE: node(virtual_device=1.0), OTHER: node(virtual_device=1.0)})
+    left = node_pools.follow({OTHER: node(virtual_device=1.0)})
     assert list(left) == removed == [NODE]
-    assert [device.node for device in found.cluster.devices] == ["77bc77bc"]
+    assert [device.node for device in node_pools.cluster.devices] == ["77bc77bc"]
 
 
 @pytest.mark.usefixtures("removed")
 def test_the_status_says_why_there_is_no_device(monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
-    found = Pools(SETTINGS, OURS)
-    assert (found.status, found.detail) == ("starting", "")
-    found.follow({NODE: node()})
-    assert found.status == "no devices" and found.detail.startswith("start nodes with GPUs, or with --resources=")
-    monkeypatch.setattr(pools, "_group", lambda *made: table.add(*made, is_created=False))
-    found.follow({NODE: node(virtual_device=1.0)})
-    assert (found.status, found.cluster.devices) == ("starting", ())
+    node_pools = Pools(SETTINGS, OURS)
+    assert (node_pools.status, node_pools.detail) == ("starting", "")
+    node_pools.follow({NODE: node()})
+    assert node_pools.status == "no devices" and node_pools.detail.startswith(
+        "start nodes with GPUs, or with --resources="
+    )
+    monkeypatch.setattr(pools, "_group", lambda *args: table.add(*args, is_created=False))
+    node_pools.follow({NODE: node(virtual_device=1.0)})
+    assert (node_pools.status, node_pools.cluster.devices) == ("starting", ())
     table.add(OURS, NODE)
-    found.follow({NODE: node(virtual_device=1.0)})
-    assert (found.status, found.detail) == ("ready", "")
+    node_pools.follow({NODE: node(virtual_device=1.0)})
+    assert (node_pools.status, node_pools.detail) == ("ready", "")
 
 
 def test_a_node_belongs_to_the_one_scamp_that_holds_its_devices_and_then_to_the_next(
@@ -103,50 +105,54 @@ def test_a_node_belongs_to_the_one_scamp_that_holds_its_devices_and_then_to_the_
 ) -> None:
     nodes = {NODE: node(virtual_device=1.0)}
     table.add(THEIRS, NODE)
-    found = Pools(SETTINGS, OURS)
-    found.follow(nodes)
-    assert not found.cluster.devices and found.foreign == {THEIRS}
-    assert found.status == "no devices"
-    assert found.detail == f"node 4af34af3 belongs to database {THEIRS}: wait until that ScaMP has ended, or end it"
-    found.owners[THEIRS] = "the database of somebody on host a"
-    assert found.detail.startswith("node 4af34af3 belongs to the database of somebody on host a: wait")
+    node_pools = Pools(SETTINGS, OURS)
+    node_pools.follow(nodes)
+    assert not node_pools.cluster.devices and node_pools.foreign == {THEIRS}
+    assert node_pools.status == "no devices"
+    assert (
+        node_pools.detail == f"node 4af34af3 belongs to database {THEIRS}: wait until that ScaMP has ended, or end it"
+    )
+    node_pools.owners[THEIRS] = "the database of somebody on host a"
+    assert node_pools.detail.startswith("node 4af34af3 belongs to the database of somebody on host a: wait")
     table.clear()
-    found.follow(nodes)
-    assert found.status == "ready" and not found.foreign
+    node_pools.follow(nodes)
+    assert node_pools.status == "ready" and not node_pools.foreign
     table.add(THEIRS, OTHER)
-    found.follow(nodes | {OTHER: node(virtual_device=1.0)})
-    assert [device.node for device in found.cluster.devices] == ["4af34af3"] and removed == []
+    node_pools.follow(nodes | {OTHER: node(virtual_device=1.0)})
+    assert [device.node for device in node_pools.cluster.devices] == ["4af34af3"]
+    assert removed == []
 
 
 def test_of_two_that_ask_at_once_the_one_that_waits_withdraws(
     removed: list[Any], table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Pools(SETTINGS, OURS)
-    found.follow({})
-    monkeypatch.setattr(pools, "_group", lambda *made: table.add(*made, is_created=False))
-    found.follow({NODE: node(virtual_device=1.0)})
+    node_pools = Pools(SETTINGS, OURS)
+    node_pools.follow({})
+    monkeypatch.setattr(pools, "_group", lambda *args: table.add(*args, is_created=False))
+    node_pools.follow({NODE: node(virtual_device=1.0)})
     table.add(THEIRS, NODE)
-    found.follow({NODE: node(virtual_device=1.0)})
-    assert removed == [NODE] and found.foreign == {THEIRS}
+    node_pools.follow({NODE: node(virtual_device=1.0)})
+    assert removed == [NODE]
+    assert node_pools.foreign == {THEIRS}
 
 
 @pytest.mark.usefixtures("removed")
 def test_a_pool_that_somebody_removes_is_made_again(table: Table) -> None:
     nodes = {NODE: node(virtual_device=1.0)}
-    found = Pools(SETTINGS, OURS)
-    found.follow(nodes)
+    node_pools = Pools(SETTINGS, OURS)
+    node_pools.follow(nodes)
     table.clear()
-    found.follow(nodes)
-    assert not found.cluster.devices
-    found.follow(nodes)
-    assert len(found.cluster.devices) == len(table) == 1
+    node_pools.follow(nodes)
+    assert not node_pools.cluster.devices
+    node_pools.follow(nodes)
+    assert len(node_pools.cluster.devices) == len(table) == 1
 
 
 @pytest.mark.usefixtures("removed")
 def test_a_rank_asks_for_a_share_of_its_devices_bundle() -> None:
-    found = Pools(SETTINGS, OURS)
-    found.follow({NODE: node(virtual_device=2.0)})
-    options = found.options("4af34af3/1", 0.01)
+    node_pools = Pools(SETTINGS, OURS)
+    node_pools.follow({NODE: node(virtual_device=2.0)})
+    options = node_pools.options("4af34af3/1", 0.01)
     assert options["resources"] == {"virtual_device": 0.01}
     strategy = options["scheduling_strategy"]
     assert (strategy.placement_group, strategy.placement_group_bundle_index) == (NODE, 1)

@@ -82,11 +82,11 @@ class World:
 
     def until(self, condition: Callable[[], Any], condition_name: str, seconds: float = 120.0) -> Any:
         deadline = time.monotonic() + seconds
-        while not (found := condition()):
+        while not (result := condition()):
             assert time.monotonic() < deadline, f"{condition_name}: not in {seconds} s; gangs {self.executor.gangs()}"
             self.renew()
             time.sleep(0.01)
-        return found
+        return result
 
     def devices(self) -> tuple[str, ...]:
         self.until(lambda: len(self.executor.cluster().devices) == 2, "two devices")
@@ -178,11 +178,11 @@ def test_a_gang_of_one_trains_and_reports_in_order(world: World) -> None:
 
 
 def test_a_gang_of_two_trains_the_same_curve_as_one_rank(world: World) -> None:
-    both, one = world.order(world.devices()), world.order(world.devices()[:1])
-    for order in (both, one):
+    both, single = world.order(world.devices()), world.order(world.devices()[:1])
+    for order in (both, single):
         world.launch(order)
         assert world.ended(order).outcome is Outcome.DONE
-    curves = [[m.values["train_loss"] for m in world.store.metrics(order.trial_id)] for order in (both, one)]
+    curves = [[m.values["train_loss"] for m in world.store.metrics(order.trial_id)] for order in (both, single)]
     assert curves[0] == pytest.approx(curves[1], rel=1e-4)
 
 
@@ -250,13 +250,13 @@ def test_an_overrun_of_a_gang_wins_over_the_errors_that_it_causes(world: World) 
 @pytest.mark.soak
 def test_no_more_ranks_start_at_once_than_cores_are_idle_or_half_of_all(world: World) -> None:
     orders = [world.order(world.devices()[:1], steps=LONG) for _ in range(3)]
-    known, seen = world.executor._states.ranks, []
+    ranks, seen = world.executor._states.ranks, []
 
     def all_launched() -> bool:
         for order in orders:
             world.executor.launch(order)
-            starting = sum(rank.phase is RankPhase.STARTING for rank in list(known.values()))
-            training = sum(rank.phase is RankPhase.READY and bool(rank.key) for rank in list(known.values()))
+            starting = sum(rank.phase is RankPhase.STARTING for rank in list(ranks.values()))
+            training = sum(rank.phase is RankPhase.READY and bool(rank.key) for rank in list(ranks.values()))
             seen.append((starting, training))
         return not any(world.gone(order) for order in orders)
 
@@ -317,7 +317,8 @@ def test_a_rank_that_does_not_answer_closes_its_device_alone_until_it_is_gone(
     assert "does not answer" in world.executor.closed()[device] and other not in world.executor.closed()
     assert is_running(stuck) and world.gone(order), "nobody knows what it does"
     world.until(lambda: not world.executor.silent(), "the end of the stuck rank", 30.0)
-    assert not is_running(stuck) and not world.executor.closed()
+    assert not is_running(stuck)
+    assert not world.executor.closed()
 
 
 @pytest.mark.soak
@@ -464,13 +465,13 @@ def test_own_code_runs_again_in_its_own_process_which_is_clean_or_replaced_and_n
 ) -> None:
     monkeypatch.setattr(idle_ranks, "SPARE_SECONDS", 300.0)  # others start slowly on a busy host
     mine, other = put_code(world, MARKING_CODE), put_code(world, f"{MARKING_CODE}# other")
-    one, both = world.devices()[:1], world.devices()
+    one_device, both = world.devices()[:1], world.devices()
     seen = []
     for devices, code, params in (
-        (one, mine, {}),
-        (one, mine, {"keeps": 1}),
-        (one, mine, {}),
-        (one, other, {}),
+        (one_device, mine, {}),
+        (one_device, mine, {"keeps": 1}),
+        (one_device, mine, {}),
+        (one_device, other, {}),
         (both, mine, {}),
         (both, mine, {}),
     ):

@@ -97,8 +97,8 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
         def options(self, *_: Any) -> dict[str, Any]:
             return {}
 
-    for one in (module, rank_actors, sink_keeper):
-        monkeypatch.setattr(one, "ray", ray)
+    for patched in (module, rank_actors, sink_keeper):
+        monkeypatch.setattr(patched, "ray", ray)
     monkeypatch.setattr(module, "connect", ray.connect)
     monkeypatch.setattr(module, "nodes", list)
     monkeypatch.setattr(module, "rank_class", lambda: FakeActor(ray))
@@ -142,7 +142,8 @@ def test_a_replaced_controller_that_wakes_up_starts_nothing(ray: FakeRay, begin:
     order = replace(ORDER, devices=(DEVICE.id,))
     executor.launch(order)
     executor._maintain()
-    assert ray.calls == [] and not executor.gangs()
+    assert ray.calls == []
+    assert not executor.gangs()
     leads = True
     executor.launch(order)
     assert "a rank starts" in ray.calls and "run" in ray.calls

@@ -155,11 +155,11 @@ class Head:
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     monkeypatch.setattr(guardian._Adopted, "end", lambda adopted: None)
-    made = Head(monkeypatch)
-    yield made
-    made._stdin.close()
+    ray_head = Head(monkeypatch)
+    yield ray_head
+    ray_head._stdin.close()
     with contextlib.suppress(OSError):
-        made.close()
+        ray_head.close()
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, head: Head, *gcs: bool) -> None:
@@ -210,4 +210,5 @@ def test_a_guardian_ends_when_its_standard_input_closes_though_all_is_well(
     answering(monkeypatch, head, True)
     head.close()
     head.watch()
-    assert head.num_checks == 0 and capsys.readouterr().err == ""
+    assert head.num_checks == 0
+    assert capsys.readouterr().err == ""

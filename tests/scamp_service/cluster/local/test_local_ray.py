@@ -59,10 +59,10 @@ def members(ray: LocalRay) -> list[int]:
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except (OSError, ValueError):
                 continue
-    found = [ray._guardian.pid]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found
+    pids = [ray._guardian.pid]
+    for pid in pids:
+        pids += [child for child, parent in parents.items() if parent == pid]
+    return pids
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -85,8 +85,8 @@ def wait_gone(pids: list[int], seconds: float = 20.0) -> None:
 
 @pytest.mark.ray
 def test_a_client_with_the_token_sees_every_virtual_node(local_ray: LocalRay) -> None:
-    found = client(local_ray, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(local_ray.token_path))
-    assert found.stdout.split() == ["6", "2"], found.stderr
+    answer = client(local_ray, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(local_ray.token_path))
+    assert answer.stdout.split() == ["6", "2"], answer.stderr
 
 
 ORPHAN = """
@@ -101,13 +101,13 @@ print(ray.get(ray.remote(lambda: os.popen(leave).read()).remote()))
 @pytest.mark.ray
 @pytest.mark.parametrize("seconds", [1, 1000], ids=["ends", "lives on"])
 def test_processes_that_users_code_leaves_behind_are_ended_and_no_zombies(local_ray: LocalRay, seconds: int) -> None:
-    found = client(
+    answer = client(
         local_ray,
         ORPHAN.replace("{seconds}", str(seconds)),
         RAY_AUTH_MODE="token",
         RAY_AUTH_TOKEN_PATH=str(local_ray.token_path),
     )
-    pid = int(found.stdout)
+    pid = int(answer.stdout)
     deadline = time.monotonic() + 20.0 + seconds // 50
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline, f"{pid} is {_state(pid)}"
@@ -119,9 +119,9 @@ def test_processes_that_users_code_leaves_behind_are_ended_and_no_zombies(local_
 def test_a_client_without_the_token_is_refused(local_ray: LocalRay) -> None:
     strangers = [{"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}]
     with ThreadPoolExecutor() as pool:  # together: Ray takes its time to give up
-        for found in pool.map(lambda environment: client(local_ray, **environment), strangers):
-            assert found.returncode != 0
-            assert re.search("authenticat", found.stderr, re.IGNORECASE), found.stderr
+        for answer in pool.map(lambda environment: client(local_ray, **environment), strangers):
+            assert answer.returncode != 0
+            assert re.search("authenticat", answer.stderr, re.IGNORECASE), answer.stderr
 
 
 @pytest.mark.ray
@@ -196,9 +196,9 @@ def test_it_gives_up_at_once_when_its_gcs_dies_while_it_starts(tmp_path: Path) -
     with ThreadPoolExecutor(1) as pool:
         starting = pool.submit(ray.start)
         deadline = time.monotonic() + 60
-        while not (found := [pid for pid in members_or_none(ray) if is_gcs(pid)]) and time.monotonic() < deadline:
+        while not (pids := [pid for pid in members_or_none(ray) if is_gcs(pid)]) and time.monotonic() < deadline:
             time.sleep(0.01)
-        os.kill(found[0], signal.SIGKILL)
+        os.kill(pids[0], signal.SIGKILL)
         with pytest.raises(Unavailable, match="did not start"):
             starting.result()
     assert "ending this Ray while it starts, because gcs_server died" in (tmp_path / "logs" / "ray.log").read_text()
@@ -279,7 +279,7 @@ def no_space(path: Path) -> None:
 @pytest.mark.ray
 def test_stop_leaves_no_process_and_no_folder(local_ray: LocalRay) -> None:
     processes = members(local_ray)
-    folders = {Path(found) for pid in processes for found in re.findall(r"/tmp/scamp-\w+", _arguments(pid))}
+    folders = {Path(path) for pid in processes for path in re.findall(r"/tmp/scamp-\w+", _arguments(pid))}
     assert local_ray.alive()
     assert len(processes) >= 4
     assert len(folders) == 1
@@ -322,9 +322,9 @@ def test_who_trains_on_another_ray_is_not_checked_here(tmp_path: Path, monkeypat
 
 def test_the_environment_of_this_ray_is_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = {"PGPASSWORD": "p", "SCAMP_API_TOKEN": "t", "https_proxy": "u:p@h", "RAY_AUTH_TOKEN": "r"}
-    given = {"NCCL_DEBUG": "INFO", **secrets}
-    for name, value in given.items():
+    variables = {"NCCL_DEBUG": "INFO", **secrets}
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     environment = _environment(Path("/token"), None)
-    assert given.keys() & environment.keys() == {"NCCL_DEBUG"}
+    assert variables.keys() & environment.keys() == {"NCCL_DEBUG"}
     assert environment["RAY_AUTH_TOKEN_PATH"] == "/token" and environment["PATH"] == os.environ["PATH"]

@@ -58,7 +58,7 @@ def end(
 ) -> Ended:
     channel = ReportQueue(order, rank, sink, lambda: False)  # type: ignore[arg-type]
     folders = Folders(kernel(), Path("/nowhere"), Path("/nowhere"))
-    given: Any = {"sink": sink, "cleaner": cleaner or FakeCleaner(), "output": output or LineWriter()}
+    options: Any = {"sink": sink, "cleaner": cleaner or FakeCleaner(), "output": output or LineWriter()}
     attempt = Training(
         train=train,
         reports=channel,
@@ -67,7 +67,7 @@ def end(
         give_up=lambda: False,
         folders=folders,
         is_last=is_last,
-        **given,
+        **options,
     )
     return attempt.run()
 

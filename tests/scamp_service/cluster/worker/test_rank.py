@@ -46,7 +46,8 @@ def test_an_order_that_arrives_twice_is_trained_once(new_rank: Callable[..., Any
     rank = new_rank(lambda job, *_: trained.append(job) or "done")  # type: ignore[func-returns-value]
     assert [rank.run(ORDER, 0, None, 1) for _ in range(2)] == [Ended(Outcome.DONE, "", True)] * 2
     assert len(trained) == 1
-    assert rank.run(OTHER, 0, None, 1).outcome is Outcome.DONE and len(trained) == 2
+    assert rank.run(OTHER, 0, None, 1).outcome is Outcome.DONE
+    assert len(trained) == 2
 
 
 def test_cuda_counts_the_gpus_of_a_rank_as_nvml_does(new_rank: Callable[..., Any]) -> None:
@@ -106,7 +107,8 @@ def test_after_its_last_attempt_it_takes_no_other_and_ends(
     monkeypatch.setattr(os, "_exit", lambda code: ended.set())
     rank = new_rank(lambda *_: "done", max_attempts=1)
     assert rank.run(ORDER, 0, None, 1) == Ended(Outcome.DONE, "", False)
-    assert ended.wait(10) and not rank.status(1).reusable
+    assert ended.wait(10)
+    assert not rank.status(1).reusable
     with pytest.raises(AssertionError, match="about to end"):
         rank.run(OTHER, 0, None, 1)
 

@@ -49,7 +49,7 @@ def effects_of(*, trials: list[Trial], attempts: list[Attempt] | None = None, **
     return decide(Snapshot(trials=trials, attempts=attempts or [], **fields))
 
 
-def only_move(found: list[effects.Effect]) -> effects.MoveTrial:
-    moves = [effect for effect in found if isinstance(effect, effects.MoveTrial)]
-    assert len(moves) == 1, found
+def only_move(decided: list[effects.Effect]) -> effects.MoveTrial:
+    moves = [effect for effect in decided if isinstance(effect, effects.MoveTrial)]
+    assert len(moves) == 1, decided
     return moves[0]

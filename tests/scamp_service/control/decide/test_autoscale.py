@@ -56,7 +56,7 @@ def test_a_plan_for_devices_to_come_waits_for_them_and_says_so_while_others_star
 def test_a_candidate_that_would_not_fit_with_all_devices_to_come_either_says_so() -> None:
     waiting = values.trial(state=TrialState.WAITING, attempt=0, plan=None)
     refused = Unsized("needs 120 MiB, devices offer 96", infeasible=True, offer=(("virtual", 96, 8),))
-    known = replace(snapshot([waiting], []), sized={1: refused}, packing=Packing(autoscale_devices=8))
-    assert snapshots.only_move(decide(known)).reason == (
+    waiting_snapshot = replace(snapshot([waiting], []), sized={1: refused}, packing=Packing(autoscale_devices=8))
+    assert snapshots.only_move(decide(waiting_snapshot)).reason == (
         "needs 120 MiB, devices offer 96; nor would it fit if there were the 8 devices of SCAMP_AUTOSCALE_DEVICES"
     )

@@ -17,8 +17,8 @@ def test_stopping_a_study_cancels_whatever_it_has() -> None:
         trial(id=2, state=TrialState.QUEUED, attempt=0),
         trial(id=3, state=TrialState.WAITING, attempt=0),
     ]
-    found = effects_of(trials=trials, attempts=[attempt()], gangs={"1/1": ALIVE}, studies=stopping)
-    assert [e.to for e in found if isinstance(e, MoveTrial)] == [TrialState.CANCELLED] * 3
+    decided = effects_of(trials=trials, attempts=[attempt()], gangs={"1/1": ALIVE}, studies=stopping)
+    assert [e.to for e in decided if isinstance(e, MoveTrial)] == [TrialState.CANCELLED] * 3
     assert effects_of(trials=[], studies=stopping) == [FinishStudy(1, StudyState.STOPPED, "stopped by the user")]
 
 
@@ -35,8 +35,8 @@ def test_a_study_ends_when_its_trials_have_and_fails_when_none_can_run() -> None
 def test_a_trial_that_fitted_nowhere_is_planned_again_when_the_cluster_has_grown() -> None:
     refused = trial(state=TrialState.INFEASIBLE, attempt=0, plan=None, offer=(("virtual", 96, 2),))
     refusals = {Refusals(1, (("virtual", 96, 2),), False, newest_at=0.0): 1e6}
-    found = effects_of(trials=[], refused=[refused], refusals=refusals)
-    assert only_move(found).to is TrialState.WAITING and len(found) == 1, "the study does not end meanwhile"
+    decided = effects_of(trials=[], refused=[refused], refusals=refusals)
+    assert only_move(decided).to is TrialState.WAITING and len(decided) == 1, "the study does not end meanwhile"
 
 
 def test_a_study_stays_open_while_nodes_may_join_or_come_back() -> None:

@@ -63,8 +63,8 @@ def test_an_evaluation_that_ran_out_of_memory_changes_evaluations_alone() -> Non
     assert move.reason.startswith("an evaluation of 2 samples at a time ran out of memory")
     run = replace(FAILED, ending=Ending.EVALUATION_OUT_OF_MEMORY, evaluation_bytes=16 * MIB, evaluation_batch=2)
     waiting = trial(state=TrialState.WAITING, plan=None)
-    for given in ({"failures": {waiting.id: [run]}}, {"past": {study().family(waiting): [run]}}):
-        (size,) = (effect for effect in effects_of(trials=[waiting], **given) if isinstance(effect, Size))
+    for knowledge in ({"failures": {waiting.id: [run]}}, {"past": {study().family(waiting): [run]}}):
+        (size,) = (effect for effect in effects_of(trials=[waiting], **knowledge) if isinstance(effect, Size))
         assert size.demand.evaluation == EvaluationExtra(bytes_per_sample=9 * MIB)
         assert (size.demand.own_attempts, size.demand.learned) == ((), {})
 
@@ -130,13 +130,13 @@ def test_an_attempt_whose_rank_does_not_answer_is_neither_lost_nor_launched_nor_
         silent = {"silent": frozenset(begun.devices), "closed": frozenset(begun.devices)}
         assert effects_of(trials=[trial()], attempts=[begun], gangs={}, **silent) == []
     stopping = attempt(state=AttemptState.STOPPING)
-    told = effects_of(trials=[], attempts=[stopping], gangs={}, silent=frozenset(stopping.devices))
-    assert isinstance(told[0], StopGang) and not any(isinstance(effect, MoveAttempt) for effect in told)
+    decided = effects_of(trials=[], attempts=[stopping], gangs={}, silent=frozenset(stopping.devices))
+    assert isinstance(decided[0], StopGang) and not any(isinstance(effect, MoveAttempt) for effect in decided)
 
 
 def test_a_committed_attempt_whose_launch_was_lost_is_launched_again_with_its_token() -> None:
-    found = effects_of(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)])
-    launch = found[0]
+    decided = effects_of(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)])
+    launch = decided[0]
     assert isinstance(launch, Launch)
     assert launch.order.token == "t"
     assert launch.order.key == "1/1"
@@ -152,20 +152,20 @@ def test_an_attempt_whose_device_left_before_its_ranks_started_is_lost_at_once()
 
 def test_a_launch_that_never_reports_is_lost_in_the_end() -> None:
     starting = attempt(state=AttemptState.STARTING)
-    found = effects_of(trials=[trial()], attempts=[starting], absent={starting.key: LAUNCH_PATIENCE_SECONDS})
-    assert isinstance(found[0], MoveAttempt) and found[0].outcome is Outcome.LOST
-    assert "did not start within 120 s" in found[0].detail
+    decided = effects_of(trials=[trial()], attempts=[starting], absent={starting.key: LAUNCH_PATIENCE_SECONDS})
+    assert isinstance(decided[0], MoveAttempt) and decided[0].outcome is Outcome.LOST
+    assert "did not start within 120 s" in decided[0].detail
 
 
 def test_the_worst_at_a_rung_is_pruned_and_the_best_goes_on() -> None:
     rungs = {1: {10: rung_of(study().objectives.leading, {0: 0.1, 2: 0.5, 3: 0.6, 4: 0.7})}}
-    known: dict[str, Any] = {"attempts": [attempt()], "gangs": {"1/1": ALIVE}, "rungs": rungs}
-    pruned = only_move(effects_of(trials=[trial(step=10, value=0.1)], **known))
+    state: dict[str, Any] = {"attempts": [attempt()], "gangs": {"1/1": ALIVE}, "rungs": rungs}
+    pruned = only_move(effects_of(trials=[trial(step=10, value=0.1)], **state))
     assert pruned.to is TrialState.PRUNED and pruned.reason
     rungs[1][10].report(0, (0.9,))
-    kept = only_move(effects_of(trials=[trial(step=10, value=0.9)], **known))
+    kept = only_move(effects_of(trials=[trial(step=10, value=0.9)], **state))
     assert kept.to is TrialState.RUNNING and kept.changes.judged_step == 10
-    assert effects_of(trials=[trial(step=10, value=0.1, judged_step=10)], **known) == []
+    assert effects_of(trials=[trial(step=10, value=0.1, judged_step=10)], **state) == []
 
 
 def test_a_trial_that_diverged_is_pruned_without_a_value_for_the_sampler() -> None:

@@ -31,8 +31,10 @@ def rules(**changes: Any) -> Any:
 
 
 def done(ended: Trial) -> MoveTrial:
-    found = effects_of(trials=[ended], attempts=[attempt(outcome=Outcome.DONE)], studies=rules(), gangs={"1/1": ALIVE})
-    return only_move(found)
+    decided = effects_of(
+        trials=[ended], attempts=[attempt(outcome=Outcome.DONE)], studies=rules(), gangs={"1/1": ALIVE}
+    )
+    return only_move(decided)
 
 
 def test_only_what_trains_alone_is_completed() -> None:
@@ -44,10 +46,10 @@ def test_only_what_trains_alone_is_completed() -> None:
 
 
 def test_the_supernet_trains_its_own_steps_and_candidates_none() -> None:
-    waiting = [replace(one, id=i, state=TrialState.QUEUED, attempt=0) for i, one in enumerate((SUPERNET, SCORED), 1)]
+    waiting = [replace(row, id=i, state=TrialState.QUEUED, attempt=0) for i, row in enumerate((SUPERNET, SCORED), 1)]
     donor = Donor(CheckpointName(9, 400), {"supernet": True})
-    found = effects_of(trials=waiting, studies=rules(), donors={2: donor})
-    orders = [e.order for e in found if isinstance(e, Begin)]
+    decided = effects_of(trials=waiting, studies=rules(), donors={2: donor})
+    orders = [e.order for e in decided if isinstance(e, Begin)]
     assert [(order.steps, order.donor) for order in orders] == [(400, None), (0, donor)]
 
 
@@ -56,8 +58,8 @@ def test_nothing_is_proposed_that_depends_on_trials_that_have_not_ended(num_tria
     studies = rules(num_trials=num_trials)
     assert effects_of(trials=[], studies=studies) == [Propose(1, num_trials, count)]
     waits = num_trials != 5
-    found = effects_of(trials=[trial()], attempts=[attempt()], gangs={"1/1": ALIVE}, studies=studies)
-    assert [isinstance(e, Propose) for e in found] == [True] * (not waits)
+    decided = effects_of(trials=[trial()], attempts=[attempt()], gangs={"1/1": ALIVE}, studies=studies)
+    assert [isinstance(e, Propose) for e in decided] == [True] * (not waits)
     new = Refusals(1, (), once_fit=False, newest_at=0.0)
     assert bool(effects_of(trials=[], studies=studies, refusals={new: 1.0})) is not waits, "devices may be joining"
     assert effects_of(trials=[], studies=studies, refusals={new: 60.0})
@@ -68,10 +70,10 @@ def test_nothing_is_proposed_that_depends_on_trials_that_have_not_ended(num_tria
 
 def test_bounds_on_what_is_predicted_hold_for_candidates_and_not_for_the_supernet() -> None:
     waiting = {"state": TrialState.WAITING, "attempt": 0, "value": None, "step": 0}
-    studies, found = rules(predicted=PredictedBounds.model_validate({"peak_mib": {"max": 1}})), sized()
+    studies, answer = rules(predicted=PredictedBounds.model_validate({"peak_mib": {"max": 1}})), sized()
     moves = [
-        only_move(effects_of(trials=[replace(one, **waiting)], studies=studies, sized={1: found})).to  # type: ignore[arg-type]
-        for one in (SUPERNET, SCORED)
+        only_move(effects_of(trials=[replace(row, **waiting)], studies=studies, sized={1: answer})).to  # type: ignore[arg-type]
+        for row in (SUPERNET, SCORED)
     ]
     assert moves == [TrialState.QUEUED, TrialState.INFEASIBLE]
 
@@ -82,12 +84,12 @@ def test_the_best_candidates_are_trained_alone_whatever_is_killed_on_the_way(see
     simulation.run()
     for ended in simulation.store.studies():
         trials = simulation.store.trials(ended.id)
-        supernet, *scored = (one for one in trials if one.state is TrialState.PRUNED)
+        supernet, *scored = (row for row in trials if row.state is TrialState.PRUNED)
         assert ended.state is StudyState.COMPLETED
         assert supernet.step == 12
         assert supernet.number == 0
-        assert [(one.step, one.parent_number) for one in scored] == [(0, 0)] * 5
-        ranked = [one.params for one in sorted(scored, key=lambda one: (-(one.value or 0.0), one.number))]
-        different = [one for index, one in enumerate(ranked) if one not in ranked[:index]]
-        alone = [one for one in trials if one.state is TrialState.COMPLETED]
-        assert [one.params for one in alone] == different[:2] and not any(one.parent for one in alone)
+        assert [(row.step, row.parent_number) for row in scored] == [(0, 0)] * 5
+        ranked = [row.params for row in sorted(scored, key=lambda row: (-(row.value or 0.0), row.number))]
+        different = [params for index, params in enumerate(ranked) if params not in ranked[:index]]
+        alone = [row for row in trials if row.state is TrialState.COMPLETED]
+        assert [row.params for row in alone] == different[:2] and not any(row.parent for row in alone)

@@ -86,19 +86,21 @@ def test_what_another_trial_dominates_for_certain_is_never_launched() -> None:
 
 def test_where_all_objectives_are_predicted_nothing_is_launched_before_every_candidate_is_known() -> None:
     peak = Objectives((Objective(metric="predicted.peak_mib", direction="minimize"),))
-    queued, waiting = (trial(id=one, number=one, state=state, attempt=0, predicted_bytes=20 * MIB)
-                       for one, state in ((1, TrialState.QUEUED), (2, TrialState.WAITING)))  # fmt: skip
-    whole = study(objectives=peak, launches_front=True, num_trials=10)
-    more = replace(whole, progress=replace(whole.progress, num_trials=9))
-    for rules, trials in ((more, [queued]), (whole, [queued, waiting])):
+    queued, waiting = (trial(id=number, number=number, state=state, attempt=0, predicted_bytes=20 * MIB)
+                       for number, state in ((1, TrialState.QUEUED), (2, TrialState.WAITING)))  # fmt: skip
+    full = study(objectives=peak, launches_front=True, num_trials=10)
+    more = replace(full, progress=replace(full.progress, num_trials=9))
+    for rules, trials in ((more, [queued]), (full, [queued, waiting])):
         moves = [effect for effect in effects_of(trials=trials, studies={1: rules}) if isinstance(effect, MoveTrial)]
         assert [(move.trial.id, move.waits_for) for move in moves] == [(1, WaitsFor.PREDICTIONS)]
     said = replace(queued, reason=WAITS_FOR_FRONT, waits_for=WaitsFor.PREDICTIONS)
-    assert not [one for one in effects_of(trials=[said, waiting], studies={1: whole}) if isinstance(one, MoveTrial)]
+    assert not [
+        effect for effect in effects_of(trials=[said, waiting], studies={1: full}) if isinstance(effect, MoveTrial)
+    ]
     begun = trial(state=TrialState.QUEUED, attempt=1, predicted_bytes=20 * MIB)
-    for rules, one in ((whole, queued), (more, begun)):
-        assert any(isinstance(effect, Begin) for effect in effects_of(trials=[one], studies={1: rules}))
-    held = [trial(id=one, number=one, state=TrialState.QUEUED, attempt=0) for one in range(9)]
+    for rules, row in ((full, queued), (more, begun)):
+        assert any(isinstance(effect, Begin) for effect in effects_of(trials=[row], studies={1: rules}))
+    held = [trial(id=number, number=number, state=TrialState.QUEUED, attempt=0) for number in range(9)]
     assert Propose(1, 9, 1) in effects_of(trials=held, studies={1: more}), "those that wait take no room"
 
 
@@ -106,15 +108,15 @@ def test_memory_of_attempts_that_wind_down_is_not_given_away() -> None:
     every = tuple(device.id for device in CLUSTER.devices)
     winding_down = attempt(trial_id=9, state=AttemptState.STOPPING, devices=every, reserved_mib=80)
     queued = trial(state=TrialState.QUEUED, attempt=0)
-    found = effects_of(trials=[queued], attempts=[winding_down], gangs={"9/1": ALIVE})
-    assert not [effect for effect in found if isinstance(effect, Begin)]
-    assert "MiB" in only_move(found).reason
+    decided = effects_of(trials=[queued], attempts=[winding_down], gangs={"9/1": ALIVE})
+    assert not [effect for effect in decided if isinstance(effect, Begin)]
+    assert "MiB" in only_move(decided).reason
 
 
 def test_a_trial_waits_until_its_former_attempt_has_ended() -> None:
     queued = trial(state=TrialState.QUEUED, num_lost=1)
-    found = effects_of(trials=[queued], attempts=[attempt(state=AttemptState.STOPPING)], gangs={"1/1": ALIVE})
-    assert not [effect for effect in found if isinstance(effect, Begin)]
+    decided = effects_of(trials=[queued], attempts=[attempt(state=AttemptState.STOPPING)], gangs={"1/1": ALIVE})
+    assert not [effect for effect in decided if isinstance(effect, Begin)]
 
 
 def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
@@ -124,9 +126,9 @@ def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
     begun = [e.order.study_id for e in effects_of(trials=trials, studies=studies) if isinstance(e, Begin)]
     assert sorted(begun) == [1, 1, 2, 2]
     studies[2] = study(id=2, max_concurrent=1)
-    found = effects_of(trials=trials, studies=studies)
-    assert sorted(e.order.study_id for e in found if isinstance(e, Begin)) == [1, 1, 1, 2]
-    waits = {e.trial.study_id: e for e in found if isinstance(e, MoveTrial)}
+    decided = effects_of(trials=trials, studies=studies)
+    assert sorted(e.order.study_id for e in decided if isinstance(e, Begin)) == [1, 1, 1, 2]
+    waits = {e.trial.study_id: e for e in decided if isinstance(e, MoveTrial)}
     assert waits[2].reason == "waits for the end of another trial of its study: at most 1 run at once (max_concurrent)"
     assert (waits[2].waits_for, waits[1].waits_for) == (WaitsFor.MAX_CONCURRENT, WaitsFor.DEVICES)
 
@@ -136,14 +138,14 @@ def test_a_child_begins_with_weights_of_its_parent_until_it_has_a_checkpoint_and
     donor = Donor(at_20, {"width": 8})
     parent = trial(state=TrialState.QUEUED)
     child = trial(id=2, number=1, state=TrialState.QUEUED, attempt=0, parent_id=1, parent_number=0, parent_step=20)
-    known: dict[str, Any] = {"studies": {1: study(inherits=True)}, "donors": {2: donor}}
-    decided = effects_of(trials=[parent, child], checkpoints={1: CheckpointName(1, 50)}, **known)
+    state: dict[str, Any] = {"studies": {1: study(inherits=True)}, "donors": {2: donor}}
+    decided = effects_of(trials=[parent, child], checkpoints={1: CheckpointName(1, 50)}, **state)
     resumed, begun = (effect.order for effect in decided if isinstance(effect, Begin))
     assert resumed.keep == {at_20, CheckpointName(1, 50)} and resumed.donor is None
     assert begun.donor == donor
     assert begun.resume is None
     assert begun.keep == frozenset()
-    (begin,) = effects_of(trials=[replace(child, attempt=1)], checkpoints={2: CheckpointName(2, 10)}, **known)
+    (begin,) = effects_of(trials=[replace(child, attempt=1)], checkpoints={2: CheckpointName(2, 10)}, **state)
     assert isinstance(begin, Begin)
     assert begin.order.donor is None
     assert begin.order.resume == CheckpointName(2, 10)
@@ -164,9 +166,9 @@ def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None
     running: dict[str, Any] = {"attempts": [holder], "gangs": {"50/1": ALIVE}}
 
     def decided(passes: int) -> tuple[list[int], Any]:
-        found = effects_of(trials=[replace(large, passed_over=passes), small], **running)
-        (kept,) = [e.changes.passed_over for e in found if isinstance(e, MoveTrial) and e.trial.id == 2]
-        return [e.order.trial_id for e in found if isinstance(e, Begin)], kept
+        effects_now = effects_of(trials=[replace(large, passed_over=passes), small], **running)
+        (kept,) = [e.changes.passed_over for e in effects_now if isinstance(e, MoveTrial) and e.trial.id == 2]
+        return [e.order.trial_id for e in effects_now if isinstance(e, Begin)], kept
 
     assert decided(0) == ([60], 1)
     assert decided(PASSES_BEFORE_RESERVATION - 1) == ([60], PASSES_BEFORE_RESERVATION)
@@ -188,12 +190,12 @@ def test_a_queued_trial_is_planned_again_when_its_plan_needs_more_devices_than_t
 def test_a_quota_of_the_project_keeps_trials_waiting_with_the_reason() -> None:
     rules = {1: study(project="vision"), 2: replace(study(project="text"), id=2)}
     queued = [
-        trial(id=one, number=one, study_id=of, state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=ranks))
-        for one, of, ranks in ((11, 1, 1), (12, 1, 1), (13, 1, 4), (14, 2, 1))
+        trial(id=number, number=number, study_id=of, state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=ranks))
+        for number, of, ranks in ((11, 1, 1), (12, 1, 1), (13, 1, 4), (14, 2, 1))
     ]
-    found = effects_of(trials=queued, studies=rules, projects={"vision": Project(devices=1)})
-    assert [one.attempt.trial_id for one in found if isinstance(one, Begin)] == [14, 11]
-    moves = {one.trial.id: one for one in found if isinstance(one, MoveTrial)}
+    decided = effects_of(trials=queued, studies=rules, projects={"vision": Project(devices=1)})
+    assert [effect.attempt.trial_id for effect in decided if isinstance(effect, Begin)] == [14, 11]
+    moves = {effect.trial.id: effect for effect in decided if isinstance(effect, MoveTrial)}
     assert moves[12].to is TrialState.QUEUED and "'vision': 1 devices at once" in moves[12].reason
     assert moves[12].waits_for is WaitsFor.QUOTA
     assert moves[13].to is TrialState.INFEASIBLE and "may never use more than 1" in moves[13].reason
@@ -202,13 +204,13 @@ def test_a_quota_of_the_project_keeps_trials_waiting_with_the_reason() -> None:
 def test_what_runs_counts_in_the_mib_hours_of_its_project() -> None:
     queued = trial(id=12, number=12, state=TrialState.QUEUED, attempt=0)
     runs = attempt(reserved_mib=90, devices=("d0", "d1"))
-    known: dict[str, Any] = {"attempts": [runs], "gangs": {"1/1": ALIVE}, "now": runs.created_at + 10}
+    state: dict[str, Any] = {"attempts": [runs], "gangs": {"1/1": ALIVE}, "now": runs.created_at + 10}
     left = 100 * 3600 - 2 * 90 * 10
 
     def begins(mib_seconds: float) -> bool:
         quotas = {"default": Project(mib_hours=100)}
-        found = effects_of(trials=[trial(), queued], projects=quotas, mib_seconds={"default": mib_seconds}, **known)
-        return any(isinstance(one, Begin) for one in found)
+        decided = effects_of(trials=[trial(), queued], projects=quotas, mib_seconds={"default": mib_seconds}, **state)
+        return any(isinstance(effect, Begin) for effect in decided)
 
     assert begins(0.0) and begins(left - 1)
     assert not begins(left)

@@ -26,18 +26,18 @@ def running(
     number: int, device: str, step: int = 8, checkpoint: int = 6, reserved_mib: int = 90
 ) -> tuple[Trial, Attempt]:
     """A trial that by default fills a device."""
-    one = trial(id=number, number=number, study_id=LOW, attempt=1, step=step, reserved_mib=reserved_mib)
-    return one, attempt(trial_id=number, devices=(device,), reserved_mib=reserved_mib, checkpoint_step=checkpoint)
+    row = trial(id=number, number=number, study_id=LOW, attempt=1, step=step, reserved_mib=reserved_mib)
+    return row, attempt(trial_id=number, devices=(device,), reserved_mib=reserved_mib, checkpoint_step=checkpoint)
 
 
 def stopped(queued: Trial, held: list[tuple[Trial, Attempt]], studies: dict[int, Any] | None = None) -> set[int]:
     """Trials whose attempts are stopped, so that ``queued`` can start."""
-    gangs = {one.key: ALIVE for _, one in held}
-    found = effects_of(
-        trials=[*(one for one, _ in held), queued], attempts=[one for _, one in held], gangs=gangs,
+    gangs = {held_attempt.key: ALIVE for _, held_attempt in held}
+    decided = effects_of(
+        trials=[*(row for row, _ in held), queued], attempts=[held_attempt for _, held_attempt in held], gangs=gangs,
         studies=studies or rules(),
     )  # fmt: skip
-    moves = [one for one in found if isinstance(one, MoveAttempt)]
+    moves = [effect for effect in decided if isinstance(effect, MoveAttempt)]
     assert all(move.to is AttemptState.STOPPING and move.outcome is Outcome.STOPPED for move in moves)
     return {move.attempt.trial_id for move in moves}
 
@@ -74,8 +74,8 @@ def test_nothing_is_stopped_for_an_equal_priority_or_in_vain(full: list[tuple[Tr
 
 
 def test_nothing_is_stopped_while_another_attempt_winds_down(full: list[tuple[Trial, Attempt]]) -> None:
-    one, own = full[3]
-    full[3] = one, replace(own, state=AttemptState.STOPPING, outcome=Outcome.STOPPED)
+    row, held_attempt = full[3]
+    full[3] = row, replace(held_attempt, state=AttemptState.STOPPING, outcome=Outcome.STOPPED)
     assert stopped(wants(), full) == set()
 
 

@@ -31,11 +31,11 @@ def paused(values: Sequence[float], step: int = 10, first: int = 0) -> list[Tria
 
 def rungs(*trials: Trial) -> dict[int, dict[int, Rung]]:
     """Reports of the trials at the steps where they are."""
-    found = {step: rung_of(study().objectives.leading) for step in PROMOTES.rungs}
-    for one in trials:
-        assert one.value is not None
-        found[one.step].report(one.number, (one.value,))
-    return {1: found}
+    reported = {step: rung_of(study().objectives.leading) for step in PROMOTES.rungs}
+    for row in trials:
+        assert row.value is not None
+        reported[row.step].report(row.number, (row.value,))
+    return {1: reported}
 
 
 def moves(all_effects: list[Effect]) -> dict[int, TrialState]:
@@ -47,11 +47,11 @@ def test_an_attempt_trains_to_the_next_rung_and_then_its_trial_is_paused() -> No
     (begun,) = [e for e in effects_of(trials=[queued], studies=rules()) if isinstance(e, Begin)]
     assert begun.order.until == 10
     running = trial(step=10, value=0.5)
-    known = {"studies": rules(), "rungs": rungs(running)}
-    assert effects_of(trials=[running], attempts=[attempt()], gangs={"1/1": ALIVE}, **known) == []
-    found = effects_of(trials=[running], attempts=[attempt(outcome=Outcome.DONE)], **known)
-    assert moves(found) == {0: TrialState.PAUSED}
-    assert only_move(found).waits_for is WaitsFor.COMPARISON
+    state = {"studies": rules(), "rungs": rungs(running)}
+    assert effects_of(trials=[running], attempts=[attempt()], gangs={"1/1": ALIVE}, **state) == []
+    decided = effects_of(trials=[running], attempts=[attempt(outcome=Outcome.DONE)], **state)
+    assert moves(decided) == {0: TrialState.PAUSED}
+    assert only_move(decided).waits_for is WaitsFor.COMPARISON
     again = trial(state=TrialState.QUEUED, step=30, judged_step=30, value=0.5)
     (begun,) = [e for e in effects_of(trials=[again], studies=rules()) if isinstance(e, Begin)]
     assert begun.order.until is None
@@ -60,10 +60,10 @@ def test_an_attempt_trains_to_the_next_rung_and_then_its_trial_is_paused() -> No
 def test_the_best_third_continues_and_the_others_wait_as_long_as_there_are_others() -> None:
     trials = paused([0.1, 0.5, 0.3, 0.2, 0.4, 0.6])
     running = trial(id=9, number=9)
-    known: dict[str, Any] = {"attempts": [attempt(trial_id=9)], "gangs": {"9/1": ALIVE}}
-    found = effects_of(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **known)
-    assert moves(found) == {5: TrialState.QUEUED, 1: TrialState.QUEUED}
-    (first, _) = [e for e in found if isinstance(e, MoveTrial)]
+    state: dict[str, Any] = {"attempts": [attempt(trial_id=9)], "gangs": {"9/1": ALIVE}}
+    decided = effects_of(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **state)
+    assert moves(decided) == {5: TrialState.QUEUED, 1: TrialState.QUEUED}
+    (first, _) = [e for e in decided if isinstance(e, MoveTrial)]
     assert first.trial.number == 5 and first.changes.judged_step == 10
 
 
@@ -72,8 +72,8 @@ def test_one_that_waits_says_how_it_compares_once_it_has_been_compared() -> None
     trials[0] = replace(trials[0], waits_for=WaitsFor.COMPARISON)
     trials[1] = replace(trials[1], waits_for=WaitsFor.PROMOTION, reason="until it is compared with the others there")
     running = trial(id=9, number=9)
-    known: dict[str, Any] = {"attempts": [attempt(trial_id=9)], "gangs": {"9/1": ALIVE}}
-    (said,) = effects_of(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **known)
+    state: dict[str, Any] = {"attempts": [attempt(trial_id=9)], "gangs": {"9/1": ALIVE}}
+    (said,) = effects_of(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **state)
     assert isinstance(said, MoveTrial)
     assert said.trial.number == 0
     assert "number 2 of 2" in said.reason
@@ -82,8 +82,8 @@ def test_one_that_waits_says_how_it_compares_once_it_has_been_compared() -> None
 
 def test_those_that_never_continue_are_pruned_when_nothing_else_is_left() -> None:
     trials = paused([0.1, 0.5])
-    found = effects_of(trials=trials, studies=rules(), rungs=rungs(*trials))
-    assert moves(found) == {0: TrialState.PRUNED, 1: TrialState.QUEUED}
+    decided = effects_of(trials=trials, studies=rules(), rungs=rungs(*trials))
+    assert moves(decided) == {0: TrialState.PRUNED, 1: TrialState.QUEUED}
     last = paused([0.1])
     assert moves(effects_of(trials=last, studies=rules(), rungs=rungs(*last))) == {0: TrialState.QUEUED}
 
@@ -91,14 +91,14 @@ def test_those_that_never_continue_are_pruned_when_nothing_else_is_left() -> Non
 def test_whoever_has_trained_longest_continues_first_and_takes_the_place_of_new_candidates() -> None:
     low, high = paused([0.1 * n for n in range(15)]), paused([0.9, 0.8, 0.7], step=30, first=15)
     reported = rungs(*low, *high)
-    for one in high:
-        reported[1][10].report(one.number, (0.0,))
+    for row in high:
+        reported[1][10].report(row.number, (0.0,))
     wanting = rules(trials=30, num_trials=18)
-    found = effects_of(trials=[*low, *high], studies=wanting, rungs=reported)
-    assert list(moves(found)) == [15, 14, 13, 12]
-    assert not [effect for effect in found if isinstance(effect, Propose)]
+    decided = effects_of(trials=[*low, *high], studies=wanting, rungs=reported)
+    assert list(moves(decided)) == [15, 14, 13, 12]
+    assert not [effect for effect in decided if isinstance(effect, Propose)]
 
 
 def test_paused_trials_of_a_study_that_was_stopped_are_cancelled() -> None:
-    found = effects_of(trials=paused([0.1]), studies=rules(state=StudyState.STOPPING))
-    assert moves(found) == {0: TrialState.CANCELLED}
+    decided = effects_of(trials=paused([0.1]), studies=rules(state=StudyState.STOPPING))
+    assert moves(decided) == {0: TrialState.CANCELLED}

@@ -38,7 +38,7 @@ def test_proposed_candidates_are_stored_if_they_still_begin_with_the_next_number
 def test_no_more_candidates_are_stored_than_have_room_now() -> None:
     answer = Proposal([{"lr": 0.1}, {"lr": 0.2}], is_last=True)
     waiting = [trial(id=i, state=TrialState.QUEUED, attempt=0, reserved_mib=96) for i in range(3)]
-    found = effects_of(
+    decided = effects_of(
         trials=waiting, studies={1: study(num_trials=4)}, requests={1: ProposalRequest(4, answer=answer)}
     )
-    assert [e for e in found if isinstance(e, CreateTrials)] == [CreateTrials(1, 4, [{"lr": 0.1}])]
+    assert [e for e in decided if isinstance(e, CreateTrials)] == [CreateTrials(1, 4, [{"lr": 0.1}])]

@@ -39,20 +39,20 @@ def queued(number: int) -> Trial:
 
 def running(number: int = 1, plan: Plan = ONE, devices: tuple[str, ...] = ("n/0",), **changes: Any) -> Attempt:
     seconds = SECONDS[plan]
-    known = {"predicted_step_seconds": seconds, "measured_step_seconds": seconds, "checkpoint_step": 100}
-    return attempt(**{"trial_id": number, "plan": plan, "devices": devices, **known, **changes})
+    fields = {"predicted_step_seconds": seconds, "measured_step_seconds": seconds, "checkpoint_step": 100}
+    return attempt(**{"trial_id": number, "plan": plan, "devices": devices, **fields, **changes})
 
 
-def stopped(trials: list[Trial], attempts: list[Attempt], **known: Any) -> list[MoveAttempt]:
-    study = snapshots.study(trials=1, num_trials=1, steps=1000, stopping=NeverStop(), **known.pop("study", {}))
+def stopped(trials: list[Trial], attempts: list[Attempt], **changes: Any) -> list[MoveAttempt]:
+    study = snapshots.study(trials=1, num_trials=1, steps=1000, stopping=NeverStop(), **changes.pop("study", {}))
     usual = {
         "studies": {1: study},
-        "gangs": {each.key: snapshots.ALIVE for each in attempts},
-        "checkpoints": {each.trial_id: CheckpointName(each.trial_id, 100) for each in attempts},
+        "gangs": {row.key: snapshots.ALIVE for row in attempts},
+        "checkpoints": {row.trial_id: CheckpointName(row.trial_id, 100) for row in attempts},
         "policy": elastic,
     }
-    found = snapshots.effects_of(trials=trials, attempts=attempts, **{**usual, **known})
-    return [effect for effect in found if isinstance(effect, MoveAttempt)]
+    decided = snapshots.effects_of(trials=trials, attempts=attempts, **{**usual, **changes})
+    return [effect for effect in decided if isinstance(effect, MoveAttempt)]
 
 
 def test_a_running_trial_becomes_narrower_so_that_another_starts() -> None:
@@ -69,7 +69,7 @@ def test_it_becomes_wider_where_devices_are_idle_and_that_is_worth_a_restart() -
 
 
 @pytest.mark.parametrize(
-    ("known", "why"),
+    ("state", "why"),
     [
         ({"policy": pack}, "another policy"),
         ({"study": {"policy": "pack"}}, "its study names another policy"),
@@ -80,9 +80,9 @@ def test_it_becomes_wider_where_devices_are_idle_and_that_is_worth_a_restart() -
         ({"projects": {"default": Project(mib_hours=1)}, "mib_seconds": {"default": 3600}}, "it would not start again"),
     ],
 )
-def test_it_keeps_its_devices_where(known: dict[str, Any], why: str) -> None:
+def test_it_keeps_its_devices_where(state: dict[str, Any], why: str) -> None:
     usual: dict[str, Any] = {"trials": [trial(), queued(2)], "attempts": [running(plan=FOUR, devices=ALL)]}
-    assert not stopped(**{**usual, **known}), why
+    assert not stopped(**{**usual, **state}), why
 
 
 def test_nothing_is_divided_on_devices_of_unequal_speed() -> None:

@@ -36,9 +36,9 @@ def trial(*wider: Choice, **changes: Any) -> Trial:
     """A trial at step 100 whose first plan has one rank and steps of a second; by default it offers a wider one."""
     row = values.trial(**{"step": 100, **changes})
     assert row.sized is not None
-    one = replace(row.sized, step_seconds=1.0)
+    timed = replace(row.sized, step_seconds=1.0)
     others = wider or (choice(WIDE, 0.3),)
-    return replace(row, sized=replace(one, choices=(one.own_choice, *others)))
+    return replace(row, sized=replace(timed, choices=(timed.own_choice, *others)))
 
 
 def running(**changes: Any) -> Attempt:
@@ -46,7 +46,7 @@ def running(**changes: Any) -> Attempt:
 
 
 def effects_of(trials: list[Trial], attempts: list[Attempt], **fields: Any) -> list[Effect]:
-    gangs = {one.key: ALIVE for one in attempts}
+    gangs = {row.key: ALIVE for row in attempts}
     usual = {"studies": {1: study()}, "gangs": gangs, "checkpoints": {1: CheckpointName(1, 100)}}
     return snapshots.effects_of(trials=trials, attempts=attempts, **{**usual, **fields})
 
@@ -72,13 +72,13 @@ def test_the_trial_that_would_run_longest_goes_first() -> None:
     trials = [trial(id=1, number=1, step=600), trial(id=2, number=2, step=100)]
     attempts = [running(), running(trial_id=2, devices=("n/1",))]
     checkpoints = {1: CheckpointName(1, 600), 2: CheckpointName(2, 100)}
-    two = [replace(one, sized=trial(choice(Plan(4, dp_shard=2), 0.5)).sized) for one in trials]
+    two = [replace(row, sized=trial(choice(Plan(4, dp_shard=2), 0.5)).sized) for row in trials]
     stops = [effect for effect in effects_of(two, attempts, checkpoints=checkpoints) if isinstance(effect, MoveAttempt)]
     assert [stop.attempt.trial_id for stop in stops] == [2]
 
 
 @pytest.mark.parametrize(
-    ("known", "why"),
+    ("state", "why"),
     [
         ({"trials": [trial(choice(WIDE, 0.95))]}, "hardly faster"),
         ({"trials": [values.trial(step=100)]}, "there is no wider plan"),
@@ -96,10 +96,10 @@ def test_the_trial_that_would_run_longest_goes_first() -> None:
         ({"studies": {1: study(trials=9)}}, "the next candidates take the devices"),
     ],
 )
-def test_it_goes_on_as_it_is_where(known: dict[str, Any], why: str) -> None:
+def test_it_goes_on_as_it_is_where(state: dict[str, Any], why: str) -> None:
     assert effects_of([trial()], [running()]), "otherwise it gets another plan"
-    found = effects_of(**{"trials": [trial()], "attempts": [running()], **known})
-    assert [type(one) for one in found] == ([Propose] if "studies" in known else []), why
+    decided = effects_of(**{"trials": [trial()], "attempts": [running()], **state})
+    assert [type(effect) for effect in decided] == ([Propose] if "studies" in state else []), why
 
 
 @pytest.mark.parametrize(("mib", "fits"), [(80, True), (81, False)])
@@ -108,8 +108,8 @@ def test_a_wider_plan_has_to_fit_beside_other_gangs(mib: int, fits: bool) -> Non
     other = running(trial_id=2, devices=("n/0",), reserved_mib=16)
     closed = frozenset({"n/2", "n/3"})
     at_100 = trial(choice(Plan(2, dp_shard=2), 0.4, mib=mib))
-    found = effects_of([at_100], [running(), other], closed=closed)
-    moves = [one for one in found if isinstance(one, MoveAttempt)]
+    decided = effects_of([at_100], [running(), other], closed=closed)
+    moves = [effect for effect in decided if isinstance(effect, MoveAttempt)]
     assert [move.attempt for move in moves] == [other, *[running()] * fits], (
         "the other one is stopped: no trial runs it"
     )

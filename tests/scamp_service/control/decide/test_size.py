@@ -42,16 +42,16 @@ RAISED = 30 * MIB - 20 * MIB + 5 * MIB
 
 
 def test_a_candidate_is_sized_with_what_its_family_has_learned() -> None:
-    found, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
+    decided, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
     learned = {Layout(): Learned(Layout(), RAISED, num_trials=1, num_out_of_memory=1, studies=(7,))}
-    assert [effect.demand.learned for effect in found if isinstance(effect, Size)] == [learned]
+    assert [effect.demand.learned for effect in decided if isinstance(effect, Size)] == [learned]
     others, _ = learning(replace(FAILED, device_kinds=("H200",)), state=TrialState.WAITING, plan=None)
     assert [effect.demand.learned for effect in others if isinstance(effect, Size)] == [{}]
 
 
 def test_a_candidate_is_sized_with_the_past_of_its_family_and_runs_with_the_seconds_of_its_plan() -> None:
-    found, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
-    assert [effect.demand.past for effect in found if isinstance(effect, Size)] == [(FAILED,)]
+    decided, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
+    assert [effect.demand.past for effect in decided if isinstance(effect, Size)] == [(FAILED,)]
     queued = trial(state=TrialState.QUEUED, attempt=0)
     assert queued.sized is not None
     timed = replace(queued, sized=replace(queued.sized, step_seconds=0.6, step_factor=1.5))
@@ -60,33 +60,33 @@ def test_a_candidate_is_sized_with_the_past_of_its_family_and_runs_with_the_seco
 
 
 def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns() -> None:
-    found, _ = learning(FAILED, state=TrialState.QUEUED)
-    move = only_move(found)
+    decided, _ = learning(FAILED, state=TrialState.QUEUED)
+    move = only_move(decided)
     assert (
         move.to is TrialState.WAITING
         and "15.0 MiB learned from 1 trial of this family with layout single, 1 of them out of memory (study 7)"
         in move.reason
     )
-    found, _ = learning(FAILED, state=TrialState.QUEUED, plan=Plan(4, dp_shard=2))
-    assert [type(effect) for effect in found] == [Begin], "another layout has learned it"
-    for known in ({"learned_bytes": RAISED}, {"extra_bytes": RAISED}, {"learned_bytes": RAISED - MIB + 1}):
-        found, _ = learning(FAILED, state=TrialState.QUEUED, **known)
-        assert [type(effect) for effect in found] == [Begin], "it was planned with it, or with hardly less"
+    decided, _ = learning(FAILED, state=TrialState.QUEUED, plan=Plan(4, dp_shard=2))
+    assert [type(effect) for effect in decided] == [Begin], "another layout has learned it"
+    for numbers in ({"learned_bytes": RAISED}, {"extra_bytes": RAISED}, {"learned_bytes": RAISED - MIB + 1}):
+        decided, _ = learning(FAILED, state=TrialState.QUEUED, **numbers)
+        assert [type(effect) for effect in decided] == [Begin], "it was planned with it, or with hardly less"
 
 
 def test_a_plan_keeps_what_was_learned_and_its_family() -> None:
-    found = sized(Plan(4), 45, 35 * MIB, RAISED, MIB, learned_bytes=RAISED + 1)
+    answer = sized(Plan(4), 45, 35 * MIB, RAISED, MIB, learned_bytes=RAISED + 1)
     candidate = trial(id=9, attempt=0, state=TrialState.WAITING, plan=None)
-    move = only_move(effects_of(trials=[candidate], sized={9: found}))
-    assert move.sized == found and move.changes.family == study().family(candidate)
+    move = only_move(effects_of(trials=[candidate], sized={9: answer}))
+    assert move.sized == answer and move.changes.family == study().family(candidate)
 
 
 def test_a_sized_candidate_is_queued_and_one_without_a_plan_is_infeasible() -> None:
     waiting = [trial(id=i, state=TrialState.WAITING, attempt=0, plan=None) for i in (1, 2, 3)]
     results = {1: sized(Plan(4), 5, MIB), 2: Unsized("needs 200 MiB", True)}
-    found = effects_of(trials=waiting, sized=results)
-    assert [e.to for e in found if isinstance(e, MoveTrial)] == [TrialState.QUEUED, TrialState.INFEASIBLE]
-    assert [e.trial.id for e in found if isinstance(e, Size)] == [3]
+    decided = effects_of(trials=waiting, sized=results)
+    assert [e.to for e in decided if isinstance(e, MoveTrial)] == [TrialState.QUEUED, TrialState.INFEASIBLE]
+    assert [e.trial.id for e in decided if isinstance(e, Size)] == [3]
 
 
 def test_a_candidate_that_breaks_a_bound_on_what_is_predicted_is_not_trained() -> None:
@@ -103,9 +103,12 @@ def test_a_candidate_that_breaks_a_bound_on_what_is_predicted_is_not_trained() -
 
 def test_wider_plans_that_break_a_bound_are_no_choices() -> None:
     bounded = {1: study(predicted=PredictedBounds(ranks=Bound(max=2)))}
-    own = sized(Plan(4), 5, MIB)
-    choices = [own.own_choice, *(replace(own.own_choice, plan=Plan(4, dp_shard=ranks)) for ranks in (2, 4))]
-    answer = replace(own, choices=tuple(choices))
+    sized_trial = sized(Plan(4), 5, MIB)
+    choices = [
+        sized_trial.own_choice,
+        *(replace(sized_trial.own_choice, plan=Plan(4, dp_shard=ranks)) for ranks in (2, 4)),
+    ]
+    answer = replace(sized_trial, choices=tuple(choices))
     move = only_move(effects_of(trials=[trial(state=TrialState.WAITING)], sized={1: answer}, studies=bounded))
     assert move.sized is not None and [choice.plan.world_size for choice in move.sized.choices] == [1, 2]
 
@@ -115,12 +118,12 @@ def test_a_predicted_objective_that_is_not_known_fails_the_trial_with_what_to_do
         (Objective(metric="predicted.step_seconds", direction="minimize"), Objective(metric="accuracy"))
     )
     waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
-    known: Any = {"trials": [waiting], "studies": {1: study(objectives=seconds)}}
-    move = only_move(effects_of(**known, sized={1: sized(Plan(4), 5, MIB)}))
+    state: Any = {"trials": [waiting], "studies": {1: study(objectives=seconds)}}
+    move = only_move(effects_of(**state, sized={1: sized(Plan(4), 5, MIB)}))
     assert move.to is TrialState.FAILED and "predicted.step_seconds is not known" in move.reason
     assert "scamp calibrate" in move.reason
     timed = replace(sized(Plan(4), 5, MIB), step_seconds=0.5)
-    assert only_move(effects_of(**known, sized={1: timed})).to is TrialState.QUEUED
+    assert only_move(effects_of(**state, sized={1: timed})).to is TrialState.QUEUED
 
 
 def test_nothing_is_sized_or_placed_while_the_cluster_starts() -> None:
@@ -135,9 +138,9 @@ def test_a_trial_whose_sizing_waits_for_others_says_for_which() -> None:
     trials = [trial(**new), trial(**new, id=2, number=1), trial(**new, id=3, study_id=2, number=4)]
 
     def moves(trials: list[Trial], held_up: dict[int, tuple[int, ...]]) -> dict[int, str]:
-        found = effects_of(trials=trials, studies=studies, held_up=held_up)
-        assert sum(isinstance(effect, Size) for effect in found) == len(trials)
-        return {move.trial.id: move.reason for move in found if isinstance(move, MoveTrial)}
+        decided = effects_of(trials=trials, studies=studies, held_up=held_up)
+        assert sum(isinstance(effect, Size) for effect in decided) == len(trials)
+        return {move.trial.id: move.reason for move in decided if isinstance(move, MoveTrial)}
 
     assert moves(trials, {}) == {}
     others = "trial 1 and trial 4 of study 2 and one that has ended"

@@ -41,8 +41,8 @@ def verdict(
     ("curve", "kind"), [([0.3, 0.79], Stop), ([0.3, 0.8], Continue), ([0.85, 0.1], Continue), ([0.1, math.nan], Stop)]
 )
 def test_a_trial_stops_whose_best_is_below_the_median_of_the_others(curve: list[float], kind: type) -> None:
-    found = verdict({"rule": "median", "min_trials": 3}, curve, BETTER)
-    assert isinstance(found, kind) and ("0.8" in found.reason or not math.isfinite(curve[-1]))
+    judged = verdict({"rule": "median", "min_trials": 3}, curve, BETTER)
+    assert isinstance(judged, kind) and ("0.8" in judged.reason or not math.isfinite(curve[-1]))
     assert isinstance(verdict({"rule": "median", "min_trials": 4}, [0.1, 0.1], BETTER), Continue)
 
 

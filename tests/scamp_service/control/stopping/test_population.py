@@ -30,13 +30,13 @@ def test_all_wait_until_the_last_member_is_there() -> None:
 
 
 def test_the_worst_quarter_gives_way_to_the_best_quarter() -> None:
-    found = verdicts({number: number / 10 for number in range(8)})
-    assert [number for number, one in found.items() if isinstance(one, Exploit)] == [0, 1]
-    (one, other) = (found[0], found[1])
-    assert isinstance(one, Exploit)
+    judged = verdicts({number: number / 10 for number in range(8)})
+    assert [number for number, judged_one in judged.items() if isinstance(judged_one, Exploit)] == [0, 1]
+    (first, other) = (judged[0], judged[1])
+    assert isinstance(first, Exploit)
     assert isinstance(other, Exploit)
-    assert {*one.donors} == {*other.donors} == {6, 7}
-    assert one.reason == "gives way at step 10: 0 is number 8 of 8, among the last 2"
+    assert {*first.donors} == {*other.donors} == {6, 7}
+    assert first.reason == "gives way at step 10: 0 is number 8 of 8, among the last 2"
 
 
 @pytest.mark.parametrize(

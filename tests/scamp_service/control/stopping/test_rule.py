@@ -67,7 +67,7 @@ def reported(rule: StoppingRule, objective: Objective, values: Iterable[tuple[in
 def verdicts(rule: StoppingRule, number: int, rungs: Mapping[int, Rung]) -> list[Verdict]:
     """Verdicts on a trial that has just reached each rung."""
     reached = [(trial(number=number, step=rung), rung) for rung in rule.rungs]
-    return [rule.judge(*one, rungs, is_last=is_last) for one in reached for is_last in (False, True)]
+    return [rule.judge(*report, rungs, is_last=is_last) for report in reached for is_last in (False, True)]
 
 
 def test_each_name_that_a_study_may_give_is_a_rule_that_is_tested_here() -> None:
@@ -104,12 +104,12 @@ def test_the_same_reports_have_the_same_verdict_and_stay_as_they_are(
     options: Any, values: Reports, direction: str
 ) -> None:
     spec = spec_of(options, direction)
-    rule, known = rule_of(spec), reported(rule_of(spec), spec.objective, values)
-    before = verdicts(rule, values[-1][0], known)
-    assert verdicts(rule_of(spec), values[-1][0], known) == before
+    rule, rungs = rule_of(spec), reported(rule_of(spec), spec.objective, values)
+    before = verdicts(rule, values[-1][0], rungs)
+    assert verdicts(rule_of(spec), values[-1][0], rungs) == before
     assert all(
         {number: rung[number][0] for number, _ in values} == pytest.approx(dict(values), nan_ok=True)
-        for rung in known.values()
+        for rung in rungs.values()
     )
 
 
@@ -139,8 +139,8 @@ def test_reasons_name_epochs_where_the_study_counts_them(options: Any) -> None:
     values = [(number, number / 9) for number in range(1, 9)] + [(9, math.nan)]
     spec = parse_study(study(objective={"metric": "accuracy"}, budget={"epochs": 20}, stopping=options))
     rule = rule_of(spec)
-    known = reported(rule, spec.objective, values)
-    reasons = [verdict.reason for number in (1, 8, 9) for verdict in verdicts(rule, number, known)]
+    rungs = reported(rule, spec.objective, values)
+    reasons = [verdict.reason for number in (1, 8, 9) for verdict in verdicts(rule, number, rungs)]
     assert all(re.search(r"\bepoch \d", reason) and not re.search(r"\bsteps?\b", reason) for reason in reasons)
 
 
@@ -151,7 +151,7 @@ def test_infinity_is_judged_like_nan_and_never_as_the_best_value(options: Any, v
     spec = spec_of(options, direction)
     rule = rule_of(spec)
     broken = [verdicts(rule, 100, reported(rule, spec.objective, [*values, (100, v)])) for v in BROKEN]
-    assert all(list(map(type, one)) == list(map(type, broken[0])) for one in broken)
+    assert all(list(map(type, types)) == list(map(type, broken[0])) for types in broken)
 
 
 @every_rule
@@ -163,12 +163,12 @@ def test_a_trial_is_paused_only_where_its_rule_says_so_and_never_as_the_last_one
     spec = spec_of(options, direction)
     rule, number = rule_of(spec), values[-1][0]
     assert set(rule.pauses_at(number)) <= set(rule.rungs)
-    known = reported(rule, spec.objective, values)
+    rungs = reported(rule, spec.objective, values)
     for rung in rule.rungs:
         reached = trial(number=number, step=rung)
         if rung not in rule.pauses_at(number):
-            assert not isinstance(rule.judge(reached, rung, known, is_last=False), Pause)
-        assert not isinstance(rule.judge(reached, rung, known, is_last=True), Pause)
+            assert not isinstance(rule.judge(reached, rung, rungs, is_last=False), Pause)
+        assert not isinstance(rule.judge(reached, rung, rungs, is_last=True), Pause)
 
 
 @every_rule
@@ -178,9 +178,9 @@ def test_some_trial_continues_at_each_rung_when_nothing_else_is_left(options: An
         return  # these judge a trial by itself
     spec = spec_of(options)
     rule = rule_of(spec)
-    known = reported(rule, spec.objective, [(number, number / 100) for number in range(num)])
+    rungs = reported(rule, spec.objective, [(number, number / 100) for number in range(num)])
     for rung in rule.rungs:
-        judged = [rule.judge(trial(number=number, step=rung), rung, known, is_last=True) for number in range(num)]
+        judged = [rule.judge(trial(number=number, step=rung), rung, rungs, is_last=True) for number in range(num)]
         assert any(isinstance(verdict, Continue) for verdict in judged)
 
 
@@ -193,11 +193,15 @@ def test_a_value_that_is_not_finite_stops_a_trial_wherever_it_is_judged(options:
     spec = spec_of(options)
     rule = rule_of(spec)
     for number in (2, 3, 4):  # in several brackets
-        known = reported(rule, spec.objective, [(0, 0.5), (1, 0.6), (number, value)])
-        assert {type(verdict) for verdict in verdicts(rule, number, known)} == {Stop}
+        rungs = reported(rule, spec.objective, [(0, 0.5), (1, 0.6), (number, value)])
+        assert {type(verdict) for verdict in verdicts(rule, number, rungs)} == {Stop}
 
 
-BY_RANK = [one for one in RULE_OPTIONS if isinstance(one, dict) and one["rule"] not in ("patience", "threshold")]
+BY_RANK = [
+    options
+    for options in RULE_OPTIONS
+    if isinstance(options, dict) and options["rule"] not in ("patience", "threshold")
+]
 points = st.lists(
     st.tuples(st.integers(1, 9), st.tuples(st.integers(0, 3).map(float), st.integers(0, 3).map(float))),
     min_size=1,
@@ -213,13 +217,13 @@ def test_several_objectives_are_judged_by_rank_whatever_the_order_of_arrival(
     options: Any, values: list[tuple[int, tuple[float, float]]], seed: int
 ) -> None:
     objectives = [{"metric": "accuracy"}, {"metric": "predicted.peak_mib", "direction": "minimize"}]
-    given = study(budget={"steps": 100, "report_every": 5}, stopping=options)
-    spec = parse_study({**given, "objectives": objectives})
+    fields = study(budget={"steps": 100, "report_every": 5}, stopping=options)
+    spec = parse_study({**fields, "objectives": objectives})
     rule, shuffled = rule_of(spec), random.Random(seed).sample(values, len(values))
-    known = [{rung: Rung(spec.every_objective, dict(some)) for rung in rule.rungs} for some in (values, shuffled)]
+    orders = [{rung: Rung(spec.every_objective, dict(order)) for rung in rule.rungs} for order in (values, shuffled)]
     for number, point in values:
-        first, second = (verdicts(rule, number, one) for one in known)
-        assert first == second and all(one.reason and "\n" not in one.reason for one in first)
+        first, second = (verdicts(rule, number, rungs) for rungs in orders)
+        assert first == second and all(judgement.reason and "\n" not in judgement.reason for judgement in first)
         if not any(spec.every_objective.dominates(other, point) for _, other in values):
-            best = known[0][rule.rungs[0]].best(1) if rule.rungs else [number]
-            assert number != best[0] or not any(isinstance(one, Stop | Exploit) for one in first)
+            best = orders[0][rule.rungs[0]].best(1) if rule.rungs else [number]
+            assert number != best[0] or not any(isinstance(judgement, Stop | Exploit) for judgement in first)

@@ -71,9 +71,9 @@ def test_every_rung_is_a_report_no_earlier_than_asked_and_below_the_end(
 ) -> None:
     if every > steps or first >= steps:
         return
-    found = rule_of(study(steps, every, min_steps=first, reduction_factor=eta)).rungs
-    assert list(found) == sorted(set(found))
-    assert all(rung % every == 0 and first <= rung < steps for rung in found)
+    rungs = rule_of(study(steps, every, min_steps=first, reduction_factor=eta)).rungs
+    assert list(rungs) == sorted(set(rungs))
+    assert all(rung % every == 0 and first <= rung < steps for rung in rungs)
 
 
 def test_the_best_third_goes_on_and_the_rest_stops() -> None:

@@ -36,17 +36,17 @@ def test_the_best_of_different_proposals_becomes_the_trial_also_after_a_restart(
     spec = spec_of(sampler)
     trials = list({trial.number: trial for trial in course(30, seed=1)}.values())
     seen = Search(spec).propose(trials, 30, 1, picks=4)
-    assert len({str(one) for one in seen}) > 1 and seen[0] == Search(spec).propose(trials, 30, 1)[0]
-    (found,) = filtered(spec).propose(trials, 30, 3)
-    assert found["lr"] == max(one["lr"] for one in seen)
-    assert filtered(spec).propose(trials[::-1], 30, 1) == [found]
+    assert len({str(proposal) for proposal in seen}) > 1 and seen[0] == Search(spec).propose(trials, 30, 1)[0]
+    (proposal,) = filtered(spec).propose(trials, 30, 3)
+    assert proposal["lr"] == max(proposal["lr"] for proposal in seen)
+    assert filtered(spec).propose(trials[::-1], 30, 1) == [proposal]
 
 
 def test_candidates_without_a_score_come_last_and_with_equal_scores_the_first_proposal_wins() -> None:
     spec = spec_of("random")
     seen = Search(spec).propose([], 0, 1, picks=4)
-    assert filtered(spec, lambda given: [None, 1.0, 2.0, None]).propose([], 0, 1) == [seen[2]]
-    assert filtered(spec, lambda given: [None] * 4).propose([], 0, 1) == [seen[0]]
+    assert filtered(spec, lambda candidates: [None, 1.0, 2.0, None]).propose([], 0, 1) == [seen[2]]
+    assert filtered(spec, lambda candidates: [None] * 4).propose([], 0, 1) == [seen[0]]
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_candidates_without_a_score_come_last_and_with_equal_scores_the_first_pr
     ],
 )
 def test_a_trial_says_which_scores_its_proposals_had(scores: list[float | None], words: str) -> None:
-    search = filtered(spec_of("random"), lambda given: scores)
+    search = filtered(spec_of("random"), lambda candidates: scores)
     search.propose([], 0, 1)
     assert search.reasons == [words]
 
 
 def test_proposals_satisfy_the_constraints() -> None:
     spec = spec_of("random", constraints=["depth == 4"])
-    assert [one["depth"] for one in Search(spec).propose([], 0, 1, picks=4)] == [4] * 4
+    assert [proposal["depth"] for proposal in Search(spec).propose([], 0, 1, picks=4)] == [4] * 4
     rare = spec_of("random", CONDITIONAL, constraints=["width == 64", "layers.all(one, one.op == 'skip')"])
     assert len(Search(rare).propose([], 0, 1, picks=4)) == 4
 
@@ -72,20 +72,21 @@ def test_proposals_satisfy_the_constraints() -> None:
 def test_given_candidates_are_not_filtered_and_a_thread_proposes_one_at_a_time() -> None:
     start = {"lr": 1e-3, "depth": 2, "width": 64, "dropout": 0.0, "act": "relu"}
     spec = spec_of(start_with=[start])
-    asked: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
 
     def score(study_id: int, spec: StudySpec, candidates: Sequence[Params]) -> list[float | None]:
-        asked.append((study_id, len(candidates)))
+        calls.append((study_id, len(candidates)))
         return by_lr(candidates)
 
     proposer = ThreadProposer(score_of=score)
     proposer.request(7, spec, [], 0, 5)
     first: Any = answer_of(proposer, 7)
-    assert (list(first.candidates), first.is_last, asked) == ([start], False, [])
+    assert (list(first.candidates), first.is_last, calls) == ([start], False, [])
     proposer.request(7, spec, [Trial(0, start, S.RUNNING)], 1, 5)
     second: Any = answer_of(proposer, 7)
-    assert (len(second.candidates), second.is_last, asked) == (1, False, [(7, 4)])
-    assert first.reasons == () and second.reasons[0].startswith("the best of 4 proposals")
+    assert (len(second.candidates), second.is_last, calls) == (1, False, [(7, 4)])
+    assert first.reasons == ()
+    assert second.reasons[0].startswith("the best of 4 proposals")
     proposer.close()
 
 
@@ -97,6 +98,6 @@ def test_the_chosen_proposal_has_its_own_parent() -> None:
     trials = [Trial(number, {"x": number / 20}, S.COMPLETED, 9, number / 20) for number in range(20)]
     plain = Search(spec)
     seen = plain.propose(trials, 20, 1, picks=4)
-    search = filtered(spec, lambda given: [None, None, 1.0, None])
+    search = filtered(spec, lambda candidates: [None, None, 1.0, None])
     assert search.propose(trials, 20, 1) == [seen[2]] and search.parents == [plain.parents[2]]
     assert len(set(plain.parents)) > 1

@@ -58,7 +58,7 @@ def code() -> bytes:
     return buffer.getvalue()
 
 
-def own(name: str, space: dict[str, Any] = GRID) -> StudySpec:
+def spec_of_sampler(name: str, space: dict[str, Any] = GRID) -> StudySpec:
     return study(space, f"own.py:{name}")
 
 
@@ -90,24 +90,24 @@ def test_a_built_in_sampler_proposes_the_same_in_a_process() -> None:
 
 
 def test_a_sampler_in_a_process_gets_all_objectives_of_a_trial() -> None:
-    one, other = ({"metric": metric, "direction": "minimize"} for metric in ("m", "n"))
-    spec = study(GRID, "own.py:nsga", objective=one, objectives=[one, other])
+    first_objective, other = ({"metric": metric, "direction": "minimize"} for metric in ("m", "n"))
+    spec = study(GRID, "own.py:nsga", objective=first_objective, objectives=[first_objective, other])
     with remote(spec) as search:
         (params,) = search.propose([], 0, 1)
         ended = [Trial(0, params, TrialState.COMPLETED, 10, 0.5, (0.5, 2.0))]
-        found = [search.propose(ended if number == 1 else [], number, 1) for number in range(1, 3)]
-    assert all(len(candidates) == 1 for candidates in found)
+        proposals = [search.propose(ended if number == 1 else [], number, 1) for number in range(1, 3)]
+    assert all(len(candidates) == 1 for candidates in proposals)
 
 
 @pytest.mark.parametrize("name", ["ready", "nsga"])
 def test_a_sampler_of_the_user_continues_with_the_same_candidates_after_a_restart(name: str) -> None:
-    spec, trials = own(name, CONDITIONAL), history()
+    spec, trials = spec_of_sampler(name, CONDITIONAL), history()
     with remote(spec) as search:
         first = search.propose(trials[:12], 12, 1)
         several = search.propose(trials[12:], 16, 3)
     with remote(spec) as search:
         assert search.propose(trials, 16, 3) == several
-    assert len({str(one) for one in [*first, *several]}) == 4, "each trial has random numbers of its own"
+    assert len({str(proposal) for proposal in [*first, *several]}) == 4, "each trial has random numbers of its own"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_whatever_a_sampler_does_is_one_error_and_leaves_no_process(
     name: str, error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCAMP_API_TOKEN", "secret")
-    with remote(own(name), limit_seconds=3.0 if name == "hangs" else 60.0, memory_bytes=2**29) as search:
+    with remote(spec_of_sampler(name), limit_seconds=3.0 if name == "hangs" else 60.0, memory_bytes=2**29) as search:
         with pytest.raises(error) as caught:
             search.propose((), 0, 1)
         assert words in str(caught.value)
@@ -149,8 +149,8 @@ def test_answers_are_not_trusted_and_an_impossible_constraint_is_the_reason_here
 
 def test_a_sampler_that_hangs_is_ended_when_its_study_is_forgotten() -> None:
     proposer = ThreadProposer(code_of=lambda study_id: code())
-    proposer.request(1, own("hangs"), (), 0, 1)
-    proposer.request(2, own("ready"), (), 0, 2)
+    proposer.request(1, spec_of_sampler("hangs"), (), 0, 1)
+    proposer.request(2, spec_of_sampler("ready"), (), 0, 2)
     until(lambda: isinstance(proposer.requests()[2].answer, Proposal))
     (job,) = proposer._running
     assert isinstance(job.search, RemoteSearch)
@@ -165,7 +165,7 @@ def test_a_sampler_that_hangs_is_ended_when_its_study_is_forgotten() -> None:
 
 def _children(pid: int) -> list[int]:
     """Processes whose parent is this one."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -173,5 +173,5 @@ def _children(pid: int) -> list[int]:
             except (OSError, ValueError):
                 continue
             if parent == pid or (parent == os.getpid() and int(entry.name) == pid):
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids

@@ -34,10 +34,10 @@ def finished(trial: Trial) -> Trial:
 
 def test_evolution_finds_better_architectures_than_chance() -> None:
     def late(sampler: Any) -> float:
-        found: list[Trial] = []
+        proposed: list[Trial] = []
         for seed in range(3):
-            found += live(Search(study(BLOCKS, search={"sampler": sampler, "seed": seed})), finished, 120)[60:]
-        return sum(map(num_convs, found)) / len(found)
+            proposed += live(Search(study(BLOCKS, search={"sampler": sampler, "seed": seed})), finished, 120)[60:]
+        return sum(map(num_convs, proposed)) / len(proposed)
 
     assert late(EVOLUTION) > 3 * late("random")
 

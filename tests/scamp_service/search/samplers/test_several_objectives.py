@@ -24,10 +24,10 @@ SAMPLERS = [
 
 
 def several(sampler: str | dict[str, object], **more: object) -> StudySpec:
-    one = {"metric": "m", "direction": "minimize"}
+    objective = {"metric": "m", "direction": "minimize"}
     other = {"metric": "predicted.parameters", "direction": "minimize"}
     space = GRID if sampler in ("grid", "brute_force") else SPACE
-    return study(space, sampler, objective=one, objectives=[one, other], **more)
+    return study(space, sampler, objective=objective, objectives=[objective, other], **more)
 
 
 def ended(trial: Trial) -> Trial:
@@ -54,9 +54,9 @@ def test_a_trial_that_was_stopped_early_is_shown_with_its_values_and_one_without
     quantities = {"parameters": 6.0}
     stopped = Trial(0, {"lr": 0.01, "depth": 3}, S.PRUNED, 10, 0.5, (0.5, None), quantities={"parameters": 3.0})
     refused = Trial(1, {"lr": 0.01, "depth": 6}, S.INFEASIBLE, quantities=quantities)
-    shown = [history.observation_of(one, spec.every_objective, spec.predicted) for one in (stopped, refused)]
+    shown = [history.observation_of(trial, spec.every_objective, spec.predicted) for trial in (stopped, refused)]
     assert all(shown)
     for optuna_study, state in zip(optuna, (OptunaState.PRUNED, OptunaState.COMPLETE), strict=True):
-        early, late = (optuna_study.frozen(one) for one in shown if one is not None)
+        early, late = (optuna_study.frozen(observation) for observation in shown if observation is not None)
         assert (early.state, early.values) == (OptunaState.COMPLETE, [0.5, 3.0])
         assert late.state is state and late.constraints == {"predicted.parameters.max": 0.5}

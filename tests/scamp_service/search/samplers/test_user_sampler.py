@@ -42,7 +42,7 @@ def test_a_seed_reaches_every_generator_of_an_object() -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    "sampler",
     [
         optuna.samplers.TPESampler(seed=1),
         lambda seed: optuna.samplers.TPESampler(seed=seed),
@@ -50,10 +50,10 @@ def test_a_seed_reaches_every_generator_of_an_object() -> None:
         optuna.samplers.NSGAIISampler(population_size=4),
     ],
 )
-def test_proposals_differ_from_trial_to_trial_and_are_repeated(found: Any) -> None:
-    several = proposed(found, 16)
-    assert several == proposed(found, 16)
-    assert len({str(one) for one in several}) > 1
+def test_proposals_differ_from_trial_to_trial_and_are_repeated(sampler: Any) -> None:
+    several = proposed(sampler, 16)
+    assert several == proposed(sampler, 16)
+    assert len({str(proposal) for proposal in several}) > 1
 
 
 def test_what_is_no_sampler_is_refused() -> None:

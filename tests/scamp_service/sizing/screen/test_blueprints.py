@@ -41,8 +41,8 @@ class Finder(BlueprintFinder):
         future: Future[Json] = Future()
         self.futures.append(future)
         try:
-            if (given := self._answer(request_kind, request)) is not None:
-                future.set_result(given)
+            if (answer := self._answer(request_kind, request)) is not None:
+                future.set_result(answer)
         except TraceFailed as failed:
             future.set_exception(failed)
         return future
@@ -60,13 +60,13 @@ def refuse(request_kind: str, request: Json) -> Any:
 def test_examples_are_dealt_to_all_processes_a_few_at_once_and_each_is_asked_for_once(
     num_processes: int, tmp_path: Path
 ) -> None:
-    finder, wanted = Finder(tmp_path, refuse, num_processes), task(Layout(dp_shard=2, tp=2))
-    finder.find([wanted])
+    finder, asked_task = Finder(tmp_path, refuse, num_processes), task(Layout(dp_shard=2, tp=2))
+    finder.find([asked_task])
     chunks = [request["points"] for _, request in finder.asked]
     assert max(map(len, chunks)) <= AT_ONCE and len(chunks) % num_processes == 0
     assert max(map(len, chunks)) - min(map(len, chunks)) <= 1
     points = [point for chunk in chunks for point in chunk]
-    examples = wanted.examples()
+    examples = asked_task.examples()
     assert [point["params"]["width"] for point in points] == [example["width"] for example in examples]
     assert [point["micro_batch"] for point in points] == [example[SAMPLES] for example in examples]
     assert [(point["layout"]["dp_shard"], point["layout"]["tp"]) for point in points] == [
@@ -92,12 +92,12 @@ def test_a_failed_example_is_a_reason_in_one_line_and_the_others_are_not_traced(
         return next(left, lambda *_: None)(request_kind, request)
 
     finder = Finder(tmp_path, answer)
-    (found,) = finder.find([task()])
-    assert found == NoBlueprints("first line second line")
+    (result,) = finder.find([task()])
+    assert result == NoBlueprints("first line second line")
     assert len(finder.futures) > 1 and all(future.cancelled() for future in finder.futures[1:])
 
 
-def made(*, says: int) -> Any:
+def blueprint_of(*, says: int) -> Any:
     """A blueprint that predicts the same peak for all, if it fits the examples."""
 
     def all_of(points: Any) -> Any:
@@ -112,9 +112,11 @@ def made(*, says: int) -> Any:
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Files of the blueprints that were kept."""
     files: list[Path] = []
-    monkeypatch.setattr(blueprints, "fit_blueprint", lambda points, some: made(says=1000))
+    monkeypatch.setattr(blueprints, "fit_blueprint", lambda points, examples: blueprint_of(says=1000))
     monkeypatch.setattr(blueprints, "_EXAMPLE", SimpleNamespace(validate_python=lambda value: value))
-    monkeypatch.setattr(blueprints, "_BLUEPRINT", SimpleNamespace(dump_json=lambda one: b"", validate_json=_damaged))
+    monkeypatch.setattr(
+        blueprints, "_BLUEPRINT", SimpleNamespace(dump_json=lambda blueprint: b"", validate_json=_damaged)
+    )
     monkeypatch.setattr(blueprints, "write_atomically", lambda file, data: files.append(file))
     return files
 
@@ -134,24 +136,25 @@ def traced(peak: int) -> Callable[[str, Json], Any]:
 
 def test_formulas_are_kept_when_full_traces_agree(tmp_path: Path, kept: list[Path]) -> None:
     finder = Finder(tmp_path, traced(1000))
-    (found,) = finder.find([task()])
-    assert isinstance(found, Blueprints)
-    assert len(set(kept)) == 2 and (finder.num_checked, finder.num_examples > 0) == (2, True)
+    (result,) = finder.find([task()])
+    assert isinstance(result, Blueprints)
+    assert len(set(kept)) == 2
+    assert (finder.num_checked, finder.num_examples > 0) == (2, True)
 
 
 def test_of_the_formulas_of_gangs_the_longer_log_is_checked(tmp_path: Path, kept: list[Path]) -> None:
     finder = Finder(tmp_path, traced(1000))
     finder.find([task(Layout(dp_shard=2))])
-    (request,) = [request for what, request in finder.asked if what == "peak"]
+    (request,) = [request for kind, request in finder.asked if kind == "peak"]
     assert request["layout"]["accumulate"]
     assert request["layout"]["dp_shard"] > 1
     assert len(set(kept)) == 2
 
 
 def test_formulas_that_are_wrong_by_a_byte_are_not_kept(tmp_path: Path, kept: list[Path]) -> None:
-    (found,) = Finder(tmp_path, traced(1001)).find([task()])
-    assert isinstance(found, NoBlueprints) and kept == []
-    assert "needs 1,001 bytes, but its blueprint says 1,000" in found.reason
+    (result,) = Finder(tmp_path, traced(1001)).find([task()])
+    assert isinstance(result, NoBlueprints) and kept == []
+    assert "needs 1,001 bytes, but its blueprint says 1,000" in result.reason
 
 
 class Deep(BlueprintFinder):
@@ -160,7 +163,7 @@ class Deep(BlueprintFinder):
     def _submit_examples(self, layout_kind: Layout, points: Sequence[Json]) -> Future[Json]:
         answer: Future[Json] = Future()
         seen = [{"is_whole": point["layers"] <= 4, "num_blocks": point["layers"]} for point in points]
-        answer.set_result({"examples": [(one, {}) for one in seen]})
+        answer.set_result({"examples": [(example, {}) for example in seen]})
         return answer
 
 
@@ -174,7 +177,7 @@ def test_the_number_of_blocks_is_found_though_the_largest_candidate_has_few(tmp_
 
 
 def test_batches_are_asked_for_once_and_a_damaged_answer_again(tmp_path: Path) -> None:
-    finder = Finder(tmp_path, lambda what, request: {"candidates": [16, "width must be even"]})
+    finder = Finder(tmp_path, lambda kind, request: {"candidates": [16, "width must be even"]})
     for _ in range(2):
         assert finder.batches(MEMBERS[:2]) == [16, "width must be even"]
     assert len(finder.asked) == 1

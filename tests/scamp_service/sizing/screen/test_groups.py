@@ -44,14 +44,14 @@ def test_a_size_that_all_share_is_a_setting() -> None:
 
 def test_the_examples_span_every_size_and_tell_all_apart() -> None:
     members = list(candidates().values())
-    points = choose_examples(members, ["width", "heads"], lambda one: DEGREES, "depth")
+    points = choose_examples(members, ["width", "heads"], lambda candidate: DEGREES, "depth")
     for name in ("width", "heads"):
         values = [member[name] for member in members]
         assert {min(values), max(values)} <= {point[name] for point in points}
     assert {point[RANKS] for point in points} == {2, 4, 8}
     assert all(point["depth"] > 4 and point[SAMPLES] > 1 for point in points)
     Solver(columns(points, ["width", "heads", "depth", SAMPLES, RANKS]))  # else it raises
-    assert points == choose_examples(members, ["width", "heads"], lambda one: DEGREES, "depth")
+    assert points == choose_examples(members, ["width", "heads"], lambda candidate: DEGREES, "depth")
 
 
 def test_the_smallest_and_the_largest_gang_are_among_the_examples_however_many_there_are() -> None:

@@ -62,7 +62,7 @@ def group(profiles: Sequence[ModelProfile]) -> Formulas:
 @pytest.mark.parametrize("num_asking", [1, 3, 4])
 def test_formulas_are_looked_for_where_two_in_a_hundred_candidates_ask(num_asking: int, tmp_path: Path) -> None:
     finder, sharded, formulas = NoExamples(), Layout(dp_shard=4), group([PROFILE] * 200)
-    search(tmp_path, finder).find([(one, sharded) for one in asking(formulas, num_asking)])
+    search(tmp_path, finder).find([(candidate, sharded) for candidate in asking(formulas, num_asking)])
     is_found = num_asking >= 4
     assert [task.layout_kind for task in finder.asked] == ([Layout(dp_shard=2)] if is_found else [])
     assert (sharded in formulas.left_out) == (not is_found)
@@ -80,7 +80,7 @@ def test_formulas_of_tensor_parallel_ranks_come_from_members_that_can_be_divided
     divisible = [number % 3 == 0 for number in range(30)]
     profiles = [replace(PROFILE, divisions=Divisions(most_parts=4 if even else 3)) for even in divisible]
     finder, formulas = NoExamples(), group(profiles)
-    search(tmp_path, finder).find([(one, Layout(tp=4)) for one in asking(formulas, 5)])
+    search(tmp_path, finder).find([(candidate, Layout(tp=4)) for candidate in asking(formulas, 5)])
     (task,) = finder.asked
     assert [member["width"] for member in task.members] == [index + 1 for index, even in enumerate(divisible) if even]
     assert set(task.most_parts) == {4} and task.num_devices == 4
@@ -113,11 +113,11 @@ def test_equal_candidates_are_traced_once_and_a_refusal_is_the_answer_of_all_of_
     monkeypatch.setattr(Tracer, "trace", trace)
     joint = search(tmp_path, pool=Processes())
     plain, sharded = Layout(), Layout(dp_shard=2)
-    wanted: list[tuple[dict[str, Any], Layout]]
-    wanted = [({"width": 2}, plain), ({"width": 3}, plain), ({"width": 2}, sharded), ({"width": 3}, plain),
+    questions: list[tuple[dict[str, Any], Layout]]
+    questions = [({"width": 2}, plain), ({"width": 3}, plain), ({"width": 2}, sharded), ({"width": 3}, plain),
               ({"width": 2, "lr": 0.1}, plain), ({"width": 2, "lr": 0.2}, plain)]  # fmt: skip
-    answers: list[Any] = joint._traces(wanted)
-    assert [one if isinstance(one, str) else (one.of, one.layout) for one in answers] == [
+    answers: list[Any] = joint._traces(questions)
+    assert [answer if isinstance(answer, str) else (answer.of, answer.layout) for answer in answers] == [
         (2, plain), "width must be even", (2, sharded), "width must be even", (2, plain), (2, plain)
     ]  # fmt: skip
     assert len(traced) == 4 and answers[4] is answers[5], "candidates that differ in rates alone are equal"

@@ -59,9 +59,9 @@ def said() -> list[str]:
 
 @pytest.fixture(scope="module")
 def screening(folder: Path, said: list[str]) -> Screening:
-    wanted = candidates_of(str(folder / "study.yaml"), {}, 40, at_random=True)
-    odd = {**wanted.candidates[0], "width": 30}  # no multiple of the heads
-    return screen("stdlib_gpt", None, [*wanted.candidates, odd], CLUSTER, Tracing(folder / "profiles"), say=said.append)
+    parsed = candidates_of(str(folder / "study.yaml"), {}, 40, at_random=True)
+    odd = {**parsed.candidates[0], "width": 30}  # no multiple of the heads
+    return screen("stdlib_gpt", None, [*parsed.candidates, odd], CLUSTER, Tracing(folder / "profiles"), say=said.append)
 
 
 def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) -> None:
@@ -72,25 +72,27 @@ def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) 
         for candidate in screening.candidates
         if isinstance(candidate.choice, ChosenPlan)
     }
-    again = [one for plan, one in plans.items() if plan.num_micro_batches > 1]
-    assert again, "the space has candidates that fit only with accumulation"
+    accumulating = [candidate for plan, candidate in plans.items() if plan.num_micro_batches > 1]
+    assert accumulating, "the space has candidates that fit only with accumulation"
     with Estimator("stdlib_gpt", None, Tracing(folder / "profiles")) as estimator:
-        for one in [screening.candidates[by_formula[0]], again[0]]:
-            alone = estimator.estimate(one.params, CLUSTER)
-            assert one.reason == alone.choice.reason + alone.profile.assumed
-            if isinstance(one.choice, ChosenPlan):
+        for candidate in [screening.candidates[by_formula[0]], accumulating[0]]:
+            alone = estimator.estimate(candidate.params, CLUSTER)
+            assert candidate.reason == alone.choice.reason + alone.profile.assumed
+            if isinstance(candidate.choice, ChosenPlan):
                 assert isinstance(alone.choice, ChosenPlan)
                 of_step = replace(alone.choice.prediction, evaluation_bytes=0)  # formulas know no evaluations
-                assert (one.choice.plan, one.choice.prediction) == (alone.choice.plan, of_step)
+                assert (candidate.choice.plan, candidate.choice.prediction) == (alone.choice.plan, of_step)
 
 
 def test_candidates_of_one_block_are_traced_and_what_the_workload_refuses_is_told(
     screening: Screening, said: list[str]
 ) -> None:
     single = [candidate for candidate in screening.candidates if candidate.traced == NO_FORMULA]
-    assert {one.params["depth"] for one in single} == {1} and {one.known_by for one in single} == {"traces"}
+    assert {candidate.params["depth"] for candidate in single} == {1} and {
+        candidate.known_by for candidate in single
+    } == {"traces"}
     assert any(f"no formulas for {len(single)} candidates" in line for line in said)
-    assert all(isinstance(one.choice, ChosenPlan | NoPlan) for one in single)
+    assert all(isinstance(candidate.choice, ChosenPlan | NoPlan) for candidate in single)
     assert "multiple of heads" in screening.candidates[40].refused and screening.candidates[40].choice is None
 
 
@@ -107,11 +109,13 @@ def test_the_table_counts_every_candidate(screening: Screening) -> None:
 
 def test_a_second_screening_traces_nothing(screening: Screening, folder: Path) -> None:
     candidates = [candidate.params for candidate in screening.candidates if candidate.known_by == "formulas"]
-    again = screen("stdlib_gpt", None, candidates, CLUSTER, Tracing(folder / "profiles"))
-    assert (again.num_examples, again.num_checked) == (0, 0)
-    assert not any(candidate.traced for candidate in again.candidates)
-    known = {json.dumps(dict(candidate.params)): candidate.to_json() for candidate in screening.candidates}
-    assert all(candidate.to_json() == known[json.dumps(dict(candidate.params))] for candidate in again.candidates)
+    second = screen("stdlib_gpt", None, candidates, CLUSTER, Tracing(folder / "profiles"))
+    assert (second.num_examples, second.num_checked) == (0, 0)
+    assert not any(candidate.traced for candidate in second.candidates)
+    first_answers = {json.dumps(dict(candidate.params)): candidate.to_json() for candidate in screening.candidates}
+    assert all(
+        candidate.to_json() == first_answers[json.dumps(dict(candidate.params))] for candidate in second.candidates
+    )
 
 
 def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path, tmp_path: Path) -> None:
@@ -120,8 +124,10 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
     assert len(files) == 2  # without and with accumulation
     for file in files:
         file.write_bytes(file.read_bytes()[:1000])
-    known = {index: candidate.params for index, candidate in enumerate(screening.candidates) if not candidate.refused}
-    (group,) = grouped(known)
+    params_by_index = {
+        index: candidate.params for index, candidate in enumerate(screening.candidates) if not candidate.refused
+    }
+    (group,) = grouped(params_by_index)
     for cache, there in ((folder / "profiles", True), (tmp_path / "profiles", False)):
         with TracePool() as pool:
             finder = BlueprintFinder(TracedWorkload("stdlib_gpt", None, Tracer(OneBlob(b""), cache, 60), pool))
@@ -129,13 +135,14 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
 
 
 def test_a_candidate_with_untried_plans_says_so(screening: Screening) -> None:
-    one = next(candidate for candidate in screening.candidates if isinstance(candidate.choice, ChosenPlan))
-    pipeline = Option(Plan(1, 2, pp=2), one.choice.prediction, 100, Evidence.UNITS)  # type: ignore[union-attr]
-    unsure = replace(one, untried=(pipeline,))
-    assert not one.may_be_cheaper and unsure.may_be_cheaper
+    candidate = next(candidate for candidate in screening.candidates if isinstance(candidate.choice, ChosenPlan))
+    pipeline = Option(Plan(1, 2, pp=2), candidate.choice.prediction, 100, Evidence.UNITS)  # type: ignore[union-attr]
+    unsure = replace(candidate, untried=(pipeline,))
+    assert not candidate.may_be_cheaper
+    assert unsure.may_be_cheaper
     assert unsure.to_json()["untried"] == [pipeline.plan.to_json()] and unsure.to_json()["known_by"] == "formulas"
     (note,) = set(footnotes(replace(screening, candidates=[unsure]), None)) - set(
-        footnotes(replace(screening, candidates=[one]), None)
+        footnotes(replace(screening, candidates=[candidate]), None)
     )
     assert note.startswith("1 may have a cheaper plan")
 

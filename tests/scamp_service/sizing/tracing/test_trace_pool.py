@@ -43,9 +43,9 @@ def test_a_failure_leaves_the_process_to_others() -> None:
 
 def test_the_end_ends_what_is_asked_and_what_waits() -> None:
     with TracePool(1) as pool:
-        asked = pool.submit(lambda process: process.ask({"ask": "load", "workload": "vit_digits"}, 600))
+        answer = pool.submit(lambda process: process.ask({"ask": "load", "workload": "vit_digits"}, 600))
         waits = pool.submit(lambda process: process)
     with pytest.raises((TraceFailed, CancelledError)):  # it may not have begun
-        asked.result()
+        answer.result()
     with pytest.raises(CancelledError):
         waits.result()

@@ -30,50 +30,50 @@ def process(warm_traces: None) -> Iterator[TraceProcess]:
 
 
 def test_a_trace_is_made_once_and_outlives_the_process_that_asked(process: TraceProcess, tmp_path: Path) -> None:
-    made = Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout())
-    assert made.batch == 8 and made.num_params > 0
-    assert Tracer(MemoryBlobs(), tmp_path, 60).cached(SMALL, Layout()) == made
+    trace = Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout())
+    assert trace.batch == 8 and trace.num_params > 0
+    assert Tracer(MemoryBlobs(), tmp_path, 60).cached(SMALL, Layout()) == trace
     assert Tracer(MemoryBlobs(), tmp_path, 60).cached(SMALL, Layout(recompute=True)) is None
     assert Tracer(MemoryBlobs(), tmp_path, 60, on_cuda=True).cached(SMALL, Layout()) is None
 
 
 def test_a_damaged_file_counts_as_absent_and_is_replaced(process: TraceProcess, tmp_path: Path) -> None:
-    made = Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout())
+    trace = Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout())
     (file,) = tmp_path.rglob("*.xz")
-    whole = file.read_bytes()
-    for damaged in (whole[:-9], b"", b"null", lzma.compress(b"null"), lzma.compress(b'{"batch": 64}')):
+    content = file.read_bytes()
+    for damaged in (content[:-9], b"", b"null", lzma.compress(b"null"), lzma.compress(b'{"batch": 64}')):
         file.write_bytes(damaged)
         assert TraceCache(tmp_path / "traces").get(file.stem) is None
-    assert Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout()) == made
-    assert file.read_bytes() == whole
+    assert Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout()) == trace
+    assert file.read_bytes() == content
 
 
 def test_memory_holds_the_traces_used_last_and_use_renews_their_files(
     process: TraceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "MOST_IN_MEMORY", 2)
-    made = Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout())
+    trace = Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout())
     (file,) = tmp_path.rglob("*.xz")
-    now, answer = [0.0], asdict(made)
+    now, answer = [0.0], asdict(trace)
     cache = TraceCache(tmp_path / "traces", clock=lambda: now[0])
 
     def age_of(file: Path) -> int:
         return int(time.time() - file.stat().st_mtime)
 
     os.utime(file, (0, 0))
-    assert cache.get(file.stem) == made and age_of(file) < 60, "a day without restart of the service begins"
+    assert cache.get(file.stem) == trace and age_of(file) < 60, "a day without restart of the service begins"
     os.utime(file, (0, 0))
-    assert cache.get(file.stem) == made and age_of(file) > 60, "not at every use"
+    assert cache.get(file.stem) == trace and age_of(file) > 60, "not at every use"
     now[0] += traces.RENEWAL_SECONDS
-    assert cache.get(file.stem) == made and age_of(file) < 60
+    assert cache.get(file.stem) == trace and age_of(file) < 60
     for name in ("aa", "bb"):
         cache.put(name, answer)
     for lost in (file, tmp_path / "traces" / "aa" / "aa.xz"):
         lost.unlink()
     assert cache.get(file.stem) is None, "it was used longest ago"
-    assert cache.get("aa") == made, "its file is gone, memory has it"
+    assert cache.get("aa") == trace, "its file is gone, memory has it"
     cache.put("cc", answer)
-    assert cache.get("aa") == made and cache.get("cc") == made
+    assert cache.get("aa") == trace and cache.get("cc") == trace
 
 
 def test_a_trace_that_the_disk_refuses_is_still_a_trace(process: TraceProcess, tmp_path: Path) -> None:

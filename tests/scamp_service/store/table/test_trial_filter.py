@@ -66,9 +66,9 @@ def test_trials_are_chosen_by_parameters_and_properties(source: str, numbers: li
     ],
 )
 def test_a_filter_that_says_nothing_is_refused_with_the_reason(source: str, words: str) -> None:
-    with pytest.raises(InvalidInput, match=r"^the filter ") as found:
+    with pytest.raises(InvalidInput, match=r"^the filter ") as error:
         chosen(source)
-    assert words in str(found.value)
+    assert words in str(error.value)
 
 
 def test_a_parameter_hides_a_property_of_its_name() -> None:
@@ -79,8 +79,8 @@ def test_a_parameter_hides_a_property_of_its_name() -> None:
 
 
 def test_every_property_is_read_from_the_columns_that_it_names() -> None:
-    row = dict.fromkeys([column for one in QUANTITIES.values() for column in one.columns], None)
+    row = dict.fromkeys([column for quantity in QUANTITIES.values() for column in quantity.columns], None)
     row |= {"predicted_bytes": 3, "extra_bytes": 1, "bias_bytes": 1, "measured_bytes": 0}
-    for one in QUANTITIES.values():
-        one.value(*(row[column] for column in one.columns))
+    for quantity in QUANTITIES.values():
+        quantity.value(*(row[column] for column in quantity.columns))
     assert chosen("origin == BRANCH", [{"number": 1, "origin": Origin.BRANCH, "params": {}}]) == [1]

@@ -48,19 +48,19 @@ def test_a_trial_of_another_program_is_counted_apart_and_not_followed(store: Sto
 def test_nobody_else_changes_a_trial_of_scamp_or_one_that_has_ended(store: Store) -> None:
     study = store.create_study(SPEC, now=1.0).id
     store.create_trials(study, [(0, {})], now=1.0)
-    (own,) = (trial.id for trial in store.trials(study))
-    assert not store.external.move_trial(own, TrialState.RUNNING, now=2.0), "as if somebody else had begun it"
+    (own_trial,) = (trial.id for trial in store.trials(study))
+    assert not store.external.move_trial(own_trial, TrialState.RUNNING, now=2.0), "as if somebody else had begun it"
     (ended,) = store.external.create_trials(study, [NewTrial(TrialState.COMPLETED, values=[1.0])], now=1.0)
-    for trial_id, why in ((own, "run by ScaMP"), (ended, "already ended")):
+    for trial_id, why in ((own_trial, "run by ScaMP"), (ended, "already ended")):
         for change in (
-            lambda one: store.external.move_trial(one, TrialState.FAILED, now=3.0),
-            lambda one: store.external.change_trial(one, Changes({"x": (1.0, 1.0, "{}")})),
-            lambda one: store.external.report(one, 1, 1.0, metric="loss", now=3.0),
-            lambda one: store.external.change_trial(one, Changes(attributes={(False, "a"): 1})),
+            lambda trial_id: store.external.move_trial(trial_id, TrialState.FAILED, now=3.0),
+            lambda trial_id: store.external.change_trial(trial_id, Changes({"x": (1.0, 1.0, "{}")})),
+            lambda trial_id: store.external.report(trial_id, 1, 1.0, metric="loss", now=3.0),
+            lambda trial_id: store.external.change_trial(trial_id, Changes(attributes={(False, "a"): 1})),
         ):
             with pytest.raises(Conflict, match=why):
                 change(trial_id)
-    assert store.trial(own).state is TrialState.WAITING
+    assert store.trial(own_trial).state is TrialState.WAITING
 
 
 def test_a_study_of_another_program_has_a_name_of_its_own_and_is_deleted_with_all_it_holds(store: Store) -> None:

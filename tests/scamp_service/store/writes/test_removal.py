@@ -83,8 +83,8 @@ def test_the_key_of_a_deleted_study_may_be_used_again(store: Store) -> None:
     first = store.create_study(spec, idempotency_key="key", now=1.0)
     assert store.move_study(first.id, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
     store.delete_study(first.id, now=3.0)
-    again = store.create_study({**spec, "name": "b"}, idempotency_key="key", now=4.0)
-    assert again.id > first.id
+    second = store.create_study({**spec, "name": "b"}, idempotency_key="key", now=4.0)
+    assert second.id > first.id
 
 
 def test_files_go_with_the_last_study_that_uses_them(store: Store) -> None:

@@ -73,9 +73,9 @@ def test_a_report_that_arrives_twice_counts_once(store: Store) -> None:
         assert store.report(Report(trial_id, 1, "token-1", metrics=rows, logs=lines, objectives=["acc"]), now=6.0)
     assert store.metrics(trial_id) == rows
     assert [line for _, line in store.logs(trial_id)] == lines
-    told = [event for event in store.events() if event.kind == "metrics"]
-    assert [event.data for event in told] == [{"trial": trial_id, "step": 20, "values": {"acc": 0.6, "loss": 1.0}}]
-    assert (told[0].study_id, told[0].trial_id) == (1, trial_id)
+    events = [event for event in store.events() if event.kind == "metrics"]
+    assert [event.data for event in events] == [{"trial": trial_id, "step": 20, "values": {"acc": 0.6, "loss": 1.0}}]
+    assert (events[0].study_id, events[0].trial_id) == (1, trial_id)
 
 
 def test_value_follows_the_newest_row_whatever_order_flushes_arrive_in(store: Store) -> None:
@@ -148,8 +148,8 @@ def test_a_new_attempt_of_a_plan_keeps_its_step_time_until_it_has_its_own_and_a_
     assert store.report(Report(trial_id, 2, "token-2", step_seconds=0.4, timed_steps=2), now=7.0)
     assert store.trial(trial_id).measured_step_seconds == 0.4
     assert [attempt.measured_step_seconds for attempt in store.attempts(trial_id)] == [0.3, 0.4]
-    again = replace(sized(), step_seconds=0.6, step_factor=1.5)
-    assert store.move_trial(trial_id, TrialState.RUNNING, 2, TrialState.QUEUED, now=8.0, sized=again)
+    replanned = replace(sized(), step_seconds=0.6, step_factor=1.5)
+    assert store.move_trial(trial_id, TrialState.RUNNING, 2, TrialState.QUEUED, now=8.0, sized=replanned)
     trial = store.trial(trial_id)
     assert (trial.predicted_step_seconds, trial.measured_step_seconds) == (0.6, None)
     assert trial.sized is not None and trial.sized.step_factor == 1.5
@@ -180,9 +180,9 @@ def test_the_first_outcome_stays(store: Store) -> None:
     assert store.report_outcome(trial_id, 1, "token-1", Outcome.OUT_OF_MEMORY, "rank 1", now=7.0)
     assert store.report_outcome(trial_id, 1, "token-1", Outcome.ERROR, "rank 0: connection reset", now=7.0)
     assert store.last_event_id() == events
-    given: dict[str, Any] = {"outcome": Outcome.LOST, "detail": "gone"}
+    changes: dict[str, Any] = {"outcome": Outcome.LOST, "detail": "gone"}
     assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=8.0)
-    assert store.move_attempt(trial_id, 1, [AttemptState.STOPPING], AttemptState.ENDED, now=9.0, **given)
+    assert store.move_attempt(trial_id, 1, [AttemptState.STOPPING], AttemptState.ENDED, now=9.0, **changes)
     attempt = store.attempts(trial_id)[0]
     assert (attempt.outcome, attempt.detail, attempt.ended_at) == (Outcome.OUT_OF_MEMORY, "rank 1", 9.0)
     assert attempt.phase == "a step"

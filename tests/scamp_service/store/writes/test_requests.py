@@ -53,9 +53,9 @@ def test_a_completed_study_runs_again_with_a_larger_budget(store: Store) -> None
     store.move_study(study, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
     for _ in range(2):
         store.extend_study(study, {"trials": 9}, now=3.0)
-    again = store.study(study)
-    assert (again.state, again.finished_at, again.spec["budget"]["trials"]) == (StudyState.RUNNING, None, 9)
-    assert again.spec == {**SPEC, "budget": {**SPEC["budget"], "trials": 9}}
+    reopened = store.study(study)
+    assert (reopened.state, reopened.finished_at, reopened.spec["budget"]["trials"]) == (StudyState.RUNNING, None, 9)
+    assert reopened.spec == {**SPEC, "budget": {**SPEC["budget"], "trials": 9}}
     for limits, words in (
         ({"trials": 8}, "at least 9"),
         ({"steps": 900}, "only trials, seconds, device_hours"),

@@ -76,5 +76,5 @@ def test_deep_nesting_neither_crashes_nor_takes_long(source: str) -> None:
 
 def test_a_constraint_that_names_an_absent_parameter_holds() -> None:
     constraints = ParameterConstraints(["momentum < 0.5", "width > 100"])
-    assert [one.source for one in constraints.broken(PARAMS)] == ["width > 100"]
-    assert [one.source for one in constraints.broken({"momentum": 0.9})] == ["momentum < 0.5"]
+    assert [constraint.source for constraint in constraints.broken(PARAMS)] == ["width > 100"]
+    assert [constraint.source for constraint in constraints.broken({"momentum": 0.9})] == ["momentum < 0.5"]

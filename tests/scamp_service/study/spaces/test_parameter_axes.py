@@ -53,7 +53,10 @@ def test_axes_follow_the_space_and_missing_values_have_no_place() -> None:
     assert list(axes) == ["lr", "norm", "layers", "layers.0.width", "layers.1.width"]
     assert (axes["lr"].log, axes["lr"].low, axes["lr"].high) == (True, 1e-4, 0.1)
     assert [axes["norm"].place(value) for value in (None, "layer", True, 1.5, 1, MISSING)] == [0, 1, 2, 3, None, None]
-    assert [axes["layers"].place(axis_value({"layers": one}, "layers")) for one in ([], [{"width": 16}])] == [0, 1]
+    assert [axes["layers"].place(axis_value({"layers": layers}, "layers")) for layers in ([], [{"width": 16}])] == [
+        0,
+        1,
+    ]
     assert axes_of({}) == {} and axes_of({"lr": {"wrong": 1}}) == {}
 
 

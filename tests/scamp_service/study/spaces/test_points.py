@@ -25,16 +25,16 @@ def every_combination(slots: tuple[Slot, ...], values: Params) -> list[Params]:
         return every_combination(later, values)
     count = slot.dimension.num_values
     assert count is not None
-    found = (every_combination(later, {**values, slot.name: slot.dimension.value(n)}) for n in range(count))
-    return [one for some in found for one in some]
+    lists = (every_combination(later, {**values, slot.name: slot.dimension.value(n)}) for n in range(count))
+    return [combination for combinations in lists for combination in combinations]
 
 
 def test_points_are_the_valid_combinations_in_order() -> None:
     points, expected = Points(SLOTS), every_combination(SLOTS, {})
     assert points.count == len(expected) == (2 + 2 + 2) * (1 + 3 + 9)
     assert [points.point(number) for number in range(points.count)] == expected
-    assert [points.number_of(one) for one in expected] == list(range(points.count))
-    assert len({json.dumps(one) for one in expected}) == points.count
+    assert [points.number_of(params) for params in expected] == list(range(points.count))
+    assert len({json.dumps(params) for params in expected}) == points.count
 
 
 def test_what_is_not_on_the_grid_has_no_number() -> None:

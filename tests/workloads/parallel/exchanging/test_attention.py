@@ -42,15 +42,15 @@ def on_rank(rank: int, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
     assert dist.group.WORLD is not None
-    model, found = Attention(), []
+    model, results = Attention(), []
     attend_over_slabs(model, dist.group.WORLD)
-    for heads, causal, again in CASES:
-        *inputs, weights = (each.chunk(2, -2)[rank].clone() for each in drawn(heads))
-        for each in inputs:
-            each.requires_grad_()
-        mixed = checkpoint(model, *inputs, causal, use_reentrant=False) if again else model(*inputs, causal)
+    for heads, causal, recomputed in CASES:
+        *inputs, weights = (tensor.chunk(2, -2)[rank].clone() for tensor in drawn(heads))
+        for tensor in inputs:
+            tensor.requires_grad_()
+        mixed = checkpoint(model, *inputs, causal, use_reentrant=False) if recomputed else model(*inputs, causal)
         (mixed * weights).sum().backward()
-        found.append([mixed.tolist(), *(each.grad.tolist() for each in inputs if each.grad is not None)])
+        results.append([mixed.tolist(), *(tensor.grad.tolist() for tensor in inputs if tensor.grad is not None)])
     try:
         functional_mask = torch.ones(4, 4, dtype=torch.bool)
         _Masked(dist.group.WORLD)(inputs[0], functional_mask)
@@ -58,7 +58,7 @@ def on_rank(rank: int, folder: Path) -> dict[str, Any]:
     except ValueError as error:
         refusal = str(error)
     dist.destroy_process_group()
-    return {"found": found, "refusal": refusal}
+    return {"found": results, "refusal": refusal}
 
 
 class _Masked(nn.Module):
@@ -75,23 +75,23 @@ def test_slabs_attend_to_the_whole_sequence_whether_or_not_ranks_divide_the_head
     for number, (heads, causal, _) in enumerate(CASES):
         q, k, v, weights = drawn(heads)
         inputs = q, k, v
-        for each in inputs:
-            each.requires_grad_()
+        for tensor in inputs:
+            tensor.requires_grad_()
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
         (mixed * weights).sum().backward()
-        wanted = [mixed.detach(), *(each.grad for each in inputs if each.grad is not None)]
-        for index, whole in enumerate(wanted):
-            found = torch.cat([torch.tensor(answer["found"][number][index]) for answer in answers], -2)
-            torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-6)
+        expected = [mixed.detach(), *(tensor.grad for tensor in inputs if tensor.grad is not None)]
+        for index, expected_tensor in enumerate(expected):
+            gathered = torch.cat([torch.tensor(answer["found"][number][index]) for answer in answers], -2)
+            torch.testing.assert_close(gathered, expected_tensor, rtol=1e-5, atol=1e-6)
     assert all("attn_mask cannot be used" in answer["refusal"] for answer in answers)
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")  # linear layers return views
 def test_ranks_that_divide_sequences_hold_their_part_of_the_activations() -> None:
     recipe = recipe_of(load_workload("contexts.py:Text", WORKLOADS)({"length": 64}))
-    whole = trace_peak(recipe, Layout(), 4).parts_at(4)
+    undivided = trace_peak(recipe, Layout(), 4).parts_at(4)
     held = trace_peak(recipe, Plan(4, spatial=4).layout, 4).parts_at(4)
-    assert held["activations"] < whole["activations"] / 2 and held["parameters"] == whole["parameters"]
+    assert held["activations"] < undivided["activations"] / 2 and held["parameters"] == undivided["parameters"]
 
 
 def test_lengths_and_layers_that_cannot_be_divided_are_refused_with_the_reason() -> None:

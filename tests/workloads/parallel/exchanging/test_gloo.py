@@ -33,19 +33,19 @@ def on_rank(rank: int, folder: Path) -> dict[str, list[bool]]:
     with functional_collectives():
         ours = collected(tensor)
     dist.destroy_process_group()
-    return {"equal": [torch.equal(own, other) for own, other in zip(ours, theirs, strict=True)]}
+    return {"equal": [torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True)]}
 
 
 def collected(tensor: Tensor) -> list[Tensor]:
     group = dist.group.WORLD
     assert group is not None
-    found = [
+    pending = [
         functional.all_reduce(tensor, "sum", group),
         functional.all_reduce(tensor, "max", group),
         functional.all_gather_single(tensor, 1, group),
         functional.reduce_scatter_single(tensor, "sum", 1, group),
     ]
-    return [functional.wait_tensor(one) for one in found]
+    return [functional.wait_tensor(tensor) for tensor in pending]
 
 
 def test_collectives_of_dtensors_give_what_those_of_torch_give(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def _with_spare(model: Chain, is_used: bool, bits: Sequence[bool]) -> Sequence[b
     """What ranks agree on if another rank uses ``spare``."""
     parameters = list(model.parameters())
     if len(bits) == len(parameters):  # which gradients are late
-        return [any(parameter is each for each in model.spare.parameters()) for parameter in parameters]
+        return [any(parameter is spare for spare in model.spare.parameters()) for parameter in parameters]
     return [is_used, *bits[1:]]
 
 

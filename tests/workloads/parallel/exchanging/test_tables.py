@@ -46,26 +46,26 @@ def on_rank(rank: int, folder: Path) -> dict[str, Any]:
     dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
     model = Model()
     divide_tables(model, init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)))
-    own = slice(0, 3) if rank == 0 else slice(3, 5)
-    vectors = model.tables[0](INDICES[own])
-    (vectors * WEIGHTS[own]).sum().backward()
+    rows = slice(0, 3) if rank == 0 else slice(3, 5)
+    vectors = model.tables[0](INDICES[rows])
+    (vectors * WEIGHTS[rows]).sum().backward()
     gradient = model.tables[0].weight.grad
     assert isinstance(gradient, DTensor) and gradient.to_local().shape == (9, 2)
-    found = {"vectors": vectors.tolist(), "gradient": gradient.full_tensor().tolist()}
+    answer = {"vectors": vectors.tolist(), "gradient": gradient.full_tensor().tolist()}
     dist.destroy_process_group()
-    return found
+    return answer
 
 
 def test_ranks_with_unequal_numbers_of_samples_look_up_and_train_what_one_process_does(tmp_path: Path) -> None:
     answers = in_forks([partial(on_rank, rank, tmp_path) for rank in range(2)], 60)
-    whole = Model().tables[0]
-    assert isinstance(whole, nn.Embedding)
-    vectors = whole(INDICES)
+    table = Model().tables[0]
+    assert isinstance(table, nn.Embedding)
+    vectors = table(INDICES)
     (vectors * WEIGHTS).sum().backward()
-    assert whole.weight.grad is not None
+    assert table.weight.grad is not None
     assert answers[0]["vectors"] + answers[1]["vectors"] == vectors.tolist()
     for answer in answers:
-        assert torch.tensor(answer["gradient"]).allclose(whole.weight.grad / 2)
+        assert torch.tensor(answer["gradient"]).allclose(table.weight.grad / 2)
 
 
 def test_each_rank_holds_its_columns_and_the_whole_rest() -> None:
@@ -82,8 +82,8 @@ def test_ranks_divide_the_columns_of_all_tables() -> None:
     assert most_ranks(nn.Embedding(5, 12)) == 1, "the model says nothing"
     ways = set(list_ways(Divisions(most_tables=4), 4))
     assert ways - set(list_ways(INDIVISIBLE, 4)) == {
-        Spread(dp_replicate=4, tables=True, recompute=again, selective=selective)
-        for again, selective in [(False, False), (True, False), (True, True)]
+        Spread(dp_replicate=4, tables=True, recompute=recompute, selective=selective)
+        for recompute, selective in [(False, False), (True, False), (True, True)]
     }
     assert not any(way.tables for way in list_ways(Divisions(most_tables=4), 8))
 

@@ -269,5 +269,5 @@ def test_recompute_sees_what_an_earlier_call_of_the_same_pass_has_left(selective
                 model.potential = None
                 torch.stack([model(x * time) for time in range(4)]).square().mean().backward()
         gradients.append(torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]))  # type: ignore[union-attr]
-    whole, recomputed_again = gradients
-    assert torch.equal(whole, recomputed_again)
+    plain, recomputed_again = gradients
+    assert torch.equal(plain, recomputed_again)

@@ -58,7 +58,7 @@ def on_rank(rank: int, num: int, folder: Path, bucket_bytes: int) -> dict[str, A
     dist.init_process_group("gloo", store=store, rank=rank, world_size=num)
     group = dist.group.WORLD
     assert group is not None
-    updates = [torch.tensor(one) for one in drawn(rank)]
+    updates = [torch.tensor(values) for values in drawn(rank)]
     combine(updates, group)
     zeros = [torch.zeros(4), torch.ones(4) * rank]
     combine(zeros, group)
@@ -75,8 +75,8 @@ def test_updates_are_combined_by_the_formula_on_every_rank(num: int, bucket_byte
     expected = [tree(list(parts)) for parts in zip(*map(drawn, range(num)), strict=True)]
     for answer in answers:
         assert "updates" in answer, answer
-        for found, wanted in zip(answer["updates"], expected, strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-12)
+        for combined, expected_values in zip(answer["updates"], expected, strict=True):
+            np.testing.assert_allclose(combined, expected_values, rtol=1e-12)
         assert answer["updates"] == answers[0]["updates"]  # bit for bit
         assert answer["zeros"] == [0.0] * 4
         assert answer["weight"] == [0.5] * 3  # equal updates: their mean
@@ -92,8 +92,8 @@ def test_replicas_hold_a_copy_of_their_weights_and_two_buckets_while_they_update
 
 def test_a_study_chooses_replicas_with_adasum_where_the_candidate_asks_for_it() -> None:
     params = {"depth": 2, "width": 64, "context": 16}
-    asked = recipe_of(StdlibGpt({**params, "reduce": "adasum", "adasum_replicas": 4}))
-    divisions = trace(asked, Layout(), 8).divisions
+    recipe = recipe_of(StdlibGpt({**params, "reduce": "adasum", "adasum_replicas": 4}))
+    divisions = trace(recipe, Layout(), 8).divisions
     assert list_ways(divisions, 2) == [] and divisions.constraints.least_ranks == 4
     inside = {"recompute": False, "selective": False, "co_shard": 1}
     ways = {Spread(**{**way.values, **inside}) for way in list_ways(divisions, 4)}
@@ -119,26 +119,26 @@ TWO = Plan(8, dp_replicate=2, adasum=True)
 def test_replicas_train_the_same_curve_however_they_divide_their_share_and_after_a_resume(
     ranks: Any, tmp_path: Path
 ) -> None:
-    wanted = ranks.curve(TWO, **ADASUM)
+    expected = ranks.curve(TWO, **ADASUM)
     assert ranks.curve(Plan(2, 4, dp_replicate=2, adasum=True, recompute=True), **ADASUM) == [
-        (step, pytest.approx(values, abs=1e-5)) for step, values in wanted
+        (step, pytest.approx(values, abs=1e-5)) for step, values in expected
     ]
     ranks.train(TWO, **ADASUM, checkpoint_root=str(tmp_path), stop_after=2)  # the states of Adam differ by now
     resumed = ranks.curve(
         Plan(4, 2, dp_replicate=2, adasum=True), **ADASUM, checkpoint_root=str(tmp_path), resume_step=2
     )
-    assert resumed == [(step, pytest.approx(values, abs=1e-5)) for step, values in wanted[-len(resumed) :]]
+    assert resumed == [(step, pytest.approx(values, abs=1e-5)) for step, values in expected[-len(resumed) :]]
 
 
 def test_each_replica_steps_from_the_same_weights_with_its_own_optimizer(ranks: Any) -> None:
     params = {**SIZES, "reduce": "adasum"}
-    found = ranks.curve(TWO, **USER, params=params, steps=4, report_every=1)
+    curve = ranks.curve(TWO, **USER, params=params, steps=4, report_every=1)
     workload = load_workload(USER["workload"], Path(USER["code_dir"]))(dict(params))
     seed_everything(0)
     models = [workload.build_model()]
     models.append(deepcopy(models[0]))
     optimizers = [workload.optimizer(model) for model in models]
-    for step, (_, values) in enumerate(found):
+    for step, (_, values) in enumerate(curve):
         before = [parameter.detach().double().numpy() for parameter in models[0].parameters()]
         halves = batch_indices(workload.num_train, 16, step, 0).chunk(2)
         losses = [workload.loss(model, workload.train_batch(half)) for model, half in zip(models, halves, strict=True)]
@@ -148,10 +148,10 @@ def test_each_replica_steps_from_the_same_weights_with_its_own_optimizer(ranks: 
             optimizer.step()
         assert values["train_loss"] == pytest.approx(sum(map(float, (loss.detach() for loss in losses))) / 2, abs=1e-5)
         with torch.no_grad():
-            for old, one, other in zip(before, *(model.parameters() for model in models), strict=True):
-                new = old + pair(one.double().numpy() - old, other.double().numpy() - old)
-                one.copy_(torch.tensor(new))
-                other.copy_(one)
+            for old, weight, other in zip(before, *(model.parameters() for model in models), strict=True):
+                new = old + pair(weight.double().numpy() - old, other.double().numpy() - old)
+                weight.copy_(torch.tensor(new))
+                other.copy_(weight)
 
 
 def test_a_plan_that_combines_otherwise_than_the_candidate_asks_is_refused(ranks: Any) -> None:

@@ -30,10 +30,10 @@ OPTIMIZERS: list[Make] = [
 def _trained(make: Make, *, local: bool) -> tuple[list[Tensor], Any]:
     mesh = init_device_mesh("cpu", (2,))
     numbers = torch.Generator().manual_seed(0)
-    whole = torch.randn(3, 4, generator=numbers)  # 3 rows on 2 ranks: this one has 2
-    spread = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None))
-    copied = nn.Parameter(distribute_tensor(whole[0], mesh, [Replicate()], src_data_rank=None))
-    plain = nn.Parameter(whole[1].clone())
+    full = torch.randn(3, 4, generator=numbers)  # 3 rows on 2 ranks: this one has 2
+    spread = nn.Parameter(distribute_tensor(full, mesh, [Shard(0)], src_data_rank=None))
+    copied = nn.Parameter(distribute_tensor(full[0], mesh, [Replicate()], src_data_rank=None))
+    plain = nn.Parameter(full[1].clone())
     optimizer = make([spread, copied, plain])
     seen = []
     optimizer.register_step_pre_hook(lambda *_: seen.append(type(optimizer.param_groups[0]["params"][0])))

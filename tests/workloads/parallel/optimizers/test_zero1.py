@@ -24,14 +24,16 @@ def optimizer(sizes: list[int], num_ranks: int) -> ZeroOptimizer:
     parameters = [nn.Parameter(torch.ones(size)) for size in sizes]
     with fake_mesh(layout) as mesh:
         groups: list[dict[str, Any]] = [{"params": parameters[:2], "weight_decay": 0.0}, {"params": parameters[2:]}]
-        made = spread_optimizer(AdamW(groups, lr=0.5), layout, mesh)
-    assert isinstance(made, ZeroOptimizer)
-    return made
+        zero = spread_optimizer(AdamW(groups, lr=0.5), layout, mesh)
+    assert isinstance(zero, ZeroOptimizer)
+    return zero
 
 
 def sizes_of(zero: ZeroOptimizer) -> list[list[list[int]]]:
     """Sizes of the parameters of each rank, by group."""
-    return [[[len(one) for one in group["params"]] for group in part] for part in zero.partition_parameters()]
+    return [
+        [[len(parameter) for parameter in group["params"]] for group in part] for part in zero.partition_parameters()
+    ]
 
 
 def test_the_largest_parameters_are_dealt_out_first_and_rank_0_has_most() -> None:

@@ -56,7 +56,7 @@ def divided(plan: dict[str, str], tp: int, change: Any = lambda model: None) -> 
     described(Named(plan), model)
     with fake_mesh(layout) as mesh:
         apply_plan(model, list(model.layers), layout, mesh)
-        parts = {name: each for name, each in model.named_parameters() if isinstance(each, DTensor)}
+        parts = {name: parameter for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)}
         return {
             name: tuple(part.to_local().shape) for name, part in parts.items() if part.to_local().shape != part.shape
         }
@@ -141,9 +141,9 @@ def test_a_part_of_the_model_may_bring_the_plan_and_the_heads() -> None:
             for layer in self.layers:
                 layer.value = nn.Linear(8, 6)
 
-    whole: Any = nn.ModuleDict({"body": Brought(), "head": nn.Linear(8, 2)})
-    described(Named(None), whole)
-    split = whole["body"].layers[1].split
+    model: Any = nn.ModuleDict({"body": Brought(), "head": nn.Linear(8, 2)})
+    described(Named(None), model)
+    split = model["body"].layers[1].split
     assert split.columns == ("up", "value")
     assert split.rows == ("down",)
     assert split.most_parts == 3

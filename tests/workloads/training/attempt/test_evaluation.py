@@ -39,20 +39,20 @@ def test_an_evaluation_larger_than_a_step_is_sized_and_trains_within_its_budget(
     ranks: Any, tmp_path: Path, device_mib: int
 ) -> None:
     (tmp_path / "heavy.py").write_text(HEAVY)
-    found = trace(recipe_of(load_workload("heavy.py:Heavy", tmp_path)({})), Layout(), 16)
-    assert found.evaluation is not None and found.evaluation.peak_bytes(16) > 90 * MIB
+    traced = trace(recipe_of(load_workload("heavy.py:Heavy", tmp_path)({})), Layout(), 16)
+    assert traced.evaluation is not None and traced.evaluation.peak_bytes(16) > 90 * MIB
     devices = Cluster((Device("d", "n", 0, VIRTUAL_KIND, device_mib),))
-    answer = choose(Question(profile_of({Layout(): found}), 16, devices))
+    answer = choose(Question(profile_of({Layout(): traced}), 16, devices))
     if device_mib == 12:
         assert "to evaluate 1 sample at a time" in str(answer)
         return
     assert isinstance(answer, ChosenPlan)
     assert (answer.plan.micro_batch, answer.plan.evaluation_batch) == (16, 1)
-    own = {"workload": "heavy.py:Heavy", "code_dir": str(tmp_path), "metric": "score", "params": {}}
-    (under,) = ranks.train(answer.plan, budget_bytes=answer.prediction.reserved_mib * MIB, **own)
-    (whole,) = ranks.train(Plan(16), budget_bytes=answer.prediction.reserved_mib * MIB, **own)
-    assert "during an evaluation" in whole["message"]
-    (free,) = ranks.train(Plan(16), **own)
+    options = {"workload": "heavy.py:Heavy", "code_dir": str(tmp_path), "metric": "score", "params": {}}
+    (under,) = ranks.train(answer.plan, budget_bytes=answer.prediction.reserved_mib * MIB, **options)
+    (alone,) = ranks.train(Plan(16), budget_bytes=answer.prediction.reserved_mib * MIB, **options)
+    assert "during an evaluation" in alone["message"]
+    (free,) = ranks.train(Plan(16), **options)
     assert under["message"] == "" and under["reports"]
     for (_, values), (_, expected) in zip(under["reports"], free["reports"], strict=True):
         assert values == pytest.approx(expected, abs=1e-6), "metrics do not depend on the micro-batch"

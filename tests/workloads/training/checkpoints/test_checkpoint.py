@@ -185,8 +185,9 @@ def test_a_flipped_bit_is_found_and_an_older_checkpoint_is_used(tmp_path: Path) 
     (tmp_path / "7" / "step-20").rename(tmp_path / "8")  # another trial's checkpoint takes its place
     checkpoint.save(tmp_path, CheckpointName(9, 20), model, optimizer)
     (tmp_path / "9" / "step-20").rename(tmp_path / "7" / "step-20")
-    found, why = newest_intact(tmp_path, at(30))
-    assert found == at(10) and f"{shard.name} has another checksum than what was written" in why
+    intact, why = newest_intact(tmp_path, at(30))
+    assert intact == at(10)
+    assert f"{shard.name} has another checksum than what was written" in why
     assert "it is that of step 20 of trial 9" in newest_intact(tmp_path, at(20))[1]
     with pytest.raises(StorageFault, match="another checksum"):
         checkpoint.load(tmp_path, at(30), model, optimizer)
@@ -246,7 +247,7 @@ class Tied(nn.Module):
 def test_weights_are_the_state_dictionary_of_the_model(tmp_path: Path) -> None:
     model = Tied()
     folder = checkpoint.save(tmp_path, at(1), model, torch.optim.SGD(model.parameters()))
-    found = checkpoint.load_weights(folder)
-    assert found.keys() == model.state_dict().keys()
-    Tied().load_state_dict(found)
-    assert all(value.equal(found[name]) for name, value in model.state_dict().items())
+    weights = checkpoint.load_weights(folder)
+    assert weights.keys() == model.state_dict().keys()
+    Tied().load_state_dict(weights)
+    assert all(value.equal(weights[name]) for name, value in model.state_dict().items())

@@ -34,9 +34,9 @@ class Listed(Endless):
         return 1
 
 
-def made(**members: Any) -> Workload:
-    found: Workload = type("Made", (Good,), members)({})
-    return found
+def workload_of(**members: Any) -> Workload:
+    workload: Workload = type("Made", (Good,), members)({})
+    return workload
 
 
 def given(dataset: Any) -> Any:
@@ -44,7 +44,7 @@ def given(dataset: Any) -> Any:
 
 
 def test_a_data_set_gives_the_numbers_of_samples() -> None:
-    workload = made()
+    workload = workload_of()
     expect_data(workload)
     expect_samples(workload)
     assert (workload.num_train, workload.num_eval) == (6, 6)
@@ -72,7 +72,7 @@ def test_a_data_set_gives_the_numbers_of_samples() -> None:
 )
 def test_a_mistake_is_named(members: dict[str, Any], words: str) -> None:
     with pytest.raises((WorkloadError, WrongResult), match=words):
-        expect_data(made(**members))
+        expect_data(workload_of(**members))
 
 
 def test_methods_that_only_data_sets_have_are_refused_without_one() -> None:
@@ -91,19 +91,19 @@ def test_methods_that_only_data_sets_have_are_refused_without_one() -> None:
 
 
 def test_an_epoch_has_the_samples_of_a_step() -> None:
-    workload = made(order=lambda self, epoch, generator: [1, 2, 3])
+    workload = workload_of(order=lambda self, epoch, generator: [1, 2, 3])
     expect_order(workload, 3)
     with pytest.raises(WrongResult, match="returns 3 indices, but a step has 4 samples"):
         expect_order(workload, 4)
 
 
 def test_samples_that_cannot_be_stacked_ask_for_a_collate() -> None:
-    workload = made(dataset=given([torch.zeros(2), torch.zeros(3)]))
+    workload = workload_of(dataset=given([torch.zeros(2), torch.zeros(3)]))
     with pytest.raises(RuntimeError) as caught:
         expect_samples(workload)
     assert "→ define collate, which pads them to one size" in explain(caught.value, None)
     with pytest.raises(WrongResult, match="gives a batch that is dict: make batches of tensors"):
-        expect_samples(made(collate=lambda self, samples: {"size": 1}))
+        expect_samples(workload_of(collate=lambda self, samples: {"size": 1}))
 
 
 def test_a_class_without_any_data_is_refused_when_it_is_loaded(tmp_path: Any) -> None:

@@ -66,27 +66,30 @@ def batches(plan: Plan, steps: range = range(3), make: type[Workload] = Noisy, *
     for rank in range(plan.world_size):
         with feeding(make(params), plan, rank, 7, steps, lambda done: done % REPORT_EVERY == 0) as feed:
             feed.open()
-            made: list[Tensor] = []
+            of_rank: list[Tensor] = []
             for step in steps:
-                made.append(torch.cat(list(feed.step(step))))
+                of_rank.append(torch.cat(list(feed.step(step))))
                 if (step + 1) % REPORT_EVERY == 0:
-                    made.append(torch.cat([batch[counted] for batch, counted in feed.evaluation()]))
-            ranks.append(made)
+                    of_rank.append(torch.cat([batch[counted] for batch, counted in feed.evaluation()]))
+            ranks.append(of_rank)
     return [torch.cat(parts) for parts in zip(*ranks, strict=True)]
 
 
 def test_workers_plans_and_resumed_trainings_read_the_same_samples_with_the_same_random_numbers() -> None:
-    whole = batches(Plan(8))
-    assert [len(batch) for batch in whole] == [8, 8, 5, 8]
+    expected_batches = batches(Plan(8))
+    assert [len(batch) for batch in expected_batches] == [8, 8, 5, 8]
     for other in (batches(Plan(2, 4), workers=2), batches(Plan(2, 2, dp_shard=2), workers=1)):
-        for one, expected in zip(other, whole, strict=True):
-            by_sample = one[one[:, 0].argsort()] if len(one) == 5 else one  # ranks alternate in evaluations
+        for batch, expected in zip(other, expected_batches, strict=True):
+            by_sample = batch[batch[:, 0].argsort()] if len(batch) == 5 else batch  # ranks alternate in evaluations
             assert torch.equal(by_sample, expected)
-    assert torch.equal(batches(Plan(8), range(2, 3), workers=1)[0], whole[3])
-    first, later = whole[0], torch.cat([whole[1], whole[3]])  # 20 samples: the last four are of the next epoch
-    again = {int(row[0]): row for row in later[-4:]}
-    both = [(row, again[int(row[0])]) for row in torch.cat([first, later[:-4]]) if int(row[0]) in again]
-    assert both and not any(torch.equal(one, other) for one, other in both), "each epoch has other numbers"
+    assert torch.equal(batches(Plan(8), range(2, 3), workers=1)[0], expected_batches[3])
+    first, later = (
+        expected_batches[0],
+        torch.cat([expected_batches[1], expected_batches[3]]),
+    )  # 20 samples: the last four are of the next epoch
+    by_number = {int(row[0]): row for row in later[-4:]}
+    both = [(row, by_number[int(row[0])]) for row in torch.cat([first, later[:-4]]) if int(row[0]) in by_number]
+    assert both and not any(torch.equal(row, other) for row, other in both), "each epoch has other numbers"
 
 
 def test_reading_leaves_the_generators_of_the_training_alone() -> None:
@@ -97,8 +100,8 @@ def test_reading_leaves_the_generators_of_the_training_alone() -> None:
         workload.num_workers = num_workers
         with feeding(workload, Plan(4, 2), 0, 7, range(1), lambda done: False) as feed:
             read += list(feed.step(0))
-        own = workload.numbers.random(), workload.others.random()  # type: ignore[attr-defined]
-        drawn.append((*own, torch.rand(()).item(), random.random(), np.random.rand()))
+        own_numbers = workload.numbers.random(), workload.others.random()  # type: ignore[attr-defined]
+        drawn.append((*own_numbers, torch.rand(()).item(), random.random(), np.random.rand()))
     assert drawn[0] == drawn[1]
     assert torch.equal(read[0], read[2])
     assert torch.equal(read[1], read[3])
@@ -123,12 +126,12 @@ class Streamed(Noisy):
 
 
 def test_an_iterable_set_is_the_same_under_every_plan_and_begins_again_with_each_epoch() -> None:
-    whole = batches(Plan(8), make=Streamed)
+    expected_batches = batches(Plan(8), make=Streamed)
     assert [batch.tolist() for batch in batches(Plan(1, 4, dp_shard=2), make=Streamed, workers=1)][:2] == [
-        one.tolist() for one in whole
+        batch.tolist() for batch in expected_batches
     ][:2]
-    assert torch.equal(batches(Plan(4, 2), range(2, 3), Streamed)[0], whole[3])
-    starts = (torch.cat([whole[0], whole[1], whole[3]])[:, 0] // 100).tolist()
+    assert torch.equal(batches(Plan(4, 2), range(2, 3), Streamed)[0], expected_batches[3])
+    starts = (torch.cat([expected_batches[0], expected_batches[1], expected_batches[3]])[:, 0] // 100).tolist()
     assert len(set(starts[:10])) == 1 and len(set(starts)) == 3
     with pytest.raises(Exception, match=r'dataset\("train"\) ended after 10 samples: its length'):
         batches(Plan(8), make=Streamed, length=12)

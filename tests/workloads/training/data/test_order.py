@@ -51,7 +51,7 @@ def test_steps_run_through_the_epochs_of_an_own_order_from_any_step_on() -> None
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("indices", "words"),
     [
         (lambda epoch, generator: [0.5], "float32"),
         (lambda epoch, generator: None, "returns None"),
@@ -60,9 +60,9 @@ def test_steps_run_through_the_epochs_of_an_own_order_from_any_step_on() -> None
         (lambda epoch, generator: [3, 10], "indices from 3 to 10 for epoch 0.*from 0 to 9"),
     ],
 )
-def test_an_order_that_names_no_samples_is_refused(made: Any, words: str) -> None:
+def test_an_order_that_names_no_samples_is_refused(indices: Any, words: str) -> None:
     with pytest.raises(WrongResult, match=words):
-        ordered(made).epoch(0)
+        ordered(indices).epoch(0)
 
 
 def test_all_epochs_have_one_length() -> None:
@@ -77,7 +77,7 @@ def test_memory_is_predicted_for_the_longest_samples_that_the_order_can_give() -
 
     workload = Lengthy({"order": lambda epoch, generator: [8, 7, 6, 5, 5]})
     longest = [longest_first(workload, "train"), longest_first(workload, "eval")]
-    assert [one.tolist() for one in longest if one is not None] == [[5, 7, 8, 6], [3, 2, 1, 0]]
+    assert [samples.tolist() for samples in longest if samples is not None] == [[5, 7, 8, 6], [3, 2, 1, 0]]
     assert longest_first(Shuffled({}), "train") is None
     Lengthy.lengths = lambda self, split: [1, 2]  # type: ignore[method-assign]
     with pytest.raises(WrongResult, match="returns 2 lengths: return one number for each of the 10 samples"):

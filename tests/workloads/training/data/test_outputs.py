@@ -69,8 +69,8 @@ def test_outputs_come_together_once_and_in_the_order_of_the_samples(plan: Plan) 
     outputs = ranks[0]._joined([(structure, ranks[rank]._batches) for rank in contributors(plan)])
     assert torch.equal(outputs["points"], POINTS) and torch.equal(outputs["target"], CLASSES)
     expected = {"f1": float(MulticlassF1Score(3)(POINTS, CLASSES)), "mean": float(POINTS.mean())}
-    found = summary(Scored({}), outputs, 0)
-    assert {name: found[name] for name in expected} == expected and 0 < found["auc"] < 1
+    values = summary(Scored({}), outputs, 0)
+    assert {name: values[name] for name in expected} == expected and 0 < values["auc"] < 1
 
 
 def test_one_rank_of_the_last_stage_contributes_for_each_share() -> None:
@@ -90,8 +90,8 @@ def test_a_collection_and_a_tuple_of_outputs_work_too() -> None:
 
 
 def scored(**members: Any) -> Workload:
-    found: Workload = type("Made", (Scored,), members)({})
-    return found
+    workload: Workload = type("Made", (Scored,), members)({})
+    return workload
 
 
 @pytest.mark.parametrize(

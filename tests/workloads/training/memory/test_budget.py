@@ -131,9 +131,9 @@ def test_what_evaluate_imports_is_no_memory_of_the_candidate_and_an_overrun_name
 ) -> None:
     (tmp_path / "mine.py").write_text(EVALUATES)
     (tmp_path / "heavy.py").write_text(HEAVY)
-    own = {"workload": "mine.py:Mine", "code_dir": str(tmp_path), "metric": "loss", "budget_bytes": 16 * MIB}
-    assert ranks.train(Plan(8), params={"mib": 4}, **own)[0]["message"] == ""
-    (answer,) = ranks.train(Plan(8), params={"mib": 24}, **own)
+    options = {"workload": "mine.py:Mine", "code_dir": str(tmp_path), "metric": "loss", "budget_bytes": 16 * MIB}
+    assert ranks.train(Plan(8), params={"mib": 4}, **options)[0]["message"] == ""
+    (answer,) = ranks.train(Plan(8), params={"mib": 24}, **options)
     assert answer["error"] == "OutOfMemory" and "its budget is 16.0 MiB during an evaluation" in answer["message"]
 
 
@@ -237,16 +237,16 @@ def test_an_overrun_is_found_behind_the_error_that_hides_it() -> None:
         except RuntimeError as error:
             raise ValueError("could not build the batch") from error
     except ValueError as error:
-        found = classify(error, at(10 * MIB, 100 * MIB))
-    assert found is not None
-    assert found.requested_bytes == 2**60
-    assert found.measured_bytes == pytest.approx(2**60 + 10 * MIB, abs=MIB)
+        overrun = classify(error, at(10 * MIB, 100 * MIB))
+    assert overrun is not None
+    assert overrun.requested_bytes == 2**60
+    assert overrun.measured_bytes == pytest.approx(2**60 + 10 * MIB, abs=MIB)
 
 
 def test_a_request_counts_in_full_when_the_baseline_has_shrunk_meanwhile() -> None:
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.")
-    found = classify(error, at(-MIB, 100 * MIB))
-    assert found is not None and found.measured_bytes == found.requested_bytes == 4096
+    overrun = classify(error, at(-MIB, 100 * MIB))
+    assert overrun is not None and overrun.measured_bytes == overrun.requested_bytes == 4096
 
 
 def test_the_peak_of_a_sharded_step_does_not_depend_on_when_gloo_lets_go_of_its_tensors(ranks: Any) -> None:

@@ -34,10 +34,10 @@ def test_work_that_is_not_the_candidates_adds_what_it_left_but_for_tensors() -> 
 
 def test_a_shared_storage_counts_once() -> None:
     before = measure_held().tensor_bytes
-    whole = torch.ones(8 * MIB, dtype=torch.uint8)
-    part = whole[1:]
+    storage = torch.ones(8 * MIB, dtype=torch.uint8)
+    part = storage[1:]
     assert measure_held().tensor_bytes - before == pytest.approx(8 * MIB, abs=MIB)
-    del whole, part
+    del storage, part
 
 
 def test_the_high_water_mark_is_of_its_own_time_alone() -> None:
@@ -65,7 +65,8 @@ def test_a_copy_on_the_host_is_no_memory_of_the_process() -> None:
     before = measure_held()
     copy = host_copy(tensor)
     after = measure_held()
-    assert torch.equal(copy, tensor) and after.tensor_bytes == before.tensor_bytes
+    assert torch.equal(copy, tensor)
+    assert after.tensor_bytes == before.tensor_bytes
     assert abs(after.data_bytes - before.data_bytes) < MIB
     shared = torch.zeros(8 * MIB, dtype=torch.uint8).share_memory_()
     assert measure_held().tensor_bytes == before.tensor_bytes

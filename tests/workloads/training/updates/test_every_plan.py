@@ -38,13 +38,13 @@ RESUMED = [(feature, *pair) for feature in FEATURES for pair in CHAIN]
 def difference(ranks: Any, plan: Plan, feature: str, **more: Any) -> float:
     """The largest difference of any value from those of one rank."""
     options = {**USER, "params": {"batch": 16, **FEATURES[feature]}, "steps": 6}
-    wanted = dict(ranks.curve(ONE, **options))
-    pairs = [(values, wanted[step]) for step, values in ranks.curve(plan, **options, **more)]
+    expected = dict(ranks.curve(ONE, **options))
+    pairs = [(values, expected[step]) for step, values in ranks.curve(plan, **options, **more)]
     return max(abs(values[name] - other[name]) for values, other in pairs for name in other)
 
 
 @pytest.mark.parametrize(
-    ("feature", "plan"), [case if case in USUAL else soak(case) for case in CASES], ids=lambda each: str(each)
+    ("feature", "plan"), [case if case in USUAL else soak(case) for case in CASES], ids=lambda case: str(case)
 )
 def test_updates_are_those_of_one_rank(ranks: Any, feature: str, plan: Plan) -> None:
     assert difference(ranks, plan, feature) <= TOLERANCES.get(feature, TOLERANCE)
@@ -57,8 +57,8 @@ def test_updates_continue_under_another_plan(ranks: Any, tmp_path: Path, feature
     params = {"batch": 16, **FEATURES[feature]}
     stopped = ranks.train(first, 6, **USER, params=params, checkpoint_root=str(tmp_path), stop_after=2)
     assert [answer["ended"] for answer in stopped] == ["stopped"] * first.world_size, stopped[0]["traceback"]
-    found = difference(ranks, then, feature, checkpoint_root=str(tmp_path), resume_step=2)
-    assert found <= TOLERANCES.get(feature, TOLERANCE)
+    error = difference(ranks, then, feature, checkpoint_root=str(tmp_path), resume_step=2)
+    assert error <= TOLERANCES.get(feature, TOLERANCE)
 
 
 GAN = {
@@ -74,13 +74,13 @@ GAN_PLANS = [Plan(8, dp_replicate=2), Plan(4, 2, dp_shard=2, reshard=False)]
 def test_two_optimizers_take_turns_as_on_one_rank_and_continue_under_another_plan(
     ranks: Any, tmp_path: Path, plan: Plan
 ) -> None:
-    wanted = ranks.curve(ONE, 6, **GAN)
-    assert {"generator_loss", "discriminator_loss"} < wanted[0][1].keys()
-    for (_, values), (_, expected) in zip(ranks.curve(plan, 6, **GAN), wanted, strict=True):
+    reference = ranks.curve(ONE, 6, **GAN)
+    assert {"generator_loss", "discriminator_loss"} < reference[0][1].keys()
+    for (_, values), (_, expected) in zip(ranks.curve(plan, 6, **GAN), reference, strict=True):
         assert values == pytest.approx(expected, abs=TOLERANCE)
     ranks.train(plan, 6, **GAN, checkpoint_root=str(tmp_path), stop_after=2)
     resumed = ranks.curve(Plan(8, dp_shard=2), 6, **GAN, checkpoint_root=str(tmp_path), resume_step=2)
-    for (_, values), (_, expected) in zip(resumed, wanted[1:], strict=True):
+    for (_, values), (_, expected) in zip(resumed, reference[1:], strict=True):
         assert values == pytest.approx(expected, abs=TOLERANCE)
 
 

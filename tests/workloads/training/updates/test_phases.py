@@ -59,13 +59,13 @@ def of(*names: str) -> Callable[[Any], Optimizer]:
 def test_each_phase_updates_its_own_parameters_in_every_such_step() -> None:
     workload = Turns(lambda: [Phase("first", loss, of("a")), Phase("second", loss, of("b"), every=2)])
     model = workload.build_model()
-    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     optimizer = make_optimizer(workload, model, Layout(), None, 4)
     for step in range(3):
         updates_of(model).step = step
         train_step(workload, model, optimizer, [torch.ones(4, 2)], 1)
         assert list(updates_of(model).losses) == (["first"] if step == 1 else ["first", "second"])
-    moved = {name: float((before[name] - one).detach().mean()) for name, one in model.named_parameters()}
+    moved = {name: float((before[name] - parameter).detach().mean()) for name, parameter in model.named_parameters()}
     assert moved == pytest.approx({"a.weight": 3.0, "b.weight": 2.0})
     assert all(parameter.grad is None for parameter in model.parameters())
 

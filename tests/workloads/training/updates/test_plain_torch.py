@@ -89,9 +89,9 @@ def plain(params: dict[str, Any], kind: torch.dtype | None = None) -> float:
     ids=str,
 )
 def test_one_rank_updates_as_a_plain_loop_does(tmp_path: Path, more: dict[str, Any], kind: torch.dtype | None) -> None:
-    found = trained({**BASE, **more}, tmp_path)["loss"]
-    assert found == pytest.approx(plain({**BASE, **more}, kind), abs=1e-6 if kind is None else 1e-4)
-    assert abs(found - trained(BASE, tmp_path / "without")["loss"]) > (1e-3 if kind is None else 1e-7)
+    loss = trained({**BASE, **more}, tmp_path)["loss"]
+    assert loss == pytest.approx(plain({**BASE, **more}, kind), abs=1e-6 if kind is None else 1e-4)
+    assert abs(loss - trained(BASE, tmp_path / "without")["loss"]) > (1e-3 if kind is None else 1e-7)
 
 
 def test_swa_is_the_mean_of_the_weights_from_its_start_on_and_evaluation_gives_them_back() -> None:
@@ -110,8 +110,8 @@ def test_swa_is_the_mean_of_the_weights_from_its_start_on_and_evaluation_gives_t
     held_out = workload.eval_batch(torch.arange(4))
     sums = evaluate(workload, model, [(held_out, torch.ones(4, dtype=torch.bool))])
     assert torch.equal(weight, seen[-1])
-    own = float(losses(workload, model, held_out).detach().sum())
-    assert float(sums.of(["loss"])) != pytest.approx(own, abs=1e-6)
+    own_loss = float(losses(workload, model, held_out).detach().sum())
+    assert float(sums.of(["loss"])) != pytest.approx(own_loss, abs=1e-6)
 
 
 def test_fp16_skips_an_update_that_overflows_and_halves_the_scale() -> None:
@@ -126,4 +126,4 @@ def test_fp16_skips_an_update_that_overflows_and_halves_the_scale() -> None:
     assert scale is not None
     assert scale.scale == 2.0**15
     assert scale.num_good == 0
-    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+    assert all(torch.equal(parameter, other) for parameter, other in zip(before, model.parameters(), strict=True))

@@ -27,13 +27,13 @@ def optimizer() -> SGD:
     return SGD([nn.Parameter(torch.ones(2))], lr=0.5, momentum=0.9)
 
 
-def rates(schedules: Schedules, made: Optimizer, num: int) -> list[float]:
-    found = []
+def rates(schedules: Schedules, stepped: Optimizer, num: int) -> list[float]:
+    values = []
     for _ in range(num):
-        made.step()
+        stepped.step()
         schedules.step()
-        found.append(made.param_groups[0]["lr"])
-    return found
+        values.append(stepped.param_groups[0]["lr"])
+    return values
 
 
 def counting(optimizer: Optimizer) -> lr_scheduler.LRScheduler:
@@ -47,37 +47,39 @@ def counting(optimizer: Optimizer) -> lr_scheduler.LRScheduler:
 
 
 SCHEDULERS: list[Make] = [
-    lambda made: lr_scheduler.MultiStepLR(made, [2, 5], 0.1),
-    lambda made: lr_scheduler.CosineAnnealingWarmRestarts(made, 3),
-    lambda made: lr_scheduler.OneCycleLR(made, 1.0, total_steps=20),
-    lambda made: lr_scheduler.CyclicLR(made, 0.1, 0.5, step_size_up=3),
-    lambda made: lr_scheduler.LambdaLR(made, lambda step: 0.9**step),
-    lambda made: lr_scheduler.ChainedScheduler([lr_scheduler.ExponentialLR(made, 0.9), lr_scheduler.StepLR(made, 2)]),
-    lambda made: lr_scheduler.SequentialLR(
-        made, [lr_scheduler.LinearLR(made, 0.1), lr_scheduler.PolynomialLR(made, 9)], [3]
+    lambda stepped: lr_scheduler.MultiStepLR(stepped, [2, 5], 0.1),
+    lambda stepped: lr_scheduler.CosineAnnealingWarmRestarts(stepped, 3),
+    lambda stepped: lr_scheduler.OneCycleLR(stepped, 1.0, total_steps=20),
+    lambda stepped: lr_scheduler.CyclicLR(stepped, 0.1, 0.5, step_size_up=3),
+    lambda stepped: lr_scheduler.LambdaLR(stepped, lambda step: 0.9**step),
+    lambda stepped: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ExponentialLR(stepped, 0.9), lr_scheduler.StepLR(stepped, 2)]
+    ),
+    lambda stepped: lr_scheduler.SequentialLR(
+        stepped, [lr_scheduler.LinearLR(stepped, 0.1), lr_scheduler.PolynomialLR(stepped, 9)], [3]
     ),
 ]
 
 
 @pytest.mark.parametrize("make", SCHEDULERS)
 def test_a_stored_scheduler_continues_with_the_same_rates(make: Make) -> None:
-    whole, own = optimizer(), optimizer()
-    expected = rates(Schedules(scheduled(make), whole, 20), whole, 8)
-    first = Schedules(scheduled(make), own, 20)
-    assert rates(first, own, 4) == expected[:4]
-    again = optimizer()
-    then = Schedules(scheduled(make), again, 20)
-    again.param_groups[0].update({k: v for k, v in own.param_groups[0].items() if k != "params"})
+    uninterrupted, first_optimizer = optimizer(), optimizer()
+    expected = rates(Schedules(scheduled(make), uninterrupted, 20), uninterrupted, 8)
+    first = Schedules(scheduled(make), first_optimizer, 20)
+    assert rates(first, first_optimizer, 4) == expected[:4]
+    second_optimizer = optimizer()
+    then = Schedules(scheduled(make), second_optimizer, 20)
+    second_optimizer.param_groups[0].update({k: v for k, v in first_optimizer.param_groups[0].items() if k != "params"})
     then.load(first.state())
-    assert rates(then, again, 4) == expected[4:]
+    assert rates(then, second_optimizer, 4) == expected[4:]
     expect_resumable(scheduled(make), optimizer(), 20)
 
 
 def test_a_scheduler_that_goes_ahead_has_the_rates_of_its_own_options() -> None:
-    make: Make = lambda made: lr_scheduler.StepLR(made, 2, 0.1)  # noqa: E731
-    own = optimizer()
-    Schedules(scheduled(make), own, 20).skip(5)
-    assert own.param_groups[0]["lr"] == pytest.approx(0.005)
+    make: Make = lambda stepped: lr_scheduler.StepLR(stepped, 2, 0.1)  # noqa: E731
+    ahead = optimizer()
+    Schedules(scheduled(make), ahead, 20).skip(5)
+    assert ahead.param_groups[0]["lr"] == pytest.approx(0.005)
 
 
 def test_what_cannot_resume_is_refused_in_words() -> None:
@@ -92,8 +94,8 @@ def test_what_cannot_resume_is_refused_in_words() -> None:
     with pytest.raises(WrongResult, match="a Keeps that cannot be stored in a checkpoint: it holds a object"):
         expect_resumable(scheduled(Keeps), optimizer(), 20)
     with pytest.raises(WrongResult, match="returns float instead of a scheduler"):
-        expect_resumable(scheduled(lambda made: 0.1), optimizer(), 20)
-    none = Schedules(scheduled(lambda made: None), optimizer(), 20)
+        expect_resumable(scheduled(lambda stepped: 0.1), optimizer(), 20)
+    none = Schedules(scheduled(lambda stepped: None), optimizer(), 20)
     with pytest.raises(WorkloadError, match="the checkpoint has 1 schedulers, but scheduler"):
         none.load([{}])
 
@@ -101,4 +103,4 @@ def test_what_cannot_resume_is_refused_in_words() -> None:
 def test_a_scheduler_of_another_optimizer_is_refused() -> None:
     other = optimizer()
     with pytest.raises(WrongResult, match="returns a StepLR of another optimizer, whose rates nobody uses"):
-        Schedules(scheduled(lambda made: lr_scheduler.StepLR(other, 2)), optimizer(), 10)
+        Schedules(scheduled(lambda stepped: lr_scheduler.StepLR(other, 2)), optimizer(), 10)

@@ -20,8 +20,8 @@ LEASE_SECONDS = 60.0
 def remote(**fields: Any) -> RankRecord:
     """A rank on another host that was found dead at second 100 and last answered at second 90."""
     status = RankStatus(Process("another kernel", 1, "1"), "1/1", 0, 4, True)
-    given: dict[str, Any] = {"status": status, "since": 100.0, "progressed": 90.0, "heard": 90.0, "dead": True}
-    return RankRecord("rank/n/0", "n/0", RankPhase.ENDING, **given | fields)
+    values: dict[str, Any] = {"status": status, "since": 100.0, "progressed": 90.0, "heard": 90.0, "dead": True}
+    return RankRecord("rank/n/0", "n/0", RankPhase.ENDING, **values | fields)
 
 
 def ended(rank: RankRecord, now: float, *, may_trust_ray: bool) -> bool:

@@ -121,9 +121,9 @@ class Driven:
 def driven() -> Driven:
     ids = count()
     new = RankStates(new_id=lambda: f"{next(ids)}", version=VERSION, lease_seconds=60.0, max_per_device=2)
-    made = Driven(new)
-    made.on(NodesSeen({"a": "node a", "b": "node b"}, frozenset()))
-    return made
+    harness = Driven(new)
+    harness.on(NodesSeen({"a": "node a", "b": "node b"}, frozenset()))
+    return harness
 
 
 def process(name: str) -> Process:
@@ -136,11 +136,11 @@ def host(order: Order) -> str | None:
 
 
 def started(instructions: Iterable[Instruction]) -> list[str]:
-    return [each.name for each in instructions if isinstance(each, StartRank)]
+    return [instruction.name for instruction in instructions if isinstance(instruction, StartRank)]
 
 
 def killed(instructions: Iterable[Instruction]) -> set[str]:
-    return {each.name for each in instructions if isinstance(each, KillActor)}
+    return {instruction.name for instruction in instructions if isinstance(instruction, KillActor)}
 
 
 # --- starts -----------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def killed(instructions: Iterable[Instruction]) -> set[str]:
 def test_each_device_gets_a_spare_rank_that_is_asked_how_it_is_and_held_once_it_answers(driven: Driven) -> None:
     names = ["rank/a/0/0", "rank/a/1/1", "rank/b/0/2"]
     starts = [(StartRank(name, name[5:8]), AskStatus(name)) for name in names]
-    assert driven.look(nodes=[HERE, AWAY]) == [each for pair in starts for each in pair]
+    assert driven.look(nodes=[HERE, AWAY]) == [start for pair in starts for start in pair]
     assert [driven.hear(name) for name in names] == [[HoldCall(name)] for name in names]
     assert driven.look(nodes=[HERE, AWAY]) == []
 
@@ -168,7 +168,7 @@ def test_a_gang_takes_idle_ranks_and_starts_the_others_behind_which_its_call_wai
 
 def test_the_store_of_a_gang_on_one_host_is_on_its_loopback_interface_and_one_rank_has_none(driven: Driven) -> None:
     hosts = [driven.launch(order("a/0", "a/1"))[-1], driven.launch(order("b/0", trial=2))[-1]]
-    assert [each.host for each in hosts if isinstance(each, RunAttempt)] == ["127.0.0.1", None]
+    assert [instruction.host for instruction in hosts if isinstance(instruction, RunAttempt)] == ["127.0.0.1", None]
 
 
 def test_a_launch_is_put_off_while_cores_start_ranks_and_no_spare_rank_overtakes_it(driven: Driven) -> None:

@@ -31,12 +31,12 @@ def test_a_study_at_its_limit_proposes_nothing_and_ends_its_trials_with_what_the
         trial(id=4, number=3, state=TrialState.QUEUED, attempt=0),
         trial(id=5, number=4, state=TrialState.WAITING, step=20, value=0.6, num_oom=1),
     ]
-    known: Any = {
+    state: Any = {
         "attempts": [attempt(), attempt(trial_id=2)],
         "gangs": {"1/1": ALIVE, "2/1": ALIVE},
         "studies": {1: study(reason=WHY, ends_as=StudyState.COMPLETED, state=StudyState.STOPPING)},
     }
-    moves = {e.trial.number: (e.to, e.reason) for e in effects_of(trials=trials, **known) if isinstance(e, MoveTrial)}
+    moves = {e.trial.number: (e.to, e.reason) for e in effects_of(trials=trials, **state) if isinstance(e, MoveTrial)}
     assert moves == {
         0: (TrialState.COMPLETED, f"ended after step 40 of 100: {WHY}"),
         1: (TrialState.CANCELLED, WHY),
@@ -44,7 +44,7 @@ def test_a_study_at_its_limit_proposes_nothing_and_ends_its_trials_with_what_the
         3: (TrialState.CANCELLED, WHY),
         4: (TrialState.COMPLETED, f"ended after step 20 of 100: {WHY}"),
     }
-    assert effects_of(trials=[], studies=known["studies"]) == [FinishStudy(1, StudyState.COMPLETED, WHY)]
+    assert effects_of(trials=[], studies=state["studies"]) == [FinishStudy(1, StudyState.COMPLETED, WHY)]
 
 
 class Limited(Simulation):
@@ -63,15 +63,15 @@ def test_a_bound_on_the_regret_is_stored_before_more_trials_and_ends_the_study_o
     store = empty_store()
     simulation = type("Simulated", (Limited,), {"limit": {"terminator": {"regret": 0.5}}})(store, 12, no_faults())
     requests = {1: ProposalRequest(0, answer=Proposal([{"lr": 0.1}], regret=0.75))}
-    known: Any = {"trials": [], "studies": {1: study(num_trials=0)}, "requests": requests}
-    assert effects_of(**known) == [NoteRegret(1, 0.75)]
-    known["studies"] = {1: study(num_trials=0, regret_bound=0.75)}
-    assert [type(effect) for effect in effects_of(**known)] == [CreateTrials]
+    state: Any = {"trials": [], "studies": {1: study(num_trials=0)}, "requests": requests}
+    assert effects_of(**state) == [NoteRegret(1, 0.75)]
+    state["studies"] = {1: study(num_trials=0, regret_bound=0.75)}
+    assert [type(effect) for effect in effects_of(**state)] == [CreateTrials]
     while not simulation.has_ended:
         simulation.cycle()
         if simulation.clock.now > 100:
-            for one in store.studies():
-                store.note_regret(one.id, 0.4, now=simulation.clock.now)
+            for study_row in store.studies():
+                store.note_regret(study_row.id, 0.4, now=simulation.clock.now)
         assert simulation.clock.now < 20_000
     for ended in store.studies():
         assert ended.state is StudyState.COMPLETED and ended.regret_bound == 0.4
@@ -89,7 +89,7 @@ def test_a_bound_on_the_regret_is_stored_before_more_trials_and_ends_the_study_o
 def test_every_limit_ends_a_study_of_endless_trials(limit: Json, words: str) -> None:
     for ended, trials in ended_by(limit, 12):
         assert ended.state is StudyState.COMPLETED and words in ended.reason
-        states = {one.state for one in trials}
+        states = {row.state for row in trials}
         assert TrialState.COMPLETED in states
         assert states <= {TrialState.COMPLETED, TrialState.CANCELLED, TrialState.INFEASIBLE}
 

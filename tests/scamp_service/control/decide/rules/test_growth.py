@@ -34,8 +34,8 @@ DOUBLE, QUADRUPLE = choice(Plan(8, dp_shard=2), 1.1), choice(Plan(8, dp_shard=4)
 def trial(noise_scale: float | None, **changes: Any) -> Trial:
     row = values.trial(**{"params": PARAMS, "step": 100, "noise_scale": noise_scale, **changes})
     assert row.sized is not None
-    known = replace(row.sized, step_seconds=1.0, choices=(OWN, SAME, DOUBLE, QUADRUPLE))
-    return replace(row, sized=known)
+    sized_trial = replace(row.sized, step_seconds=1.0, choices=(OWN, SAME, DOUBLE, QUADRUPLE))
+    return replace(row, sized=sized_trial)
 
 
 @pytest.mark.parametrize(
@@ -50,15 +50,15 @@ def trial(noise_scale: float | None, **changes: Any) -> Trial:
 def test_the_best_batch_for_each_number_of_ranks_is_offered_once_the_noise_is_known(
     noise_scale: float | None, offered: tuple[Choice, ...]
 ) -> None:
-    one = trial(noise_scale)
-    assert one.sized is not None
-    assert worth_offering(one, one.sized.choices) == offered
+    noisy = trial(noise_scale)
+    assert noisy.sized is not None
+    assert worth_offering(noisy, noisy.sized.choices) == offered
 
 
 def test_steps_count_as_those_of_the_base_batch() -> None:
-    one = trial(1e9)
-    assert counts_as(one, QUADRUPLE.plan) == pytest.approx(4)
-    assert counted_seconds(one, QUADRUPLE) == pytest.approx(0.3)
+    noisy = trial(1e9)
+    assert counts_as(noisy, QUADRUPLE.plan) == pytest.approx(4)
+    assert counted_seconds(noisy, QUADRUPLE) == pytest.approx(0.3)
     assert counts_as(trial(None), QUADRUPLE.plan) == 1.0
     assert counts_as(trial(1e9, params={**PARAMS, "scale_lr": "none"}), QUADRUPLE.plan) == 1.0
 
@@ -69,13 +69,13 @@ def study(**changes: Any) -> Any:
 
 def test_a_running_trial_continues_on_idle_devices_with_a_larger_batch() -> None:
     running = attempt(predicted_step_seconds=1.0, measured_step_seconds=2.0)
-    known = {
+    state = {
         "studies": {1: study()},
         "gangs": {running.key: snapshots.ALIVE},
         "checkpoints": {1: CheckpointName(1, 100)},
     }
-    assert not snapshots.effects_of(trials=[trial(None)], attempts=[running], **known), "it is hardly faster on two"
-    move, stop = snapshots.effects_of(trials=[trial(1e9)], attempts=[running], **known)
+    assert not snapshots.effects_of(trials=[trial(None)], attempts=[running], **state), "it is hardly faster on two"
+    move, stop = snapshots.effects_of(trials=[trial(1e9)], attempts=[running], **state)
     assert isinstance(move, MoveTrial)
     assert move.sized is not None
     assert move.sized.plan == QUADRUPLE.plan

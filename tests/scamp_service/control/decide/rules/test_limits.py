@@ -12,14 +12,14 @@ from scamp_service.study.spec import StudySpec
 
 
 def study(*metrics: str, **budget: Any) -> StudySpec:
-    each = [{"metric": metric, "direction": "minimize"} for metric in metrics]
+    objectives = [{"metric": metric, "direction": "minimize"} for metric in metrics]
     return StudySpec.model_validate(
         {
             "name": "s",
             "workload": "file.py:W",
             "space": {"lr": {"low": 0.1, "high": 1.0}},
             "budget": {"trials": 9, **budget},
-            **({"objectives": each} if len(each) > 1 else {"objective": each[0]}),
+            **({"objectives": objectives} if len(objectives) > 1 else {"objective": objectives[0]}),
         }
     )
 
@@ -34,8 +34,8 @@ def study(*metrics: str, **budget: Any) -> StudySpec:
     ],
 )
 def test_each_limit_of_the_budget_ends_it(budget: dict[str, Any], used: Used, why: str) -> None:
-    found = limit_reached(study("loss", **budget), used)
-    assert (why in found) if why else not found
+    reason = limit_reached(study("loss", **budget), used)
+    assert (why in reason) if why else not reason
 
 
 def test_a_target_of_several_is_reached_by_one_trial_that_lives_or_has_completed() -> None:

@@ -25,14 +25,14 @@ def test_a_gang_that_makes_no_progress_is_given_up_after_what_its_own_steps_sugg
     ):
         begun = attempt(**limits)
         patient = effects_of(trials=[trial()], attempts=[begun], gangs=quiet(limit))
-        assert not [one for one in patient if isinstance(one, MoveAttempt)]
+        assert not [effect for effect in patient if isinstance(effect, MoveAttempt)]
         given_up = effects_of(trials=[trial()], attempts=[begun], gangs=quiet(limit + 1))[0]
         assert isinstance(given_up, MoveAttempt) and given_up.outcome is Outcome.STALLED
         assert f"no progress for {limit:.0f} s" in given_up.detail
         assert "rank 0 reads its data in step 7" in given_up.detail
-    own = {1: study(stall_seconds=10.0)}
-    assert effects_of(trials=[trial()], attempts=[attempt()], gangs=quiet(10), studies=own) == []
-    assert effects_of(trials=[trial()], attempts=[attempt()], gangs=quiet(11), studies=own)
+    studies = {1: study(stall_seconds=10.0)}
+    assert effects_of(trials=[trial()], attempts=[attempt()], gangs=quiet(10), studies=studies) == []
+    assert effects_of(trials=[trial()], attempts=[attempt()], gangs=quiet(11), studies=studies)
 
 
 def test_an_attempt_that_stalled_counts_as_three_losses() -> None:
