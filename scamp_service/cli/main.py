@@ -41,6 +41,7 @@ from scamp_service.files import close_new_files
 from scamp_service.processes.addresses import remembered_port
 from scamp_service.settings import ROOT, Settings, settings_of_process, withhold_secrets
 from scamp_service.sizing.candidates import code_of, read_study
+from scamp_service.study.objective import shown_metric
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 
@@ -385,7 +386,7 @@ def _live(quiet: bool) -> Iterator[Callable[[dict[str, Any], str, dict[str, Any]
             counts, why = news
             best = summary["best"]
             states = ", ".join(f"{count} {state.lower()}" for state, count in counts.items())
-            words = [states or "starting", f"best {metric} {best['value']:.4f}" if best else "", why]
+            words = [states or "starting", f"best {metric} {shown_metric(metric, best['value'])}" if best else "", why]
             err.print("; ".join(filter(None, words)), markup=False, soft_wrap=True)
 
     yield line

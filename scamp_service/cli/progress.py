@@ -15,6 +15,7 @@ from rich.text import Text
 
 from estimators.model import MIB
 from scamp_service.cli.terminal import plain
+from scamp_service.study.objective import shown_metric
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.values import shown_value
 
@@ -73,7 +74,7 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
                            ("plan", False), ("MiB pred/meas\nand ms/step", True), ("parameters", False)]:  # fmt: skip
         table.add_column(Text(plain(heading)), justify="right" if right else "left", overflow="fold")
     for trial in [*(trial for trial, _ in valued[:rows]), *uncompared]:
-        table.add_row(*_row(trial, spec["fixed"], len(objectives.items), trial["number"] in front))
+        table.add_row(*_row(trial, spec["fixed"], objectives.names, trial["number"] in front))
     hidden = len(valued) - rows
     if hidden > 0:
         table.caption = f"and {hidden} more: scamp trials {trials[0]['study_id']}"
@@ -130,7 +131,9 @@ def closing_line(summary: Mapping[str, Any]) -> str:
         words.append(f"{_plural(len(front), 'trial')} on the Pareto front: {numbers}")
     if best := summary["best"]:
         values = ", ".join(
-            f"{name} {value:.4g}" for name, value in summary["best_metrics"].items() if value is not None
+            f"{name} {shown_metric(name, value)}"
+            for name, value in summary["best_metrics"].items()
+            if value is not None
         )
         words.append(f"best trial {best['trial']}: {values}")
     return "; ".join(words)
@@ -156,7 +159,7 @@ def _best_line(summary: Mapping[str, Any], metric: str) -> str:
     bound = summary["regret_bound"]
     left = "" if bound is None else f"; at most {bound:.3g} left to gain"
     plan = f" ({best['plan']})" if best["plan"] else ""  # other programs' trials have none
-    return f"best {metric} {best['value']:.4f} by trial {best['trial']}{plan}{left}"
+    return f"best {metric} {shown_metric(metric, best['value'])} by trial {best['trial']}{plan}{left}"
 
 
 def _fill(devices: Sequence[Mapping[str, Any]]) -> Table:
@@ -173,7 +176,7 @@ def _fill(devices: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _row(
-    trial: Mapping[str, Any], fixed: Mapping[str, Any], num_objectives: int, is_on_front: bool
+    trial: Mapping[str, Any], fixed: Mapping[str, Any], metrics: Sequence[str], is_on_front: bool
 ) -> list[RenderableType]:
     state = trial["state"]
     plan = trial.get("plan_text") or ""
@@ -186,10 +189,8 @@ def _row(
     if trial["measured_communication_share"] is not None:
         shares = [trial["predicted_communication_share"], trial["measured_communication_share"]]
         costs.append(" / ".join("–" if share is None else f"{share:.0%}" for share in shares) + " waiting")
-    if num_objectives == 1:
-        values = ["" if trial["value"] is None else f"{trial['value']:.4f}"]
-    else:
-        values = ["" if value is None else f"{value:.5g}" for value in trial["values"]]
+    numbers = trial["values"] if len(metrics) > 1 else [trial["value"]]
+    values = ["" if value is None else shown_metric(name, value) for name, value in zip(metrics, numbers, strict=True)]
     varied = {name: value for name, value in trial["params"].items() if name not in fixed or fixed[name] != value}
     tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())
     if trial["parent_number"] is not None:

@@ -69,6 +69,24 @@ def test_an_objective_that_is_not_finite_comes_after_all_others_with_its_reason(
     assert ["0.5000" in shown[0], "0.2500" in shown[1], "was nan" in shown[2], "was inf" in shown[3]] == [True] * 4
 
 
+def test_a_tiny_objective_is_not_shown_as_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = {"trial": 3, "value": 3.904e-09, "plan": ""}
+    store = Store(settings_in(tmp_path).url)
+    summary = study_summary(store, without_success(store), now=9.0).to_json()
+    store.close()
+    summary |= {"best": best, "best_metrics": {"loss": 3.904e-09}}
+    with _live(quiet=True) as update:
+        update(summary, "loss", {"devices": [{"id": "a/0"}]})
+    one = trial(state=TrialState.COMPLETED, value=3.904e-09)
+    for shown in (
+        capsys.readouterr().err,
+        closing_line(summary),
+        printed(live_view(summary, "loss", {})),
+        printed(leaderboard([trial_fields(one)], FIXED)),
+    ):
+        assert "3.904e-09" in shown
+
+
 def test_without_a_terminal_a_line_says_why_nothing_can_run(capsys: pytest.CaptureFixture[str]) -> None:
     summary = {"trials": {"WAITING": 4}, "best": None}
     without: dict[str, Any] = {"status": "no devices", "detail": "start nodes with GPUs \x1b[31m", "devices": []}

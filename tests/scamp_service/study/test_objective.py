@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scamp_service.study.objective import Objective
+from scamp_service.study.objective import Objective, shown_metric
 
 LARGE, SMALL = Objective(metric="m"), Objective(metric="m", direction="minimize")
 
@@ -33,3 +33,17 @@ def test_nan_is_never_better(objective: Objective) -> None:
 def test_the_objective_of_a_stored_study_is_not_checked_again() -> None:
     assert Objective.of_spec({"objective": {"metric": "m", "direction": "minimize"}}) == SMALL
     assert Objective.of_spec({"objective": {"metric": "\x1b", "direction": "maximize"}}).prefers_large
+
+
+@pytest.mark.parametrize(
+    "value, shown",
+    [(0.0, "0.0000"), (0.97, "0.9700"), (-12.34567, "-12.3457"), (3.904e-09, "3.904e-09"), (-1.5e-4, "-0.00015"),
+     (98765.4321, "98765"), (2.5e12, "2.5e+12"), (math.inf, "inf"), (math.nan, "nan")],
+)  # fmt: skip
+def test_a_value_of_any_size_is_shown_with_enough_digits(value: float, shown: str) -> None:
+    assert shown_metric("loss", value) == shown
+
+
+def test_a_predicted_count_has_no_decimals() -> None:
+    assert shown_metric("predicted.parameters", 1234567.0) == "1,234,567"
+    assert shown_metric("predicted.step_seconds", 0.25) == "0.2500"
