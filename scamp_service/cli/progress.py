@@ -45,7 +45,7 @@ def live_view(summary: Mapping[str, Any], metric: str, cluster: Mapping[str, Any
             line.append(f" {counts[state]} {state.lower()}", style=colour)
     parts: list[RenderableType] = [line, Text(_best_line(summary, metric))]
     why = without_devices(cluster)
-    parts.append(Text(why, "dim") if why else _fill(cluster["devices"]))
+    parts.append(Text(why, "dim") if why else _fill(cluster["devices"], summary["study"]))
     return Group(*parts)
 
 
@@ -162,17 +162,26 @@ def _best_line(summary: Mapping[str, Any], metric: str) -> str:
     return f"best {metric} {shown_metric(metric, best['value'])} by trial {best['trial']}{plan}{left}"
 
 
-def _fill(devices: Sequence[Mapping[str, Any]]) -> Table:
+def _fill(devices: Sequence[Mapping[str, Any]], study_id: int) -> Table:
     table = Table.grid(padding=(0, 1))
     for device in devices:
         capacity = device["capacity_mib"]
         reserved = sum(gang["mib_per_rank"] for gang in device["gangs"])
         full = round(BAR * reserved / capacity)
         bar = Text("█" * full + "░" * (BAR - full), style="bright_blue")
-        names = " ".join(f"#{gang['number']}" for gang in device["gangs"])
+        names = _gang_names(device["gangs"], study_id)
         closed = Text(f" closed: {plain(device['closed'])}" if device.get("closed") else "", WARNING)
         table.add_row(Text(device["id"], "dim"), bar, f"{reserved}/{capacity} MiB", Text(names, "dim") + closed)
     return table
+
+
+def _gang_names(gangs: Sequence[Mapping[str, Any]], study_id: int) -> str:
+    """The trials of gangs on a device, those of this study first, such as ``#5 #7; study 2: #1``."""
+    numbers: dict[int, list[str]] = {study_id: []}
+    for gang in gangs:
+        numbers.setdefault(gang["study_id"], []).append(f"#{gang['number']}")
+    own, *others = ((study, " ".join(names)) for study, names in numbers.items())
+    return "; ".join(filter(None, [own[1], *(f"study {study}: {names}" for study, names in others)]))
 
 
 def _row(

@@ -189,13 +189,16 @@ def device_fill(store: Reads) -> dict[str, Any]:
     """The last recorded state of the cluster, where each device lists the gangs that hold it."""
     recorded = store.cluster()
     cluster = dict((recorded[0] if recorded else STARTING).to_json())
-    numbers = {trial.id: trial.number for trial in store.live_trials()}
+    trials = {trial.id: trial for trial in store.live_trials()}
     attempts = store.open_attempts()
 
     def gangs_on(device: str) -> list[Json]:
-        here = (attempt for attempt in attempts if device in attempt.devices)
+        here = [attempt for attempt in attempts if device in attempt.devices]
+        # A gang may still be stopping after its trial has ended.
+        holders = [trials.get(attempt.trial_id) or store.trial(attempt.trial_id) for attempt in here]
         return [
-            {"number": numbers.get(attempt.trial_id, "?"), "mib_per_rank": attempt.mib_on(device)} for attempt in here
+            {"study_id": trial.study_id, "number": trial.number, "mib_per_rank": attempt.mib_on(device)}
+            for attempt, trial in zip(here, holders, strict=True)
         ]
 
     cluster["devices"] = [{**device, "gangs": gangs_on(device["id"])} for device in cluster["devices"]]

@@ -107,7 +107,7 @@ function updateDevice({ name, free, bar }, device) {
 
 /** @param {GangView} gang */
 function createGang(gang) {
-  const [name, reserved] = [h("b", {}, `#${gang.number}`), h("span")];
+  const [name, reserved] = [h("b", {}, `S${gang.study_id} #${gang.number}`), h("span")];
   const href = `/studies/${gang.study_id}/trials/${gang.number}`;
   return { node: linked(h("a", { class: `gang ${gangColour(gang)}`, href }, name, reserved), gang), reserved };
 }
@@ -124,7 +124,7 @@ function updateGang({ node, reserved }, gang, device) {
   node.style.width = `${(100 * mib) / device.capacity_mib}%`;
   node.classList.toggle("stopping", gang.state === "STOPPING");
   setText(reserved, ranks > 1 ? `${mib} · r${rank}` : `${mib}`);
-  const words = [`Trial ${gang.number} of ${gang.study_name}: ${mibWords(mib)}`];
+  const words = [`Trial ${gang.number} of study ${gang.study_id}, ${gang.study_name}: ${mibWords(mib)}`];
   if (ranks > 1) words.push(`rank ${rank} of ${ranks}`);
   setTitle(node, words.join(", "));
   node.setAttribute("aria-label", node.title);

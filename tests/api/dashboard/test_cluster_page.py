@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,7 @@ def test_the_cluster_shows_gangs_by_device_and_links_their_ranks(open_page: Call
     shared = page.locator(".device").first
     expect(shared).to_contain_text("1 MiB free of 96 MiB")
     expect(shared.locator(".gang")).to_have_count(2)
+    expect(shared.locator(".gang", has_text="S1 #7")).to_have_attribute("title", re.compile("Trial 7 of study 1, "))
     shared.locator(".gang", has_text="#7").hover()
     expect(page.locator(".gang.linked")).to_have_count(2)
     expect(page.locator("#waiting")).to_contain_text("waits for 69 MiB on 2 devices at once")

@@ -15,11 +15,12 @@ from scamp_service.cli.main import _live
 from scamp_service.cli.progress import closing_line, leaderboard, live_view
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.store.fields import trial_fields
+from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.store import Store
-from scamp_service.store.summary import study_summary
+from scamp_service.store.summary import device_fill, study_summary
 from scamp_service.store.tallies import prediction_errors_pct
 from tests.conftest import Scamp
-from tests.services.serving import SECRET, SPEC, free_port, full_spec, served, settings_in
+from tests.services.serving import DEVICE, SECRET, SPEC, free_port, full_spec, served, settings_in
 from tests.values import new_attempt, sized, trial
 
 FIXED: dict[str, Any] = {"fixed": {}, "objective": {"metric": "accuracy", "direction": "maximize"}}
@@ -137,6 +138,22 @@ def test_the_closing_line_has_the_error_of_step_times_where_any_were_predicted(t
     with_error = {**summary, "step_error_pct": {"median": 17.4, "max": 42.0}}
     words = "step times, predicted for gangs alone on their hosts, within 17 % (median), 42 % (worst)"
     assert words in closing_line(with_error)
+
+
+def test_the_bars_of_devices_name_the_study_of_trials_of_other_studies(tmp_path: Path) -> None:
+    store = Store(settings_in(tmp_path).url)
+    mine, other = (store.create_study(full_spec(), now=0.0) for _ in range(2))
+    for study, num_trials in ((mine, 1), (other, 2)):
+        store.create_trials(study.id, [(number, {"lr": 0.01}) for number in range(num_trials)], now=0.0)
+    for row in [*store.trials(other.id), *store.trials(mine.id)]:
+        assert store.move_trial(row.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=sized())
+        assert store.begin_attempt(new_attempt(row.id, token=SECRET, now=2.0))
+    store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=3.0)
+    shown = [printed(live_view(study_summary(store, study.id, now=4.0).to_json(), "accuracy", device_fill(store)))
+             for study in (mine, other)]  # fmt: skip
+    store.close()
+    assert f"MiB #0; study {other.id}: #0 #1\n" in shown[0]
+    assert f"MiB #0 #1; study {mine.id}: #0\n" in shown[1]
 
 
 def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scamp) -> None:

@@ -36,7 +36,7 @@ def test_the_objective_of_a_stored_study_is_not_checked_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "value, shown",
+    ("value", "shown"),
     [(0.0, "0.0000"), (0.97, "0.9700"), (-12.34567, "-12.3457"), (3.904e-09, "3.904e-09"), (-1.5e-4, "-0.00015"),
      (98765.4321, "98765"), (2.5e12, "2.5e+12"), (math.inf, "inf"), (math.nan, "nan")],
 )  # fmt: skip
