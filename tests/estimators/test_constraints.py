@@ -68,7 +68,7 @@ def test_the_words_name_every_hint_and_its_place() -> None:
     pipeline = (limits[2], Limit("micro_batches", 3, 3, "pipeline", "the model"))
     assert PlanConstraints(limits[:1]).words == (
         "the model asks for tensor parallelism of degree 4 (hint split at blocks)"
-    )  # fmt: skip
+    )
     assert PlanConstraints((SOME_SHARES, *pipeline)).words == (
         "the model asks for data parallelism (hint replica at the model) "
         "and a pipeline of 2 stages and 3 micro-batches (hint pipeline at the model)"
@@ -76,4 +76,4 @@ def test_the_words_name_every_hint_and_its_place() -> None:
     none = tuple(Limit(name, 1, 1, "default", "the model") for name in ("shares", "pp"))
     assert PlanConstraints(none).words == (
         "the model asks for no data parallelism and no pipeline (hint default at the model)"
-    )  # fmt: skip
+    )

@@ -173,8 +173,10 @@ def test_a_layout_learns_from_its_own_runs_only() -> None:
     ]
     learned_by_layout = learning.learn(past, KIND)
     assert {layout: learned.extra_bytes // MIB for layout, learned in learned_by_layout.items()} == {
-        PAIR: 24, SINGLE: 0, Layout(recompute=True): 3,
-    }  # fmt: skip
+        PAIR: 24,
+        SINGLE: 0,
+        Layout(recompute=True): 3,
+    }
     assert "trial of this family with layout fsdp2, 1 of them out of memory" in str(learned_by_layout[PAIR])
 
 

@@ -100,8 +100,10 @@ def test_lists_come_whole_whatever_the_page(service: tuple[Client, Store], monke
     assert store.report(Report(running, 1, SECRET, logs=lines), now=1.0)
     first = client.logs(study.id, 1, limit=2)
     assert [line["text"] for line in first + client.logs(study.id, 1, after=first[-1]["id"])] == [
-        "line 0", "line 1", "line 2"
-    ]  # fmt: skip
+        "line 0",
+        "line 1",
+        "line 2",
+    ]
 
 
 def test_the_cluster_is_read(service: tuple[Client, Store]) -> None:

@@ -105,12 +105,14 @@ def test_as_another_user_the_code_of_a_study_reads_nothing_of_the_service(
     database.write_text("")
     database.chmod(0o600)
     (tmp_path / "mine.py").write_text(f"FILES = [{str(database)!r}, '/etc/shadow']\n{LOOK}")
-    spec = parse_study({
-        "name": "mine",
-        "workload": "mine.py:Mine",
-        "objective": {"metric": "loss", "direction": "minimize"},
-        "space": {"lr": {"low": 0.1, "high": 1.0}},
-    })  # fmt: skip
+    spec = parse_study(
+        {
+            "name": "mine",
+            "workload": "mine.py:Mine",
+            "objective": {"metric": "loss", "direction": "minimize"},
+            "space": {"lr": {"low": 0.1, "high": 1.0}},
+        }
+    )
     before = set(Path(tempfile.gettempdir()).glob("scamp-lent-*"))
     with pytest.raises(InvalidInput) as refused:
         check_workload(spec, bundle_code(tmp_path / "study.yaml", "mine.py:Mine"))

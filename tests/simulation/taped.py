@@ -362,10 +362,13 @@ class Run:
         sizer, proposer = SimulatedSizer(self.clock, source), SimulatedProposer(self.clock, source)
         tokens = count()
         controller = LoggedController(
-            store, executor, sizer, proposer,
+            store,
+            executor,
+            sizer,
+            proposer,
             packing=Packing(max_gangs_per_device=MAX_GANGS, policy=self.policy),
             time_and_tokens=TimeAndTokens(self.clock, self.clock, lambda: f"token-{next(tokens)}"),
-        )  # fmt: skip
+        )
         controller.log = self.log
         to_come = deque(self.tape)
         end = self.clock.now + LIMIT_SECONDS

@@ -57,8 +57,11 @@ def test_a_study_shows_its_trials_by_state_its_best_and_its_summary(api: InProce
     view = api.get(f"/v1/studies/{study.id}").json()
     assert view["trials"] == {"WAITING": 1, "RUNNING": 1, "COMPLETED": 1}
     assert view["best"] == {
-        "trial": 0, "value": pytest.approx(0.53), "params": {"lr": 0.01}, "plan": "1 rank, micro-batch 8"
-    }  # fmt: skip
+        "trial": 0,
+        "value": pytest.approx(0.53),
+        "params": {"lr": 0.01},
+        "plan": "1 rank, micro-batch 8",
+    }
     assert view["device_seconds"] > 0
     assert view["summary"]["degrees"] == {"1": 2}
     assert view["summary"]["best_metrics"] == {"accuracy": pytest.approx(0.53)}

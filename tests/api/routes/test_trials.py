@@ -109,8 +109,12 @@ def test_a_trial_with_a_pipeline_has_the_timeline_of_a_step(api: InProcess) -> N
     row = shown["rows"][0]
     assert (row["stage"], row["ranks"], row["peak_bytes"]) == (0, [0, 2], 121)
     assert row["passes"][0] == {
-        "kind": "forward", "micro_batch": 0, "start": 0.0, "end": 1.5, "communicating_from": 1.0,
-    }  # fmt: skip
+        "kind": "forward",
+        "micro_batch": 0,
+        "start": 0.0,
+        "end": 1.5,
+        "communicating_from": 1.0,
+    }
     assert (row["passes"][-1]["kind"], row["passes"][-1]["micro_batch"]) == ("update", None)
     assert row["memory"][0] == [0.0, 111] and row["memory"][-1][1] == 100
     assert row["waits"] == [list(wait) for wait in timeline.waits(timeline.rows[0])] != []
@@ -142,8 +146,13 @@ def test_peaks_are_shown_by_attempt_and_an_out_of_memory_is_a_lower_bound(api: I
         running.id, TrialState.RUNNING, 1, TrialState.WAITING, now=2.0, changes=TrialChanges(num_oom=1)
     )
     path = f"/v1/studies/{study.id}/peaks"
-    peak = {"attempt": 1, "predicted_bytes": 3 * 2**20, "reserved_mib": 4,
-            "predicted_step_seconds": None, "measured_step_seconds": None}  # fmt: skip
+    peak = {
+        "attempt": 1,
+        "predicted_bytes": 3 * 2**20,
+        "reserved_mib": 4,
+        "predicted_step_seconds": None,
+        "measured_step_seconds": None,
+    }
     exact = {**peak, "outcome": "DONE", "measured_bytes": 2 * 2**20, "lower_bound": False}
     bound = {**peak, "outcome": "OUT_OF_MEMORY", "measured_bytes": 4 * 2**20, "lower_bound": True}
     first, second = api.get(path).json()["items"]
@@ -177,8 +186,9 @@ def test_trials_attempts_and_peaks_have_step_times(api: InProcess) -> None:
     peaks = {item["number"]: item["attempts"][0] for item in api.get(f"/v1/studies/{study.id}/peaks").json()["items"]}
     assert [peaks[2][name] for name in names[::2]] == [0.3, 0.4]
     assert api.get(f"/v1/studies/{study.id}").json()["summary"]["step_error_pct"] == {
-        "median": pytest.approx(25.0), "max": pytest.approx(25.0)
-    }  # fmt: skip
+        "median": pytest.approx(25.0),
+        "max": pytest.approx(25.0),
+    }
 
 
 def test_the_token_of_an_attempt_is_never_shown(api: InProcess) -> None:
@@ -235,10 +245,14 @@ def test_what_does_not_exist_is_a_404_that_says_what_to_do(api: InProcess, path:
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("limit=0", "limit"), ("limit=1001", "limit"), ("limit=x", "limit"), ("after=-5", "after"),
-        ("after=99999999999999999999", "after"), ("state=SLEEPING", "WAITING"),
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("limit=x", "limit"),
+        ("after=-5", "after"),
+        ("after=99999999999999999999", "after"),
+        ("state=SLEEPING", "WAITING"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_parameter_is_named_with_what_is_allowed(api: InProcess, query: str, words: str) -> None:
     study = fill(api.store)
     answer = api.get(f"/v1/studies/{study.id}/trials?{query}")

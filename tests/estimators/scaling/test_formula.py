@@ -25,8 +25,12 @@ POINTS: Points = {
 
 
 @given(
-    st.integers(1, 64), st.sampled_from([1, 2, 4]), st.integers(0, 2), st.integers(0, 2), st.integers(-1, 1),
-)  # fmt: skip
+    st.integers(1, 64),
+    st.sampled_from([1, 2, 4]),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.integers(-1, 1),
+)
 def test_a_product_of_dimensions_is_found_whatever_its_exponents(
     coefficient: int, under: int, width: int, tokens: int, samples: int
 ) -> None:

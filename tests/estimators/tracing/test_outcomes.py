@@ -47,12 +47,14 @@ def look(tensor: Tensor) -> tuple[Any, ...]:
         (aten.mm.default, lambda: (torch.empty(3, 4), torch.empty(4, 5))),
         (aten.add.Tensor, lambda: (torch.empty(3, 4).t(), torch.empty(4, 3, dtype=torch.bfloat16))),
         (aten.native_layer_norm.default, lambda: (torch.empty(2, 8), [8], torch.empty(8), None, 1e-5)),
-        (aten.convolution.default,
-         lambda: (torch.empty(2, 3, 8, 8), torch.empty(6, 3, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)),
+        (
+            aten.convolution.default,
+            lambda: (torch.empty(2, 3, 8, 8), torch.empty(6, 3, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1),
+        ),
         (aten._foreach_add.Scalar, lambda: ([torch.empty(3), torch.empty(4)], 1.0)),
     ],
     ids=lambda value: getattr(value, "_opname", ""),
-)  # fmt: skip
+)
 def test_new_tensors_are_like_those_of_torch(operation: Any, arguments: Any) -> None:
     out, remembered, _ = both(operation, arguments)
     outs, all_remembered = (

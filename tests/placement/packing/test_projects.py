@@ -74,9 +74,11 @@ def test_a_project_has_a_weight_and_quotas_that_make_sense() -> None:
 
 
 PROJECTS = st.fixed_dictionaries(
-    {name: st.builds(Project, st.floats(0.1, 10), st.none() | st.integers(1, 6), st.none() | st.integers(1, 3))
-     for name in "ab"}
-)  # fmt: skip
+    {
+        name: st.builds(Project, st.floats(0.1, 10), st.none() | st.integers(1, 6), st.none() | st.integers(1, 3))
+        for name in "ab"
+    }
+)
 WAITING = st.lists(
     st.tuples(st.integers(1, 3), st.integers(1, 8), st.sampled_from("abc"), st.integers(0, 1)), max_size=20
 )

@@ -181,9 +181,12 @@ def test_a_pipeline_holds_fewer_layers_and_says_so() -> None:
 
 @settings(max_examples=60)
 @given(
-    st.floats(20, 150), st.floats(0.5, 60), st.sampled_from([6, 8, 32]), st.floats(0.1, 30.0),
+    st.floats(20, 150),
+    st.floats(0.5, 60),
+    st.sampled_from([6, 8, 32]),
+    st.floats(0.1, 30.0),
     st.sampled_from(["one rank", "FSDP", "pipeline"]),
-)  # fmt: skip
+)
 def test_factors_that_are_equal_for_all_ways_change_no_plan(
     state: float, sample: float, batch: int, factor: float, kind: str
 ) -> None:

@@ -90,8 +90,10 @@ def test_calibrate_measures_the_cpu_then_one_gpu_of_each_model_and_warns_of_othe
     assert measured == [(tmp_path, 2), (tmp_path, "GPU-aaaa")]
     assert "other processes hold 21000 MiB of NVIDIA H100 80GB HBM3, so" in (tmp_path / "err").read_text()
     assert output.splitlines()[:3] == [
-        "a CPU: measured today", "100 GFLOP/s for matrix multiplication", "H100: measured now"
-    ]  # fmt: skip
+        "a CPU: measured today",
+        "100 GFLOP/s for matrix multiplication",
+        "H100: measured now",
+    ]
     assert output.splitlines()[-1].endswith("MiB of a process's memory is outside PyTorch's tensors")
 
 

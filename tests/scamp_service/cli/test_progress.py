@@ -63,8 +63,10 @@ def test_the_leaderboard_shows_parameters_that_are_null() -> None:
 
 
 def test_an_objective_that_is_not_finite_comes_after_all_others_with_its_reason() -> None:
-    broken = [trial(number=n, state=TrialState.PRUNED, value=value, reason=f"was {value}") for n, value in
-              enumerate([math.nan, math.inf])]  # fmt: skip
+    broken = [
+        trial(number=n, state=TrialState.PRUNED, value=value, reason=f"was {value}")
+        for n, value in enumerate([math.nan, math.inf])
+    ]
     ended = [trial(number=n, state=TrialState.PRUNED, value=value) for n, value in ((2, 0.25), (3, 0.5))]
     shown = printed(leaderboard(map(trial_fields, [*broken, *ended]), FIXED)).splitlines()[2:]
     assert ["0.5000" in shown[0], "0.2500" in shown[1], "was nan" in shown[2], "was inf" in shown[3]] == [True] * 4

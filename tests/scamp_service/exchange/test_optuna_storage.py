@@ -156,8 +156,11 @@ def test_a_study_of_scamp_is_loaded_by_its_name(storage: ScampStorage, store: St
     assert (best.value, best.intermediate_values) == (0.25, {10: 0.5, 20: 0.25})
     assert best.params == {**PARAMS, "kernel": "[3, 3]"}
     assert set(best.params) - set(other.params) == {"momentum"}
-    assert all(trial.distributions[name]._contains(trial.distributions[name].to_internal_repr(trial.params[name]))
-               for trial in study.trials for name in trial.params)  # fmt: skip
+    assert all(
+        trial.distributions[name]._contains(trial.distributions[name].to_internal_repr(trial.params[name]))
+        for trial in study.trials
+        for name in trial.params
+    )
     assert refused.user_attrs["scamp:state"] == "INFEASIBLE" and refused.user_attrs["scamp:reason"] == "needs 41 GiB"
     assert (pruned.user_attrs["scamp:reason"], pruned.value) == ("diverged: the loss is inf", None)
     assert pruned.intermediate_values == {10: 0.5}

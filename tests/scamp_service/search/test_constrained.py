@@ -47,8 +47,11 @@ def test_what_cannot_be_satisfied_is_refused_with_the_constraint_that_rejects_mo
 
 
 def test_a_grid_has_the_points_that_satisfy_the_constraints_and_exist() -> None:
-    space = {"optimizer": CONDITIONAL["optimizer"], "n": {"ordinal": [1, 2, 4]},
-             "momentum": {"choice": [0.0, 0.9], "when": {"optimizer": "sgd"}}}  # fmt: skip
+    space = {
+        "optimizer": CONDITIONAL["optimizer"],
+        "n": {"ordinal": [1, 2, 4]},
+        "momentum": {"choice": [0.0, 0.9], "when": {"optimizer": "sgd"}},
+    }
     points = Search(study(space, "grid", constraints=["momentum < 0.5 || n == 4"])).propose([], 0, 100)
     assert len(points) == 3 + 3 + 3 + 1
     assert all(("momentum" in point) == (point["optimizer"] == "sgd") for point in points)

@@ -29,8 +29,12 @@ BELIEVED: dict[str, Any] = {
 def test_the_first_candidate_is_the_belief_and_half_of_the_next_are_near_it(sampler: str) -> None:
     first, *later = Search(study(BELIEVED, sampler)).propose([], 0, 60)
     assert {name: first[name] for name in BELIEVED if name != "free"} == {
-        "lr": 3e-4, "depth": 40, "width": 96, "act": [1], "size": 16,
-    }  # fmt: skip
+        "lr": 3e-4,
+        "depth": 40,
+        "width": 96,
+        "act": [1],
+        "size": 16,
+    }
     near = [abs(math.log(params["lr"] / 3e-4)) < 2.5 * math.log(2) and 10 < params["depth"] < 70 for params in later]
     assert 2 <= sum(near[:9]) <= 8 and sum(near[:9]) / 9 > sum(near[30:]) / 29
     assert len({params["free"] for params in later}) > 50, "what has no prior is the sampler's"

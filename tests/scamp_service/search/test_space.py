@@ -19,8 +19,10 @@ def test_a_stepped_float_is_an_index_for_optuna_and_an_exact_decimal_in_a_candid
 def test_a_users_values_get_the_type_of_their_range() -> None:
     exact = Space(study(SPACE).space).exact({"lr": 1, "depth": 2, "act": False})
     assert [(name, type(value)) for name, value in exact.items()] == [
-        ("lr", float), ("depth", int), ("act", bool),
-    ]  # fmt: skip
+        ("lr", float),
+        ("depth", int),
+        ("act", bool),
+    ]
 
 
 def test_points_of_a_grid_are_numbered_as_their_product_is() -> None:

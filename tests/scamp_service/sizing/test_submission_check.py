@@ -39,13 +39,15 @@ KINDS = {"choice": ["adam", "sgd"]}
 
 
 def study(workload: str = "mine.py:Mine", *, metric: str = "loss", fixed: Any = None, **space: Any) -> StudySpec:
-    return parse_study({
-        "name": "mine",
-        "workload": workload,
-        "objective": {"metric": metric, "direction": "minimize"},
-        "space": {"lr": {"low": 0.1, "high": 1.0}, **space},
-        "fixed": fixed or {},
-    })  # fmt: skip
+    return parse_study(
+        {
+            "name": "mine",
+            "workload": workload,
+            "objective": {"metric": metric, "direction": "minimize"},
+            "space": {"lr": {"low": 0.1, "high": 1.0}, **space},
+            "fixed": fixed or {},
+        }
+    )
 
 
 def checked(folder: Path, source: str, spec: StudySpec | None = None) -> list[str]:

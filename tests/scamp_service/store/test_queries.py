@@ -12,8 +12,10 @@ import sqlalchemy as sa
 from scamp_service.store import queries, schema
 
 GROWING = {"scamp_trials", "scamp_attempts", "scamp_metrics", "scamp_logs", "scamp_events"} | {
-    "scamp_measured", "scamp_comparisons", "scamp_blobs"
-}  # fmt: skip
+    "scamp_measured",
+    "scamp_comparisons",
+    "scamp_blobs",
+}
 
 
 def statements() -> dict[str, sa.Select[Any]]:

@@ -54,7 +54,8 @@ MARKS = {  # name → (a statement that leaves a mark of the user's, an expressi
         "any(type(one).__name__ == 'Handler' for one in logging.root.handlers)",
     ),
     "a hook of all modules": (
-        "nn.modules.module.register_module_forward_hook(mark)", "nn.modules.module._global_forward_hooks"
+        "nn.modules.module.register_module_forward_hook(mark)",
+        "nn.modules.module._global_forward_hooks",
     ),
     "a hook of all optimizers": (
         "optimizer.register_optimizer_step_pre_hook(mark)",
@@ -66,12 +67,11 @@ MARKS = {  # name → (a statement that leaves a mark of the user's, an expressi
     ),
     "a trace function": ("threading.settrace(mark)", "threading.gettrace()"),
     "a signal handler": (
-        "signal.signal(signal.SIGUSR1, mark)", "signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL"
+        "signal.signal(signal.SIGUSR1, mark)",
+        "signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL",
     ),
-    "how to pickle": (
-        "copyreg.pickle(Mine, mark)", "any(one.__name__ == 'Mine' for one in copyreg.dispatch_table)"
-    ),
-}  # fmt: skip
+    "how to pickle": ("copyreg.pickle(Mine, mark)", "any(one.__name__ == 'Mine' for one in copyreg.dispatch_table)"),
+}
 
 UNCLEAN = {  # name → (a statement that leaves a mark, a part of the reason)
     "a thread": ("threading.Thread(target=time.sleep, args=(9,), name='theirs').start()", "threads still run: theirs"),

@@ -32,10 +32,12 @@ MARKS = {  # name → (a statement that changes a setting, an expression that se
     "sys.argv": ("sys.argv.append('mark')", "'mark' in sys.argv"),
     "warning filters": ("warnings.simplefilter('always')", "warnings.filters[0][0] == 'always'"),
     "a library's log level": (
-        "logging.getLogger('torch').setLevel(logging.FATAL)", "logging.getLogger('torch').level == logging.FATAL"
+        "logging.getLogger('torch').setLevel(logging.FATAL)",
+        "logging.getLogger('torch').level == logging.FATAL",
     ),
     "a logger of its own": (
-        "logging.getLogger('mine').addHandler(logging.StreamHandler())", "logging.getLogger('mine').handlers"
+        "logging.getLogger('mine').addHandler(logging.StreamHandler())",
+        "logging.getLogger('mine').handlers",
     ),
     "disabled logging": ("logging.disable()", "logging.root.manager.disable"),
     "Python's random numbers": ("random.seed(7)", "random.random() == random.Random(7).random()"),
@@ -61,7 +63,7 @@ MARKS = {  # name → (a statement that changes a setting, an expression that se
         "multiprocessing.get_start_method(allow_none=True) == 'spawn'",
     ),
     "a timer": ("signal.signal(signal.SIGALRM, signal.SIG_IGN); signal.alarm(100)", "signal.getitimer(0)[0]"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -49,9 +49,13 @@ def test_it_builds_on_the_meta_device_and_has_a_block_for_each_level_down_and_up
 
 @pytest.mark.parametrize(
     ("params", "reason"),
-    [({"width": 6}, "multiple of 4"), ({"levels": 0}, "levels"), ({"side": 12, "levels": 3}, "multiple of 8"),
-     ({"side": 6, "levels": 1}, "multiple of 4")],
-)  # fmt: skip
+    [
+        ({"width": 6}, "multiple of 4"),
+        ({"levels": 0}, "levels"),
+        ({"side": 12, "levels": 3}, "multiple of 8"),
+        ({"side": 6, "levels": 1}, "multiple of 4"),
+    ],
+)
 def test_parameters_that_make_no_sense_say_so(params: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Unet3dBlobs(params)

@@ -234,9 +234,7 @@ def tied_ends(model: CharacterGpt) -> None:
     ],
     ids=lambda case: getattr(case, "__name__", ""),
 )
-def test_a_contradiction_names_both_places(
-    hint: Callable[[CharacterGpt], None], places: tuple[str, ...]
-) -> None:  # fmt: skip
+def test_a_contradiction_names_both_places(hint: Callable[[CharacterGpt], None], places: tuple[str, ...]) -> None:
     model = gpt()
     hint(model)
     with pytest.raises(Contradiction) as caught:

@@ -153,10 +153,13 @@ def test_a_batch_that_is_no_positive_whole_number_is_infeasible(traces: TracePro
     assert failed.value.infeasible
 
 
-@pytest.mark.parametrize(("params", "message"), [
-    ({"batch": 33}, r"\Abatch is 33, but num_train is 32: set batch to at most that\Z"),
-    ({"num_train": 31}, r"\Abatch, by default_batch, is 32, but num_train is 31: set batch to at most that\Z"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"batch": 33}, r"\Abatch is 33, but num_train is 32: set batch to at most that\Z"),
+        ({"num_train": 31}, r"\Abatch, by default_batch, is 32, but num_train is 31: set batch to at most that\Z"),
+    ],
+)
 def test_a_batch_of_more_samples_than_there_are_is_infeasible(
     traces: TraceProcess, code: dict[str, str], params: dict[str, Any], message: str
 ) -> None:

@@ -169,8 +169,12 @@ def test_what_no_data_use_has_neither_gradients_nor_states() -> None:
 
 def test_only_code_that_on_step_reaches_unfreezes() -> None:
     assert [bool(unfreezes(kind({}))) for kind in (Plain, Frozen, Scheduled, Unfreezing, ByName)] == [
-        False, False, False, True, True,
-    ]  # fmt: skip
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def unused_names(model: Any) -> Any:

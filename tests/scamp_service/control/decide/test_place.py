@@ -86,8 +86,10 @@ def test_what_another_trial_dominates_for_certain_is_never_launched() -> None:
 
 def test_where_all_objectives_are_predicted_nothing_is_launched_before_every_candidate_is_known() -> None:
     peak = Objectives((Objective(metric="predicted.peak_mib", direction="minimize"),))
-    queued, waiting = (trial(id=number, number=number, state=state, attempt=0, predicted_bytes=20 * MIB)
-                       for number, state in ((1, TrialState.QUEUED), (2, TrialState.WAITING)))  # fmt: skip
+    queued, waiting = (
+        trial(id=number, number=number, state=state, attempt=0, predicted_bytes=20 * MIB)
+        for number, state in ((1, TrialState.QUEUED), (2, TrialState.WAITING))
+    )
     full = study(objectives=peak, launches_front=True, num_trials=10)
     more = replace(full, progress=replace(full.progress, num_trials=9))
     for rules, trials in ((more, [queued]), (full, [queued, waiting])):
@@ -121,8 +123,10 @@ def test_a_trial_waits_until_its_former_attempt_has_ended() -> None:
 
 def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
     studies = {1: study(), 2: study(id=2)}
-    trials = [trial(id=i, number=i, study_id=1 if i < 9 else 2, state=TrialState.QUEUED, attempt=0, reserved_mib=90)
-              for i in range(1, 13)]  # fmt: skip
+    trials = [
+        trial(id=i, number=i, study_id=1 if i < 9 else 2, state=TrialState.QUEUED, attempt=0, reserved_mib=90)
+        for i in range(1, 13)
+    ]
     begun = [e.order.study_id for e in effects_of(trials=trials, studies=studies) if isinstance(e, Begin)]
     assert sorted(begun) == [1, 1, 2, 2]
     studies[2] = study(id=2, max_concurrent=1)

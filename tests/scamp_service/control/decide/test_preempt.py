@@ -34,9 +34,11 @@ def stopped(queued: Trial, held: list[tuple[Trial, Attempt]], studies: dict[int,
     """Trials whose attempts are stopped, so that ``queued`` can start."""
     gangs = {held_attempt.key: ALIVE for _, held_attempt in held}
     decided = effects_of(
-        trials=[*(row for row, _ in held), queued], attempts=[held_attempt for _, held_attempt in held], gangs=gangs,
+        trials=[*(row for row, _ in held), queued],
+        attempts=[held_attempt for _, held_attempt in held],
+        gangs=gangs,
         studies=studies or rules(),
-    )  # fmt: skip
+    )
     moves = [effect for effect in decided if isinstance(effect, MoveAttempt)]
     assert all(move.to is AttemptState.STOPPING and move.outcome is Outcome.STOPPED for move in moves)
     return {move.attempt.trial_id for move in moves}

@@ -132,8 +132,13 @@ def test_nothing_is_sized_or_placed_while_the_cluster_starts() -> None:
 
 
 def test_a_trial_whose_sizing_waits_for_others_says_for_which() -> None:
-    new: dict[str, Any] = {"state": TrialState.WAITING, "attempt": 0, "plan": None, "reason": NO_PLAN_YET,
-                           "waits_for": WaitsFor.PLAN}  # fmt: skip
+    new: dict[str, Any] = {
+        "state": TrialState.WAITING,
+        "attempt": 0,
+        "plan": None,
+        "reason": NO_PLAN_YET,
+        "waits_for": WaitsFor.PLAN,
+    }
     studies = {1: study(num_trials=1), 2: study(id=2, num_trials=1)}
     trials = [trial(**new), trial(**new, id=2, number=1), trial(**new, id=3, study_id=2, number=4)]
 
@@ -198,9 +203,13 @@ def test_the_plan_after_an_out_of_memory_says_that_it_is_kept_and_that_the_batch
     for num_oom, largest, reason in (
         (0, 64, "fits"),
         (1, None, "fits"),
-        (1, 64, "fits; it keeps this plan and does not grow its batch: it ran out of memory, and what it needs is "
-                "known for this plan alone"),
-    ):  # fmt: skip
+        (
+            1,
+            64,
+            "fits; it keeps this plan and does not grow its batch: it ran out of memory, and what it needs is "
+            "known for this plan alone",
+        ),
+    ):
         waiting = trial(state=TrialState.WAITING, num_oom=num_oom, plan=None, params={"largest_batch": largest})
         move = only_move(effects_of(trials=[waiting], sized={1: sized()}))
         assert move.sized is not None and move.sized.reason == move.reason == reason

@@ -118,7 +118,12 @@ def test_equal_candidates_are_traced_once_and_a_refusal_is_the_answer_of_all_of_
               ({"width": 2, "lr": 0.1}, plain), ({"width": 2, "lr": 0.2}, plain)]  # fmt: skip
     answers: list[Any] = joint._traces(questions)
     assert [answer if isinstance(answer, str) else (answer.of, answer.layout) for answer in answers] == [
-        (2, plain), "width must be even", (2, sharded), "width must be even", (2, plain), (2, plain)
-    ]  # fmt: skip
+        (2, plain),
+        "width must be even",
+        (2, sharded),
+        "width must be even",
+        (2, plain),
+        (2, plain),
+    ]
     assert len(traced) == 4 and answers[4] is answers[5], "candidates that differ in rates alone are equal"
     assert joint.has_failed

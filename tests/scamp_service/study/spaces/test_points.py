@@ -10,9 +10,11 @@ from scamp_service.study.values import Params
 from tests.scamp_service.search.studies import CONDITIONAL, study
 
 SPACE = {name: CONDITIONAL[name] for name in ("optimizer", "momentum", "nesterov")} | {
-    "layers": {"repeat": {"low": 0, "high": 2}, "each": {"op": {"choice": ["conv", "skip"]}, "kernel": {
-        "choice": [[1, 1], [3, 3]], "when": {"op": "conv"}}}},
-}  # fmt: skip
+    "layers": {
+        "repeat": {"low": 0, "high": 2},
+        "each": {"op": {"choice": ["conv", "skip"]}, "kernel": {"choice": [[1, 1], [3, 3]], "when": {"op": "conv"}}},
+    },
+}
 SLOTS = slots_of(study(SPACE, "random").space)
 
 
