@@ -53,9 +53,6 @@ def blocks_of(page: str) -> str:
     return "\n".join([*commands, *re.findall(r"^ {4}\S.*$", text_of(page), re.MULTILINE)])
 
 
-# --- names --------------------------------------------------------------------------------------------------------
-
-
 @cache
 def names_in(file: Path) -> dict[str, frozenset[str]]:
     """Top-level name of a module → names in it (methods and fields of a class)."""
@@ -134,9 +131,6 @@ def test_every_link_between_pages_leads_somewhere(page: str) -> None:
             assert anchor in map(slug, re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)), target
 
 
-# --- the architecture page ----------------------------------------------------------------------------------------
-
-
 def test_the_architecture_page_has_every_wing_that_the_import_contracts_have() -> None:
     contracts = tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
     wings = {contract["containers"][0]: contract["layers"] for contract in contracts if "containers" in contract}
@@ -168,9 +162,6 @@ def test_the_lines_that_the_page_on_extending_quotes_are_in_the_files() -> None:
     for file, quoted in blocks:
         lines = {line.strip() for line in text_of(file).splitlines()}
         assert {line.strip() for line in quoted.splitlines()} <= lines | {""}, file
-
-
-# --- commands -----------------------------------------------------------------------------------------------------
 
 
 def commands_in(page: str, name: str) -> list[list[str]]:
@@ -205,9 +196,6 @@ def test_every_make_target_and_benchmark_on_a_page_exists(page: str) -> None:
         assert resolves(module), module
 
 
-# --- the glossary -------------------------------------------------------------------------------------------------
-
-
 def glossary() -> list[tuple[str, str]]:
     rows = re.findall(r"^\| ([^|]+) \| (.+) \|$", text_of("docs/glossary.md"), re.MULTILINE)
     return [(word, meaning) for word, meaning in rows if word != "word"]
@@ -226,9 +214,6 @@ def test_every_class_in_the_glossary_is_in_the_file_that_is_linked_after_it() ->
         for name, rest in re.findall(r"`([A-Z]\w+)`(.*?)(?=`[A-Z]|$)", meaning):
             link = re.search(r"\]\(\.\./([\w/.]+)\)", rest) or re.search(r"\]\(\.\./([\w/.]+)\)", meaning)
             assert link is not None and has(ROOT / link[1], name), f"{word}: {name}"
-
-
-# --- studies ------------------------------------------------------------------------------------------------------
 
 
 def test_every_study_on_a_page_and_every_example_is_valid() -> None:

@@ -254,9 +254,6 @@ def test_a_chunk_that_is_not_taken_in_time_ends_the_stream(
     assert "read nothing for 0.1 s and was dropped" in caplog.text
 
 
-# --- the hub alone -----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     store = Store(settings_in(tmp_path).url)

@@ -111,9 +111,6 @@ def test_an_idempotency_key_is_short_and_printable(api: InProcess, key: str) -> 
     assert "Idempotency-Key" in refused(api, 422, content=json.dumps(spec_with()).encode(), headers=headers)
 
 
-# --- size ------------------------------------------------------------------------------------------------------
-
-
 def test_a_body_without_code_is_bounded_at_one_mib(api: InProcess) -> None:
     body = json.dumps(spec_with(name="x" * 2**20)).encode()
     assert "larger than 1048576 bytes" in refused(api, 413, content=body, headers=JSON)
@@ -146,9 +143,6 @@ def test_a_body_that_hides_its_length_is_cut_off_at_the_bound(api: InProcess) ->
 
     refused(api, 413, content=body(), headers=JSON)
     assert read <= MAX_BODY_BYTES + 2**20
-
-
-# --- the user's files --------------------------------------------------------------------------------------------
 
 
 def test_a_workload_of_the_users_is_stored_with_its_files(api: InProcess) -> None:
@@ -193,8 +187,6 @@ def test_the_users_code_is_imported_in_a_process_of_its_own(api: InProcess, tmp_
 def test_a_built_in_workload_takes_no_files(api: InProcess) -> None:
     assert "takes no files" in refused(api, 422, json={**spec_with(), "code_zip": zipped(net_py=MODEL)})
 
-
-# --- anything ----------------------------------------------------------------------------------------------------
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

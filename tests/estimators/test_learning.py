@@ -45,7 +45,7 @@ def failed(trial: int, need_mib: int = 24) -> PastAttempt:
     return run(trial, Ending.OUT_OF_MEMORY, measured_bytes=(20 + need_mib - 5) * MIB)
 
 
-# --- the three attempts of one trial of examples/digits.yaml with spike_mib 24, spike_step 6, as ranks of Ray ran them
+# The three attempts of one trial of examples/digits.yaml with spike_mib 24, spike_step 6, as ranks of Ray ran them
 FIRST = PastAttempt(5, SINGLE, ("virtual",), 22996868, 0, 28 * MIB, 29483008, Ending.OUT_OF_MEMORY)
 SECOND = PastAttempt(5, SINGLE, ("virtual",), 22996868, 12235357, 40 * MIB, 42090496, Ending.OUT_OF_MEMORY)
 THIRD = PastAttempt(5, SINGLE, ("virtual",), 22996868, 24842845, 53 * MIB, 22997380, Ending.OTHER)
@@ -78,7 +78,7 @@ def test_tensors_that_the_trace_missed_are_added_whatever_came_of_the_trial() ->
         assert learned == Learned(SINGLE, 3 * MIB, num_trials=1)
 
 
-# --- another trial of that kind: healed, it went on from a checkpoint, so that the step it measured was the spiking one
+# Another trial of that kind: healed, it went on from a checkpoint, so that the step it measured was the spiking one
 def test_one_measured_exception_is_reserved_for_and_not_predicted() -> None:
     rare = PastAttempt(2, SINGLE, ("virtual",), 9961472, 18979225, 34 * MIB, 35127808, Ending.FINISHED)
     usual = [run(number, extra_bytes=rare.measured_bytes - rare.traced_bytes) for number in (3, 4, 5)]
@@ -208,8 +208,6 @@ def test_the_bound_covers_nine_of_ten_whatever_the_distribution() -> None:
         covered = sum(draw() <= upper_bound([draw() for _ in range(30)]) for _ in range(4000)) / 4000
         assert 0.89 < covered < 0.95, f"{name}: {covered}"
 
-
-# --- properties ------------------------------------------------------------------------------------------------------
 
 MIBS = st.integers(0, 60)
 RUNS = st.builds(

@@ -125,9 +125,6 @@ def test_waiting_ends_with_the_study_or_with_patience(service: tuple[Client, Sto
     ends.join()
 
 
-# --- a service that is away ----------------------------------------------------------------------------------------
-
-
 def test_a_service_that_is_not_there_is_told_with_what_to_do() -> None:
     with Client(f"http://127.0.0.1:{free_port()}") as client:
         with pytest.raises(Unavailable, match="start it with `scamp serve`"):

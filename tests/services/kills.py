@@ -126,8 +126,6 @@ class UnderFire:
             self.found.leaked.append(f"{len(left)} processes are left a minute after the service has stopped")
         return self.found
 
-    # --- faults ---------------------------------------------------------------------------------------------------
-
     def _hit(self) -> None:
         """Kill or freeze one process, of a kind that is drawn among those that run."""
         alive = {name: pids for name, words in VICTIMS.items() if (pids := self._service.pids(words))}
@@ -152,8 +150,6 @@ class UnderFire:
             assert self._postgres
             self._postgres.process.wait()
             self._postgres.start()
-
-    # --- studies --------------------------------------------------------------------------------------------------
 
     def _keep_busy(self) -> None:
         """Submit studies until two are unfinished."""
@@ -199,8 +195,6 @@ class UnderFire:
             self._acknowledged[study_id, number, row["step"], row["attempt"]] = row["values"]
             self._reported_at = max(self._reported_at, row["time"])
 
-    # --- recovery -------------------------------------------------------------------------------------------------
-
     def _recover(self) -> None:
         """Wait for a controller that has beaten since the last hit, and for a rank that has reported since."""
         last, wall = self._hits[-1][1], time.time() + LAST_GASP_SECONDS
@@ -236,8 +230,6 @@ class UnderFire:
             for trial in self._asked(lambda client, study_id=study: list(client.trials(study_id)))
         ]
         return [f"{trial['state']}: {trial['reason']}" for trial in trials if trial["state"] != "COMPLETED"]
-
-    # --- the account ----------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         """Compare what the service says now with what it has ever acknowledged."""

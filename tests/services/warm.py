@@ -124,9 +124,6 @@ def stand_in(folder: Path, module: str) -> list[str]:
     return [sys.executable, "-S", "-E", __file__, str(folder / "traced"), module]
 
 
-# --- the processes --------------------------------------------------------------------------------------------------
-
-
 def _serve(path: str, listener: socket.socket) -> None:
     """Fork for each request until standard input closes. Returns in forks alone, once their module has run."""
     os.write(1, b".")

@@ -88,9 +88,6 @@ def devices_of(nodes: Sequence[str]) -> Cluster:
     return Cluster(tuple(Device(f"{node}/{i}", node, i, "virtual", 96) for node in nodes for i in range(2)))
 
 
-# --- the simulator, with faults ---------------------------------------------------------------------------------------
-
-
 class RecordedStore:
     """Passes the reports of ranks on to a store, and records them."""
 
@@ -155,9 +152,6 @@ def _values(order: Order, step: int) -> Mapping[str, float]:
     return {"score": objective(order.trial_id, order.attempt, step)}
 
 
-# --- live ranks, with fake processes ----------------------------------------------------------------------------------
-
-
 @dataclass
 class FakeRank:
     """The process of a rank, which answers at once."""
@@ -180,8 +174,6 @@ class LiveRanks:
         self._ranks: dict[str, FakeRank] = {}
         self._events: deque[Event] = deque()
         self.see_nodes(frozenset())
-
-    # --- Executor
 
     def cluster(self) -> Cluster:
         return devices_of(self.nodes)
@@ -208,8 +200,6 @@ class LiveRanks:
 
     def stop(self, key: str) -> None:
         self.send(events.StopOrdered(key))
-
-    # --- the tape
 
     def see_nodes(self, drained: frozenset[str]) -> None:
         self.send(events.NodesSeen({node: f"node {node}" for node in self.nodes}, drained))
@@ -239,8 +229,6 @@ class LiveRanks:
             rank.num_signs += 1
         self.send(events.ProbeDue())
         self.settle()
-
-    # --- instructions and answers
 
     def send(self, event: Event) -> None:
         self._events.append(event)
@@ -292,9 +280,6 @@ class LiveRanks:
     @property
     def _now(self) -> float:
         return self._clock.now
-
-
-# --- one run ----------------------------------------------------------------------------------------------------------
 
 
 class LoggedController(Controller):

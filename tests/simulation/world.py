@@ -84,7 +84,6 @@ class World:
             self.jumped += self.rng.choice([-3600.0, -30.0, 30.0, 3600.0])
             self.has_jumped = True
 
-    # --- the world
     def after(self, seconds: float, act: Callable[[], None]) -> None:
         self.sequence += 1
         heapq.heappush(self.agenda, (self.clock.now + seconds, self.sequence, act))

@@ -258,7 +258,6 @@ def test_64_devices_and_500_queued_gangs_take_milliseconds() -> None:
     assert best < 0.1, f"{best * 1e3:.1f} ms"  # about 4 ms on an idle core
 
 
-# --- whole histories -------------------------------------------------------------------------------------------------
 demands = st.tuples(st.sampled_from([1, 1, 1, 2, 3, 4]), st.integers(1, 110))
 steps = st.one_of(
     st.tuples(st.just("queue"), demands),

@@ -51,9 +51,6 @@ def test_a_child_of_ours_has_the_same_settings(tmp_path: Path, monkeypatch: pyte
     assert Settings() == settings
 
 
-# --- restarts -----------------------------------------------------------------------------------------------------
-
-
 class Child:
     """A process that runs until it is told to end."""
 

@@ -34,9 +34,6 @@ from workloads.training.checkpoints.name import CheckpointName
 ROOT = Path(__file__).resolve().parents[3]
 
 
-# --- studies ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_study_is_read_back_as_it_was_given(store: Store) -> None:
     spec = {**SPEC, "space": {"z": 1, "a": {"choice": ["ß", None, True, 2**53, 1e-300]}}}
     code = store.put_blob(b"zip")
@@ -121,9 +118,6 @@ def test_what_does_not_exist_is_not_found(store: Store) -> None:
     assert not store.move_study(7, [StudyState.RUNNING], StudyState.STOPPING, now=1.0)
     assert not store.move_trial(7, TrialState.WAITING, 0, TrialState.FAILED, now=1.0)
     assert [store.trials(7), store.attempts(7), store.metrics(7), store.logs(7)] == [[], [], [], []]
-
-
-# --- trials ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_trial_number_exists_once(store: Store) -> None:
@@ -343,9 +337,6 @@ def test_trials_come_in_pages_and_by_state(store: Store) -> None:
     assert store.trial_counts(1) == {TrialState.CANCELLED: 1, TrialState.QUEUED: 1, TrialState.WAITING: 2}
 
 
-# --- attempts --------------------------------------------------------------------------------------------------------
-
-
 def test_an_attempt_begins_with_its_trial_or_not_at_all(store: Store) -> None:
     trial_id = new_trial(store)
     assert not begin(store, trial_id), "it is WAITING"
@@ -459,9 +450,6 @@ def test_log_lines_are_followed_by_row_and_tailed(store: Store) -> None:
     assert [line for _, line in store.logs(trial_id, after=-1, limit=2)] == lines[-2:]
 
 
-# --- blobs, cluster, lease -------------------------------------------------------------------------------------------
-
-
 def test_files_are_stored_by_content(store: Store) -> None:
     data = bytes(range(256)) * 100
     assert store.put_blob(data) == store.put_blob(data)
@@ -488,9 +476,6 @@ def test_the_cluster_is_an_event_only_when_it_changed(store: Store) -> None:
 
 def test_a_database_has_a_name_that_stays(store: Store) -> None:
     assert len(store.identity()) == 8 and store.identity() == store.identity()
-
-
-# --- events ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_move_tells_of_itself(store: Store) -> None:
@@ -551,9 +536,6 @@ def test_a_reader_that_has_seen_an_event_never_finds_an_older_one(store: Store, 
         while len(seen) < 2 and time.monotonic() < deadline:
             seen += [event.id for event in store.events(after=seen[-1] if seen else 0)]
     assert seen == [event.id for event in store.events()] and len(seen) == 2
-
-
-# --- races and crashes -----------------------------------------------------------------------------------------------
 
 
 def test_of_many_threads_one_begins_the_attempt(store: Store) -> None:

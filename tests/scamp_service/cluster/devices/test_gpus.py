@@ -293,9 +293,6 @@ def test_a_gpu_can_be_sent_by_ray(machine: Install) -> None:
     assert pickle.loads(pickle.dumps(inventory())) == inventory()
 
 
-# --- who is a rank -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("title", "ours"),
     [
@@ -319,9 +316,6 @@ def test_a_rank_is_known_by_its_title(
 
 def test_the_title_is_that_of_the_class_of_ranks() -> None:
     assert gpus.RANK_TITLE.fullmatch(f"ray::{Rank.__name__}".encode())
-
-
-# --- which GPUs are used, and what they offer -----------------------------------------------------------------------
 
 
 def test_cuda_visible_devices_chooses_by_index_or_uuid(machine: Install) -> None:
@@ -387,9 +381,6 @@ def test_the_local_ray_has_the_gpus_that_are_visible_or_else_virtual_devices(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
         head = local_ray._nodes(settings)[0]
         assert (head["num_gpus"], head["resources"].get("virtual_device")) == (gpu, virtual)
-
-
-# --- kinds -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

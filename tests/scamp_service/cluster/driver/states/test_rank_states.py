@@ -143,9 +143,6 @@ def killed(instructions: Iterable[Instruction]) -> set[str]:
     return {instruction.name for instruction in instructions if isinstance(instruction, KillActor)}
 
 
-# --- starts -----------------------------------------------------------------------------------------------------------
-
-
 def test_each_device_gets_a_spare_rank_that_is_asked_how_it_is_and_held_once_it_answers(driven: Driven) -> None:
     names = ["rank/a/0/0", "rank/a/1/1", "rank/b/0/2"]
     starts = [(StartRank(name, name[5:8]), AskStatus(name)) for name in names]
@@ -253,9 +250,6 @@ def test_a_rank_that_never_answers_is_ended_and_counts_as_a_failed_start(driven:
     assert started(driven.look(nodes=[AWAY], after=1.0)) == ["rank/b/0/1"]
 
 
-# --- user code --------------------------------------------------------------------------------------------------------
-
-
 def test_a_rank_with_user_code_gives_way_to_other_code_when_the_device_is_full(driven: Driven) -> None:
     (mine,) = driven.training(order("a/0", code="mine"))
     driven.on(AttemptEnded(mine, DONE))
@@ -285,9 +279,6 @@ def test_a_rank_that_is_not_clean_is_replaced_and_its_gang_ends_well(driven: Dri
     assert driven.on(StopOrdered(ORDER.key)) == []
     assert driven.look(name) == [ForgetRank(name)]
     assert not driven.states.gangs(driven.now)
-
-
-# --- stops and broken gangs -------------------------------------------------------------------------------------------
 
 
 def test_a_stopped_gang_leaves_idle_ranks(driven: Driven) -> None:
@@ -355,9 +346,6 @@ def test_devices_that_leave_break_the_gangs_on_them(driven: Driven) -> None:
     assert driven.state() == (GangState.BROKEN, "node b has left")
 
 
-# --- silence ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_rank_that_does_not_answer_breaks_its_gang_and_is_killed(driven: Driven) -> None:
     (name,) = driven.training(order("a/0"))
     assert driven.on(ProbeDue(), PROBE_SECONDS) == []
@@ -401,9 +389,6 @@ def test_late_answers_of_a_dead_rank_lead_to_no_further_calls(driven: Driven) ->
     ]
     assert [driven.on(answer) for answer in late] == [[]] * len(late)
     assert driven.state()[0] is GangState.BROKEN
-
-
-# --- ranks of an earlier controller -----------------------------------------------------------------------------------
 
 
 def test_a_complete_gang_of_an_earlier_controller_is_taken_over(driven: Driven) -> None:
@@ -461,9 +446,6 @@ def test_a_found_rank_that_never_answers_closes_its_device_until_its_process_is_
     assert "does not answer" in driven.states.closed()["a/0"]
     assert driven.look(name) == [ForgetRank(name)]
     assert not driven.states.closed()
-
-
-# --- ends -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_process_on_another_host_is_killed_by_a_task_there_until_it_says_that_it_is_gone(driven: Driven) -> None:

@@ -58,8 +58,6 @@ class SimulatedCluster:
     def fails(self) -> bool:
         return self.random.random() < self.fault_rate
 
-    # --- instructions -------------------------------------------------------------------------------------------------
-
     def send(self, event: Event) -> None:
         to_do = deque(self.states.handle(event, self.now, may_act=True))
         while to_do:
@@ -133,8 +131,6 @@ class SimulatedCluster:
         listed = self.states.gangs(self.now).keys()
         running = {rank.attempt for rank in self.ranks.values() if rank.is_alive and rank.attempt}
         assert running <= listed
-
-    # --- events -------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Some time passes, and somebody does something."""
