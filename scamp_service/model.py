@@ -113,20 +113,31 @@ class Sized:
     ``learned_bytes`` is larger than the ``extra_bytes`` of the prediction when no plan fits with that much added.
     """
 
-    structure: str  # identifies the traced structure
+    structure: str
+    """Identifies the traced structure."""
     plan: Plan
-    prediction: Prediction  # for the rank with the highest peak
+    prediction: Prediction
+    """For the rank with the highest peak."""
     reason: str
-    learned_bytes: int = 0  # to add under the plan's layout, by earlier trials of the family
-    options: tuple[Option, ...] = ()  # the plans that were compared
-    step_seconds: float | None = None  # predicted for an optimizer step of the gang alone on its host, times
-    # ``step_factor``; None: the speed of the devices is not known
-    step_factor: float = 1.0  # learned from earlier trials of the family; 1: nothing was
-    pipeline: RecordedPipeline | None = None  # None: the plan has no pipeline
-    num_params: int = 0  # of the model
-    communication_share: float | None = None  # predicted share of a step in which ranks wait for each other
-    flops_per_sample: float | None = None  # of a training step, forward and backward; None: not known
-    choices: tuple[Choice, ...] = ()  # this plan and faster ones on more ranks, which may be taken instead; or none
+    learned_bytes: int = 0
+    """To add under the plan's layout, learned from earlier trials of the family."""
+    options: tuple[Option, ...] = ()
+    """The plans that were compared."""
+    step_seconds: float | None = None
+    """Predicted for an optimizer step of the gang alone on its host, times ``step_factor``; None: the speed of the
+    devices is not known."""
+    step_factor: float = 1.0
+    """Learned from earlier trials of the family; 1: nothing was."""
+    pipeline: RecordedPipeline | None = None
+    """None: the plan has no pipeline."""
+    num_params: int = 0
+    """Parameters of the model."""
+    communication_share: float | None = None
+    """Predicted share of a step in which ranks wait for each other."""
+    flops_per_sample: float | None = None
+    """FLOPs of a training step, forward and backward; None: not known."""
+    choices: tuple[Choice, ...] = ()
+    """This plan and faster ones on more ranks, which may be taken instead; or none."""
 
     def taking(self, choice: Choice) -> Sized:
         """This answer with one of the ``choices`` as the plan."""
@@ -169,40 +180,67 @@ class Trial:
 
     id: int
     study_id: int
-    number: int  # within the study, from 0
+    number: int
+    """Number within the study, from 0."""
     state: TrialState
-    attempt: int  # attempts begun so far; 0: none yet
+    attempt: int
+    """Attempts begun so far; 0: none yet."""
     params: Json
-    reason: str  # for its state
-    structure: str  # identifies the traced structure; also set for candidates that fit nowhere
-    sized: Sized | None  # the newest plan; None before the first one
-    measured_bytes: int  # largest measured peak of a rank; 0: none
-    measured_step_seconds: float | None  # of the newest attempt with this plan that was timed; None: none
-    family: str  # trials of the same family learn from each other's memory
-    num_lost: int  # losses in a row without a new checkpoint; a stall counts as several
-    num_oom: int  # attempts that ran out of memory
-    passed_over: int  # later trials that began since this one was queued, up to the number that decides something
-    judged_step: int  # last rung at which the stopping rule has decided
-    step: int  # of ``value``
-    value: float | None  # objective: the newest while the trial runs, the final one afterwards; NaN if it diverged
+    reason: str
+    """Why it is in its state."""
+    structure: str
+    """Identifies the traced structure; also set for candidates that fit nowhere."""
+    sized: Sized | None
+    """The newest plan; None before the first one."""
+    measured_bytes: int
+    """Largest measured peak of a rank; 0: none."""
+    measured_step_seconds: float | None
+    """Seconds of a step in the newest attempt with this plan that was timed; None: none was."""
+    family: str
+    """Trials of the same family learn from each other's memory."""
+    num_lost: int
+    """Losses in a row without a new checkpoint; a stall counts as several."""
+    num_oom: int
+    """Attempts that ran out of memory."""
+    passed_over: int
+    """Later trials that began since this one was queued, up to the number that decides something."""
+    judged_step: int
+    """Last rung at which the stopping rule has decided."""
+    step: int
+    """Step of ``value``."""
+    value: float | None
+    """Objective: the newest while the trial runs, the final one afterwards; NaN if it diverged."""
     created_at: float
     started_at: float | None
     finished_at: float | None
-    num_faults: int = 0  # attempts in a row that a fault of the host ended without a new checkpoint
-    retry_at: float = 0.0  # the trial does not run again before this time
-    offer: Offer | None = None  # devices on which an INFEASIBLE trial does not fit; None: it fits on no devices at all
-    once_fit: bool = False  # the cluster had devices for the newest plan, and has lost them
-    origin: Origin = Origin.SEARCH  # says who has created the trial
-    parent_id: int | None = None  # of the trial with whose weights this one begins; None: it begins anew
+    num_faults: int = 0
+    """Attempts in a row that a fault of the host ended without a new checkpoint."""
+    retry_at: float = 0.0
+    """The trial does not run again before this time."""
+    offer: Offer | None = None
+    """Devices on which an INFEASIBLE trial does not fit; None: it fits on no devices at all."""
+    once_fit: bool = False
+    """Whether the cluster had devices for the newest plan, and has lost them."""
+    origin: Origin = Origin.SEARCH
+    """Who has created the trial."""
+    parent_id: int | None = None
+    """Id of the trial with whose weights this one begins; None: it begins anew."""
     parent_number: int | None = None
-    parent_step: int | None = None  # step of the parent's checkpoint, with which this one begins
-    values: tuple[float | None, ...] | None = None  # of each objective, at ``step``, None for predicted ones; None: the
-    # study has one objective, or nothing is reported yet
-    best_step: int | None = None  # of ``value`` in a study whose trials count by their best report; None: ``step``
-    measured_communication_share: float | None = None  # of the newest attempt with this plan that was measured
-    proposal_reason: str = ""  # why it was chosen among several proposals of the sampler; empty: it was not
-    noise_scale: float | None = None  # of its gradient in samples, where AdaScale has estimated it (``workloads.gain``)
-    waits_for: WaitsFor | None = None  # by ``reason``; None: it does not wait, or an older version has written the row
+    parent_step: int | None = None
+    """Step of the parent's checkpoint, with which this one begins."""
+    values: tuple[float | None, ...] | None = None
+    """Value of each objective at ``step``, None for predicted ones; None: the study has one objective, or nothing is
+    reported yet."""
+    best_step: int | None = None
+    """Step of ``value`` in a study whose trials count by their best report; None: ``step``."""
+    measured_communication_share: float | None = None
+    """Share of a step in the newest attempt with this plan that was measured."""
+    proposal_reason: str = ""
+    """Why it was chosen among several proposals of the sampler; empty: it was not."""
+    noise_scale: float | None = None
+    """Noise scale of its gradient in samples, where AdaScale has estimated it (``workloads.gain``)."""
+    waits_for: WaitsFor | None = None
+    """Its ``reason`` in one word; None: it does not wait, or an older version has written the row."""
 
     @property
     def parent(self) -> CheckpointName | None:
