@@ -135,7 +135,8 @@ class Queued:
     ``passed_over`` counts the gangs that arrived later and have started since this one was queued. ``arrival`` orders
     gangs by age if the queue is in another order. Gangs that arrived together keep their order in the queue. A policy
     may exchange the places of trials of one ``study`` in the queue, but not those of different studies. One that has
-    trained before ``resumes``. ``code`` is its archive of user code; None: a built-in workload.
+    trained before ``resumes``. ``code`` is its archive of user code; None: a built-in workload. ``name`` is what users
+    call it in the reasons of others, such as "trial 3 of study 1".
     """
 
     id: str
@@ -145,6 +146,7 @@ class Queued:
     study: int = 0
     resumes: bool = False
     code: str | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
         if not self.shapes:

@@ -913,7 +913,7 @@ export interface WaitingView {
   reserved_mib: number;
   /** why it waits */
   reason: string;
-  /** what it lacks: `plan`, `verdict` (of the stopping rule), `retry` (after a fault of the host), `busy`, `fragmented`, `reserved`, `own reservation`, `too large`, `no devices` or `quota`; empty if it is about to start */
+  /** what it lacks: `plan`, `verdict` (of the stopping rule), `retry` (after a fault of the host), `busy`, `fragmented`, `reserved`, `own reservation`, `too large`, `no devices`, `quota`, `limit` (of trials of its study) or `predictions` (of all candidates); empty if it is about to start */
   blocked: string;
   /** seconds until it starts, by a simulation of the queue; null: not known */
   starts_in_seconds: number | null;

@@ -63,8 +63,8 @@ class WaitingView(View):
         str,
         Field(
             description="what it lacks: `plan`, `verdict` (of the stopping rule), `retry` (after a fault of the host), "
-            "`busy`, `fragmented`, `reserved`, `own reservation`, `too large`, `no devices` or `quota`; empty if it "
-            "is about to start"
+            "`busy`, `fragmented`, `reserved`, `own reservation`, `too large`, `no devices`, `quota`, `limit` (of "
+            "trials of its study) or `predictions` (of all candidates); empty if it is about to start"
         ),
     ]
     starts_in_seconds: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from functools import lru_cache
 
@@ -26,6 +26,12 @@ BY_SHARE = "the larger a rank's share of the batch, the faster its device, of th
 
 WHERE_READY = ", and of equal ones those where a rank is ready"
 """Follows a ``DeviceRule`` where devices were exchanged for such ones."""
+
+
+TOO_FAR = Wait(
+    Blocked.FRAGMENTED,
+    "enough devices are free, but on more nodes than it needs, where it would be slower: waits until a node is free",
+)
 
 
 def why_here(ledger: Ledger, devices: Sequence[str], rule: str) -> str:
@@ -55,20 +61,28 @@ def why_ranks(queued: Queued, choice: int, why: str) -> str:
 
 
 def why_waiting(
-    waiting: Sequence[Queued], ledger: Ledger, kept: Sequence[str], kept_for: Queued | None, *, alone: bool = False
+    waiting: Sequence[Queued],
+    ledger: Ledger,
+    kept: Sequence[str],
+    kept_for: Queued | None,
+    *,
+    far: Collection[str] = (),
+    alone: bool = False,
 ) -> dict[str, Wait]:
     """Why each of these gangs waits at the end of the round, by gang id: what its smallest shape lacks.
 
-    The devices ``kept`` are reserved for ``kept_for``. ``alone``: gangs only take devices without others. Gangs with
-    equal demands share one reason. It leaves out what changes with every gang that begins or ends, such as the free
+    The devices ``kept`` are reserved for ``kept_for``. Gangs whose ids are in ``far`` would span more nodes than they
+    need on free devices. ``alone``: gangs only take devices without others. Gangs with equal demands share one reason.
+    It leaves out what changes with every gang that begins or ends, such as the free
     MiB of a device: thousands may wait, and each new reason is written to the database.
     """
     waits: dict[str, Wait] = {}
     free_mibs = ledger.free_mibs() if waiting else []
     free_in_all, num_devices = sum(free_mibs), len(ledger.devices)
     words: dict[tuple[int, int] | tuple[int, ...], Wait] = {}
+    kept_words = _kept_for(kept_for)
     for queued in waiting:
-        shape = min(queued.shapes, key=lambda shape: shape.num_ranks * shape.mib_per_rank)
+        shape = _smallest(queued)
         demand = shape.num_ranks, shape.mib_per_rank
         if shape.mibs:
             words.setdefault(shape.mibs, _why_not_uneven(shape, ledger))
@@ -80,8 +94,12 @@ def why_waiting(
                 blocked = Blocked.RESERVED
             else:
                 blocked = Blocked.FRAGMENTED if free_in_all >= shape.num_ranks * shape.mib_per_rank else Blocked.BUSY
-            words[demand] = _why_not(*demand, num_devices, ledger.num_offering(shape.mib_per_rank), blocked, alone)
+            words[demand] = _why_not(
+                *demand, num_devices, ledger.num_offering(shape.mib_per_rank), blocked, alone, kept_words
+            )
         wait = words[shape.mibs or demand]
+        if wait.blocked is Blocked.RESERVED and queued.id in far:
+            wait = TOO_FAR
         if queued is kept_for:
             times = f"passed over {queued.passed_over} times, so " if queued.passed_over else ""
             reason = f"{wait.reason}; {times}{', '.join(kept)} {_are(len(kept))} now kept for it"
@@ -91,11 +109,13 @@ def why_waiting(
 
 
 @lru_cache(maxsize=2**14)
-def _why_not(num_ranks: int, mib: int, num_devices: int, num_large: int, blocked: Blocked, alone: bool) -> Wait:
+def _why_not(
+    num_ranks: int, mib: int, num_devices: int, num_large: int, blocked: Blocked, alone: bool, kept_words: str
+) -> Wait:
     """``num_large`` devices offer ``mib`` when they are free. Kept, as thousands may wait in every round."""
     if not num_devices:
         return Wait(Blocked.NO_DEVICES, "the cluster has no devices now")
-    demand = f"needs {mib} MiB on {_count(num_ranks, 'device')} at once"
+    demand = _needs(num_ranks, mib)
     if num_large < num_ranks:
         few, verb = f"only {num_large}" if num_large else "none", "offers" if num_large < 2 else "offer"
         reason = f"{demand}, but {few} of {_count(num_devices, 'device')} in the cluster {verb} that much"
@@ -103,13 +123,36 @@ def _why_not(num_ranks: int, mib: int, num_devices: int, num_large: int, blocked
     busy = "waits until other gangs leave that much free, or end where the limit of gangs is reached"
     if alone:
         busy = "waits, by its policy, for devices without other gangs"
+    elif blocked is Blocked.RESERVED:
+        busy = kept_words
     return Wait(blocked, f"{demand}; {busy}")
+
+
+def _kept_for(kept_for: Queued | None) -> str:
+    """Words for a gang that could start on devices that are kept for another one."""
+    if kept_for is None:
+        return "what has that much free is kept for another trial"
+    shape = _smallest(kept_for)
+    needs = _needs_uneven(shape) if shape.mibs else _needs(shape.num_ranks, shape.mib_per_rank)
+    return f"what has that much free is kept for {kept_for.name or f'gang {kept_for.id}'}, which {needs}"
+
+
+def _smallest(queued: Queued) -> Shape:
+    return min(queued.shapes, key=lambda shape: shape.num_ranks * shape.mib_per_rank)
+
+
+def _needs(num_ranks: int, mib: int) -> str:
+    return f"needs {mib} MiB on {_count(num_ranks, 'device')} at once"
+
+
+def _needs_uneven(shape: Shape) -> str:
+    return f"needs {min(shape.mibs)} to {max(shape.mibs)} MiB on {_count(shape.num_ranks, 'device')} at once"
 
 
 def _why_not_uneven(shape: Shape, ledger: Ledger) -> Wait:
     if not ledger.devices:
         return Wait(Blocked.NO_DEVICES, "the cluster has no devices now")
-    demand = f"needs {min(shape.mibs)} to {max(shape.mibs)} MiB on {_count(shape.num_ranks, 'device')} at once"
+    demand = _needs_uneven(shape)
     if not ledger.could_hold(shape):
         in_all = _count(len(ledger.devices), "device")
         return Wait(Blocked.TOO_LARGE, f"{demand}, one amount for each rank, and {in_all} in the cluster offer less")

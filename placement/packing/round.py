@@ -17,7 +17,7 @@ from typing import Self
 from placement.model import Placement, Queued, Shape
 from placement.packing.kinds import speeds_of
 from placement.packing.ledger import Ledger
-from placement.packing.policy import Blocked, Decision, Wait
+from placement.packing.policy import Decision
 from placement.packing.reasons import BY_SHARE, WHERE_READY, DeviceRule, why_here, why_ranks, why_waiting
 
 _FINDERS = {
@@ -26,11 +26,6 @@ _FINDERS = {
     DeviceRule.IDLE: Ledger.find_idle,
 }
 
-
-TOO_FAR = Wait(
-    Blocked.FRAGMENTED,
-    "enough devices are free, but on more nodes than it needs, where it would be slower: waits until a node is free",
-)
 
 _NONE, _CLEAN, _SAME_CODE = range(3)
 
@@ -169,7 +164,8 @@ class Round:
 
     def decision(self) -> Decision:
         """The gangs that start, and why the others wait."""
-        waits = why_waiting(self.waiting, self.ledger, self.kept, self.kept_for, alone=self._rule is DeviceRule.IDLE)
+        alone = self._rule is DeviceRule.IDLE
+        waits = why_waiting(self.waiting, self.ledger, self.kept, self.kept_for, far=self._far_ids, alone=alone)
         return Decision(tuple(self._placements), waits, self.kept)
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from estimators.devices.kind import DeviceKind
-from placement.model import Cluster, Shape
+from placement.model import Cluster, Gang, Queued, Shape
 from placement.packing.by_study import by_study
+from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
 from placement.packing.policy import Blocked, Policy, Wait
 from placement.simulation.progress import domains_of
@@ -35,15 +36,16 @@ ROUNDS = 1000
 class Load:
     """The work that a forecast simulates, as the database knows it.
 
-    ``waits`` are waiting trials that the policy does not decide about, with what they wait for. ``num_unknown`` trials
-    are left out, as nobody knows how long they take, and ``num_more`` because there are too many. ``policies`` are
-    those that studies name, by id.
+    ``queued`` are the gangs about which the policy decides now. ``waits`` are waiting trials about which it does not,
+    with what they wait for. ``num_unknown`` trials are left out of the simulation, as nobody knows how long they take,
+    and ``num_more`` because there are too many. ``policies`` are those that studies name, by id.
     """
 
     running: tuple[Running, ...]
     jobs: tuple[Job, ...]
     most_running: Mapping[int, int]
     waits: Mapping[int, str]
+    queued: tuple[Queued, ...] = ()
     num_unknown: int = 0
     num_more: int = 0
     policies: Mapping[int, str] = field(default_factory=dict)
@@ -53,7 +55,8 @@ class Load:
 class Forecast:
     """The simulated future of the queue. Seconds count from now.
 
-    ``starts`` has by trial id when each queued trial starts, and ``lacking`` what those lack that cannot start now.
+    ``starts`` has by trial id when each queued trial starts, and ``lacking`` what those lack that cannot start now,
+    also where nobody knows how long they take.
     """
 
     makespan_seconds: float
@@ -101,6 +104,7 @@ def load_of(store: Store, *, now: float) -> Load:
             study_id: budget.max_concurrent for study_id, budget in budgets.items() if budget.max_concurrent is not None
         },
         waits=dict(_waits(trials, attempts, now)),
+        queued=tuple(_queued(trials, attempts, seconds, now)),
         num_unknown=num_untimed + sum(num for study_id, num in num_to_come.items() if study_id not in typical),
         num_more=max(0, len(jobs) - MOST_JOBS),
         policies={study.id: policy for study in live if (policy := study.spec.get("policy"))},
@@ -172,6 +176,21 @@ def _waits(trials: Sequence[Trial], attempts: Mapping[int, Attempt], now: float)
                 yield trial.id, "retry"
             elif trial.waits_for is WaitsFor.QUOTA:
                 yield trial.id, Blocked.QUOTA.value
+            elif trial.waits_for is WaitsFor.MAX_CONCURRENT:
+                yield trial.id, "limit"
+            elif trial.waits_for is WaitsFor.PREDICTIONS:
+                yield trial.id, "predictions"
+
+
+def _queued(
+    trials: Sequence[Trial], attempts: Mapping[int, Attempt], seconds: Mapping[int, float | None], now: float
+) -> Iterator[Queued]:
+    """Yield the gangs that wait for devices alone, with the passes after which devices are kept for one."""
+    for trial in trials:
+        is_for_devices = trial.state is TrialState.QUEUED and trial.waits_for is WaitsFor.DEVICES
+        if is_for_devices and trial.sized is not None and trial.id not in attempts and trial.retry_at <= now:
+            shape = replace(trial.sized.demand, seconds=seconds[trial.id])
+            yield Queued(_id(trial), (shape,), trial.passed_over, arrival=trial.id, study=trial.study_id)
 
 
 def forecast(
@@ -208,7 +227,18 @@ def forecast(
         ),
         running=running,
     )
-    return _read(result, cluster)
+    now = _lacking_now(load, cluster, by_study(load.policies, policy), max_gangs_per_device)
+    found = _read(result, cluster)
+    return replace(found, lacking={**found.lacking, **now})
+
+
+def _lacking_now(load: Load, cluster: Cluster, policy: Policy, max_gangs_per_device: int) -> dict[int, Wait]:
+    """What the queued trials lack by one decision of the policy, which needs no seconds but the passes until now."""
+    ledger = Ledger(cluster, max_gangs_per_device)
+    for gang in load.running:
+        ledger.restore(Gang(gang.id, len(gang.devices), gang.mib_per_rank), gang.devices)
+    left = {gang.id: gang.seconds for gang in load.running if gang.seconds}
+    return {int(gang): wait for gang, wait in policy(load.queued, ledger, left).waits.items()}
 
 
 def _read(result: Schedule, cluster: Cluster) -> Forecast:

@@ -335,12 +335,20 @@ def queued_of(s: Snapshot, trial: Trial, learned: Corrections) -> Queued:
     shapes = tuple(
         replace(choice.shape, seconds=counted_seconds(trial, choice)) for choice in offered(s, trial, learned)
     )
-    return _queued(trial.id, trial.attempt + 1, trial.study_id, shapes, left, trial.passed_over, study.code)
+    name = f"trial {trial.number} of study {trial.study_id}"
+    return _queued(trial.id, trial.attempt + 1, trial.study_id, shapes, left, trial.passed_over, study.code, name)
 
 
 @lru_cache(maxsize=2**15)
 def _queued(
-    trial_id: int, attempt: int, study_id: int, shapes: tuple[Shape, ...], steps: int, passes: int, code: str | None
+    trial_id: int,
+    attempt: int,
+    study_id: int,
+    shapes: tuple[Shape, ...],
+    steps: int,
+    passes: int,
+    code: str | None,
+    name: str,
 ) -> Queued:
     """Thousands may wait for hours, and making their values again takes most of a cycle. ``shapes`` are of one step.
 
@@ -350,8 +358,16 @@ def _queued(
     shapes_to_end = tuple(
         replace(shape, seconds=None if shape.seconds is None else shape.seconds * steps) for shape in shapes
     )
-    gang = f"{trial_id}/{attempt}"
-    return Queued(gang, shapes_to_end, passes, arrival=trial_id, study=study_id, resumes=attempt > 1, code=code)
+    return Queued(
+        f"{trial_id}/{attempt}",
+        shapes_to_end,
+        passes,
+        arrival=trial_id,
+        study=study_id,
+        resumes=attempt > 1,
+        code=code,
+        name=name,
+    )
 
 
 def seconds_left(s: Snapshot) -> dict[str, float]:

@@ -123,6 +123,9 @@ def test_a_gang_waits_for_a_node_if_that_is_sooner_than_it_would_end_across_two(
     wide = [Queued("wide", (Shape(2, 90, 100.0),))]
     soon = pack(wide, ledger, {"held0": 30.0, "held1": 60.0})
     assert not soon.placements and soon.waits["wide"].blocked is Blocked.OWN_RESERVATION
+    two = [*wide, replace(wide[0], id="later", study=1)]
+    later = pack(two, ledger, {"held0": 30.0, "held1": 60.0}).waits["later"]
+    assert later.blocked is Blocked.FRAGMENTED and "but on more nodes than it needs" in later.reason
     for left in ({"held0": 300.0, "held1": 300.0}, {}):
         assert [placement.devices for placement in pack(wide, ledger, left).placements] == [("d1", "d3")]
     late = [replace(wide[0], passed_over=PASSES_BEFORE_RESERVATION)]
@@ -192,14 +195,19 @@ def test_of_two_starved_gangs_the_older_one_goes_first() -> None:
 def test_a_gang_passed_over_too_often_keeps_devices_for_itself() -> None:
     ledger = ledger_with(3, ("d0", 80), ("d1", 80), ("d2", 20), ("d2", 70))
     patient = Queued("old/1", (Shape(2, 50),), PASSES_BEFORE_RESERVATION - 1)
-    starved = Queued("old/1", (Shape(2, 50),), PASSES_BEFORE_RESERVATION)
+    starved = Queued("old/1", (Shape(2, 50),), PASSES_BEFORE_RESERVATION, name="trial 3 of study 1")
     small = Queued("new/1", (Shape(1, 10),))
     assert [p.gang.id for p in decided([patient, small], ledger)[0]] == ["new/1"]
     placements, waits = decided([starved, small], ledger)
     assert not placements
     first, second = waits.values()
     assert first.endswith("passed over 8 times, so d0, d1 are now kept for it")
-    assert second == f"needs 10 MiB on 1 device at once; {BUSY}"
+    assert second == (
+        "needs 10 MiB on 1 device at once; what has that much free is kept for trial 3 of study 1, which needs 50 MiB "
+        "on 2 devices at once"
+    )
+    large = Queued("large/1", (Shape(1, 90),))
+    assert pack([starved, large], ledger).waits["large/1"].blocked is not Blocked.RESERVED, "it has no room there"
     assert not decided([small, starved], ledger)[0], "wherever it stands in the queue"
     ledger.release("held0")
     ledger.release("held1")

@@ -11,7 +11,9 @@ from estimators.devices.catalogue import gpu
 from estimators.model import Plan
 from placement.model import Cluster, Device
 from placement.packing.policy import Blocked
+from placement.packing.turns import PASSES_BEFORE_RESERVATION
 from scamp_service.lifecycle import TrialState, WaitsFor
+from scamp_service.model import TrialChanges
 from scamp_service.simulation.forecast import forecast, load_of, recorded_cluster
 from scamp_service.store.recorded_cluster import RecordedCluster, RecordedDevice
 from scamp_service.store.store import Store
@@ -46,10 +48,21 @@ def queued(store: Store, study: int, numbers: range, ranks: int = 1, mib: int = 
     return ids
 
 
-def begin(store: Store, trial_id: int, *devices: str) -> None:
+def untimed(store: Store, study: int, numbers: range, ranks: int = 1, mib: int = 24, passed_over: int = 0) -> list[int]:
+    """Trials of the study with plans whose seconds nobody knows."""
+    ids = queued(store, study, numbers, ranks, mib)
+    plan = replace(sized(Plan(8 // ranks, 1, dp_shard=ranks), mib), step_seconds=None)
+    for trial_id in ids:
+        move = (trial_id, TrialState.QUEUED, 0, TrialState.QUEUED)
+        changes = TrialChanges(passed_over=passed_over)
+        assert store.move_trial(*move, now=0.0, sized=plan, changes=changes, waits_for=WaitsFor.DEVICES)
+    return ids
+
+
+def begin(store: Store, trial_id: int, *devices: str, step_seconds: float | None = STEP_SECONDS) -> None:
     plan = Plan(8 // len(devices), 1, dp_shard=len(devices))
     attempt = new_attempt(trial_id, devices=devices, plan=plan)
-    assert store.begin_attempt(replace(attempt, predicted_step_seconds=STEP_SECONDS))
+    assert store.begin_attempt(replace(attempt, predicted_step_seconds=step_seconds))
 
 
 def devices(num: int, kind: str = "V100-16") -> Cluster:
@@ -120,3 +133,30 @@ def test_closed_devices_do_not_count() -> None:
     )
     store.record_cluster(RecordedCluster("ready", "", tuple(recorded)), now=0.0)
     assert recorded_cluster(store).devices == (Device("n/0", "n", 0, "virtual", 96),)
+
+
+def test_trials_of_unknown_duration_lack_what_the_policy_says() -> None:
+    store = empty_store()
+    study = a_study(store, trials=4)
+    first, wide, small, huge = (
+        *untimed(store, study, range(1)),
+        *untimed(store, study, range(1, 2), ranks=2, mib=30, passed_over=PASSES_BEFORE_RESERVATION),
+        *untimed(store, study, range(2, 3), mib=5),
+        *untimed(store, study, range(3, 4), mib=31),
+    )
+    begin(store, first, "n/0", step_seconds=None)
+    found = forecast(load_of(store, now=5.0), devices(2))
+    assert found.starts.keys().isdisjoint({wide, small, huge})
+    assert {trial: wait.blocked for trial, wait in found.lacking.items()} == {
+        wide: Blocked.OWN_RESERVATION,
+        small: Blocked.RESERVED,
+        huge: Blocked.TOO_LARGE,
+    }
+
+
+def test_a_trial_over_the_limit_of_its_study_waits_for_that() -> None:
+    store = empty_store()
+    held, _ = queued(store, a_study(store, trials=2, max_concurrent=1), range(2))
+    move = (held, TrialState.QUEUED, 0, TrialState.QUEUED)
+    assert store.move_trial(*move, now=1.0, reason="at most 1 run at once", waits_for=WaitsFor.MAX_CONCURRENT)
+    assert dict(load_of(store, now=2.0).waits) == {held: "limit"}
