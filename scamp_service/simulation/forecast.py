@@ -233,7 +233,7 @@ def forecast(
 
 
 def _lacking_now(load: Load, cluster: Cluster, policy: Policy, max_gangs_per_device: int) -> dict[int, Wait]:
-    """What the queued trials lack by one decision of the policy, which needs no seconds but the passes until now."""
+    """Return what the queued trials lack by one decision of the policy, which needs their passes but no seconds."""
     ledger = Ledger(cluster, max_gangs_per_device)
     for gang in load.running:
         ledger.restore(Gang(gang.id, len(gang.devices), gang.mib_per_rank), gang.devices)
