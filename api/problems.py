@@ -93,7 +93,10 @@ def _invalid_parameter(request: Request, error: Exception) -> Response:
 
 
 class Unexpected:
-    """Middleware that answers 500 to an exception without a handler. The traceback goes to the log, not the client."""
+    """Middleware that answers 500 to an exception without a handler. The traceback goes to the log, not the client.
+
+    It answers 503 to a request that uvicorn cancels because the service ends, so that clients repeat it.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -110,6 +113,11 @@ class Unexpected:
             await self._app(scope, receive, note_start)
         except ClientDisconnect:
             return  # nobody waits for an answer
+        except asyncio.CancelledError:
+            if scope["type"] != "http" or started:
+                raise
+            detail = "the service is ending and may have done what was asked for; send the same request again"
+            await problem(503, detail, {"Retry-After": "1"})(scope, receive, send)
         except Exception:
             if scope["type"] != "http" or started:
                 raise

@@ -46,6 +46,9 @@ _BY_STATUS: Mapping[int, type[ScampError]] = {
     504: Unavailable,
 }
 
+_CUT = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError, httpx.ReadTimeout)
+"""Failures of a connection that was open: a service was there, and may have received the request."""
+
 
 class _Busy(Unavailable):
     """The service answers that the same request may be sent again after ``seconds``."""
@@ -133,28 +136,15 @@ class Client:
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"the study cannot be written as JSON: {error}") from None
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-        return self._submit_once(content, headers)
-
-    def _submit_once(self, content: str, headers: Mapping[str, str]) -> JsonObject:
-        """Submit, with one idempotency key however often the request is repeated.
-
-        A service that is busy (503 with Retry-After) or slow to answer is asked again for half a minute.
-        """
-        until = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                return self._request("POST", "/v1/studies", content=content, headers=headers)
-            except Unavailable as error:
-                slow = isinstance(error.__cause__, httpx.ReadTimeout)
-                if not (slow or isinstance(error, _Busy)):
-                    raise
-                if time.monotonic() > until:
-                    key = headers["Idempotency-Key"]
-                    raise Unavailable(
-                        f"{error}; the study may have been created: repeat with the idempotency key {key}, "
-                        "so that there is only one"
-                    ) from error
-                time.sleep(error.seconds if isinstance(error, _Busy) else RETRY_SECONDS)
+        try:
+            return self._change("POST", "/v1/studies", content=content, headers=headers)
+        except Unavailable as error:
+            if self._heard_at is None or not isinstance(error.__cause__, httpx.TransportError):
+                raise
+            raise Unavailable(
+                f"{error}; the study may have been created: repeat with the idempotency key {key}, so that there is "
+                "only one"
+            ) from error
 
     def study(self, study_id: int) -> JsonObject:
         """The study with its summary. Raises ``NotFound``."""
@@ -166,7 +156,7 @@ class Client:
 
     def stop(self, study_id: int) -> JsonObject:
         """Ask the service to stop a study, and return it; no effect when it has ended."""
-        return self._request("POST", f"/v1/studies/{study_id}:stop")
+        return self._change("POST", f"/v1/studies/{study_id}:stop")
 
     def enqueue(self, study_id: int, *candidates: Mapping[str, Any]) -> list[int]:
         """Try candidates in a running study, in addition to its budget; returns the numbers of their trials.
@@ -178,27 +168,27 @@ class Client:
             {"candidates": [dict(candidate) for candidate in candidates]},
             {"Idempotency-Key": str(uuid.uuid4())},
         )
-        answer = self._request("POST", f"/v1/studies/{study_id}/trials", json=body, headers=headers)
+        answer = self._change("POST", f"/v1/studies/{study_id}/trials", json=body, headers=headers)
         return cast(list[int], answer["numbers"])
 
     def clone(self, study_id: int, *, name: str | None = None) -> JsonObject:
         """Submit a study again, with the same spec and files, and return the new one."""
         headers = {"Idempotency-Key": str(uuid.uuid4())}
-        return self._request("POST", f"/v1/studies/{study_id}:clone", json={"name": name}, headers=headers)
+        return self._change("POST", f"/v1/studies/{study_id}:clone", json={"name": name}, headers=headers)
 
     def extend(self, study_id: int, **limits: float) -> JsonObject:
         """Raise limits of a study's budget, ``trials``, ``seconds`` or ``device_hours`` in all, and return the study.
 
         A completed study runs again. Raises ``InvalidInput``, ``NotFound``, and ``Conflict`` for one that was stopped.
         """
-        return self._request("POST", f"/v1/studies/{study_id}:extend", json=limits)
+        return self._change("POST", f"/v1/studies/{study_id}:extend", json=limits)
 
     def delete(self, study_id: int) -> None:
         """Delete a study that has ended, with all that belongs to it; no effect when it is deleted already.
 
         Raises ``NotFound``, and ``Conflict`` while it has not ended.
         """
-        self._request("DELETE", f"/v1/studies/{study_id}")
+        self._change("DELETE", f"/v1/studies/{study_id}")
 
     def wait(self, study_id: int, *, timeout: float | None = None, poll_seconds: float = 0.5) -> JsonObject:
         """Wait until the study has ended, and return it.
@@ -319,8 +309,23 @@ class Client:
                 return
             params["after"] = page["next"]
 
+    def _change(self, method: str, path: str, **options: Any) -> JsonObject:
+        """Send a request that changes something, for half a minute while the service is busy, restarts or is slow.
+
+        The service does only once what is asked for several times.
+        """
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return self._request(method, path, **options)
+            except Unavailable as error:
+                is_slow = isinstance(error.__cause__, httpx.ReadTimeout)
+                if not (is_slow or isinstance(error, _Busy)) or time.monotonic() > until:
+                    raise
+                time.sleep(error.seconds if isinstance(error, _Busy) else RETRY_SECONDS)
+
     def _request(self, method: str, path: str, **options: Any) -> JsonObject:
-        """Send a request, and repeat it for a while when a service that has answered before is briefly unreachable.
+        """Send a request, and repeat it for a while when a service that was there before is briefly unreachable.
 
         Every request of the API is safe to repeat.
         """
@@ -329,6 +334,8 @@ class Client:
                 answer = self._http.request(method, path, **options)
                 break
             except httpx.TransportError as error:
+                if self._heard_at is None and isinstance(error, _CUT):
+                    self._heard_at = time.monotonic()
                 if isinstance(error, httpx.TimeoutException) or not self._may_come_back():
                     raise self._unavailable(error) from error
                 time.sleep(RETRY_SECONDS)

@@ -77,14 +77,18 @@ def check_code(workload: str, data: bytes | None, *, functions: bool = False, sa
         return
     if data is None:
         raise InvalidInput(
-            f"the workload {workload!r} is your own file; upload it (`scamp submit` does so; over HTTP, use code_zip)"
+            f"the workload {workload!r} is your own file; upload it: `scamp submit` does so, and in Python "
+            "`Client.submit` with the `Path` of the study's file, `code=` or `workload=`; over HTTP, use code_zip"
         )
     _check_name(workload, _read_source(workload, data), functions)
 
 
 def _check_sampler(sampler: str, data: bytes | None) -> None:
     if data is None:
-        raise InvalidInput(f"the sampler {sampler!r} is your own file; upload it (over HTTP, use code_zip)")
+        raise InvalidInput(
+            f"the sampler {sampler!r} is your own file; upload it: `scamp submit` does so, and in Python "
+            "`Client.submit` with the `Path` of the study's file or `code=`; over HTTP, use code_zip"
+        )
     name, _, class_name = sampler.rpartition(":")
     tree = _parsed(name, _read_source(sampler, data, "sampler"))
     names = {*_top_level_names(tree.body), *(node.name for node in tree.body if isinstance(node, ast.FunctionDef))}

@@ -74,3 +74,24 @@ def test_a_client_that_leaves_before_its_body_is_whole_is_no_failure_of_ours(
     asyncio.run(problems.Unexpected(app)(scope, receive, send))
     assert sent == []
     assert caplog.text == ""
+
+
+def test_a_request_that_is_cancelled_as_the_service_ends_is_to_be_sent_again() -> None:
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(60)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def cancelled() -> None:
+        scope = {"type": "http", "method": "POST", "path": "/v1/studies", "headers": [], "query_string": b""}
+        request = asyncio.create_task(problems.Unexpected(app)(scope, send, send))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        request.cancel()
+        await request
+
+    asyncio.run(cancelled())
+    assert sent[0]["status"] == 503 and (b"retry-after", b"1") in sent[0]["headers"]
+    assert b"send the same request again" in sent[1]["body"]

@@ -76,7 +76,7 @@ def test_refusals_are_our_errors(service: tuple[Client, Store], tmp_path: Path) 
         client.submit({**SPEC, "name": float("nan")})
     with pytest.raises(InvalidInput, match="cannot read the study"):
         client.submit(tmp_path / "none.yaml")
-    with pytest.raises(InvalidInput, match="upload it"):
+    with pytest.raises(InvalidInput, match=r"upload it.* with the `Path` of the study's file, `code=` or `workload=`"):
         client.submit({**SPEC, "workload": "net.py:Mine"})
     for call in (client.study, client.stop, lambda study: list(client.trials(study)), lambda s: client.trial(s, 0)):
         with pytest.raises(NotFound, match=r"there is no study 7|study 7 has no trial"):
@@ -139,34 +139,59 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
         Client(address)
 
 
+PAGE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi"
+CUT = b""
+BUSY = b'HTTP/1.1 503 No\r\nRetry-After: 0\r\nContent-Length: 16\r\nConnection: close\r\n\r\n{"detail": "no"}'
+CREATED = b'HTTP/1.1 201 Created\r\nContent-Length: 9\r\nConnection: close\r\n\r\n{"id": 7}'
+
+
 @contextmanager
-def another_server() -> Iterator[str]:
-    """Its address; it answers the first request that comes, with a page."""
+def server_of(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """Its address, and the requests that have come to it; it answers one after the other with ``answers``."""
+    requests: list[bytes] = []
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
 
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+        def answer_all() -> None:
+            for answer in answers:
+                connection, _ = listener.accept()
+                with connection:
+                    requests.append(connection.recv(65536))
+                    connection.sendall(answer)
 
-        thread = threading.Thread(target=answer, daemon=True)
+        thread = threading.Thread(target=answer_all, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", requests
         thread.join(10)
 
 
+def test_a_submission_that_is_cut_by_a_restart_is_sent_again_with_its_key() -> None:
+    with server_of(CUT, BUSY, CREATED) as (address, requests), Client(address) as client:
+        assert client.submit(SPEC)["id"] == 7
+    keys = [line for request in requests for line in request.split(b"\r\n") if line.startswith(b"Idempotency-Key")]
+    assert len(keys) == 3 and len(set(keys)) == 1
+
+
+def test_only_a_submission_without_an_answer_may_have_created_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scamp_service.client.PATIENCE_SECONDS", 0.0)
+    with server_of(CUT) as (address, _), Client(address) as client:
+        with pytest.raises(Unavailable, match="may have been created: repeat with the idempotency key k"):
+            client.submit(SPEC, idempotency_key="k")
+    with server_of(BUSY) as (address, _), Client(address) as client:
+        with pytest.raises(Unavailable, match="^no$"):
+            client.submit(SPEC)
+
+
 def test_another_server_is_not_taken_for_ours() -> None:
-    with another_server() as address, Client(address) as client:
+    with server_of(PAGE) as (address, _), Client(address) as client:
         with pytest.raises(Unavailable, match="does not answer like ScaMP"):
             client.study(1)
 
 
 def test_another_server_has_no_events_of_ours() -> None:
     """Its page was read as a stream without events once, and asked for again without end."""
-    with another_server() as address, Client(address) as client:
+    with server_of(PAGE) as (address, _), Client(address) as client:
         with pytest.raises(Unavailable, match="text/event-stream"):
             next(client.events())
 
