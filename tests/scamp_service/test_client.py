@@ -179,7 +179,7 @@ def test_only_a_submission_without_an_answer_may_have_created_a_study(monkeypatc
         with pytest.raises(Unavailable, match="may have been created: repeat with the idempotency key k"):
             client.submit(SPEC, idempotency_key="k")
     with server_of(BUSY) as (address, _), Client(address) as client:
-        with pytest.raises(Unavailable, match="^no$"):
+        with pytest.raises(Unavailable, match=r"^no$"):
             client.submit(SPEC)
 
 
