@@ -256,6 +256,10 @@ class Client:
         """Predicted and measured peak of every measured attempt, by trial, fetched page by page."""
         return self._pages(f"/v1/studies/{study_id}/peaks", {})
 
+    def importances(self, study_id: int) -> JsonObject:
+        """How much each parameter of the study matters to be among its best trials, the most important first."""
+        return self._request("GET", f"/v1/studies/{study_id}/importances")
+
     def learned(self, study_id: int) -> list[JsonObject]:
         """The memory correction learned for each family of the study and each layout: bytes to add, and evidence."""
         return cast(list[JsonObject], self._request("GET", f"/v1/studies/{study_id}/learned"))
