@@ -27,6 +27,8 @@ from scamp_service.settings import Settings
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 MIN_TOKEN = 16
+NO_TOKEN = "an API token is needed: send it as `Authorization: Bearer TOKEN`, or set SCAMP_API_TOKEN for `scamp`"
+WRONG_TOKEN = "the API token is wrong: send the SCAMP_API_TOKEN of the service as `Authorization: Bearer TOKEN`"
 SESSION_SECONDS = 7 * 24 * 3600
 MOST_FAILED = 10
 WINDOW_SECONDS = 60.0
@@ -112,8 +114,7 @@ class Guard:
             query = scope["query_string"].decode("latin-1")
             address = f"{scope['path']}?{query}" if query else scope["path"]
             return RedirectResponse(f"/login?next={quote(address)}", 303)
-        detail = "an API token is needed: send it as `Authorization: Bearer TOKEN`, or set SCAMP_API_TOKEN for `scamp`"
-        return problem(401, detail, {"WWW-Authenticate": "Bearer"})
+        return problem(401, WRONG_TOKEN if "authorization" in headers else NO_TOKEN, {"WWW-Authenticate": "Bearer"})
 
     def _knows(self, headers: Headers) -> bool:
         scheme, _, credentials = headers.get("authorization", "").partition(" ")

@@ -81,7 +81,7 @@ def enqueue(
     token: Token = "",
 ) -> None:
     """Try a candidate in a running study, in addition to its budget. Parameters that are left out are random."""
-    numbers = client_of(address, token, to_change=True).enqueue(study, params_of(params))
+    numbers = client_of(address, token, to_change=True).enqueue(study, params_of(params, "each parameter"))
     out.print(f"trial {numbers[0]} of study {study} waits for its plan")
 
 

@@ -85,8 +85,11 @@ def settings_of(**options: Any) -> Settings:
     return Settings(**{name: value for name, value in options.items() if value})
 
 
-def params_of(assignments: list[str] | None) -> dict[str, Any]:
-    """Parameters of ``--param`` options, with the values that a study would read. Raises ``InvalidInput``."""
+def params_of(assignments: list[str] | None, argument: str = "--param") -> dict[str, Any]:
+    """Parameters given as NAME=VALUE, with the values that a study would read. Raises ``InvalidInput``.
+
+    ``argument`` says where the user gives them.
+    """
     params: dict[str, Any] = {}
     for text in assignments or []:
         name, equals, value = text.partition("=")
@@ -95,7 +98,7 @@ def params_of(assignments: list[str] | None) -> dict[str, Any]:
         except yaml.YAMLError:
             read = value
         if not isinstance(read, str | int | float | bool):
-            raise InvalidInput(f"--param wants NAME=VALUE with a number, a word, true or false; got {text!r}")
+            raise InvalidInput(f"{argument} wants NAME=VALUE with a number, a word, true or false; got {text!r}")
         params[name] = as_number(read)
     return params
 

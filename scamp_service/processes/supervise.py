@@ -139,8 +139,7 @@ class Service:
         child, pulse = self._children[name], self._pulses[name]
         if child.poll() is not None:
             if time.monotonic() - self._started[name] > RESTART_SECONDS:
-                code, words = child.returncode, self._last_words(name)
-                log.warning("the %s process ended with code %s and is started again; %s", name, code, words)
+                log.warning("the %s process %s", name, self._end_words(name, child.returncode))
                 self._spawn(name)
             return
         silent = pulse.silent_seconds()
@@ -224,9 +223,18 @@ class Service:
                 time.sleep(0.05)
         raise Unavailable(f"the API did not start; {self._last_words('api')}")
 
+    def _end_words(self, name: str, code: int) -> str:
+        """How a child ended. A kill comes too suddenly for a last line, so that of its log is from before it."""
+        if code == -signal.SIGKILL:
+            return f"was killed (SIGKILL) and is started again; see its log {self._log(name)}"
+        return f"ended with code {code} and is started again; {self._last_words(name)}"
+
+    def _log(self, name: str) -> Path:
+        return self.settings.data_dir / "logs" / f"{name}.log"
+
     def _last_words(self, name: str) -> str:
         """The last line of a child's log, and where that is."""
-        log_file = self.settings.data_dir / "logs" / f"{name}.log"
+        log_file = self._log(name)
         with suppress(OSError), log_file.open("rb") as log_stream:
             log_stream.seek(max(0, log_file.stat().st_size - LAST_BYTES))
             lines = log_stream.read().decode(errors="replace").split("\n")

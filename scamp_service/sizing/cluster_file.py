@@ -142,7 +142,7 @@ def _kind(source: str, node: NodeSpec, settings: Settings) -> DeviceKind:
     try:
         gpu_kind = gpu(node.kind)
     except ValueError as error:
-        raise InvalidInput(f"{source}: {error}") from None
+        raise InvalidInput(f"{source}: {error}, or {VIRTUAL_KIND}") from None
     return replace(calibrated(settings.data_dir, gpu_kind.name) or gpu_kind, name=gpu_kind.name)
 
 

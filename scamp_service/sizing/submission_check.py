@@ -186,7 +186,10 @@ def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
     warnings = []
     if doubtful:
         names = ", ".join(map(repr, doubtful))
-        warnings.append(f"no candidate that was tried has read {names}: see that other candidates do")
+        warnings.append(
+            f"no candidate that was tried on two samples has read {names}: see that training reads it, "
+            "with other parameters or later, as in `on_step`"
+        )
     for metric in spec.every_objective.measured:
         if metric not in (*dry_run.metrics, REPORTED_BY_SCAMP):
             warnings.append(

@@ -59,8 +59,8 @@ def number_of(value: Any) -> Any:
 def _integer(value: Any) -> Any:
     try:
         number = number_of(value)
-    except ValueError:
-        raise ValueError("must be an integer") from None
+    except ValueError as error:
+        raise ValueError(str(error) if is_number(value) and isinstance(value, int) else "must be an integer") from None
     if number is not value and float(number).is_integer():  # written as 1e3
         return int(number)
     if not isinstance(number, int):

@@ -59,7 +59,8 @@ def test_with_a_token_nothing_but_health_and_the_login_is_open(guarded: InProces
     "header", ["Bearer wrong-wrong-wrong-wrong", f"Basic {TOKEN}", TOKEN, "Bearer", f"Bearer {TOKEN}x"]
 )
 def test_a_wrong_token_is_refused(guarded: InProcess, header: str) -> None:
-    assert guarded.get("/v1/studies", headers={"Authorization": header}).status_code == 401
+    assert "is wrong" in guarded.get("/v1/studies", headers={"Authorization": header}).json()["detail"]
+    assert "is needed" in guarded.get("/v1/studies").json()["detail"]
     assert guarded.post("/v1/studies", json={"spec": SPEC}, headers={"Authorization": header}).status_code == 401
     assert guarded.store.studies() == []
 

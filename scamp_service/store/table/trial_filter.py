@@ -165,7 +165,7 @@ class TrialFilter:
     def _check_names(self, parameters: Iterable[str]) -> None:
         names = {*parameters, *self._known, *CONSTANTS, "params", "trial"}
         for name in sorted(self._expression.names - names):
-            close = get_close_matches(name, names, 1, 0.5)
+            close = get_close_matches(name, names, 1, 0.7)
             hint = f"did you mean {close[0]}?" if close else f"it may name parameters and {', '.join(self._known)}"
             raise self._wrong(f"names {name!r}, which is not known; {hint}")
 

@@ -63,4 +63,10 @@ def _in_a_line(error: Exception) -> str:
     if "does not coerce between types" in str(error):
         return "it mixes types; if these are whole numbers and floats, convert one: double(width) * lr"
     text = re.sub(r"^Failed to parse expression '.*?': ERROR: <input>:1:(\d+):", r"column \1:", str(error), flags=re.S)
-    return " ".join(text.partition("\n")[0].partition(" expecting {")[0].split())[:200]
+    return _plain(" ".join(text.partition("\n")[0].partition(" expecting {")[0].split()))[:200]
+
+
+def _plain(text: str) -> str:
+    """The words of the parser without its ``<EOF>``, the end of the text."""
+    text = text.replace("mismatched input '<EOF>'", "it ends where a value is missing")
+    return text.replace(" expecting <EOF>", " after the end of it").replace("'<EOF>'", "its end")

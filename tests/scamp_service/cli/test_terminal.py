@@ -81,3 +81,8 @@ def test_a_parameter_has_the_value_that_a_study_would_read(value: str, read: obj
 def test_a_parameter_without_a_name_or_a_plain_value_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="--param wants NAME=VALUE"):
         params_of([text])
+
+
+def test_a_wrong_parameter_of_an_argument_is_refused_without_an_option() -> None:
+    with pytest.raises(InvalidInput, match=r"^each parameter wants NAME=VALUE .*; got 'lr'"):
+        params_of(["lr"], "each parameter")

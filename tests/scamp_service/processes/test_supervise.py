@@ -169,6 +169,18 @@ def test_the_end_of_a_child_is_said_with_the_last_line_of_its_log(
     assert said.endswith(f"the last line of {log_file} is: Ray  [2Jcannot be reached")
 
 
+def test_a_child_that_was_killed_is_not_said_with_what_its_log_had_before(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_file = world.service.settings.data_dir / "logs" / "controller.log"
+    log_file.write_text("Ray says something unrelated\n")
+    world.live(5.0)
+    world.children["controller"].returncode = -9
+    world.live(1.0)
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said == f"the controller process was killed (SIGKILL) and is started again; see its log {log_file}"
+
+
 @pytest.mark.parametrize("name", ["", "logs", "service.lock"])
 def test_a_data_directory_that_cannot_be_used_is_said_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -45,6 +45,7 @@ def test_of_equally_fast_kinds_that_with_more_memory_is_the_first(tmp_path: Path
     ("text", "words"),
     [
         ("nodes: [{kind: V200, count: 1}]", "unknown device 'V200': choose one of P100, V100-16"),
+        ("nodes: [{kind: V200, count: 1}]", "RTX4090, or virtual"),
         ("nodes: [{kind: T4, count: 0}]", "nodes.0.count: input should be greater than or equal to 1"),
         ("nodes: [{kind: T4}]", "nodes.0.count: field required"),
         ("nodes: [{kind: T4, count: 1, gib: 3}]", "nodes.0.gib: extra inputs are not permitted"),

@@ -170,6 +170,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"budget": {"trials": 0}}, "budget.trials: must be greater than or equal to 1 (got 0)"),
     ({"budget": {"trials": 10**6}}, "budget.trials: must be less than or equal to 100000"),
+    ({"budget": {"trials": 10**21}}, "budget.trials: must lie within ±2^53 (got 1000000000000000000000)"),
     ({"budget": {"trials": True}}, "budget.trials: must be an integer (got True)"),
     ({"budget": {"trials": "3"}}, "budget.trials: must be an integer (got '3')"),
     ({"budget": {"steps": 1.5}}, "budget.steps: must be an integer (got 1.5)"),

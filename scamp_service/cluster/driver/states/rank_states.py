@@ -15,7 +15,7 @@ from typing import assert_never
 
 from scamp_service import patience
 from scamp_service.cluster.driver.states import events, instructions
-from scamp_service.cluster.driver.states.causes import cause_of_death, first_line, silence_reason
+from scamp_service.cluster.driver.states.causes import cause_in, cause_of_death, first_line, silence_reason
 from scamp_service.cluster.driver.states.events import Answer, Call, Event, LaunchOrdered, Node
 from scamp_service.cluster.driver.states.gang_states import GangStates
 from scamp_service.cluster.driver.states.idle_ranks import suitable, superfluous
@@ -284,8 +284,8 @@ class RankStates:
     def _hear(self, rank: RankRecord, answer: Answer) -> None:
         match answer:
             case events.StartFailed(_, error):
-                self._failures.record_failure(rank.device, first_line(error), self._now)
-                self._gangs.mark_broken(rank.key, f"a rank on {rank.device} did not start: {first_line(error)}")
+                self._failures.record_failure(rank.device, cause_in(error), self._now)
+                self._gangs.mark_broken(rank.key, f"a rank on {rank.device} did not start: {cause_in(error)}")
                 del self.ranks[rank.name]
             case events.StatusArrived(_, status, is_here):
                 rank.asked_at = None

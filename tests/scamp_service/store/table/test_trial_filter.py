@@ -57,7 +57,10 @@ def test_trials_are_chosen_by_parameters_and_properties(source: str, numbers: li
     ("source", "words"),
     [
         ("lrr < 1", "names 'lrr', which is not known; did you mean lr?"),
-        ("lr <", "is not an expression"),
+        ("foo > 3", "names 'foo', which is not known; it may name parameters and number, "),
+        ("lr <", "is not an expression: column 5: Syntax error: it ends where a value is missing"),
+        ("lr < 1 2", "extraneous input '2' after the end of it"),
+        ("(lr < 1", "missing ')' at its end"),
         ("lr", "gives 0.0005, not true or false"),
         ("lr * depth < 1.0", "mixes types"),
         ("__import__('os').system('true')", "the filter"),
