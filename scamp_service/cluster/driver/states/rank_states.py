@@ -190,13 +190,14 @@ class RankStates:
 
         But where training has half of the node's cores, a start takes one from it. Then one idle rank of the node is
         enough, where the most memory is free: gangs start there if other devices are no better (``round.readiest``).
+        Only a device without any rank gets one even so.
         """
         open_to_more = [device for device in node.devices if len(self.ranks.on(device)) < self._max_per_device]
         if self.ranks.leave_half(node, self._now):
             return [device for device in open_to_more if all(rank.code for rank in self.ranks.idle(device))]
         roomiest = self.ranks.roomiest(node)
         if any(self.ranks.idle(device) for device in roomiest):
-            return []
+            return [device for device in roomiest if not self.ranks.on(device)]
         return [device for device in roomiest if device in open_to_more][:1]
 
     # --- what becomes of ranks ----------------------------------------------------------------------------------------

@@ -215,6 +215,13 @@ def test_a_spare_rank_that_takes_a_core_from_training_starts_where_the_most_memo
     assert driven.look(nodes=[busy]) == []
 
 
+def test_a_device_without_any_rank_gets_one_even_where_others_are_idle(driven: Driven) -> None:
+    three = Node("10.0.0.1", 2, {"a/0": 96, "a/1": 96, "a/2": 96})
+    driven.ready("a/1")
+    driven.training(order("a/0"))
+    assert [name[:8] for name in started(driven.look(nodes=[three]))] == ["rank/a/2"]
+
+
 def test_no_spare_rank_takes_a_core_from_training_where_no_such_gang_would_fit(driven: Driven) -> None:
     for number, device in enumerate(("a/0", "a/1"), 1):
         driven.training(replace(order(device, trial=number), mib_per_rank=50))
