@@ -23,7 +23,7 @@ from workloads.loading import load_workload
 
 STUDY = Path(__file__).parents[2] / "examples" / "front.yaml"
 SPEC = parse_study(STUDY.read_text())
-NUM_TRIALS, NUM_STEPS = 6, 3
+NUM_TRIALS, NUM_STEPS = 4, 3
 
 
 def accuracy(params: Params) -> float:

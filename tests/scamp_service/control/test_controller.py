@@ -40,8 +40,8 @@ def plain_studies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "EVOLUTION", "random")
 
 
-NUM_SEEDS, NUM_SOAK_SEEDS = 100, 100_000
-SEEDS_AT_ONCE, SOAK_SEEDS_AT_ONCE = 50, 1_000
+NUM_SEEDS, NUM_SOAK_SEEDS = 60, 100_000
+SEEDS_AT_ONCE, SOAK_SEEDS_AT_ONCE = 30, 1_000
 
 
 def check(seeds: range) -> None:
