@@ -11,6 +11,7 @@ import torch
 
 from estimators.axes import Spread
 from scamp_service.model import Sized
+from scamp_service.sizing.estimate import equal_devices
 from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.study.parse import parse_study
 from scamp_service.study.user_code import bundle_code
@@ -37,12 +38,20 @@ def test_every_shape_is_tried() -> None:
     assert list(CANDIDATES) == list(AXIS)
 
 
-@pytest.mark.parametrize("shape", AXIS)
-def test_each_shape_gets_the_plan_that_it_needs(shape: str, sizing: tuple[Sizing, str]) -> None:
+SLOW = "large volumes"  # takes more than a minute of processor time
+WHOLE = [pytest.param(shape, 96, {}, marks=[pytest.mark.soak] * (shape == SLOW), id=shape) for shape in AXIS]
+SMALLER = pytest.param(SLOW, 56, {"side": 24}, id="smaller volumes on smaller devices")
+
+
+@pytest.mark.parametrize(("shape", "mib", "smaller"), [*WHOLE, SMALLER])
+def test_each_shape_gets_the_plan_that_it_needs(
+    shape: str, mib: int, smaller: dict[str, Any], sizing: tuple[Sizing, str]
+) -> None:
     sizer, sha256 = sizing
-    sized = sizer.size(CANDIDATES[shape], workload=SPEC.workload, code=sha256)
+    cluster = equal_devices(4, mib)
+    sized = sizer.size({**CANDIDATES[shape], **smaller}, workload=SPEC.workload, code=sha256, cluster=cluster)
     assert isinstance(sized, Sized), sized
-    assert sized.prediction.reserved_mib <= 96
+    assert sized.prediction.reserved_mib <= mib
     used = {name for name, value in sized.plan.values.items() if value != Spread().values[name]}
     assert AXIS[shape] in used if AXIS[shape] else not used
     compared = [option.words for option in sized.options]
