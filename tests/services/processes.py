@@ -40,10 +40,10 @@ def environment(data_dir: Path, **variables: str) -> dict[str, str]:
     return kept | ours | {"COLUMNS": "200", "PYTHONWARNINGS": "default"} | variables
 
 
-def run_scamp(data_dir: Path, *arguments: str | Path, **variables_given: str) -> subprocess.CompletedProcess[str]:
+def run_scamp(data_dir: Path, *arguments: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
     """``scamp ARGUMENTS``, to its end, in a new Python; the fixture ``scamp`` takes a warm one."""
     command = [sys.executable, "-m", "scamp_service", *map(str, arguments)]
-    variables = environment(data_dir, **variables_given)
+    variables = environment(data_dir, **extra)
     return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
 

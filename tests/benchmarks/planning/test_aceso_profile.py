@@ -193,15 +193,15 @@ def test_a_part_gets_the_folder_that_it_has_an_option_for(
         folders.append(data)
         return []
 
-    part_a: Any = ModuleType("one")
+    with_option: Any = ModuleType("one")
     other: Any = ModuleType("other")
-    for part in (part_a, other):
+    for part in (with_option, other):
         part.__dict__.update(TITLE="", ABOUT="", HEADER=("case",), figures=lambda results: {})
-    part_a.__dict__.update(OPTIONS={"data": "a folder"}, cases=cases)
+    with_option.__dict__.update(OPTIONS={"data": "a folder"}, cases=cases)
     other.__dict__.update(cases=lambda quick, seed: [])
     for arguments in ([], ["--data", "here"]):
         monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
-        run_parts("", "Title", "command", {"one": part_a, "other": other}, 1)
+        run_parts("", "Title", "command", {"one": with_option, "other": other}, 1)
         assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {}
     assert folders == [None, Path("here")]
 

@@ -155,10 +155,10 @@ def test_a_trace_is_the_same_without_meta_tensors(name: str, layout: Layout, mon
 def test_what_depends_on_the_device_or_is_wrong_is_not_told_by_meta_tensors() -> None:
     fake = FakeTensorMode()
     with fake:
-        outcomes, args_kept = Outcomes(fake), (torch.empty(2, 8), [8], torch.empty(8), None, 1e-5)
+        outcomes, norm_args = Outcomes(fake), (torch.empty(2, 8), [8], torch.empty(8), None, 1e-5)
         for operation, args, kwargs in [
-            (aten.native_layer_norm.default, args_kept, {}),
-            (aten.empty_like.default, args_kept[:1], {"device": torch.device("cpu")}),
+            (aten.native_layer_norm.default, norm_args, {}),
+            (aten.empty_like.default, norm_args[:1], {"device": torch.device("cpu")}),
             (aten.mm.default, (torch.empty(2, 3), torch.empty(2, 3)), {}),
         ]:
             key = outcomes.key(operation, args, kwargs)

@@ -34,16 +34,16 @@ SPEC = {
 
 def candidates(number: int) -> list[dict[str, Any]]:
     source = random.Random(5)
-    params_list = []
+    every_params = []
     for _ in range(number):
         optimizer = source.choice(["adam", "sgd"])
         params: dict[str, Any] = {"lr": 10 ** source.uniform(-4, -1), "optimizer": optimizer}
         if optimizer == "sgd":
             params["momentum"] = source.uniform(0, 0.9)
-        params_list.append(
+        every_params.append(
             params | {"layers": [{"width": source.choice([16, 32])} for _ in range(source.randint(1, 2))]}
         )
-    return params_list
+    return every_params
 
 
 def filled(path: Path, number: int) -> tuple[Store, Study]:

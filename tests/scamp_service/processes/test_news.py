@@ -29,24 +29,24 @@ def heard(monkeypatch: pytest.MonkeyPatch, *times: float) -> tuple[News, list[fl
     pauses: list[float] = []
     monkeypatch.setattr(news, "time", SimpleNamespace(sleep=pauses.append))
     clock = iter(times)
-    told_news = News(monotonic=lambda: next(clock))
-    told_news._told = Told(pauses)
-    return told_news, pauses
+    news_source = News(monotonic=lambda: next(clock))
+    news_source._told = Told(pauses)
+    return news_source, pauses
 
 
 def test_news_shorten_the_pause_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    told_news, pauses = heard(monkeypatch, *[0.0] * 5)
-    told_news.tell()
-    told_news.tell()
-    told_news.wait()
+    news_source, pauses = heard(monkeypatch, *[0.0] * 5)
+    news_source.tell()
+    news_source.tell()
+    news_source.wait()
     assert pauses == [SHORTEST_PAUSE_SECONDS]
-    told_news.wait()
+    news_source.wait()
     assert sum(pauses[1:]) == pytest.approx(LONGEST_PAUSE_SECONDS)
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.05, 0.05), (3.0, LONGEST_PAUSE_SECONDS)])
 def test_long_cycles_leave_the_processor_to_ranks(monkeypatch: pytest.MonkeyPatch, took: float, pause: float) -> None:
-    told_news, pauses = heard(monkeypatch, 0.0, took, took)
-    told_news.tell()
-    told_news.wait()
+    news_source, pauses = heard(monkeypatch, 0.0, took, took)
+    news_source.tell()
+    news_source.wait()
     assert pauses == [pause]

@@ -411,8 +411,8 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
     refuses(plain, r"own\(width: int\) cannot be called with these parameters: missing a required argument: 'width'")
     refuses(plain, "unexpected keyword argument 'depht'", width=8, depht=3)
     peaks = [
-        its_estimator.estimate({"width": 32, "batch": 2}, equal_devices(1, 1024)).options[0].prediction.parts["scratch"]
-        for its_estimator in (plain, function("own", gpu("H100")))
+        maker.estimate({"width": 32, "batch": 2}, equal_devices(1, 1024)).options[0].prediction.parts["scratch"]
+        for maker in (plain, function("own", gpu("H100")))
     ]
     assert peaks[1] >= 4 * num_params > peaks[0], "on a GPU AdamW updates all parameters at once"
     assert state_bytes(with_inputs, width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)

@@ -170,9 +170,9 @@ def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None
     running: dict[str, Any] = {"attempts": [holder], "gangs": {"50/1": ALIVE}}
 
     def decided(passes: int) -> tuple[list[int], Any]:
-        effects_now = effects_of(trials=[replace(large, passed_over=passes), small], **running)
-        (kept,) = [e.changes.passed_over for e in effects_now if isinstance(e, MoveTrial) and e.trial.id == 2]
-        return [e.order.trial_id for e in effects_now if isinstance(e, Begin)], kept
+        effects_of_pass = effects_of(trials=[replace(large, passed_over=passes), small], **running)
+        (kept,) = [e.changes.passed_over for e in effects_of_pass if isinstance(e, MoveTrial) and e.trial.id == 2]
+        return [e.order.trial_id for e in effects_of_pass if isinstance(e, Begin)], kept
 
     assert decided(0) == ([60], 1)
     assert decided(PASSES_BEFORE_RESERVATION - 1) == ([60], PASSES_BEFORE_RESERVATION)
