@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from operator import ge
+from statistics import median
 
 from estimators.learning import Learned
 from estimators.model import MIB
@@ -19,13 +20,15 @@ from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
 from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import must_wait
-from scamp_service.control.decide.rules.growth import counted_seconds, step_seconds, worth_offering
+from scamp_service.control.decide.rules.growth import counted_seconds, counts_as, step_seconds, worth_offering
 from scamp_service.control.decide.rules.orders import order_for
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.stopping.rule import next_pause
 from scamp_service.lifecycle import AttemptState, TrialState, WaitsFor
 from scamp_service.model import Attempt, Choice, Sized, Trial, TrialChanges
 
+PASSES_BEFORE_DRAINING = 2 * PASSES_BEFORE_RESERVATION
+"""After so many passes of a trial, nothing starts any more on devices that are kept for it by a guess of seconds."""
 WAITS_FOR_FRONT = (
     "waits until every candidate is predicted: all objectives are, so only candidates on the Pareto front are trained"
 )
@@ -81,7 +84,8 @@ def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None
 
 def _placed(s: Snapshot, in_order: Sequence[Trial], learned: Corrections) -> Iterator[Effect]:
     """Begin the trials whose gangs the policies place, and say why the others wait."""
-    queue = [queued_of(s, trial, learned) for trial in in_order]
+    guesses = _guessed_step_seconds(s, in_order)
+    queue = [queued_of(s, trial, learned, guesses.get(trial.study_id)) for trial in in_order]
     by_gang = {gang.id: trial for gang, trial in zip(queue, in_order, strict=True)}
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(usable, s.attempts, s.packing.max_gangs_per_device, s.ready)
@@ -94,10 +98,27 @@ def _placed(s: Snapshot, in_order: Sequence[Trial], learned: Corrections) -> Ite
     yield from _not_placed(queue, decision, by_gang)
 
 
+def _guessed_step_seconds(s: Snapshot, in_order: Iterable[Trial]) -> Mapping[int, float]:
+    """Study → median seconds of a step of its trials, as measured, for those without a prediction.
+
+    They are guessed while devices are kept for a trial that was passed over too often: trials that would end before it
+    can start may then use these devices. As guesses may be wrong and delay it, this ends when it has been passed over
+    ``PASSES_BEFORE_DRAINING`` times.
+    """
+    passes = max((trial.passed_over for trial in in_order), default=0)
+    if not PASSES_BEFORE_RESERVATION <= passes < PASSES_BEFORE_DRAINING:
+        return {}
+    measured: defaultdict[int, list[float]] = defaultdict(list)
+    for trial in s.trials:
+        if trial.measured_step_seconds and trial.plan and s.studies[trial.study_id].budget.unit == "step":
+            measured[trial.study_id].append(trial.measured_step_seconds / counts_as(trial, trial.plan))
+    return {study: median(seconds) for study, seconds in measured.items()}
+
+
 def _not_placed(queue: Sequence[Queued], decision: Decision, by_gang: Mapping[str, Trial]) -> Iterator[MoveTrial]:
     """Say why each of these gangs waits, and how often later ones have passed it over."""
     # No decision depends on more passes than these, and each new number is a write for every trial that waits.
-    most = PASSES_BEFORE_RESERVATION
+    most = PASSES_BEFORE_DRAINING
     started = {placement.gang.id for placement in decision.placements}
     counts = passed_over(queue, started) if started else {}
     for gang_id, wait in decision.waits.items():
@@ -328,12 +349,15 @@ def in_start_order(s: Snapshot) -> Sequence[Trial]:
     return [queued[trial_id] for trial_id in admitted(s, queued.values()).order]
 
 
-def queued_of(s: Snapshot, trial: Trial, learned: Corrections) -> Queued:
-    """The trial as policies know it: a gang with the shapes of its plans and the seconds until its end."""
+def queued_of(s: Snapshot, trial: Trial, learned: Corrections, guess: float | None = None) -> Queued:
+    """The trial as policies know it: a gang with the shapes of its plans and the seconds until its end.
+
+    Where the seconds of a step are not predicted, they are ``guess``.
+    """
     study = s.studies[trial.study_id]
     left = max(1, study.steps_of(trial) - trial.step)
     shapes = tuple(
-        replace(choice.shape, seconds=counted_seconds(trial, choice)) for choice in offered(s, trial, learned)
+        replace(choice.shape, seconds=counted_seconds(trial, choice) or guess) for choice in offered(s, trial, learned)
     )
     name = f"trial {trial.number} of study {trial.study_id}"
     return _queued(trial.id, trial.attempt + 1, trial.study_id, shapes, left, trial.passed_over, study.code, name)

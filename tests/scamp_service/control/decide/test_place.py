@@ -12,8 +12,9 @@ from placement.model import Cluster, Device
 from placement.packing.projects import Project
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide.effects import Begin, MoveTrial, Propose
-from scamp_service.control.decide.place import WAITS_FOR_FRONT
+from scamp_service.control.decide.place import PASSES_BEFORE_DRAINING, WAITS_FOR_FRONT
 from scamp_service.lifecycle import AttemptState, TrialState, WaitsFor
+from scamp_service.model import Trial
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects_of, only_move, study
@@ -177,6 +178,29 @@ def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None
     assert decided(0) == ([60], 1)
     assert decided(PASSES_BEFORE_RESERVATION - 1) == ([60], PASSES_BEFORE_RESERVATION)
     assert decided(PASSES_BEFORE_RESERVATION) == ([], PASSES_BEFORE_RESERVATION)
+
+
+def test_trials_start_on_kept_devices_if_they_would_end_before_by_the_step_times_of_others_up_to_a_limit() -> None:
+    seconds = {50: 20.0, 51: 1.0, 52: 1.0}
+    running = [
+        trial(id=key, reserved_mib=40, measured_step_seconds=step_seconds) for key, step_seconds in seconds.items()
+    ]
+    attempts = [
+        attempt(trial_id=key, reserved_mib=40, measured_step_seconds=step_seconds)
+        for key, step_seconds in seconds.items()
+    ]
+    large = trial(id=2, state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=4), reserved_mib=96)
+    small = trial(id=60, state=TrialState.QUEUED, attempt=0, reserved_mib=10)
+
+    def started(passes: int, small: Trial = small) -> list[int]:
+        trials = [*running, replace(large, passed_over=passes), small]
+        decided = effects_of(trials=trials, attempts=attempts, gangs=dict.fromkeys(("50/1", "51/1", "52/1"), ALIVE))
+        return [effect.order.trial_id for effect in decided if isinstance(effect, Begin)]
+
+    assert started(PASSES_BEFORE_RESERVATION) == [60], "100 steps of 1 s, while the slowest has as many of 20 s to go"
+    assert started(PASSES_BEFORE_DRAINING) == [], "the wait of the large one is bounded"
+    slow = replace(small, sized=replace(sized(Plan(8), 10), step_seconds=30.0))
+    assert started(PASSES_BEFORE_RESERVATION, slow) == [], "its own prediction comes first"
 
 
 def test_a_queued_trial_is_planned_again_when_its_plan_needs_more_devices_than_there_are() -> None:
