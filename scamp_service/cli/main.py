@@ -302,15 +302,15 @@ def trials(study: StudyId, address: Address = "", token: Token = "", as_json: As
 @app.command()
 def importances(study: StudyId, address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
     """Show how much each parameter matters to be among the best tenth of a study's trials."""
-    found = client_of(address, token).importances(study)
+    answer = client_of(address, token).importances(study)
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(answer))
         return
-    for item in found["items"]:
+    for item in answer["items"]:
         out.print(f"{item['share']:>5.0%}  {item['name']}", markup=False, soft_wrap=True)
-    if not found["items"]:
+    if not answer["items"]:
         words = "importances are known once 20 trials have completed and differ in at least one parameter"
-        out.print(f"{words}; {found['num_completed']} have completed", soft_wrap=True)
+        out.print(f"{words}; {answer['num_completed']} have completed", soft_wrap=True)
 
 
 @app.command()

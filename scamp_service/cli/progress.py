@@ -180,8 +180,8 @@ def _gang_names(gangs: Sequence[Mapping[str, Any]], study_id: int) -> str:
     numbers: dict[int, list[str]] = {study_id: []}
     for gang in gangs:
         numbers.setdefault(gang["study_id"], []).append(f"#{gang['number']}")
-    own, *others = ((study, " ".join(names)) for study, names in numbers.items())
-    return "; ".join(filter(None, [own[1], *(f"study {study}: {names}" for study, names in others)]))
+    first, *others = ((study, " ".join(names)) for study, names in numbers.items())
+    return "; ".join(filter(None, [first[1], *(f"study {study}: {names}" for study, names in others)]))
 
 
 def _row(

@@ -228,8 +228,8 @@ def forecast(
         running=running,
     )
     now = _lacking_now(load, cluster, by_study(load.policies, policy), max_gangs_per_device)
-    found = _read(result, cluster)
-    return replace(found, lacking={**found.lacking, **now})
+    outlook = _read(result, cluster)
+    return replace(outlook, lacking={**outlook.lacking, **now})
 
 
 def _lacking_now(load: Load, cluster: Cluster, policy: Policy, max_gangs_per_device: int) -> dict[int, Wait]:

@@ -83,12 +83,12 @@ def test_a_tiny_objective_is_not_shown_as_zero(tmp_path: Path, capsys: pytest.Ca
     summary |= {"best": best, "best_metrics": {"loss": 3.904e-09}}
     with _live(quiet=True) as update:
         update(summary, "loss", {"devices": [{"id": "a/0"}]})
-    one = trial(state=TrialState.COMPLETED, value=3.904e-09)
+    tiny = trial(state=TrialState.COMPLETED, value=3.904e-09)
     for shown in (
         capsys.readouterr().err,
         closing_line(summary),
         printed(live_view(summary, "loss", {})),
-        printed(leaderboard([trial_fields(one)], FIXED)),
+        printed(leaderboard([trial_fields(tiny)], FIXED)),
     ):
         assert "3.904e-09" in shown
 

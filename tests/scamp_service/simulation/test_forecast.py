@@ -145,9 +145,9 @@ def test_trials_of_unknown_duration_lack_what_the_policy_says() -> None:
         *untimed(store, study, range(3, 4), mib=31),
     )
     begin(store, first, "n/0", step_seconds=None)
-    found = forecast(load_of(store, now=5.0), devices(2))
-    assert found.starts.keys().isdisjoint({wide, small, huge})
-    assert {trial: wait.blocked for trial, wait in found.lacking.items()} == {
+    outlook = forecast(load_of(store, now=5.0), devices(2))
+    assert outlook.starts.keys().isdisjoint({wide, small, huge})
+    assert {trial: wait.blocked for trial, wait in outlook.lacking.items()} == {
         wide: Blocked.OWN_RESERVATION,
         small: Blocked.RESERVED,
         huge: Blocked.TOO_LARGE,
