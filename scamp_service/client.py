@@ -10,7 +10,7 @@ import base64
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -159,10 +159,10 @@ class Client:
         return self._change("POST", f"/v1/studies/{study_id}:stop")
 
     def enqueue(self, study_id: int, *candidates: Mapping[str, Any]) -> list[int]:
-        """Try candidates in a running study, in addition to its budget; returns the numbers of their trials.
+        """Try candidates in a study, in addition to its budget; returns the numbers of their trials.
 
-        Parameters that are left out are random. Raises ``InvalidInput``, ``NotFound``, and ``Conflict`` unless the
-        study is running.
+        A completed study runs again for them. Parameters that are left out are random. Raises ``InvalidInput``,
+        ``NotFound``, and ``Conflict`` for one that was stopped, has failed, or has reached a limit of its budget.
         """
         body, headers = (
             {"candidates": [dict(candidate) for candidate in candidates]},
@@ -176,12 +176,18 @@ class Client:
         headers = {"Idempotency-Key": str(uuid.uuid4())}
         return self._change("POST", f"/v1/studies/{study_id}:clone", json={"name": name}, headers=headers)
 
-    def extend(self, study_id: int, **limits: float) -> JsonObject:
-        """Raise limits of a study's budget, ``trials``, ``seconds`` or ``device_hours`` in all, and return the study.
+    def extend(self, study_id: int, *, drop: Sequence[str] = (), **limits: float | Mapping[str, float]) -> JsonObject:
+        """Change limits of a study's budget, and return the study.
 
-        A completed study runs again. Raises ``InvalidInput``, ``NotFound``, and ``Conflict`` for one that was stopped.
+        ``limits`` are ``trials``, ``seconds`` and ``device_hours`` in all, the ``target``, and ``max_concurrent``;
+        ``drop`` names those that the study is to lose. A completed study runs again. Raises ``InvalidInput``,
+        ``NotFound``, and ``Conflict`` for one that was stopped, has failed, or would have nothing to do.
         """
-        return self._change("POST", f"/v1/studies/{study_id}:extend", json=limits)
+        return self._change("POST", f"/v1/studies/{study_id}:extend", json={**limits, "drop": list(drop)})
+
+    def prioritize(self, study_id: int, priority: int) -> JsonObject:
+        """Give a study another priority, and return the study. Raises ``InvalidInput`` and ``NotFound``."""
+        return self._change("POST", f"/v1/studies/{study_id}:prioritize", json={"priority": priority})
 
     def delete(self, study_id: int) -> None:
         """Delete a study that has ended, with all that belongs to it; no effect when it is deleted already.

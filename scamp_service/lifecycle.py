@@ -15,6 +15,8 @@ CONTROLLER_LEASE = "controller"
 
 NO_PLAN_YET = "waits for its plan: its memory and step time have not been predicted yet"
 """The reason of a new trial."""
+LIMIT_RAISED = "waits for a plan again: the limit that ended its study was raised"
+"""The reason of a trial that was cancelled by a limit of its study and is to continue."""
 
 
 class StudyState(StrEnum):
@@ -36,7 +38,7 @@ class TrialState(StrEnum):
     """States of a trial. WAITING: it has no plan yet. QUEUED: it has a plan and waits for devices.
 
     INFEASIBLE: no plan fits the devices of the cluster. It becomes WAITING again when the cluster grows while the study
-    runs.
+    runs. CANCELLED: the study ended first. It becomes WAITING again when the limit that ended the study is raised.
     """
 
     WAITING = "WAITING"
@@ -121,7 +123,7 @@ TRIAL_MOVES: dict[TrialState, frozenset[TrialState]] = {
     _T.PRUNED: frozenset(),
     _T.FAILED: frozenset(),
     _T.INFEASIBLE: frozenset({_T.WAITING}),  # only in a running study whose cluster has grown
-    _T.CANCELLED: frozenset(),
+    _T.CANCELLED: frozenset({_T.WAITING}),  # only where the limit that ended its study is raised
 }
 
 _W = WaitsFor
@@ -144,14 +146,15 @@ _S = StudyState
 STUDY_MOVES: dict[StudyState, frozenset[StudyState]] = {
     _S.RUNNING: frozenset({_S.STOPPING, _S.COMPLETED, _S.FAILED}),
     _S.STOPPING: frozenset({_S.STOPPED, _S.COMPLETED, _S.FAILED}),
-    _S.COMPLETED: frozenset({_S.RUNNING, _S.DELETED}),  # its budget was extended
+    _S.COMPLETED: frozenset({_S.RUNNING, _S.DELETED}),  # its budget was extended, or a candidate was enqueued
     _S.STOPPED: frozenset({_S.DELETED}),
     _S.FAILED: frozenset({_S.DELETED}),
     _S.EXTERNAL: frozenset({_S.COMPLETED, _S.DELETED}),
     _S.DELETED: frozenset(),
 }
 
-LIVE_TRIALS = frozenset(state for state, moves in TRIAL_MOVES.items() if moves) - {TrialState.INFEASIBLE}
+LIVE_TRIALS = frozenset(state for state, moves in TRIAL_MOVES.items() if moves - {TrialState.WAITING})
+"""States of trials that a controller follows. A trial whose only move is back to WAITING has ended."""
 LIVE_STUDIES = frozenset({StudyState.RUNNING, StudyState.STOPPING})
 """Studies that a controller schedules."""
 OPEN_ATTEMPTS = frozenset(state for state, moves in ATTEMPT_MOVES.items() if moves)

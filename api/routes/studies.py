@@ -19,6 +19,7 @@ from api.views.studies import (
     EnqueuedView,
     LearnedView,
     Limits,
+    Priority,
     StudyDetail,
     StudyView,
     study_detail,
@@ -101,11 +102,21 @@ def stop_study(study_id: StudyId, store: TheStore) -> StudyDetail:
 
 @router.post("/studies/{study_id}:extend", responses=problems(404, 409, 422))
 def extend_study(study_id: StudyId, limits: Limits, store: TheStore) -> StudyDetail:
-    """Raise limits of a study's budget. A completed study runs again; one that was stopped or has failed answers 409.
+    """Change limits of a study's budget. A completed study runs again, with the trials that its limit has cancelled.
 
-    The limits are those of the whole study, so a repeated request changes nothing.
+    One that was stopped or has failed answers 409, and so does one that would end at once or have nothing to do. The
+    limits are those of the whole study, so a repeated request changes nothing.
     """
-    store.extend_study(study_id, limits.model_dump(exclude_none=True), now=time.time())
+    store.extend_study(study_id, limits.changes, now=time.time())
+    return _detail(store, store.study(study_id))
+
+
+@router.post("/studies/{study_id}:prioritize", responses=problems(404, 409, 422))
+def prioritize_study(study_id: StudyId, body: Priority, store: TheStore, settings: TheSettings) -> StudyDetail:
+    """Give a study another priority, at most the largest of its project. The next trial that starts follows it."""
+    store.study(study_id)
+    settings.expect_priority(store.project(study_id), body.priority)
+    store.prioritize_study(study_id, body.priority, now=time.time())
     return _detail(store, store.study(study_id))
 
 
@@ -136,13 +147,17 @@ def clone_study(
 def enqueue_trials(
     study_id: StudyId, enqueued: Enqueued, store: TheStore, idempotency_key: IdempotencyKey = None
 ) -> EnqueuedView:
-    """Add candidates to a running study, in addition to its budget. Parameters that are left out are random."""
+    """Add candidates to a study, in addition to its budget. Parameters that are left out are random.
+
+    A completed study runs again for them; one that was stopped, has failed, or has reached a limit answers 409.
+    """
     from scamp_service.search.enqueued import completed_candidate  # imported here: it imports Optuna, which takes long
 
     study = store.study(study_id)
     key = check_idempotency_key(idempotency_key) or str(uuid.uuid4())
     salt = 1 + sum(store.trial_counts(study_id).values())
-    is_known = study.state is StudyState.RUNNING and "directions" not in study.spec  # otherwise the store refuses it
+    is_ours = "directions" not in study.spec
+    is_known = is_ours and study.state in (StudyState.RUNNING, StudyState.COMPLETED)  # otherwise the store refuses it
     candidates = [
         completed_candidate(study.spec, params, salt + index) if is_known else params
         for index, params in enumerate(enqueued.candidates)

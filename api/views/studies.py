@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,11 +30,31 @@ class RequestBody(BaseModel):
 
 
 class Limits(RequestBody):
-    """Limits of a study's budget that are raised: those of the whole study, not what is added."""
+    """Limits of a study's budget that change: those of the whole study, not what is added. The others stay."""
 
     trials: Annotated[int | None, Field(ge=1, description="number of trials in all")] = None
     seconds: Annotated[float | None, Field(gt=0, description="seconds since it was submitted")] = None
     device_hours: Annotated[float | None, Field(gt=0, description="hours × devices")] = None
+    target: Annotated[
+        float | dict[str, float] | None,
+        Field(description="value of the objective at which it ends; with several, a mapping from metrics to values"),
+    ] = None
+    max_concurrent: Annotated[int | None, Field(ge=1, description="trials that may run at once")] = None
+    drop: Annotated[
+        list[Literal["seconds", "device_hours", "target", "terminator", "max_concurrent"]],
+        Field(description="limits that the study no longer has"),
+    ] = []
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """New values of limits; None for those that are dropped."""
+        return self.model_dump(exclude_none=True, exclude={"drop"}) | dict.fromkeys(self.drop)
+
+
+class Priority(RequestBody):
+    """The priority of a study."""
+
+    priority: Annotated[int, Field(ge=-100, le=100, description="trials of a higher one start first")]
 
 
 class Clone(RequestBody):
@@ -44,7 +64,7 @@ class Clone(RequestBody):
 
 
 class Enqueued(RequestBody):
-    """Candidates to try in a running study."""
+    """Candidates to try in a study that runs or has completed."""
 
     candidates: Annotated[
         list[dict[str, Any]],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -80,7 +80,8 @@ def enqueue(
     address: Address = "",
     token: Token = "",
 ) -> None:
-    """Try a candidate in a running study, in addition to its budget. Parameters that are left out are random."""
+    """Try a candidate in addition to a study's budget; a completed study runs again. Parameters that are left out are
+    random."""
     numbers = client_of(address, token, to_change=True).enqueue(study, params_of(params, "each parameter"))
     out.print(f"trial {numbers[0]} of study {study} waits for its plan")
 
@@ -104,13 +105,50 @@ def extend(
     trials: Annotated[int | None, typer.Option(help="number of trials in all", min=1)] = None,
     seconds: Annotated[float | None, typer.Option(help="seconds since it was submitted, in all")] = None,
     device_hours: Annotated[float | None, typer.Option(help="hours × devices in all")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="value at which it ends; METRIC=VALUE, repeated, with several objectives")
+    ] = None,
+    max_concurrent: Annotated[int | None, typer.Option(help="trials that may run at once", min=1)] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="a limit that it loses: seconds, device_hours, target, terminator or max_concurrent"),
+    ] = None,
     address: Address = "",
     token: Token = "",
 ) -> None:
-    """Raise limits of a study's budget. A completed study runs again."""
-    additions = {"trials": trials, "seconds": seconds, "device_hours": device_hours}
-    limits = {name: limit for name, limit in additions.items() if limit is not None}
-    if not limits:
-        raise InvalidInput("name a limit: --trials, --seconds or --device-hours")
-    view = client_of(address, token, to_change=True).extend(study, **limits)
+    """Change limits of a study's budget. A completed study runs again, with the trials that its limit has cancelled."""
+    changes = {
+        "trials": trials,
+        "seconds": seconds,
+        "device_hours": device_hours,
+        "target": _target_of(target or []),
+        "max_concurrent": max_concurrent,
+    }
+    limits = {name: limit for name, limit in changes.items() if limit is not None}
+    if not limits and not drop:
+        raise InvalidInput("name a limit, such as --trials, --seconds, --device-hours, --target or --drop target")
+    view = client_of(address, token, to_change=True).extend(study, drop=drop or [], **limits)
     out.print(f"study {study} is {view['state'].lower()}")
+
+
+@app.command(context_settings={"ignore_unknown_options": True})  # otherwise -5 would be taken for an option
+def prioritize(
+    study: StudyId,
+    priority: Annotated[int, typer.Argument(help="from -100 to 100, or to the largest of its project")],
+    address: Address = "",
+    token: Token = "",
+) -> None:
+    """Give a study another priority. Trials of a higher one start first."""
+    view = client_of(address, token, to_change=True).prioritize(study, priority)
+    out.print(f"study {study} has priority {view['spec']['priority']}")
+
+
+def _target_of(values: list[str]) -> Any:
+    """A number, or a mapping from metrics to numbers; None without values. Raises ``InvalidInput``."""
+    if any("=" in value for value in values):
+        return params_of(values, "--target")
+    try:
+        return float(values[-1]) if values else None
+    except ValueError:
+        words = "--target wants a number, or METRIC=VALUE with several objectives"
+        raise InvalidInput(f"{words}; got {values[-1]!r}") from None

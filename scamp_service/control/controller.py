@@ -17,7 +17,7 @@ from placement.model import Offer, offers_more
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.decide import decide, effects
 from scamp_service.control.decide.autoscale import num_devices_wanted
-from scamp_service.control.decide.rules.limits import Used, is_hopeless, limit_reached
+from scamp_service.control.decide.rules.hopeless import is_hopeless
 from scamp_service.control.decide.snapshot import USUAL_PACKING, Packing, Snapshot
 from scamp_service.control.decide.study_rules import Progress, StudyRules
 from scamp_service.control.executor import Executor, Sizer, Unsized
@@ -29,6 +29,7 @@ from scamp_service.control.specs import Specs
 from scamp_service.control.stopping.rule import due_rungs
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
+from scamp_service.limits import limit_reached
 from scamp_service.model import NO_CHANGES, Attempt, Json, Refusals, Sized, Study, Trial, TrialChanges
 from scamp_service.search.proposer import ProposalRequest, Proposer
 from scamp_service.store.store import Store
@@ -336,24 +337,17 @@ class Controller:
             num_trials=sum(counts.values()) - int(tallies.get(BESIDE, 0)),
             exhausted=self._proposing.is_exhausted(study.id),
             regret_bound=study.regret_bound,
-            used_up=limit_reached(spec, self._used(study, spec)) if is_running else "",
+            used_up=self._used_up(study, spec) if is_running else "",
             broken=self._why_broken(study, counts, request) if is_running else "",
             reason=study.reason,
             ends_as=study.ends_as,
         )
         return replace(self._specs.rules(study), progress=progress)
 
-    def _used(self, study: Study, spec: StudySpec) -> Used:
-        """How far the study is, as far as its spec asks for it."""
-        now, several = self._clock(), spec.every_objective.has_several
-        is_timed = spec.budget.device_hours is not None
-        return Used(
-            seconds=now - study.created_at,
-            device_hours=self._store.device_seconds(study.id, now=now) / 3600 if is_timed else 0.0,
-            regret_bound=study.regret_bound,
-            leaders=self._store.leaders(study.id, spec.objective) if spec.targets and not several else (),
-            scores=self._projection.scores(study.id, spec.every_objective) if spec.targets and several else {},
-        )
+    def _used_up(self, study: Study, spec: StudySpec) -> str:
+        """Why the study ends before its last trial; empty if it has reached no limit of its budget."""
+        reached = limit_reached(spec, self._store.used(study, spec, self._projection.scores, now=self._clock()))
+        return reached.why if reached else ""
 
     def _why_broken(self, study: Study, counts: Mapping[TrialState, int], request: ProposalRequest | None) -> str:
         """Why the study must be stopped as FAILED; empty if it need not. ``counts`` are its own trials by state."""

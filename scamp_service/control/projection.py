@@ -13,6 +13,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from estimators.learning import WINDOW_TRIALS, PastAttempt
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.lifecycle import LIVE_TRIALS, Origin, TrialState
+from scamp_service.limits import Scores
 from scamp_service.model import Attempt, Trial
 from scamp_service.store.reads import Reads
 from scamp_service.study.objectives import Objectives, Values
@@ -97,14 +98,10 @@ class Projection:
                     rungs[step].report(number, complete)
         return rungs
 
-    def scores(self, study_id: int, objectives: Objectives) -> Mapping[int, tuple[TrialState, Values]]:
+    def scores(self, study_id: int, objectives: Objectives) -> Scores:
         """Trial → its state and the value of each objective, for those of the study with a value of all."""
         if study_id not in self._scores:
-            scored = [(score, objectives.values_of(score)) for score in self._store.scores(study_id)]
-            self._scores[study_id] = (
-                objectives,
-                {score.number: (score.state, values) for score, values in scored if values},
-            )
+            self._scores[study_id] = objectives, self._store.complete_scores(study_id, objectives)
         return self._scores[study_id][1]
 
     def family_runs(self, families: Iterable[str]) -> dict[str, Sequence[PastAttempt]]:

@@ -13,11 +13,11 @@ from scamp_service.study.spec import StudySpec
 
 
 class Specs:
-    """Specs of studies, and all that follows from them alone. Of a spec that is stored, only the budget may change."""
+    """Specs of studies, and all that follows from them alone. Only the budget and the priority of one may change."""
 
     def __init__(self) -> None:
         self._specs: dict[int, StudySpec] = {}
-        self._budgets: dict[int, Any] = {}  # study → the JSON of the budget in its spec
+        self._changeable: dict[int, tuple[Any, Any]] = {}  # study → the JSON of budget and priority in its spec
         self._rules: dict[int, StudyRules] = {}
 
     def __getitem__(self, study_id: int) -> StudySpec:
@@ -26,10 +26,10 @@ class Specs:
 
     def read(self, study: Study) -> StudySpec:
         """The study's spec. Raises ``ValueError`` if this version cannot read it."""
-        budget = study.spec.get("budget")
-        if study.id not in self._specs or self._budgets[study.id] != budget:
+        changeable = study.spec.get("budget"), study.spec.get("priority")
+        if study.id not in self._specs or self._changeable[study.id] != changeable:
             self._rules.pop(study.id, None)
-            self._specs[study.id], self._budgets[study.id] = StudySpec.model_validate(study.spec), budget
+            self._specs[study.id], self._changeable[study.id] = StudySpec.model_validate(study.spec), changeable
         return self._specs[study.id]
 
     def rules(self, study: Study) -> StudyRules:
@@ -42,7 +42,7 @@ class Specs:
     def forget_ended(self, live: Container[int]) -> None:
         """Keep only the studies in ``live``."""
         for study_id in [spec for spec in self._specs if spec not in live]:
-            del self._specs[study_id], self._budgets[study_id]
+            del self._specs[study_id], self._changeable[study_id]
             self._rules.pop(study_id, None)
 
 

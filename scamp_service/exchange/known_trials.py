@@ -1,4 +1,4 @@
-"""The trials of one study as Optuna sees them, kept in memory: those that have ended never change and are read once."""
+"""The trials of one study as Optuna sees them, kept in memory: those that have ended for good are read once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from scamp_service.exchange.frozen_trials import Freezer
 from scamp_service.exchange.optuna_space import OptunaSpace
-from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS
+from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, StudyState
 from scamp_service.lifecycle import TrialState as OwnState
 from scamp_service.model import Study
 from scamp_service.store.store import Store
@@ -41,8 +41,7 @@ class KnownTrials:
         for row, trial in zip(seen, self._freezer.frozen(seen), strict=True):
             self._trials[row.number] = trial
             self._newest = max(self._newest, row.id)
-            # A trial that fits nowhere is planned again when the cluster grows, while its study is live.
-            if row.state in LIVE_TRIALS or (row.state is OwnState.INFEASIBLE and state in LIVE_STUDIES):
+            if _may_change(row.state, state):
                 self._unended[row.id] = row.number
             else:
                 self._unended.pop(row.id, None)
@@ -73,6 +72,20 @@ class KnownTrials:
         """The trial with this number, if it has ended and is known."""
         trial = self._trials.get(number)
         return trial if trial is not None and trial._trial_id not in self._unended else None
+
+
+def _may_change(trial: OwnState, study: StudyState) -> bool:
+    """Whether a trial may have another state later.
+
+    One that fits nowhere is planned again when the cluster grows, while its study is live. One that was cancelled by a
+    limit of its study is planned again when the limit is raised.
+    """
+    match trial:
+        case OwnState.INFEASIBLE:
+            return study in LIVE_STUDIES
+        case OwnState.CANCELLED:
+            return study in LIVE_STUDIES or study is StudyState.COMPLETED
+    return trial in LIVE_TRIALS
 
 
 def copy_of(trial: FrozenTrial) -> FrozenTrial:

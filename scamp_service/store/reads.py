@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from typing import Any, cast
@@ -17,6 +17,7 @@ from placement.model import Offer
 from placement.option import Option
 from scamp_service.errors import InvalidInput, NotFound
 from scamp_service.lifecycle import Outcome, TrialState
+from scamp_service.limits import Scores, Used
 from scamp_service.model import (
     Attempt,
     Event,
@@ -45,8 +46,9 @@ from scamp_service.store.tallies import (
     num_trials_by_state,
 )
 from scamp_service.study.objective import Objective
-from scamp_service.study.objectives import Objectives
+from scamp_service.study.objectives import Objectives, Values
 from scamp_service.study.spaces.parameter_axes import MISSING, axes_of, leaves_in, value_at
+from scamp_service.study.spec import StudySpec
 from workloads.training.checkpoints.name import CheckpointName
 
 _ENDINGS = {Outcome.DONE: Ending.FINISHED, Outcome.OUT_OF_MEMORY: Ending.OUT_OF_MEMORY}
@@ -115,6 +117,22 @@ class Reads(Connected):
         middle_values = [row[0] for row in self._rows(middle, study_id=study_id, offset=(num - 1) // 2)]
         at_middle = middle_values[0] if num % 2 else sum(middle_values) / 2
         return ErrorSummary(at_middle, self._rows(largest, study_id=study_id)[0][0])
+
+    def used(self, study: Study, spec: StudySpec, scores: Callable[[int, Objectives], Scores], *, now: float) -> Used:
+        """How far the study is, as far as ``spec`` has limits on it.
+
+        ``scores`` returns its trials that have a value of each objective, as ``complete_scores`` does.
+        """
+        objectives = spec.every_objective
+        has_targets, several = bool(spec.targets), objectives.has_several
+        is_timed = spec.budget.device_hours is not None
+        return Used(
+            seconds=now - study.created_at,
+            device_hours=self.device_seconds(study.id, now=now) / 3600 if is_timed else 0.0,
+            regret_bound=study.regret_bound,
+            leaders=self.leaders(study.id, spec.objective) if has_targets and not several else (),
+            scores=scores(study.id, objectives) if has_targets and several else {},
+        )
 
     def study_totals(self) -> Totals:
         """Counts over all studies."""
@@ -226,6 +244,11 @@ class Reads(Connected):
         if trial_ids is None:
             return [Score(*row) for row in self._rows(sql.SCORES, study_id=study_id)]
         return [Score(*row) for row in self._by_ids(sql.SCORES_OF_TRIALS, sorted(trial_ids))]
+
+    def complete_scores(self, study_id: int, objectives: Objectives) -> dict[int, tuple[TrialState, Values]]:
+        """Number → state and values of each trial of the study that has a value of all objectives."""
+        scored = [(score, objectives.values_of(score)) for score in self.scores(study_id)]
+        return {score.number: (score.state, values) for score, values in scored if values}
 
     def front(self, study_id: int, objectives: Objectives) -> list[Score]:
         """The trials on the Pareto front, by number (see ``Objectives.front_of``); empty with one objective."""

@@ -40,7 +40,6 @@ from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
 from scamp_service.store.events import ClusterState, TrialChange
 from scamp_service.store.options import option_json
-from scamp_service.store.reads import Reads
 from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.rows import attempt_columns, sized_columns, taken_columns
 from scamp_service.store.tallies import (
@@ -73,7 +72,7 @@ class _TrialMove(NamedTuple):
     waits_for: WaitsFor | None = None
 
 
-class Store(Reads, Reports, Leases, Requests):
+class Store(Reports, Leases, Requests):
     """Reads and writes of the study database."""
 
     def __init__(self, url: str) -> None:

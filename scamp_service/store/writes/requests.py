@@ -1,6 +1,8 @@
-"""Requests about a study that was submitted before: to try candidates of the user's, to continue for longer, to delete.
+"""Requests about a study that was submitted before: to try candidates of the user's, to continue for longer, to have
+another priority, to delete.
 
-A request that is repeated changes nothing: candidates have a key, and a budget is given as a whole.
+A request that is repeated changes nothing: candidates have a key, and a budget is given as a whole. A study that would
+end at once is not continued: the refusal says which limit it has reached, and what to do.
 """
 
 from __future__ import annotations
@@ -12,18 +14,34 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam, select
 
 from scamp_service.errors import Conflict, InvalidInput, NotFound
-from scamp_service.lifecycle import LIVE_STUDIES, NO_PLAN_YET, STUDY_MOVES, Origin, StudyState, TrialState, WaitsFor
-from scamp_service.model import Json
+from scamp_service.lifecycle import (
+    LIMIT_RAISED,
+    LIVE_STUDIES,
+    NO_PLAN_YET,
+    STUDY_MOVES,
+    Origin,
+    StudyState,
+    TrialState,
+    WaitsFor,
+)
+from scamp_service.limits import Reached, limit_reached
+from scamp_service.model import Json, Study
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.events import TrialChange
+from scamp_service.store.reads import Reads
 from scamp_service.store.schema import one_of
-from scamp_service.store.tallies import BESIDE
+from scamp_service.store.tallies import BESIDE, own_states
 from scamp_service.store.writes.transactions import Transactions
 from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
 
-EXTENDED = ("trials", "seconds", "device_hours")
-"""Limits of a budget that may be raised later."""
+RAISED = ("trials", "seconds", "device_hours")
+"""Limits of a budget that may be larger later, but not smaller."""
+REPLACED = ("target", "max_concurrent")
+"""Those that may have any other value later."""
+DROPPED = ("seconds", "device_hours", "target", "terminator", "max_concurrent")
+"""Those that a study may lose later."""
 KEY = "scamp:enqueued:"
 """Attributes of a study with this prefix hold the numbers of the trials that a request has enqueued, by its key."""
 
@@ -41,34 +59,49 @@ _DELETE = (
 _DELETE_TALLIES = sa.delete(schema.tallies).where(schema.tallies.c.study_id == bindparam("_id"))
 _DELETE_ATTRIBUTES = sa.delete(schema.study_attributes).where(schema.study_attributes.c.study_id == bindparam("_id"))
 _STUDY = (
-    select(_S.c.name, _S.c.state, _S.c.spec)
+    select(_S.c.id, _S.c.name, _S.c.state, _S.c.spec, _S.c.reason, _S.c.ends_as)
     .where(_S.c.id == bindparam("study_id"), _S.c.state != StudyState.DELETED)
     .with_for_update(key_share=True)
 )
-_EXTEND = (
+_RUN_AGAIN = (
     sa.update(_S)
     .where(_S.c.id == bindparam("_id"))
     .values(spec=bindparam("_spec"), state=StudyState.RUNNING, finished_at=None, reason="", ends_as=None)
 )
+_SET_SPEC = sa.update(_S).where(_S.c.id == bindparam("_id")).values(spec=bindparam("_spec"))
+_CONTINUE_CANCELLED = (
+    sa.update(_T)
+    .where(_T.c.study_id == bindparam("_study_id"), _T.c.state == TrialState.CANCELLED, _T.c.origin != Origin.EXTERNAL)
+    .where(_T.c.reason == bindparam("_cancelled_because"))
+    .values(state=TrialState.WAITING, finished_at=None, passed_over=0)
+    .values(reason=LIMIT_RAISED, waits_for=WaitsFor.NEW_PLAN)
+    .returning(_T.c.id, *sql.TRIAL_EVENT)
+)
 _KNOWN = select(_A.c.value).where(_A.c.study_id == bindparam("study_id"), _A.c.name == bindparam("name"))
 
 
-class Requests(Transactions):
+class Requests(Reads, Transactions):
     """The methods of the store for requests of users about a study."""
 
     def enqueue(self, study_id: int, candidates: Sequence[Json], key: str, *, now: float) -> list[int]:
         """Add trials with these parameters, in addition to the study's budget; returns their numbers.
 
-        A request with the same ``key`` returns the same. Raises ``NotFound``, and ``Conflict`` unless it is RUNNING.
+        A study that is COMPLETED runs again for them. A request with the same ``key`` returns the same. Raises
+        ``NotFound``, and ``Conflict`` for a study that was stopped, has failed, or has reached a limit of its budget.
         """
-        name = KEY + key
+        name, before = KEY + key, self.study(study_id)
+        reached = None
+        if before.state is StudyState.COMPLETED:
+            _expect_own(before)
+            reached = self._limit_reached(before, parse_study(before.spec), now)
         with self._write() as connection:
-            study = self._asked_study(connection, study_id)
+            study = self._locked_study(connection, study_id)
             known_number = connection.execute(_KNOWN, {"study_id": study_id, "name": name}).scalar()
             if known_number is not None:
                 return list(known_number)
-            if study.state is not StudyState.RUNNING:
-                raise Conflict(f"study {study_id} is {study.state.value}; only a running study can try more candidates")
+            _expect_may_continue(study)
+            if reached:
+                raise Conflict(f"study {study_id} would end at once: {reached.why}; extend it first: {reached.remedy}")
             first = int(connection.execute(sql.NEXT_NUMBER, {"study_id": study_id}).scalar_one())
             new: list[TrialChange] = []
             for number, params in enumerate(candidates, first):
@@ -80,26 +113,47 @@ class Requests(Transactions):
             numbers = [change.number for change in new]
             row = {"study_id": study_id, "is_system": False, "name": name, "value": numbers}
             connection.execute(sa.insert(_A), row)
+            if study.state is StudyState.COMPLETED:
+                connection.execute(_RUN_AGAIN, {"_id": study_id, "_spec": study.spec})
             num_new = float(len(new))
             self._tally(connection, study_id, {TrialState.WAITING.value: num_new, BESIDE: num_new})
             self._emit_trials(connection, new, now, study_id)
+            if study.state is StudyState.COMPLETED:
+                self._emit_study(connection, study_id, study.name, StudyState.RUNNING, now=now)
         return numbers
 
     def extend_study(self, study_id: int, limits: Mapping[str, Any], *, now: float) -> None:
-        """Raise limits of a study's budget: those of ``EXTENDED``. A study that is COMPLETED runs again.
+        """Change limits of a study's budget: see ``RAISED``, ``REPLACED`` and, with None for a value, ``DROPPED``.
 
-        Raises ``NotFound``, ``Conflict`` for one that was stopped or has failed, and ``InvalidInput`` for limits that
-        are lower than before.
+        A study that is COMPLETED runs again. If a limit had ended it, the trials that were cancelled for that continue.
+        Raises ``NotFound``, ``InvalidInput`` for limits that are lower than before, and ``Conflict`` for a study that
+        was stopped, has failed, has reached one of the new limits already, or would have nothing to do.
         """
+        before = self.study(study_id)
+        _expect_own(before)
+        reached = self._limit_reached(before, _extended(before.spec, limits), now)
+        num_proposed = self._num_proposed(study_id)
         with self._write() as connection:
-            study = self._asked_study(connection, study_id)
-            if study.state not in (StudyState.RUNNING, StudyState.COMPLETED):
-                raise Conflict(f"study {study_id} is {study.state.value}; clone it to run it again")
+            study = self._locked_study(connection, study_id)
+            _expect_may_continue(study)
             spec = _extended(study.spec, limits)
-            if spec == study.spec:
+            if spec.to_json() == study.spec:
                 return
-            connection.execute(_EXTEND, {"_id": study_id, "_spec": spec})
+            if reached:
+                raise Conflict(f"study {study_id} would end at once: {reached.why}; {reached.remedy}")
+            connection.execute(_RUN_AGAIN, {"_id": study_id, "_spec": spec.to_json()})
+            if study.state is StudyState.COMPLETED and not self._continue_cancelled(connection, study, now):
+                _expect_more_candidates(study, spec, num_proposed)
             self._emit_study(connection, study_id, study.name, StudyState.RUNNING, now=now)
+
+    def prioritize_study(self, study_id: int, priority: int, *, now: float) -> None:
+        """Give a study another priority: the next placement uses it. Raises ``NotFound`` and ``InvalidInput``."""
+        with self._write() as connection:
+            study = self._locked_study(connection, study_id)
+            spec = parse_study({**study.spec, "priority": priority}).to_json()
+            if spec != study.spec:
+                connection.execute(_SET_SPEC, {"_id": study_id, "_spec": spec})
+                self._emit_study(connection, study_id, study.name, study.state, now=now)
 
     def delete_study(self, study_id: int, *, now: float) -> None:
         """Delete a study that has ended: from now on nobody sees it. No effect if it is deleted already.
@@ -126,26 +180,84 @@ class Requests(Transactions):
             if connection.execute(_DELETE, {"_id": study_id}).first():
                 self._emit_study(connection, study_id, row.name, StudyState.DELETED, now=now)
 
-    def _asked_study(self, connection: sa.Connection, study_id: int) -> Any:
-        """Name, state and spec of a study, which nobody else changes before the end of the transaction."""
+    def _locked_study(self, connection: sa.Connection, study_id: int) -> Any:
+        """A study of ScaMP, in some columns, which nobody else changes before the end of the transaction."""
         study = connection.execute(_STUDY, {"study_id": study_id}).first()
         if study is None:
             raise NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
-        if study.state is StudyState.EXTERNAL or "directions" in study.spec:
-            raise Conflict(f"study {study_id} was run by other programs; ScaMP cannot continue it")
+        _expect_own(study)
         return study
 
+    def _limit_reached(self, study: Study, spec: StudySpec, now: float) -> Reached | None:
+        """The limit of the budget in ``spec`` that the study has reached, if any."""
+        return limit_reached(spec, self.used(study, spec, self.complete_scores, now=now))
 
-def _extended(spec: Json, limits: Mapping[str, Any]) -> Json:
+    def _num_proposed(self, study_id: int) -> int:
+        """Number of trials that the study's sampler has proposed."""
+        tallies = self.tallies(study_id)
+        return sum(own_states(tallies).values()) - int(tallies.get(BESIDE, 0))
+
+    def _continue_cancelled(self, connection: sa.Connection, study: Any, now: float) -> bool:
+        """Let the trials wait again that the limit which has ended the study had cancelled; whether there are any."""
+        keys = {"_study_id": study.id, "_cancelled_because": study.reason}
+        trials = connection.execute(_CONTINUE_CANCELLED, keys).all() if study.reason else ()
+        num_trials = float(len(trials))
+        if trials:
+            changes = {TrialState.CANCELLED.value: -num_trials, TrialState.WAITING.value: num_trials}
+            self._tally(connection, study.id, changes)
+        for trial in trials:
+            self._emit_trial(connection, trial.id, trial, now)
+        return bool(trials)
+
+
+def _expect_own(study: Any) -> None:
+    """Raise ``Conflict`` for a study that ScaMP does not run."""
+    if study.state is StudyState.EXTERNAL or "directions" in study.spec:
+        raise Conflict(f"study {study.id} was run by other programs; ScaMP cannot continue it")
+
+
+def _expect_may_continue(study: Any) -> None:
+    """Raise ``Conflict`` unless the study is RUNNING or COMPLETED."""
+    if study.state is StudyState.STOPPING and study.ends_as is StudyState.COMPLETED:
+        raise Conflict(f"study {study.id} is just ending at a limit of its budget; try again in a few seconds")
+    if study.state not in (StudyState.RUNNING, StudyState.COMPLETED):
+        raise Conflict(f"study {study.id} is {study.state.value}; clone it to run it again")
+
+
+def _expect_more_candidates(study: Any, spec: StudySpec, num_proposed: int) -> None:
+    """Raise ``Conflict`` if a COMPLETED study, none of whose trials continues, would have nothing to do."""
+    if not study.reason and num_proposed < study.spec["budget"]["trials"]:
+        raise Conflict(
+            f"study {study.id} has ended because its sampler had no candidates left after {num_proposed} trials; "
+            "enqueue candidates, or submit a study with a larger space"
+        )
+    if num_proposed >= spec.budget.trials:
+        raise Conflict(
+            f"study {study.id} has tried all its {spec.budget.trials} trials (budget.trials); raise trials, too, or "
+            "enqueue candidates"
+        )
+
+
+def _extended(spec: Json, limits: Mapping[str, Any]) -> StudySpec:
     """The spec with these limits. Raises ``InvalidInput``."""
     budget = dict(spec["budget"])
     for name, limit in limits.items():
-        before = budget.get(name)
-        if name not in EXTENDED:
-            raise InvalidInput(f"budget.{name} cannot be changed later; only {', '.join(EXTENDED)}")
-        if before is None:
-            raise InvalidInput(f"the study has no limit budget.{name} to raise")
-        if not isinstance(limit, int | float) or isinstance(limit, bool) or limit < before:
-            raise InvalidInput(f"budget.{name} must be a number of at least {before}, the limit so far; got {limit!r}")
+        if limit is None:
+            _expect_one_of(name, DROPPED, "dropped")
+        else:
+            _expect_one_of(name, (*RAISED, *REPLACED), "changed")
+        if limit is not None and name in RAISED:
+            _expect_larger(name, limit, budget.get(name))
         budget[name] = limit
-    return parse_study({**spec, "budget": budget}).to_json()
+    return parse_study({**spec, "budget": budget})
+
+
+def _expect_one_of(name: str, names: Sequence[str], change: str) -> None:
+    if name not in names:
+        raise InvalidInput(f"budget.{name} cannot be {change} later; only {', '.join(names)}")
+
+
+def _expect_larger(name: str, limit: Any, before: float | None) -> None:
+    is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+    if before is not None and (not is_number or limit < before):
+        raise InvalidInput(f"budget.{name} must be a number of at least {before}, the limit so far; got {limit!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from scamp_service.exchange.imported import spec_of_others
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Metric, Report, TrialChanges
 from scamp_service.study.parse import parse_study
-from tests.services.serving import SECRET, SPEC, InProcess, end, fill
+from tests.services.serving import SECRET, SPEC, InProcess, end, fill, settings_in
 from tests.values import new_attempt, sized
 
 
@@ -174,9 +175,47 @@ def test_candidates_are_enqueued_with_the_parameters_that_are_left_out(api: InPr
     assert api.post("/v1/studies/99/trials", json=body).status_code == 404
 
 
+def test_a_completed_study_takes_candidates_and_a_stopped_one_refuses_them(api: InProcess) -> None:
+    completed, stopped = (api.submit().json()["id"] for _ in "12")
+    api.store.move_study(completed, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
+    api.store.move_study(stopped, [StudyState.RUNNING], StudyState.STOPPING, now=2.0)
+    body: Any = {"candidates": [{}]}
+    assert api.post(f"/v1/studies/{completed}/trials", json=body).json() == {"numbers": [0]}
+    (trial,) = api.get(f"/v1/studies/{completed}/trials").json()["items"]
+    assert 0.001 <= trial["params"]["lr"] <= 0.1
+    assert api.get(f"/v1/studies/{completed}").json()["state"] == "RUNNING"
+    refused = api.post(f"/v1/studies/{stopped}/trials", json=body)
+    assert refused.status_code == 409 and "clone it" in refused.json()["detail"]
+
+
+def test_limits_of_a_study_are_added_replaced_and_dropped(api: InProcess) -> None:
+    address = f"/v1/studies/{api.submit().json()['id']}"
+    limits = {"seconds": 1e6, "target": 0.99, "max_concurrent": 2}
+    budget = api.post(f"{address}:extend", json=limits).json()["spec"]["budget"]
+    assert (budget["seconds"], budget["target"], budget["max_concurrent"]) == (1e6, 0.99, 2)
+    for _ in "12":
+        answer = api.post(f"{address}:extend", json={"drop": ["seconds", "target"]})
+        budget = answer.json()["spec"]["budget"]
+        assert (budget["seconds"], budget["target"], budget["max_concurrent"]) == (None, None, 2)
+    refused = api.post(f"{address}:extend", json={"seconds": 1e-9})
+    assert refused.status_code == 409 and "would end at once" in refused.json()["detail"]
+    assert api.post(f"{address}:extend", json={"drop": ["trials"]}).status_code == 422
+
+
+def test_a_study_has_another_priority_up_to_that_of_its_project(tmp_path: Path) -> None:
+    api = InProcess(settings_in(tmp_path, max_priority=5))
+    address = f"/v1/studies/{api.submit().json()['id']}"
+    assert api.post(f"{address}:prioritize", json={"priority": 5}).json()["spec"]["priority"] == 5
+    refused = api.post(f"{address}:prioritize", json={"priority": 6})
+    assert refused.status_code == 422 and "at most 5" in refused.json()["detail"]
+    assert api.post("/v1/studies/99:prioritize", json={"priority": 5}).status_code == 404
+    api.close()
+
+
 def test_a_study_is_extended_and_cloned(api: InProcess) -> None:
     study_id = api.submit().json()["id"]
-    api.store.move_study(study_id, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
+    why = "trial 0 has reached the target of 0.5, with 0.6"
+    api.store.move_study(study_id, [StudyState.RUNNING], StudyState.COMPLETED, reason=why, now=2.0)
     extended = api.post(f"/v1/studies/{study_id}:extend", json={"trials": 30})
     assert (extended.json()["state"], extended.json()["spec"]["budget"]["trials"]) == ("RUNNING", 30)
     assert api.post(f"/v1/studies/{study_id}:extend", json={"trial": 30}).status_code == 422

@@ -62,6 +62,15 @@ def test_a_study_is_enqueued_into_extended_and_cloned(
     assert scamp(monkeypatch, "enqueue", str(study.id), "lr=5") == 2
     assert scamp(monkeypatch, "extend", str(study.id), "--trials", "33") == 0
     assert scamp(monkeypatch, "extend", str(study.id)) == 2
+    assert scamp(monkeypatch, "extend", str(study.id), "--target", "0.99", "--drop", "seconds") == 0
+    assert store.study(study.id).spec["budget"]["target"] == 0.99
+    assert scamp(monkeypatch, "extend", str(study.id), "--drop", "target") == 0
+    assert store.study(study.id).spec["budget"]["target"] is None
+    for target in ("high", "nothing=0.5", "accuracy=high"):
+        assert scamp(monkeypatch, "extend", str(study.id), "--target", target) == 2
+    assert scamp(monkeypatch, "prioritize", str(study.id), "-5") == 0
+    assert store.study(study.id).spec["priority"] == -5
+    assert scamp(monkeypatch, "prioritize", str(study.id), "101") == 2
     assert scamp(monkeypatch, "clone", str(study.id), "--name", "again") == 0
     clone = store.study(study.id + 1)
     assert (clone.name, clone.spec["budget"]["trials"], clone.state) == ("again", 33, StudyState.RUNNING)

@@ -520,3 +520,34 @@ def test_trials_of_users_and_of_other_programs_go_beside_those_of_the_sampler() 
         simulation.cycle()
     assert sum(trial.origin is Origin.SEARCH for trial in store.trials(study)) == budget + 2
     assert [store.trial(trial) for trial in external] == before, "nobody but their own program changes them"
+    (last,) = store.enqueue(study, [params], "another", now=simulation.clock.now)
+    assert store.study(study).state is StudyState.RUNNING
+    while store.study(study).state is StudyState.RUNNING:
+        simulation.cycle()
+    assert store.trial_by_number(study, last).state not in LIVE_TRIALS
+    assert sum(trial.origin is Origin.SEARCH for trial in store.trials(study)) == budget + 2
+
+
+class ShortOfTime(Simulation):
+    """A simulation whose studies have few seconds."""
+
+    def spec(self, number: int) -> Json:
+        spec = super().spec(number)
+        return {**spec, "budget": {**spec["budget"], "seconds": 4.0}}
+
+
+@pytest.mark.usefixtures("plain_studies")
+def test_every_trial_that_a_limit_has_cancelled_is_trained_once_the_limit_is_dropped() -> None:
+    num_cancelled = 0
+    for seed in range(3):
+        store = empty_store()
+        simulation = ShortOfTime(store, seed)
+        while not simulation.has_ended:
+            simulation.cycle()
+        for study in store.studies():
+            cancelled = [trial.number for trial in store.trials(study.id) if trial.state is TrialState.CANCELLED]
+            store.extend_study(study.id, {"seconds": None}, now=simulation.clock.now)
+            assert all(store.trial_by_number(study.id, number).state is TrialState.WAITING for number in cancelled)
+            num_cancelled += len(cancelled)
+        simulation.run()  # no trial is CANCELLED at its end
+    assert num_cancelled > 3

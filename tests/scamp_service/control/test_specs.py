@@ -1,4 +1,4 @@
-"""Rules of studies are made once, and again when a user has extended the budget."""
+"""Rules of studies are made once, and again when a user has extended the budget or changed the priority."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.quick_store import empty_store
 from tests.services.serving import full_spec
 
 
-def test_rules_are_made_again_only_when_the_budget_has_changed() -> None:
+def test_rules_are_made_again_only_when_the_budget_or_the_priority_has_changed() -> None:
     store = empty_store()
     study = store.create_study(full_spec(), now=0.0)
     specs = Specs()
@@ -22,6 +22,9 @@ def test_rules_are_made_again_only_when_the_budget_has_changed() -> None:
     budget = rules.budget.model_copy(update={"trials": rules.budget.trials + 2})
     store.extend_study(study.id, {"trials": budget.trials}, now=1.0)
     assert specs.rules(store.study(study.id)) == replace(rules, budget=budget)
+    store.prioritize_study(study.id, 7, now=1.0)
+    sharing = replace(rules.sharing, priority=7)
+    assert specs.rules(store.study(study.id)) == replace(rules, budget=budget, sharing=sharing)
 
 
 def test_ended_studies_are_forgotten() -> None:

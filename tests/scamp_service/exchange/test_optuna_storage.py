@@ -170,6 +170,21 @@ def test_a_study_of_scamp_is_loaded_by_its_name(storage: ScampStorage, store: St
     assert {storage.get_study_id_from_name(name) for name in names} == {study_id, study_id + 1}
 
 
+def test_a_trial_that_a_limit_has_cancelled_waits_again_once_the_limit_is_raised(
+    storage: ScampStorage, store: Store
+) -> None:
+    limited = {**spec().to_json(), "budget": {**spec().to_json()["budget"], "seconds": 60.0}}
+    study_id, why = store.create_study(limited, now=1.0).id, "the study has used up its 60 s (budget.seconds)"
+    store.create_trials(study_id, [(0, PARAMS)], now=1.0)
+    (trial,) = store.trials(study_id)
+    store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.CANCELLED, reason=why, now=61.0)
+    store.move_study(study_id, [StudyState.RUNNING], StudyState.COMPLETED, reason=why, now=61.0)
+    study = optuna.load_study(study_name="digits", storage=storage)
+    assert [trial.state.name for trial in study.trials] == ["FAIL"]
+    store.extend_study(study_id, {"seconds": 600.0}, now=62.0)
+    assert [trial.state.name for trial in study.trials] == ["WAITING"]
+
+
 def test_another_process_adds_trials_while_scamp_runs_its_own(storage: ScampStorage, store: Store) -> None:
     study_id = scheduled(store)
     before = store.trials(study_id)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scamp_service.control.decide.rules.limits import Used, is_hopeless, limit_reached
 from scamp_service.lifecycle import TrialState as S
+from scamp_service.limits import Used, limit_reached
 from scamp_service.study.spec import StudySpec
 
 
@@ -34,26 +34,14 @@ def study(*metrics: str, **budget: Any) -> StudySpec:
     ],
 )
 def test_each_limit_of_the_budget_ends_it(budget: dict[str, Any], used: Used, why: str) -> None:
-    reason = limit_reached(study("loss", **budget), used)
-    assert (why in reason) if why else not reason
+    reached = limit_reached(study("loss", **budget), used)
+    assert bool(reached) is bool(why)
+    assert reached is None or why in reached.why
 
 
 def test_a_target_of_several_is_reached_by_one_trial_that_lives_or_has_completed() -> None:
     spec = study("loss", "seconds", target={"loss": 0.5, "seconds": 10.0})
     far = {0: (S.COMPLETED, (0.4, 11.0)), 1: (S.COMPLETED, (0.6, 9.0)), 2: (S.PRUNED, (0.4, 9.0))}
     assert not limit_reached(spec, Used(0, scores=far))
-    assert limit_reached(spec, Used(0, scores={**far, 3: (S.PAUSED, (0.5, 10.0))})).startswith("trial 3 has reached")
-
-
-@pytest.mark.parametrize(
-    ("counts", "hopeless"),
-    [
-        ({}, False),
-        ({S.FAILED: 2}, False),
-        ({S.FAILED: 3, S.WAITING: 4, S.CANCELLED: 1}, True),
-        ({S.FAILED: 3, S.INFEASIBLE: 1}, False),
-        ({S.FAILED: 5, S.RUNNING: 1}, False),
-    ],
-)
-def test_a_study_whose_first_trials_all_failed_is_hopeless(counts: dict[S, int], hopeless: bool) -> None:
-    assert is_hopeless(counts) is hopeless
+    reached = limit_reached(spec, Used(0, scores={**far, 3: (S.PAUSED, (0.5, 10.0))}))
+    assert reached and reached.why.startswith("trial 3 has reached") and "drop the target" in reached.remedy

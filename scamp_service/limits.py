@@ -1,4 +1,7 @@
-"""Says when a study ends before its last trial: its budget is used up, a target is reached, or nothing works."""
+"""Says when a study ends before its last trial: its budget is used up, a target is reached, or little is left to gain.
+
+A study that is to continue later must not have reached any of its limits either (``store.writes.requests``).
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from scamp_service.model import Trial
 from scamp_service.study.objectives import Values
 from scamp_service.study.spec import StudySpec
 
-BROKEN_AFTER = 3
-"""A study is stopped after this many FAILED trials when no other trial has got further than WAITING."""
+Scores = Mapping[int, tuple[TrialState, Values]]
+"""Number of a trial → its state, and its value of each objective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,31 +30,32 @@ class Used:
     device_hours: float = 0.0
     regret_bound: float | None = None
     leaders: Sequence[Trial] = ()
-    scores: Mapping[int, tuple[TrialState, Values]] = field(default_factory=dict)
+    scores: Scores = field(default_factory=dict)
 
 
-def limit_reached(spec: StudySpec, used: Used) -> str:
-    """The limit of the study's budget that ends it; empty if it may continue."""
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A limit that a study has reached: why this ends it, and how a user may let it continue."""
+
+    why: str
+    remedy: str
+
+
+def limit_reached(spec: StudySpec, used: Used) -> Reached | None:
+    """The limit of the study's budget that ends it; None if it may continue."""
     budget, bound = spec.budget, used.regret_bound
     if spec.targets and (why := _target_reached(spec, used)):
-        return why
+        return Reached(why, "name a target that no trial has reached, or drop the target")
     if budget.terminator is not None and bound is not None and bound <= budget.terminator.regret:
-        return f"no candidate is likely to be better by more than {bound:.4g} (budget.terminator)"
+        why = f"no candidate is likely to be better by more than {bound:.4g} (budget.terminator)"
+        return Reached(why, "drop the terminator")
     if budget.seconds is not None and used.seconds >= budget.seconds:
-        return f"the study has used up its {budget.seconds:g} s (budget.seconds)"
+        why = f"the study has used up its {budget.seconds:g} s (budget.seconds)"
+        return Reached(why, f"seconds count from its submission, {used.seconds:.0f} s ago: name more, or drop seconds")
     if budget.device_hours is not None and used.device_hours >= budget.device_hours:
-        return f"the study has used up its {budget.device_hours:g} device-hours (budget.device_hours)"
-    return ""
-
-
-def is_hopeless(counts: Mapping[TrialState, int]) -> bool:
-    """Whether enough trials FAILED, and none did anything else, to expect that the next ones fail, too.
-
-    ``counts`` are the study's own trials in each state.
-    """
-    failed = counts.get(TrialState.FAILED, 0)
-    begun = sum(count for state, count in counts.items() if state not in (TrialState.WAITING, TrialState.CANCELLED))
-    return failed >= BROKEN_AFTER and failed == begun
+        why = f"the study has used up its {budget.device_hours:g} device-hours (budget.device_hours)"
+        return Reached(why, f"it has used {used.device_hours:.4g} so far: name more, or drop device_hours")
+    return None
 
 
 def _target_reached(spec: StudySpec, used: Used) -> str:
