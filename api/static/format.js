@@ -121,6 +121,15 @@ export function stepUnit({ budget }) {
 }
 
 /**
+ * The project and the priority of a study where they are not the usual ones.
+ * @param {Record<string, any>} spec of the study
+ * @returns {string[]}
+ */
+export function placeWords({ project = "default", priority = 0 }) {
+  return [project === "default" ? "" : `project ${project}`, priority ? `priority ${priority}` : ""].filter(Boolean);
+}
+
+/**
  * Seconds as words, such as "3 m 07 s".
  * @param {Maybe} seconds
  * @returns {string}

@@ -20,7 +20,7 @@ from scamp_service.cli import interrupts
 from scamp_service.cli.estimating import app as estimating
 from scamp_service.cli.exchanging import app as exchanging
 from scamp_service.cli.planning import app as planning
-from scamp_service.cli.progress import closing_line, leaderboard, live_view, without_devices
+from scamp_service.cli.progress import closing_line, leaderboard, listed_line, live_view, without_devices
 from scamp_service.cli.service import Address, StudyId, Token, client_of
 from scamp_service.cli.simulating import app as simulating
 from scamp_service.cli.terminal import (
@@ -194,11 +194,12 @@ def run(
     spec = with_space(spec, code)
     warnings = check_workload(spec, code)
     _warn(warnings)
+    spec_json = spec.to_json()
     with _live(quiet=as_json or not out.is_terminal) as update:
 
         def watch(store: Any, study_id: int) -> None:
             summary = study_summary(store, study_id, now=time.time())
-            update(summary.to_json(), spec.objective.metric, device_fill(store))
+            update(summary.to_json(), spec_json, device_fill(store))
 
         store, study_id = run_study(settings, spec, code, watch, warnings=warnings)
     summary = study_summary(store, study_id, now=time.time()).to_json()
@@ -268,8 +269,9 @@ def list_studies(address: Address = "", token: Token = "", as_json: AsJson = Fal
         return
     width = max((len(study["state_text"]) for study in studies), default=0)
     for study in studies:
-        counts = " ".join(f"{count} {state.lower()}" for state, count in study["trials"].items())
-        out.print(f"{study['id']:>5}  {study['state_text']:<{width}}  {study['name']}  {counts}", markup=False)
+        out.print(listed_line(study, width), markup=False, soft_wrap=True)
+    if not studies:
+        out.print("there are no studies yet; `scamp submit STUDY.yaml` makes one")
 
 
 @app.command()
@@ -281,7 +283,7 @@ def status(study: StudyId, address: Address = "", token: Token = "", as_json: As
         print(json.dumps(view))
         return
     _warn(view["warnings"])
-    out.print(live_view(view["summary"], view["spec"]["objective"]["metric"], client.cluster()))
+    out.print(live_view(view["summary"], view["spec"], client.cluster()))
     out.print(closing_line(view["summary"]), markup=False, soft_wrap=True)
     if view["reason"]:
         out.print(f"{_word_of(view['summary'])}: {plain(view['reason'])}", markup=False, soft_wrap=True)
@@ -374,7 +376,7 @@ def _tail(
     with _live(quiet=as_json or not out.is_terminal) as update:
         while True:
             view = client.study(study_id)
-            update(view["summary"], spec.objective.metric, client.cluster())
+            update(view["summary"], view["spec"], client.cluster())
             if view["finished_at"]:
                 break
             between()
@@ -383,17 +385,18 @@ def _tail(
 
 
 @contextmanager
-def _live(quiet: bool) -> Iterator[Callable[[dict[str, Any], str, dict[str, Any]], None]]:
+def _live(quiet: bool) -> Iterator[Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], None]]:
     """Show progress: a block redrawn in place on a terminal, otherwise a line each time a trial's state changes, or why
     nothing can run."""
     if not quiet:
         with Live(console=out, auto_refresh=False, transient=True) as live:
-            yield lambda summary, metric, cluster: live.update(live_view(summary, metric, cluster), refresh=True)
+            yield lambda summary, spec, cluster: live.update(live_view(summary, spec, cluster), refresh=True)
         return
     shown: tuple[dict[str, int], str] = {}, ""
 
-    def line(summary: dict[str, Any], metric: str, cluster: dict[str, Any]) -> None:
+    def line(summary: dict[str, Any], spec: dict[str, Any], cluster: dict[str, Any]) -> None:
         nonlocal shown
+        metric = spec["objective"]["metric"]
         news = summary["trials"], without_devices(cluster)
         if news != shown:
             shown = news

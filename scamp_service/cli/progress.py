@@ -14,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from estimators.model import MIB
+from placement.packing.projects import DEFAULT_PROJECT
 from scamp_service.cli.terminal import plain
 from scamp_service.study.objective import shown_metric
 from scamp_service.study.objectives import Objectives
-from scamp_service.study.values import shown_value
+from scamp_service.study.values import first_names, shown_value
 
 COLOURS = {
     "WAITING": "grey58",
@@ -35,7 +36,7 @@ WARNING = "dark_orange"
 BAR = 24
 
 
-def live_view(summary: Mapping[str, Any], metric: str, cluster: Mapping[str, Any]) -> RenderableType:
+def live_view(summary: Mapping[str, Any], spec: Mapping[str, Any], cluster: Mapping[str, Any]) -> RenderableType:
     """The block that is redrawn while a study runs: states, best value, and a bar of reserved MiB for each device."""
     counts = summary["trials"]
     style = WARNING if summary["no_success"] else "dim"
@@ -43,7 +44,8 @@ def live_view(summary: Mapping[str, Any], metric: str, cluster: Mapping[str, Any
     for state, colour in COLOURS.items():
         if counts.get(state):
             line.append(f" {counts[state]} {state.lower()}", style=colour)
-    parts: list[RenderableType] = [line, Text(_best_line(summary, metric))]
+    line.append(f" of {_plural(num_wanted(counts, spec), 'trial')}", style="dim")
+    parts: list[RenderableType] = [line, Text(_best_line(summary, spec["objective"]["metric"]))]
     why = without_devices(cluster)
     parts.append(Text(why, "dim") if why else _fill(cluster["devices"], summary["study"]))
     return Group(*parts)
@@ -57,13 +59,30 @@ def without_devices(cluster: Mapping[str, Any]) -> str:
     return plain(f"cluster: {cluster.get('status', 'starting')}{detail}")
 
 
-def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], rows: int = 12) -> Table:
+def listed_line(study: Mapping[str, Any], width: int) -> str:
+    """A study in one line of the list of studies; ``width`` is that of the longest state."""
+    spec, counts = study["spec"], study["trials"]
+    states = " ".join(f"{count} {state.lower()}" for state, count in counts.items()) or "0"
+    words = [f"{states} of {_plural(num_wanted(counts, spec), 'trial')}"]
+    if spec.get("project", DEFAULT_PROJECT) != DEFAULT_PROJECT:
+        words.append(f"project {spec['project']}")
+    if spec.get("priority", 0):
+        words.append(f"priority {spec['priority']}")
+    return f"{study['id']:>5}  {study['state_text']:<{width}}  {study['name']}  {', '.join(words)}"
+
+
+def num_wanted(counts: Mapping[str, int], spec: Mapping[str, Any]) -> int:
+    """Number of trials of a study that there are or will be."""
+    return max(int(spec["budget"]["trials"]), sum(counts.values()))
+
+
+def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], rows: int = 12) -> RenderableType:
     """Table of the best ``rows`` trials, then all trials without a finite value, such as failed and infeasible ones.
 
     With several objectives it has a column for each, and begins with the Pareto front, whose trials have a star: those
     that no other completed trial dominates. A parameter is shown where it differs from the study's ``fixed`` value.
     Below its MiB a trial has the milliseconds of a step, predicted for the gang alone on its host and measured, if
-    either is known.
+    either is known. Below the table are the reasons: why trials were proposed, wait or have failed.
     """
     trials, objectives = list(trials), Objectives.of_spec(spec)
     valued = _best_first([t for t in trials if _is_compared(t)], objectives)
@@ -73,12 +92,13 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
     for heading, right in [("trial", True), ("state", False), *((name, True) for name in objectives.names),
                            ("plan", False), ("MiB pred/meas\nand ms/step", True), ("parameters", False)]:  # fmt: skip
         table.add_column(Text(plain(heading)), justify="right" if right else "left", overflow="fold")
-    for trial in [*(trial for trial, _ in valued[:rows]), *uncompared]:
+    shown = [*(trial for trial, _ in valued[:rows]), *uncompared]
+    for trial in shown:
         table.add_row(*_row(trial, spec["fixed"], objectives.names, trial["number"] in front))
     hidden = len(valued) - rows
     if hidden > 0:
         table.caption = f"and {hidden} more: scamp trials {trials[0]['study_id']}"
-    return table
+    return Group(table, *_reasons(shown))
 
 
 def _best_first(trials: Sequence[Mapping[str, Any]], objectives: Objectives) -> list[tuple[Mapping[str, Any], bool]]:
@@ -205,10 +225,6 @@ def _row(
     if trial["parent_number"] is not None:
         beginning = "a copy" if trial["origin"] == "BRANCH" else "begins with weights"
         tail += f" ({beginning} of trial {trial['parent_number']})"
-    if trial["proposal_reason"]:
-        tail += f" ({plain(trial['proposal_reason'])[:200]})"
-    if trial["reason"] and (not _is_compared(trial) or state in EXPLAINED):
-        tail += f": {plain(' '.join(trial['reason'].split()))[:300]}"
     return [
         f"{'*' if is_on_front else ''}{trial['number']}",
         Text(state.lower(), COLOURS.get(state, "")),
@@ -216,6 +232,21 @@ def _row(
         plan,
         "\n".join(costs),
         Text(tail, "dim"),
+    ]
+
+
+def _reasons(trials: Iterable[Mapping[str, Any]]) -> list[Text]:
+    """Reasons of trials, each in a line for all trials that have it."""
+    numbers: dict[str, list[str]] = {}
+    for trial in trials:
+        if trial["proposal_reason"]:
+            numbers.setdefault(f": {plain(trial['proposal_reason'])[:200]}", []).append(str(trial["number"]))
+        if trial["reason"] and (not _is_compared(trial) or trial["state"] in EXPLAINED):
+            words = f" {trial['state'].lower()}: {plain(' '.join(trial['reason'].split()))[:300]}"
+            numbers.setdefault(words, []).append(str(trial["number"]))
+    return [
+        Text(f"trial{'s' if len(those) > 1 else ''} {first_names(those)}{words}", "dim")
+        for words, those in numbers.items()
     ]
 
 

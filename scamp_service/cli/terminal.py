@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 import yaml
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
@@ -22,6 +23,8 @@ AT_ONCE_SECONDS = 0.2
 """How long nothing is said: answers that were kept come sooner."""
 MEASURE_SECONDS = 30.0
 """How long somebody waits at a terminal for this machine to be measured."""
+ENDLESS = 100_000
+"""Characters of a line that is not wrapped."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -34,7 +37,16 @@ def plain(text: str) -> str:
 
 
 class _PlainConsole(Console):
-    """A console that prints text without obeying it. Cells of tables and ``Text`` must be made ``plain`` themselves."""
+    """A console that prints text without obeying it. Cells of tables and ``Text`` must be made ``plain`` themselves.
+
+    Lines are wrapped only in a terminal, or at ``COLUMNS``: what is piped is read by programs.
+    """
+
+    @property  # type: ignore[misc]  # nobody sets it
+    def size(self) -> ConsoleDimensions:
+        if self.is_terminal or "COLUMNS" in os.environ:
+            return super().size
+        return ConsoleDimensions(ENDLESS, 25)
 
     def print(self, *objects: Any, **options: Any) -> None:
         super().print(*(plain(part) if isinstance(part, str) else part for part in objects), **options)

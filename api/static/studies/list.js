@@ -3,7 +3,7 @@
 import * as api from "../client.js";
 import { byId, h, keyed, setText, setTitle } from "../elements/dom.js";
 import { progressBar, setProgress, setStudyState } from "../elements/marks.js";
-import { ago, count, dateTime, metric } from "../format.js";
+import { ago, count, dateTime, metric, placeWords } from "../format.js";
 import { objectiveWords } from "../objectives.js";
 import { progressOf } from "../states.js";
 
@@ -80,7 +80,7 @@ function create(study) {
 function update(row, study, cluster) {
   setText(row.name, study.name || `study ${study.id}`); // Optuna allows an empty name
   setTitle(row.name, study.name);
-  setText(row.about, `${study.spec.workload} · ${objectiveWords(study.spec)}`);
+  setText(row.about, [study.spec.workload, objectiveWords(study.spec), ...placeWords(study.spec)].join(" · "));
   setStudyState(row.state, study);
   setProgress(row.bar, study.trials, study.spec.budget.trials);
   setText(row.progress, progressWords(study));

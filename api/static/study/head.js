@@ -2,7 +2,7 @@
 
 import { byId, setText } from "../elements/dom.js";
 import { progressBar, setProgress, setStudyState } from "../elements/marks.js";
-import { count, duration, metric, plural, stepUnit } from "../format.js";
+import { count, duration, metric, placeWords, plural, stepUnit } from "../format.js";
 import { isSeveral, objectiveWords } from "../objectives.js";
 import { progressOf } from "../states.js";
 
@@ -52,10 +52,11 @@ function drawTask(study) {
  */
 export function taskWords(spec) {
   const { workload, search, stopping, budget } = spec;
-  if (!search.sampler) return `${objectiveWords(spec)} · ${workload} · run by another program`;
+  const [task, place] = [`${objectiveWords(spec)} · ${workload}`, placeWords(spec)];
+  if (!search.sampler) return [task, "run by another program", ...place].join(" · ");
   const rules = [stopping].flat().map(ruleWords).join(" + ");
   const steps = `${plural(budget.steps, stepUnit({ budget }))} per trial`;
-  return `${objectiveWords(spec)} · ${workload} · ${samplerWords(search.sampler)}, ${rules} · ${steps}`;
+  return [task, `${samplerWords(search.sampler)}, ${rules}`, steps, ...place].join(" · ");
 }
 
 /**

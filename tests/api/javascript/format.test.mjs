@@ -71,3 +71,9 @@ test("lists, null and repeated blocks are shown as parameters, and absent ones a
   assert.deepEqual([null, [1, null], [], {}].map(format.paramValue), ["null", "[1,null]", "[]", ""]);
   assert.equal(format.paramsLine({ a: [1, 2], b: null, layers: [{ op: "x" }] }, { a: [1, 2] }), "b null · layers op x");
 });
+
+test("the project and the priority of a study are named where they are not the usual ones", () => {
+  assert.deepEqual(format.placeWords({}), []);
+  assert.deepEqual(format.placeWords({ project: "default", priority: 0 }), []);
+  assert.deepEqual(format.placeWords({ project: "vision", priority: -3 }), ["project vision", "priority -3"]);
+});

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from estimators.model import MIB
 from scamp_service.cli.main import _live, app
-from scamp_service.cli.progress import closing_line, leaderboard, live_view
+from scamp_service.cli.progress import closing_line, leaderboard, listed_line, live_view
+from scamp_service.cli.terminal import _PlainConsole
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.store.fields import trial_fields
 from scamp_service.store.recorded_cluster import RecordedCluster
@@ -26,7 +27,11 @@ from tests.conftest import Scamp
 from tests.services.serving import DEVICE, SECRET, SPEC, free_port, full_spec, served, settings_in
 from tests.values import new_attempt, sized, trial
 
-FIXED: dict[str, Any] = {"fixed": {}, "objective": {"metric": "accuracy", "direction": "maximize"}}
+FIXED: dict[str, Any] = {
+    "fixed": {},
+    "budget": {"trials": 4},
+    "objective": {"metric": "accuracy", "direction": "maximize"},
+}
 
 
 def printed(block: RenderableType, width: int = 160) -> str:
@@ -72,7 +77,37 @@ def test_an_objective_that_is_not_finite_comes_after_all_others_with_its_reason(
     ]
     ended = [trial(number=n, state=TrialState.PRUNED, value=value) for n, value in ((2, 0.25), (3, 0.5))]
     shown = printed(leaderboard(map(trial_fields, [*broken, *ended]), FIXED)).splitlines()[2:]
-    assert ["0.5000" in shown[0], "0.2500" in shown[1], "was nan" in shown[2], "was inf" in shown[3]] == [True] * 4
+    assert ["0.5000" in shown[0], "0.2500" in shown[1], " nan " in shown[2], " inf " in shown[3]] == [True] * 4
+    assert shown[4:] == ["trial 0 pruned: was nan", "trial 1 pruned: was inf"]
+
+
+def test_reasons_are_below_the_table_in_lines_of_their_own_once_for_all_trials_that_have_them() -> None:
+    rows = [trial(number=n, state=TrialState.QUEUED, reason="waits for devices") for n in range(2)]
+    failed = trial(number=2, state=TrialState.FAILED, reason="a reason of more than 80 characters " * 3)
+    proposed = trial(number=3, state=TrialState.COMPLETED, value=0.5, proposal_reason="the best of 4 proposals")
+    shown = printed(leaderboard(map(trial_fields, [*rows, failed, proposed]), FIXED), 80)
+    assert len(shown.splitlines()) == 2 + 4 + 4, "the heading, a row for each trial, and reasons"
+    assert shown.splitlines()[6:8] == ["trial 3: the best of 4 proposals", "trials 0, 1 queued: waits for devices"]
+
+
+def test_what_is_piped_is_not_wrapped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = [trial(state=TrialState.FAILED, reason="word " * 50)]
+    for columns in (80, None):
+        if columns:
+            monkeypatch.setenv("COLUMNS", str(columns))
+        else:
+            monkeypatch.delenv("COLUMNS")
+        _PlainConsole().print(leaderboard(map(trial_fields, failed), FIXED))
+    in_columns, piped = capsys.readouterr().out.split("trial 0 failed: ")[1:]
+    assert len(in_columns.partition("trial ")[0].splitlines()) > 3 and piped.splitlines()[0].count("word") == 50
+
+
+def test_a_list_has_the_trials_that_are_wanted_and_projects_and_priorities_that_are_named() -> None:
+    spec = {"budget": {"trials": 20}, "project": "default", "priority": 0}
+    study = {"id": 7, "name": "s", "state_text": "Running", "trials": {"COMPLETED": 2, "RUNNING": 1}, "spec": spec}
+    assert listed_line(study, 9) == "    7  Running    s  2 completed 1 running of 20 trials"
+    urgent = {**study, "trials": {}, "spec": {**spec, "project": "vision", "priority": -3}}
+    assert listed_line(urgent, 7) == "    7  Running  s  0 of 20 trials, project vision, priority -3"
 
 
 def test_a_tiny_objective_is_not_shown_as_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,13 +117,13 @@ def test_a_tiny_objective_is_not_shown_as_zero(tmp_path: Path, capsys: pytest.Ca
     store.close()
     summary |= {"best": best, "best_metrics": {"loss": 3.904e-09}}
     with _live(quiet=True) as update:
-        update(summary, "loss", {"devices": [{"id": "a/0"}]})
-    tiny = trial(state=TrialState.COMPLETED, value=3.904e-09)
+        update(summary, FIXED, {"devices": [{"id": "a/0"}]})
+    tiny_trial = trial(state=TrialState.COMPLETED, value=3.904e-09)
     for shown in (
         capsys.readouterr().err,
         closing_line(summary),
-        printed(live_view(summary, "loss", {})),
-        printed(leaderboard([trial_fields(tiny)], FIXED)),
+        printed(live_view(summary, FIXED, {})),
+        printed(leaderboard([trial_fields(tiny_trial)], FIXED)),
     ):
         assert "3.904e-09" in shown
 
@@ -98,7 +133,7 @@ def test_without_a_terminal_a_line_says_why_nothing_can_run(capsys: pytest.Captu
     without: dict[str, Any] = {"status": "no devices", "detail": "start nodes with GPUs \x1b[31m", "devices": []}
     with _live(quiet=True) as update:
         for cluster in (without, without, {"status": "ready", "devices": [{"id": "a/0"}]}):
-            update(summary, "accuracy", cluster)
+            update(summary, FIXED, cluster)
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["4 waiting; cluster: no devices: start nodes with GPUs \\x1b[31m", "4 waiting"]
 
@@ -132,7 +167,7 @@ def test_a_completed_study_without_a_completed_trial_says_so(tmp_path: Path) -> 
     store.close()
     assert summary["state"] == "COMPLETED"
     assert closing_line(summary).startswith("Completed, no trial succeeded; 1 failed in 5 s")
-    assert "completed, no trial succeeded" in printed(live_view(summary, "accuracy", {}))
+    assert "completed, no trial succeeded" in printed(live_view(summary, FIXED, {}))
 
 
 def test_the_closing_line_has_the_error_of_step_times_where_any_were_predicted(tmp_path: Path) -> None:
@@ -154,7 +189,7 @@ def test_the_bars_of_devices_name_the_study_of_trials_of_other_studies(tmp_path:
         assert store.move_trial(row.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=sized())
         assert store.begin_attempt(new_attempt(row.id, token=SECRET, now=2.0))
     store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=3.0)
-    shown = [printed(live_view(study_summary(store, study.id, now=4.0).to_json(), "accuracy", device_fill(store)))
+    shown = [printed(live_view(study_summary(store, study.id, now=4.0).to_json(), FIXED, device_fill(store)))
              for study in (mine, other)]  # fmt: skip
     store.close()
     assert f"MiB #0; study {other.id}: #0 #1\n" in shown[0]
@@ -162,13 +197,16 @@ def test_the_bars_of_devices_name_the_study_of_trials_of_other_studies(tmp_path:
 
 
 def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scamp) -> None:
+    num_wanted = full_spec()["budget"]["trials"]
     with served(settings_in(tmp_path, port=free_port())) as (url, store):
+        assert "no studies yet" in scamp(tmp_path, "list", SCAMP_ADDRESS=url).stdout
         study = without_success(store)
         running = store.create_study(full_spec(), now=0.0).id
         listed = scamp(tmp_path, "list", SCAMP_ADDRESS=url).stdout.splitlines()
         status = scamp(tmp_path, "status", str(study), SCAMP_ADDRESS=url).stdout
-    assert listed[0] == f"{study:>5}  Completed, no trial succeeded  {SPEC['name']}  1 failed"
-    assert listed[1].split() == [str(running), "Running", *SPEC["name"].split()]
+    assert listed[0] == f"{study:>5}  Completed, no trial succeeded  {SPEC['name']}  1 failed of {num_wanted} trials"
+    assert listed[1].split() == [str(running), "Running", *SPEC["name"].split(), "0", "of", str(num_wanted), "trials"]
+    assert f"1 failed of {num_wanted} trials\n" in status
     assert "completed, no trial succeeded" in status
     assert "Completed, no trial succeeded; 1 failed" in status
     assert status.endswith("ended: target reached\n")
