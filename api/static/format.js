@@ -146,13 +146,25 @@ export function duration(seconds) {
 }
 
 /**
- * Seconds from a trial's first launch to its end, or until now; null before its launch.
+ * Seconds from a trial's first launch to its end, or until now, including waits; null before its launch.
  * @param {{started_at: number | null, finished_at: number | null}} trial
  * @param {number} [now] seconds since the epoch
  * @returns {number | null}
  */
-export function runSeconds(trial, now = Date.now() / 1000) {
+export function secondsSinceLaunch(trial, now = Date.now() / 1000) {
   return trial.started_at ? (trial.finished_at ?? now) - trial.started_at : null;
+}
+
+/**
+ * Seconds in which a trial has run: the sum over its attempts; null before one has started.
+ * @param {{started_at: number | null, ended_at: number | null}[]} attempts
+ * @param {number} [now] seconds since the epoch
+ * @returns {number | null}
+ */
+export function runSeconds(attempts, now = Date.now() / 1000) {
+  const started = attempts.filter((attempt) => attempt.started_at);
+  if (!started.length) return null;
+  return started.reduce((sum, attempt) => sum + (attempt.ended_at ?? now) - Number(attempt.started_at), 0);
 }
 
 /**

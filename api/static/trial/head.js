@@ -15,7 +15,7 @@ import { ranOut } from "../states.js";
  * @returns {Panel}
  */
 export function headPanel({ state }) {
-  const drawTime = () => setText(byId("time"), duration(runSeconds(state.trial)));
+  const drawTime = () => setText(byId("time"), duration(runSeconds(state.attempts)));
 
   return {
     shows: ["trial"],

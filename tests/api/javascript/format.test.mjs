@@ -39,10 +39,17 @@ test("the time of a step has three digits", () => {
   ]);
 });
 
-test("a trial has run since its first launch, until its end or until now", () => {
-  assert.equal(format.runSeconds({ started_at: null }), null);
-  assert.equal(format.runSeconds({ started_at: 10, finished_at: 15 }), 5);
-  assert.equal(format.runSeconds({ started_at: 10, finished_at: null }, 30), 20);
+test("the time since its launch ends with a trial", () => {
+  assert.equal(format.secondsSinceLaunch({ started_at: null }), null);
+  assert.equal(format.secondsSinceLaunch({ started_at: 10, finished_at: 15 }), 5);
+  assert.equal(format.secondsSinceLaunch({ started_at: 10, finished_at: null }, 30), 20);
+});
+
+test("a trial runs while its attempts do, and not between them", () => {
+  const ended = { started_at: 10, ended_at: 15 };
+  assert.equal(format.runSeconds([{ started_at: null, ended_at: 9 }]), null);
+  assert.equal(format.runSeconds([ended, { started_at: null, ended_at: 40 }], 100), 5);
+  assert.equal(format.runSeconds([ended, { started_at: 50, ended_at: null }], 60), 15);
 });
 
 test("parameters that are the same in all trials are left out of the line", () => {

@@ -12,7 +12,7 @@ import {
   objectiveValue,
   paramValue,
   paramsLine,
-  runSeconds,
+  secondsSinceLaunch,
 } from "../../format.js";
 import { isSeveral, objectivesOf } from "../../objectives.js";
 import { parameterKey, valueAt } from "./view.js";
@@ -234,11 +234,11 @@ export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
     { key: "attempts", name: "Attempts", width: 90, cell: attempts },
     {
       key: "seconds",
-      name: "Time",
+      name: "Elapsed",
       width: 92,
       numeric: true,
-      title: "From the first launch to the end",
-      cell: text((trial) => duration(runSeconds(trial))),
+      title: "From the first launch to the end, including the time between attempts",
+      cell: text((trial) => duration(secondsSinceLaunch(trial))),
     },
     { key: "reason", name: "Reason", least: 112, cell: titled((trial) => trial.reason || "") },
   ];
