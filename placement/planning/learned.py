@@ -64,7 +64,8 @@ def _biased(plan: Plan, prediction: Prediction, learned: Mapping[Layout, Learned
 def _words(
     chosen: ChosenPlan, own_attempts: Sequence[PastAttempt], learned: Mapping[Layout, Learned], extra: Extra
 ) -> str:
-    """Says what was added, with the corrections of layouts with at most as many ranks, which the planner examined."""
+    """Says what was added, and what was not: corrections of other layouts with at most as many ranks, which the planner
+    examined."""
     own_bytes = replace(extra, under={}).bytes_for(chosen.plan.layout, chosen.plan.micro_batch)
     larger = [str(correction) for correction in learned.values() if correction.extra_bytes > own_bytes]
     words = [_beyond(chosen.prediction.extra_bytes, own_attempts)] if own_attempts else []
@@ -73,9 +74,12 @@ def _words(
         dropped = str(learned[layout]) if layout in learned else larger[0]
         return "".join(f"; with {word}" for word in words) + f"; without {dropped}, with which no plan fits"
     num_ranks = chosen.plan.world_size
-    near = (correction for correction in learned.values() if correction.layout.world_size <= num_ranks)
-    words += [str(correction) for correction in near if correction.extra_bytes > own_bytes]
-    return f"; with {' and '.join(words)}" if words else ""
+    near = [correction for correction in learned.values() if correction.layout.world_size <= num_ranks]
+    near = [correction for correction in near if correction.extra_bytes > own_bytes]
+    words += [str(correction) for correction in near if correction.layout == chosen.plan.layout]
+    others = [str(correction) for correction in near if correction.layout != chosen.plan.layout]
+    added = f"; with {' and '.join(words)}" if words else ""
+    return added + (f"; not added to this plan: {' and '.join(others)}" if others else "")
 
 
 def _beyond(extra_bytes: int, own_attempts: Sequence[PastAttempt]) -> str:

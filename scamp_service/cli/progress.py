@@ -117,6 +117,11 @@ def _best_first(trials: Sequence[Mapping[str, Any]], objectives: Objectives) -> 
     return [(trial, is_on_front) for _, trial, is_on_front in sorted(keyed, key=lambda row: row[0])]
 
 
+def _excess(percent: float) -> str:
+    """How much more was needed than predicted; percents above some hundred say nothing."""
+    return f"{percent:.0f} % more than" if percent < 100 else f"{int(1 + percent / 100):,} times the MiB"
+
+
 def closing_line(summary: Mapping[str, Any]) -> str:
     """A study's summary in one line: states, ranks, sharing of devices, prediction errors, best trial."""
     error = summary["prediction_error_pct"]
@@ -138,10 +143,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
         within = f"{slip['median']:.0f} % (median), {slip['max']:.0f} % (worst)"
         words.append(f"step times, predicted for gangs alone on their hosts, within {within}")
     if failed:
-        least = summary["out_of_memory"]["least_excess_pct"]
-        words.append(
-            f"{_plural(failed, 'attempt')} out of memory, the worst needed at least {least:.0f} % more than predicted"
-        )
+        least = _excess(summary["out_of_memory"]["least_excess_pct"])
+        words.append(f"{_plural(failed, 'attempt')} out of memory, the worst needed at least {least} predicted")
     if corrections := [family for family in summary["learned"] if family["extra_bytes"]]:
         words.append(f"learned: {', '.join(map(_correction, corrections))}")
     if (bound := summary["regret_bound"]) is not None:

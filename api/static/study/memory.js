@@ -4,7 +4,7 @@ import { Against } from "../charts/against.js";
 import { head } from "../charts/chart.js";
 import { aside, card, chartBox } from "../elements/card.js";
 import { h, setText } from "../elements/dom.js";
-import { mib, mibWords, num, plural, toMib } from "../format.js";
+import { count, mib, mibWords, num, plural, toMib } from "../format.js";
 import { required } from "../required.js";
 
 /** @import { LearnedView, SummaryView } from "../answers.d.ts" */
@@ -130,7 +130,7 @@ export function errorWords({ prediction_error_pct: error, out_of_memory: failed 
  */
 export function failureWords({ out_of_memory: failed }) {
   if (!failed.attempts || failed.least_excess_pct === null) return "";
-  return `${plural(failed.attempts, "attempt")} out of memory: the worst needed at least ${failed.least_excess_pct.toFixed(0)} % more than predicted.`;
+  return `${plural(failed.attempts, "attempt")} out of memory: the worst needed at least ${excessWords(failed.least_excess_pct)} predicted.`;
 }
 
 /**
@@ -156,4 +156,13 @@ export function learnedWords(families) {
  */
 function numTrials(families) {
   return families.reduce((total, family) => total + family.num_trials, 0);
+}
+
+/**
+ * How much more was needed than predicted, as the beginning of a phrase: percents above some hundred say nothing.
+ * @param {number} percent
+ * @returns {string}
+ */
+function excessWords(percent) {
+  return percent < 100 ? `${percent.toFixed(0)} % more than` : `${count(Math.floor(1 + percent / 100))} times the MiB`;
 }

@@ -21,6 +21,7 @@ from scamp_service.cluster.driver.rank_processes import (
     nodes_of_host,
     on_node,
     process_of,
+    stderr_end,
 )
 from scamp_service.cluster.driver.states import events, instructions
 from scamp_service.cluster.driver.states.events import Answer, Call, Event, Node
@@ -144,7 +145,7 @@ class RankActors:
             log.warning("a rank obeys a newer controller; this one changes nothing any more")
             return events.CallRefused(name, call)
         except ray.exceptions.RayError as error:
-            return events.CallFailed(name, call, str(error))
+            return events.CallFailed(name, call, str(error), self._stderr_of(name))
         match call:
             case Call.STATUS:
                 return events.StatusArrived(name, answer, answer.process.is_here)
@@ -154,3 +155,7 @@ class RankActors:
                 return events.HoldEnded(name)
             case Call.KILL:
                 return events.KillAnswered(name, answer)
+
+    def _stderr_of(self, name: str) -> str:
+        rank = self._states.ranks.get(name)
+        return stderr_end(rank.status.process.pid) if rank is not None and rank.is_here and rank.status else ""

@@ -14,6 +14,7 @@ from scamp_service.cluster.sink import NAME as SINK
 from scamp_service.cluster.sink import SinkStatus
 from scamp_service.host import Process
 
+STDERR_BYTES = 20_000
 KILL_SECONDS = 2.0  # that a task on another host waits for a process to end
 
 
@@ -60,6 +61,17 @@ def is_of_ray(pid: int) -> bool:
         return b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+
+
+def stderr_end(pid: int) -> str:
+    """The end of what a worker of Ray on this host has written to stderr; empty if that is not known."""
+    node = ray._private.worker._global_node
+    for path in Path(node.get_logs_dir_path()).glob(f"worker-*-{pid}.err") if node is not None else ():
+        try:
+            return path.read_bytes()[-STDERR_BYTES:].decode(errors="replace")
+        except OSError:
+            return ""
+    return ""
 
 
 def kill_process(process: Process, node_id: str) -> None:

@@ -117,6 +117,10 @@ test("errors of predictions are said in words, or nothing is said", () => {
     failureWords({ out_of_memory: { attempts: 1, least_excess_pct: 7.5 } }),
     /^1 attempt out of memory: .* 8 % more/,
   );
+  assert.match(
+    failureWords({ out_of_memory: { attempts: 1, least_excess_pct: 159_087 } }),
+    /the worst needed at least 1,591 times the MiB predicted\.$/,
+  );
   assert.equal(
     learnedWords([{ num_trials: 2, extra_bytes: 0 }]),
     "Learned from 2 trials: the constant margin is enough.",

@@ -67,7 +67,7 @@ def test_what_a_family_needed_is_added_under_the_same_layout_only() -> None:
 def test_a_plan_that_was_refused_because_of_what_was_learned_is_named() -> None:
     plan, extra, reason = chosen(choose({ALONE: 60, PAIR: 40}, learned={ALONE: 50}))
     assert (plan, extra) == (PAIR, 0)
-    assert "; with 50.0 MiB learned from 3 trials of this family with layout single" in reason
+    assert "; not added to this plan: 50.0 MiB learned from 3 trials of this family with layout single" in reason
 
 
 def test_what_a_family_needed_makes_no_candidate_infeasible() -> None:

@@ -181,7 +181,7 @@ def test_what_others_needed_under_a_layout_moves_a_candidate_to_another_one(sizi
     assert isinstance(sized, Sized)
     assert sized.plan.layout != plain.plan.layout
     assert sized.prediction.extra_bytes == sized.learned_bytes == 0
-    assert "; with 90.0 MiB learned from 1 trial of" in sized.reason
+    assert "; not added to this plan: 90.0 MiB learned from 1 trial of" in sized.reason
 
 
 def test_the_learning_rate_alone_needs_no_new_trace(sizing: Sizing, folder: Path) -> None:

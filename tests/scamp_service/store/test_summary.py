@@ -149,6 +149,8 @@ def test_the_closing_line_tells_measured_errors_failures_and_what_was_learned() 
     assert f"peak memory of attempts that had enough of it {within}" in line
     assert "2 attempts out of memory, the worst needed at least 83 % more than predicted" in line
     assert "learned: +23.7 MiB from 1 trial of a family with layout single (study 3)" in line
+    far_off = summary.to_json() | {"out_of_memory": {"attempts": 1, "least_excess_pct": 159_087.0}}
+    assert "the worst needed at least 1,591 times the MiB predicted" in closing_line(far_off)
     quiet = closing_line(summary_of(HONEST).to_json())
     assert f"peak memory {within}" in quiet
     assert "out of memory," not in quiet and "learned" not in quiet

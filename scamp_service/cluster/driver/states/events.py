@@ -156,10 +156,14 @@ class ProcessFound(_Answer):
 
 @dataclass(frozen=True, slots=True)
 class CallFailed(_Answer):
-    """Ray answers a call with this error: the rank is dead, or for ``Call.RUN`` maybe another rank of its gang."""
+    """Ray answers a call with this error: the rank is dead, or for ``Call.RUN`` maybe another rank of its gang.
+
+    ``stderr`` is the end of what its process has written there, if it is one of this host.
+    """
 
     call: Call
     error: str
+    stderr: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,10 +301,10 @@ class RankStates:
             case events.ProcessFound(_, process):
                 rank.status, rank.is_here = RankStatus(process, "", 0, 0, False), True
                 self._end(rank)
-            case events.CallFailed(_, call, error):
+            case events.CallFailed(_, call, error, stderr):
                 self._has_no_answer(rank, call)
                 if call is not Call.KILL:  # otherwise its host has left: see ``has_ended``
-                    self._died(rank, call, error)
+                    self._died(rank, call, error, stderr)
             case events.CallUnavailable(_, call):
                 self._has_no_answer(rank, call)
                 if not rank.is_done:
@@ -327,8 +327,8 @@ class RankStates:
         else:
             self._ask(rank)
 
-    def _died(self, rank: RankRecord, call: Call, error: str) -> None:
-        why = cause_of_death(error, rank.status.process.pid if rank.status else None)
+    def _died(self, rank: RankRecord, call: Call, error: str, stderr: str) -> None:
+        why = cause_of_death(error, rank.status.process.pid if rank.status else None, stderr)
         if rank.phase is RankPhase.STARTING:
             self._failures.record_failure(rank.device, why, self._now)
         if rank.phase is not RankPhase.ENDING:  # Ray calls one that we have killed dead before it is

@@ -216,11 +216,12 @@ def test_why_a_rank_died_is_known_until_its_gang_is_stopped(world: World) -> Non
     world.launch(order)
     world.training(order)
     (victim,) = world.pids(order)
-    os.kill(victim, signal.SIGKILL)
+    os.kill(victim, signal.SIGSEGV)
     world.until(lambda: not world.executor._states.ranks.members(order.key), "forgotten", 10.0)
     gang = world.executor.gangs()[order.key]
     assert gang.state is GangState.BROKEN
     assert "its process was killed" in gang.detail and f"worker-*-{victim}.err" in gang.detail
+    assert "ends with: Fatal Python error: Segmentation fault | " in gang.detail, "its stack says where"
     world.executor.stop(order.key)
     world.ended(order, 5.0)
 
