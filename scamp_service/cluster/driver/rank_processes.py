@@ -65,13 +65,12 @@ def is_of_ray(pid: int) -> bool:
 
 def stderr_end(pid: int) -> str:
     """The end of what a worker of Ray on this host has written to stderr; empty if that is not known."""
-    node = ray._private.worker._global_node
-    for path in Path(node.get_logs_dir_path()).glob(f"worker-*-{pid}.err") if node is not None else ():
-        try:
-            return path.read_bytes()[-STDERR_BYTES:].decode(errors="replace")
-        except OSError:
-            return ""
-    return ""
+    node: Any = ray._private.worker._global_node
+    logs = Path(node.get_logs_dir_path()).glob(f"worker-*-{pid}.err") if node is not None else iter(())
+    try:
+        return "".join(path.read_bytes()[-STDERR_BYTES:].decode(errors="replace") for path in logs)
+    except OSError:
+        return ""
 
 
 def kill_process(process: Process, node_id: str) -> None:
