@@ -96,6 +96,11 @@ class Layout(Spread):
         return tuple(Stage(index, self.num_stages, *order) for index in held)
 
     @property
+    def divides_batch(self) -> bool:
+        """Whether a rank gets only a part of the samples of a step at a time."""
+        return self.accumulate or any(getattr(self, axis) > 1 for axis in SHARES)
+
+    @property
     def treats_blocks_equally(self) -> bool:
         """Whether equal blocks cost a rank the same: true unless a pipeline or ZeRO-1 gives the rank only some of
         them, only some are recomputed, or Adasum sends them in buckets."""

@@ -29,7 +29,8 @@ class Trace:
     ``evaluation`` is the peak of an evaluation over its own micro-batch, None if nothing was evaluated; ``curve``
     contains what evaluations keep. ``curve`` has the peaks of tensors; ``object_bytes`` is host memory of autograd's
     objects beyond them (see ``estimators.tracing.graph``), 0 on a GPU. ``in_order`` says of the plain layout whether
-    the blocks run once each, one after another.
+    the blocks run once each, one after another. ``indivisible`` says of the plain layout why ranks and micro-batches
+    may not divide a batch; it is empty if they may.
     """
 
     batch: int
@@ -46,6 +47,7 @@ class Trace:
     evaluation: Envelope | PeakTable | None = None
     in_order: bool = True
     object_bytes: int = 0
+    indivisible: str = ""
 
     @property
     def host_curve(self) -> PeakCurve:

@@ -29,6 +29,7 @@ class FunctionWorkload(Workload):
     """
 
     num_train = num_eval = 2**31 - 1
+    accepts_parts = True  # its inputs are drawn for a number of samples, and it is never trained
 
     def __init__(self, make: Callable[..., Any], params: Mapping[str, Any]) -> None:
         """Raises ``ValueError`` where ``params`` do not fit the signature of ``make``."""

@@ -64,6 +64,9 @@ class Workload(ABC):
     ``build_model``. ``trial.is_real`` is False in traces and dry runs."""
     num_workers = 0
     """Processes of each rank that read samples of ``dataset`` ahead; 0: the rank reads them itself."""
+    accepts_parts = False
+    """Set it to True to accept that micro-batches and ranks change what is trained or measured, where the loss or a
+    metric is no mean over samples. Otherwise only plans that do not divide a batch are possible."""
     prefetch = 2
     """Micro-batches that each of these processes reads ahead."""
     tp_plan: Mapping[str, str] | None = None

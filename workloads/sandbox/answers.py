@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from workloads.loading import load_estimable, load_workload
 from workloads.options import TrainingOptions
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult, explain, without_folder
+from workloads.sandbox.batch_check import expect_metrics_of_samples, why_whole
 from workloads.sandbox.dry_run import MetricFailed, mentioned, try_candidates
 from workloads.sandbox.proxies import proxy
 from workloads.sandbox.recipe import recipe_of
@@ -30,6 +31,8 @@ from workloads.training.data.data_checks import expect_data, expect_order
 from workloads.training.faults import host_fault
 from workloads.training.updates.update import scaled_from
 
+_PASSES_OF_STEP = 3
+"""A backward pass takes about twice the FLOPs of a forward pass."""
 MEMORY_BYTES = 8 * 2**30  # limit on real memory, which is mostly for data sets; the fake model takes none
 
 
@@ -45,7 +48,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
       workload, in words;
     - space: the search space that the workload's class gives in ``space()``; empty if it gives none;
     - trace: trace a candidate with ``params`` under ``layout``, after a check that slabs of samples and parts of
-      layers, if it has any, compute what the whole does; ``equal_blocks`` comes from another layout's answer;
+      layers, if it has any, compute what the whole does; ``equal_blocks`` comes from another layout's answer. The plain
+      layout's answer also says why a batch is ``indivisible``, if it is (see ``workloads.sandbox.batch_check``);
     - candidates: for each item of the list ``params``, its batch, or the reason why the workload refuses it;
     - examples: for each item of the list ``points``, with ``params``, ``layout`` and ``micro_batch``, two examples for
       blueprints (``estimators.scaling.blueprint``);
@@ -114,7 +118,12 @@ def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
         expect_equal_slabs(workload, layout.spatial)
     if (num_parts := layout.tp * layout.co_shard) > 1:
         expect_equal_parts(workload, num_parts)
-    return asdict(trace(recipe, layout, batch, request["equal_blocks"]))
+    traced = trace(recipe, layout, batch, request["equal_blocks"])
+    if layout == Layout():
+        flops = traced.work.per_sample.flops / _PASSES_OF_STEP
+        expect_metrics_of_samples(workload, flops)
+        traced = replace(traced, indivisible=why_whole(workload, flops))
+    return asdict(traced)
 
 
 def _candidates(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from estimators.trace import Trace
 from scamp_service.files import code_zip, write_atomically
 from scamp_service.model import Json
 from scamp_service.settings import ROOT
-from scamp_service.sizing.tracing.trace_process import TraceProcess
+from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
 from scamp_service.sizing.tracing.under_way import UnderWay
 
 log = logging.getLogger("scamp.tracing")
@@ -154,6 +154,8 @@ class Tracer:
         Once the plain layout is traced, traces of other layouts are cheaper.
         """
         plain = self.cached(candidate, Layout())
+        if plain and plain.indivisible and layout.divides_batch:
+            raise TraceFailed(plain.indivisible, infeasible=False)
         equal_blocks = plain.equal_blocks if plain else None
         request = {"params": dict(candidate.params), "layout": asdict(layout), "equal_blocks": equal_blocks}
         answer = self.ask(process, "trace", candidate.workload, candidate.code, request, seconds)

@@ -1,0 +1,240 @@
+"""Finds losses and metrics that depend on how a batch is divided: those that are no means over samples.
+
+A loss may couple the samples of a batch (negatives within the batch, a penalty for uneven experts), be a sum, or be a
+mean over something else (tokens that count, weights of classes). Micro-batches and ranks would then train another
+curve, and nobody would notice. So the loss of a few samples is compared with the mean loss of their two halves, and the
+metrics as well. Both run in double precision, where rounding hides nothing.
+
+Models are in training mode, as a loss may be another one there, but for what depends on the batch as documented: norms
+over samples, and dropout.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from workloads.parallel.forward_state.snapshot import ModuleSnapshot, attributes_of, may_be_state
+from workloads.protocol import Batch, Workload
+from workloads.refusals import WorkloadError
+from workloads.seeds import drawn_from, seed_everything
+from workloads.training.metrics import split_evaluation
+from workloads.training.outline import outline_of
+from workloads.training.updates.phases import phases_of
+
+log = logging.getLogger("scamp.tracing")
+
+MOST_FLOPS = 2e11
+"""Of all passes of a check. A workload that needs more is not checked."""
+MOST_PARAMETERS = 200_000_000
+NUM_SAMPLES = (16, 8, 4, 2)
+"""As many as ``MOST_FLOPS`` allow: few samples may all have the same length or class, which hides a difference."""
+_PASSES = 5
+"""Passes of all samples: as a whole, as halves, and a few more times the first half."""
+_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
+"""Largest relative difference that counts as rounding; in double precision single operations may still be in float."""
+_LEAST = 1e-3
+"""Loss for which the tolerance is meant: one that is smaller may be the difference of larger numbers."""
+_ADVICE = "or set `accepts_parts = True` in the workload to accept the difference"
+
+Loss = Callable[[nn.Module, Batch], Tensor]
+
+
+def why_whole(workload: Workload, flops: float = 0.0) -> str:
+    """Why ranks and micro-batches may not divide a batch of this workload; empty if they may, or if nobody can tell.
+
+    ``flops`` are those of a forward pass of one sample. Nobody can tell for models that are too large to be run here,
+    and for losses that draw random numbers. A workload that ``accepts_parts`` is not asked.
+    """
+    return _first_finding(_difference_of_losses, workload, flops, workload.num_train)
+
+
+def expect_metrics_of_samples(workload: Workload, flops: float = 0.0) -> None:
+    """Raise ``WorkloadError`` if a mean of a metric over some samples is not the mean over their halves.
+
+    It is not raised where nobody can tell (see ``why_whole``).
+    """
+    if difference := _first_finding(_difference_of_metrics, workload, flops, workload.num_eval):
+        raise WorkloadError(difference)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What is run: the model with ``num`` samples, where differences up to ``tolerance`` are rounding."""
+
+    workload: Workload
+    model: nn.Module
+    num: int
+    dtype: torch.dtype
+
+    def batches(self, make: Callable[[Tensor], Batch]) -> tuple[Batch, Batch, Batch]:
+        """All samples and their halves, as ranks make them: each by itself, or parts of one where it is random."""
+        indices, middle = torch.arange(self.num), self.num // 2
+        seed_everything(0, self.workload)
+        before = drawn_from(self.workload)
+        whole = make(indices)
+        if drawn_from(self.workload) == before:
+            return whole, make(indices[:middle]), make(indices[middle:])
+        first, second = (
+            tree_map_only(Tensor, lambda tensor, part=part: tensor[part], whole)
+            for part in (slice(middle), slice(middle, self.num))
+        )
+        return whole, first, second
+
+    def draws(self, loss: Loss, batch: Batch) -> bool:
+        """Whether a loss draws random numbers from a generator that the workload knows."""
+        with self._running():
+            before = drawn_from(self.workload)
+            loss(self.model, self._cast(batch))
+            return drawn_from(self.workload) != before
+
+    def value(self, loss: Loss, batch: Batch) -> float:
+        """The loss of a batch."""
+        with self._running():
+            return float(loss(self.model, self._cast(batch)).detach())
+
+    def value_again(self, loss: Loss, batch: Batch) -> tuple[float, list[str]]:
+        """The loss of a batch that comes a second time, and the attributes of the workload that the first time set."""
+        with self._running():
+            before = dict(vars(self.workload))
+            with _unchanged(self.model):
+                loss(self.model, self._cast(batch))
+            changed = [name for name, value in vars(self.workload).items() if _is_other(before.get(name), value)]
+            seed_everything(0, self.workload)
+            return float(loss(self.model, self._cast(batch)).detach()), changed
+
+    def metrics(self, batch: Batch) -> dict[str, float]:
+        """The mean of each metric over the samples of a batch."""
+        with self._running(), torch.no_grad():
+            values, _ = split_evaluation(self.workload, self.workload.evaluate(self.model, self._cast(batch)))
+        return {name: float(value.double().mean()) for name, value in values.items()}
+
+    def are_close(self, value: float, other: float, scale: float = 0.0) -> bool:
+        """Whether two numbers are equal but for rounding; a number that is not finite proves nothing."""
+        return not abs(value - other) > _TOLERANCES[self.dtype] * max(abs(value), abs(other), scale, _LEAST)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Seeded generators, and a model and workload that stay as they were; a penalty of gradients needs a graph."""
+        seed_everything(0, self.workload)
+        attributes, default_dtype = dict(vars(self.workload)), torch.get_default_dtype()
+        torch.set_default_dtype(self.dtype)
+        try:
+            with torch.enable_grad(), _unchanged(self.model):
+                yield
+        finally:
+            torch.set_default_dtype(default_dtype)
+            vars(self.workload).clear()
+            vars(self.workload).update(attributes)
+
+    def _cast(self, batch: Batch) -> Batch:
+        return tree_map_only(
+            Tensor,
+            lambda tensor: tensor.to(self.dtype, copy=True) if tensor.is_floating_point() else tensor.clone(),
+            batch,
+        )
+
+
+def _first_finding(check: Callable[[_Trial], str], workload: Workload, flops: float, available: int) -> str:
+    """What ``check`` finds in double precision, or in that of the model where it runs in no other."""
+    fitting = [num for num in NUM_SAMPLES if num <= available and _PASSES * num * flops <= MOST_FLOPS]
+    num_parameters = sum(parameter.numel() for parameter in outline_of(workload).parameters())
+    if workload.accepts_parts or not fitting or num_parameters > MOST_PARAMETERS:
+        return ""
+    for dtype in _TOLERANCES:
+        try:
+            seed_everything(0, workload)
+            return check(_Trial(workload, workload.build_model().to(dtype), fitting[0], dtype))
+        except Exception:  # a trace explains it
+            log.debug("whether the loss and the metrics are means over samples cannot be found out", exc_info=True)
+    return ""
+
+
+def _difference_of_losses(trial: _Trial) -> str:
+    phases = {f"the loss of phase {phase.name}": phase.loss for phase in phases_of(trial.workload)}
+    whole, *halves = trial.batches(trial.workload.train_batch)
+    for name, loss in (phases or {"the loss": trial.workload.loss}).items():
+        _train(trial.model)
+        if trial.draws(loss, halves[0]):  # such as dropout by a function
+            trial.model.eval()
+        if difference := _difference_of_loss(trial, name, loss, whole, halves):
+            return difference
+    return ""
+
+
+def _difference_of_loss(trial: _Trial, name: str, loss: Loss, whole: Batch, halves: Sequence[Batch]) -> str:
+    first = trial.value(loss, halves[0])
+    again, changed = trial.value_again(loss, halves[0])
+    if not trial.are_close(first, again):
+        kept = " and ".join(f"self.{attribute}" for attribute in changed) or "something"
+        return (
+            f"{name} gives {again:.5g} instead of {first:.5g} when it is called again with the same samples, because "
+            f"it keeps {kept} between calls, which micro-batches and ranks change. So the plan must be one rank with "
+            f"one micro-batch: keep nothing in the workload, {_ADVICE}"
+        )
+    if trial.draws(loss, halves[0]):
+        return ""  # these numbers depend on the division, too
+    of_whole = trial.value(loss, whole)
+    mean = (first + trial.value(loss, halves[1])) / 2
+    if trial.are_close(mean, of_whole, abs(first)):
+        return ""
+    return (
+        f"{name} of {trial.num} samples is {of_whole:.5g}, but the mean over their two halves is {mean:.5g}, so micro-"
+        "batches and ranks would train another curve. The plan must be one rank with one micro-batch. If the loss is a "
+        "sum, or a mean over tokens or weights, take the mean within each sample first, then the mean over samples; if "
+        f"it compares the samples of a batch, offer a device for the whole batch, {_ADVICE}"
+    )
+
+
+def _difference_of_metrics(trial: _Trial) -> str:
+    trial.model.eval()
+    whole, first, second = (trial.metrics(batch) for batch in trial.batches(trial.workload.eval_batch))
+    for name, value in whole.items():
+        mean = (first[name] + second[name]) / 2
+        if not trial.are_close(mean, value, abs(first[name])):
+            return (
+                f"evaluate gives {name} {value:.5g} for {trial.num} samples, but {mean:.5g} as the mean over their "
+                "two halves, so it would depend on the micro-batch of an evaluation. Return what each sample has by "
+                "itself, and compute what compares samples, or is no mean, in metrics() or summarize() from all "
+                f"held-out samples; {_ADVICE}"
+            )
+    return ""
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Undo what passes change: buffers, and attributes of modules."""
+    buffers = {
+        (module, name): buffer.clone()
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    }
+    objects = [(module, attributes_of(module, may_be_state), dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        ModuleSnapshot(objects, buffers, may_be_state).restore()
+
+
+def _is_other(before: object, after: object) -> bool:
+    """Whether an attribute has another value, apart from generators, which are seeded."""
+    return after is not before and any(isinstance(leaf, Tensor | int | float) for leaf in tree_leaves(after))
+
+
+def _train(model: nn.Module) -> None:
+    """Training mode, but for norms over samples and dropout."""
+    model.train()
+    for module in model.modules():
+        if isinstance(module, _NormBase | _DropoutNd) or "running_mean" in module._buffers:
+            module.eval()
+        if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+            module.dropout = 0.0
