@@ -32,9 +32,9 @@ from workloads.training.updates.phases import phases_of
 
 log = logging.getLogger("scamp.tracing")
 
-MOST_FLOPS = 2e11
+MOST_FLOPS = 6e10
 """Of all passes of a check. A workload that needs more is not checked."""
-MOST_PARAMETERS = 200_000_000
+MOST_PARAMETERS = 50_000_000
 NUM_SAMPLES = (16, 8, 4, 2)
 """As many as ``MOST_FLOPS`` allow: few samples may all have the same length or class, which hides a difference."""
 _PASSES = 5
@@ -211,18 +211,18 @@ def _difference_of_metrics(trial: _Trial) -> str:
 
 @contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Undo what passes change: buffers, and attributes of modules."""
-    buffers = {
-        (module, name): buffer.clone()
+    """Undo what passes change: parameters, buffers, and attributes of modules."""
+    tensors = {
+        (module, name): tensor.detach().clone()
         for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
+        for name, tensor in (*module._parameters.items(), *module._buffers.items())
+        if tensor is not None
     }
     objects = [(module, attributes_of(module, may_be_state), dict(module._buffers)) for module in model.modules()]
     try:
         yield
     finally:
-        ModuleSnapshot(objects, buffers, may_be_state).restore()
+        ModuleSnapshot(objects, tensors, may_be_state).restore()
 
 
 def _is_other(before: object, after: object) -> bool:

@@ -1,0 +1,188 @@
+"""A loss or a metric that is no mean over samples is found; one that is, or that draws random numbers, is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from workloads.protocol import Phase, Workload
+from workloads.refusals import WorkloadError
+from workloads.sandbox.batch_check import expect_metrics_of_samples, why_whole
+
+
+class Balanced(nn.Module):
+    """Four experts, and a penalty for uneven ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(4, 4, bias=False), nn.ModuleList(nn.Linear(4, 3) for _ in range(4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        shares = self.gate(x).softmax(-1)
+        load = functional.one_hot(shares.argmax(-1), 4).float().mean(0)
+        logits = sum(shares[:, place, None] * expert(x) for place, expert in enumerate(self.experts))
+        return logits, (load * shares.mean(0)).sum()
+
+
+def _normed() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+def _mean(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return functional.cross_entropy(model(x), y)
+
+
+def _balanced(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    logits, uneven = model(x)
+    return functional.cross_entropy(logits, y) + 0.01 * uneven
+
+
+def _negatives(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    similar = model(x) @ model(x + 0.1).T
+    return functional.cross_entropy(similar, torch.arange(len(x)))
+
+
+def _of_tokens(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    counts = torch.where(y > 0, y, -100)
+    return functional.cross_entropy(model(x), counts, ignore_index=-100)
+
+
+def _of_samples_with_tokens(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return (functional.cross_entropy(model(x), y, reduction="none") * (y > 0)).mean()
+
+
+def _noisy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return functional.mse_loss(model(x + torch.randn_like(x)), x[:, :3])
+
+
+def _penalty(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    x = x.requires_grad_()
+    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    return slope.square().sum(-1).mean()
+
+
+class Points(Workload):
+    num_train, num_eval = 64, 32
+
+    def build_model(self) -> nn.Module:
+        make: Callable[[], nn.Module] = self.params.get("model", lambda: nn.Linear(4, 3))
+        return make()
+
+    def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        drawn = torch.rand(len(indices), 4) if self.params.get("augments") else 0.0
+        return torch.sin(indices[:, None] * torch.arange(1.0, 5.0)) + drawn, indices % 5 % 3
+
+    eval_batch = train_batch
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        of: Callable[..., Tensor] = self.params.get("loss", _mean)
+        return of(model, *batch)
+
+    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        x, y = batch
+        logits = model(x)
+        right = (logits.argmax(-1) == y).float()
+        of: Callable[[Tensor, Tensor], Tensor] = self.params.get("metric", lambda logits, right: right)
+        return {"metric": of(logits, right)}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        pytest.param({}, id="mean"),
+        pytest.param({"model": _normed}, id="batch norm and dropout are documented"),
+        pytest.param({"loss": _of_samples_with_tokens}, id="weights of samples"),
+        pytest.param({"loss": _noisy}, id="random numbers in the loss"),
+        pytest.param({"loss": _penalty}, id="a penalty of gradients"),
+        pytest.param({"augments": True}, id="random samples"),
+    ],
+)
+def test_the_loss_of_a_mean_over_samples_may_be_divided(params: dict[str, Any]) -> None:
+    assert why_whole(Points(params)) == ""
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        pytest.param({"loss": lambda model, x, y: len(x) * _mean(model, x, y)}, id="sum"),
+        pytest.param({"loss": _negatives}, id="negatives within the batch"),
+        pytest.param({"loss": _of_tokens}, id="mean over what counts"),
+        pytest.param({"loss": _balanced, "model": Balanced}, id="balance of experts"),
+        pytest.param({"loss": _negatives, "augments": True}, id="negatives among random samples"),
+    ],
+)
+def test_other_losses_are_not_divided_unless_the_workload_accepts_it(params: dict[str, Any]) -> None:
+    assert "the mean over their two halves is" in why_whole(Points(params))
+    accepting = Points(params)
+    accepting.accepts_parts = True
+    assert why_whole(accepting) == ""
+
+
+class Carrying(Points):
+    """Its loss depends on the call before, and notes what nobody reads."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        logits = model(batch[0])
+        before = getattr(self, "before", torch.zeros(()))
+        self.before, self.seen = logits.detach().mean(), logits.detach()
+        return functional.cross_entropy(logits + before, batch[1]) + before
+
+
+class Noting(Points):
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.seen = model(batch[0]).detach()
+        return super().loss(model, batch)
+
+
+def test_state_that_a_workload_carries_from_one_batch_to_the_next_is_named() -> None:
+    workload = Carrying({})
+    assert "keeps self.before and self.seen between calls" in why_whole(workload)
+    assert not hasattr(workload, "before")
+    assert why_whole(Noting({})) == ""
+
+
+class Alternating(Points):
+    def phases(self) -> list[Phase]:
+        return [
+            Phase(name, loss, lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
+            for name, loss in (("first", super().loss), ("second", lambda model, batch: _negatives(model, *batch)))
+        ]
+
+
+def test_each_phase_is_looked_at() -> None:
+    assert why_whole(Alternating({})).startswith("the loss of phase second of 16 samples")
+
+
+def test_a_workload_that_takes_too_long_or_fails_is_not_checked() -> None:
+    params = {"loss": _negatives}
+    assert "of 2 samples" in why_whole(Points(params), flops=6e9)
+    assert why_whole(Points(params), flops=7e9) == ""
+    assert why_whole(Points({"loss": lambda model, x, y: model(x, y)})) == ""
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        pytest.param(lambda logits, right: right.mean().expand(len(right)), id="mean of the batch"),
+        pytest.param(lambda logits, right: logits.max(-1).values, id="value of each sample"),
+    ],
+)
+def test_metrics_whose_mean_is_one_of_samples_are_accepted(of: Any) -> None:
+    expect_metrics_of_samples(Points({"metric": of}))
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        pytest.param(lambda logits, right: logits.var(0).mean().expand(len(right)), id="variance"),
+        pytest.param(lambda logits, right: ((logits @ logits.T).argmax(-1) / len(right)).double(), id="retrieval"),
+    ],
+)
+def test_metrics_that_depend_on_the_other_samples_are_refused(of: Any) -> None:
+    with pytest.raises(WorkloadError, match=r"evaluate gives metric .* from all held-out samples"):
+        expect_metrics_of_samples(Points({"metric": of}))
