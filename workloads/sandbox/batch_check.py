@@ -80,14 +80,14 @@ class _Trial:
         indices, middle = torch.arange(self.num), self.num // 2
         seed_everything(0, self.workload)
         before = drawn_from(self.workload)
-        whole = make(indices)
+        batch = make(indices)
         if drawn_from(self.workload) == before:
-            return whole, make(indices[:middle]), make(indices[middle:])
+            return batch, make(indices[:middle]), make(indices[middle:])
         first, second = (
-            tree_map_only(Tensor, lambda tensor, part=part: tensor[part], whole)
+            tree_map_only(Tensor, lambda tensor, part=part: tensor[part], batch)
             for part in (slice(middle), slice(middle, self.num))
         )
-        return whole, first, second
+        return batch, first, second
 
     def draws(self, loss: Loss, batch: Batch) -> bool:
         """Whether a loss draws random numbers from a generator that the workload knows."""
@@ -160,17 +160,17 @@ def _first_finding(check: Callable[[_Trial], str], workload: Workload, flops: fl
 
 def _difference_of_losses(trial: _Trial) -> str:
     phases = {f"the loss of phase {phase.name}": phase.loss for phase in phases_of(trial.workload)}
-    whole, *halves = trial.batches(trial.workload.train_batch)
+    batch, *halves = trial.batches(trial.workload.train_batch)
     for name, loss in (phases or {"the loss": trial.workload.loss}).items():
         _train(trial.model)
         if trial.draws(loss, halves[0]):  # such as dropout by a function
             trial.model.eval()
-        if difference := _difference_of_loss(trial, name, loss, whole, halves):
+        if difference := _difference_of_loss(trial, name, loss, batch, halves):
             return difference
     return ""
 
 
-def _difference_of_loss(trial: _Trial, name: str, loss: Loss, whole: Batch, halves: Sequence[Batch]) -> str:
+def _difference_of_loss(trial: _Trial, name: str, loss: Loss, batch: Batch, halves: Sequence[Batch]) -> str:
     first = trial.value(loss, halves[0])
     again, changed = trial.value_again(loss, halves[0])
     if not trial.are_close(first, again):
@@ -182,12 +182,12 @@ def _difference_of_loss(trial: _Trial, name: str, loss: Loss, whole: Batch, halv
         )
     if trial.draws(loss, halves[0]):
         return ""  # these numbers depend on the division, too
-    of_whole = trial.value(loss, whole)
+    of_all = trial.value(loss, batch)
     mean = (first + trial.value(loss, halves[1])) / 2
-    if trial.are_close(mean, of_whole, abs(first)):
+    if trial.are_close(mean, of_all, abs(first)):
         return ""
     return (
-        f"{name} of {trial.num} samples is {of_whole:.5g}, but the mean over their two halves is {mean:.5g}, so micro-"
+        f"{name} of {trial.num} samples is {of_all:.5g}, but the mean over their two halves is {mean:.5g}, so micro-"
         "batches and ranks would train another curve. The plan must be one rank with one micro-batch. If the loss is a "
         "sum, or a mean over tokens or weights, take the mean within each sample first, then the mean over samples; if "
         f"it compares the samples of a batch, offer a device for the whole batch, {_ADVICE}"
@@ -196,8 +196,8 @@ def _difference_of_loss(trial: _Trial, name: str, loss: Loss, whole: Batch, halv
 
 def _difference_of_metrics(trial: _Trial) -> str:
     trial.model.eval()
-    whole, first, second = (trial.metrics(batch) for batch in trial.batches(trial.workload.eval_batch))
-    for name, value in whole.items():
+    undivided, first, second = (trial.metrics(batch) for batch in trial.batches(trial.workload.eval_batch))
+    for name, value in undivided.items():
         mean = (first[name] + second[name]) / 2
         if not trial.are_close(mean, value, abs(first[name])):
             return (
