@@ -33,7 +33,7 @@ from workloads.training.updates.phases import phases_of
 log = logging.getLogger("scamp.tracing")
 
 MOST_FLOPS = 6e10
-"""Of all passes of a check. A workload that needs more is not checked."""
+"""Most FLOPs of all passes of a check. A workload that needs more is not checked."""
 MOST_PARAMETERS = 50_000_000
 NUM_SAMPLES = (16, 8, 4, 2)
 """As many as ``MOST_FLOPS`` allow: few samples may all have the same length or class, which hides a difference."""
@@ -68,7 +68,7 @@ def expect_metrics_of_samples(workload: Workload, flops: float = 0.0) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """What is run: the model with ``num`` samples, where differences up to ``tolerance`` are rounding."""
+    """The model that is run, with ``num`` samples, where differences up to ``tolerance`` are rounding."""
 
     workload: Workload
     model: nn.Module
@@ -144,7 +144,7 @@ class _Trial:
 
 
 def _first_finding(check: Callable[[_Trial], str], workload: Workload, flops: float, available: int) -> str:
-    """What ``check`` finds in double precision, or in that of the model where it runs in no other."""
+    """Words of what ``check`` finds in double precision, or in that of the model where it runs in no other."""
     fitting = [num for num in NUM_SAMPLES if num <= available and _PASSES * num * flops <= MOST_FLOPS]
     num_parameters = sum(parameter.numel() for parameter in outline_of(workload).parameters())
     if workload.accepts_parts or not fitting or num_parameters > MOST_PARAMETERS:
