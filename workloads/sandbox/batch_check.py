@@ -83,11 +83,7 @@ class _Trial:
         batch = make(indices)
         if drawn_from(self.workload) == before:
             return batch, make(indices[:middle]), make(indices[middle:])
-        first, second = (
-            tree_map_only(Tensor, lambda tensor, part=part: tensor[part], batch)
-            for part in (slice(middle), slice(middle, self.num))
-        )
-        return batch, first, second
+        return batch, _part(batch, slice(middle)), _part(batch, slice(middle, None))
 
     def draws(self, loss: Loss, batch: Batch) -> bool:
         """Whether a loss draws random numbers from a generator that the workload knows."""
@@ -207,6 +203,10 @@ def _difference_of_metrics(trial: _Trial) -> str:
                 f"held-out samples; {_ADVICE}"
             )
     return ""
+
+
+def _part(batch: Batch, samples: slice) -> Batch:
+    return tree_map_only(Tensor, lambda tensor: tensor[samples], batch)
 
 
 @contextmanager
