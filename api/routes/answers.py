@@ -22,7 +22,8 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         413: "The body is too large",
         415: "The body is not application/json",
         422: "The study or a parameter is not valid; nothing was stored",
-        503: "The database cannot be reached, or too much is under way; try again after `Retry-After` seconds",
+        503: "The database cannot be reached, too much is under way, or the service is ending; try again after "
+        "`Retry-After` seconds",
     }
     return {status: {"description": words[status], "content": content} for status in (*statuses, 503)}
 
