@@ -189,6 +189,15 @@ class Client:
         """Give a study another priority, and return the study. Raises ``InvalidInput`` and ``NotFound``."""
         return self._change("POST", f"/v1/studies/{study_id}:prioritize", json={"priority": priority})
 
+    def retry(self, study_id: int, *numbers: int) -> list[int]:
+        """Let failed trials run again, those with these numbers or else all; returns the numbers of those that do.
+
+        A completed or failed study runs again. Raises ``NotFound``, and ``Conflict`` for trials that have ended
+        otherwise, and for a study that was stopped or has reached a limit of its budget.
+        """
+        answer = self._request("POST", f"/v1/studies/{study_id}:retry", json={"numbers": list(numbers) or None})
+        return cast(list[int], answer["numbers"])
+
     def delete(self, study_id: int) -> None:
         """Delete a study that has ended, with all that belongs to it; no effect when it is deleted already.
 

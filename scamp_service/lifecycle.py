@@ -55,11 +55,11 @@ class TrialState(StrEnum):
 class WaitsFor(StrEnum):
     """The thing that a trial waits for, for programs; its reason says it in words, which may change.
 
-    PLAN: its first plan. NEW_PLAN: another one, since it ran out of memory, or more is known or the cluster changed
-    since the last one. PREDICTIONS: those for all candidates, as only their Pareto front is trained. DEVICES: free
-    devices for its plan. MAX_CONCURRENT: the end of another trial of its study. QUOTA: that of its project. RETRY: the
-    time of its next try after a fault of the host. COMPARISON: the first verdict of the stopping rule since it paused.
-    PROMOTION: a later one, after which it may continue.
+    PLAN: its first plan. NEW_PLAN: another one, since it ran out of memory, more is known or the cluster changed since
+    the last one, or a user retries it after it has failed. PREDICTIONS: those for all candidates, as only their Pareto
+    front is trained. DEVICES: free devices for its plan. MAX_CONCURRENT: the end of another trial of its study. QUOTA:
+    that of its project. RETRY: the time of its next try after a fault of the host. COMPARISON: the first verdict of the
+    stopping rule since it paused. PROMOTION: a later one, after which it may continue.
     """
 
     PLAN = "PLAN"
@@ -121,7 +121,7 @@ TRIAL_MOVES: dict[TrialState, frozenset[TrialState]] = {
     _T.PAUSED: frozenset({_T.QUEUED, _T.RUNNING, _T.COMPLETED, _T.PRUNED, _T.CANCELLED}),
     _T.COMPLETED: frozenset(),
     _T.PRUNED: frozenset(),
-    _T.FAILED: frozenset(),
+    _T.FAILED: frozenset({_T.WAITING}),  # retried by a user
     _T.INFEASIBLE: frozenset({_T.WAITING}),  # only in a running study whose cluster has grown
     _T.CANCELLED: frozenset({_T.WAITING}),  # only where the limit that ended its study is raised
 }
@@ -146,9 +146,9 @@ _S = StudyState
 STUDY_MOVES: dict[StudyState, frozenset[StudyState]] = {
     _S.RUNNING: frozenset({_S.STOPPING, _S.COMPLETED, _S.FAILED}),
     _S.STOPPING: frozenset({_S.STOPPED, _S.COMPLETED, _S.FAILED}),
-    _S.COMPLETED: frozenset({_S.RUNNING, _S.DELETED}),  # its budget was extended, or a candidate was enqueued
+    _S.COMPLETED: frozenset({_S.RUNNING, _S.DELETED}),  # extended, or a candidate enqueued or a failed trial retried
     _S.STOPPED: frozenset({_S.DELETED}),
-    _S.FAILED: frozenset({_S.DELETED}),
+    _S.FAILED: frozenset({_S.RUNNING, _S.DELETED}),  # its failed trials are retried
     _S.EXTERNAL: frozenset({_S.COMPLETED, _S.DELETED}),
     _S.DELETED: frozenset(),
 }

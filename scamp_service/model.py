@@ -241,6 +241,8 @@ class Trial:
     """Noise scale of its gradient in samples, where AdaScale has estimated it (``workloads.gain``)."""
     waits_for: WaitsFor | None = None
     """Its ``reason`` in one word; None: it does not wait, or an older version has written the row."""
+    num_failures: int = 0
+    """Attempts that its own code ended with an error, since a user last retried it."""
 
     @property
     def parent(self) -> CheckpointName | None:
@@ -300,6 +302,7 @@ class TrialChanges:
     num_lost: int | Unchanged = UNCHANGED
     num_oom: int | Unchanged = UNCHANGED
     num_faults: int | Unchanged = UNCHANGED
+    num_failures: int | Unchanged = UNCHANGED
     retry_at: float | Unchanged = UNCHANGED
     passed_over: int | Unchanged = UNCHANGED
     judged_step: int | Unchanged = UNCHANGED

@@ -20,6 +20,8 @@ from api.views.studies import (
     LearnedView,
     Limits,
     Priority,
+    Retried,
+    RetriedView,
     StudyDetail,
     StudyView,
     study_detail,
@@ -118,6 +120,13 @@ def prioritize_study(study_id: StudyId, body: Priority, store: TheStore, setting
     settings.expect_priority(store.project(study_id), body.priority)
     store.prioritize_study(study_id, body.priority, now=time.time())
     return _detail(store, store.study(study_id))
+
+
+@router.post("/studies/{study_id}:retry", responses=problems(404, 409, 422))
+def retry_trials(study_id: StudyId, retried: Retried, store: TheStore) -> RetriedView:
+    """Let failed trials be planned again, and run from their last checkpoints. A completed or failed study runs again;
+    one that was stopped, or that has reached a limit of its budget, answers 409."""
+    return RetriedView(numbers=store.retry_trials(study_id, retried.numbers, now=time.time()))
 
 
 @router.post("/studies/{study_id}:clone", status_code=201, responses=problems(404, 409, 422))

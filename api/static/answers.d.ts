@@ -553,6 +553,11 @@ export interface Readiness {
   controller: string;
 }
 
+export interface RetriedView {
+  /** their numbers; trials that have not ended are left out */
+  numbers: number[];
+}
+
 export interface RowView {
   /** stage of the pipeline, from 0 */
   stage: number;
@@ -777,6 +782,8 @@ export interface TrialDetail {
   healed: boolean;
   /** attempts that were lost, for example with their node */
   num_lost: number;
+  /** attempts that its own code ended with an error, since a user last retried it */
+  num_failures: number;
   /** attempts in a row that a fault of the host, such as a full disk, ended without a checkpoint; they do not count against the trial until they are too many */
   num_faults: number;
   /** optimizer step of its last evaluation */
@@ -882,6 +889,8 @@ export interface TrialView {
   healed: boolean;
   /** attempts that were lost, for example with their node */
   num_lost: number;
+  /** attempts that its own code ended with an error, since a user last retried it */
+  num_failures: number;
   /** attempts in a row that a fault of the host, such as a full disk, ended without a checkpoint; they do not count against the trial until they are too many */
   num_faults: number;
   /** optimizer step of its last evaluation */

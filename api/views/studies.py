@@ -78,6 +78,18 @@ class EnqueuedView(View):
     numbers: Annotated[list[int], Field(description="number of the trial of each candidate")]
 
 
+class Retried(RequestBody):
+    """Which failed trials run again."""
+
+    numbers: Annotated[list[int] | None, Field(description="their numbers; default: all that have failed")] = None
+
+
+class RetriedView(View):
+    """The failed trials that run again."""
+
+    numbers: Annotated[list[int], Field(description="their numbers; trials that have not ended are left out")]
+
+
 StateText = Annotated[str, Field(description="the state in words", examples=["Completed, no trial succeeded"])]
 NoSuccess = Annotated[bool, Field(description="the study has completed, but none of its trials did")]
 

@@ -110,6 +110,9 @@ class TrialView(View):
     num_oom: Annotated[int, Field(description="attempts that ran out of memory")]
     healed: Annotated[bool, Field(description="whether it completed or was pruned after running out of memory")]
     num_lost: Annotated[int, Field(description="attempts that were lost, for example with their node")]
+    num_failures: Annotated[
+        int, Field(description="attempts that its own code ended with an error, since a user last retried it")
+    ]
     num_faults: Annotated[
         int,
         Field(

@@ -143,6 +143,21 @@ def prioritize(
     out.print(f"study {study} has priority {view['spec']['priority']}")
 
 
+@app.command()
+def retry(
+    study: StudyId,
+    trials: Annotated[
+        list[int] | None, typer.Argument(help="numbers of failed trials; default: all of them", metavar="[TRIAL]…")
+    ] = None,
+    address: Address = "",
+    token: Token = "",
+) -> None:
+    """Plan and run failed trials again, from their last checkpoints. A study that has ended runs again."""
+    numbers = client_of(address, token, to_change=True).retry(study, *(trials or ()))
+    names = ", ".join(map(str, numbers))
+    out.print(f"trials that run again: {names}" if numbers else f"no trial of study {study} has failed")
+
+
 def _target_of(values: list[str]) -> Any:
     """A number, or a mapping from metrics to numbers; None without values. Raises ``InvalidInput``."""
     if any("=" in value for value in values):

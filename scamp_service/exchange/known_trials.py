@@ -78,13 +78,15 @@ def _may_change(trial: OwnState, study: StudyState) -> bool:
     """Whether a trial may have another state later.
 
     One that fits nowhere is planned again when the cluster grows, while its study is live. One that was cancelled by a
-    limit of its study is planned again when the limit is raised.
+    limit of its study is planned again when the limit is raised, and one that has failed when a user retries it.
     """
     match trial:
         case OwnState.INFEASIBLE:
             return study in LIVE_STUDIES
         case OwnState.CANCELLED:
             return study in LIVE_STUDIES or study is StudyState.COMPLETED
+        case OwnState.FAILED:
+            return study is not StudyState.EXTERNAL
     return trial in LIVE_TRIALS
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from scamp_service.lifecycle import LIVE_TRIALS, OPEN_ATTEMPTS, AttemptState, Origin, StudyState, TrialState
+from scamp_service.lifecycle import LIVE_TRIALS, OPEN_ATTEMPTS, AttemptState, Origin, StudyState, TrialState, WaitsFor
 from scamp_service.store import schema
 from scamp_service.store.schema import one_of
 from scamp_service.store.tallies import BESIDE, EXTERNAL
@@ -73,12 +73,13 @@ NUM_BESIDE_SEARCH = select(func.coalesce(func.sum(schema.tallies.c.num), 0.0)).w
     sa.or_(schema.tallies.c.name == BESIDE, schema.tallies.c.name.like(f"{EXTERNAL}%")),
 )
 """Number of the study's trials that its sampler has not proposed."""
-HAS_LIVE_ENQUEUED = (
+HAS_LIVE_REQUESTED = (
     select(sa.literal(1))
     .where(_T.c.study_id == bindparam("study_id"), one_of(_T.c.state, *sorted(LIVE_TRIALS)))
-    .where(_T.c.origin == Origin.ENQUEUED)
+    .where(sa.or_(_T.c.origin == Origin.ENQUEUED, _T.c.waits_for == WaitsFor.NEW_PLAN))
     .limit(1)
 )
+"""A live trial that a user has enqueued, or may have retried."""
 NEXT_NUMBER = select(func.coalesce(func.max(_T.c.number) + 1, 0)).where(_T.c.study_id == bindparam("study_id"))
 
 _open = _A.alias()

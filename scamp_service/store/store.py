@@ -161,8 +161,8 @@ class Store(Reports, Leases, Requests):
     ) -> bool:
         """Move a study to ``to`` if its state is one of ``expected`` that may become ``to``; otherwise False.
 
-        One with a live trial that a user has enqueued is not COMPLETED: that may have been a moment ago. ``ends_as`` is
-        the final state of one that becomes STOPPING, if that is not STOPPED.
+        One with a live trial that a user has enqueued or retried is not COMPLETED: that may have been a moment ago.
+        ``ends_as`` is the final state of one that becomes STOPPING, if that is not STOPPED.
         """
         legal = _legal(STUDY_MOVES, expected, to)
         changes: dict[str, Any] = {"_state": to, "_reason": reason, "_ends_as": ends_as}
@@ -171,7 +171,7 @@ class Store(Reports, Leases, Requests):
         with self._write() as connection:
             if to is StudyState.COMPLETED:
                 connection.execute(sql.LOCK_STUDY, {"study_id": study_id})
-                if connection.execute(sql.HAS_LIVE_ENQUEUED, {"study_id": study_id}).first():
+                if connection.execute(sql.HAS_LIVE_REQUESTED, {"study_id": study_id}).first():
                     return False
             statement = sql.move_study(legal, to not in LIVE_STUDIES)
             moved = connection.execute(statement, {"_id": study_id, **changes}).first()

@@ -49,10 +49,10 @@ class Budget(Strict):
     steps of one trial, with an evaluation after every ``report_every`` of them. With ``epochs`` a trial makes that many
     passes over its training samples instead: then steps, reports and rungs are counted in epochs, each of as many
     optimizer steps as the candidate's batch needs. ``max_concurrent`` limits the trials that run at once. A trial may
-    be lost ``max_lost`` times without a new checkpoint in between, and run out of memory ``max_oom`` times, before it
-    fails. An attempt that makes no progress for ``stall_seconds`` is ended; without a value it is 50 of its steps, at
-    least 300 s, and 900 s before the first steps are timed. A trace of a candidate may take ``trace_seconds`` of
-    processor time.
+    be lost ``max_lost`` times without a new checkpoint in between, run out of memory ``max_oom`` times, and end with an
+    error of its own code ``max_failures`` times, before it fails. An attempt that makes no progress for
+    ``stall_seconds`` is ended; without a value it is 50 of its steps, at least 300 s, and 900 s before the first steps
+    are timed. A trace of a candidate may take ``trace_seconds`` of processor time.
     """
 
     trials: Annotated[Integer, Field(ge=1, le=MAX_TRIALS)] = 20
@@ -66,6 +66,7 @@ class Budget(Strict):
     max_concurrent: Annotated[Integer, Field(ge=1)] | None = None
     max_lost: Annotated[Integer, Field(ge=0)] = 5
     max_oom: Annotated[Integer, Field(ge=0)] = 5
+    max_failures: Annotated[Integer, Field(ge=0)] = 0
     stall_seconds: Annotated[float, Field(gt=0, le=10**7)] | None = None
     trace_seconds: Annotated[Integer, Field(ge=1, le=3600)] = TRACE_SECONDS
 

@@ -27,6 +27,7 @@ class Faults:
     stall: float = 0.01  # per gang and step: its ranks answer, and do nothing
     slow_call: float = 0.02  # a call of a controller takes up to a second
     slow_sampler: float = 0.1  # a proposal takes up to five seconds
+    raise_error: float = 0.0  # per gang and step: the user's code fails
     fail_sizing: float = 0.05  # the host fails a candidate's trace again and again
 
 

@@ -227,7 +227,10 @@ class World:
         return False
 
     def _meets_error(self, gang: SimulatedGang) -> bool:
-        """Whether the model refuses to train on so many ranks; the disk may fill up and the sink may end meanwhile."""
+        """Whether the model refuses to train on so many ranks, or fails by chance.
+
+        The disk may fill up and the sink may end meanwhile.
+        """
         order = gang.order
         if self._happens(self.faults.fill_disk):
             self.disk_full_until = self.clock.now + self.rng.uniform(5.0, 120.0)
@@ -240,6 +243,9 @@ class World:
         )  # a plan after an out-of-memory error may be a wider one
         if breaks and order.plan.world_size > self.least_ranks.get(order.trial_id, 64):
             self.finish(gang, Outcome.ERROR, "this model does not train on more ranks")
+            return True
+        if self._happens(self.faults.raise_error):
+            self.finish(gang, Outcome.ERROR, "ConnectionError: the data cannot be read")
             return True
         return False
 

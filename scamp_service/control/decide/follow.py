@@ -71,7 +71,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case Outcome.FAULT:
             yield run_later(s.now, trial, attempt)
         case Outcome.ERROR:
-            yield MoveTrial(trial, TrialState.FAILED, _cause(attempt))
+            yield _try_again(study.budget, trial, _cause(attempt))
         case Outcome.STOPPED:
             why = attempt.detail or "its ranks were stopped in order, with the service"
             reason = f"will run again from its last checkpoint: {why}"
@@ -164,6 +164,18 @@ def _retry(budget: Budget, trial: Trial, attempt: Attempt, why: str, weight: int
         return MoveTrial(trial, TrialState.FAILED, reason, TrialChanges(num_lost=num_lost))
     reason = f"will run again with its plan ({num_lost} of at most {budget.max_lost} losses): {why}"
     return MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(num_lost=num_lost), waits_for=WaitsFor.DEVICES)
+
+
+def _try_again(budget: Budget, trial: Trial, why: str) -> Effect:
+    """Run a trial again whose own code has failed, or fail it after more than ``budget.max_failures`` such attempts."""
+    num_failures = trial.num_failures + 1
+    changes = TrialChanges(num_failures=num_failures)
+    if num_failures > budget.max_failures:
+        reason = f"failed {num_failures} times, most recently: {why}" if num_failures > 1 else why
+        return MoveTrial(trial, TrialState.FAILED, reason, changes)
+    count = f"{num_failures} of at most {budget.max_failures} failures"
+    reason = f"will run again from its last checkpoint ({count}): {why}"
+    return MoveTrial(trial, TrialState.QUEUED, reason, changes, waits_for=WaitsFor.DEVICES)
 
 
 def _heal(budget: Budget, trial: Trial, attempt: Attempt) -> Effect:

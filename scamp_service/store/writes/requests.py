@@ -1,5 +1,5 @@
-"""Requests about a study that was submitted before: to try candidates of the user's, to continue for longer, to have
-another priority, to delete.
+"""Requests about a study that was submitted before: to try candidates of the user's, to continue for longer, to retry
+failed trials, to have another priority, to delete.
 
 A request that is repeated changes nothing: candidates have a key, and a budget is given as a whole. A study that would
 end at once is not continued: the refusal says which limit it has reached, and what to do.
@@ -7,7 +7,7 @@ end at once is not continued: the refusal says which limit it has reached, and w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +17,7 @@ from scamp_service.errors import Conflict, InvalidInput, NotFound
 from scamp_service.lifecycle import (
     LIMIT_RAISED,
     LIVE_STUDIES,
+    LIVE_TRIALS,
     NO_PLAN_YET,
     STUDY_MOVES,
     Origin,
@@ -44,6 +45,9 @@ DROPPED = ("seconds", "device_hours", "target", "terminator", "max_concurrent")
 """Those that a study may lose later."""
 KEY = "scamp:enqueued:"
 """Attributes of a study with this prefix hold the numbers of the trials that a request has enqueued, by its key."""
+
+RETRIED = "will be planned and run again, as a user retries it after: "
+"""Begins the reason of a trial that is retried; the reason for which it had failed follows."""
 
 ENDED = sorted(state for state, moves in STUDY_MOVES.items() if StudyState.DELETED in moves)
 """States of a study that can be deleted."""
@@ -75,6 +79,15 @@ _CONTINUE_CANCELLED = (
     .where(_T.c.reason == bindparam("_cancelled_because"))
     .values(state=TrialState.WAITING, finished_at=None, passed_over=0)
     .values(reason=LIMIT_RAISED, waits_for=WaitsFor.NEW_PLAN)
+    .returning(_T.c.id, *sql.TRIAL_EVENT)
+)
+_CHOSEN = select(_T.c.number, _T.c.state).where(_T.c.study_id == bindparam("study_id"), _T.c.origin != Origin.EXTERNAL)
+_RETRY = (
+    sa.update(_T)
+    .where(_T.c.study_id == bindparam("_study_id"), _T.c.number == bindparam("_number"))
+    .where(_T.c.state == TrialState.FAILED)
+    .values(state=TrialState.WAITING, waits_for=WaitsFor.NEW_PLAN, finished_at=None)
+    .values(num_failures=0, num_lost=0, num_faults=0, retry_at=0.0, passed_over=0, reason=RETRIED + _T.c.reason)
     .returning(_T.c.id, *sql.TRIAL_EVENT)
 )
 _KNOWN = select(_A.c.value).where(_A.c.study_id == bindparam("study_id"), _A.c.name == bindparam("name"))
@@ -145,6 +158,39 @@ class Requests(Reads, Transactions):
             if study.state is StudyState.COMPLETED and not self._continue_cancelled(connection, study, now):
                 _expect_more_candidates(study, spec, num_proposed)
             self._emit_study(connection, study_id, study.name, StudyState.RUNNING, now=now)
+
+    def retry_trials(self, study_id: int, numbers: Collection[int] | None = None, *, now: float) -> list[int]:
+        """Let failed trials run again, all or those with these numbers; returns the numbers of those that had failed.
+
+        A study that is COMPLETED or FAILED runs again. A trial that has not ended stays as it is. Raises ``NotFound``,
+        and ``Conflict`` for trials that have ended in another state, for a study that was stopped, and for one that has
+        reached a limit of its budget.
+        """
+        before = self.study(study_id)
+        _expect_own(before)
+        reached = self._limit_reached(before, parse_study(before.spec), now)
+        with self._write() as connection:
+            study = self._locked_study(connection, study_id)
+            states = {row.number: row.state for row in connection.execute(_CHOSEN, {"study_id": study_id})}
+            failed = _failed(study_id, states, numbers)
+            if not failed:
+                return []
+            if study.state is not StudyState.FAILED:
+                _expect_may_continue(study)
+            if reached:
+                raise Conflict(f"study {study_id} would end at once: {reached.why}; extend it first: {reached.remedy}")
+            if study.state is not StudyState.RUNNING:
+                connection.execute(_RUN_AGAIN, {"_id": study_id, "_spec": study.spec})
+            keys = [{"_study_id": study_id, "_number": number} for number in failed]
+            retried = [connection.execute(_RETRY, key).one() for key in keys]
+            num_retried = float(len(retried))
+            changes = {TrialState.FAILED.value: -num_retried, TrialState.WAITING.value: num_retried}
+            self._tally(connection, study_id, changes)
+            for trial in retried:
+                self._emit_trial(connection, trial.id, trial, now)
+            if study.state is not StudyState.RUNNING:
+                self._emit_study(connection, study_id, study.name, StudyState.RUNNING, now=now)
+        return failed
 
     def prioritize_study(self, study_id: int, priority: int, *, now: float) -> None:
         """Give a study another priority: the next placement uses it. Raises ``NotFound`` and ``InvalidInput``."""
@@ -236,6 +282,20 @@ def _expect_more_candidates(study: Any, spec: StudySpec, num_proposed: int) -> N
             f"study {study.id} has tried all its {spec.budget.trials} trials (budget.trials); raise trials, too, or "
             "enqueue candidates"
         )
+
+
+def _failed(study_id: int, states: Mapping[int, TrialState], numbers: Collection[int] | None) -> list[int]:
+    """The trials that have failed, among those with these numbers (None: among all). Raises for any that cannot."""
+    for number in numbers or ():
+        if number not in states:
+            raise NotFound(f"study {study_id} has no trial {number}; `scamp trials {study_id}` shows its trials")
+        if (state := states[number]) not in (TrialState.FAILED, *LIVE_TRIALS):
+            raise Conflict(f"trial {number} of study {study_id} is {state.value}; only failed trials can be retried")
+    return sorted(
+        number
+        for number, state in states.items()
+        if state is TrialState.FAILED and (numbers is None or number in numbers)
+    )
 
 
 def _extended(spec: Json, limits: Mapping[str, Any]) -> StudySpec:

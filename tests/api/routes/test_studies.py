@@ -212,6 +212,23 @@ def test_a_study_has_another_priority_up_to_that_of_its_project(tmp_path: Path) 
     api.close()
 
 
+def test_failed_trials_are_retried(api: InProcess) -> None:
+    study_id = api.submit().json()["id"]
+    api.store.create_trials(study_id, [(number, {}) for number in range(3)], now=1.0)
+    for trial in api.store.trials(study_id):
+        assert api.store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.FAILED, now=2.0)
+    retry = f"/v1/studies/{study_id}:retry"
+    assert api.post(retry, json={"numbers": [1]}).json() == {"numbers": [1]}
+    assert api.get(f"/v1/studies/{study_id}/trials/1").json()["state"] == "WAITING"
+    assert api.post(retry, json={}).json() == {"numbers": [0, 2]}
+    assert api.post(retry, json={}).json() == {"numbers": []}
+    assert api.post(retry, json={"numbers": [9]}).status_code == 404
+    assert api.post(retry, json={"number": [1]}).status_code == 422
+    api.post(f"/v1/studies/{study_id}:stop")
+    assert api.store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.FAILED, now=3.0)
+    assert api.post(retry, json={}).status_code == 409
+
+
 def test_a_study_is_extended_and_cloned(api: InProcess) -> None:
     study_id = api.submit().json()["id"]
     why = "trial 0 has reached the target of 0.5, with 0.6"

@@ -14,7 +14,7 @@ import pytest
 from scamp_service.cli import main
 from scamp_service.client import Client
 from scamp_service.errors import InvalidInput
-from scamp_service.lifecycle import StudyState
+from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.store.store import Store
 from tests.services.serving import fill, free_port, served, settings_in
 
@@ -76,6 +76,22 @@ def test_a_study_is_enqueued_into_extended_and_cloned(
     assert (clone.name, clone.spec["budget"]["trials"], clone.state) == ("again", 33, StudyState.RUNNING)
     with Client(address) as client, pytest.raises(InvalidInput, match="at least 33"):
         client.extend(study.id, trials=1)
+
+
+def test_failed_trials_of_a_study_are_retried(
+    service: tuple[str, Store], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, store = service
+    study = fill(store)
+    waiting = store.trial_by_number(study.id, 2)
+    assert scamp(monkeypatch, "retry", str(study.id)) == 0
+    assert store.move_trial(waiting.id, waiting.state, 0, TrialState.FAILED, now=9.0)
+    assert scamp(monkeypatch, "retry", str(study.id), "0") == 2, "it has completed"
+    assert store.trial(waiting.id).state is TrialState.FAILED
+    assert scamp(monkeypatch, "retry", str(study.id), "2") == 0
+    assert store.trial(waiting.id).state is TrialState.WAITING
+    said = capsys.readouterr().out
+    assert said.splitlines() == [f"no trial of study {study.id} has failed", "trials that run again: 2"]
 
 
 def test_a_study_of_optuna_is_imported_and_shown(

@@ -551,3 +551,44 @@ def test_every_trial_that_a_limit_has_cancelled_is_trained_once_the_limit_is_dro
             num_cancelled += len(cancelled)
         simulation.run()  # no trial is CANCELLED at its end
     assert num_cancelled > 3
+
+
+class ChanceErrors(Simulation):
+    """Studies whose code fails now and then, with a number of allowed failures."""
+
+    max_failures = 1000
+
+    def spec(self, number: int) -> Json:
+        usual = super().spec(number)
+        return {**usual, "budget": {**usual["budget"], "max_failures": self.max_failures}}
+
+
+def test_trials_whose_code_fails_now_and_then_end_once_each_under_faults() -> None:
+    num_errors = 0
+    for seed in range(4):
+        store = empty_store()
+        ChanceErrors(store, seed, Faults(raise_error=0.2)).run()
+        num_errors += sum(attempt.outcome is Outcome.ERROR for attempt in store.study_attempts(1))
+    assert num_errors > 4, "the errors must happen, or this proves nothing"
+
+
+class FirstErrors(ChanceErrors):
+    max_failures = 0
+
+    def num_later_studies(self) -> int:
+        return 0
+
+
+def test_trials_that_have_failed_end_once_each_after_a_user_has_retried_them() -> None:
+    num_failed = 0
+    for seed in range(4):
+        store = empty_store()
+        simulation = FirstErrors(store, seed, Faults(raise_error=0.2, jump_clock=0.0))
+        while not simulation.has_ended:
+            simulation.cycle()
+        simulation.faults.raise_error = 0.0
+        retried = store.retry_trials(1, now=simulation.clock.now)
+        num_failed += len(retried)
+        simulation.run()
+        assert not retried or store.study(1).state is StudyState.COMPLETED
+    assert num_failed > 4, "the trials must fail, or this proves nothing"

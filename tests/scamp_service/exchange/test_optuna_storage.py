@@ -395,3 +395,13 @@ def test_a_bounded_sampler_sees_what_has_changed_since_it_was_last_asked(monkeyp
     study.tell(second, state=optuna.trial.TrialState.FAIL)
     study.ask().suggest_float("x", 0, 1)
     assert second.number not in seen[-1] and first.number in seen[-1]
+
+
+def test_a_failed_trial_that_is_retried_is_waiting_again(storage: ScampStorage, store: Store) -> None:
+    study_id = store.create_study(spec().to_json(), now=1.0).id
+    store.create_trials(study_id, [(0, PARAMS)], now=1.0)
+    assert store.move_trial(store.trials(study_id)[0].id, TrialState.WAITING, 0, TrialState.FAILED, now=2.0)
+    study = optuna.load_study(study_name="digits", storage=storage)
+    assert [trial.state.name for trial in study.trials] == ["FAIL"]
+    store.retry_trials(study_id, now=3.0)
+    assert [trial.state.name for trial in study.trials] == ["WAITING"]

@@ -106,6 +106,26 @@ def test_the_reason_of_a_failed_trial_is_the_error_without_its_traceback() -> No
     assert move.to is TrialState.FAILED and move.reason == "mine.py, line 3: f()\nKeyError: 'a'"
 
 
+def test_a_trial_whose_code_fails_runs_again_as_often_as_its_study_allows() -> None:
+    studies = {1: study(max_failures=2)}
+    failed = attempt(outcome=Outcome.ERROR, detail="KeyError: 'a'\n\nTraceback\n  File …", checkpoint_step=40)
+    moves = [
+        only_move(effects_of(trials=[trial(num_failures=number)], attempts=[failed], studies=studies))
+        for number in range(3)
+    ]
+    assert [move.to for move in moves] == [TrialState.QUEUED, TrialState.QUEUED, TrialState.FAILED]
+    assert [move.changes.num_failures for move in moves] == [1, 2, 3], "a new checkpoint does not reset the count"
+    assert moves[0].reason == "will run again from its last checkpoint (1 of at most 2 failures): KeyError: 'a'"
+    assert moves[2].reason == "failed 3 times, most recently: KeyError: 'a'"
+
+
+def test_errors_that_are_not_of_the_workload_do_not_count_as_its_failures() -> None:
+    studies = {1: study(max_failures=0)}
+    for outcome in (Outcome.OUT_OF_MEMORY, Outcome.FAULT, Outcome.LOST, Outcome.STOPPED):
+        move = only_move(effects_of(trials=[trial()], attempts=[attempt(outcome=outcome)], studies=studies))
+        assert move.to is not TrialState.FAILED and move.changes.num_failures is UNCHANGED
+
+
 def test_an_attempt_whose_ranks_died_is_recorded_as_lost_with_the_reason() -> None:
     for gangs, why in (
         ({}, "all its ranks disappeared"),

@@ -1,17 +1,18 @@
 """Candidates are enqueued once for each key and besides the budget; a limit that has ended a study can be raised, and
-then its study runs again; a study can have another priority."""
+then its study runs again; failed trials are retried; a study can have another priority."""
 
 from __future__ import annotations
 
 import pytest
 
 from scamp_service.errors import Conflict, InvalidInput, NotFound
-from scamp_service.lifecycle import Origin, StudyState, TrialState, WaitsFor
+from scamp_service.lifecycle import Origin, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import Json, TrialChanges
 from scamp_service.store.store import Store
 from scamp_service.store.tallies import tally_study
 from scamp_service.store.writes.external import NewTrial
 from scamp_service.study.parse import parse_study
+from tests.values import new_attempt, sized
 
 SPEC = parse_study(
     {
@@ -202,3 +203,60 @@ def test_a_study_of_other_programs_takes_no_requests(store: Store) -> None:
             ask()
     with pytest.raises(NotFound):
         store.extend_study(99, {"trials": 9}, now=2.0)
+
+
+def failed_trials(store: Store, count: int) -> int:
+    """A study with this many trials, of which each has ended its first attempt with an error; returns its id."""
+    study = store.create_study(SPEC, now=1.0).id
+    store.create_trials(study, [(number, {}) for number in range(count)], now=1.0)
+    for trial in store.trials(study):
+        assert store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, sized=sized(), now=2.0)
+        assert store.begin_attempt(new_attempt(trial.id, now=3.0))
+        assert store.report_outcome(trial.id, 1, "t", Outcome.ERROR, "KeyError: 'a'", now=4.0)
+        changes = TrialChanges(num_failures=3, num_lost=2, num_faults=1, retry_at=9.0)
+        move = (trial.id, TrialState.RUNNING, 1, TrialState.FAILED)
+        assert store.move_trial(*move, reason="KeyError: 'a'", changes=changes, now=5.0)
+    return study
+
+
+@pytest.mark.parametrize("ended", [StudyState.COMPLETED, StudyState.FAILED])
+def test_failed_trials_wait_again_and_their_study_runs_again(store: Store, ended: StudyState) -> None:
+    study = failed_trials(store, 3)
+    reason = "its first 3 trials all failed" if ended is StudyState.FAILED else ""
+    assert store.move_study(study, [StudyState.RUNNING], ended, reason=reason, now=6.0)
+    before = store.last_event_id()
+    assert store.retry_trials(study, [1], now=7.0) == [1]
+    assert [trial_id for _, trial_id in store.changed_since(before, limit=9)] == [store.trials(study)[1].id, None]
+    again, retried = store.study(study), store.trial_by_number(study, 1)
+    assert (again.state, again.finished_at, again.reason) == (StudyState.RUNNING, None, "")
+    assert (retried.state, retried.waits_for, retried.finished_at) == (TrialState.WAITING, WaitsFor.NEW_PLAN, None)
+    assert retried.reason == "will be planned and run again, as a user retries it after: KeyError: 'a'"
+    assert (retried.num_failures, retried.num_lost, retried.num_faults, retried.retry_at) == (0, 0, 0, 0.0)
+    assert store.attempts(retried.id)[0].detail == "KeyError: 'a'", "the failure stays readable"
+    assert store.retry_trials(study, [1], now=8.0) == [], "a repeated request changes nothing"
+    assert store.retry_trials(study, now=8.0) == [0, 2]
+    assert store.counted(study).states == {TrialState.WAITING: 3}
+    assert store.counted(study) == tally_study(store.trials(study), store.study_attempts(study))
+    assert not store.move_study(study, [StudyState.RUNNING], StudyState.COMPLETED, now=9.0), "they are to run first"
+
+
+def test_only_failed_trials_of_a_study_that_can_continue_are_retried(store: Store) -> None:
+    study = failed_trials(store, 2)
+    store.create_trials(study, [(2, {})], now=5.0)
+    waiting = store.trial_by_number(study, 2)
+    assert store.retry_trials(study, [2], now=5.0) == [] and store.trial(waiting.id) == waiting
+    assert store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.CANCELLED, now=5.0)
+    with pytest.raises(NotFound, match="has no trial 7"):
+        store.retry_trials(study, [0, 7], now=6.0)
+    with pytest.raises(Conflict, match="trial 2 of study 1 is CANCELLED; only failed trials"):
+        store.retry_trials(study, [0, 2], now=6.0)
+    for ended in (None, StudyState.COMPLETED):
+        if ended:
+            assert store.move_study(study, [StudyState.RUNNING], ended, now=6.0)
+        with pytest.raises(Conflict, match=r"used up its 60 s \(budget.seconds\); extend it first"):
+            store.retry_trials(study, now=61.0)
+    assert store.trial_counts(study) == {TrialState.FAILED: 2, TrialState.CANCELLED: 1}, "nothing has changed"
+    stopped = failed_trials(store, 1)
+    assert store.move_study(stopped, [StudyState.RUNNING], StudyState.STOPPING, now=6.0)
+    with pytest.raises(Conflict, match="STOPPING; clone it"):
+        store.retry_trials(stopped, now=7.0)
