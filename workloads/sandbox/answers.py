@@ -13,7 +13,7 @@ from typing import Any
 
 from estimators.model import Layout
 from estimators.tracing.session.recipe import Recipe
-from estimators.tracing.tracer import examples, trace, trace_peak
+from estimators.tracing.tracer import examples, trace_peak
 from workloads.archive import unpack_code
 from workloads.hints import Contradiction
 from workloads.imports import check_imports
@@ -22,6 +22,7 @@ from workloads.options import TrainingOptions
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult, explain, without_folder
 from workloads.sandbox.batch_check import expect_metrics_of_samples, why_whole
+from workloads.sandbox.carried_state import traced
 from workloads.sandbox.dry_run import MetricFailed, mentioned, try_candidates
 from workloads.sandbox.proxies import proxy
 from workloads.sandbox.recipe import recipe_of
@@ -118,12 +119,12 @@ def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
         expect_equal_slabs(workload, layout.spatial)
     if (num_parts := layout.tp * layout.co_shard) > 1:
         expect_equal_parts(workload, num_parts)
-    traced = trace(recipe, layout, batch, request["equal_blocks"])
+    trace = traced(workload, recipe, layout, batch, request["equal_blocks"])
     if layout == Layout():
-        flops = traced.work.per_sample.flops / _PASSES_OF_STEP
+        flops = trace.work.per_sample.flops / _PASSES_OF_STEP
         expect_metrics_of_samples(workload, flops)
-        traced = replace(traced, indivisible=why_whole(workload, flops))
-    return asdict(traced)
+        trace = replace(trace, indivisible=why_whole(workload, flops))
+    return asdict(trace)
 
 
 def _candidates(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
