@@ -136,7 +136,7 @@ class Spread:
     """Ranks with the same samples that split the layers (tensor parallel)."""
     reshard: bool = _row(
         True,
-        " that keep what they gather",
+        " (ZeRO-2)",
         label="gathered",
         short="ZeRO-2",
         needs="dp_shard",
@@ -145,7 +145,7 @@ class Spread:
     """Whether a block's parameters are gathered again for its backward pass; otherwise they stay gathered (ZeRO-2)."""
     zero1: bool = _row(
         False,
-        " that share optimizer states",
+        " (ZeRO-1)",
         label="zero1",
         short="ZeRO-1",
         needs="dp_replicate",

@@ -40,7 +40,8 @@ export function num(value) {
 export function metric(value) {
   if (value === null || value === undefined) return NONE;
   const size = Math.abs(value);
-  return size !== 0 && (size < 1e-3 || size >= 1e4) ? num(value) : value.toFixed(4);
+  if (size !== 0 && (size < 1e-3 || size >= 1e4)) return num(value);
+  return value.toFixed(size < 10 ? 4 : size < 100 ? 3 : size < 1000 ? 2 : 1);
 }
 
 /**

@@ -26,6 +26,16 @@ function unnamed(direction, index) {
 }
 
 /**
+ * The direction of the objective with this name; empty if the metric is none.
+ * @param {Spec} spec
+ * @param {string} name
+ * @returns {string}
+ */
+export function directionOf(spec, name) {
+  return objectivesOf(spec).find(({ metric }) => metric === name)?.direction ?? "";
+}
+
+/**
  * Whether a study has several objectives at once.
  * @param {Spec} spec
  * @returns {boolean}

@@ -44,8 +44,16 @@ def why_here(ledger: Ledger, devices: Sequence[str], rule: str) -> str:
     )
     why_far = "" if rule == BY_SHARE else ", because no single node has room"
     where = f"on node {nodes.pop()}" if len(nodes) == 1 else f"across {len(nodes)} nodes{why_far}"
-    how = f", {shared} of {len(chosen)} shared with other gangs" if shared else ""
-    return f"{rule}, {where}: {left}{how}"
+    how_many = "" if shared == len(chosen) else f"{shared} of {len(chosen)} "
+    how = f", {how_many}shared with other trials" if shared else ""
+    return f"{_on(rule, len(chosen))}, {where}: {left}{how}"
+
+
+def _on(rule: str, num_devices: int) -> str:
+    if rule == BY_SHARE:
+        return rule
+    is_one = num_devices == 1 and rule.startswith("the ")
+    return f"on {rule.replace('devices', 'device', 1) if is_one else rule}"
 
 
 def why_ranks(queued: Queued, choice: int, why: str) -> str:

@@ -65,16 +65,25 @@ export function ticks(axis, most = 6) {
  * @param {number} most
  * @returns {number[]}
  */
-function numbers({ low, high, log }, most) {
+function numbers({ low, high, log, place }, most) {
   if (log) {
     const found = oneTwoFive(low, high);
     const step = Math.ceil(found.length / most);
     return found.length > 1 ? found.filter((_, index) => index % step === 0) : [low, high];
   }
-  const size = tickSize(high - low, most - 1);
+  const isWhole = Number.isInteger(low) && Number.isInteger(high) && !!place?.every(isWholeOrNone);
+  const size = Math.max(tickSize(high - low, most - 1), isWhole ? 1 : 0);
   const first = Math.ceil(low / size - 1e-9);
   const count = Math.floor(high / size + 1e-9) - first + 1;
   return Array.from({ length: Math.max(0, count) }, (_, index) => Number(((first + index) * size).toPrecision(12)));
+}
+
+/**
+ * @param {number | null} place
+ * @returns {boolean}
+ */
+function isWholeOrNone(place) {
+  return place === null || Number.isInteger(place);
 }
 
 /**
@@ -95,7 +104,7 @@ const MAGNITUDES = 100; // the axis is logarithmic if nine tenths of the values 
  * would squash all others. It is logarithmic if the values differ by magnitudes.
  * @param {string} name
  * @param {number[]} values
- * @param {string} direction
+ * @param {string} direction which values are better; empty if that is not known: then no value is an outlier
  * @returns {ObjectiveAxis}
  */
 export function objectiveAxis(name, values, direction) {
@@ -105,6 +114,7 @@ export function objectiveAxis(name, values, direction) {
   if (!sorted.length) return axis;
   let [low, high] = [sorted[0], sorted[sorted.length - 1]];
   if (low > 0 && quantile(sorted, 0.9) >= MAGNITUDES * low) return { ...axis, low, high, log: true };
+  if (!direction) return { ...axis, low, high };
   if (direction === "minimize") high = Math.min(high, low + STRETCH * (quantile(sorted, 0.9) - low) || high);
   else low = Math.max(low, high - STRETCH * (high - quantile(sorted, 0.1)) || low);
   return { ...axis, low, high, numOutside: sorted.filter((value) => value < low || value > high).length };

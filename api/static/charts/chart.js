@@ -26,7 +26,7 @@ export class Chart {
     this.box = box;
     this.opens = false; // whether a click opens the page of a trial
     this.tip = h("div", { class: "tip", role: "status", hidden: true });
-    this.blank = h("p", { class: "blank" }, blank);
+    this.blank = h("p", { class: "blank", hidden: true }, blank); // until it is known that there is no data
     box.replaceChildren(this.blank, this.tip);
     /** @type {any} a uPlot, or null without data */
     this.plot = null;

@@ -2,9 +2,8 @@
 
 import { h } from "../elements/dom.js";
 import { count, metric } from "../format.js";
-import { asNumbers } from "./axes.js";
+import { objectiveAxis, objectiveOptions } from "./axes.js";
 import { Chart, REACH, head, wholeNumbers } from "./chart.js";
-import { padded } from "./scales.js";
 import { aligned } from "./series.js";
 
 /** @import { Open, Plot } from "./chart.js" */
@@ -45,6 +44,7 @@ export class Curves extends Chart {
     this.bestId = null;
     this.name = ""; // of the metric
     this.unit = "step";
+    this.shown = objectiveAxis("", [], ""); // the axis of the values that are drawn
     /** @type {number[]} steps with a dashed line */
     this.marks = [];
     this.signature = ""; // what the plot was built for
@@ -73,15 +73,22 @@ export class Curves extends Chart {
   /**
    * Draw these lines, the last one above the others.
    * @param {Line[]} lines
-   * @param {{name: string, unit?: string, bestId?: number | null, marks?: number[]}} options `marks`: steps with a dashed line
+   * @param {{name: string, direction?: string, unit?: string, bestId?: number | null, marks?: number[]}} options
+   *   `direction` of an objective: outliers at its worse end are cut off; `marks`: steps with a dashed line
    */
-  update(lines, { name, unit = "step", bestId = null, marks = [] }) {
+  update(lines, { name, direction = "", unit = "step", bestId = null, marks = [] }) {
     this.lines = lines;
     this.name = name;
     this.unit = unit;
     this.bestId = bestId;
     this.marks = marks;
-    const signature = [name, bestId, ...lines.map((line) => `${line.trial.id}${line.trial.state}`)].join();
+    this.shown = objectiveAxis(name, valuesOf(lines), direction);
+    const signature = [
+      name,
+      bestId,
+      this.shown.log,
+      ...lines.map((line) => `${line.trial.id}${line.trial.state}`),
+    ].join();
     if (signature !== this.signature || !this.plot) {
       this.signature = signature;
       this.lit = null;
@@ -114,6 +121,7 @@ export class Curves extends Chart {
         points: { show: points.length === 1 || (alone && points.length < 40), size: 5, fill: stroke },
       };
     });
+    const values = objectiveOptions(() => this.shown);
     const opts = {
       legend: { show: false },
       focus: { alpha: 0.22 },
@@ -127,9 +135,9 @@ export class Curves extends Chart {
       },
       scales: {
         x: { time: false, range: stepRange },
-        y: { range: valueRange },
+        y: values.scale,
       },
-      axes: [this.axis(this.unit, { values: wholeNumbers }), this.axis(this.name, { size: 48, values: asNumbers })],
+      axes: [this.axis(this.unit, { values: wholeNumbers }), this.axis(this.name, { size: 48, ...values.axis })],
       series: [{}, ...series],
       hooks: {
         setSeries: [
@@ -195,12 +203,10 @@ function stepRange(_, low, high) {
 }
 
 /**
- * The range of values, for uPlot, with some room at both ends.
- * @param {unknown} _
- * @param {number} low
- * @param {number} high
- * @returns {[number, number]}
+ * The finite values of all lines.
+ * @param {Line[]} lines
+ * @returns {number[]}
  */
-function valueRange(_, low, high) {
-  return padded(low, high);
+function valuesOf(lines) {
+  return lines.flatMap((line) => line.points.map(([, value]) => value).filter(Number.isFinite));
 }

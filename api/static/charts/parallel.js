@@ -43,7 +43,7 @@ export class Parallel {
     this.canvas = h("canvas");
     this.lines = new ParallelLines(this.canvas);
     this.tip = h("div", { class: "tip", hidden: true, role: "status" });
-    this.blank = h("p", { class: "blank" }, "Lines appear here once trials have a value.");
+    this.blank = h("p", { class: "blank", hidden: true }, "Lines appear here once trials have a value.");
     this.inner = h("div", { class: "inner" }, this.canvas);
     this.scroller = h("div", { class: "plot" }, this.inner);
     box.replaceChildren(this.scroller, this.blank, this.tip);

@@ -6,6 +6,7 @@ import { aside, card, chartBox } from "../elements/card.js";
 import { fillChoice, namedOptions } from "../elements/choice.js";
 import { h, setText, setTitle } from "../elements/dom.js";
 import { stepUnit } from "../format.js";
+import { directionOf } from "../objectives.js";
 import { partWords } from "./chart_words.js";
 import { filteredMark } from "./filtered.js";
 
@@ -77,6 +78,7 @@ class CurvesPanel {
     const best = drawn.find((line) => line.trial.number === study.best?.trial);
     this.chart.update([...drawn.filter((line) => line !== best), ...(best ? [best] : [])], {
       name: metric,
+      direction: directionOf(study.spec, metric),
       unit: stepUnit(study.spec),
       bestId: best?.trial.id ?? null,
     });

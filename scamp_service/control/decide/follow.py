@@ -9,6 +9,7 @@ from typing import assert_never
 from estimators.learning import AttemptPhase
 from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
+from scamp_service.control.decide.place import WILL_CONTINUE
 from scamp_service.control.decide.replan import devices_in_words, narrower
 from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import run_later
@@ -74,7 +75,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield _try_again(study.budget, trial, _cause(attempt))
         case Outcome.STOPPED:
             why = attempt.detail or "its ranks were stopped in order, with the service"
-            reason = f"will run again from its last checkpoint: {why}"
+            reason = f"{WILL_CONTINUE}{why}"
             yield MoveTrial(trial, TrialState.QUEUED, reason, waits_for=WaitsFor.DEVICES)
         case Outcome.LOST:
             yield _retry(study.budget, trial, attempt, attempt.detail or "its ranks disappeared")

@@ -29,6 +29,15 @@ test("a duration has two units", () => {
   assert.deepEqual(words, ["0 s", "1.3 s", "9 s", "1 m 01 s", "1 h 01 m", "1 d 1 h", "–"]);
 });
 
+test("a value of a metric has at most six digits", () => {
+  assert.deepEqual([0.87654321, 12.34567, 131.91234, 9876.54321].map(format.metric), [
+    "0.8765",
+    "12.346",
+    "131.91",
+    "9876.5",
+  ]);
+});
+
 test("the time of a step has three digits", () => {
   assert.deepEqual([0.0012345, 0.25, 1.2345, 75, null].map(format.stepWords), [
     "1.23 ms",

@@ -37,6 +37,18 @@ test("ticks are few and within the axis", () => {
   }
 });
 
+test("an axis of whole numbers has ticks at whole numbers only", () => {
+  const depth = { choices: null, low: 1, high: 3, log: false, place: [1, 3, null, 2] };
+  const texts = (/** @type {any} */ axis) => ticks(axis).map(({ text }) => text);
+  assert.deepEqual(texts(depth), ["1", "2", "3"]);
+  assert.ok(texts({ ...depth, place: [1, 1.25] }).includes("1.5"));
+});
+
+test("nothing is an outlier where no direction is the better one", () => {
+  const axis = objectiveAxis("norm", [1, 1, 1, 2, 1e9, 1], "");
+  assert.deepEqual([axis.low, axis.high, axis.numOutside], [1, 1e9, 0]);
+});
+
 test("outliers at the worse end do not squash the others", () => {
   const values = [...Array.from({ length: 100 }, (_, index) => 1 + index / 100), 1e9];
   const axis = objectiveAxis("loss", values, "minimize");

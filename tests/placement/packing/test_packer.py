@@ -68,7 +68,7 @@ def test_small_gangs_share_the_fullest_device_that_fits_while_a_gang_waits() -> 
     assert [p.devices for p in placements] == [("d1",), ("d1",)]
     assert [*waits] == ["2/1"]
     assert placements[0].reason == (
-        "the fullest devices with enough room, on node n0: d1 (46 of 96 MiB left), 1 of 1 shared with other gangs"
+        "on the fullest device with enough room, on node n0: d1 (46 of 96 MiB left), shared with other trials"
     )
 
 
@@ -77,7 +77,7 @@ def test_gangs_spread_over_idle_devices_when_none_waits() -> None:
     assert [p.devices for p in placements] == [("d0",), ("d2",), ("d0",)]
     assert not waits
     assert placements[0].reason == (
-        "the devices with the fewest gangs, because none waits, on node n0: d0 (66 of 96 MiB left)"
+        "on the device with the fewest gangs, because none waits, on node n0: d0 (66 of 96 MiB left)"
     )
 
 
@@ -98,7 +98,7 @@ def test_no_gang_shares_a_device_while_one_is_idle_and_none_waits(mibs: list[int
     ledger = Ledger(cluster(num), max_gangs)
     placements, waits = decided(queue(*((1, mib) for mib in mibs)), ledger)
     used = [placement.devices[0] for placement in placements]
-    spread = not placements or placements[0].reason.startswith("the devices with the fewest gangs")
+    spread = not placements or placements[0].reason.startswith("on the device with the fewest gangs")
     if not waits and spread:
         assert len(set(used)) == min(num, len(used))
 

@@ -636,7 +636,7 @@ def test_the_least_that_is_needed_is_that_of_plans_which_the_model_allows() -> N
     model = Model(state=150, sample=1, refused=refused_under(SHARED, "dp_shard"))
     answer = model.choose(batch=16, devices=cluster(64, 64, 64, 64))
     assert isinstance(answer, NoPlan)
-    assert "on its best plan (4 replicas that share optimizer states" in answer.reason
+    assert "on its best plan (4 replicas (ZeRO-1)" in answer.reason
     assert answer.reason.endswith("; no FSDP: ValueError: a parameter is shared with another FSDP group")
 
 

@@ -12,7 +12,7 @@ from placement.model import Cluster, Device
 from placement.packing.projects import Project
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide.effects import Begin, MoveTrial, Propose
-from scamp_service.control.decide.place import PASSES_BEFORE_DRAINING, WAITS_FOR_FRONT
+from scamp_service.control.decide.place import PASSES_BEFORE_DRAINING, WAITS_FOR_FRONT, WILL_CONTINUE
 from scamp_service.lifecycle import AttemptState, TrialState, WaitsFor
 from scamp_service.model import Trial
 from scamp_service.study.objective import Objective
@@ -201,6 +201,16 @@ def test_trials_start_on_kept_devices_if_they_would_end_before_by_the_step_times
     assert started(PASSES_BEFORE_DRAINING) == [], "the wait of the large one is bounded"
     slow = replace(small, sized=replace(sized(Plan(8), 10), step_seconds=30.0))
     assert started(PASSES_BEFORE_RESERVATION, slow) == [], "its own prediction comes first"
+
+
+def test_a_trial_that_was_stopped_says_why_as_long_as_it_waits() -> None:
+    stopped = f"{WILL_CONTINUE}trial 3 of study 2, of priority 5, needs its devices"
+    queued = trial(id=2, state=TrialState.QUEUED, attempt=1, plan=Plan(4, dp_shard=4), reserved_mib=90, reason=stopped)
+    running: dict[str, Any] = {"attempts": [attempt(trial_id=50, reserved_mib=90)], "gangs": {"50/1": ALIVE}}
+    move = next(e for e in effects_of(trials=[queued], **running) if isinstance(e, MoveTrial))
+    assert move.reason.startswith(f"{stopped}. Now: needs 90 MiB on 4 devices at once; waits")
+    waits = replace(queued, reason=move.reason, waits_for=WaitsFor.DEVICES)
+    assert not [e for e in effects_of(trials=[waits], **running) if isinstance(e, MoveTrial)], "it stays the same"
 
 
 def test_a_queued_trial_is_planned_again_when_its_plan_needs_more_devices_than_there_are() -> None:
