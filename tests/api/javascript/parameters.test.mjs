@@ -37,9 +37,10 @@ test("ticks are few and within the axis", () => {
   }
 });
 
+const texts = (/** @type {any} */ axis) => ticks(axis).map(({ text }) => text);
+
 test("an axis of whole numbers has ticks at whole numbers only", () => {
   const depth = { choices: null, low: 1, high: 3, log: false, place: [1, 3, null, 2] };
-  const texts = (/** @type {any} */ axis) => ticks(axis).map(({ text }) => text);
   assert.deepEqual(texts(depth), ["1", "2", "3"]);
   assert.ok(texts({ ...depth, place: [1, 1.25] }).includes("1.5"));
 });
