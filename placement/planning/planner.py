@@ -186,7 +186,7 @@ class PlanChoice:
 
         A row is priced only when its lower bound is the least of all that wait, because most rows never get so far.
         """
-        rows = [row for row in self._rows if row.num_ranks == num_ranks and not row.is_among(self._profile.refusals)]
+        rows = [row for row in self._rows if row.num_ranks == num_ranks and not row.is_refused]
         waiting = [(row.least_order[0] / num_ranks, place, False) for place, row in enumerate(rows)]
         heapify(waiting)
         while waiting:
@@ -217,7 +217,7 @@ class PlanChoice:
         """The options in the order of preference: one rank, then those that may fit, by device-seconds."""
 
         def options(rows: Iterable[Row]) -> Iterator[Option | Untraced]:
-            return (row.best() for row in rows if not row.is_among(self._profile.refusals, left_out))
+            return (row.best() for row in rows if not (row.is_refused or row.is_among(left_out)))
 
         yield from options(self._first)
         for degree, offered_mib in degrees(self._cluster):
@@ -235,7 +235,7 @@ class PlanChoice:
         spreads = {Spread(), *(row.way for row in self._found)}
         rows = [row for row in self._rows if row.way not in spreads and row.way == _listed_way(row.way)]
         for row in sorted(rows, key=lambda row: row.order):
-            if not row.is_among(self._profile.refusals, left_out):
+            if not (row.is_refused or row.is_among(left_out)):
                 yield row.best()
 
     @property
@@ -258,8 +258,7 @@ class PlanChoice:
 
     @cached_property
     def _remaining_rows(self) -> Iterator[Row]:
-        refusals = self._profile.refusals
-        return worth_a_trace([row for row in self._rows if row.way != Spread() and not row.is_among(refusals)])
+        return worth_a_trace([row for row in self._rows if row.way != Spread() and not row.is_refused])
 
     @cached_property
     def _pricer(self) -> Pricer:

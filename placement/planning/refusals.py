@@ -85,7 +85,9 @@ def _kind(layout: Layout) -> str:
         return "divided tables"
     if layout.dp_replicate > 1:
         return "replicas"
-    return "co-shard" if layout.co_shard > 1 else "recompute" if layout.recompute else "plans of one rank"
+    if layout.co_shard > 1:
+        return "co-shard"
+    return "micro-batches" if layout.accumulate else "recompute" if layout.recompute else "plans of one rank"
 
 
 def _cause(why: str) -> str:

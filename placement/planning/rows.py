@@ -169,6 +169,12 @@ class Row:
             return layouts_of(self.way)
         return cached_plan(self.tried[0], self._num(self.tried[0]), self.way).layouts
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether it cannot be traced; a whole share of the batch needs only the first layout of a rank."""
+        needed = self.layouts if self.way.pp > 1 else self.layouts[:1]
+        return any(layout in self._question.profile.refusals for layout in needed)
+
     def is_among(self, *layouts: Container[Layout]) -> bool:
         """Whether one of the containers has one of its layouts."""
         return any(layout in layouts_of_trace for layouts_of_trace in layouts for layout in self.layouts)

@@ -43,7 +43,7 @@ _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
 """Largest relative difference that counts as rounding; in double precision single operations may still be in float."""
 _LEAST = 1e-3
 """Loss for which the tolerance is meant: one that is smaller may be the difference of larger numbers."""
-_ADVICE = "or set `accepts_parts = True` in the workload to accept the difference"
+_ADVICE = "or set accepts_parts = True"
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 
@@ -172,9 +172,8 @@ def _difference_of_loss(trial: _Trial, name: str, loss: Loss, batch: Batch, halv
     if not trial.are_close(first, again):
         kept = " and ".join(f"self.{attribute}" for attribute in changed) or "something"
         return (
-            f"{name} gives {again:.5g} instead of {first:.5g} when it is called again with the same samples, because "
-            f"it keeps {kept} between calls, which micro-batches and ranks change. So the plan must be one rank with "
-            f"one micro-batch: keep nothing in the workload, {_ADVICE}"
+            f"{name} is {first:.5g}, and {again:.5g} when it is called again with the same samples: it keeps {kept} "
+            f"between calls, which micro-batches and ranks would change. Keep nothing in the workload, {_ADVICE}"
         )
     if trial.draws(loss, halves[0]):
         return ""  # these numbers depend on the division, too
@@ -183,10 +182,8 @@ def _difference_of_loss(trial: _Trial, name: str, loss: Loss, batch: Batch, halv
     if trial.are_close(mean, of_all, abs(first)):
         return ""
     return (
-        f"{name} of {trial.num} samples is {of_all:.5g}, but the mean over their two halves is {mean:.5g}, so micro-"
-        "batches and ranks would train another curve. The plan must be one rank with one micro-batch. If the loss is a "
-        "sum, or a mean over tokens or weights, take the mean within each sample first, then the mean over samples; if "
-        f"it compares the samples of a batch, offer a device for the whole batch, {_ADVICE}"
+        f"{name} of {trial.num} samples is {of_all:.5g}, but the mean over their halves {mean:.5g}, so micro-batches "
+        f"and ranks would change it. Give the batch one device, average within samples first, {_ADVICE}"
     )
 
 
@@ -198,9 +195,9 @@ def _difference_of_metrics(trial: _Trial) -> str:
         if not trial.are_close(mean, value, abs(first[name])):
             return (
                 f"evaluate gives {name} {value:.5g} for {trial.num} samples, but {mean:.5g} as the mean over their "
-                "two halves, so it would depend on the micro-batch of an evaluation. Return what each sample has by "
+                "halves, so it would depend on the micro-batch of an evaluation. Return what each sample has by "
                 "itself, and compute what compares samples, or is no mean, in metrics() or summarize() from all "
-                f"held-out samples; {_ADVICE}"
+                f"held-out samples, {_ADVICE}"
             )
     return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -295,6 +296,29 @@ def test_a_layout_that_is_left_out_is_never_asked_for_and_the_answer_names_it() 
     assert isinstance(answer, ChosenPlan) and answer.plan != best.plan
     (passed_over, *_) = choice.passed_over(answer, left_out)
     assert passed_over.evidence is Evidence.UNITS and passed_over.plan.values == best.plan.values
+
+
+class Dividing(dict[Layout, str]):
+    """The refusal of every layout that divides a batch."""
+
+    def __contains__(self, layout: object) -> bool:
+        return isinstance(layout, Layout) and layout.divides_batch
+
+    def __getitem__(self, layout: Layout) -> str:
+        return "it compares samples"
+
+
+def test_a_batch_that_cannot_be_divided_gets_one_rank_and_one_micro_batch() -> None:
+    assert Model(state=30, sample=1, refused=Dividing()).chosen(batch=32).plan == Plan(32)
+    assert Model(state=30, sample=4, refused=Dividing()).chosen(batch=32).plan == Plan(32, recompute=True)
+
+
+@pytest.mark.parametrize("devices", [cluster(100), FOUR], ids=["one device", "four devices"])
+def test_a_batch_that_fits_no_device_and_cannot_be_divided_has_no_plan(devices: Cluster) -> None:
+    refusal = Model(state=30, sample=20, refused=Dividing()).choose(batch=32, devices=devices)
+    assert isinstance(refusal, NoPlan)
+    assert "micro-batch 32, recompute), 116 more than the 100 offered" in refusal.reason
+    assert re.search(r"; no [\w, -]*micro-batches[\w, -]*: it compares samples$", refusal.reason)
 
 
 def test_nothing_is_passed_over_if_one_rank_fits() -> None:

@@ -117,7 +117,7 @@ def test_the_loss_of_a_mean_over_samples_may_be_divided(params: dict[str, Any]) 
     ],
 )
 def test_other_losses_are_not_divided_unless_the_workload_accepts_it(params: dict[str, Any]) -> None:
-    assert "the mean over their two halves is" in why_whole(Points(params))
+    assert "but the mean over their halves" in why_whole(Points(params))
     accepting = Points(params)
     accepting.accepts_parts = True
     assert why_whole(accepting) == ""
