@@ -178,7 +178,8 @@ class Requests(Reads, Transactions):
             if study.state is not StudyState.FAILED:
                 _expect_may_continue(study)
             if reached:
-                raise Conflict(f"study {study_id} would end at once: {reached.why}; extend it first: {reached.remedy}")
+                remedy = "clone it" if study.state is StudyState.FAILED else f"extend it first: {reached.remedy}"
+                raise Conflict(f"study {study_id} would end at once: {reached.why}; {remedy}")
             if study.state is not StudyState.RUNNING:
                 connection.execute(_RUN_AGAIN, {"_id": study_id, "_spec": study.spec})
             keys = [{"_study_id": study_id, "_number": number} for number in failed]

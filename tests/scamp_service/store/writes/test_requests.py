@@ -255,6 +255,10 @@ def test_only_failed_trials_of_a_study_that_can_continue_are_retried(store: Stor
             assert store.move_study(study, [StudyState.RUNNING], ended, now=6.0)
         with pytest.raises(Conflict, match=r"used up its 60 s \(budget.seconds\); extend it first"):
             store.retry_trials(study, now=61.0)
+    broken = failed_trials(store, 3)
+    assert store.move_study(broken, [StudyState.RUNNING], StudyState.FAILED, now=6.0)
+    with pytest.raises(Conflict, match=r"clone it$"):  # a failed study cannot be extended
+        store.retry_trials(broken, now=61.0)
     assert store.trial_counts(study) == {TrialState.FAILED: 2, TrialState.CANCELLED: 1}, "nothing has changed"
     stopped = failed_trials(store, 1)
     assert store.move_study(stopped, [StudyState.RUNNING], StudyState.STOPPING, now=6.0)
