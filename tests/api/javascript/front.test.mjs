@@ -80,4 +80,8 @@ test("the task of a study is one line, also of one that another program runs", (
     taskWords({ ...own, budget: { steps: 60 } }),
     "maximize accuracy and minimize predicted.peak_mib · vit_digits · nsga2, ASHA · 60 steps per trial",
   );
+  assert.match(
+    taskWords({ ...own, budget: { steps: 60 }, project: "vision" }),
+    / · 60 steps per trial · project vision$/,
+  );
 });
