@@ -41,7 +41,8 @@ class DryRun:
     ``read`` are the parameters that any of them has read, and ``metrics`` those that any has returned; both are empty
     if none could be tried to its end. ``mentioned`` are names that the user's code contains, so that other candidates
     may read or return them. ``absent`` are parameters under conditions that no candidate had that was tried to its
-    end. ``is_complete``: no other candidate returns other metrics.
+    end. ``is_complete``: no other candidate returns other metrics. ``uneven`` are the sets whose samples differ in
+    size, although the workload gives no ``lengths``.
     """
 
     read: frozenset[str]
@@ -49,6 +50,7 @@ class DryRun:
     mentioned: frozenset[str] = frozenset()
     absent: frozenset[str] = frozenset()
     is_complete: bool = True
+    uneven: tuple[str, ...] = ()
 
 
 def check_workload(spec: StudySpec, code: bytes | None, process: TraceProcess | None = None) -> list[str]:
@@ -157,11 +159,12 @@ def found_in(answer: Json, candidates: Sequence[Params], have_all_values: bool) 
         frozenset(answer["mentioned"]),
         frozenset(name for params in candidates for name in params) - had,
         have_all_values and answer["all_tried"] and not any("failed" in result for result in tries),
+        tuple(dict.fromkeys(name for result in ended for name in result.get("uneven", ()))),
     )
 
 
 def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
-    """Warnings about parameters that were never read and an objective that was not returned.
+    """Warnings about parameters that were never read, an objective that was not returned, and samples of unknown size.
 
     Raises ``InvalidInput`` where these are certain to be mistakes.
     """
@@ -195,6 +198,12 @@ def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
             warnings.append(
                 f"no candidate that was tried has returned the objective {metric!r}, only {_listed(dry_run)}"
             )
+    if dry_run.uneven:
+        sets = " and ".join(f'"{name}"' for name in dry_run.uneven)
+        warnings.append(
+            f"samples of {sets} differ in size, and memory is predicted for the largest of a few that were read: "
+            "define `lengths` in the workload, so that it is predicted for the largest of all"
+        )
     return warnings
 
 

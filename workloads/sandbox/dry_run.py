@@ -23,9 +23,11 @@ from torch.optim import Optimizer
 
 from estimators.model import Plan
 from estimators.tracing.session.modes import NoInit
+from workloads.datasets import NAMES as SETS
 from workloads.options import NAMES as OPTIONS
 from workloads.protocol import Phase, Workload
 from workloads.refusals import WorkloadError, WrongResult, missing_counts
+from workloads.sandbox.drawn_samples import has_unknown_sizes
 from workloads.training.data.data_checks import expect_data, expect_samples
 from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import common_names
@@ -96,8 +98,9 @@ def try_candidates(
 ) -> list[dict[str, Any]]:
     """Tries candidates and reports what became of each; ends once one has all ``metrics`` and every parameter was read.
 
-    It has the names that it ``read`` and its ``metrics``, or the words of its ``ValueError`` as ``refused``, or it
-    ``failed``, for whatever reason. Raises ``WorkloadError`` for a workload without a number of samples or with metrics
+    It has the names that it ``read``, its ``metrics``, and the ``uneven`` sets, if there are any, whose samples differ
+    in size without ``lengths``; or the words of its ``ValueError`` as ``refused``, or it ``failed``, for whatever
+    reason. Raises ``WorkloadError`` for a workload without a number of samples or with metrics
     or schedulers of the wrong form: no host and no data mend these.
     """
     tries: list[dict[str, Any]] = []
@@ -132,7 +135,9 @@ def _params_after_trying(make: Callable[[Mapping[str, Any]], Workload], params: 
         raise
     except Exception as error:
         return {"failed": type(error).__name__}
-    return {"read": sorted(params.read - set(OPTIONS)), "metrics": metrics}
+    uneven = [name for name in SETS if has_unknown_sizes(workload, name)]
+    report = {"read": sorted(params.read - set(OPTIONS)), "metrics": metrics}
+    return {**report, "uneven": uneven} if uneven else report
 
 
 def _try_methods(workload: Workload) -> list[str]:

@@ -21,8 +21,8 @@ from workloads.parallel.forward_state.state import forward_state
 from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Batch, Split, Workload, defines
 from workloads.refusals import expect_counts, expect_model, expect_no_scaler
+from workloads.sandbox.drawn_samples import largest_first
 from workloads.sandbox.unfreezing import unfreezes
-from workloads.training.data.order import longest_first
 from workloads.training.data.outputs import has_summary
 from workloads.training.step import evaluate, train_step
 from workloads.training.updates.phases import phases_of
@@ -75,12 +75,12 @@ def _evaluation_of(workload: Workload) -> Evaluate:
 
 
 def _batches(workload: Workload, split: SetName) -> Callable[[int], Batch]:
-    """A function that makes batches of the longest samples of a set. Those of data sets, slow to read, are kept."""
-    longest = cache(lambda: longest_first(workload, split))
+    """A function that makes batches of the largest samples of a set. Those of data sets, slow to read, are kept."""
+    largest = cache(lambda: largest_first(workload, split))
     make = workload.train_batch if split == "train" else workload.eval_batch
 
     def batch(size: int) -> Batch:
-        indices, places = longest(), torch.arange(size)
+        indices, places = largest(), torch.arange(size)
         num = workload.num_train if split == "train" else workload.num_eval
         return make(places % num if indices is None else indices[places % len(indices)])
 

@@ -152,6 +152,12 @@ def test_what_the_users_code_mentions_is_only_doubted() -> None:
             judge(study(metric="score"), certain)
 
 
+def test_samples_of_unknown_size_are_a_warning_that_names_lengths() -> None:
+    tries = [{"read": ["lr"], "metrics": ["loss"], "uneven": ["train"]}, {"read": ["lr"], "metrics": ["loss"]}]
+    (warning,) = judge(study(), found_in({"tries": tries, "all_tried": True, "mentioned": []}, TRIED, True))
+    assert warning.startswith('samples of "train" differ in size') and "define `lengths`" in warning
+
+
 def test_a_parameter_under_several_conditions_is_in_a_candidate_that_is_tried() -> None:
     space: dict[str, Any] = {
         "opt": {"choice": ["sgd", "adam", "adamw"]},

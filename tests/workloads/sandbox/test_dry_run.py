@@ -92,6 +92,20 @@ def test_all_that_a_step_and_an_evaluation_read_is_known_of_small_and_of_fake_mo
     assert result == {"read": ["lr", "scale", "threshold", "weight_decay", "width"], "metrics": ["large", "size"]}
 
 
+def test_sets_whose_samples_differ_in_size_are_named() -> None:
+    class Uneven(Line):
+        num_train = 4
+
+        def train_batch(self, indices: Tensor) -> Tensor:
+            return torch.ones(int(indices.sum()) + len(indices), 4)
+
+        def eval_batch(self, indices: Tensor) -> Tensor:
+            return torch.ones(len(indices), 4)
+
+    (result,) = tries(Uneven, {"width": 2, "lr": 0.1})
+    assert result["uneven"] == ["train"]
+
+
 def test_candidates_are_tried_until_all_was_read_and_the_metric_is_there() -> None:
     class Choosy(Line):
         def __init__(self, params: Any) -> None:
