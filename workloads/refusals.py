@@ -28,6 +28,7 @@ from workloads.protocol import Workload, defines
 
 MESSAGE_CHARACTERS = 240  # of an error's own message
 SOURCE_CHARACTERS = 100
+WITHOUT_FSDP = "use plans without FSDP: whole replicas (dp_replicate), or ZeRO-1 unless the workload trains in phases"
 COUNTS = ("num_train", "num_eval")
 """The numbers of samples of a workload."""
 _ROOT = Path(__file__).resolve().parents[1]
@@ -267,6 +268,7 @@ class _Cause:
 
 _VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _READS = "reads a value of a tensor; a prediction knows the sizes of tensors, but not their values"
+_SHARDED_WITH_PLAIN = r"mixed torch\.Tensor and DTensor"
 _COUNTS = "makes a tensor whose size depends on values; a prediction knows sizes, but no values"
 
 _PREDICTING = (
@@ -315,15 +317,21 @@ _PREDICTING = (
 
 _CAUSES = (
     _Cause("updates sharded parameters in a way that torch cannot divide: {error}", "use an optimizer that updates "
-           "each number by itself, such as AdamW, or plans without FSDP, such as ZeRO-1",
+           f"each number by itself, such as AdamW, or {WITHOUT_FSDP}",
            message=r"in-place operations that require placement changes"),
     _Cause("changes in place the result of a matrix product, a convolution or attention, which selective recompute "
            "keeps", "make a new tensor (nn.ReLU() instead of nn.ReLU(inplace=True), x = x + … instead of x += …), or "
            "use plans without selective recompute", message="selective activation checkpoint has been mutated"),
+    _Cause("updates an own copy of sharded parameters: {error}", "leave an average of the weights to ScaMP, which "
+           f"evaluates with it (fixed: {{ema_decay: 0.99}}); or {WITHOUT_FSDP}",
+           message=_SHARDED_WITH_PLAIN, source=r"\blerp_?\(|_foreach_lerp|\bmul_\(|(?i:\bema|average)"),
     _Cause("combines a sharded parameter with a tensor that is not sharded: {error}", "call the blocks themselves "
            "(block(x), not their layers), use parameters inside of the forward of the module "
-           "that has them, and change them in on_step; or use plans without FSDP, such as ZeRO-1",
-           message=r"mixed torch\.Tensor and DTensor"),
+           f"that has them, and change them in on_step by nothing but themselves; or {WITHOUT_FSDP}",
+           message=_SHARDED_WITH_PLAIN),
+    _Cause("goes backward a second time through the same graph, which torch frees the first time", "call no "
+           ".backward() in the loss, as ScaMP does it with the loss that is returned; and use no tensor of an earlier "
+           "call without .detach()", message=r"backward through the graph a second time"),
     _Cause("takes gradients of gradients, which selective recompute cannot compute again",
            "use plans without selective recompute", message=r"Trying to backward an extra time"),
     _Cause("uses a tensor that build_model made and that is not a parameter, buffer or attribute of a module: {error}",

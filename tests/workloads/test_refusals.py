@@ -204,8 +204,24 @@ def test_a_loss_is_one_number_that_depends_on_parameters() -> None:
             "AdamW",
         ),
         ("got mixed torch.Tensor and DTensor", "combines a sharded parameter", r"block\(x\)"),
+        ("got mixed torch.Tensor and DTensor", "a sharded parameter", r"dp_replicate.*ZeRO-1 unless .* phases"),
+        ("Trying to backward through the graph a second time (or", "backward a second time", r"no \.backward\(\)"),
     ],
 )
 def test_errors_of_plans_are_explained_in_training_too(message: str, cause: str, advice: str) -> None:
     _, *lines = ["", *explain(RuntimeError(message), None, in_training=True).splitlines()]
     assert re.search(cause, lines[0]) and re.search(advice, lines[1])
+
+
+def test_an_own_average_of_sharded_weights_is_refused_with_the_option_that_averages(tmp_path: Path) -> None:
+    class Sharded:
+        def lerp_(self, other: Any, share: float) -> None:
+            raise RuntimeError("aten.lerp_.Scalar: got mixed torch.Tensor and DTensor")
+
+    (tmp_path / "net.py").write_text("def f(x):\n    x.lerp_(x, 0.1)\n")
+    names: dict[str, Any] = {}
+    exec(compile((tmp_path / "net.py").read_text(), tmp_path / "net.py", "exec"), names)
+    with pytest.raises(RuntimeError) as caught:
+        names["f"](Sharded())
+    lines = explain(caught.value, tmp_path).splitlines()
+    assert lines[0] == "net.py, line 2: x.lerp_(x, 0.1)" and "ema_decay: 0.99" in lines[-1]

@@ -68,7 +68,8 @@ class Tied(Workload):
     def loss(self, model, batch):
         if self.params.get("fail_at") == self.step:
             raise RuntimeError(self.params["words"]) if "words" in self.params else ValueError("the user's own mistake")
-        return functional.cross_entropy(model(batch), (batch + 1) % 17) * self.params.get("factor", 1.0)
+        factor = self.params.get("factor", 1.0) if self.step >= self.params.get("factor_from", 0) else 1.0
+        return functional.cross_entropy(model(batch), (batch + 1) % 17) * factor
     def evaluate(self, model, batch):
         return {"loss": functional.cross_entropy(model(batch), (batch + 1) % 17, reduction="none")}
     def on_step(self, step, steps, optimizer): self.step = step
@@ -311,7 +312,10 @@ def test_an_error_of_users_that_reads_like_a_lost_peer_is_their_own(ranks: Any, 
 def test_a_loss_that_is_not_finite_ends_the_training_with_its_step(ranks: Any, tied: dict[str, Any]) -> None:
     answers = ranks.train(Plan(4, dp_shard=2), params={"factor": float("inf")}, **tied)
     assert [answer["error"] for answer in answers] == ["NonFiniteLoss"] * 2
-    assert "at step 1" in answers[0]["message"]
+    assert "at step 1, with the initial weights" in answers[0]["message"]
+    assert "lower the learning rate" not in answers[0]["message"]
+    (answer,) = ranks.train(Plan(4), params={"factor": float("inf"), "factor_from": 1}, **tied)
+    assert answer["message"] == "the training loss became inf at step 2: lower the learning rate"
 
 
 def test_an_objective_that_the_workload_does_not_report_is_refused(ranks: Any) -> None:

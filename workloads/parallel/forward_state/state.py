@@ -42,7 +42,7 @@ from workloads.parallel.forward_state.snapshot import (
     tensor_at,
 )
 from workloads.parallel.forward_state.watch import Watch, WatchCalls
-from workloads.refusals import WorkloadError
+from workloads.refusals import WITHOUT_FSDP, WorkloadError
 
 _STATISTICS = ("running_mean", "running_var")
 
@@ -228,12 +228,12 @@ class ForwardState:
         if watch.whole_parameters and self.layout.fsdp_mesh:
             raise WorkloadError(
                 f"the forward pass changes the parameter {self._name(next(iter(watch.whole_parameters)))}, and FSDP "
-                "frees the copy that is changed: change it in on_step, or use plans without FSDP, such as ZeRO-1"
+                f"frees the copy that is changed: change it in on_step, or {WITHOUT_FSDP}"
             )
         if watch.keeps_graph and self.layout.fsdp_mesh:
             raise WorkloadError(
                 "the loss goes backward through the same graph again (create_graph or retain_graph), and FSDP frees "
-                "parameters after the first time: use plans without FSDP, such as ZeRO-1"
+                f"parameters after the first time: {WITHOUT_FSDP}"
             )
         replaced = [place for place in before.replaced() if watch.is_of_batch(tensor_at(place))]
         of_samples = dict.fromkeys((*watch.of_batch, *replaced))

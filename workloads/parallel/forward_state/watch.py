@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_leaves
 
 from workloads.parallel.forward_state.snapshot import Place, address_of, local_part, tensor_at
-from workloads.refusals import WorkloadError
+from workloads.refusals import WITHOUT_FSDP, WorkloadError
 
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _BACKWARD = {
@@ -120,7 +120,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 FREED = (
     "the backward pass uses parameters that FSDP has freed, because it did not see where the pass through a block "
     "begins: return tensors from blocks in tuples, dictionaries or dataclasses, do not change views of them in place, "
-    "or use plans without FSDP, such as ZeRO-1"
+    f"or {WITHOUT_FSDP}"
 )
 
 

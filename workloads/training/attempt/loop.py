@@ -76,7 +76,7 @@ class Loop:
                 expect_agreement(rank.model, rank.mesh, "after their first step")
             self._timing.end_step(step, began)
             if not math.isfinite(loss):
-                raise NonFiniteLoss(f"the training loss became {loss} at step {done + 1}: lower the learning rate")
+                raise NonFiniteLoss(f"the training loss became {loss} at step {done + 1}{self._advice(step)}")
             losses.append(loss)
             before, step, done = done, step + 1, self._end_step(done, sum(losses) / len(losses))
             if self._report_all(before, done):
@@ -84,6 +84,15 @@ class Loop:
             if stop and done < job.last_step:
                 return "stopped"
         return "done"
+
+    def _advice(self, step: int) -> str:
+        """Advice for a loss of optimizer step ``step`` that is not finite, to follow it."""
+        if step > 0 or updates_of(self._rank.model).phased is not None:  # a phase may follow the update of another
+            return ": lower the learning rate"
+        return (
+            ", with the initial weights, so it is not the learning rate: look for the log or the root of 0 or less, a "
+            "division by 0, samples with nan or inf, and numbers that are too large for the precision"
+        )
 
     def _done(self, start: int) -> int:
         """The number of steps that count as done: ``start``, or more where AdaScale counts them."""
