@@ -33,6 +33,7 @@ COUNTS = ("num_train", "num_eval")
 """The numbers of samples of a workload."""
 _ROOT = Path(__file__).resolve().parents[1]
 _BUILT_IN = _ROOT / "workloads" / "models"
+_PLANS = _ROOT / "workloads" / "parallel"
 _LIBRARIES = Path(sysconfig.get_path("purelib")).resolve()
 _PYTHON = Path(sysconfig.get_path("stdlib")).resolve()
 _UNDER_TORCH = ("torch", "numpy", "sympy")  # their lines say nothing to the author of a model
@@ -74,6 +75,8 @@ def expect(value: Any, kind: type[_Kind], function: Callable[..., Any], expectat
 
 def expect_loss(value: Any, function: Callable[..., Any]) -> Tensor:
     """The loss that ``function`` has returned. Raises ``WrongResult`` unless it can be minimised."""
+    if isinstance(value, float):
+        raise WrongResult(function, "returns a number, which has no gradients", "return the tensor, without .item()")
     loss = expect(value, Tensor, function, "the loss, a tensor with one number")
     if loss.numel() != 1:
         raise WrongResult(function, f"returns {kinds_of(loss)}, but the loss is one number", "return its .mean()")
@@ -154,6 +157,8 @@ def kinds_of(value: Any) -> str:
     """The type of a result in words, with the shape of a tensor."""
     if value is None:
         return "None"
+    if isinstance(value, float):  # in a trace of a class of its own
+        return "a number"
     if isinstance(value, tuple):
         return f"({', '.join(map(kinds_of, value))})"
     return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
@@ -268,6 +273,7 @@ class _Cause:
 
 _VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _READS = "reads a value of a tensor; a prediction knows the sizes of tensors, but not their values"
+_LOGS = "a workload can print its metrics in on_evaluate"
 _SHARDED_WITH_PLAIN = r"mixed torch\.Tensor and DTensor"
 _COUNTS = "makes a tensor whose size depends on values; a prediction knows sizes, but no values"
 
@@ -281,14 +287,14 @@ _PREDICTING = (
     _Cause("needs the values of tensors, for example of numbers in a list that is used as an index; a prediction knows "
            "sizes, but no values", "use whole tensors: x[rows, cols] of two tensors, not of lists of their numbers",
            message="its data is not allocated yet"),
-    _Cause(_READS, "drop the print, or print a detached value after the training step", _VALUES,
+    _Cause(_READS, f"drop the print; {_LOGS}", _VALUES,
            source=r"\bprint\(|\b(logger|logging|log|wandb|writer)\.\w+\("),
     _Cause(_COUNTS, "choose by a mask, or by lengths and ids from the batch, not by what is trained", _VALUES[1:]),
-    _Cause(_READS, "choose with torch.where(condition, a, b), or decide by a parameter or a shape", _VALUES,
-           source=r"\b(if|elif|while|assert)\b"),
+    _Cause(_READS, "choose with torch.where(condition, a, b), or decide by a parameter or a shape; if it only logs, "
+           f"leave it out: {_LOGS}", _VALUES, source=r"\b(if|elif|while|assert)\b"),
     _Cause(_READS, "keep the value in a tensor: no .item(), .tolist(), int(), float() or bool(); take sizes from "
            "shapes or parameters", _VALUES),
-    _Cause(_READS, "print it after the training step", (TypeError,), r"format string passed to FakeTensor"),
+    _Cause(_READS, f"leave it out; {_LOGS}", (TypeError,), r"format string passed to FakeTensor"),
     _Cause("turns a tensor into a NumPy array, which needs its values", "use torch's functions instead",
            message=r"\.numpy\(\) is not supported|__array__"),
     _Cause("turns a tensor into a NumPy array, which needs its values", "use torch's functions instead",
@@ -329,6 +335,9 @@ _CAUSES = (
            "(block(x), not their layers), use parameters inside of the forward of the module "
            f"that has them, and change them in on_step by nothing but themselves; or {WITHOUT_FSDP}",
            message=_SHARDED_WITH_PLAIN),
+    _Cause("has a label that the model has no output for: {error}", "labels count from 0, so each must be below the "
+           "number of the model's outputs: subtract 1 from labels that begin with 1, or give the model more outputs",
+           (IndexError,), message=r"Target -?\d+ is out of bounds"),
     _Cause("goes backward a second time through the same graph, which torch frees the first time", "call no "
            ".backward() in the loss, as ScaMP does it with the loss that is returned; and use no tensor of an earlier "
            "call without .detach()", message=r"backward through the graph a second time"),
@@ -359,13 +368,19 @@ def _meaning(error: BaseException, source: str, causes: Sequence[_Cause], folder
     if isinstance(error, WrongResult | Stopped):
         return error.problem, error.advice
     name, text = type(error).__name__, _text(error, folder)
-    message = f"{name}: {text}" if text else name
+    message = text if text and _is_said_by_scamp(error) else f"{name}: {text}" if text else name
     if re.search(r"\braise\b", source) and not isinstance(error, _VALUES):
         return message, ""  # the author's own words
     for cause in causes:
         if cause.applies(error, message, source):
             return cause.problem.replace("{error}", text or name), cause.advice
     return message, ""
+
+
+def _is_said_by_scamp(error: BaseException) -> bool:
+    """Whether ScaMP raised a ``ValueError`` about a plan: its words are for users, the name of its type is not."""
+    deepest = next(reversed(frames_of(error)), None)
+    return isinstance(error, ValueError) and deepest is not None and Path(deepest[0]).resolve().is_relative_to(_PLANS)
 
 
 def _text(error: BaseException, folder: Path | None) -> str:

@@ -15,6 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from workloads import refusals
+from workloads.parallel.tensor_parallel import split_of
 from workloads.refusals import (
     WorkloadError,
     WrongResult,
@@ -44,10 +45,11 @@ def raised(folder: Path, source: str) -> BaseException:
     [
         ("print(x.sum().item())", "reads a value of a tensor", "drop the print"),
         ("if x.sum() > 0: pass", "reads a value of a tensor", "torch.where"),
+        ("if x.sum() > 0: print(1)", "reads a value of a tensor", "on_evaluate"),
         ("x.sum().item()", "reads a value of a tensor", r"no \.item\(\)"),
         ("torch.log(x).sum().item()", "reads a value of a tensor", r"no \.item\(\)"),
         ("range(x.max().long())", "reads a value of a tensor", "take sizes from shapes"),
-        ("f'{x.sum():.3f}'", "reads a value of a tensor", "after the training step"),
+        ("f'{x.sum():.3f}'", "reads a value of a tensor", "on_evaluate"),
         ("x.unique()", "size depends on values", "lengths and ids from the batch"),
         ("x.repeat_interleave(x[0, 0].long())", "size depends on values", "mask"),
         ("x[list(x[:, 0].long()), [0, 1, 2]] = 1", "needs the values of tensors", "whole tensors"),
@@ -188,6 +190,7 @@ def test_a_loss_is_one_number_that_depends_on_parameters() -> None:
         (trained.sum().detach(), "depends on no trained parameter"),
         (SimpleNamespace(loss=3), "returns SimpleNamespace"),
         (None, "returns None"),
+        (0.5, r"returns a number, which has no gradients: .* without \.item\(\)"),
     ):
         with pytest.raises(WrongResult, match=words):
             expect_loss(wrong, min)
@@ -211,6 +214,19 @@ def test_a_loss_is_one_number_that_depends_on_parameters() -> None:
 def test_errors_of_plans_are_explained_in_training_too(message: str, cause: str, advice: str) -> None:
     _, *lines = ["", *explain(RuntimeError(message), None, in_training=True).splitlines()]
     assert re.search(cause, lines[0]) and re.search(advice, lines[1])
+
+
+def test_a_label_without_an_output_is_explained() -> None:
+    with pytest.raises(IndexError) as caught:
+        nn.functional.cross_entropy(torch.zeros(1, 3), torch.tensor([3]))
+    problem, advice = explain(caught.value, None, in_training=True).splitlines()[-2:]
+    assert "Target 3 is out of bounds" in problem and "below the number of the model's outputs" in advice
+
+
+def test_words_of_scamp_about_a_plan_are_shown_without_the_type_of_the_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as caught:
+        split_of(nn.Linear(4, 4), 2)
+    assert explain(caught.value, tmp_path).startswith("block 2 (Linear) does not say how it is divided")
 
 
 def test_an_own_average_of_sharded_weights_is_refused_with_the_option_that_averages(tmp_path: Path) -> None:

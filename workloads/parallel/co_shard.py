@@ -31,8 +31,8 @@ def compute_in_parts(blocks: Sequence[nn.Module], num_parts: int, state: Forward
             "co-shard computes blocks in parts, but the workload names no blocks: return them from `blocks`, or use "
             "plans with co_shard=1"
         )
-    for block in blocks:
-        split = split_of(block)
+    for number, block in enumerate(blocks):
+        split = split_of(block, number)
         if not split.branches:
             raise ValueError(
                 f"the split of {type(block).__name__} names no branches, which co-shard needs: name them, or use plans "

@@ -44,8 +44,8 @@ def split_layers(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh
             "tensor parallelism divides the layers of blocks, but the workload names no blocks: return them from "
             "`blocks`, or use plans with tp=1"
         )
-    for block in blocks:
-        split = split_of(block)
+    for number, block in enumerate(blocks):
+        split = split_of(block, number)
         _expect_to_follow(split, mesh, sequence=sequence)
         if sequence:
             _expect_divided(block, split)
@@ -98,12 +98,12 @@ def _expect_divided(block: nn.Module, split: Split) -> None:
             )
 
 
-def split_of(block: nn.Module) -> Split:
-    """The block's ``split``. Raises ``ValueError`` if it has none."""
+def split_of(block: nn.Module, number: int) -> Split:
+    """The ``split`` of a block, which is the one at place ``number`` of all. Raises ``ValueError`` if it has none."""
     split = getattr(block, "split", None)
     if not isinstance(split, Split):
         raise ValueError(
-            f"{type(block).__name__} does not say how it is divided: give it an attribute `split`, a "
+            f"block {number} ({type(block).__name__}) does not say how it is divided: give it an attribute `split`, a "
             "workloads.protocol.Split, or use plans without tensor parallelism and co-shard"
         )
     return split

@@ -51,7 +51,7 @@ class Silent(nn.Linear):
     ("blocks", "message"),
     [
         ([], "names no blocks"),
-        ([nn.Linear(4, 4)], "Linear does not say how it is divided"),
+        ([nn.Linear(4, 4)], r"block 0 \(Linear\) does not say how it is divided"),
         ([Silent(most_parts=4)], "the split of Silent names no branches"),
         ([Block(8, 4, 1.25, 0.0, 1.0, causal=True)], "feed_forward.up of size 10 cannot be computed in 4 equal parts"),
         ([Block(6, 2, 2.0, 0.0, 1.0, causal=True)], "2 heads cannot be computed in 4 equal parts"),

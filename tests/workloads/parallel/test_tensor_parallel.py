@@ -38,7 +38,7 @@ def test_every_rank_holds_its_part_of_the_linear_layers() -> None:
     ("blocks", "message"),
     [
         ([], "names no blocks"),
-        ([nn.Linear(4, 4)], "Linear does not say how it is divided: give it an attribute `split`"),
+        ([nn.Linear(4, 4)], r"block 0 \(Linear\) does not say how it is divided: give it an attribute `split`"),
         (list(model(heads=2)), "2 heads cannot be divided evenly over 4 tensor-parallel ranks"),
     ],
     ids=["none", "silent", "uneven"],
