@@ -158,6 +158,14 @@ class Client:
         """Ask the service to stop a study, and return it; no effect when it has ended."""
         return self._change("POST", f"/v1/studies/{study_id}:stop")
 
+    def pause(self, study_id: int) -> JsonObject:
+        """Stop the running trials of a study, start none, and return it. Raises ``NotFound`` and ``Conflict``."""
+        return self._change("POST", f"/v1/studies/{study_id}:pause")
+
+    def resume(self, study_id: int) -> JsonObject:
+        """Let the trials of a paused study run again, and return it. Raises ``NotFound`` and ``Conflict``."""
+        return self._change("POST", f"/v1/studies/{study_id}:resume")
+
     def enqueue(self, study_id: int, *candidates: Mapping[str, Any]) -> list[int]:
         """Try candidates in a study, in addition to its budget; returns the numbers of their trials.
 

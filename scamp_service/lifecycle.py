@@ -57,14 +57,16 @@ class WaitsFor(StrEnum):
 
     PLAN: its first plan. NEW_PLAN: another one, since it ran out of memory, more is known or the cluster changed since
     the last one, or a user retries it after it has failed. PREDICTIONS: those for all candidates, as only their Pareto
-    front is trained. DEVICES: free devices for its plan. MAX_CONCURRENT: the end of another trial of its study. QUOTA:
-    that of its project. RETRY: the time of its next try after a fault of the host. COMPARISON: the first verdict of the
-    stopping rule since it paused. PROMOTION: a later one, after which it may continue.
+    front is trained. RESUME: until its study is resumed. DEVICES: free devices for its plan. MAX_CONCURRENT: the end
+    of another trial of its study. QUOTA: that of its project. RETRY: the time of its next try after a fault of the
+    host. COMPARISON: the first verdict of the stopping rule since it paused. PROMOTION: a later one, after which it may
+    continue.
     """
 
     PLAN = "PLAN"
     NEW_PLAN = "NEW_PLAN"
     PREDICTIONS = "PREDICTIONS"
+    RESUME = "RESUME"
     DEVICES = "DEVICES"
     MAX_CONCURRENT = "MAX_CONCURRENT"
     QUOTA = "QUOTA"
@@ -129,7 +131,7 @@ TRIAL_MOVES: dict[TrialState, frozenset[TrialState]] = {
 _W = WaitsFor
 WAITS: dict[TrialState, frozenset[WaitsFor]] = {
     _T.WAITING: frozenset({_W.PLAN, _W.NEW_PLAN, _W.RETRY}),
-    _T.QUEUED: frozenset({_W.PREDICTIONS, _W.DEVICES, _W.MAX_CONCURRENT, _W.QUOTA, _W.RETRY}),
+    _T.QUEUED: frozenset({_W.PREDICTIONS, _W.RESUME, _W.DEVICES, _W.MAX_CONCURRENT, _W.QUOTA, _W.RETRY}),
     _T.PAUSED: frozenset({_W.COMPARISON, _W.PROMOTION}),
 }
 """All that a trial may wait for, in each state in which it waits."""

@@ -102,6 +102,20 @@ def stop_study(study_id: StudyId, store: TheStore) -> StudyDetail:
     return _detail(store, store.study(study_id))
 
 
+@router.post("/studies/{study_id}:pause", responses=problems(404, 409))
+def pause_study(study_id: StudyId, store: TheStore) -> StudyDetail:
+    """Pause a study: its running trials stop and keep their last checkpoints, and none starts until it is resumed."""
+    store.pause_study(study_id, paused=True, now=time.time())
+    return _detail(store, store.study(study_id))
+
+
+@router.post("/studies/{study_id}:resume", responses=problems(404, 409))
+def resume_study(study_id: StudyId, store: TheStore) -> StudyDetail:
+    """Resume a paused study: its trials continue from their last checkpoints, as devices are free."""
+    store.pause_study(study_id, paused=False, now=time.time())
+    return _detail(store, store.study(study_id))
+
+
 @router.post("/studies/{study_id}:extend", responses=problems(404, 409, 422))
 def extend_study(study_id: StudyId, limits: Limits, store: TheStore) -> StudyDetail:
     """Change limits of a study's budget. A completed study runs again, with the trials that its limit has cancelled.
@@ -142,7 +156,7 @@ def clone_study(
     original = store.study(study_id)
     if "directions" in original.spec:
         raise Conflict(f"study {study_id} was run by other programs; ScaMP has no workload to run it with")
-    spec = parse_study({**original.spec, "name": clone.name or original.name})
+    spec = parse_study({**original.spec, "name": clone.name or original.name, "paused": False})
     settings.expect_priority(spec.project, spec.priority)
     key = check_idempotency_key(idempotency_key)
     study = store.create_study(

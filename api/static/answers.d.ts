@@ -928,7 +928,7 @@ export interface WaitingView {
   starts_in_seconds: number | null;
 }
 
-export type WaitsFor = "PLAN" | "NEW_PLAN" | "PREDICTIONS" | "DEVICES" | "MAX_CONCURRENT" | "QUOTA" | "RETRY" | "COMPARISON" | "PROMOTION";
+export type WaitsFor = "PLAN" | "NEW_PLAN" | "PREDICTIONS" | "RESUME" | "DEVICES" | "MAX_CONCURRENT" | "QUOTA" | "RETRY" | "COMPARISON" | "PROMOTION";
 
 export interface WhatIfView {
   /** devices that are added, by kind */

@@ -142,6 +142,15 @@ export function study(studyId) {
 
 /**
  * @param {number} studyId
+ * @param {boolean} paused
+ * @returns {Promise<unknown>}
+ */
+export function setPaused(studyId, paused) {
+  return request(`/v1/studies/${studyId}:${paused ? "pause" : "resume"}`, { method: "POST" });
+}
+
+/**
+ * @param {number} studyId
  * @returns {Promise<unknown>}
  */
 export function stop(studyId) {

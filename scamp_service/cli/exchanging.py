@@ -144,6 +144,20 @@ def prioritize(
 
 
 @app.command()
+def pause(study: StudyId, address: Address = "", token: Token = "") -> None:
+    """Pause a study: its running trials stop and keep their last checkpoints, and none starts until it is resumed."""
+    client_of(address, token, to_change=True).pause(study)
+    out.print(f"study {study} is paused; `scamp resume {study}` lets it continue")
+
+
+@app.command()
+def resume(study: StudyId, address: Address = "", token: Token = "") -> None:
+    """Resume a paused study: its trials continue from their last checkpoints, as devices are free."""
+    client_of(address, token, to_change=True).resume(study)
+    out.print(f"study {study} continues")
+
+
+@app.command()
 def retry(
     study: StudyId,
     trials: Annotated[

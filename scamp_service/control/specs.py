@@ -11,13 +11,15 @@ from scamp_service.model import Study
 from scamp_service.search.perturb import perturbation_of
 from scamp_service.study.spec import StudySpec
 
+_CHANGEABLE = ("budget", "priority", "paused")
+
 
 class Specs:
-    """Specs of studies, and all that follows from them alone. Only the budget and the priority of one may change."""
+    """Specs of studies, and all that follows from them alone. Only what ``_CHANGEABLE`` names may change in one."""
 
     def __init__(self) -> None:
         self._specs: dict[int, StudySpec] = {}
-        self._changeable: dict[int, tuple[Any, Any]] = {}  # study → the JSON of budget and priority in its spec
+        self._changeable: dict[int, tuple[Any, ...]] = {}  # study → what its spec has for ``_CHANGEABLE``
         self._rules: dict[int, StudyRules] = {}
 
     def __getitem__(self, study_id: int) -> StudySpec:
@@ -26,7 +28,7 @@ class Specs:
 
     def read(self, study: Study) -> StudySpec:
         """The study's spec. Raises ``ValueError`` if this version cannot read it."""
-        changeable = study.spec.get("budget"), study.spec.get("priority")
+        changeable = tuple(map(study.spec.get, _CHANGEABLE))
         if study.id not in self._specs or self._changeable[study.id] != changeable:
             self._rules.pop(study.id, None)
             self._specs[study.id], self._changeable[study.id] = StudySpec.model_validate(study.spec), changeable
@@ -67,6 +69,6 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         budget=budget,
         progress=Progress(study.state),
         search=search,
-        sharing=Sharing(spec.project, spec.priority, spec.policy),
+        sharing=Sharing(spec.project, spec.priority, spec.policy, spec.paused),
         plan=spec.given_plan,
     )

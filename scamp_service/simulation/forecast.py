@@ -180,6 +180,8 @@ def _waits(trials: Sequence[Trial], attempts: Mapping[int, Attempt], now: float)
                 yield trial.id, "limit"
             elif trial.waits_for is WaitsFor.PREDICTIONS:
                 yield trial.id, "predictions"
+            elif trial.waits_for is WaitsFor.RESUME:
+                yield trial.id, "resume"
 
 
 def _queued(

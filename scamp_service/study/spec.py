@@ -56,8 +56,8 @@ class StudySpec(Strict):
     and otherwise the only one. ``start_with`` lists candidates to try first; ``fixed`` holds parameters of all
     candidates. ``plan`` is the plan of all of them, instead of the one that the planner chooses for each. A candidate
     of ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it leaves out. Trials of the
-    highest ``priority`` are placed first; a ``project`` may have a share of the devices and quotas (see
-    ``placement.packing.projects``). ``policy`` names the rule that places its trials (see
+    highest ``priority`` are placed first, and none while the study is ``paused``; a ``project`` may have a share of the
+    devices and quotas (see ``placement.packing.projects``). ``policy`` names the rule that places its trials (see
     ``placement.packing.policies``), if not that of the server. ``constraints`` are expressions (see
     ``spaces.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is predicted of it
     before it trains. An empty ``space`` is in the user's class, and not known yet (see
@@ -75,6 +75,7 @@ class StudySpec(Strict):
     start_with: Annotated[list[Start], at_most(1000)] = Field(default=[], max_length=1000)
     project: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.-]+$")] = DEFAULT_PROJECT
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    paused: bool = False
     policy: str | None = None
     search: SearchOptions = SearchOptions()
     stopping: Stopping = AshaOptions()

@@ -1,4 +1,4 @@
-// The buttons that stop and delete a study, each with a dialog that asks first.
+// The buttons that pause, stop and delete a study; the last two have a dialog that asks first.
 
 import * as api from "../client.js";
 import { byId, setText } from "../elements/dom.js";
@@ -15,13 +15,23 @@ import { LIVE_STUDY, TERMINAL, numIn } from "../states.js";
  * @returns {Panel}
  */
 export function actionsPanel({ state, page, feeds }) {
+  const pause = byId("pause", HTMLButtonElement);
   const stop = byId("stop", HTMLButtonElement);
   const remove = byId("delete", HTMLButtonElement);
+
+  pause.addEventListener("click", () =>
+    page.run(async () => {
+      const paused = !state.study.spec.paused;
+      await api.setPaused(state.studyId, paused);
+      feeds.refreshStudy(paused ? "paused" : "resumed");
+      toast(paused ? "The study is paused: its trials stop." : "The study continues.", "info");
+    }),
+  );
 
   confirmed(stop, byId("confirm", HTMLDialogElement), {
     words() {
       const open = numIn(state.study.trials, (each) => !TERMINAL.has(each));
-      return `${plural(open, "trial")} of “${state.study.name}” will be cancelled. Results reported so far are kept. A stopped study cannot be resumed.`;
+      return `${plural(open, "trial")} of “${state.study.name}” will be cancelled. Results reported so far are kept. A stopped study cannot be resumed; a paused one can.`;
     },
     act: () =>
       page.run(async () => {
@@ -41,6 +51,8 @@ export function actionsPanel({ state, page, feeds }) {
     shows: ["study"],
     draw() {
       const isLive = LIVE_STUDY.has(state.study.state);
+      pause.hidden = state.study.state !== "RUNNING";
+      setText(pause, state.study.spec.paused ? "Resume study" : "Pause study");
       stop.hidden = !isLive;
       stop.disabled = state.study.state !== "RUNNING";
       setText(stop, state.study.state === "STOPPING" ? "Stopping…" : "Stop study");

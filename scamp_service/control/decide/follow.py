@@ -83,6 +83,8 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield _retry(study.budget, trial, attempt, f"it {attempt.detail}", weight=STALL_WEIGHT)
         case None if not study.progress.is_running:
             yield ended_with(study, trial)
+        case None if study.sharing.paused and attempt.state is not AttemptState.STOPPING:
+            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, "the study was paused")
         case None if gang is not None and gang.state is not GangState.ALIVE:
             yield _lose(attempt, gang.detail or "a rank died")
         case None if gang is not None and (why := why_stalled(study.budget, attempt, gang)):

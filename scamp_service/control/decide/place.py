@@ -32,6 +32,7 @@ WILL_CONTINUE = "will run again from its last checkpoint: "
 _NOW = ". Now: "
 PASSES_BEFORE_DRAINING = 2 * PASSES_BEFORE_RESERVATION
 """After so many passes of a trial, nothing starts any more on devices that are kept for it by a guess of seconds."""
+WAITS_FOR_RESUME = "the study is paused: waits until somebody resumes it"
 WAITS_FOR_FRONT = (
     "waits until every candidate is predicted: all objectives are, so only candidates on the Pareto front are trained"
 )
@@ -70,6 +71,8 @@ def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None
             continue
         if why := _dominated(s, trial):
             yield MoveTrial(trial, TrialState.PRUNED, why)
+        elif s.studies[trial.study_id].sharing.paused:
+            yield from _waits(trial, WaitsFor.RESUME, WAITS_FOR_RESUME)
         elif trial.study_id in incomplete and not trial.attempt:
             yield from _waits(trial, WaitsFor.PREDICTIONS, WAITS_FOR_FRONT)
         elif any_learned and (newer := _learned_since(s, trial, learned)):
@@ -348,6 +351,7 @@ def in_start_order(s: Snapshot) -> Sequence[Trial]:
         trial.id: trial
         for trial in s.in_state(TrialState.QUEUED)
         if s.studies[trial.study_id].progress.is_running
+        and not s.studies[trial.study_id].sharing.paused
         and not must_wait(s.now, trial)
         and trial.waits_for is not WaitsFor.PREDICTIONS
     }

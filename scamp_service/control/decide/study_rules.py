@@ -83,6 +83,8 @@ class Sharing:
     """Trials of a higher one are placed first."""
     policy: str | None = None
     """Name of the study's own policy; None: that of the server."""
+    paused: bool = False
+    """None of its trials may run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,19 @@ class Requests(Reads, Transactions):
                 connection.execute(_SET_SPEC, {"_id": study_id, "_spec": spec})
                 self._emit_study(connection, study_id, study.name, study.state, now=now)
 
+    def pause_study(self, study_id: int, *, paused: bool, now: float) -> None:
+        """Let no trial of a study run, or all. Raises ``NotFound``, and ``Conflict`` for one that is not RUNNING."""
+        with self._write() as connection:
+            study = self._locked_study(connection, study_id)
+            if study.state is not StudyState.RUNNING:
+                raise Conflict(
+                    f"study {study_id} is {study.state.value}; only a running study can be paused or resumed"
+                )
+            spec = parse_study({**study.spec, "paused": paused}).to_json()
+            if spec != study.spec:
+                connection.execute(_SET_SPEC, {"_id": study_id, "_spec": spec})
+                self._emit_study(connection, study_id, study.name, study.state, now=now)
+
     def delete_study(self, study_id: int, *, now: float) -> None:
         """Delete a study that has ended: from now on nobody sees it. No effect if it is deleted already.
 

@@ -212,6 +212,17 @@ def test_a_study_has_another_priority_up_to_that_of_its_project(tmp_path: Path) 
     api.close()
 
 
+def test_a_study_is_paused_and_resumed_and_a_clone_of_it_runs(api: InProcess) -> None:
+    address = f"/v1/studies/{api.submit().json()['id']}"
+    assert api.post(f"{address}:pause").json()["spec"]["paused"] is True
+    assert api.post(f"{address}:clone", json={}).json()["spec"]["paused"] is False
+    assert api.post(f"{address}:resume").json()["spec"]["paused"] is False
+    api.post(f"{address}:stop")
+    refused = api.post(f"{address}:pause")
+    assert refused.status_code == 409
+    assert "only a running study can be paused" in refused.json()["detail"]
+
+
 def test_failed_trials_are_retried(api: InProcess) -> None:
     study_id = api.submit().json()["id"]
     api.store.create_trials(study_id, [(number, {}) for number in range(3)], now=1.0)

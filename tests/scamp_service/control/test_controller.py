@@ -17,7 +17,7 @@ from scamp_service.control.decide.effects import Effect
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.executor import GangStatus
 from scamp_service.errors import Unavailable
-from scamp_service.lifecycle import LIVE_TRIALS, Origin, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import LIVE_TRIALS, Origin, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import Json, Lease, Report, TrialChanges
 from scamp_service.store import schema
 from scamp_service.store.store import Store
@@ -592,3 +592,23 @@ def test_trials_that_have_failed_end_once_each_after_a_user_has_retried_them() -
         simulation.run()
         assert not retried or store.study(1).state is StudyState.COMPLETED
     assert num_failed > 4, "the trials must fail, or this proves nothing"
+
+
+@pytest.mark.usefixtures("plain_studies")
+def test_no_trial_of_a_paused_study_runs_and_none_is_lost_under_faults() -> None:
+    num_waiting = 0
+    for seed in range(4):
+        store = empty_store()
+        simulation = Simulation(store, seed)
+        while not simulation.has_ended and not any(trial.state is TrialState.RUNNING for trial in store.trials(1)):
+            simulation.cycle()
+        store.pause_study(1, paused=True, now=simulation.clock.now)
+        for _ in range(60):
+            simulation.cycle()
+        waiting = [trial for trial in store.trials(1) if trial.state is TrialState.QUEUED]
+        assert not [trial for trial in store.trials(1) if trial.state is TrialState.RUNNING]
+        assert {trial.waits_for for trial in waiting} <= {WaitsFor.RESUME, WaitsFor.RETRY}
+        num_waiting += len(waiting)
+        store.pause_study(1, paused=False, now=simulation.clock.now)
+        simulation.run()
+    assert num_waiting > 4, "trials must wait, or this proves nothing"
