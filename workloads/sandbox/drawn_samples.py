@@ -55,11 +55,13 @@ def _largest_drawn(workload: Workload, split: SetName) -> Tensor | None:
 
 def _drawn(workload: Workload, split: SetName) -> Tensor:
     """The first, the last and random ones of the indices that the order can give."""
-    num = workload.num_train if split == "train" else workload.num_eval
-    is_ordered = split == "train" and defines(workload, "order")
-    indices = _distinct(SampleOrder(workload, 0).epoch(0)) if is_ordered else torch.arange(num)
-    places = torch.randperm(len(indices), generator=torch.Generator().manual_seed(0))[: NUM_DRAWN - 2]
-    return indices[_distinct(torch.cat([torch.tensor([0, len(indices) - 1]), places]))]
+    generator = torch.Generator().manual_seed(0)
+    if split == "train" and defines(workload, "order"):
+        indices = _distinct(SampleOrder(workload, 0).epoch(0))
+        places = torch.randint(len(indices), (NUM_DRAWN - 2,), generator=generator)
+        return indices[_distinct(torch.cat([torch.tensor([0, len(indices) - 1]), places]))]
+    num = workload.num_train if split == "train" else workload.num_eval  # may be billions: nothing of this size is made
+    return _distinct(torch.cat([torch.tensor([0, num - 1]), torch.randint(num, (NUM_DRAWN - 2,), generator=generator)]))
 
 
 def _distinct(numbers: Tensor) -> Tensor:

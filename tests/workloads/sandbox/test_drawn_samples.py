@@ -54,6 +54,10 @@ class Ordered(Graphs):
         return torch.arange(0, 200, 2)  # none of the large ones
 
 
+class Countless(Graphs):
+    num_train = 2**50
+
+
 class Unreadable(Graphs):
     def train_batch(self, indices: Tensor) -> Tensor:
         raise FileNotFoundError("no such data")
@@ -76,3 +80,9 @@ def test_only_sizes_that_differ_and_are_not_given_are_unknown() -> None:
 def test_memory_is_predicted_for_large_samples_that_the_first_ones_are_not() -> None:
     uneven, even = (trace(recipe_of(workload({})), Layout(), 2).curve.peak_bytes(2) for workload in (Graphs, Even))
     assert uneven > even + 45 * 4 * 4  # 45 more nodes of 4 features in float32
+
+
+def test_of_more_samples_than_memory_could_number_a_few_are_drawn() -> None:
+    indices = largest_first(Countless({}), "train")
+    assert indices is not None
+    assert len(indices) == NUM_LARGEST
