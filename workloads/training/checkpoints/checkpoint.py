@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from workloads.parallel.forward_state.state import forward_state, set_attributes
+from workloads.parallel.optimizers.zero1 import ZeroOptimizer
 from workloads.refusals import WorkloadError
 from workloads.training.checkpoints.agreed import barrier, from_rank_0, of_all_stages, rank
 from workloads.training.checkpoints.chunks import in_chunks
@@ -233,7 +234,7 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
 
 def _names_of_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
     """The parameters by name whose states this rank holds: all of them, unless it is one of ZeRO-1's replicas."""
-    owned = getattr(optimizer, "own", None)
+    owned = optimizer.own_parameters if isinstance(optimizer, ZeroOptimizer) else None
     return {name: parameter for name, parameter in model.named_parameters() if owned is None or parameter in owned}
 
 
