@@ -108,9 +108,12 @@ class _Trial:
             return float(loss(self.model, self._cast(batch)).detach()), changed
 
     def metrics(self, batch: Batch) -> dict[str, float]:
-        """The mean of each metric over the samples of a batch."""
+        """The mean of each metric over the samples of a batch; empty if they depend on random numbers."""
         with self._running(), torch.no_grad():
+            before = drawn_from(self.workload)
             values, _ = split_evaluation(self.workload, self.workload.evaluate(self.model, self._cast(batch)))
+            if drawn_from(self.workload) != before:
+                return {}
         return {name: float(value.double().mean()) for name, value in values.items()}
 
     def are_close(self, value: float, other: float, scale: float = 0.0) -> bool:

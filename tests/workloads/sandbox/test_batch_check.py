@@ -170,6 +170,7 @@ def test_a_workload_that_takes_too_long_or_fails_is_not_checked() -> None:
     [
         pytest.param(lambda logits, right: right.mean().expand(len(right)), id="mean of the batch"),
         pytest.param(lambda logits, right: logits.max(-1).values, id="value of each sample"),
+        pytest.param(lambda logits, right: torch.rand_like(right), id="random numbers"),
     ],
 )
 def test_metrics_whose_mean_is_one_of_samples_are_accepted(of: Any) -> None:
