@@ -93,7 +93,7 @@ def test_what_cannot_resume_is_refused_in_words() -> None:
 
     with pytest.raises(WrongResult, match="a Keeps that cannot be stored in a checkpoint: it holds a object"):
         expect_resumable(scheduled(Keeps), optimizer(), 20)
-    with pytest.raises(WrongResult, match="returns float instead of a scheduler"):
+    with pytest.raises(WrongResult, match="returns a number instead of a scheduler"):
         expect_resumable(scheduled(lambda stepped: 0.1), optimizer(), 20)
     none = Schedules(scheduled(lambda stepped: None), optimizer(), 20)
     with pytest.raises(WorkloadError, match="the checkpoint has 1 schedulers, but scheduler"):
