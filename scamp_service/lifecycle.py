@@ -168,6 +168,8 @@ def has_no_success(study: StudyState, trials: Mapping[TrialState, int]) -> bool:
     return study is StudyState.COMPLETED and not trials.get(TrialState.COMPLETED)
 
 
-def state_text(study: StudyState, trials: Mapping[TrialState, int]) -> str:
+def state_text(study: StudyState, trials: Mapping[TrialState, int], *, paused: bool = False) -> str:
     """The state of a study in words, for pages and the CLI. ``trials`` are counts by state."""
+    if paused and study is StudyState.RUNNING:
+        return "Paused"
     return study.value.capitalize() + (", no trial succeeded" if has_no_success(study, trials) else "")

@@ -122,13 +122,12 @@ export function stepUnit({ budget }) {
 }
 
 /**
- * Whether a study is paused, its project and its priority where these are not the usual ones.
+ * The project and the priority of a study where they are not the usual ones.
  * @param {Record<string, any>} spec of the study
  * @returns {string[]}
  */
-export function placeWords({ project = "default", priority = 0, paused = false }) {
-  const words = [paused ? "paused" : "", project === "default" ? "" : `project ${project}`];
-  return [...words, priority ? `priority ${priority}` : ""].filter(Boolean);
+export function placeWords({ project = "default", priority = 0 }) {
+  return [project === "default" ? "" : `project ${project}`, priority ? `priority ${priority}` : ""].filter(Boolean);
 }
 
 /**

@@ -218,7 +218,7 @@ def study_view(study: Study, counts: Mapping[TrialState, int], best: Trial | Non
         leading = BestView(trial=best.number, value=best.value, params=dict(best.params), plan=str(best.plan or ""))
     return StudyView(
         **_study_fields(study),
-        state_text=state_text(study.state, counts),
+        state_text=state_text(study.state, counts, paused=bool(study.spec.get("paused"))),
         no_success=has_no_success(study.state, counts),
         trials={state: counts[state] for state in TrialState if counts.get(state)},
         best=leading,

@@ -171,7 +171,7 @@ class Row:
 
     @property
     def is_refused(self) -> bool:
-        """Whether it cannot be traced; a whole share of the batch needs only the first layout of a rank."""
+        """Whether a layout that it needs cannot be traced. Without a pipeline this is the first one alone."""
         needed = self.layouts if self.way.pp > 1 else self.layouts[:1]
         return any(layout in self._question.profile.refusals for layout in needed)
 

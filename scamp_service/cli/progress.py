@@ -66,8 +66,6 @@ def listed_line(study: Mapping[str, Any], width: int) -> str:
     words = [f"{states} of {_plural(num_wanted(counts, spec), 'trial')}"]
     if spec.get("project", DEFAULT_PROJECT) != DEFAULT_PROJECT:
         words.append(f"project {spec['project']}")
-    if spec.get("paused"):
-        words.append("paused")
     if spec.get("priority", 0):
         words.append(f"priority {spec['priority']}")
     return f"{study['id']:>5}  {study['state_text']:<{width}}  {study['name']}  {', '.join(words)}"

@@ -107,7 +107,7 @@ def summarize(
         study=study.id,
         name=study.name,
         state=study.state.value,
-        state_text=state_text(study.state, counted.states),
+        state_text=state_text(study.state, counted.states, paused=bool(study.spec.get("paused"))),
         no_success=has_no_success(study.state, counted.states),
         trials={state.value: num for state, num in counted.states.items()},
         best=Best(best.number, best.value or 0.0, best.params, str(best.plan or "")) if best else None,

@@ -67,8 +67,8 @@ def expect_metrics_of_samples(workload: Workload, flops: float = 0.0) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
-    """The model that is run, with ``num`` samples, where differences up to ``tolerance`` are rounding."""
+class _Comparison:
+    """A model that is run with ``num`` samples and their halves, in the precision ``dtype``."""
 
     workload: Workload
     model: nn.Module
@@ -142,7 +142,7 @@ class _Trial:
         )
 
 
-def _first_finding(check: Callable[[_Trial], str], workload: Workload, flops: float, available: int) -> str:
+def _first_finding(check: Callable[[_Comparison], str], workload: Workload, flops: float, available: int) -> str:
     """Words of what ``check`` finds in double precision, or in that of the model where it runs in no other."""
     fitting = [num for num in NUM_SAMPLES if num <= available and _PASSES * num * flops <= MOST_FLOPS]
     num_parameters = sum(parameter.numel() for parameter in outline_of(workload).parameters())
@@ -151,54 +151,56 @@ def _first_finding(check: Callable[[_Trial], str], workload: Workload, flops: fl
     for dtype in _TOLERANCES:
         try:
             seed_everything(0, workload)
-            return check(_Trial(workload, workload.build_model().to(dtype), fitting[0], dtype))
+            return check(_Comparison(workload, workload.build_model().to(dtype), fitting[0], dtype))
         except Exception:  # a trace explains it
             log.debug("whether the loss and the metrics are means over samples cannot be found out", exc_info=True)
     return ""
 
 
-def _difference_of_losses(trial: _Trial) -> str:
-    phases = {f"the loss of phase {phase.name}": phase.loss for phase in phases_of(trial.workload)}
-    batch, *halves = trial.batches(trial.workload.train_batch)
-    for name, loss in (phases or {"the loss": trial.workload.loss}).items():
-        _train(trial.model)
-        if trial.draws(loss, halves[0]):  # such as dropout by a function
-            trial.model.eval()
-        if difference := _difference_of_loss(trial, name, loss, batch, halves):
+def _difference_of_losses(comparison: _Comparison) -> str:
+    phases = {f"the loss of phase {phase.name}": phase.loss for phase in phases_of(comparison.workload)}
+    batch, *halves = comparison.batches(comparison.workload.train_batch)
+    for name, loss in (phases or {"the loss": comparison.workload.loss}).items():
+        _train(comparison.model)
+        if comparison.draws(loss, halves[0]):  # such as dropout by a function
+            comparison.model.eval()
+        if difference := _difference_of_loss(comparison, name, loss, batch, halves):
             return difference
     return ""
 
 
-def _difference_of_loss(trial: _Trial, name: str, loss: Loss, batch: Batch, halves: Sequence[Batch]) -> str:
-    first = trial.value(loss, halves[0])
-    again, changed = trial.value_again(loss, halves[0])
-    if not trial.are_close(first, again):
+def _difference_of_loss(comparison: _Comparison, name: str, loss: Loss, batch: Batch, halves: Sequence[Batch]) -> str:
+    first = comparison.value(loss, halves[0])
+    again, changed = comparison.value_again(loss, halves[0])
+    if not comparison.are_close(first, again):
         kept = " and ".join(f"self.{attribute}" for attribute in changed) or "something"
         return (
             f"{name} is {first:.5g}, and {again:.5g} when it is called again with the same samples: it keeps {kept} "
             f"between calls, which micro-batches and ranks would change. Keep nothing in the workload, {_ADVICE}"
         )
-    if trial.draws(loss, halves[0]):
+    if comparison.draws(loss, halves[0]):
         return ""  # these numbers depend on the division, too
-    of_all = trial.value(loss, batch)
-    mean = (first + trial.value(loss, halves[1])) / 2
-    if trial.are_close(mean, of_all, abs(first)):
+    of_all = comparison.value(loss, batch)
+    mean = (first + comparison.value(loss, halves[1])) / 2
+    if comparison.are_close(mean, of_all, abs(first)):
         return ""
     return (
-        f"{name} of {trial.num} samples is {of_all:.5g}, but the mean over their halves {mean:.5g}, so micro-batches "
-        f"and ranks would change it. Give the batch one device, average within samples first, {_ADVICE}"
+        f"{name} of {comparison.num} samples is {of_all:.5g}, but the mean over their halves {mean:.5g}, so micro-"
+        f"batches and ranks would change it. Give the batch one device, average within samples first, {_ADVICE}"
     )
 
 
-def _difference_of_metrics(trial: _Trial) -> str:
-    trial.model.eval()
-    undivided, first, second = (trial.metrics(batch) for batch in trial.batches(trial.workload.eval_batch))
+def _difference_of_metrics(comparison: _Comparison) -> str:
+    comparison.model.eval()
+    undivided, first, second = (
+        comparison.metrics(batch) for batch in comparison.batches(comparison.workload.eval_batch)
+    )
     for name, value in undivided.items():
         mean = (first[name] + second[name]) / 2
-        if not trial.are_close(mean, value, abs(first[name])):
+        if not comparison.are_close(mean, value, abs(first[name])):
             return (
-                f"evaluate gives {name} {value:.5g} for {trial.num} samples, but {mean:.5g} as the mean over their "
-                "halves, so it would depend on the micro-batch of an evaluation. Return what each sample has by "
+                f"evaluate gives {name} {value:.5g} for {comparison.num} samples, but {mean:.5g} as the mean over "
+                "their halves, so it would depend on the micro-batch of an evaluation. Return what each sample has by "
                 "itself, and compute what compares samples, or is no mean, in metrics() or summarize() from all "
                 f"held-out samples, {_ADVICE}"
             )

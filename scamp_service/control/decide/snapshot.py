@@ -90,7 +90,7 @@ class Snapshot:
     refusals: Mapping[Refusals, float] = field(default_factory=dict)
     """INFEASIBLE trials → seconds since they were found to be so."""
     refused: Sequence[Trial] = ()
-    """Those of them for which the cluster now offers more."""
+    """INFEASIBLE trials that may fit now, because the cluster offers more than when they were refused."""
     absent: Mapping[str, float] = field(default_factory=dict)
     """Attempt without gang → for how many seconds."""
     mib_seconds: Mapping[str, float] = field(default_factory=dict)
