@@ -47,7 +47,7 @@ def in_fork(request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]]) -
     wall_seconds = WALL_FACTOR * request["seconds"]
     reply, output = _collect(result_read, output_read, time.monotonic() + wall_seconds + _GRACE_SECONDS)
     ended = None if reply else _exit_of(child)
-    _end_group(child)
+    processor_seconds = _end_group(child)
     os.close(result_read)
     os.close(output_read)
     if reply:
@@ -56,13 +56,13 @@ def in_fork(request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]]) -
     if ended is not None and ended.si_code == os.CLD_KILLED and ended.si_status == signal.SIGKILL:
         return error_answer("host", "the process that traces the model was killed by SIGKILL")  # as by the OOM killer
     where = deepest_lines(_stack(output), Path(request["code_dir"]) if request["code_dir"] else None)
-    return error_answer("workload", "\n".join([*where, *_reason(ended, request["seconds"])]))
+    return error_answer("workload", "\n".join([*where, *_reason(ended, request["seconds"], processor_seconds)]))
 
 
-def _reason(ended: os.waitid_result | None, seconds: int) -> tuple[str, str]:
+def _reason(ended: os.waitid_result | None, seconds: int, processor_seconds: float) -> tuple[str, str]:
     """(why there is no answer, what to do about it)"""
     if ended is None or ended.si_status == signal.SIGXCPU:
-        stopped = _too_long(seconds) if ended is None else _too_much(seconds)
+        stopped = _too_long(seconds, processor_seconds) if ended is None else _too_much(seconds)
         return stopped.problem, f"→ {stopped.advice}"
     if ended.si_code == os.CLD_EXITED:
         how, advice = "os._exit or a similar call", "raise an exception instead"
@@ -72,18 +72,24 @@ def _reason(ended: os.waitid_result | None, seconds: int) -> tuple[str, str]:
     return f"ended the process that traced it (by {how})", f"→ {advice}"
 
 
-def _too_long(seconds: int) -> Stopped:
-    return Stopped(
-        f"took longer than {WALL_FACTOR * seconds:g} s and was stopped",
-        "look for code that waits or downloads: at import, in the constructor, or where batches are made",
-    )
+def _too_long(seconds: int, processor_seconds: float) -> Stopped:
+    """The end by wall-clock time: of code that waits, or of code that computes on a machine that is busy otherwise."""
+    if WALL_FACTOR * processor_seconds < seconds:
+        advice = "look for code that waits or downloads: at import, in the constructor, or where batches are made"
+    else:
+        advice = f"other processes keep the machine busy, or {_allow_more(seconds)}"
+    took = f"took longer than {WALL_FACTOR * seconds:g} s, {processor_seconds:.1f} s of it processor time,"
+    return Stopped(f"{took} and was stopped", advice)
 
 
 def _too_much(seconds: int) -> Stopped:
-    return Stopped(
-        f"took more than {seconds} s of processor time and was stopped",
+    return Stopped(f"took more than {seconds} s of processor time and was stopped", _allow_more(seconds))
+
+
+def _allow_more(seconds: int) -> str:
+    return (
         f"look for a loop that does not end; for a large model, allow more: budget.trace_seconds: {4 * seconds} in a "
-        f"study, --seconds {4 * seconds} on the command line",
+        f"study, --seconds {4 * seconds} on the command line"
     )
 
 
@@ -143,10 +149,12 @@ def _exit_of(child: int) -> os.waitid_result | None:
     return None
 
 
-def _end_group(leader: int) -> None:
+def _end_group(leader: int) -> float:
+    """Seconds of processor time that the leader has taken."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
-    os.waitpid(leader, 0)
+    used = os.wait4(leader, 0)[2]
+    return used.ru_utime + used.ru_stime
 
 
 def _limit(seconds: int) -> None:
@@ -154,8 +162,9 @@ def _limit(seconds: int) -> None:
     machine. What takes too long is stopped by an exception, whose traceback shows where it was."""
     faulthandler.enable(all_threads=False)
     faulthandler.register(signal.SIGXCPU, all_threads=False, chain=True)
-    signal.signal(signal.SIGPROF, _stop(_too_much(seconds)))
-    signal.signal(signal.SIGALRM, _stop(_too_long(seconds)))
+    began = time.process_time()
+    signal.signal(signal.SIGPROF, _stop(lambda: _too_much(seconds)))
+    signal.signal(signal.SIGALRM, _stop(lambda: _too_long(seconds, time.process_time() - began)))
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, WALL_FACTOR * seconds)
     most = seconds + _GRACE_SECONDS  # for native code, during which no Python handler runs
@@ -174,9 +183,9 @@ def _lower(kind: int, soft: int, hard: int) -> None:
     resource.setrlimit(kind, (soft, hard))
 
 
-def _stop(why: Stopped) -> Callable[[int, FrameType | None], None]:
+def _stop(why: Callable[[], Stopped]) -> Callable[[int, FrameType | None], None]:
     def handler(number: int, frame: FrameType | None) -> None:
-        raise why
+        raise why()
 
     return handler
 

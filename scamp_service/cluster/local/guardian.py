@@ -42,9 +42,7 @@ def guard(nodes: list[dict[str, Any]]) -> None:
     """Start the cluster and print its address. End all descendants on SIGTERM or when standard input closes."""
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops the guardian later
-    if sys.platform == "linux":
-        pr_set_child_subreaper = 36
-        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
+    _adopt_orphans()
     remove_forgotten(SHORT)
     folder = make_folder(SHORT)
     os.environ["RAY_TMPDIR"] = str(folder)
@@ -214,6 +212,13 @@ def _is_gcs(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip() == "gcs_server"
     return False
+
+
+def _adopt_orphans() -> None:
+    """Make this process the parent of each descendant whose own parent ends; does nothing on systems but Linux."""
+    if sys.platform == "linux":
+        pr_set_child_subreaper = 36
+        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
 
 
 def _end_descendants() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -267,7 +268,7 @@ def test_a_study_may_allow_its_traces_more_time(sizing: Sizing, code: str) -> No
     demand = Demand(Candidate("mine.py:Mine", code, {"loops": 1}), trace_seconds=1)
     sizing.sizer.request(1000, demand, FOUR_DEVICES)
     unsized = sizing.end(1000)
-    assert isinstance(unsized, Unsized) and "took more than 1 s of processor time" in unsized.reason
+    assert isinstance(unsized, Unsized) and re.search("took (more|longer) than", unsized.reason)
     assert "allow more: budget.trace_seconds: 4 in a study, --seconds 4 on the command line" in unsized.reason
 
 

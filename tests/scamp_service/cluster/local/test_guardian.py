@@ -59,6 +59,7 @@ def test_descendants_are_those_of_all_generations(monkeypatch: pytest.MonkeyPatc
 def test_the_end_of_a_guardian_leaves_no_descendant_even_of_those_that_ignore_signals() -> None:
     def end() -> list[int]:
         guardian.TERM_SECONDS = 0.2
+        guardian._adopt_orphans()
 
         def stubborn() -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
