@@ -243,6 +243,8 @@ class Trial:
     """Its ``reason`` in one word; None: it does not wait, or an older version has written the row."""
     num_failures: int = 0
     """Attempts that its own code ended with an error, since a user last retried it."""
+    requeued_because: str = ""
+    """Why it was queued again when its last attempt had ended; empty: it was not, or the next attempt has begun."""
 
     @property
     def parent(self) -> CheckpointName | None:
@@ -305,6 +307,7 @@ class TrialChanges:
     num_failures: int | Unchanged = UNCHANGED
     retry_at: float | Unchanged = UNCHANGED
     passed_over: int | Unchanged = UNCHANGED
+    requeued_because: str | Unchanged = UNCHANGED
     judged_step: int | Unchanged = UNCHANGED
     value: float | Unchanged | None = UNCHANGED
 

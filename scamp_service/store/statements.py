@@ -125,7 +125,7 @@ BEGIN_TRIAL = (
     sa.update(_T)
     .where(_of_trial, _T.c.state == TrialState.QUEUED, _T.c.attempt == bindparam("_before"))
     .values(state=TrialState.RUNNING, started_at=func.coalesce(_T.c.started_at, bindparam("_now", type_=schema.Real)))
-    .values(passed_over=0, waits_for=None, **_set("attempt", "reason", *TAKEN))
+    .values(passed_over=0, waits_for=None, requeued_because="", **_set("attempt", "reason", *TAKEN))
     .values(measured_step_seconds=sa.case((_is_same_plan, _T.c.measured_step_seconds), else_=None))
     .values(measured_communication_share=sa.case((_is_same_plan, _T.c.measured_communication_share), else_=None))
     .returning(*TRIAL_EVENT)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import assert_never
 
 from estimators.learning import AttemptPhase
 from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
-from scamp_service.control.decide.place import WILL_CONTINUE
 from scamp_service.control.decide.replan import devices_in_words, narrower
 from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import run_later
@@ -20,7 +20,7 @@ from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.executor import GangState
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, due_rungs, next_pause
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
-from scamp_service.model import Attempt, Trial, TrialChanges
+from scamp_service.model import NO_CHANGES, Attempt, Sized, Trial, TrialChanges
 from scamp_service.study.budget import Budget
 from scamp_service.study.one_shot import Part
 
@@ -61,7 +61,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
                 f"it failed: {why}"
             )
             changes = TrialChanges(num_lost=trial.num_lost + 1)
-            yield MoveTrial(trial, TrialState.QUEUED, reason, changes, before, WaitsFor.DEVICES)
+            yield _queue_again(trial, reason, changes, before)
         case Outcome.DONE:
             yield _finish(study, trial)
         case Outcome.OUT_OF_MEMORY:
@@ -75,8 +75,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield _try_again(study.budget, trial, _cause(attempt))
         case Outcome.STOPPED:
             why = attempt.detail or "its ranks were stopped in order, with the service"
-            reason = f"{WILL_CONTINUE}{why}"
-            yield MoveTrial(trial, TrialState.QUEUED, reason, waits_for=WaitsFor.DEVICES)
+            yield _queue_again(trial, f"will run again from its last checkpoint: {why}")
         case Outcome.LOST:
             yield _retry(study.budget, trial, attempt, attempt.detail or "its ranks disappeared")
         case Outcome.STALLED:
@@ -157,8 +156,7 @@ def _retry(budget: Budget, trial: Trial, attempt: Attempt, why: str, weight: int
     If none of its ranks has begun to train, it is no loss: neither its workload nor its plan can be the cause.
     """
     if attempt.outcome is Outcome.LOST and attempt.started_at is None:
-        reason = f"will run again, as no rank had begun to train: {why}"
-        return MoveTrial(trial, TrialState.QUEUED, reason, waits_for=WaitsFor.DEVICES)
+        return _queue_again(trial, f"will run again, as no rank had begun to train: {why}")
     num_lost = weight + (0 if attempt.checkpoint_step >= 0 else trial.num_lost)
     why = f"{why} (this counts as {weight} losses)" if weight > 1 else why
     if num_lost > budget.max_lost:
@@ -166,7 +164,7 @@ def _retry(budget: Budget, trial: Trial, attempt: Attempt, why: str, weight: int
         reason = f"{losses} {why}; raise budget.max_lost to allow more"
         return MoveTrial(trial, TrialState.FAILED, reason, TrialChanges(num_lost=num_lost))
     reason = f"will run again with its plan ({num_lost} of at most {budget.max_lost} losses): {why}"
-    return MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(num_lost=num_lost), waits_for=WaitsFor.DEVICES)
+    return _queue_again(trial, reason, TrialChanges(num_lost=num_lost))
 
 
 def _try_again(budget: Budget, trial: Trial, why: str) -> Effect:
@@ -178,7 +176,13 @@ def _try_again(budget: Budget, trial: Trial, why: str) -> Effect:
         return MoveTrial(trial, TrialState.FAILED, reason, changes)
     count = f"{num_failures} of at most {budget.max_failures} failures"
     reason = f"will run again from its last checkpoint ({count}): {why}"
-    return MoveTrial(trial, TrialState.QUEUED, reason, changes, waits_for=WaitsFor.DEVICES)
+    return _queue_again(trial, reason, changes)
+
+
+def _queue_again(trial: Trial, why: str, changes: TrialChanges = NO_CHANGES, sized: Sized | None = None) -> MoveTrial:
+    """Queue a trial whose attempt has ended. While it waits, its reasons repeat why this was."""
+    changes = replace(changes, requeued_because=why)
+    return MoveTrial(trial, TrialState.QUEUED, why, changes, sized, WaitsFor.DEVICES)
 
 
 def _heal(budget: Budget, trial: Trial, attempt: Attempt) -> Effect:

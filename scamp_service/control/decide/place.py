@@ -27,9 +27,6 @@ from scamp_service.control.stopping.rule import next_pause
 from scamp_service.lifecycle import AttemptState, TrialState, WaitsFor
 from scamp_service.model import Attempt, Choice, Sized, Trial, TrialChanges
 
-WILL_CONTINUE = "will run again from its last checkpoint: "
-"""Begins the reason of a trial whose ranks were stopped, and why; its later reasons repeat this before ``_NOW``."""
-_NOW = ". Now: "
 PASSES_BEFORE_DRAINING = 2 * PASSES_BEFORE_RESERVATION
 """After so many passes of a trial, nothing starts any more on devices that are kept for it by a guess of seconds."""
 WAITS_FOR_RESUME = "the study is paused: waits until somebody resumes it"
@@ -136,8 +133,8 @@ def _not_placed(queue: Sequence[Queued], decision: Decision, by_gang: Mapping[st
 def _waits(trial: Trial, waits_for: WaitsFor, reason: str, passes: int | None = None) -> Iterator[MoveTrial]:
     """Say what a queued trial waits for, and that it was passed over ``passes`` times, if something of it is new."""
     passes = trial.passed_over if passes is None else passes
-    if trial.reason.startswith(WILL_CONTINUE):
-        reason = f"{trial.reason.split(_NOW)[0]}{_NOW}{reason}"
+    if trial.requeued_because:
+        reason = f"{trial.requeued_because}. Now: {reason}"
     if (waits_for, reason, passes) != (trial.waits_for, trial.reason, trial.passed_over):
         yield MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(passed_over=passes), waits_for=waits_for)
 

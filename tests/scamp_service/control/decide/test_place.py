@@ -12,7 +12,7 @@ from placement.model import Cluster, Device
 from placement.packing.projects import Project
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide.effects import Begin, MoveTrial, Propose
-from scamp_service.control.decide.place import PASSES_BEFORE_DRAINING, WAITS_FOR_FRONT, WILL_CONTINUE
+from scamp_service.control.decide.place import PASSES_BEFORE_DRAINING, WAITS_FOR_FRONT
 from scamp_service.lifecycle import AttemptState, TrialState, WaitsFor
 from scamp_service.model import Trial
 from scamp_service.study.objective import Objective
@@ -204,8 +204,9 @@ def test_trials_start_on_kept_devices_if_they_would_end_before_by_the_step_times
 
 
 def test_a_trial_that_was_stopped_says_why_as_long_as_it_waits() -> None:
-    stopped = f"{WILL_CONTINUE}trial 3 of study 2, of priority 5, needs its devices"
-    queued = trial(id=2, state=TrialState.QUEUED, attempt=1, plan=Plan(4, dp_shard=4), reserved_mib=90, reason=stopped)
+    stopped = "will run again from its last checkpoint: trial 3 of study 2, of priority 5, needs its devices"
+    plan = {"plan": Plan(4, dp_shard=4), "reserved_mib": 90}
+    queued = trial(id=2, state=TrialState.QUEUED, attempt=1, reason=stopped, requeued_because=stopped, **plan)
     running: dict[str, Any] = {"attempts": [attempt(trial_id=50, reserved_mib=90)], "gangs": {"50/1": ALIVE}}
     move = next(e for e in effects_of(trials=[queued], **running) if isinstance(e, MoveTrial))
     assert move.reason.startswith(f"{stopped}. Now: needs 90 MiB on 4 devices at once; waits")

@@ -13,7 +13,7 @@ from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial,
 from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
-from scamp_service.model import NO_CHANGES, Attempt, Choice, Trial
+from scamp_service.model import Attempt, Choice, Trial, TrialChanges
 from tests import values
 from tests.scamp_service.control.decide import snapshots
 from tests.scamp_service.control.decide.snapshots import ALIVE
@@ -65,7 +65,8 @@ def test_it_continues_on_idle_devices_where_this_saves_time() -> None:
     assert isinstance(again, MoveTrial)
     assert again.to is TrialState.QUEUED
     assert again.sized is None
-    assert again.reason == f"will run again from its last checkpoint: {why}" and again.changes == NO_CHANGES
+    assert again.reason == f"will run again from its last checkpoint: {why}"
+    assert again.changes == TrialChanges(requeued_because=again.reason)
 
 
 def test_the_trial_that_would_run_longest_goes_first() -> None:

@@ -17,7 +17,9 @@ FULL_DISK = attempt(outcome=Outcome.FAULT, detail="No space left on device: /dat
 def test_a_fault_of_the_host_does_not_count_against_the_trial_and_it_runs_again_after_a_while() -> None:
     move = only_move(effects_of(trials=[trial()], attempts=[FULL_DISK], now=100.0))
     assert move.to is TrialState.QUEUED and move.reason == "waits 5 s after: No space left on device: /data"
-    assert move.changes == TrialChanges(num_faults=1, retry_at=105.0) and move.waits_for is WaitsFor.RETRY
+    why = "will run again after: No space left on device: /data"
+    assert move.changes == TrialChanges(num_faults=1, retry_at=105.0, requeued_because=why)
+    assert move.waits_for is WaitsFor.RETRY
 
 
 def test_a_trial_waits_twice_as_long_after_each_fault_in_a_row_up_to_five_minutes() -> None:
