@@ -214,7 +214,10 @@ def test_a_study_has_another_priority_up_to_that_of_its_project(tmp_path: Path) 
 
 def test_a_study_is_paused_and_resumed_and_a_clone_of_it_runs(api: InProcess) -> None:
     address = f"/v1/studies/{api.submit().json()['id']}"
-    assert api.post(f"{address}:pause").json()["spec"]["paused"] is True
+    paused = api.post(f"{address}:pause").json()
+    assert (paused["spec"]["paused"], paused["state"], paused["state_text"]) == (True, "RUNNING", "Paused")
+    shown = api.get("/v1/studies").json()["items"][0], api.get(address).json()["summary"]
+    assert [view["state_text"] for view in shown] == ["Paused", "Paused"]
     assert api.post(f"{address}:clone", json={}).json()["spec"]["paused"] is False
     assert api.post(f"{address}:resume").json()["spec"]["paused"] is False
     api.post(f"{address}:stop")
