@@ -61,7 +61,7 @@ floors: .venv/.ready-dev ## import-linter: imports point down only
 	$(python) .venv/bin/lint-imports
 
 pytest: .venv/.ready-dev ## run the tests
-	MAKEFLAGS= $(python) -m pytest --hypothesis-profile=ci -n 4 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5
+	MAKEFLAGS= $(python) -m pytest --hypothesis-profile=ci -n 3 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5
 
 soak: .venv/.ready-dev ## run the tests that take long: many seeds, many kills, every combination
 	$(python) -m pytest --hypothesis-profile=ci -m soak -n 2 --dist loadfile --durations=25 --durations-min=5

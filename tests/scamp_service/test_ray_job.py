@@ -31,7 +31,7 @@ workload: vit_digits
 objective: {metric: accuracy}
 space: {lr: {low: 1e-3, high: 1e-2, log: true}}
 fixed: {depth: 1, width: 32, patch: 4}
-budget: {trials: 2, steps: 20, report_every: 10}
+budget: {trials: 2, steps: 4, report_every: 2}
 """
 
 
@@ -119,15 +119,15 @@ def head() -> Iterator[Head]:
 
 def test_two_studies_run_as_jobs_one_after_the_other_and_leave_nothing_on_the_cluster(head: Head) -> None:
     """Each job has a database of its own, so neither knows what the other reserves: the devices belong to one."""
-    study = head.folder / "study.yaml"
-    study.write_text(STUDY)
+    usual = head.folder / "usual.yaml"
+    usual.write_text(STUDY)
 
-    def run(number: int) -> tuple[float, float]:
-        data = head.folder / f"data{number}"
+    def run(study: Path) -> tuple[float, float]:
+        data = head.folder / study.stem
         job = head.submit("python", "-m", "scamp_service", "run", str(study), "--json", "--data-dir", str(data))
         assert job.returncode == 0, job.stdout + job.stderr
         summary = json.loads(next(line for line in job.stdout.splitlines() if line.startswith('{"study"')))
-        assert summary["trials"] == {"COMPLETED": 2} and summary["best"]["value"] > 0.1
+        assert summary["trials"] == {"COMPLETED": 2}
         store = Store(f"sqlite:///{data}/scamp.db")
         attempts = [attempt for trial in store.trials(1) for attempt in store.attempts(trial.id)]
         assert all(len(store.metrics(attempt.trial_id)) == 2 for attempt in attempts)
@@ -135,19 +135,16 @@ def test_two_studies_run_as_jobs_one_after_the_other_and_leave_nothing_on_the_cl
         return min(attempt.created_at for attempt in attempts), max(attempt.ended_at or 0.0 for attempt in attempts)
 
     with ThreadPoolExecutor(2) as pool:
-        first, second = sorted(pool.map(run, range(2)))
+        first, second = sorted(pool.map(run, [usual, curious(head.folder)]))
     assert first[1] <= second[0], "both held the same devices at once"
     assert {actor["state"] for actor in head.listed("actors")} == {"DEAD"}
     assert {group["state"] for group in head.listed("placement_groups")} == {"REMOVED"}
+    check_secrets(head.folder)
 
 
-def test_ranks_of_this_cluster_find_no_secret_that_its_nodes_were_started_with(head: Head) -> None:
-    """Their parent, the raylet, shows what it was started with: it is not ours."""
-    study = curious(head.folder)
-    data = head.folder / "curious"
-    job = head.submit("python", "-m", "scamp_service", "run", str(study), "--json", "--data-dir", str(data))
-    assert job.returncode == 0, job.stdout + job.stderr
-    secrets_of = found_in(head.folder)
+def check_secrets(folder: Path) -> None:
+    """Ranks have no secret that their nodes were started with. Their parent, the raylet, has: it is not ours."""
+    secrets_of = found_in(folder)
     assert secrets_of.keys() == {"rank", "trace"}
     of_environment = [
         pair for pairs in secrets_of.values() for pair in pairs if pair[0] in ("os.environ", "/proc/self/environ")

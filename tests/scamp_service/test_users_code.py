@@ -33,6 +33,7 @@ def check_that_nothing_was_found(folder: Path) -> None:
         assert {name for _, name in pairs} == {"SCAMP_PASS_ENVIRONMENT"}, role
 
 
+@pytest.mark.soak  # half a minute; `scamp serve` and a job start their processes in the same way
 @pytest.mark.ray
 @pytest.mark.timeout(300)
 def test_scamp_run_shows_no_secret_to_users_code(tmp_path: Path) -> None:

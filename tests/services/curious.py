@@ -44,7 +44,7 @@ workload: mine.py:Curious
 objective: {metric: accuracy}
 space: {lr: {low: 1e-3, high: 1e-2, log: true}}
 fixed: {depth: 1, width: 32, patch: 4}
-budget: {trials: 1, steps: 2, report_every: 1}
+budget: {trials: 2, steps: 2, report_every: 1}
 """
 
 

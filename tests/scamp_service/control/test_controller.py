@@ -40,7 +40,7 @@ def plain_studies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "EVOLUTION", "random")
 
 
-NUM_SEEDS, NUM_SOAK_SEEDS = 60, 100_000
+NUM_SEEDS, NUM_SOAK_SEEDS = 30, 100_000
 SEEDS_AT_ONCE, SOAK_SEEDS_AT_ONCE = 30, 1_000
 
 

@@ -58,10 +58,11 @@ def test_a_spike_in_the_measured_step_counts_too(ranks: Any) -> None:
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_a_spike_that_the_allowance_of_a_first_step_could_hide_counts_too(ranks: Any, peak: int, step: int) -> None:
-    params, limit = {**MODEL, "spike_mib": 24, "spike_step": step}, peak + 8 * MIB
+    # Up to 32 MiB, glibc may take memory that it has kept since an earlier test.
+    params, limit = {**MODEL, "spike_mib": 40, "spike_step": step}, peak + 8 * MIB
     (answer,) = ranks.train(Plan(64), workload=FAULT, params=params, budget_bytes=limit)
     assert (answer["error"], answer["reports"]) == ("OutOfMemory", [])
-    assert peak < answer["measured_bytes"] < peak + 26 * MIB
+    assert peak < answer["measured_bytes"] < peak + 42 * MIB
 
 
 def test_one_rank_out_of_memory_ends_its_sibling_too_and_both_train_on(ranks: Any) -> None:
