@@ -59,18 +59,18 @@ class Admission:
             with self._place("uploads", MOST_UPLOADS):
                 yield
 
-    async def submit(self, body: bytes, key: str | None) -> Study:
-        """The study of this body, created unless its idempotency key is known.
+    async def submit(self, body: bytes, content_type: str, key: str | None) -> Study:
+        """The study of this body of JSON or a form, created unless its idempotency key is known.
 
         A request that is repeated while the first is under way waits for the same answer. Raises ``ScampError``, and
         ``HTTPException`` 413 and 503.
         """
         if key is None:
-            return await self._submit(body, None)
+            return await self._submit(body, content_type, None)
         same = self._under_way.get(key)
         if same is not None and same[0] == body:
             return await asyncio.shield(same[1])
-        task = asyncio.ensure_future(self._submit(body, key))
+        task = asyncio.ensure_future(self._submit(body, content_type, key))
         if same is None:
             self._under_way[key] = (body, task)
             task.add_done_callback(lambda _: self._under_way.pop(key))
@@ -83,8 +83,8 @@ class Admission:
         self._importer.shutdown(wait=False, cancel_futures=True)
         self._process.kill()
 
-    async def _submit(self, body: bytes, key: str | None) -> Study:
-        spec, code = await self._in(self._parsers, lambda: _parse(body))
+    async def _submit(self, body: bytes, content_type: str, key: str | None) -> Study:
+        spec, code = await self._in(self._parsers, lambda: self._parse(body, content_type))
         self._settings.expect_priority(spec.project, spec.priority)
         sha256 = None if code is None else await self._in(self._parsers, lambda: hashlib.sha256(code).hexdigest())
         if key is not None and spec.space:
@@ -97,6 +97,15 @@ class Admission:
             with self._place("imports", MOST_IMPORTS):
                 spec, warnings = await self._in(self._importer, partial(self._import, spec, code))
         return await self._in(self._parsers, lambda: self._create(spec, code, key, warnings))
+
+    def _parse(self, body: bytes, content_type: str) -> tuple[StudySpec, bytes | None]:
+        """(study, zip of the user's files or None), both checked as far as they can be without running a file."""
+        submission = parse_submission(body, content_type)
+        spec, code = submission.spec, submission.code
+        if submission.code_of is not None and (sha256 := self._store.study(submission.code_of).code) is not None:
+            code = self._store.blob(sha256)
+        check_code(spec.workload, code, sampler=spec.search.sampler.name)
+        return spec, code
 
     def _import(self, spec: StudySpec, code: bytes) -> tuple[StudySpec, list[str]]:
         self._process = TraceProcess()
@@ -131,9 +140,3 @@ class Admission:
             yield
         finally:
             self.num_under_way[kind] -= 1
-
-
-def _parse(body: bytes) -> tuple[StudySpec, bytes | None]:
-    spec, code = parse_submission(body)
-    check_code(spec.workload, code, sampler=spec.search.sampler.name)
-    return spec, code

@@ -36,6 +36,12 @@ def studies(request: Request) -> HTMLResponse:
     return _page(request, "studies")
 
 
+@router.get("/new")
+def new(request: Request) -> HTMLResponse:
+    """Page to submit a study."""
+    return _page(request, "new")
+
+
 @router.get("/studies/{study_id}")
 def study(request: Request, study_id: StudyId) -> HTMLResponse:
     """Page of one study. Raises ``NotFound``."""

@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 
 from api.problems import MEDIA_TYPE
 from api.views.events import EventView
-from api.views.studies import NewStudy
+from api.views.studies import NewStudy, NewStudyForm
 from api.views.view import Problem
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -62,7 +62,7 @@ def _add_answers(responses: dict[str, Any], path: str, method: str, needs_token:
 def _add_models(components: dict[str, Any]) -> None:
     for name in ("HTTPValidationError", "ValidationError"):
         components.pop(name, None)
-    for model in (NewStudy, EventView, Problem):
+    for model in (NewStudy, NewStudyForm, EventView, Problem):
         schema = model.model_json_schema(ref_template=_REFERENCE)
         components.update(schema.pop("$defs", {}))
         components[model.__name__] = schema

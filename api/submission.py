@@ -1,44 +1,124 @@
 """Turns the bytes of a request into a study, or raises one ``InvalidInput`` that says what is wrong.
 
-JSON is parsed here and not by FastAPI, so that extreme nesting, a NaN or a lone surrogate gets a clear answer.
+JSON is parsed here and not by FastAPI, so that extreme nesting, a NaN or a lone surrogate gets a clear answer. Forms
+are for people: a page in a browser, or ``curl -F``; they send a study's file and a user's own files as they are.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import io
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import python_multipart
+from python_multipart.exceptions import FormParserError
 from starlette.exceptions import HTTPException
 
 from scamp_service.errors import InvalidInput
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
-from workloads.archive import MAX_CODE_BYTES
+from scamp_service.study.user_code import zip_contents
+from workloads.archive import MAX_CODE_BYTES, MAX_CODE_FILES
 
 MAX_SPEC_BYTES = 2**20
 MAX_BODY_BYTES = MAX_SPEC_BYTES + 4 * -(-MAX_CODE_BYTES // 3)
 MAX_DEPTH = 32
 SHAPE = '{"spec": {…}} or, with your own files, {"spec": {…}, "code_zip": "<base64>"}'
+JSON, FORM = "application/json", "multipart/form-data"
+FIELDS = "spec (the study as YAML or JSON), files (your own files, each with its path), code_of (the id of a study)"
 _CODE = re.compile(rb'"code_zip"\s*:\s*"[A-Za-z0-9+/=]*"')
 
 
-def parse_submission(body: bytes) -> tuple[StudySpec, bytes | None]:
-    """(study, zip of the user's own files or None, which is not looked into here).
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A study as it was submitted."""
 
-    Raises ``InvalidInput``, or ``HTTPException`` 413.
-    """
+    spec: StudySpec
+    code: bytes | None = None
+    """Zip of the user's own files, which is not looked into here."""
+    code_of: int | None = None
+    """Id of a study whose files are taken instead."""
+
+
+def parse_submission(body: bytes, content_type: str) -> Submission:
+    """The study in a body of this type, JSON or a form. Raises ``InvalidInput``, or ``HTTPException`` 413."""
+    return _parse_form(body, content_type) if _kind_of(content_type) == FORM else _parse_object(body)
+
+
+def _parse_object(body: bytes) -> Submission:
     data = _parse_json(body)
     if not isinstance(data, dict) or not isinstance(data.get("spec"), dict):
         raise InvalidInput(f"the body must be an object {SHAPE}")
     unknown = sorted(set(data) - {"spec", "code_zip"})
     if unknown:
         raise InvalidInput(f"unknown key {unknown[0][:100]!r} next to spec; the body is {SHAPE}")
-    spec = parse_study(data["spec"])
-    return spec, _decode(data.get("code_zip"))
+    return Submission(parse_study(data["spec"]), _decode(data.get("code_zip")))
+
+
+def _parse_form(body: bytes, content_type: str) -> Submission:
+    fields, files = _form_of(body, content_type)
+    unknown = sorted(fields.keys() - {"spec", "code_of"})
+    if unknown or "spec" not in fields:
+        complaint = f"unknown field {unknown[0][:100]!r}" if unknown else "no field spec"
+        raise InvalidInput(f"the form has {complaint}; its fields are {FIELDS}")
+    spec, code_of = parse_study(fields["spec"]), fields.get("code_of")
+    if code_of is None:
+        return Submission(spec, zip_contents(sorted(files.items())) if files else None)
+    if files:
+        raise InvalidInput("the form has both files and code_of; leave one of them out")
+    if not (code_of.isdigit() and len(code_of) <= 18):
+        raise InvalidInput("code_of must be the id of a study whose files are used")
+    return Submission(spec, code_of=int(code_of))
+
+
+def _form_of(body: bytes, content_type: str) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """(fields by name, contents of the files by path). A file named ``spec`` counts as the field."""
+    fields: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
+
+    def keep(values: dict[str, bytes], name: str, value: bytes) -> None:
+        if name in values:
+            raise InvalidInput(f"the form has {name[:100]!r} twice")
+        if len(values) == MAX_CODE_FILES:
+            raise InvalidInput(f"the form has more than {MAX_CODE_FILES} files: send only your code")
+        values[name] = value
+
+    def on_field(field: Any) -> None:
+        keep(fields, _text(field.field_name), field.value or b"")
+
+    def on_file(file: Any) -> None:
+        name, path = _text(file.field_name), _text(file.file_name)
+        file.file_object.seek(0)
+        content = file.file_object.read()
+        file.close()
+        if name == "files" and not path and not content:
+            return  # a browser's form in which no file was chosen
+        if name == "files":
+            keep(files, path, content)
+        else:
+            keep(fields, name, content)
+
+    headers = {"Content-Type": content_type.encode("latin-1"), "Content-Length": str(len(body)).encode()}
+    try:
+        python_multipart.parse_form(headers, io.BytesIO(body), on_field, on_file)
+    except FormParserError as error:
+        raise InvalidInput(f"the form cannot be read: {error}") from None
+    boundary = python_multipart.multipart.parse_options_header(content_type)[1][b"boundary"]
+    if not body.rstrip().endswith(b"--" + boundary + b"--"):
+        raise InvalidInput("the form is cut off before its end; send it again")
+    return fields, files
+
+
+def _text(name: bytes | None) -> str:
+    try:
+        return (name or b"").decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInput("a name in the form is not UTF-8") from None
 
 
 def _parse_json(body: bytes) -> Any:
@@ -131,9 +211,15 @@ def check_idempotency_key(key: str | None) -> str | None:
     return key
 
 
-def check_content_type(headers: Mapping[str, str]) -> None:
-    """Raise ``HTTPException`` 415 unless the body is declared as JSON."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+def check_content_type(headers: Mapping[str, str]) -> str:
+    """The declared type of the body. Raises ``HTTPException`` 415 unless it is JSON or a form."""
+    content_type = headers.get("content-type", "")
+    kind = _kind_of(content_type)
+    if kind not in (JSON, FORM):
         complaint = f"the request has {kind[:100]}" if kind else "the request has none"
-        raise HTTPException(415, f"send the study as Content-Type: application/json; {complaint}")
+        raise HTTPException(415, f"send the study as Content-Type: {JSON}, or {FORM}; {complaint}")
+    return content_type
+
+
+def _kind_of(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()

@@ -34,7 +34,8 @@ from scamp_service.model import Study
 from scamp_service.store.store import Store
 from scamp_service.store.summary import learned_json, learned_of, study_summary
 from scamp_service.study.objectives import Objectives
-from scamp_service.study.parse import parse_study
+from scamp_service.study.parse import parse_study, study_text
+from scamp_service.study.spec import StudySpec
 
 router = APIRouter(prefix="/v1", tags=["studies"])
 
@@ -51,7 +52,10 @@ IdempotencyKey = Annotated[
     openapi_extra={
         "requestBody": {
             "required": True,
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/NewStudy"}}},
+            "content": {
+                "application/json": {"schema": {"$ref": "#/components/schemas/NewStudy"}},
+                "multipart/form-data": {"schema": {"$ref": "#/components/schemas/NewStudyForm"}},
+            },
         }
     },
 )
@@ -62,12 +66,12 @@ async def create_study(
     admission: TheAdmission,
     idempotency_key: IdempotencyKey = None,
 ) -> StudyDetail:
-    """Submit a study. It starts by itself. `Location` has its address."""
-    check_content_type(request.headers)
+    """Submit a study, as JSON or as a form. It starts by itself. `Location` has its address."""
+    content_type = check_content_type(request.headers)
     key = check_idempotency_key(idempotency_key)
     with admission.room_for(request.headers.get("content-length")):
         body = await read_body(request, MAX_BODY_BYTES)
-        study = await admission.submit(body, key)
+        study = await admission.submit(body, content_type, key)
     response.headers["Location"] = f"/v1/studies/{study.id}"
     return await run_in_threadpool(_detail, store, study)
 
@@ -92,6 +96,17 @@ def list_studies(
 def get_study(study_id: StudyId, store: TheStore) -> StudyDetail:
     """Get one study: its spec, state, trials by state, best trial, and a summary."""
     return _detail(store, store.study(study_id))
+
+
+@router.get(
+    "/studies/{study_id}/study.yaml",
+    responses={200: {"content": {"application/yaml": {}}}, **problems(404, 409)},
+    response_class=Response,
+)
+def get_study_file(study_id: StudyId, store: TheStore) -> Response:
+    """Get the study as a file to submit again: in YAML, without what is the default anyway."""
+    text = study_text(_spec_to_run_again(store.study(study_id)))
+    return Response(text, media_type="application/yaml")
 
 
 @router.post("/studies/{study_id}:stop", responses=problems(404))
@@ -154,9 +169,7 @@ def clone_study(
 ) -> StudyDetail:
     """Submit a study again, with the same spec and files, and a name of its own if one is given."""
     original = store.study(study_id)
-    if "directions" in original.spec:
-        raise Conflict(f"study {study_id} was run by other programs; ScaMP has no workload to run it with")
-    spec = parse_study({**original.spec, "name": clone.name or original.name, "paused": False})
+    spec = _spec_to_run_again(original, clone.name)
     settings.expect_priority(spec.project, spec.priority)
     key = check_idempotency_key(idempotency_key)
     study = store.create_study(
@@ -200,6 +213,13 @@ def list_learned(study_id: StudyId, store: TheStore) -> list[LearnedView]:
     """List what was learned about the memory of the study's families, by layout; the largest family first."""
     store.study(study_id)
     return [LearnedView(**learned_json(*item)) for item in learned_of(store, store.families(study_id))]
+
+
+def _spec_to_run_again(study: Study, name: str | None = None) -> StudySpec:
+    """Raises ``Conflict`` for a study of other programs."""
+    if "directions" in study.spec:
+        raise Conflict(f"study {study.id} was run by other programs; ScaMP has no workload to run it with")
+    return parse_study({**study.spec, "name": name or study.name, "paused": False})
 
 
 def _view(store: Store, study: Study, now: float) -> StudyView:

@@ -22,6 +22,7 @@ import { toMib } from "./format.js";
 const AT_ONCE = 100; // trials that are fetched by their numbers in one request
 const CURVES = 25; // and curves, so that the first are drawn soon
 const STUDIES = 50;
+const JSON_BODY = { Accept: "application/json", "Content-Type": "application/json" };
 
 export class ApiError extends Error {
   /**
@@ -48,9 +49,17 @@ export async function request(path, options = {}) {
   } catch {
     throw new ApiError(0, "ScaMP cannot be reached. Start it with “scamp serve”, then reload this page.");
   }
-  if (response.ok) return response.status === 204 ? null : response.json();
+  if (response.ok) return response.status === 204 ? null : bodyOf(response);
   if (response.status === 401) return signIn();
   throw new ApiError(response.status, await problem(response));
+}
+
+/**
+ * @param {Response} response
+ * @returns {Promise<any>}
+ */
+function bodyOf(response) {
+  return response.headers.get("Content-Type")?.includes("json") ? response.json() : response.text();
 }
 
 /**
@@ -141,12 +150,65 @@ export function study(studyId) {
 }
 
 /**
+ * The study as a file to submit again.
+ * @param {number} studyId
+ * @returns {Promise<string>}
+ */
+export function studyFile(studyId) {
+  return request(`/v1/studies/${studyId}/study.yaml`);
+}
+
+/**
+ * Submit a study: its file as text, and a user's own files, or those of another study (0: of none).
+ * @param {{spec: string, files: import("./new/files.js").Chosen[], codeOf: number}} study
+ * @param {string} key the same for the same study, so that a repeated request makes no second one
+ * @returns {Promise<Answers.StudyDetail>}
+ */
+export function submit({ spec, files, codeOf }, key) {
+  const body = new FormData();
+  body.set("spec", spec);
+  if (codeOf) body.set("code_of", String(codeOf));
+  for (const { path, file } of files) body.append("files", file, path);
+  const headers = { Accept: "application/json", "Idempotency-Key": key };
+  return request("/v1/studies", { method: "POST", headers, body });
+}
+
+/**
  * @param {number} studyId
  * @param {boolean} paused
  * @returns {Promise<unknown>}
  */
 export function setPaused(studyId, paused) {
   return request(`/v1/studies/${studyId}:${paused ? "pause" : "resume"}`, { method: "POST" });
+}
+
+/**
+ * Let the failed trials of a study run again.
+ * @param {number} studyId
+ * @returns {Promise<Answers.RetriedView>}
+ */
+export function retry(studyId) {
+  return request(`/v1/studies/${studyId}:retry`, { method: "POST", headers: JSON_BODY, body: "{}" });
+}
+
+/**
+ * Add a candidate to a study: its parameters, of which those that are left out are random.
+ * @param {number} studyId
+ * @param {Record<string, any>} params
+ * @returns {Promise<Answers.EnqueuedView>}
+ */
+export function enqueue(studyId, params) {
+  const body = JSON.stringify({ candidates: [params] });
+  return request(`/v1/studies/${studyId}/trials`, { method: "POST", headers: JSON_BODY, body });
+}
+
+/**
+ * @param {number} studyId
+ * @param {Record<string, unknown>} limits see Limits of the API
+ * @returns {Promise<unknown>}
+ */
+export function extend(studyId, limits) {
+  return request(`/v1/studies/${studyId}:extend`, { method: "POST", headers: JSON_BODY, body: JSON.stringify(limits) });
 }
 
 /**

@@ -98,8 +98,8 @@ export function mibWords(value) {
  * @returns {string}
  */
 export function bytesWords(bytes) {
-  const [unit, size] = SIZES.find(([, one]) => bytes >= one) ?? ["bytes", 1];
-  return `${size === 1 ? bytes : (bytes / size).toPrecision(3)} ${unit}`;
+  const [unit, size] = SIZES.find(([, one]) => bytes >= one) ?? ["", 1];
+  return size === 1 ? plural(bytes, "byte") : `${(bytes / size).toPrecision(3)} ${unit}`;
 }
 
 /**

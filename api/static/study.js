@@ -3,6 +3,7 @@
 
 import { byId, setText } from "./elements/dom.js";
 import { Page } from "./page.js";
+import { candidatePanel } from "./study/candidate.js";
 import { actionsPanel } from "./study/actions.js";
 import { bestPanel } from "./study/best.js";
 import { curvesPanel } from "./study/curves.js";
@@ -10,6 +11,7 @@ import { StudyFeeds } from "./study/feeds.js";
 import { frontPanel } from "./study/front.js";
 import { headPanel } from "./study/head.js";
 import { historyPanel } from "./study/history.js";
+import { limitsPanel } from "./study/limits.js";
 import { lineagePanel } from "./study/lineage.js";
 import { memoryPanel } from "./study/memory.js";
 import { importancesPanel } from "./study/parameters/importances.js";
@@ -24,6 +26,8 @@ import { trialsPanel } from "./study/table/trials.js";
 const PANELS = [
   headPanel,
   actionsPanel,
+  limitsPanel,
+  candidatePanel,
   frontPanel,
   historyPanel,
   bestPanel,

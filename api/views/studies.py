@@ -23,6 +23,17 @@ class NewStudy(View):
     )
 
 
+class NewStudyForm(View):
+    """A study to run, as a form: its file, and your own files as they are."""
+
+    spec: Annotated[str, Field(description="the study, as YAML or JSON")]
+    files: Annotated[
+        list[bytes],
+        Field(description="your own files when `workload` is `FILE.py:Class`; the name of each is its path"),
+    ] = Field(default_factory=list)
+    code_of: Annotated[int | None, Field(description="id of a study whose files are used instead")] = None
+
+
 class RequestBody(BaseModel):
     """The body of a request. Unknown keys are refused."""
 

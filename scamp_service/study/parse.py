@@ -1,4 +1,7 @@
-"""Reads a study from YAML, JSON or a mapping. One ``InvalidInput`` names everything that is wrong with it."""
+"""Reads a study from YAML, JSON or a mapping, and writes it as YAML.
+
+One ``InvalidInput`` names everything that is wrong with it.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,11 @@ def parse_study(source: str | bytes | Mapping[str, Any]) -> StudySpec:
         return StudySpec.model_validate(data)
     except ValidationError as error:
         raise InvalidInput(f"the study is not valid: {complaints(error)}") from None
+
+
+def study_text(spec: StudySpec) -> str:
+    """The study as YAML that ``parse_study`` reads, without what is the default anyway."""
+    return yaml.safe_dump(spec.model_dump(mode="json", exclude_defaults=True), sort_keys=False, allow_unicode=True)
 
 
 class _Loader(yaml.SafeLoader):

@@ -13,7 +13,7 @@ import posixpath
 import stat
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from scamp_service.errors import InvalidInput
@@ -73,12 +73,13 @@ def check_code(workload: str, data: bytes | None, *, functions: bool = False, sa
         _check_sampler(sampler, data)
     if not is_file(workload):
         if data is not None and not is_file(sampler):
-            raise InvalidInput(f"{workload!r} is a built-in workload and takes no files; leave code_zip out")
+            raise InvalidInput(f"{workload!r} is a built-in workload and takes no files; leave them out")
         return
     if data is None:
         raise InvalidInput(
-            f"the workload {workload!r} is your own file; upload it: `scamp submit` does so, and in Python "
-            "`Client.submit` with the `Path` of the study's file, `code=` or `workload=`; over HTTP, use code_zip"
+            f"the workload {workload!r} is your own file; upload it: choose it on the page of a new study; `scamp "
+            "submit` does so, and in Python `Client.submit` with the `Path` of the study's file, `code=` or "
+            "`workload=`; over HTTP, use files or code_zip"
         )
     _check_name(workload, _read_source(workload, data), functions)
 
@@ -86,8 +87,9 @@ def check_code(workload: str, data: bytes | None, *, functions: bool = False, sa
 def _check_sampler(sampler: str, data: bytes | None) -> None:
     if data is None:
         raise InvalidInput(
-            f"the sampler {sampler!r} is your own file; upload it: `scamp submit` does so, and in Python "
-            "`Client.submit` with the `Path` of the study's file or `code=`; over HTTP, use code_zip"
+            f"the sampler {sampler!r} is your own file; upload it: choose it on the page of a new study; `scamp "
+            "submit` does so, and in Python `Client.submit` with the `Path` of the study's file or `code=`; over HTTP, "
+            "use files or code_zip"
         )
     name, _, class_name = sampler.rpartition(":")
     tree = _parsed(name, _read_source(sampler, data, "sampler"))
@@ -111,19 +113,25 @@ def _walk(root: Path) -> Iterator[str]:
 
 def zip_files(root: Path, files: Sequence[str]) -> bytes:
     """A zip of these files, named relative to ``root``. Raises ``InvalidInput`` for more than 64 MiB."""
-    buffer, left = io.BytesIO(), MAX_CODE_BYTES
+    left = MAX_CODE_BYTES
+    for name in files:
+        left -= (root / name).stat().st_size
+        if left < 0:
+            raise InvalidInput(
+                f"the files in {root} are more than {MAX_CODE_BYTES >> 20} MiB; choose a smaller folder, and let "
+                "the workload read its data from a path that all ranks can reach"
+            )
+    return zip_contents((name, (root / name).read_bytes()) for name in files)
+
+
+def zip_contents(contents: Iterable[tuple[str, bytes]]) -> bytes:
+    """A zip of files, given as (path, content); the same files in the same order give the same bytes."""
+    buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in files:
-            path = root / name
-            left -= path.stat().st_size
-            if left < 0:
-                raise InvalidInput(
-                    f"the files in {root} are more than {MAX_CODE_BYTES >> 20} MiB; choose a smaller folder, and let "
-                    "the workload read its data from a path that all ranks can reach"
-                )
+        for name, content in contents:
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, (stat.S_IFREG | 0o644) << 16
-            archive.writestr(entry, path.read_bytes())
+            archive.writestr(entry, content)
     return buffer.getvalue()
 
 

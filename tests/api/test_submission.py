@@ -20,6 +20,13 @@ from workloads.archive import MAX_CODE_BYTES
 
 JSON = {"Content-Type": "application/json"}
 MODEL = WORKLOAD.encode()
+BINARY = bytes(range(256)) * 9 + b"\r\n--x--\r\n"
+STUDY = """
+name: from a form  # with a comment
+workload: models/net.py:Mine
+objective: {metric: accuracy}
+space: {lr: {low: 1.0e-3, high: 0.1, log: true}}
+"""
 
 pytestmark = pytest.mark.usefixtures("warm_traces")
 
@@ -100,9 +107,87 @@ def test_a_study_that_is_wrong_is_refused_with_field_and_rule(
     assert words in refused(api, 422, content=body, headers=JSON)
 
 
-def test_only_json_is_taken_so_that_no_form_of_another_site_can_submit(api: InProcess) -> None:
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
-        assert "application/json" in refused(api, 415, content=b"{}", headers={"Content-Type": kind})
+def test_only_json_and_forms_with_files_are_taken(api: InProcess) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        complaint = refused(api, 415, content=b"{}", headers={"Content-Type": kind})
+        assert "application/json, or multipart/form-data" in complaint
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+def test_no_form_of_another_site_can_submit(api: InProcess, headers: dict[str, str]) -> None:
+    files = [("files", ("models/net.py", MODEL))]
+    assert "another origin" in refused(api, 403, data={"spec": STUDY}, files=files, headers=headers)
+
+
+def test_a_form_is_the_same_study_as_its_parts_in_json(api: InProcess) -> None:
+    files = [("files", ("models/net.py", MODEL)), ("files", ("models/weights.bin", BINARY))]
+    answer = api.post("/v1/studies", data={"spec": STUDY}, files=files, headers={"Idempotency-Key": "k"})
+    assert answer.status_code == 201, answer.text
+    study = api.store.study(answer.json()["id"])
+    assert study.name == "from a form" and study.code is not None
+    with zipfile.ZipFile(io.BytesIO(api.store.blob(study.code))) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == {
+            "models/net.py": MODEL,
+            "models/weights.bin": BINARY,
+        }
+    again = api.post("/v1/studies", data={"spec": STUDY}, files=files[::-1], headers={"Idempotency-Key": "k"})
+    assert again.json()["id"] == study.id, "whatever the order of its files"
+
+
+def test_the_file_of_a_study_may_be_sent_as_one(api: InProcess) -> None:
+    study = STUDY.replace("models/net.py:Mine", "vit_digits").encode()
+    assert api.post("/v1/studies", files=[("spec", ("study.yaml", study))]).status_code == 201
+
+
+def test_a_form_may_take_the_files_of_another_study(api: InProcess) -> None:
+    first = api.post("/v1/studies", data={"spec": STUDY}, files=[("files", ("models/net.py", MODEL))]).json()["id"]
+    changed = STUDY.replace("from a form", "a copy")
+    boundary = {"Content-Type": "multipart/form-data; boundary=x"}
+    answer = api.post("/v1/studies", content=form(spec=changed, code_of=str(first)), headers=boundary)
+    assert answer.status_code == 201, answer.text
+    copy = api.store.study(answer.json()["id"])
+    assert copy.name == "a copy" and copy.code == api.store.study(first).code
+    built_in = form(spec=STUDY.replace("models/net.py:Mine", "vit_digits"), code_of=str(first))
+    assert "takes no files" in api.post("/v1/studies", content=built_in, headers=boundary).json()["detail"]
+
+
+def form(**fields: str) -> bytes:
+    """A form whose parts end at ``--x``."""
+    parts = [f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n' for name, text in fields.items()]
+    return "".join([*parts, "--x--\r\n"]).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "cut off before its end"),
+        (b"--x--\r\n", "no field spec"),
+        (b"nonsense", "cannot be read"),
+        (form(code_of="1"), "no field spec; its fields are spec (the study as YAML or JSON)"),
+        (form(spec="a: ["), "not valid YAML in line 1"),
+        (form(spec="7"), "a study is a mapping"),
+        (form(spec="name: a", sepc=""), "unknown field 'sepc'"),
+        (form(spec="name: a").removesuffix(b"--x--\r\n") + form(spec="name: b"), "'spec' twice"),
+        (form(spec=STUDY, code_of="first"), "must be the id of a study"),
+        (form(spec=STUDY, code_of="99"), "there is no study 99"),
+        (form(spec=STUDY), "upload it"),
+        (form(spec=STUDY)[:-10], "cut off before its end"),
+        (form(spec="x" * (2**20 + 1)), "at most 1048576 are allowed"),
+    ],
+)
+def test_a_form_that_is_no_study_is_refused_with_the_reason(api: InProcess, body: bytes, words: str) -> None:
+    status = 404 if "there is no" in words else 422
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    assert words in refused(api, status, content=body, headers=headers)
+
+
+def test_a_file_is_sent_once_and_within_its_folder(api: InProcess) -> None:
+    twice = [("files", ("models/net.py", MODEL))] * 2
+    assert "'models/net.py' twice" in refused(api, 422, data={"spec": STUDY}, files=twice)
+    outside = [("files", ("models/net.py", MODEL)), ("files", ("../x.py", b""))]
+    assert "outside its folder" in refused(api, 422, data={"spec": STUDY}, files=outside)
+    both = {"data": {"spec": STUDY, "code_of": "1"}, "files": twice[:1]}
+    assert "both files and code_of" in refused(api, 422, **both)
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256, "k\tk", "k\xe9y"])

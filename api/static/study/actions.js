@@ -1,4 +1,4 @@
-// The buttons that pause, stop and delete a study; the last two have a dialog that asks first.
+// The buttons that copy, retry, pause, stop and delete a study; the last two have a dialog that asks first.
 
 import * as api from "../client.js";
 import { byId, setText } from "../elements/dom.js";
@@ -18,6 +18,15 @@ export function actionsPanel({ state, page, feeds }) {
   const pause = byId("pause", HTMLButtonElement);
   const stop = byId("stop", HTMLButtonElement);
   const remove = byId("delete", HTMLButtonElement);
+  const retry = byId("retry", HTMLButtonElement);
+
+  retry.addEventListener("click", () =>
+    page.run(async () => {
+      const { numbers } = await api.retry(state.studyId);
+      feeds.refreshStudy("retried");
+      toast(`${plural(numbers.length, "trial")} will run again, from the last checkpoint if there is one.`, "info");
+    }),
+  );
 
   pause.addEventListener("click", () =>
     page.run(async () => {
@@ -47,6 +56,13 @@ export function actionsPanel({ state, page, feeds }) {
     act: () => page.leaveAfter(() => api.remove(state.studyId), "/"),
   });
 
+  function drawRequests() {
+    const { spec, state: is, trials } = state.study;
+    byId("copy").hidden = !spec.search.sampler; // another program runs it
+    retry.hidden = !trials.FAILED || !["RUNNING", "COMPLETED", "FAILED"].includes(is);
+    setText(retry, `Retry ${plural(trials.FAILED ?? 0, "failed trial")}`);
+  }
+
   return {
     shows: ["study"],
     draw() {
@@ -57,6 +73,7 @@ export function actionsPanel({ state, page, feeds }) {
       stop.disabled = state.study.state !== "RUNNING";
       setText(stop, state.study.state === "STOPPING" ? "Stopping…" : "Stop study");
       remove.hidden = isLive;
+      drawRequests();
     },
   };
 }

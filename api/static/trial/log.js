@@ -2,7 +2,7 @@
 
 import * as api from "../client.js";
 import { aside, card } from "../elements/card.js";
-import { h } from "../elements/dom.js";
+import { h, setText } from "../elements/dom.js";
 import { TERMINAL } from "../states.js";
 import { LogTail } from "./log_tail.js";
 
@@ -19,11 +19,8 @@ const PAGE = 1000; // lines of one answer
 export function logPanel({ state, page }) {
   const beside = aside("log");
   const toEnd = h("button", { type: "button", class: "quiet", id: "log-end", hidden: true }, "Jump to the end");
-  const box = h(
-    "ol",
-    { class: "log", id: "log", role: "log", tabindex: "0", "aria-labelledby": "log-title" },
-    h("li", { class: "blank" }, "Nothing has been logged yet."),
-  );
+  const blank = h("li", { class: "blank" });
+  const box = h("ol", { class: "log", id: "log", role: "log", tabindex: "0", "aria-labelledby": "log-title" }, blank);
   const tail = new LogTail(box, toEnd, beside);
   let lastLine = -1; // -1: fetch the last lines
 
@@ -42,8 +39,19 @@ export function logPanel({ state, page }) {
   return {
     card: card({ id: "log", title: "Log", beside: [beside, toEnd] }, box),
     load,
+    shows: ["trial"],
+    draw: () => setText(blank, blankWords(state.trial.state)),
     on: { trial: refreshMine, attempt: refreshMine, metrics: refreshMine },
     tick: () => !TERMINAL.has(state.trial.state) && refresh("log"),
     everyMs: 2000,
   };
+}
+
+/**
+ * What a log without lines says.
+ * @param {string} state of the trial
+ * @returns {string}
+ */
+function blankWords(state) {
+  return TERMINAL.has(state) ? "It has ended without logging anything." : "Nothing has been logged yet.";
 }

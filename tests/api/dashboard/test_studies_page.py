@@ -23,7 +23,13 @@ T = TrialState
 @pytest.mark.browser
 @pytest.mark.parametrize(
     ("path", "heading"),
-    [("/", "Studies"), ("/studies/1", "digits"), ("/studies/1/trials/5", "Trial 5"), ("/cluster", "Cluster")],
+    [
+        ("/", "Studies"),
+        ("/studies/1", "digits"),
+        ("/studies/1/trials/5", "Trial 5"),
+        ("/cluster", "Cluster"),
+        ("/new", "New study"),
+    ],
 )
 def test_every_page_fits_the_window_in_both_themes(
     open_page: Callable[..., Page], tmp_path: Path, path: str, heading: str

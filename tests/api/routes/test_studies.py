@@ -226,6 +226,22 @@ def test_a_study_is_paused_and_resumed_and_a_clone_of_it_runs(api: InProcess) ->
     assert "only a running study can be paused" in refused.json()["detail"]
 
 
+def test_a_study_is_read_as_a_file_that_gives_the_same_study(api: InProcess) -> None:
+    spec = {
+        **SPEC,
+        "name": "größer: 1",
+        "search": {"sampler": {"name": "tpe", "multivariate": True}},
+        "stopping": [{"rule": "asha", "min_steps": 5}, {"rule": "patience", "reports": 3}],
+        "budget": {"trials": 3, "steps": 20},
+        "paused": True,
+    }
+    study = api.submit(spec).json()
+    file = api.get(f"/v1/studies/{study['id']}/study.yaml")
+    assert file.headers["content-type"].startswith("application/yaml") and "constant_liar" not in file.text
+    assert parse_study(file.text).to_json() == {**study["spec"], "paused": False}
+    assert api.get("/v1/studies/99/study.yaml").status_code == 404
+
+
 def test_failed_trials_are_retried(api: InProcess) -> None:
     study_id = api.submit().json()["id"]
     api.store.create_trials(study_id, [(number, {}) for number in range(3)], now=1.0)

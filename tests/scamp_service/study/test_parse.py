@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scamp_service.errors import InvalidInput
-from scamp_service.study.parse import parse_study
+from scamp_service.study.parse import parse_study, study_text
 from scamp_service.study.spaces.space import Range
 from scamp_service.study.spec import StudySpec
 from tests.studies import refusal, study
@@ -94,3 +95,11 @@ def test_no_value_of_any_field_raises_anything_else_or_changes_on_the_way(field:
     except InvalidInput:
         return
     assert parse_study(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_no_study_of_the_examples_loses_anything_when_it_is_written_and_read_again() -> None:
+    files = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
+    studies = [parse_study(text) for file in files if "workload:" in (text := file.read_text())]
+    assert len(studies) > 20
+    for original in studies:
+        assert parse_study(study_text(original)).to_json() == original.to_json()

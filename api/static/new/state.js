@@ -1,0 +1,32 @@
+// What the page of a new study knows: the study that it is a copy of, if any.
+
+import { PageState } from "../page_state.js";
+
+/** @import { Page } from "../page.js" */
+
+/**
+ * What each panel of the page gets.
+ * @typedef {object} NewStudyContext
+ * @property {NewStudyState} state
+ * @property {Page} page
+ */
+
+export class NewStudyState extends PageState {
+  /** @param {number} originalId id of the study to copy; 0: none */
+  constructor(originalId) {
+    super();
+    this.originalId = originalId;
+    this.original = ""; // its file, once it has come
+    this.hasFiles = false; // whether it has a user's own files
+  }
+
+  /**
+   * @param {string} text
+   * @param {boolean} hasFiles
+   */
+  setOriginal(text, hasFiles) {
+    this.original = text;
+    this.hasFiles = hasFiles;
+    this.changed("original");
+  }
+}

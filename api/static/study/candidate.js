@@ -1,0 +1,74 @@
+// The dialog that adds a candidate to a study. With ?like=5 in the address it opens with the parameters of trial 5.
+
+import * as api from "../client.js";
+import { byId, setText } from "../elements/dom.js";
+import { toast } from "../elements/notices.js";
+import { required } from "../required.js";
+
+/** @import { Panel } from "../page.js" */
+/** @import { StudyContext } from "./state.js" */
+
+/**
+ * @param {StudyContext} context
+ * @returns {Panel}
+ */
+export function candidatePanel({ state, page }) {
+  const button = byId("add", HTMLButtonElement);
+  const dialog = byId("candidate", HTMLDialogElement);
+  const text = byId("candidate-params", HTMLTextAreaElement);
+  const wrong = byId("candidate-wrong");
+
+  /** @param {Record<string, any>} params */
+  function open(params) {
+    text.value = JSON.stringify(params, null, 2);
+    wrong.hidden = true;
+    dialog.showModal();
+  }
+
+  button.addEventListener("click", () => open(state.study.best?.params ?? {}));
+  byId("candidate-cancel").addEventListener("click", () => dialog.close());
+
+  required(dialog.querySelector("form")).addEventListener("submit", async (event) => {
+    event.preventDefault();
+    try {
+      const { numbers } = await api.enqueue(state.studyId, parsed(text.value));
+      dialog.close();
+      toast(`Trial ${numbers[0]} is added, beyond the budget of the study.`, "info");
+    } catch (error) {
+      wrong.hidden = false;
+      setText(wrong, /** @type {Error} */ (error).message);
+    }
+  });
+
+  return {
+    shows: ["study"],
+    async load() {
+      const like = new URLSearchParams(location.search).get("like");
+      if (like === null) return;
+      history.replaceState(null, "", location.pathname); // a reload does not open it again
+      const trial = await page.run(() => api.trial(state.studyId, Number(like)));
+      if (trial) open(trial.params);
+    },
+    draw() {
+      button.hidden = !state.study.spec.search.sampler || !["RUNNING", "COMPLETED"].includes(state.study.state);
+    },
+  };
+}
+
+/**
+ * The parameters in a text of JSON. Throws with what is wrong with it.
+ * @param {string} text
+ * @returns {Record<string, any>}
+ */
+export function parsed(text) {
+  let params;
+  try {
+    params = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`This is not JSON: ${/** @type {Error} */ (error).message}`, { cause: error });
+  }
+  if (typeof params !== "object" || params === null || Array.isArray(params)) {
+    throw new Error('Write the parameters as {"name": value, …}.');
+  }
+  return params;
+}
