@@ -28,7 +28,7 @@ from workloads.archive import MAX_CODE_BYTES, MAX_CODE_FILES
 MAX_SPEC_BYTES = 2**20
 MAX_BODY_BYTES = MAX_SPEC_BYTES + 4 * -(-MAX_CODE_BYTES // 3)
 MAX_DEPTH = 32
-SHAPE = '{"spec": {…}} or, with your own files, {"spec": {…}, "code_zip": "<base64>"}'
+SHAPE = '{"spec": {…}} or, with your own files, {"spec": {…}, "code_zip": "<base64>"} or {"spec": {…}, "code_of": 7}'
 JSON, FORM = "application/json", "multipart/form-data"
 FIELDS = "spec (the study as YAML or JSON), files (your own files, each with its path), code_of (the id of a study)"
 _CODE = re.compile(rb'"code_zip"\s*:\s*"[A-Za-z0-9+/=]*"')
@@ -54,10 +54,10 @@ def _parse_object(body: bytes) -> Submission:
     data = _parse_json(body)
     if not isinstance(data, dict) or not isinstance(data.get("spec"), dict):
         raise InvalidInput(f"the body must be an object {SHAPE}")
-    unknown = sorted(set(data) - {"spec", "code_zip"})
+    unknown = sorted(set(data) - {"spec", "code_zip", "code_of"})
     if unknown:
         raise InvalidInput(f"unknown key {unknown[0][:100]!r} next to spec; the body is {SHAPE}")
-    return Submission(parse_study(data["spec"]), _decode(data.get("code_zip")))
+    return _submission(parse_study(data["spec"]), _decode(data.get("code_zip")), data.get("code_of"))
 
 
 def _parse_form(body: bytes, content_type: str) -> Submission:
@@ -66,14 +66,20 @@ def _parse_form(body: bytes, content_type: str) -> Submission:
     if unknown or "spec" not in fields:
         complaint = f"unknown field {unknown[0][:100]!r}" if unknown else "no field spec"
         raise InvalidInput(f"the form has {complaint}; its fields are {FIELDS}")
-    spec, code_of = parse_study(fields["spec"]), fields.get("code_of")
+    code_of = fields.get("code_of")
+    if code_of is not None and code_of.isdigit():
+        code_of = int(code_of[:20])
+    return _submission(parse_study(fields["spec"]), zip_contents(sorted(files.items())) if files else None, code_of)
+
+
+def _submission(spec: StudySpec, code: bytes | None, code_of: object) -> Submission:
     if code_of is None:
-        return Submission(spec, zip_contents(sorted(files.items())) if files else None)
-    if files:
-        raise InvalidInput("the form has both files and code_of; leave one of them out")
-    if not (code_of.isdigit() and len(code_of) <= 18):
+        return Submission(spec, code)
+    if code is not None:
+        raise InvalidInput("both files and code_of are given; leave one of them out")
+    if not isinstance(code_of, int) or isinstance(code_of, bool) or not 0 < code_of < 2**63:
         raise InvalidInput("code_of must be the id of a study whose files are used")
-    return Submission(spec, code_of=int(code_of))
+    return Submission(spec, code_of=code_of)
 
 
 def _form_of(body: bytes, content_type: str) -> tuple[dict[str, bytes], dict[str, bytes]]:

@@ -179,10 +179,17 @@ class Client:
         answer = self._change("POST", f"/v1/studies/{study_id}/trials", json=body, headers=headers)
         return cast(list[int], answer["numbers"])
 
-    def clone(self, study_id: int, *, name: str | None = None) -> JsonObject:
-        """Submit a study again, with the same spec and files, and return the new one."""
+    def study_file(self, study_id: int) -> str:
+        """The study as the YAML that would submit it again. Raises ``NotFound``, and ``Conflict`` if others ran it."""
+        return self._answer("GET", f"/v1/studies/{study_id}/study.yaml").text
+
+    def clone(self, study_id: int, *, name: str | None = None, spec: Mapping[str, Any] | None = None) -> JsonObject:
+        """Submit a study again, with the same files, and return the new one. ``spec``: what is run instead."""
         headers = {"Idempotency-Key": str(uuid.uuid4())}
-        return self._change("POST", f"/v1/studies/{study_id}:clone", json={"name": name}, headers=headers)
+        if spec is None:
+            return self._change("POST", f"/v1/studies/{study_id}:clone", json={"name": name}, headers=headers)
+        body = {"spec": {**spec, **({"name": name} if name else {})}, "code_of": study_id}
+        return self._change("POST", "/v1/studies", json=body, headers=headers)
 
     def extend(self, study_id: int, *, drop: Sequence[str] = (), **limits: float | Mapping[str, float]) -> JsonObject:
         """Change limits of a study's budget, and return the study.
@@ -352,6 +359,15 @@ class Client:
                 time.sleep(error.seconds if isinstance(error, _Busy) else RETRY_SECONDS)
 
     def _request(self, method: str, path: str, **options: Any) -> JsonObject:
+        answer = self._answer(method, path, **options)
+        if answer.status_code == 204:
+            return {}
+        try:
+            return cast(JsonObject, answer.json())
+        except ValueError:
+            raise Unavailable(f"{self.address} does not answer like ScaMP; check the address") from None
+
+    def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send a request, and repeat it for a while when a service that was there before is briefly unreachable.
 
         Every request of the API is safe to repeat.
@@ -369,12 +385,7 @@ class Client:
         self._heard_at = time.monotonic()
         if not answer.is_success:
             raise _error_of(answer)
-        if answer.status_code == 204:
-            return {}
-        try:
-            return cast(JsonObject, answer.json())
-        except ValueError:
-            raise Unavailable(f"{self.address} does not answer like ScaMP; check the address") from None
+        return answer
 
     def _download(self, path: str, target: Path) -> None:
         """Write an answer to a file, which appears only once it is complete."""

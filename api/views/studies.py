@@ -21,6 +21,7 @@ class NewStudy(View):
     code_zip: Annotated[str | None, Field(description="a zip in base64, at most 64 MiB before and after unpacking")] = (
         None
     )
+    code_of: Annotated[int | None, Field(description="id of a study whose files are used instead")] = None
 
 
 class NewStudyForm(View):

@@ -11,6 +11,8 @@ import typer
 from scamp_service.cli.service import Address, StudyId, Token, client_of
 from scamp_service.cli.terminal import DataDir, out, params_of, settings_of
 from scamp_service.errors import InvalidInput
+from scamp_service.sizing.candidates import read_study
+from scamp_service.study.parse import parse_study
 
 app = typer.Typer()
 
@@ -90,12 +92,17 @@ def enqueue(
 def clone(
     study: StudyId,
     name: Annotated[str | None, typer.Option(help="name of the new study; default: the same")] = None,
+    changed: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="STUDY.yaml", help="the changed study, begun with `scamp status STUDY --yaml`"),
+    ] = None,
     address: Address = "",
     token: Token = "",
 ) -> None:
-    """Submit a study again, with the same spec and files."""
+    """Submit a study again, with the same files, unchanged or as another study file says."""
+    spec = None if changed is None else parse_study(read_study(changed)).as_given()
     client = client_of(address, token, to_change=True)
-    created = client.clone(study, name=name)
+    created = client.clone(study, name=name, spec=spec)
     out.print(f"study {created['id']}: {client.address}/studies/{created['id']}")
 
 

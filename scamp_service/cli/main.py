@@ -275,9 +275,20 @@ def list_studies(address: Address = "", token: Token = "", as_json: AsJson = Fal
 
 
 @app.command()
-def status(study: StudyId, address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
+def status(
+    study: StudyId,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="print the study's file instead, to change and submit again")
+    ] = False,
+    address: Address = "",
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
     """Show the progress of one study in a few lines."""
     client = client_of(address, token)
+    if as_yaml:
+        print(client.study_file(study), end="")
+        return
     view = client.study(study)
     if as_json:
         print(json.dumps(view))

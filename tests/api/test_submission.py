@@ -147,6 +147,11 @@ def test_a_form_may_take_the_files_of_another_study(api: InProcess) -> None:
     assert answer.status_code == 201, answer.text
     copy = api.store.study(answer.json()["id"])
     assert copy.name == "a copy" and copy.code == api.store.study(first).code
+    as_json = api.post("/v1/studies", json={**spec_with(workload="models/net.py:Mine"), "code_of": first})
+    assert api.store.study(as_json.json()["id"]).code == copy.code
+    for wrong in ("1", True, 0, 2**63):
+        refused_words = api.post("/v1/studies", json={**spec_with(), "code_of": wrong}).json()["detail"]
+        assert "must be the id of a study" in refused_words
     built_in = form(spec=STUDY.replace("models/net.py:Mine", "vit_digits"), code_of=str(first))
     assert "takes no files" in api.post("/v1/studies", content=built_in, headers=boundary).json()["detail"]
 
@@ -187,7 +192,7 @@ def test_a_file_is_sent_once_and_within_its_folder(api: InProcess) -> None:
     outside = [("files", ("models/net.py", MODEL)), ("files", ("../x.py", b""))]
     assert "outside its folder" in refused(api, 422, data={"spec": STUDY}, files=outside)
     both = {"data": {"spec": STUDY, "code_of": "1"}, "files": twice[:1]}
-    assert "both files and code_of" in refused(api, 422, **both)
+    assert "both files and code_of are given" in refused(api, 422, **both)
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256, "k\tk", "k\xe9y"])

@@ -34,6 +34,7 @@ export function submissionPanel({ state, page }) {
     setText(byId("busy"), isBusy ? "Checking the study and its files…" : "");
   }
 
+  addEventListener("pageshow", (event) => event.persisted && setBusy(false)); // back from the new study
   for (const input of inputs) input.addEventListener("change", drawFiles);
   for (const kind of ["input", "change"]) form.addEventListener(kind, () => (key = newKey()));
 

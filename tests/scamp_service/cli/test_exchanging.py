@@ -53,7 +53,7 @@ def test_trials_are_exported_and_read_as_a_data_frame(
 
 
 def test_a_study_is_enqueued_into_extended_and_cloned(
-    service: tuple[str, Store], monkeypatch: pytest.MonkeyPatch
+    service: tuple[str, Store], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address, store = service
     study = fill(store)
@@ -74,6 +74,15 @@ def test_a_study_is_enqueued_into_extended_and_cloned(
     assert scamp(monkeypatch, "clone", str(study.id), "--name", "again") == 0
     clone = store.study(study.id + 1)
     assert (clone.name, clone.spec["budget"]["trials"], clone.state) == ("again", 33, StudyState.RUNNING)
+    capsys.readouterr()
+    assert scamp(monkeypatch, "status", str(study.id), "--yaml") == 0
+    file = tmp_path / "changed.yaml"
+    file.write_text(capsys.readouterr().out.replace("trials: 33", "trials: 5"))
+    assert scamp(monkeypatch, "clone", str(study.id), "--file", str(file)) == 0
+    assert store.study(study.id + 2).spec == {
+        **store.study(study.id).spec,
+        "budget": {**clone.spec["budget"], "trials": 5},
+    }
     with Client(address) as client, pytest.raises(InvalidInput, match="at least 33"):
         client.extend(study.id, trials=1)
 
