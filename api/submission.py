@@ -66,9 +66,8 @@ def _parse_form(body: bytes, content_type: str) -> Submission:
     if unknown or "spec" not in fields:
         complaint = f"unknown field {unknown[0][:100]!r}" if unknown else "no field spec"
         raise InvalidInput(f"the form has {complaint}; its fields are {FIELDS}")
-    code_of = fields.get("code_of")
-    if code_of is not None and code_of.isdigit():
-        code_of = int(code_of[:20])
+    text = fields.get("code_of")
+    code_of = int(text[:20]) if text is not None and text.isdigit() else text
     return _submission(parse_study(fields["spec"]), zip_contents(sorted(files.items())) if files else None, code_of)
 
 
