@@ -36,6 +36,12 @@ def studies(request: Request) -> HTMLResponse:
     return _page(request, "studies")
 
 
+@router.get("/compare")
+def compare(request: Request) -> HTMLResponse:
+    """Page that compares studies."""
+    return _page(request, "compare")
+
+
 @router.get("/new")
 def new(request: Request) -> HTMLResponse:
     """Page to submit a study."""

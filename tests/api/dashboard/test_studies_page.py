@@ -29,6 +29,7 @@ T = TrialState
         ("/studies/1/trials/5", "Trial 5"),
         ("/cluster", "Cluster"),
         ("/new", "New study"),
+        ("/compare", "Compare studies"),
     ],
 )
 def test_every_page_fits_the_window_in_both_themes(
