@@ -25,7 +25,7 @@ from scamp_service.sizing.tracing.trace_process import TraceProcess
 from scamp_service.sizing.user_workload import with_space
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
-from scamp_service.study.user_code import check_code
+from scamp_service.study.user_code import check_code, with_files
 
 MOST_SUBMISSIONS = 64
 MOST_UPLOADS = 16
@@ -103,7 +103,7 @@ class Admission:
         submission = parse_submission(body, content_type)
         spec, code = submission.spec, submission.code
         if submission.code_of is not None and (sha256 := self._store.study(submission.code_of).code) is not None:
-            code = self._store.blob(sha256)
+            code = with_files(self._store.blob(sha256), code)
         check_code(spec.workload, code, sampler=spec.search.sampler.name)
         return spec, code
 

@@ -10,6 +10,7 @@ import base64
 import binascii
 import io
 import json
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +31,10 @@ MAX_BODY_BYTES = MAX_SPEC_BYTES + 4 * -(-MAX_CODE_BYTES // 3)
 MAX_DEPTH = 32
 SHAPE = '{"spec": {…}} or, with your own files, {"spec": {…}, "code_zip": "<base64>"} or {"spec": {…}, "code_of": 7}'
 JSON, FORM = "application/json", "multipart/form-data"
-FIELDS = "spec (the study as YAML or JSON), files (your own files, each with its path), code_of (the id of a study)"
+FIELDS = (
+    "spec (the study as YAML or JSON), files (your own files, each sent as a file with its path), code_of (the id of a "
+    "study whose files are used), paused (true: nothing trains until the study is resumed)"
+)
 _CODE = re.compile(rb'"code_zip"\s*:\s*"[A-Za-z0-9+/=]*"')
 
 
@@ -42,7 +46,7 @@ class Submission:
     code: bytes | None = None
     """Zip of the user's own files, which is not looked into here."""
     code_of: int | None = None
-    """Id of a study whose files are taken instead."""
+    """Id of a study whose files are taken too; those of ``code`` replace them."""
 
 
 def parse_submission(body: bytes, content_type: str) -> Submission:
@@ -62,23 +66,26 @@ def _parse_object(body: bytes) -> Submission:
 
 def _parse_form(body: bytes, content_type: str) -> Submission:
     fields, files = _form_of(body, content_type)
-    unknown = sorted(fields.keys() - {"spec", "code_of"})
+    unknown = sorted(fields.keys() - {"spec", "code_of", "paused"})
     if unknown or "spec" not in fields:
         complaint = f"unknown field {unknown[0][:100]!r}" if unknown else "no field spec"
         raise InvalidInput(f"the form has {complaint}; its fields are {FIELDS}")
     text = fields.get("code_of")
     code_of = int(text[:20]) if text is not None and text.isdigit() else text
-    return _submission(parse_study(fields["spec"]), zip_contents(sorted(files.items())) if files else None, code_of)
+    spec = parse_study(fields["spec"])
+    if (paused := fields.get("paused", b"false")) not in (b"true", b"false"):
+        raise InvalidInput("paused must be true or false")
+    if paused == b"true":
+        spec = spec.model_copy(update={"paused": True})
+    return _submission(spec, zip_contents(sorted(files.items())) if files else None, code_of)
 
 
 def _submission(spec: StudySpec, code: bytes | None, code_of: object) -> Submission:
     if code_of is None:
         return Submission(spec, code)
-    if code is not None:
-        raise InvalidInput("both files and code_of are given; leave one of them out")
     if not isinstance(code_of, int) or isinstance(code_of, bool) or not 0 < code_of < 2**63:
         raise InvalidInput("code_of must be the id of a study whose files are used")
-    return Submission(spec, code_of=code_of)
+    return Submission(spec, code, code_of)
 
 
 def _form_of(body: bytes, content_type: str) -> tuple[dict[str, bytes], dict[str, bytes]]:
@@ -104,7 +111,7 @@ def _form_of(body: bytes, content_type: str) -> tuple[dict[str, bytes], dict[str
         if name == "files" and not path and not content:
             return  # a browser's form in which no file was chosen
         if name == "files":
-            keep(files, path, content)
+            keep(files, posixpath.normpath(path), content)
         else:
             keep(fields, name, content)
 

@@ -28,7 +28,7 @@ from api.views.studies import (
     study_view,
 )
 from api.views.view import Page
-from scamp_service.errors import Conflict
+from scamp_service.errors import Conflict, NotFound
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Study
 from scamp_service.store.store import Store
@@ -107,6 +107,20 @@ def get_study_file(study_id: StudyId, store: TheStore) -> Response:
     """Get the study as a file to submit again: in YAML, without what is the default anyway."""
     text = study_text(_spec_to_run_again(store.study(study_id)))
     return Response(text, media_type="application/yaml")
+
+
+@router.get(
+    "/studies/{study_id}/files.zip",
+    responses={200: {"content": {"application/zip": {}}}, **problems(404)},
+    response_class=Response,
+)
+def get_study_code(study_id: StudyId, store: TheStore) -> Response:
+    """Get the user's own files that were submitted with the study, as a zip."""
+    study = store.study(study_id)
+    if study.code is None:
+        raise NotFound(f"study {study_id} was submitted without files")
+    headers = {"Content-Disposition": f'attachment; filename="study-{study_id}.zip"'}
+    return Response(store.blob(study.code), media_type="application/zip", headers=headers)
 
 
 @router.post("/studies/{study_id}:stop", responses=problems(404))

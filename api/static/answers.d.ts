@@ -592,6 +592,8 @@ export interface StudyDetail {
   warnings: string[];
   /** the StudySpec with all defaults filled in */
   spec: Record<string, any>;
+  /** whether a user's own files were submitted with it */
+  has_files: boolean;
   /** number of trials in each state that has any */
   trials: Record<string, number>;
   /** null with several objectives, see `front` */
@@ -632,6 +634,8 @@ export interface StudyView {
   warnings: string[];
   /** the StudySpec with all defaults filled in */
   spec: Record<string, any>;
+  /** whether a user's own files were submitted with it */
+  has_files: boolean;
   /** number of trials in each state that has any */
   trials: Record<string, number>;
   /** null with several objectives, see `front` */

@@ -86,6 +86,14 @@ async function problem(response) {
   return `ScaMP answered ${response.status} ${response.statusText}. Check the log of “scamp serve”, then reload this page.`;
 }
 
+/**
+ * An idempotency key: the same for a request that is repeated. `crypto.randomUUID` does not exist on pages that came over plain HTTP from another host.
+ * @returns {string}
+ */
+export function newKey() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 // --- resources, as the pages draw them --------------------------------------------------------------------------------
 
 /** @returns {Promise<Answers.ClusterView>} */
@@ -159,15 +167,16 @@ export function studyFile(studyId) {
 }
 
 /**
- * Submit a study: its file as text, and a user's own files, or those of another study (0: of none).
- * @param {{spec: string, files: import("./new/files.js").Chosen[], codeOf: number}} study
+ * Submit a study: its file as text, a user's own files, and those of another study (0: of none), which they replace.
+ * @param {{spec: string, files: import("./new/files.js").Chosen[], codeOf: number, isPaused: boolean}} study
  * @param {string} key the same for the same study, so that a repeated request makes no second one
  * @returns {Promise<Answers.StudyDetail>}
  */
-export function submit({ spec, files, codeOf }, key) {
+export function submit({ spec, files, codeOf, isPaused }, key) {
   const body = new FormData();
   body.set("spec", spec);
   if (codeOf) body.set("code_of", String(codeOf));
+  if (isPaused) body.set("paused", "true");
   for (const { path, file } of files) body.append("files", file, path);
   const headers = { Accept: "application/json", "Idempotency-Key": key };
   return request("/v1/studies", { method: "POST", headers, body });
@@ -195,11 +204,13 @@ export function retry(studyId) {
  * Add a candidate to a study: its parameters, of which those that are left out are random.
  * @param {number} studyId
  * @param {Record<string, any>} params
+ * @param {string} key the same for the same candidate
  * @returns {Promise<Answers.EnqueuedView>}
  */
-export function enqueue(studyId, params) {
+export function enqueue(studyId, params, key) {
   const body = JSON.stringify({ candidates: [params] });
-  return request(`/v1/studies/${studyId}/trials`, { method: "POST", headers: JSON_BODY, body });
+  const headers = { ...JSON_BODY, "Idempotency-Key": key };
+  return request(`/v1/studies/${studyId}/trials`, { method: "POST", headers, body });
 }
 
 /**

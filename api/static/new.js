@@ -18,9 +18,9 @@ page.open({
     state.setCluster(cluster);
     if (state.originalId) {
       const [text, original] = await Promise.all([api.studyFile(state.originalId), api.study(state.originalId)]);
-      state.setOriginal(text, original.spec.workload.includes(".py:"));
+      state.setOriginal(text, original.has_files);
     }
     return cluster.last_event_id;
   },
-  failed() {},
+  failed: () => state.setOriginal("", false),
 });

@@ -4,6 +4,7 @@
 import { byId, setText } from "./elements/dom.js";
 import { Page } from "./page.js";
 import { candidatePanel } from "./study/candidate.js";
+import { filePanel } from "./study/file.js";
 import { actionsPanel } from "./study/actions.js";
 import { bestPanel } from "./study/best.js";
 import { curvesPanel } from "./study/curves.js";
@@ -39,6 +40,7 @@ const PANELS = [
   parallelPanel,
   lineagePanel,
   trialsPanel,
+  filePanel,
 ];
 
 const data = byId("study").dataset;

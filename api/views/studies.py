@@ -13,6 +13,8 @@ from scamp_service.model import Study, Trial
 from scamp_service.store.summary import Summary
 from scamp_service.study.spec import StudySpec
 
+CodeOf = Annotated[int | None, Field(description="id of a study whose files are used too; yours replace them")]
+
 
 class NewStudy(View):
     """A study to run. `code_zip` holds your own files when `workload` is `FILE.py:Class`."""
@@ -21,7 +23,7 @@ class NewStudy(View):
     code_zip: Annotated[str | None, Field(description="a zip in base64, at most 64 MiB before and after unpacking")] = (
         None
     )
-    code_of: Annotated[int | None, Field(description="id of a study whose files are used instead")] = None
+    code_of: CodeOf = None
 
 
 class NewStudyForm(View):
@@ -32,7 +34,8 @@ class NewStudyForm(View):
         list[bytes],
         Field(description="your own files when `workload` is `FILE.py:Class`; the name of each is its path"),
     ] = Field(default_factory=list)
-    code_of: Annotated[int | None, Field(description="id of a study whose files are used instead")] = None
+    code_of: CodeOf = None
+    paused: Annotated[bool, Field(description="predict and plan, but train nothing until the study is resumed")] = False
 
 
 class RequestBody(BaseModel):
@@ -137,6 +140,7 @@ class StudyView(View):
         list[str], Field(description="what was doubtful when it was submitted: parameters that may not be read, say")
     ]
     spec: Annotated[dict[str, Any], Field(description="the StudySpec with all defaults filled in")]
+    has_files: Annotated[bool, Field(description="whether a user's own files were submitted with it")]
     trials: Annotated[
         dict[TrialState, Count],
         Field(description="number of trials in each state that has any", examples=[{"COMPLETED": 12}]),
@@ -255,4 +259,5 @@ def study_detail(study: Study, summary: Summary, last_event_id: int) -> StudyDet
 
 def _study_fields(study: Study) -> dict[str, Any]:
     names = ("id", "name", "state", "reason", "spec", "created_at", "finished_at")
-    return {name: getattr(study, name) for name in names} | {"warnings": list(study.warnings)}
+    fields = {name: getattr(study, name) for name in names}
+    return fields | {"warnings": list(study.warnings), "has_files": study.code is not None}

@@ -42,7 +42,7 @@ class DryRun:
     if none could be tried to its end. ``mentioned`` are names that the user's code contains, so that other candidates
     may read or return them. ``absent`` are parameters under conditions that no candidate had that was tried to its
     end. ``is_complete``: no other candidate returns other metrics. ``uneven`` are the sets whose samples differ in
-    size, although the workload gives no ``lengths``.
+    size, although the workload gives no ``lengths``. ``failed`` are the errors of candidates, with their parameters.
     """
 
     read: frozenset[str]
@@ -51,6 +51,7 @@ class DryRun:
     absent: frozenset[str] = frozenset()
     is_complete: bool = True
     uneven: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
 
 
 def check_workload(spec: StudySpec, code: bytes | None, process: TraceProcess | None = None) -> list[str]:
@@ -160,6 +161,11 @@ def found_in(answer: Json, candidates: Sequence[Params], have_all_values: bool) 
         frozenset(name for params in candidates for name in params) - had,
         have_all_values and answer["all_tried"] and not any("failed" in result for result in tries),
         tuple(dict.fromkeys(name for result in ended for name in result.get("uneven", ()))),
+        tuple(
+            f"{result['failed']} (with {', '.join(f'{name}={value}' for name, value in params.items())})"
+            for params, result in zip(candidates, tries, strict=False)
+            if "failed" in result
+        ),
     )
 
 
@@ -169,7 +175,7 @@ def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
     Raises ``InvalidInput`` where these are certain to be mistakes.
     """
     if not dry_run.metrics:
-        return []
+        return _failures(dry_run)
     wrong, doubtful = list(_wrong_objective(spec, dry_run)), []
     if spec.search.one_shot is not None and SUPERNET not in dry_run.read:
         wrong.append(f"search.one_shot: the workload never reads the parameter {SUPERNET!r}, so it has no supernet")
@@ -186,7 +192,7 @@ def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
             )
     if wrong:
         raise InvalidInput("; ".join(wrong))
-    warnings = []
+    warnings = _failures(dry_run)
     if doubtful:
         names = ", ".join(map(repr, doubtful))
         warnings.append(
@@ -205,6 +211,14 @@ def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
             "define `lengths` in the workload, so that it is predicted for the largest of all"
         )
     return warnings
+
+
+def _failures(dry_run: DryRun) -> list[str]:
+    """A warning about candidates that failed; data may be missing on this host alone, so it is no refusal."""
+    if not dry_run.failed:
+        return []
+    which = "all candidates" if not dry_run.metrics else f"{len(dry_run.failed)} of the candidates"
+    return [f"{which} that were tried on two samples failed here, the first with {dry_run.failed[0]}"]
 
 
 def _wrong_objective(spec: StudySpec, dry_run: DryRun) -> Iterator[str]:

@@ -5,7 +5,7 @@ One ``InvalidInput`` names everything that is wrong with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import yaml
@@ -31,8 +31,19 @@ def parse_study(source: str | bytes | Mapping[str, Any]) -> StudySpec:
 
 
 def study_text(spec: StudySpec) -> str:
-    """The study as YAML that ``parse_study`` reads, without what is the default anyway."""
-    return yaml.safe_dump(spec.model_dump(mode="json", exclude_defaults=True), sort_keys=False, allow_unicode=True)
+    """The study as YAML that ``parse_study`` reads, without most of what is the default anyway."""
+    every, given = spec.to_json(), spec.model_dump(mode="json", exclude_defaults=True)
+    budget = [name for name in ("trials", "steps", "epochs") if every["budget"][name] is not None]
+    given["objective"] = {**_some(every["objective"], ["metric", "direction"]), **given.get("objective", {})}
+    given["search"] = {"sampler": spec.search.sampler.name, **given.get("search", {})}
+    usual = StudySpec.model_fields["stopping"].default
+    given.setdefault("stopping", usual.model_dump(mode="json", exclude_none=True))
+    given["budget"] = {**_some(every["budget"], budget), **given.get("budget", {})}
+    return yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
+
+
+def _some(mapping: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: mapping[name] for name in names}
 
 
 class _Loader(yaml.SafeLoader):

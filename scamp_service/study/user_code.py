@@ -135,6 +135,23 @@ def zip_contents(contents: Iterable[tuple[str, bytes]]) -> bytes:
     return buffer.getvalue()
 
 
+def with_files(code: bytes, others: bytes | None) -> bytes:
+    """The zip ``code`` with the files of the zip ``others``, which replace those with the same path.
+
+    Raises ``InvalidInput``.
+    """
+    if others is None:
+        return code
+    files: dict[str, bytes] = {}
+    for data in (code, others):
+        try:
+            with open_archive(data) as archive:
+                files |= {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+        except ArchiveError as error:
+            raise InvalidInput(str(error)) from None
+    return zip_contents(sorted(files.items()))
+
+
 def _read_source(workload: str, data: bytes, role: str = "workload") -> bytes:
     """The content of the workload's file. The archive is checked by its directory, and only this file is unpacked."""
     name = _file_of(workload)
@@ -143,7 +160,7 @@ def _read_source(workload: str, data: bytes, role: str = "workload") -> bytes:
     try:
         with open_archive(data) as archive:
             if name not in archive.namelist():
-                raise InvalidInput(f"the zip of your files has no {name}, which the {role} {workload!r} names")
+                raise InvalidInput(f"your files have no {name}, which the {role} {workload!r} names")
             with archive.open(name) as file:
                 source = file.read(MAX_SOURCE_BYTES + 1)
     except ArchiveError as error:

@@ -152,6 +152,11 @@ def test_a_form_may_take_the_files_of_another_study(api: InProcess) -> None:
     for wrong in ("1", True, 0, 2**63):
         refused_words = api.post("/v1/studies", json={**spec_with(), "code_of": wrong}).json()["detail"]
         assert "must be the id of a study" in refused_words
+    parts = {"data": {"spec": STUDY, "code_of": str(first), "paused": "true"}, "files": [("files", ("b.py", b"b = 1"))]}
+    with_more = api.post("/v1/studies", **parts).json()
+    assert (with_more["has_files"], with_more["spec"]["paused"]) == (True, True)
+    archive = zipfile.ZipFile(io.BytesIO(api.get(f"/v1/studies/{with_more['id']}/files.zip").content))
+    assert archive.namelist() == ["b.py", "models/net.py"]
     built_in = form(spec=STUDY.replace("models/net.py:Mine", "vit_digits"), code_of=str(first))
     assert "takes no files" in api.post("/v1/studies", content=built_in, headers=boundary).json()["detail"]
 
@@ -176,6 +181,8 @@ def form(**fields: str) -> bytes:
         (form(spec=STUDY, code_of="first"), "must be the id of a study"),
         (form(spec=STUDY, code_of="99"), "there is no study 99"),
         (form(spec=STUDY), "upload it"),
+        (form(spec=STUDY, paused="yes"), "paused must be true or false"),
+        (form(spec=STUDY, files="net.py"), "your own files, each sent as a file"),
         (form(spec=STUDY)[:-10], "cut off before its end"),
         (form(spec="x" * (2**20 + 1)), "at most 1048576 are allowed"),
     ],
@@ -191,8 +198,8 @@ def test_a_file_is_sent_once_and_within_its_folder(api: InProcess) -> None:
     assert "'models/net.py' twice" in refused(api, 422, data={"spec": STUDY}, files=twice)
     outside = [("files", ("models/net.py", MODEL)), ("files", ("../x.py", b""))]
     assert "outside its folder" in refused(api, 422, data={"spec": STUDY}, files=outside)
-    both = {"data": {"spec": STUDY, "code_of": "1"}, "files": twice[:1]}
-    assert "both files and code_of are given" in refused(api, 422, **both)
+    same = [("files", ("models/net.py", MODEL)), ("files", ("./models/../models/net.py", MODEL))]
+    assert "'models/net.py' twice" in refused(api, 422, data={"spec": STUDY}, files=same)
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256, "k\tk", "k\xe9y"])
@@ -250,7 +257,7 @@ def test_a_workload_of_the_users_is_stored_with_its_files(api: InProcess) -> Non
         (5, "as a string"),
         ("no base64!", "not base64"),
         (base64.b64encode(b"no zip").decode(), "not a zip"),
-        (zipped(other_py=MODEL), "has no net.py"),
+        (zipped(other_py=MODEL), "your files have no net.py"),
         (zipped(net_py=b"class Mine(:"), "net.py, line 1, is not valid Python"),
         (zipped(net_py=b"\xff\xfe"), "is not valid Python"),
         (zipped(net_py=b"x = 1\0"), "is not valid Python"),

@@ -44,6 +44,7 @@ MOST_REAL_PARAMETERS = 5_000_000
 """Larger models have fake tensors, which take no time and memory; then code that needs values of tensors fails."""
 TRY_SECONDS = 5.0
 """Processor time after which no further candidate is tried."""
+MOST_WORDS = 200  # characters of an error
 _STEPS = 1000  # passed to ``on_step`` and ``scheduler``
 _OURS = Path(__file__).parents[1]
 _TEXT_SUFFIXES = frozenset({".py", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt"})
@@ -99,9 +100,9 @@ def try_candidates(
     """Tries candidates and reports what became of each; ends once one has all ``metrics`` and every parameter was read.
 
     It has the names that it ``read``, its ``metrics``, and the ``uneven`` sets, if there are any, whose samples differ
-    in size without ``lengths``; or the words of its ``ValueError`` as ``refused``, or it ``failed``, for whatever
-    reason. Raises ``WorkloadError`` for a workload without a number of samples or with metrics
-    or schedulers of the wrong form: no host and no data mend these.
+    in size without ``lengths``; or the words of its ``ValueError`` as ``refused``, or the error with which it
+    ``failed``, whose reason may be this host. Raises ``WorkloadError`` for a workload without a number of samples, or
+    with metrics or schedulers of the wrong form: no host and no data mend these.
     """
     tries: list[dict[str, Any]] = []
     unread = {name for params in candidates for name in params} - {"batch", *OPTIONS}  # which ScaMP itself reads
@@ -118,13 +119,19 @@ def try_candidates(
     return tries
 
 
+def _in_words(error: Exception) -> str:
+    """The type of an error, and what it says in one line."""
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"[:MOST_WORDS].removesuffix(": ")
+
+
 def _params_after_trying(make: Callable[[Mapping[str, Any]], Workload], params: NotingParams) -> dict[str, Any]:
     try:
         workload = make(params)
     except ValueError as error:
         return {"refused": str(error)}
     except Exception as error:
-        return {"failed": type(error).__name__}
+        return {"failed": _in_words(error)}
     try:
         if missing := missing_counts(workload):
             raise WorkloadError(missing)
@@ -134,7 +141,7 @@ def _params_after_trying(make: Callable[[Mapping[str, Any]], Workload], params: 
     except (WorkloadError, WrongResult, MetricFailed):
         raise
     except Exception as error:
-        return {"failed": type(error).__name__}
+        return {"failed": _in_words(error)}
     uneven = [name for name in SETS if has_unknown_sizes(workload, name)]
     report = {"read": sorted(params.read - set(OPTIONS)), "metrics": metrics}
     return {**report, "uneven": uneven} if uneven else report

@@ -1,4 +1,4 @@
-// What the page of a new study knows: the study that it is a copy of, if any.
+// What the page of a new study knows: the study that it is a copy of, if any, and the text that is written.
 
 import { PageState } from "../page_state.js";
 
@@ -18,15 +18,22 @@ export class NewStudyState extends PageState {
     this.originalId = originalId;
     this.original = ""; // its file, once it has come
     this.hasFiles = false; // whether it has a user's own files
+    this.isCopy = false; // whether the text that is shown began as its file
   }
 
   /**
-   * @param {string} text
+   * @param {string} text empty: it cannot be copied
    * @param {boolean} hasFiles
    */
   setOriginal(text, hasFiles) {
     this.original = text;
     this.hasFiles = hasFiles;
     this.changed("original");
+  }
+
+  /** @param {boolean} isCopy */
+  setCopy(isCopy) {
+    this.isCopy = isCopy;
+    this.changed("text");
   }
 }

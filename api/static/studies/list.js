@@ -80,7 +80,10 @@ function create(study) {
 function update(row, study, cluster) {
   setText(row.name, study.name || `study ${study.id}`); // Optuna allows an empty name
   setTitle(row.name, study.name);
-  setText(row.about, [study.spec.workload, objectiveWords(study.spec), ...placeWords(study.spec)].join(" · "));
+  setText(
+    row.about,
+    [`study ${study.id}`, study.spec.workload, objectiveWords(study.spec), ...placeWords(study.spec)].join(" · "),
+  );
   setStudyState(row.state, study);
   setProgress(row.bar, study.trials, study.spec.budget.trials);
   setText(row.progress, progressWords(study));

@@ -17,10 +17,12 @@ export function candidatePanel({ state, page }) {
   const dialog = byId("candidate", HTMLDialogElement);
   const text = byId("candidate-params", HTMLTextAreaElement);
   const wrong = byId("candidate-wrong");
+  let key = ""; // of the candidate in the dialog: a second click adds no second one
 
   /** @param {Record<string, any>} params */
   function open(params) {
     text.value = JSON.stringify(params, null, 2);
+    key = api.newKey();
     wrong.hidden = true;
     dialog.showModal();
   }
@@ -31,10 +33,12 @@ export function candidatePanel({ state, page }) {
   required(dialog.querySelector("form")).addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
-      const { numbers } = await api.enqueue(state.studyId, parsed(text.value));
+      const { numbers } = await api.enqueue(state.studyId, parsed(text.value), key);
+      if (!dialog.open) return; // a second click, with the same answer
       dialog.close();
       toast(`Trial ${numbers[0]} is added, beyond the budget of the study.`, "info");
     } catch (error) {
+      key = api.newKey();
       wrong.hidden = false;
       setText(wrong, /** @type {Error} */ (error).message);
     }

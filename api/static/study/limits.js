@@ -1,8 +1,7 @@
 // The dialog that changes the limits of a study.
 
 import * as api from "../client.js";
-import { byId } from "../elements/dom.js";
-import { toast } from "../elements/notices.js";
+import { byId, setText } from "../elements/dom.js";
 import { required } from "../required.js";
 
 /** @import { Panel } from "../page.js" */
@@ -14,27 +13,36 @@ const LIMITS = ["trials", "seconds", "device_hours", "max_concurrent"];
  * @param {StudyContext} context
  * @returns {Panel}
  */
-export function limitsPanel({ state, page, feeds }) {
+export function limitsPanel({ state, feeds }) {
   const button = byId("extend", HTMLButtonElement);
   const dialog = byId("limits", HTMLDialogElement);
+  const wrong = byId("limits-wrong");
   const form = required(dialog.querySelector("form"));
   const inputOf = (/** @type {string} */ name) => /** @type {HTMLInputElement} */ (form.elements.namedItem(name));
 
+  /** @type {Record<string, any>} */
+  let shown = {}; // the limits that the form began with
+
   button.addEventListener("click", () => {
-    for (const name of LIMITS) inputOf(name).value = String(state.study.spec.budget[name] ?? "");
-    dialog.returnValue = "";
+    shown = state.study.spec.budget;
+    for (const name of LIMITS) inputOf(name).value = String(shown[name] ?? "");
+    wrong.hidden = true;
     dialog.showModal();
   });
 
-  dialog.addEventListener("close", () => {
-    if (dialog.returnValue !== "yes") return;
-    const limits = changedLimits(state.study.spec.budget, (name) => inputOf(name).value);
-    if (!Object.keys(limits).length) return;
-    page.run(async () => {
-      await api.extend(state.studyId, limits);
+  byId("limits-cancel").addEventListener("click", () => dialog.close());
+
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const limits = changedLimits(shown, (name) => inputOf(name).value);
+    try {
+      if (Object.keys(limits).length) await api.extend(state.studyId, limits);
+      dialog.close();
       feeds.refreshStudy("extended");
-      toast("The limits of the study are changed.", "info");
-    });
+    } catch (error) {
+      wrong.hidden = false;
+      setText(wrong, /** @type {Error} */ (error).message);
+    }
   });
 
   return {

@@ -211,6 +211,8 @@ def _heal(budget: Budget, trial: Trial, attempt: Attempt) -> Effect:
 
 def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
     """Carry out the verdicts of the stopping rule at the rungs that the trial has reached since it was judged last."""
+    if trial.step >= study.steps_of(trial):
+        return  # it has trained to its end, and its attempt is about to say so
     reported, pause = s.rungs.get(study.id, {}), next_pause(study.stopping, trial)
     for rung in due_rungs(study.stopping, trial):
         if rung == pause:

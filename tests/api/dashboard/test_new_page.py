@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +39,12 @@ def test_the_examples_are_accepted_and_a_copy_takes_the_files_along(browser: Bro
         expect(page.locator("#wrong")).to_contain_text("'mine.py:Mine' is your own file")
         page.get_by_label("Files", exact=True).set_input_files(mine)
         expect(page.locator("#chosen")).to_contain_text("mine.py (")
+        mine.write_text(mine.read_text() + "# changed\n")
+        submit.click()
+        expect(page.locator("#wrong")).to_have_text("mine.py has changed since you chose it: choose it again.")
+        page.get_by_role("button", name="Choose none").click()
+        expect(page.locator("#chosen li")).to_have_count(0)
+        page.get_by_label("Files", exact=True).set_input_files(mine)
         submit.click()
         expect(page.locator("h1")).to_have_text("my model", timeout=60_000)
 
@@ -46,12 +53,15 @@ def test_the_examples_are_accepted_and_a_copy_takes_the_files_along(browser: Bro
         expect(text).to_have_value(re.compile("^name: my model\nworkload: mine.py:Mine\n"))
         expect(page.get_by_label("The files of study 2")).to_be_checked()
         text.fill(text.input_value().replace("name: my model", "name: its copy"))
+        page.reload()
+        expect(text).to_have_value(re.compile("^name: its copy"))
+        page.get_by_label("Only predict at first").check()
         submit.click()
         expect(page.locator("h1")).to_have_text("its copy", timeout=60_000)
         page.close()
     store = Store(settings.url)
     assert store.study(2).code == store.study(3).code is not None
-    assert store.study(3).spec == {**store.study(2).spec, "name": "its copy"}
+    assert store.study(3).spec == {**store.study(2).spec, "name": "its copy", "paused": True}
     store.close()
 
 
@@ -117,13 +127,14 @@ def test_limits_are_changed_and_failed_trials_run_again(open_page: Callable[...,
     page.get_by_role("button", name="Limits…").click()
     page.get_by_role("spinbutton", name="Trials", exact=True).fill("9")
     page.get_by_label("Trials at once").fill("2")
+    store.extend_study(study.id, {"seconds": 900.0}, now=time.time())  # by somebody else, meanwhile
     page.get_by_role("button", name="Change").click()
     expect(page.locator("#done")).to_have_text("0 of 9")
+    assert store.study(study.id).spec["budget"]["seconds"] == 900
     page.get_by_role("button", name="Limits…").click()
     page.get_by_label("Trials at once").fill("")
     page.get_by_role("spinbutton", name="Trials", exact=True).press("Enter")
-    expect(page.locator(".toast").last).to_contain_text("limits of the study are changed")
-    page.wait_for_function("document.querySelector('#limits').open === false")
+    expect(page.locator("#limits")).to_be_hidden()
     budget = store.study(study.id).spec["budget"]
     assert (budget["trials"], budget["max_concurrent"]) == (9, None)
 

@@ -113,7 +113,7 @@ def test_a_sampler_of_the_user_is_sent_along_and_checked(tmp_path: Path) -> None
         check_code("vit_digits", code, sampler=name)
     with pytest.raises(InvalidInput, match=r"search.py defines no other, which the sampler 'search.py:other' names"):
         check_code("vit_digits", code, sampler="search.py:other")
-    with pytest.raises(InvalidInput, match=r"has no absent.py, which the sampler 'absent.py:make' names"):
+    with pytest.raises(InvalidInput, match=r"your files have no absent.py, which the sampler 'absent.py:make' names"):
         check_code("vit_digits", code, sampler="absent.py:make")
     with pytest.raises(InvalidInput, match=r"the sampler 'search.py:make' is your own file; upload it"):
         check_code("vit_digits", None, sampler="search.py:make")

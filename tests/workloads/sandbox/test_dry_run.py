@@ -128,7 +128,7 @@ def test_whatever_fails_says_nothing_about_the_workload_except_a_wrong_form() ->
         def train_batch(self, indices: Tensor) -> Tensor:
             raise FileNotFoundError("/data/images.npy")
 
-    assert tries(NoData, {"width": 2}) == [{"failed": "FileNotFoundError"}]
+    assert tries(NoData, {"width": 2}) == [{"failed": "FileNotFoundError: /data/images.npy"}]
 
     class Averages(Line):
         def evaluate(self, model: nn.Module, batch: Tensor) -> dict[str, Tensor]:

@@ -186,6 +186,8 @@ def test_the_worst_at_a_rung_is_pruned_and_the_best_goes_on() -> None:
     kept = only_move(effects_of(trials=[trial(step=10, value=0.9)], **state))
     assert kept.to is TrialState.RUNNING and kept.changes.judged_step == 10
     assert effects_of(trials=[trial(step=10, value=0.1, judged_step=10)], **state) == []
+    at_its_end = trial(step=study().budget.steps, value=0.1)
+    assert effects_of(trials=[at_its_end], **state) == [], "it has trained all its steps, and is about to end"
 
 
 def test_a_trial_that_diverged_is_pruned_without_a_value_for_the_sampler() -> None:
