@@ -169,6 +169,7 @@ def test_a_chosen_port_that_is_in_use_is_an_error_in_one_line(scamp: Scamp, tmp_
             assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.soak  # a minute of processor time
 def test_a_language_model_is_better_than_one_who_knows_letters_alone(tmp_path: Path) -> None:
     study = tmp_path / "gpt.yaml"
     study.write_text(
