@@ -353,8 +353,9 @@ _CAUSES = (
            message=r"(?i)\bshape|sizes? of tensor|must match|reduction dim|mat1|expected input|dimension|split_sizes"),
     _Cause("changes a parameter in place: {error}", "do it under torch.no_grad(), or make a new tensor",
            message=r"in-place operation"),
-    _Cause("needs a file that is not there: {error}", "send your folder along with --working-dir, or give the full "
-           "path of a file that every machine has", (FileNotFoundError, NotADirectoryError)),
+    _Cause("needs a file that is not there: {error}", "send it along (in a folder on the dashboard, or with "
+           "--working-dir) and open it as Path(__file__).parent / …, or give the full path of a file that every "
+           "machine has", (FileNotFoundError, NotADirectoryError)),
     _Cause("calls itself without end", "give the recursion an end", (RecursionError,)),
     _Cause("has no parameters to train: {error}", "give the optimizer the model's parameters",
            message=r"optimizer got an empty parameter list"),

@@ -192,12 +192,14 @@ export function setPaused(studyId, paused) {
 }
 
 /**
- * Let the failed trials of a study run again.
+ * Let failed trials of a study run again: those with these numbers, or all.
  * @param {number} studyId
+ * @param {number[] | null} [numbers]
  * @returns {Promise<Answers.RetriedView>}
  */
-export function retry(studyId) {
-  return request(`/v1/studies/${studyId}:retry`, { method: "POST", headers: JSON_BODY, body: "{}" });
+export function retry(studyId, numbers = null) {
+  const body = JSON.stringify({ numbers });
+  return request(`/v1/studies/${studyId}:retry`, { method: "POST", headers: JSON_BODY, body });
 }
 
 /**

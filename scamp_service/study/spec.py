@@ -99,7 +99,8 @@ class StudySpec(Strict):
     def _well_formed(cls, workload: str) -> str:
         if not re.fullmatch(r"[a-z_][a-z0-9_]*|(?!/)(?!.*\.\.)[\w./-]+\.py:[A-Za-z_]\w*", workload):
             raise ValueError(
-                f"{workload!r} is neither a built-in workload nor FILE.py:Class with a path relative to the study"
+                f"{workload!r} is neither a built-in workload nor FILE.py:Class with a path relative to the study, of "
+                "letters, digits, _, - and dots, without spaces"
             )
         return workload
 

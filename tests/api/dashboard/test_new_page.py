@@ -140,6 +140,11 @@ def test_limits_are_changed_and_failed_trials_run_again(open_page: Callable[...,
 
     (trial,) = fill.ids(study)
     fill.move(trial, TrialState.WAITING, 0, TrialState.FAILED, reason="KeyError")
+    one = open_page(f"/studies/{study.id}/trials/0")
+    one.get_by_role("button", name="Retry trial").click()
+    expect(one.get_by_text("The trial will run again")).to_be_visible()
+    expect(one.locator("#retry")).to_be_hidden()
+    fill.move(trial, TrialState.WAITING, 0, TrialState.FAILED, reason="KeyError")
     page.get_by_role("button", name="Retry 1 failed trial").click()
     expect(page.get_by_text("1 trial will run again")).to_be_visible()
     expect(page.locator("#retry")).to_be_hidden()
