@@ -32,14 +32,17 @@ def parse_study(source: str | bytes | Mapping[str, Any]) -> StudySpec:
 
 def study_text(spec: StudySpec) -> str:
     """The study as YAML that ``parse_study`` reads, without most of what is the default anyway."""
-    every, given = spec.to_json(), spec.model_dump(mode="json", exclude_defaults=True)
-    budget = [name for name in ("trials", "steps", "epochs") if every["budget"][name] is not None]
-    given["objective"] = {**_some(every["objective"], ["metric", "direction"]), **given.get("objective", {})}
-    given["search"] = {"sampler": spec.search.sampler.name, **given.get("search", {})}
+    with_defaults, changed = spec.to_json(), spec.model_dump(mode="json", exclude_defaults=True)
+    budget = [name for name in ("trials", "steps", "epochs") if with_defaults["budget"][name] is not None]
+    changed["objective"] = {
+        **_some(with_defaults["objective"], ["metric", "direction"]),
+        **changed.get("objective", {}),
+    }
+    changed["search"] = {"sampler": spec.search.sampler.name, **changed.get("search", {})}
     usual = StudySpec.model_fields["stopping"].default
-    given.setdefault("stopping", usual.model_dump(mode="json", exclude_none=True))
-    given["budget"] = {**_some(every["budget"], budget), **given.get("budget", {})}
-    return yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
+    changed.setdefault("stopping", usual.model_dump(mode="json", exclude_none=True))
+    changed["budget"] = {**_some(with_defaults["budget"], budget), **changed.get("budget", {})}
+    return yaml.safe_dump(changed, sort_keys=False, allow_unicode=True)
 
 
 def _some(mapping: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

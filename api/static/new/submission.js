@@ -68,6 +68,7 @@ export function submissionPanel({ state, page }) {
     }
   });
 
+  setBusy(false); // until here a click would load the page anew
   return {
     shows: ["original", "text"],
     draw: drawFiles,

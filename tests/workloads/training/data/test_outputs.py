@@ -157,4 +157,6 @@ def test_a_dry_run_names_the_metrics_and_says_which_of_them_cannot_work() -> Non
     with pytest.raises(MetricFailed) as caught:
         try_candidates(Unscored, [{}], "auc")
     assert caught.value.__cause__ is not None and "KeyError: 'logits'" in explain(caught.value.__cause__, None)
-    assert try_candidates(Undecided, [{}], "auc") == [{"failed": "ValueError"}], "other samples may have both classes"
+    assert try_candidates(Undecided, [{}], "auc") == [{"failed": "ValueError: only one class"}], (
+        "other samples may have both classes"
+    )
