@@ -49,7 +49,7 @@ def test_the_process_answers_soon_and_ends_when_asked(tmp_path: Path) -> None:
         with httpx.stream("GET", f"http://127.0.0.1:{port}/v1/events") as events:
             assert next(events.iter_bytes())
             process.send_signal(signal.SIGTERM)  # an open stream must not hold it up
-            output, _ = process.communicate(timeout=10)
+            output, _ = process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()
@@ -61,7 +61,7 @@ def test_the_process_answers_soon_and_ends_when_asked(tmp_path: Path) -> None:
 
 def test_an_unsafe_address_is_refused_at_once_in_one_line(tmp_path: Path) -> None:
     process = start(tmp_path, "--host", "0.0.0.0", SCAMP_API_TOKEN="")
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert output.startswith("scamp: 0.0.0.0 can be reached from other machines: set SCAMP_API_TOKEN")
     assert len(output.splitlines()) == 1
@@ -72,7 +72,7 @@ def test_a_port_that_is_taken_is_reported_in_one_line(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         process = start(tmp_path, "--port", str(taken.getsockname()[1]))
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert output.startswith("scamp: cannot listen on 127.0.0.1 port") and len(output.splitlines()) == 1
     assert not (tmp_path / "scamp.db").exists()

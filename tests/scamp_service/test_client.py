@@ -121,7 +121,7 @@ def test_waiting_ends_with_the_study_or_with_patience(service: tuple[Client, Sto
         0.3, lambda: store.move_study(study, [StudyState.RUNNING], StudyState.COMPLETED, now=time.time())
     )
     ends.start()
-    assert client.wait(study, timeout=10, poll_seconds=0.05)["state"] == "COMPLETED"
+    assert client.wait(study, timeout=60, poll_seconds=0.05)["state"] == "COMPLETED"
     ends.join()
 
 

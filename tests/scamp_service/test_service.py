@@ -247,7 +247,7 @@ def test_a_run_whose_ray_dies_says_so_at_once_and_its_study_stays(tmp_path: Path
         until(lambda: store.open_attempts(), "an attempt")
         (pid,) = pids_of(data_dir, "raylet/raylet")
         os.kill(pid, signal.SIGKILL)
-        said = run.communicate(timeout=30)[1].decode()
+        said = run.communicate(timeout=90)[1].decode()
     assert run.returncode == 1 and "`scamp serve` continues study 1" in said, said
     until(lambda: not pids_of(data_dir), "the end of its processes")
     assert store.study(1).state is StudyState.RUNNING
