@@ -20,6 +20,7 @@ from estimators.profile import ModelProfile
 from estimators.trace import Trace
 from scamp_service.sizing.tracing import trace_process
 from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
+from tests.services.processes import until
 from workloads.sandbox import server
 
 # The traced peak against torch's own record of a real step. On gloo, reducing makes copies that no trace sees.
@@ -292,8 +293,12 @@ def test_a_killed_trace_process_is_replaced(traces: TraceProcess, code: dict[str
     child = traces.pid
     assert child is not None
     os.kill(child, 9)
-    assert ask(traces, "user.py:Trick", {}, Layout(), code)["num_params"] == 72
-    assert traces.pid not in (None, child)
+
+    def is_replaced() -> bool:
+        assert ask(traces, "user.py:Trick", {}, Layout(), code)["num_params"] == 72
+        return traces.pid not in (None, child)
+
+    until(is_replaced, "another process")  # the fork behind a warm one may still answer once
 
 
 def _runs(pid: int) -> bool:
