@@ -104,7 +104,7 @@ def get_study(study_id: StudyId, store: TheStore) -> StudyDetail:
     response_class=Response,
 )
 def get_study_file(study_id: StudyId, store: TheStore) -> Response:
-    """Get the study as a file to submit again: in YAML, without what is the default anyway."""
+    """Get the study as a file to submit again: in YAML, without most of what is the default anyway."""
     text = study_text(_spec_to_run_again(store.study(study_id)))
     return Response(text, media_type="application/yaml")
 

@@ -203,7 +203,7 @@ export function retry(studyId, numbers = null) {
 }
 
 /**
- * Add a candidate to a study: its parameters, of which those that are left out are random.
+ * Add a candidate with these parameters to a study. Those that are left out are random.
  * @param {number} studyId
  * @param {Record<string, any>} params
  * @param {string} key the same for the same candidate

@@ -17,7 +17,7 @@ export function candidatePanel({ state, page }) {
   const dialog = byId("candidate", HTMLDialogElement);
   const text = byId("candidate-params", HTMLTextAreaElement);
   const wrong = byId("candidate-wrong");
-  let key = ""; // of the candidate in the dialog: a second click adds no second one
+  let key = ""; // of the candidate in the dialog: a repeated click, or an answer that was lost, adds no second one
 
   /** @param {Record<string, any>} params */
   function open(params) {
@@ -27,6 +27,7 @@ export function candidatePanel({ state, page }) {
     dialog.showModal();
   }
 
+  text.addEventListener("input", () => (key = api.newKey()));
   button.addEventListener("click", () => open(state.study.best?.params ?? {}));
   byId("candidate-cancel").addEventListener("click", () => dialog.close());
 
@@ -38,7 +39,6 @@ export function candidatePanel({ state, page }) {
       dialog.close();
       toast(`Trial ${numbers[0]} is added, beyond the budget of the study.`, "info");
     } catch (error) {
-      key = api.newKey();
       wrong.hidden = false;
       setText(wrong, /** @type {Error} */ (error).message);
     }
