@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from workloads.options import NAMES as OPTIONS
-from workloads.protocol import Batch, Workload
-from workloads.refusals import WrongResult, expect_loss, expect_optimizer, kinds_of
+from workloads.protocol import Batch, Loss, Workload
+from workloads.refusals import WrongResult, expect_loss, expect_minimised, expect_optimizer, kinds_of
 
 _SERVICE_PARAMS = ("batch", "lr", "weight_decay", *OPTIONS)  # read by ScaMP; passed on only to functions that take them
 
@@ -80,11 +80,13 @@ class FunctionWorkload(Workload):
             self._check_inputs()
         return self._inputs_of(len(indices))
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Batch) -> Loss:
         if self._loss is None:
             return self._own_loss(model, batch)
         try:
-            return expect_loss(self._loss(model, batch), self._loss)
+            loss: Loss = self._loss(model, batch)
+            expect_loss(loss, self._loss)
+            return loss
         except (TypeError, AttributeError) as error:
             if not re.search(rf"\b{type(model).__name__}\b", str(error)):
                 raise
@@ -143,4 +145,4 @@ class FunctionWorkload(Workload):
                 f"its model returns {kinds_of(output)}, which is not a loss",
                 "return (model, inputs, loss), where loss(model, inputs) returns one number",
             )
-        return expect_loss(loss, self._make)
+        return expect_minimised(loss, self._make)

@@ -44,6 +44,8 @@ __all__ = [
 
 Batch = Any  # a pytree of tensors whose first dimension is the sample
 Outputs = Any  # a pytree of tensors whose first dimension is the sample
+Loss = Any  # a scalar: a mean over samples; or a pair of scalars: a sum, and what it is divided by
+Metrics = Mapping[str, Any]  # by name the values of samples, shape [n]; or pairs of sums and counts, each of shape [n]
 
 BATCHES = ("train_batch", "eval_batch")
 """The methods that a workload without ``dataset`` must define."""
@@ -146,12 +148,18 @@ class Workload(ABC):
         return None
 
     @abstractmethod
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The loss, a scalar: the *mean* over the samples, so that micro-batches average to the effective batch."""
+    def loss(self, model: nn.Module, batch: Batch) -> Loss:
+        """The loss, a scalar: the *mean* over the samples, so that micro-batches average to the effective batch.
+
+        A mean over something else, such as tokens that count, is returned as a pair ``(total, count)``. The gradients
+        are then those of the totals of all micro-batches and ranks, divided by their counts.
+        """
 
     @abstractmethod
-    def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor] | tuple[Mapping[str, Tensor], Outputs]:
+    def evaluate(self, model: nn.Module, batch: Batch) -> Metrics | tuple[Metrics, Outputs]:
         """Metric name → one value per sample, shape [n]; the runtime averages them over all held-out samples.
+
+        A pair ``(totals, counts)``, each of shape [n], is a metric that is divided by the counts of all samples.
 
         With ``metrics`` or ``summarize`` it returns a pair: such values, which may be an empty dictionary, and what
         these need of the batch: a tensor, or a tuple or dictionary of tensors, whose first dimension is the sample.
@@ -262,13 +270,13 @@ def defines(workload: Workload | type[Workload], method: str) -> bool:
 class Phase:
     """One of several losses of a step, and the optimizer of the parameters that it trains.
 
-    ``loss(model, batch)`` is a mean over the samples, like ``Workload.loss``. ``optimizer(model)`` returns a new
-    optimizer of some of the parameters; no two phases train the same. The phase takes its turn in every step whose
-    number, counted from 0, is a multiple of ``every``.
+    ``loss(model, batch)`` returns a mean over the samples, or a sum and its count, like ``Workload.loss``.
+    ``optimizer(model)`` returns a new optimizer of some of the parameters; no two phases train the same. The phase
+    takes its turn in every step whose number, counted from 0, is a multiple of ``every``.
     """
 
     name: str
-    loss: Callable[[nn.Module, Batch], Tensor]
+    loss: Callable[[nn.Module, Batch], Loss]
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     every: int = 1
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.amp.grad_scaler import GradScaler
@@ -73,8 +74,22 @@ def expect(value: Any, kind: type[_Kind], function: Callable[..., Any], expectat
     return value
 
 
-def expect_loss(value: Any, function: Callable[..., Any]) -> Tensor:
-    """The loss that ``function`` has returned. Raises ``WrongResult`` unless it can be minimised."""
+def expect_loss(value: Any, function: Callable[..., Any]) -> tuple[Tensor, Tensor | None]:
+    """The loss that ``function`` has returned: a mean, or a sum and the count that it is divided by, a scalar.
+
+    Raises ``WrongResult`` unless it can be minimised.
+    """
+    if isinstance(value, tuple):
+        if len(value) != 2:
+            raise WrongResult(
+                function, f"returns {len(value)} values", "return the mean loss, or a sum and what it is divided by"
+            )
+        return expect_minimised(value[0], function), _expect_count(value[1], function)
+    return expect_minimised(value, function), None
+
+
+def expect_minimised(value: Any, function: Callable[..., Any]) -> Tensor:
+    """One number that ``function`` has returned. Raises ``WrongResult`` unless it can be minimised."""
     if isinstance(value, float):
         raise WrongResult(function, "returns a number, which has no gradients", "return the tensor, without .item()")
     loss = expect(value, Tensor, function, "the loss, a tensor with one number")
@@ -87,6 +102,25 @@ def expect_loss(value: Any, function: Callable[..., Any]) -> Tensor:
             "avoid .detach(), torch.no_grad() and requires_grad=False between the model's parameters and its loss",
         )
     return loss
+
+
+def _expect_count(value: Any, function: Callable[..., Any]) -> Tensor:
+    """What a loss is divided by, as a scalar. Raises ``WrongResult`` unless it is one number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number and not (isinstance(value, Tensor) and value.numel() == 1):
+        raise WrongResult(
+            function,
+            f"returns a sum and {kinds_of(value)}",
+            "return what the sum is divided by, one number, such as (targets != -100).sum()",
+        )
+    count = torch.as_tensor(value).reshape(())
+    if count.requires_grad:
+        raise WrongResult(
+            function,
+            "returns a sum and a count that depends on trained parameters, through which no gradients flow",
+            "count samples, tokens or given weights, or divide in the loss",
+        )
+    return count
 
 
 def expect_optimizer(value: Any, function: Callable[..., Any]) -> Optimizer:

@@ -116,6 +116,24 @@ SCALED: tuple[Feature, ...] = (
 )
 """They train fewer steps than there are reports."""
 
+UNLIKE = Plan(5, dp_shard=2, shares=(5, 3))
+CONTEXTS = (Plan(8, spatial=2), Plan(4, 2, spatial=4, recompute=True), Plan(2, 2, spatial=2, dp_shard=2), SHARDS)
+_ANSWERS = {**_SIZES, "lr": 2e-3}
+
+COUNTED: tuple[Feature, ...] = (
+    Feature("tokens that count", "counted.py:Answers", (*SPLIT, KEPT, UNLIKE), _ANSWERS, gradients=True),
+    Feature(
+        "tokens that count, clipped, EMA, cosine",
+        "counted.py:Answers",
+        (*SEVERAL, UNLIKE),
+        {**_ANSWERS, "clip_norm": 0.1, "ema_decay": 0.7, "schedule": "cosine"},
+    ),
+    Feature("tokens that count, fp16", "counted.py:Answers", SEVERAL, {**_ANSWERS, "precision": "fp16"}, NARROW),
+    Feature("tokens that count, divided sequences", "counted.py:Contexts", CONTEXTS, {"lr": 3e-3}, gradients=True),
+    Feature("weights of classes", "counted.py:Weighted", EVERY),
+)
+"""Losses that are divided by what counts, not by samples."""
+
 NAMED_PLANS = (TENSOR, HYBRID, Plan(2, 2, dp_shard=2, tp=2), Plan(4, 2, tp=2, recompute=True), SHARDS)
 
 
@@ -141,5 +159,6 @@ FEATURES: tuple[Feature, ...] = (
     *PHASES,
     *REDUCTIONS,
     *SCALED,
+    *COUNTED,
     *NAMED,
 )

@@ -184,13 +184,19 @@ def test_advice_for_predictions_is_not_given_in_training(tmp_path: Path) -> None
 
 def test_a_loss_is_one_number_that_depends_on_parameters() -> None:
     trained = torch.ones(2, requires_grad=True)
-    assert expect_loss(trained.sum(), min) is not None
+    assert expect_loss(trained.sum(), min)[1] is None
+    assert expect_loss((trained.sum(), 3), min)[1] == 3
+    assert expect_loss((trained.sum(), torch.tensor([2.5])), min)[1] == 2.5
     for wrong, words in (
         (trained, r"shape \[2\], but the loss is one number"),
         (trained.sum().detach(), "depends on no trained parameter"),
         (SimpleNamespace(loss=3), "returns SimpleNamespace"),
         (None, "returns None"),
         (0.5, r"returns a number, which has no gradients: .* without \.item\(\)"),
+        ((trained.sum(), 1, 2), "returns 3 values: return the mean loss, or a sum and what it is divided by"),
+        ((trained.sum(), trained.detach()), r"returns a sum and .*shape \[2\].*: return what the sum is divided by"),
+        ((trained.sum(), "2"), "returns a sum and str"),
+        ((trained.sum(), trained.sum()), "a count that depends on trained parameters"),
     ):
         with pytest.raises(WrongResult, match=words):
             expect_loss(wrong, min)

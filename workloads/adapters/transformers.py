@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workloads.datasets import SetName, opened_dataset
-from workloads.protocol import Batch, Outputs, Workload, defines
+from workloads.protocol import Batch, Loss, Metrics, Outputs, Workload, defines
 
 _PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.\w+)(?=\.)")
 """Part of the names of weights that an adapter of peft leaves as they are, or trains whole."""
@@ -23,9 +23,9 @@ class TransformersWorkload(Workload):
     """Subclass it, name a ``model_class``, and define ``dataset``, and ``config`` or ``pretrained``.
 
     A sample of ``dataset`` is a mapping of lists or tensors, as a tokenizer makes it, with ``labels``: one number, or
-    one for each token. Samples of a batch are padded to its longest. The loss is the mean over the samples, with each
-    sample's mean over its labelled tokens, so it does not depend on how a batch is divided; with one label for each
-    sample it is the model's own loss. Metrics are ``loss``, and ``accuracy`` where labels are classes.
+    one for each token. Samples of a batch are padded to its longest. The loss is the model's own: the mean over the
+    samples or, with a label for each token, over the labelled tokens of the whole batch, as in transformers' Trainer.
+    Metrics are ``loss``, and ``accuracy`` where labels are classes, over the samples or tokens of the held-out set.
     """
 
     model_class: ClassVar[Any]
@@ -91,16 +91,17 @@ class TransformersWorkload(Workload):
             rows = [{"attention_mask": torch.ones_like(row["input_ids"]), **row} for row in rows]
         return {name: self._padded(name, [row[name] for row in rows]) for name in rows[0]}
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean over the samples."""
+    def loss(self, model: nn.Module, batch: Batch) -> Loss:
+        """The mean over the samples, or the sum over labelled tokens and their number."""
         output = model(**batch)
         if batch["labels"].ndim == 1:
             model_loss: Tensor = output.loss
             return model_loss
-        return self._token_losses(model, output.logits, batch["labels"]).mean()
+        totals, counts = self._token_losses(model, output.logits, batch["labels"])
+        return totals.sum(), counts.sum()
 
-    def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor] | tuple[Mapping[str, Tensor], Outputs]:
-        """``loss`` and ``accuracy`` of each sample.
+    def evaluate(self, model: nn.Module, batch: Batch) -> Metrics | tuple[Metrics, Outputs]:
+        """``loss`` and ``accuracy`` of each sample or, with a label for each token, of its tokens.
 
         If the subclass defines ``metrics`` or ``summarize``, these get the logits as ``preds`` and the labels as
         ``target``, where a sample has one label.
@@ -111,13 +112,15 @@ class TransformersWorkload(Workload):
             return means
         return means, {"preds": logits, "target": labels}
 
-    def _means(self, model: nn.Module, logits: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+    def _means(self, model: nn.Module, logits: Tensor, labels: Tensor) -> Metrics:
         if labels.ndim > 1:
             shifted, targets = self._shifted(model, logits, labels)
-            counts = targets != IGNORED
-            right = (shifted.argmax(-1) == targets) & counts
-            accuracy = right.sum(-1) / counts.sum(-1).clamp(min=1)
-            return {"loss": self._token_losses(model, logits, labels), "accuracy": accuracy.float()}
+            is_counted = targets != IGNORED
+            right = (shifted.argmax(-1) == targets) & is_counted
+            return {
+                "loss": self._token_losses(model, logits, labels),
+                "accuracy": (right.sum(-1), is_counted.sum(-1)),
+            }
         if labels.is_floating_point():
             errors = functional.mse_loss(
                 logits.reshape(len(labels), -1), labels.reshape(len(labels), -1), reduction="none"
@@ -134,13 +137,13 @@ class TransformersWorkload(Workload):
         fill = self.pad_values.get(name, 0)
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
 
-    def _token_losses(self, model: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss of each sample over its labelled tokens, shape [n]."""
+    def _token_losses(self, model: nn.Module, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of the losses of each sample's labelled tokens, and the number of these, both [n]."""
         logits, labels = self._shifted(model, logits, labels)
         losses = functional.cross_entropy(
             logits.flatten(0, -2).float(), labels.flatten(), reduction="none", ignore_index=IGNORED
         ).view(labels.shape)
-        return losses.sum(-1) / (labels != IGNORED).sum(-1).clamp(min=1)
+        return losses.sum(-1), (labels != IGNORED).sum(-1)
 
     @staticmethod
     def _shifted(model: nn.Module, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -45,13 +45,13 @@ def run_passes(
     model: Chain,
     micro_batches: Iterable[Batch],
     num: int,
+    minimised: Callable[[Any], Tensor],
     precision: Context = nullcontext,
-    factor: float = 1.0,
-) -> list[Tensor]:
+) -> None:
     """Run forward and backward of ``num`` micro-batches through the stages in ``model``, in the order of the schedule.
 
-    Forward passes run in the context ``precision``; stages send fp32 in any. Losses are multiplied by ``factor`` before
-    their backward passes. Returns the losses, without that factor, on the last stage, and an empty list on the others.
+    Forward passes run in the context ``precision``; stages send fp32 in any. On the last stage ``minimised`` takes what
+    the workload's ``loss`` returns for each micro-batch, and gives the number that its backward pass begins with.
     Gradients are summed over the micro-batches. The workload's ``loss`` must call the model exactly once.
     """
     assert model.place is not None, "the model is not a pipeline stage"
@@ -77,8 +77,8 @@ def run_passes(
 
     def loss(output: Tensor, batch: Batch) -> Tensor:
         with precision():
-            value = workload.loss(_giving(output), batch)
-        return value.clone() if factor == 1 else value.float() * factor  # see ``train_step``
+            returned = workload.loss(_giving(output), batch)
+        return minimised(returned)
 
     schedule: Any
     if held[0].schedule in _SCHEDULES:
@@ -89,16 +89,14 @@ def run_passes(
     schedule._warmup_p2p = _shapes_are_known
     for stage in stages:
         stage.has_backward = True
-    losses: list[Tensor] = []
     # Not the schedule's ``step``: it splits one batch of plain tensors, and our batches may be any tree of tensors.
     try:
         with _computing(model, precision):
-            schedule._step_microbatches(inputs, target_mbs=targets, losses=losses, return_outputs=False)
+            schedule._step_microbatches(inputs, target_mbs=targets, return_outputs=False)
     except RuntimeError as error:
         if error.__cause__ is not None and "failed to run" in str(error).lower():  # torch wraps errors of the model
             raise error.__cause__ from None
         raise
-    return [loss.detach() / factor for loss in losses]
 
 
 @lru_cache(maxsize=16)

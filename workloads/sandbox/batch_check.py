@@ -12,6 +12,7 @@ over samples, and dropout.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from workloads.parallel.forward_state.snapshot import ModuleSnapshot, attributes_of, may_be_state
-from workloads.protocol import Batch, Workload
+from workloads.protocol import Batch, Loss, Workload
 from workloads.refusals import WorkloadError
 from workloads.seeds import drawn_from, seed_everything
-from workloads.training.metrics import split_evaluation
+from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.outline import outline_of
 from workloads.training.updates.phases import phases_of
 
@@ -45,7 +46,23 @@ _LEAST = 1e-3
 """Loss for which the tolerance is meant: one that is smaller may be the difference of larger numbers."""
 _ADVICE = "or set accepts_parts = True"
 
-Loss = Callable[[nn.Module, Batch], Tensor]
+LossOf = Callable[[nn.Module, Batch], Loss]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ratio:
+    """A mean, or a sum and what it is divided by."""
+
+    total: float
+    count: float
+
+    @property
+    def value(self) -> float:
+        return self.total / self.count if self.count else math.nan
+
+    def with_other(self, other: _Ratio) -> float:
+        """That of the samples of both."""
+        return _Ratio(self.total + other.total, self.count + other.count).value
 
 
 def why_whole(workload: Workload, flops: float = 0.0) -> str:
@@ -85,19 +102,19 @@ class _Comparison:
             return batch, make(indices[:middle]), make(indices[middle:])
         return batch, _part(batch, slice(middle)), _part(batch, slice(middle, None))
 
-    def draws(self, loss: Loss, batch: Batch) -> bool:
+    def draws(self, loss: LossOf, batch: Batch) -> bool:
         """Whether a loss draws random numbers from a generator that the workload knows."""
         with self._running():
             before = drawn_from(self.workload)
             loss(self.model, self._cast(batch))
             return drawn_from(self.workload) != before
 
-    def value(self, loss: Loss, batch: Batch) -> float:
+    def value(self, loss: LossOf, batch: Batch) -> _Ratio:
         """The loss of a batch."""
         with self._running():
-            return float(loss(self.model, self._cast(batch)).detach())
+            return _ratio(loss(self.model, self._cast(batch)))
 
-    def value_again(self, loss: Loss, batch: Batch) -> tuple[float, list[str]]:
+    def value_again(self, loss: LossOf, batch: Batch) -> tuple[_Ratio, list[str]]:
         """The loss of a batch that comes a second time, and the attributes of the workload that the first time set."""
         with self._running():
             before = dict(vars(self.workload))
@@ -105,16 +122,16 @@ class _Comparison:
                 loss(self.model, self._cast(batch))
             changed = [name for name, value in vars(self.workload).items() if _is_other(before.get(name), value)]
             seed_everything(0, self.workload)
-            return float(loss(self.model, self._cast(batch)).detach()), changed
+            return _ratio(loss(self.model, self._cast(batch))), changed
 
-    def metrics(self, batch: Batch) -> dict[str, float]:
+    def metrics(self, batch: Batch) -> dict[str, _Ratio]:
         """The mean of each metric over the samples of a batch; empty if they depend on random numbers."""
         with self._running(), torch.no_grad():
             before = drawn_from(self.workload)
             values, _ = split_evaluation(self.workload, self.workload.evaluate(self.model, self._cast(batch)))
             if drawn_from(self.workload) != before:
                 return {}
-        return {name: float(value.double().mean()) for name, value in values.items()}
+        return {name: _ratio(value) for name, value in values.items()}
 
     def are_close(self, value: float, other: float, scale: float = 0.0) -> bool:
         """Whether two numbers are equal but for rounding; a number that is not finite proves nothing."""
@@ -169,24 +186,26 @@ def _difference_of_losses(comparison: _Comparison) -> str:
     return ""
 
 
-def _difference_of_loss(comparison: _Comparison, name: str, loss: Loss, batch: Batch, halves: Sequence[Batch]) -> str:
+def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, batch: Batch, halves: Sequence[Batch]) -> str:
     first = comparison.value(loss, halves[0])
     again, changed = comparison.value_again(loss, halves[0])
-    if not comparison.are_close(first, again):
+    if not comparison.are_close(first.value, again.value):
         kept = " and ".join(f"self.{attribute}" for attribute in changed) or "something"
         return (
-            f"{name} is {first:.5g}, and {again:.5g} when it is called again with the same samples: it keeps {kept} "
-            f"between calls, which micro-batches and ranks would change. Keep nothing in the workload, {_ADVICE}"
+            f"{name} is {first.value:.5g}, and {again.value:.5g} when it is called again with the same samples: it "
+            f"keeps {kept} between calls, which micro-batches and ranks would change. Keep nothing in the workload, "
+            f"{_ADVICE}"
         )
     if comparison.draws(loss, halves[0]):
         return ""  # these numbers depend on the division, too
     of_all = comparison.value(loss, batch)
-    mean = (first + comparison.value(loss, halves[1])) / 2
-    if comparison.are_close(mean, of_all, abs(first)):
+    mean = first.with_other(comparison.value(loss, halves[1]))
+    if comparison.are_close(mean, of_all.value, abs(first.value)):
         return ""
     return (
-        f"{name} of {comparison.num} samples is {of_all:.5g}, but the mean over their halves {mean:.5g}, so micro-"
-        f"batches and ranks would change it. Give the batch one device, average within samples first, {_ADVICE}"
+        f"{name} of {comparison.num} samples is {of_all.value:.5g}, but the mean over their halves {mean:.5g}, so "
+        "micro-batches and ranks would change it. If it is divided by tokens or weights, return the sum and what it is "
+        f"divided by; else give the batch one device, average within samples first, {_ADVICE}"
     )
 
 
@@ -195,16 +214,21 @@ def _difference_of_metrics(comparison: _Comparison) -> str:
     undivided, first, second = (
         comparison.metrics(batch) for batch in comparison.batches(comparison.workload.eval_batch)
     )
-    for name, value in undivided.items():
-        mean = (first[name] + second[name]) / 2
-        if not comparison.are_close(mean, value, abs(first[name])):
+    for name, ratio in undivided.items():
+        mean = first[name].with_other(second[name])
+        if not comparison.are_close(mean, ratio.value, abs(first[name].value)):
             return (
-                f"evaluate gives {name} {value:.5g} for {comparison.num} samples, but {mean:.5g} as the mean over "
-                "their halves, so it would depend on the micro-batch of an evaluation. Return what each sample has by "
-                "itself, and compute what compares samples, or is no mean, in metrics() or summarize() from all "
+                f"evaluate gives {name} {ratio.value:.5g} for {comparison.num} samples, but {mean:.5g} as the mean "
+                "over their halves, so it would depend on the micro-batch of an evaluation. Return what each sample "
+                "has by itself, and compute what compares samples, or is no mean, in metrics() or summarize() from all "
                 f"held-out samples, {_ADVICE}"
             )
     return ""
+
+
+def _ratio(values: Loss) -> _Ratio:
+    total, count = as_pair(values)
+    return _Ratio(float(total.detach().double().sum()), float(count.double().sum()))
 
 
 def _part(batch: Batch, samples: slice) -> Batch:

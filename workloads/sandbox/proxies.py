@@ -63,7 +63,8 @@ def flops(workload: Workload, batch: int) -> float:
 def grad_norm(workload: Workload, batch: int) -> float:
     """Sum over the parameters of the Euclidean norm of the gradient (Abdelfattah et al. 2021)."""
     model = _model(workload)
-    expect_loss(workload.loss(model, _train_batch(workload, batch)), workload.loss).backward()  # type: ignore[no-untyped-call]
+    loss, _ = expect_loss(workload.loss(model, _train_batch(workload, batch)), workload.loss)
+    loss.backward()  # type: ignore[no-untyped-call]
     return sum(float(parameter.grad.norm()) for parameter in model.parameters() if parameter.grad is not None)
 
 

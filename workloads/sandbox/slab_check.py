@@ -10,7 +10,7 @@ the inputs of these operations, and the means of losses and metrics over slabs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,11 +21,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from workloads.parallel.exchanging.attention import intercept_attention
 from workloads.parallel.spatial import EXCHANGING, is_global_pool, slab
-from workloads.protocol import Batch, Context, Spatial, Workload
+from workloads.protocol import Batch, Context, Loss, Spatial, Workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox.small_model import are_close, small_model
 from workloads.seeds import seed_everything
-from workloads.training.metrics import split_evaluation
+from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.updates.phases import phases_of
 
 log = logging.getLogger("scamp.tracing")
@@ -65,7 +65,7 @@ def _difference(workload: Workload, count: int) -> str:
         with torch.no_grad(), seen.undivided():
             seed_everything(0)
             answer = function(model, batch)
-        parts: list[Mapping[str, Tensor]] = []
+        parts: list[Mapping[str, Loss]] = []
         for index in range(count):
             part = slab(model, batch, index, count)
             with torch.no_grad(), seen.slab(index):
@@ -73,11 +73,11 @@ def _difference(workload: Workload, count: int) -> str:
                 parts.append(function(model, part))
             if seen.different:
                 return _words(model, spatial, count, f"{seen.different} differs from that of whole samples")
-        for key, value in answer.items():
-            mean = torch.stack([part[key] for part in parts]).mean(0)
-            if not are_close(mean, value):
+        for key, values in answer.items():
+            of_all, of_slabs = _quotient([values]), _quotient([part[key] for part in parts])
+            if not are_close(of_slabs, of_all):
                 metric = f"{name} {key}".strip()
-                numbers = f"{float(mean.mean()):.4g} instead of {float(value.mean()):.4g}"
+                numbers = f"{float(of_slabs.mean()):.4g} instead of {float(of_all.mean()):.4g}"
                 return _words(model, spatial, count, f"the mean {metric} of all slabs is {numbers}")
     return ""
 
@@ -97,17 +97,23 @@ def _words(model: nn.Module, spatial: Spatial, count: int, difference: str) -> s
 
 def _functions(
     workload: Workload,
-) -> dict[str, tuple[str, Callable[[nn.Module, Batch], Mapping[str, Tensor]]]]:
+) -> dict[str, tuple[str, Callable[[nn.Module, Batch], Mapping[str, Loss]]]]:
     """Word for what is computed → (which batch it takes, the function)."""
     losses = {phase.name: phase.loss for phase in phases_of(workload)} or {"": workload.loss}
 
-    def losses_of(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def losses_of(model: nn.Module, batch: Batch) -> dict[str, Loss]:
         return {name: loss(model, batch) for name, loss in losses.items()}
 
-    def metrics_of(model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+    def metrics_of(model: nn.Module, batch: Batch) -> Mapping[str, Loss]:
         return split_evaluation(workload, workload.evaluate(model, batch))[0]
 
     return {"loss": ("loss", losses_of), "metric": ("metric", metrics_of)}
+
+
+def _quotient(parts: Sequence[Loss]) -> Tensor:
+    """The mean of equal parts, or their sum divided by the sum of their counts."""
+    totals, counts = zip(*map(as_pair, parts), strict=True)
+    return torch.stack(totals).sum(0) / torch.stack(counts).sum(0)
 
 
 def _beginning(model: nn.Module, spatial: Spatial, batch: Batch, count: int) -> Batch:

@@ -8,47 +8,62 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workloads.protocol import Outputs, Workload, defines
+from workloads.protocol import Metrics, Outputs, Workload, defines
 from workloads.refusals import WorkloadError, kinds_of
 
 
 class Sums:
-    """Sum of each metric over all samples seen so far, on the CPU in float64."""
+    """Sum of each metric over all samples seen so far, and what it is divided by, on the CPU in float64."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
-        self._is_first = True
+        self._are_pairs: dict[str, bool] | None = None
 
     @property
     def names(self) -> list[str]:
         """Names of the metrics, sorted."""
         return sorted(self._sums)
 
-    def add(self, metrics: Mapping[str, Tensor], mask: Tensor) -> None:
+    def add(self, metrics: Metrics, mask: Tensor) -> None:
         """Add the metrics of a batch; ``mask``, shape [n], is False for samples that only fill it up.
 
-        Raises ``WorkloadError`` unless each has one value per sample, and all batches have the same metrics.
+        Raises ``WorkloadError`` unless each has one value per sample, or two, and all batches have the same metrics.
         """
         if not isinstance(metrics, Mapping):
             raise WorkloadError(f"evaluate must return a dictionary of metrics, got {type(metrics).__name__}")
         for name, values in metrics.items():
             _check(name, values, len(mask))
-        if not self._is_first and metrics.keys() != self._sums.keys():
-            raise WorkloadError(_differ(sorted(metrics), self.names, "for one batch", "for another"))
-        self._is_first = False
+        are_pairs = {name: isinstance(values, tuple) for name, values in metrics.items()}
+        if self._are_pairs is not None and are_pairs != self._are_pairs:
+            if metrics.keys() != self._sums.keys():
+                raise WorkloadError(_differ(sorted(metrics), self.names, "for one batch", "for another"))
+            raise WorkloadError("evaluate must return a metric as a pair for every batch, or for none")
+        self._are_pairs = are_pairs
         for name, values in metrics.items():
+            of_samples = torch.stack([part.detach().to("cpu", torch.float64) for part in as_pair(values)])
             # The value of a sample that is left out may be NaN, so it is not multiplied by 0.
-            of_samples = torch.where(mask, values.detach().to("cpu", torch.float64), 0.0)
-            self._sums[name] = self._sums.get(name, torch.zeros((), dtype=torch.float64)) + of_samples.sum()
+            summed = torch.where(mask, of_samples, 0.0).sum(-1)
+            self._sums[name] = self._sums[name] + summed if name in self._sums else summed
 
     def of(self, names: Sequence[str]) -> Tensor:
-        """The sums of these metrics; 0 for one that this rank does not have, as in a pipeline all but the last."""
+        """The sums of these metrics, and what they are divided by, shape [2, number of names].
+
+        Both are 0 for a metric that this rank does not have, as in a pipeline all but the last.
+        """
         if not names:
-            return torch.zeros(0, dtype=torch.float64)
-        return torch.stack([self._sums.get(name, torch.zeros((), dtype=torch.float64)) for name in names])
+            return torch.zeros(2, 0, dtype=torch.float64)
+        return torch.stack([self._sums.get(name, torch.zeros(2, dtype=torch.float64)) for name in names], -1)
 
 
-def split_evaluation(workload: Workload, evaluated: Any) -> tuple[Mapping[str, Tensor], Outputs]:
+def as_pair(values: Tensor | tuple[Tensor, Tensor | float]) -> tuple[Tensor, Tensor]:
+    """A loss or a metric as a sum and what it is divided by: 1 for one that is a mean."""
+    if isinstance(values, tuple):
+        total, count = values
+        return total, torch.as_tensor(count)
+    return values, torch.ones_like(values)
+
+
+def split_evaluation(workload: Workload, evaluated: Any) -> tuple[Metrics, Outputs]:
     """The metrics of each sample, and the outputs for metrics of the whole set: None without any.
 
     Raises ``WorkloadError`` unless ``evaluate`` returns outputs just where something takes them.
@@ -89,10 +104,13 @@ def _check(name: object, values: object, num_samples: int) -> None:
     if not isinstance(name, str):
         raise WorkloadError(f"evaluate must name its metrics by text, got {name!r}")
     expectation = f"evaluate must return metric {name!r} with one value per sample, shape [{num_samples}]"
-    if not isinstance(values, Tensor):
-        raise WorkloadError(f"{expectation}, got a {type(values).__name__}: return a tensor")
-    if values.shape != (num_samples,):
-        raise WorkloadError(f"{expectation}, got {list(values.shape)}: do not average over the samples")
+    if isinstance(values, tuple) and len(values) != 2:
+        raise WorkloadError(f"{expectation}, or a pair of totals and counts, got {len(values)} values")
+    for part in values if isinstance(values, tuple) else (values,):
+        if not isinstance(part, Tensor):
+            raise WorkloadError(f"{expectation}, got a {type(part).__name__}: return a tensor")
+        if part.shape != (num_samples,):
+            raise WorkloadError(f"{expectation}, got {list(part.shape)}: do not average over the samples")
 
 
 def _differ(names: Sequence[str], expected: Sequence[str], here: str, there: str) -> str:

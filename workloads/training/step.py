@@ -20,9 +20,8 @@ from workloads.parallel.agreement import begin_phase, finish
 from workloads.parallel.exchanging.replicas import begin_last_pass, end_passes
 from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Chain, Outputs, Workload
-from workloads.refusals import expect_loss
+from workloads.training.losses import StepLosses
 from workloads.training.metrics import Sums, split_evaluation
-from workloads.training.updates.loss_scale import scaled
 from workloads.training.updates.precision import autocast
 from workloads.training.updates.update import updates_of
 
@@ -36,10 +35,8 @@ def train_step(
 
     ``micro_batches`` should make each batch on demand, so that only one is alive at a time; every phase of the step
     asks for them again. The gradients are those of the mean over micro-batches and over ranks (which FSDP2 averages),
-    however the batch is divided: losses of ranks with more samples count for more (``ForwardState.weight``).
-
-    Each loss is copied, as torch's ``mse_loss``, ``smooth_l1_loss``, ``soft_margin_loss`` and ``binary_cross_entropy``
-    return a number that keeps the memory of all terms alive on a CPU (torch 2.13).
+    however the batch is divided: losses of ranks with more samples count for more (``ForwardState.weight``). A loss
+    that is a sum is divided by the counts of the whole batch, and the same on all ranks.
     """
     updates = updates_of(model)
     if updates.phased is None:
@@ -59,39 +56,42 @@ def train_step(
 
 def _update(
     workload: Workload,
-    loss_of: Callable[[nn.Module, Batch], Tensor],
+    loss_of: Callable[[nn.Module, Batch], Any],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     micro_batches: Iterable[Batch],
     num: int,
 ) -> Tensor:
-    state = forward_state(model)
-    factor = updates_of(model).loss_factor(num) * state.weight
+    state, updates = forward_state(model), updates_of(model)
+    losses = StepLosses(loss_of, updates.loss_factor(num), state.weight, updates.scale)
+    asks = False
     if isinstance(model, Chain) and model.place is not None:
         from workloads.parallel import pipeline  # imported late, as it takes a second
 
-        losses = pipeline.run_passes(workload, model, micro_batches, num, partial(autocast, workload, model), factor)
+        pipeline.run_passes(workload, model, micro_batches, num, losses.add, partial(autocast, workload, model))
+        asks = updates.loss_is_sum is not False
     else:
-        losses = []
         for number, batch in enumerate(micro_batches, 1):
             if number == num:
                 begin_last_pass(model)
             with state.micro_batch(batch, num):
                 with autocast(workload, model):
-                    loss = expect_loss(loss_of(model, batch), loss_of).clone()
-                scaled(loss, factor).backward()  # type: ignore[no-untyped-call]
-            losses.append(loss.detach())
+                    returned = loss_of(model, batch)
+                loss = losses.add(returned)
+                del returned
+                loss.backward()  # type: ignore[no-untyped-call]
             del batch, loss  # otherwise they are still alive while the next batch is made
     end_passes(model)
     finish(model)
     state.end_step()
-    if num > 1:  # not the loss: users' autograd functions may give gradients that do not depend on its scale
+    mean, divisor, updates.loss_is_sum = losses.conclude(num, updates.world, asks=asks)
+    if divisor != 1:  # not the loss: users' autograd functions may give gradients that do not depend on its scale
         for parameter in model.parameters():
             if parameter.grad is not None:
-                parameter.grad.div_(num)
+                parameter.grad.div_(divisor)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return torch.stack(losses).mean() if losses else torch.zeros(())
+    return mean
 
 
 def evaluate(

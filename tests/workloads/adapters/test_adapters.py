@@ -16,6 +16,7 @@ from estimators.model import Layout, Plan
 from workloads.adapters.arguments import arguments_for
 from workloads.loading import load_workload
 from workloads.refusals import WorkloadError
+from workloads.sandbox.batch_check import why_whole
 from workloads.training.updates.update import make_optimizer, updates_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -82,11 +83,14 @@ def test_token_labels_are_padded_and_each_sample_counts_once() -> None:
         0,
         0,
     ]
-    alone = [model(**workload.train_batch(torch.tensor([index]))).loss.item() for index in range(2)]
-    assert workload.loss(model, both).item() == pytest.approx(sum(alone) / 2, rel=1e-5)
+    total, count = workload.loss(model, both)
+    assert (total / count).item() == pytest.approx(model(**both).loss.item(), rel=1e-5)
+    assert why_whole(workload) == ""
     measured = workload.evaluate(model, both)
     assert isinstance(measured, Mapping)
-    assert measured["loss"].tolist() == pytest.approx(alone, rel=1e-5)
+    totals, counts = measured["loss"]
+    alone = [model(**workload.train_batch(torch.tensor([index]))).loss.item() for index in range(2)]
+    assert (totals / counts).tolist() == pytest.approx(alone, rel=1e-5) and counts.tolist() == [4, 1]
 
 
 def test_weights_of_a_local_folder_are_copied_also_below_an_adapter(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from workloads.parallel.apply import apply_plan
 from workloads.parallel.pipeline import run_passes
 from workloads.protocol import Chain
 from workloads.sandbox.recipe import recipe_of
+from workloads.training.losses import StepLosses
 
 SMALL = {"depth": 2, "width": 32, "context": 16}
 
@@ -44,4 +45,4 @@ def test_a_loss_that_does_not_call_the_model_is_refused() -> None:
         assert isinstance(model, Chain)
         apply_plan(model, workload.blocks(model), layout, mesh)
         with pytest.raises(ValueError, match=r"Forgetful\.loss does not call the model, so a pipeline cannot run it"):
-            run_passes(workload, model, [torch.zeros(2, 17, dtype=torch.long)] * 2, 2)
+            run_passes(workload, model, [torch.zeros(2, 17, dtype=torch.long)] * 2, 2, StepLosses(min).add)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workloads.protocol import Phase, Workload
+from workloads.protocol import Loss, Phase, Workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox.batch_check import expect_metrics_of_samples, why_whole
 
@@ -52,6 +52,15 @@ def _of_tokens(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(model(x), counts, ignore_index=-100)
 
 
+def _sum_and_count(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    counts = torch.where(y > 0, y, -100)
+    return functional.cross_entropy(model(x), counts, ignore_index=-100, reduction="sum"), (y > 0).sum()
+
+
+def _sum_and_wrong_count(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, float]:
+    return _sum_and_count(model, x, y)[0], 3.0
+
+
 def _of_samples_with_tokens(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return (functional.cross_entropy(model(x), y, reduction="none") * (y > 0)).mean()
 
@@ -79,8 +88,8 @@ class Points(Workload):
 
     eval_batch = train_batch
 
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        of: Callable[..., Tensor] = self.params.get("loss", _mean)
+    def loss(self, model: nn.Module, batch: Any) -> Loss:
+        of: Callable[..., Loss] = self.params.get("loss", _mean)
         return of(model, *batch)
 
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
@@ -97,6 +106,7 @@ class Points(Workload):
         pytest.param({}, id="mean"),
         pytest.param({"model": _normed}, id="batch norm and dropout are documented"),
         pytest.param({"loss": _of_samples_with_tokens}, id="weights of samples"),
+        pytest.param({"loss": _sum_and_count}, id="a sum and what counts"),
         pytest.param({"loss": _noisy}, id="random numbers in the loss"),
         pytest.param({"loss": _penalty}, id="a penalty of gradients"),
         pytest.param({"augments": True}, id="random samples"),
@@ -112,6 +122,7 @@ def test_the_loss_of_a_mean_over_samples_may_be_divided(params: dict[str, Any]) 
         pytest.param({"loss": lambda model, x, y: len(x) * _mean(model, x, y)}, id="sum"),
         pytest.param({"loss": _negatives}, id="negatives within the batch"),
         pytest.param({"loss": _of_tokens}, id="mean over what counts"),
+        pytest.param({"loss": _sum_and_wrong_count}, id="a count that is no sum"),
         pytest.param({"loss": _balanced, "model": Balanced}, id="balance of experts"),
         pytest.param({"loss": _negatives, "augments": True}, id="negatives among random samples"),
     ],

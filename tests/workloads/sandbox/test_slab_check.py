@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workloads.protocol import Context, Spatial, Workload
+from workloads.protocol import Context, Loss, Spatial, Workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox.slab_check import expect_equal_slabs
 
@@ -54,9 +54,12 @@ class Reading(Workload):
 
     eval_batch = train_batch
 
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        targets = batch[2].masked_fill(batch[1] < 3, -100) if self.params["kind"] == "uneven loss" else batch[2]
-        return functional.cross_entropy(model(*batch[:2]).transpose(1, 2), targets)
+    def loss(self, model: nn.Module, batch: Any) -> Loss:
+        logits, kind = model(*batch[:2]).transpose(1, 2), self.params["kind"]
+        targets = batch[2].masked_fill(batch[1] < 3, -100) if "loss" in kind else batch[2]
+        if kind == "counted loss":
+            return functional.cross_entropy(logits, targets, reduction="sum"), (targets != -100).sum()
+        return functional.cross_entropy(logits, targets)
 
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         is_right = model(*batch[:2]).argmax(-1) == batch[2]
@@ -99,7 +102,9 @@ class Colouring(Reading):
 
 
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("workload", [Reading({"kind": "right"}), Colouring({"kind": "right"})])
+@pytest.mark.parametrize(
+    "workload", [Reading({"kind": "right"}), Reading({"kind": "counted loss"}), Colouring({"kind": "right"})]
+)
 def test_samples_that_ranks_can_divide_are_accepted(workload: Workload, count: int) -> None:
     expect_equal_slabs(workload, count)
 

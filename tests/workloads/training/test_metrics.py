@@ -18,7 +18,16 @@ def test_samples_that_only_fill_up_a_batch_do_not_count() -> None:
     sums = Sums()
     sums.add({"loss": torch.tensor([1.0, 2.0])}, ALL)
     sums.add({"loss": torch.tensor([4.0, float("nan")])}, torch.tensor([True, False]))
-    assert sums.of(["loss", "of another rank"]).tolist() == [7.0, 0.0]
+    assert sums.of(["loss", "of another rank"]).tolist() == [[7.0, 0.0], [3.0, 0.0]]
+
+
+def test_a_pair_is_divided_by_its_own_counts() -> None:
+    sums = Sums()
+    for mask in (ALL, torch.tensor([True, False])):
+        sums.add({"loss": (torch.tensor([1.0, 2.0]), torch.tensor([4, 8]))}, mask)
+    assert sums.of(["loss"]).tolist() == [[4.0], [16.0]]
+    with pytest.raises(WorkloadError, match="a metric as a pair for every batch, or for none"):
+        sums.add({"loss": torch.tensor([1.0, 2.0])}, ALL)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +38,9 @@ def test_samples_that_only_fill_up_a_batch_do_not_count() -> None:
         ({"loss": 0.5}, "metric 'loss' with one value per sample, shape [2], got a float: return a tensor"),
         ({"loss": torch.zeros(())}, "shape [2], got []: do not average over the samples"),
         ({1: torch.zeros(2)}, "name its metrics by text, got 1"),
+        ({"loss": (torch.zeros(2), 2)}, "shape [2], got a int: return a tensor"),
+        ({"loss": (torch.zeros(2), torch.zeros(()))}, "shape [2], got []"),
+        ({"loss": (torch.zeros(2),)}, "or a pair of totals and counts, got 1 values"),
     ],
 )
 def test_what_cannot_be_averaged_is_refused_in_words(metrics: Any, said: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.features.feature import WORKLOADS
 from estimators.model import Candidate, Plan
 from tests.workloads.one_rank import Collected
 from workloads.training.attempt.job import TrainingJob
@@ -154,6 +155,16 @@ def test_every_order_of_passes_gives_the_curve_of_one_process(ranks: Any, plan: 
 def test_shared_parameters_and_unsaved_buffers_train_alike_when_sharded(ranks: Any, tied: dict[str, Any]) -> None:
     # One sample at a time leaves no padding in the evaluation of the 13: the sharded one pads, and must not count it.
     assert_same(ranks.curve(Plan(4, dp_shard=2, evaluation_batch=3), **tied), ranks.curve(Plan(1, 8), **tied))
+
+
+# Ranks with unlike shares, stages without a loss, micro-batches with unlike numbers of tokens.
+COUNTED = [Plan(3, 2, dp_shard=2, shares=(1, 3)), Plan(2, 4, pp=2), Plan(4, dp_replicate=2, tp=2)]
+
+
+@pytest.mark.parametrize("plan", COUNTED, ids=str)
+def test_a_sum_is_divided_by_the_tokens_of_the_whole_batch(ranks: Any, plan: Plan) -> None:
+    answers: dict[str, Any] = {"workload": "counted.py:Answers", "code_dir": str(WORKLOADS), "params": {"lr": 0.01}}
+    assert_same(ranks.curve(plan, 3, **answers), ranks.curve(Plan(8), 3, **answers))
 
 
 SHARDED, REPLICATED = Plan(32, dp_shard=2), Plan(16, dp_shard=2, dp_replicate=2)

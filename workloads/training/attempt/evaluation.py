@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch.distributed as dist
 from torch import Tensor
 
@@ -31,13 +33,13 @@ def _means(rank: TrainingRank, collected: Collected | None) -> dict[str, float]:
         batch, counted = whole_batch
         return rank.on_device(batch), counted
 
-    num, plan = rank.workload.num_eval, rank.job.plan
     batches = map(held_out, rank.feed.evaluation())
     sums = evaluate(rank.workload, rank.model, batches, collected.add if collected else None)
     names = _names(rank, sums)
-    same = plan.world_size // (plan.num_shares * plan.pp)  # ranks that report the same samples
-    totals = rank.sum(sums.of(names))
-    return {name: float(total) / (same * num) for name, total in zip(names, totals, strict=True)}
+    totals, counts = rank.sum(sums.of(names)).tolist()  # ranks may report the same samples, and count them as often
+    return {
+        name: total / count if count else math.nan for name, total, count in zip(names, totals, counts, strict=True)
+    }
 
 
 def _summary(rank: TrainingRank, collected: Collected) -> dict[str, float]:

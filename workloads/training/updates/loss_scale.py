@@ -54,8 +54,3 @@ class LossScale:
         self.scale, self.num_good = self.scale / 2, 0
         for parameter in parameters:
             parameter.grad = None
-
-
-def scaled(loss: Tensor, factor: float) -> Tensor:
-    """The loss times ``factor``, in fp32."""
-    return loss if factor == 1 else loss.float() * factor

@@ -43,12 +43,14 @@ class Updates:
 
     ``stages`` are the ranks of a pipeline that hold different parameters, ``replicas`` those with gradients of their
     own, which Adasum combines. With ``phases``, ``phased`` is their common optimizer, and ``losses`` are those of the
-    present step, by the names of the phases that have had a turn.
+    present step, by the names of the phases that have had a turn. ``loss_is_sum`` says whether the loss of the last
+    step was one, None before the first step; ``world`` are the ranks that add up such sums, if they are several.
     """
 
     options: TrainingOptions
     stages: dist.ProcessGroup | None = None
     replicas: dist.ProcessGroup | None = None
+    world: dist.ProcessGroup | None = None
     averages: Averages | None = None
     ada_scale: AdaScale | None = None
     loss_scale: LossScale | None = None
@@ -56,6 +58,7 @@ class Updates:
     phases: Sequence[Phase] = ()
     phased: PhasedOptimizer | None = None
     losses: dict[str, Tensor] = field(default_factory=dict)
+    loss_is_sum: bool | None = None
     step: int = 0
 
     @property
@@ -69,6 +72,11 @@ class Updates:
             return 1.0
         self.loss_scale.num_micro_batches = num_micro_batches
         return self.loss_scale.factor
+
+    @property
+    def scale(self) -> float:
+        """The number by which a loss of the whole batch is multiplied before its backward pass."""
+        return self.loss_scale.scale if self.loss_scale is not None else 1.0
 
     def averaged(self) -> AbstractContextManager[None]:
         """The context in which the model has its averaged weights, if it averages any."""
@@ -241,6 +249,7 @@ def _new_updates(options: TrainingOptions, layout: Layout, mesh: DeviceMesh | No
         options,
         mesh.get_group("pp") if mesh is not None and layout.pp > 1 else None,
         mesh.get_group("replicate") if mesh is not None and layout.adasum else None,
+        dist.group.WORLD if mesh is not None and not layout.adasum else None,
         averages=averages,
         loss_scale=LossScale(shares) if options.precision == "fp16" else None,
     )
