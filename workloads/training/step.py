@@ -63,7 +63,7 @@ def _update(
     num: int,
 ) -> Tensor:
     state, updates = forward_state(model), updates_of(model)
-    losses = StepLosses(loss_of, updates.loss_factor(num), state.weight, updates.scale)
+    losses = StepLosses(loss_of, updates.loss_factor(num), state.weight, updates.scale_of_sums)
     asks = False
     if isinstance(model, Chain) and model.place is not None:
         from workloads.parallel import pipeline  # imported late, as it takes a second

@@ -19,6 +19,8 @@ from workloads.training.updates.norms import global_norm, local_gradients
 
 FIRST_SCALE = 2.0**16
 GROWTH_STEPS = 2000
+TYPICAL_COUNT = 1024
+"""By this many tokens a loss that is a sum is divided before its backward pass, as counts are known only after it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +40,11 @@ class LossScale:
     def factor(self) -> float:
         """The number by which the loss of a micro-batch is multiplied."""
         return self.scale / (self.num_shares * self.num_micro_batches)
+
+    @property
+    def scale_of_sums(self) -> float:
+        """The number by which a sum is multiplied: it is larger than a mean, about as often as a batch has tokens."""
+        return self.scale / TYPICAL_COUNT
 
     @torch.no_grad()
     def unscale(self, parameters: Iterable[Tensor], stages: dist.ProcessGroup | None) -> None:

@@ -74,9 +74,9 @@ class Updates:
         return self.loss_scale.factor
 
     @property
-    def scale(self) -> float:
-        """The number by which a loss of the whole batch is multiplied before its backward pass."""
-        return self.loss_scale.scale if self.loss_scale is not None else 1.0
+    def scale_of_sums(self) -> float:
+        """The number by which a loss that is a sum is multiplied before its backward pass, under every plan."""
+        return self.loss_scale.scale_of_sums if self.loss_scale is not None else 1.0
 
     def averaged(self) -> AbstractContextManager[None]:
         """The context in which the model has its averaged weights, if it averages any."""

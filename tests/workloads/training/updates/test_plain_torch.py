@@ -111,7 +111,7 @@ def test_swa_is_the_mean_of_the_weights_from_its_start_on_and_evaluation_gives_t
     sums = evaluate(workload, model, [(held_out, torch.ones(4, dtype=torch.bool))])
     assert torch.equal(weight, seen[-1])
     own_loss = float(losses(workload, model, held_out).detach().sum())
-    assert float(sums.of(["loss"])) != pytest.approx(own_loss, abs=1e-6)
+    assert float(sums.of(["loss"])[0]) != pytest.approx(own_loss, abs=1e-6)
 
 
 def test_fp16_skips_an_update_that_overflows_and_halves_the_scale() -> None:
