@@ -105,7 +105,7 @@ def expect_minimised(value: Any, function: Callable[..., Any]) -> Tensor:
 
 
 def _expect_count(value: Any, function: Callable[..., Any]) -> Tensor:
-    """What a loss is divided by, as a scalar. Raises ``WrongResult`` unless it is one number."""
+    """The divisor of a loss, as a scalar. Raises ``WrongResult`` unless it is one number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number and not (isinstance(value, Tensor) and value.numel() == 1):
         raise WrongResult(
