@@ -73,6 +73,17 @@ DIVIDED_SHARES = (
     Plan(5, tp=2, dp_shard=2, shares=(5, 3), sequence_parallel=True),
     Plan(3, 2, pp=2, dp_replicate=2, shares=(3, 1), schedule="gpipe"),
 )
+ODD = (
+    Plan(4, 2, tp=2, sequence_parallel=True, recompute=True, recomputed=(0, 1)),
+    Plan(2, 4, tp=4, sequence_parallel=True),
+    Plan(8, tp=4),
+    Plan(2, 2, dp_shard=2, tp=2, sequence_parallel=True, recompute=True),
+    Plan(4, dp_replicate=2, tp=2, sequence_parallel=True),
+    Plan(2, 4, pp=2, tp=2, sequence_parallel=True),
+    Plan(2, 2, dp_shard=2),
+    Plan(4, dp_replicate=2, zero1=True),
+)
+"""For sequences and layers of sizes that no number of ranks divides."""
 _GROUPS = {"cuts": CUTS, "recompute": RECOMPUTED, "orders": ORDERS, "degrees": DEGREES}
 
 
@@ -94,7 +105,11 @@ def every_kind() -> tuple[Feature, ...]:
         Feature("shares: texts of unlike lengths, masked", "texts.py:Texts", SHARES, {"lr": 3e-3}, gradients=True),
         Feature("shares: buckets of lengths", "data.py:Lengthy", SHARES),
     )
-    return (*kinds, tables, *contexts, *shares)
+    odd = (
+        Feature("odd sizes", "plans.py:Tokens", ODD, {"lr": 3e-3, "length": 11, "hidden": 171}, gradients=True),
+        Feature("odd sizes, few positions", "plans.py:Tokens", ODD, {"lr": 3e-3, "length": 7, "hidden": 5}),
+    )
+    return (*kinds, tables, *contexts, *shares, *odd)
 
 
 def drawn_models(seed: int) -> tuple[Feature, ...]:

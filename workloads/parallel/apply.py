@@ -30,7 +30,7 @@ from workloads.parallel.optimizers.adasum import AdasumOptimizer
 from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
-from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
+from workloads.parallel.tensor_parallel import DividedSequences, grouped_by_mesh, split_layers, split_sequences
 from workloads.protocol import Batch, Chain, Context, PipelinePlace
 from workloads.refusals import WorkloadError
 
@@ -63,7 +63,8 @@ def apply_plan(
         expect_own_tensors(model)
     if layout.pp > 1:
         blocks = cut(model, PipelinePlace(layout.stages, ranks.group("pp")))
-    tables = _divide(model, blocks, layout, ranks)
+    sequences = DividedSequences() if layout.sequence_parallel else None
+    tables = _divide(model, blocks, layout, ranks, sequences)
     state = attach_state(model, layout, mesh)
     if precision is not None and not layout.fsdp_mesh:
         compute_in(model, _with_own_parameters(model, blocks), precision.param)
@@ -74,9 +75,9 @@ def apply_plan(
         _shard(model, blocks, ranks.along(layout.fsdp_mesh), layout, precision, tables)
     if layout.averages_gradients:
         average_gradients(model, _with_own_parameters(model, blocks), ranks.group("replicate"))
-    if layout.sequence_parallel:
+    if sequences is not None:
         for part in _parts(model, blocks, layout):
-            split_sequences(part, ranks.along("tp"))
+            split_sequences(part, ranks.along("tp"), sequences)
     set_parameter_attributes(model, attributes)
     return model
 
@@ -98,10 +99,12 @@ class _Ranks:
         return self.mesh.get_group(dimension)
 
 
-def _divide(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, ranks: _Ranks) -> set[nn.Parameter]:
+def _divide(
+    model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, ranks: _Ranks, sequences: DividedSequences | None
+) -> set[nn.Parameter]:
     """Divide layers, space and embedding tables over ranks, in place. Returns the parameters of these tables."""
     if layout.tp > 1:
-        split_layers(model, blocks, ranks.along("tp"), sequence=layout.sequence_parallel)
+        split_layers(model, blocks, ranks.along("tp"), sequences)
     if layout.spatial > 1 and layout.co_shard > 1 and isinstance(getattr(model, "spatial", None), Context):
         raise ValueError("ranks that divide sequences compute blocks whole: use co_shard=1, or plans with spatial=1")
     if layout.spatial > 1:

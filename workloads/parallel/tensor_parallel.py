@@ -7,11 +7,14 @@ equal gradients. torch's DTensor does the work and the communication.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -29,14 +32,40 @@ from workloads.protocol import Split
 from workloads.refusals import WorkloadError
 
 
-def split_layers(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: bool) -> None:
+@dataclass(slots=True)
+class DividedSequences:
+    """Sequences of which each rank has a part (dimension 1). ``length`` is that of the present batch.
+
+    The number of ranks need not divide it: the last ranks then have shorter parts.
+    """
+
+    length: int = 0
+
+    def joined(self, part: Tensor, mesh: DeviceMesh) -> DTensor:
+        """All parts as one tensor, which each rank still has its part of."""
+        return _joined(part, mesh, 1, self.length)
+
+
+def _joined(part: Tensor, mesh: DeviceMesh, dim: int, size: int) -> DTensor:
+    """Parts along the dimension ``dim``, which together have ``size`` there, as one tensor."""
+    if size % mesh.size() == 0:
+        return DTensor.from_local(part, mesh, (Shard(dim),), run_check=False)
+    shape = list(part.shape)
+    shape[dim] = size
+    strides = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
+    return DTensor.from_local(part, mesh, (Shard(dim),), run_check=False, shape=torch.Size(shape), stride=strides)
+
+
+def split_layers(
+    model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, sequences: DividedSequences | None
+) -> None:
     """Divide the layers of the ``blocks`` of ``model`` over the ranks of the one-dimensional ``mesh``, in place.
 
     A ``tp_plan`` may also name layers outside of the blocks.
 
-    With ``sequence``, the inputs and outputs of the blocks are then parts of each sequence (see ``split_sequences``).
+    With ``sequences``, the inputs and outputs of the blocks are then parts of each of them (see ``split_sequences``).
     Raises ``ValueError`` for blocks without a ``split``, where the number of ranks does not divide the heads, and with
-    ``sequence`` for blocks that are partly frozen or have other layers than their ``split`` names.
+    ``sequences`` for blocks that are partly frozen or have other layers than their ``split`` names.
     """
     outside = split_outside(model)
     if not blocks and outside is None:
@@ -46,24 +75,26 @@ def split_layers(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh
         )
     for number, block in enumerate(blocks):
         split = split_of(block, number)
-        _expect_to_follow(split, mesh, sequence=sequence)
-        if sequence:
+        _expect_to_follow(split, mesh, sequence=sequences is not None)
+        if sequences is not None:
             _expect_divided(block, split)
-        for name in split.names if sequence else ():
+        for name in split.names if sequences is not None else ():
             if not all(parameter.requires_grad for parameter in block.get_submodule(name).parameters()):
                 raise ValueError(
                     f"{name} has frozen parameters, and gradients of others would be wrong under sequence parallelism: "
                     "use plans with sequence_parallel=False"
                 )
-        _divide(model, block, split, mesh, sequence)
+        _divide(model, block, split, mesh, sequences)
     if outside is not None:
         _expect_to_follow(outside, mesh, sequence=False)
-        _divide(model, model, outside, mesh, sequence=False)
+        _divide(model, model, outside, mesh, None)
 
 
-def _divide(model: nn.Module, part: nn.Module, split: Split, mesh: DeviceMesh, sequence: bool) -> None:
+def _divide(
+    model: nn.Module, part: nn.Module, split: Split, mesh: DeviceMesh, sequences: DividedSequences | None
+) -> None:
     present = dict(part.named_modules())  # a stage of a pipeline has only some of what is outside of the blocks
-    if styles := {name: style for name, style in _styles(split, sequence).items() if name in present}:
+    if styles := {name: style for name, style in _styles(split, sequences).items() if name in present}:
         parallelize_module(part, mesh, styles)
     if isinstance(split, NamedSplit):
         divide_others(model, part, split, mesh)
@@ -109,16 +140,66 @@ def split_of(block: nn.Module, number: int) -> Split:
     return split
 
 
-def split_sequences(blocks: Sequence[nn.Module], mesh: DeviceMesh) -> None:
+def split_sequences(blocks: Sequence[nn.Module], mesh: DeviceMesh, sequences: DividedSequences) -> None:
     """Divide sequences (dimension 1) before the first block, and join them after the last.
 
-    Call it last, after FSDP2, which warns about blocks that return a view.
+    Call it last, after FSDP2, which warns about blocks that return a view. The model then raises ``ValueError`` for
+    sequences that are too short to give each rank a part.
     """
+
+    def note_length(block: nn.Module, inputs: tuple[Any, ...]) -> None:
+        sequences.length = inputs[0].shape[1]
+        most = -(-sequences.length // mesh.size())
+        if most * (mesh.size() - 1) >= sequences.length:
+            raise ValueError(
+                f"sequences of {sequences.length} positions leave one of {mesh.size()} ranks that divide them without "
+                "any: use plans with sequence_parallel=False, or fewer ranks"
+            )
+
     replicated, part = Replicate(), Shard(1)
     enter = PrepareModuleInput(input_layouts=replicated, desired_input_layouts=part, use_local_output=True)
-    leave = PrepareModuleOutput(output_layouts=part, desired_output_layouts=replicated, use_local_output=True)
+    blocks[0].register_forward_pre_hook(note_length)
     parallelize_module(blocks[0], mesh, enter)
-    parallelize_module(blocks[-1], mesh, leave)
+    parallelize_module(blocks[-1], mesh, _JoinedOutput(sequences))
+
+
+class _JoinedOutput(PrepareModuleOutput):
+    """The output of a block, of which each rank has a part, is whole on every rank."""
+
+    def __init__(self, sequences: DividedSequences) -> None:
+        super().__init__(output_layouts=Shard(1), desired_output_layouts=Replicate(), use_local_output=True)
+        self._sequences = sequences
+
+    def _prepare_out_fn(self, outputs: Any, device_mesh: DeviceMesh) -> Any:
+        return super()._prepare_out_fn(self._sequences.joined(outputs, device_mesh), device_mesh)  # type: ignore[no-untyped-call]
+
+
+class _JoinedColumns(ColwiseParallel):
+    """Columns of a linear layer whose inputs are parts of sequences: each rank gets the whole ones first."""
+
+    def __init__(self, sequences: DividedSequences) -> None:
+        super().__init__(input_layouts=Shard(1))
+        prepare = self._prepare_input_fn
+
+        def join(own: Any, desired: Any, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
+            return prepare(own, desired, module, (sequences.joined(inputs[0], mesh), *inputs[1:]), mesh)  # type: ignore[no-untyped-call]
+
+        self._prepare_input_fn = join  # type: ignore[method-assign]
+
+
+class _JoinedRows(RowwiseParallel):
+    """Rows of a linear layer, whose number the ranks need not divide; inputs are parts of the features."""
+
+    def __init__(self, output_layouts: Placement) -> None:
+        super().__init__(output_layouts=output_layouts)
+        prepare = self._prepare_input_fn
+
+        def join(own: Any, desired: Any, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
+            assert isinstance(module, nn.Linear)
+            part = inputs[0]
+            return prepare(own, desired, module, (_joined(part, mesh, part.ndim - 1, module.in_features),), mesh)  # type: ignore[no-untyped-call]
+
+        self._prepare_input_fn = join  # type: ignore[method-assign]
 
 
 def grouped_by_mesh(optimizer: Optimizer) -> Optimizer:
@@ -135,9 +216,11 @@ def grouped_by_mesh(optimizer: Optimizer) -> Optimizer:
     return optimizer
 
 
-def _styles(split: Split, sequence: bool) -> dict[str, ParallelStyle]:
-    between = Shard(1) if sequence else Replicate()
-    styles: dict[str, ParallelStyle] = {name: ColwiseParallel(input_layouts=between) for name in split.columns}
-    styles |= {name: RowwiseParallel(output_layouts=between) for name in split.rows}
-    styles |= {name: SummedGradients() for name in split.summed}
-    return styles | ({name: SequenceParallel(use_local_output=True) for name in split.norms} if sequence else {})
+def _styles(split: Split, sequences: DividedSequences | None) -> dict[str, ParallelStyle]:
+    if sequences is None:
+        styles: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in split.columns}
+    else:
+        styles = {name: _JoinedColumns(sequences) for name in split.columns}
+        styles |= {name: SequenceParallel(use_local_output=True) for name in split.norms}
+    styles |= {name: _JoinedRows(Shard(1) if sequences is not None else Replicate()) for name in split.rows}
+    return styles | {name: SummedGradients() for name in split.summed}

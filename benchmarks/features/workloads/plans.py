@@ -42,10 +42,10 @@ class Attention(nn.Module):
 class Narrow(nn.Module):
     """A block of another kind than its neighbours."""
 
-    def __init__(self, width):
+    def __init__(self, width, hidden):
         super().__init__()
         self.split = Split(("up",), ("down",), ("norm",), 4)
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, hidden), nn.Linear(hidden, width)
 
     def forward(self, x):
         return x + self.down(torch.tanh(self.up(self.norm(x))))
@@ -54,11 +54,11 @@ class Narrow(nn.Module):
 class Mixed(Chain):
     enters, leaves = ("embed", "places"), ("norm", "head")
 
-    def __init__(self, kinds, width, length):
+    def __init__(self, kinds, width, length, hidden):
         super().__init__()
         self.width, self.length = width, length
         self.embed, self.places = nn.Embedding(16, width), nn.Parameter(torch.randn(length, width))
-        makers = {"a": lambda: Attention(width, 4), "n": lambda: Narrow(width)}
+        makers = {"a": lambda: Attention(width, 4), "n": lambda: Narrow(width, hidden)}
         self.blocks = nn.ModuleList(makers[kind]() for kind in kinds)
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 16)
 
@@ -83,7 +83,9 @@ class Tokens(Workload):
         self.tokens = torch.randint(0, 16, (85, self.length + 1), generator=torch.Generator().manual_seed(3))
 
     def build_model(self):
-        return Mixed(self.params.get("kinds", "anaanana"), self.params.get("width", 64), self.length)
+        width = self.params.get("width", 64)
+        hidden = self.params.get("hidden", width)
+        return Mixed(self.params.get("kinds", "anaanana"), width, self.length, hidden)
 
     def train_batch(self, indices):
         return self.tokens[indices]

@@ -66,6 +66,19 @@ def test_a_block_with_layers_that_its_split_does_not_name_is_refused_where_ranks
         apply_plan(nn.Sequential(block), [block], layout, mesh)
 
 
+@pytest.mark.parametrize(("length", "is_refused"), [(7, False), (9, True), (3, True), (8, False)])
+def test_every_rank_gets_a_part_of_each_sequence(length: int, is_refused: bool) -> None:
+    layout = Layout(tp=4, sequence_parallel=True)
+    with fake_mesh(layout) as mesh:
+        split = model()
+        apply_plan(split, list(split), layout, mesh)
+        if is_refused:
+            with pytest.raises(ValueError, match=f"sequences of {length} positions leave one of 4 ranks"):
+                split(torch.zeros(2, length, 16))
+        else:
+            assert split(torch.zeros(2, length, 16)).shape == (2, length, 16)
+
+
 def test_no_group_of_an_optimizer_mixes_split_and_whole_parameters() -> None:
     layout = Layout(tp=2)
     with fake_mesh(layout) as mesh:

@@ -167,6 +167,17 @@ def test_a_sum_is_divided_by_the_tokens_of_the_whole_batch(ranks: Any, plan: Pla
     assert_same(ranks.curve(plan, 3, **answers), ranks.curve(Plan(8), 3, **answers))
 
 
+# Sequences of 11 positions and layers of 171 features, which no number of ranks divides.
+ODD = [Plan(2, 4, tp=4, sequence_parallel=True), Plan(4, dp_replicate=2, tp=2, sequence_parallel=True, recompute=True)]
+
+
+@pytest.mark.parametrize("plan", ODD, ids=str)
+def test_ranks_may_have_parts_of_unlike_sizes(ranks: Any, plan: Plan) -> None:
+    odd: dict[str, Any] = {"workload": "plans.py:Tokens", "code_dir": str(WORKLOADS)}
+    odd["params"] = {"lr": 0.003, "length": 11, "hidden": 171, "kinds": "ana"}
+    assert_same(ranks.curve(plan, 2, **odd), ranks.curve(Plan(8), 2, **odd))
+
+
 SHARDED, REPLICATED = Plan(32, dp_shard=2), Plan(16, dp_shard=2, dp_replicate=2)
 PIPELINE, ZERO1 = Plan(16, 4, pp=2), Plan(16, 2, dp_replicate=2, zero1=True)
 # A checkpoint does not say which plan has written it: each kind of plan writes one and reads one.
