@@ -4,13 +4,15 @@
     torchrun --nproc-per-node 2 -m workloads.debug FILE.py:Class --plan dp_shard=2,micro_batch=16
 
 It runs the code that ranks run, so it prints the losses and metrics that a trial with the same parameters, plan and
-seed would report. Debuggers and ``print`` work as in any script. Checkpoints go to a folder that is deleted at the end.
+seed would report, and a warning where studies refuse the plan. Debuggers and ``print`` work as in any script.
+Checkpoints go to a folder that is deleted at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,15 +25,27 @@ from torch.distributed import Store
 from estimators.model import MIB, Candidate, Plan
 from estimators.named_plan import plan_of
 from workloads.loading import load_workload
+from workloads.refusals import WorkloadError, WrongResult, explain
+from workloads.sandbox.plan_check import why_refused
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.rendezvous import TIMEOUT
-from workloads.training.runtime import train
+from workloads.training.runtime import PeerLost, train
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train as the command line says; the ranks of a gang find each other by torchrun's environment."""
     options = _parser().parse_args(arguments)
+    file, _, _ = options.workload.rpartition(":")
+    try:
+        _train(options)
+    except (WorkloadError, WrongResult, PeerLost) as error:  # a traceback through ScaMP would say nothing more
+        raise SystemExit(
+            str(error) if isinstance(error, PeerLost) else explain(error, Path(file).resolve().parent)
+        ) from None
+
+
+def _train(options: argparse.Namespace) -> None:
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     file, _, name = options.workload.rpartition(":")
     code_dir, workload = (
@@ -51,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         store, _, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))
     if rank == 0:
         print(f"{workload} {params}: {plan}", flush=True)
+        if why := why_refused(load_workload(workload, code_dir)(params), plan.layout):
+            print(f"warning: studies refuse this plan: {why}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="scamp-debug-") as folder:
         shared = Path(_shared(folder, rank, store))
         job = TrainingJob(

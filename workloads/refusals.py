@@ -198,6 +198,11 @@ def kinds_of(value: Any) -> str:
     return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
+def is_of_plan(error: Exception) -> bool:
+    """Whether an error says that a plan cannot run the workload's code, whatever the values of tensors are."""
+    return isinstance(error, WorkloadError) or re.search(_SHARDED_WITH_PLAIN, str(error)) is not None
+
+
 def explain(error: BaseException, folder: Path | None, *, in_training: bool = False) -> str:
     """The error in at most four lines; ``folder`` holds the user's files, None for a built-in workload.
 

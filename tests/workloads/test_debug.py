@@ -60,3 +60,31 @@ def test_two_processes_of_torchrun_print_the_losses_of_a_trial(ranks: Any) -> No
 def test_a_plan_that_does_not_fit_is_refused(more: list[str], words: str) -> None:
     with pytest.raises(SystemExit, match=words):
         debug.main([*OPTIONS, *more])
+
+
+COUPLED = """
+import torch
+from torch import nn
+from workloads.protocol import Workload
+
+class Coupled(Workload):
+    num_train = num_eval = 32
+    def build_model(self): return nn.Linear(4, 4)
+    def train_batch(self, indices): return torch.sin(indices[:, None] * torch.arange(1.0, 5.0))
+    eval_batch = train_batch
+    def loss(self, model, batch): return (model(batch) @ model(batch).T).logsumexp(1).mean()
+    def evaluate(self, model, batch): return {"norm": model(batch).norm(dim=1)}
+"""
+
+
+def test_a_plan_that_studies_refuse_is_trained_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "coupled.py").write_text(COUPLED)
+    options = [f"{tmp_path}/coupled.py:Coupled", "--steps", "1", "--param", "batch=16"]
+    debug.main([*options, "--plan", "micro_batch=8,num_micro_batches=2"])
+    assert "warning: studies refuse this plan: the loss of 16 samples is" in capsys.readouterr().err
+    debug.main(options)
+    assert not capsys.readouterr().err
+    with pytest.raises(SystemExit, match="the file has no class 'Other'"):
+        debug.main([f"{tmp_path}/coupled.py:Other"])

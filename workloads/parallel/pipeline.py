@@ -28,6 +28,7 @@ from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIG
 from estimators.pipelining.schedules import holders_of, schedule_of
 from workloads.parallel.chain import only
 from workloads.protocol import Batch, Chain, Workload
+from workloads.refusals import WorkloadError
 
 _SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 _PASSES = {
@@ -77,7 +78,7 @@ def run_passes(
 
     def loss(output: Tensor, batch: Batch) -> Tensor:
         with precision():
-            returned = workload.loss(_giving(output), batch)
+            returned = workload.loss(cast(nn.Module, _Given(workload.loss, output)), batch)
         return minimised(returned)
 
     schedule: Any
@@ -176,7 +177,7 @@ def evaluate_pipeline(workload: Workload, model: Chain, batch: Batch, precision:
         del inputs
         if stage.index == stage.count - 1:
             with precision():
-                return workload.evaluate(_giving(output), batch)
+                return workload.evaluate(cast(nn.Module, _Given(workload.evaluate, output)), batch)
         if ranks[stage.index + 1] != ranks[stage.index]:
             dist.send(output, group=group, group_dst=ranks[stage.index + 1])
             output = None
@@ -213,9 +214,20 @@ def _inputs_of(call: Callable[[nn.Module, Batch], Any], batch: Batch) -> tuple[T
     )
 
 
-def _giving(output: Tensor) -> nn.Module:
-    """A stand-in for the model, which returns ``output`` for any inputs."""
-    return cast(nn.Module, lambda *inputs: output)
+class _Given:
+    """A stand-in for the model, which returns the output of its last stage when it is called, once."""
+
+    def __init__(self, call: Callable[..., Any], output: Any) -> None:
+        self._call, self._output, self._is_called = call, output, False
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        if self._is_called:
+            raise WorkloadError(
+                f"{self._call.__qualname__} calls the model more than once, and a pipeline runs it once: use plans "
+                "without a pipeline (pp=1)"
+            )
+        self._is_called = True
+        return self._output
 
 
 def _num_samples(batch: Batch) -> int:

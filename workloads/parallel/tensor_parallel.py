@@ -181,8 +181,8 @@ class _JoinedColumns(ColwiseParallel):
         super().__init__(input_layouts=Shard(1))
         prepare = self._prepare_input_fn
 
-        def join(own: Any, desired: Any, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
-            return prepare(own, desired, module, (sequences.joined(inputs[0], mesh), *inputs[1:]), mesh)  # type: ignore[no-untyped-call]
+        def join(present: Any, desired: Any, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
+            return prepare(present, desired, module, (sequences.joined(inputs[0], mesh), *inputs[1:]), mesh)  # type: ignore[no-untyped-call]
 
         self._prepare_input_fn = join  # type: ignore[method-assign]
 
@@ -194,10 +194,10 @@ class _JoinedRows(RowwiseParallel):
         super().__init__(output_layouts=output_layouts)
         prepare = self._prepare_input_fn
 
-        def join(own: Any, desired: Any, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
+        def join(present: Any, desired: Any, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
             assert isinstance(module, nn.Linear)
             part = inputs[0]
-            return prepare(own, desired, module, (_joined(part, mesh, part.ndim - 1, module.in_features),), mesh)  # type: ignore[no-untyped-call]
+            return prepare(present, desired, module, (_joined(part, mesh, part.ndim - 1, module.in_features),), mesh)  # type: ignore[no-untyped-call]
 
         self._prepare_input_fn = join  # type: ignore[method-assign]
 

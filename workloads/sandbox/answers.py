@@ -24,10 +24,9 @@ from workloads.refusals import WorkloadError, WrongResult, explain, without_fold
 from workloads.sandbox.batch_check import expect_metrics_of_samples, why_whole
 from workloads.sandbox.carried_state import traced
 from workloads.sandbox.dry_run import MetricFailed, mentioned, try_candidates
+from workloads.sandbox.plan_check import expect_equal_divisions
 from workloads.sandbox.proxies import proxy
 from workloads.sandbox.recipe import recipe_of
-from workloads.sandbox.slab_check import expect_equal_slabs
-from workloads.sandbox.split_check import expect_equal_parts
 from workloads.training.data.data_checks import expect_data, expect_order
 from workloads.training.faults import host_fault
 from workloads.training.updates.update import scaled_from
@@ -115,10 +114,7 @@ def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any
 def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     workload, batch = _candidate(load_estimable(request["workload"], code_dir), request["params"])
     recipe, layout = recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"])
-    if layout.spatial > 1:
-        expect_equal_slabs(workload, layout.spatial)
-    if (num_parts := layout.tp * layout.co_shard) > 1:
-        expect_equal_parts(workload, num_parts)
+    expect_equal_divisions(workload, layout)
     trace = traced(workload, recipe, layout, batch, request["equal_blocks"])
     if layout == Layout():
         flops = trace.work.per_sample.flops / _PASSES_OF_STEP

@@ -20,7 +20,7 @@ from workloads.parallel.exchanging.tables import tables_of
 from workloads.parallel.forward_state.state import forward_state
 from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Batch, Split, Workload, defines
-from workloads.refusals import expect_counts, expect_model, expect_no_scaler
+from workloads.refusals import expect_counts, expect_model, expect_no_scaler, is_of_plan
 from workloads.sandbox.drawn_samples import largest_first
 from workloads.sandbox.unfreezing import unfreezes
 from workloads.training.data.outputs import has_summary
@@ -51,6 +51,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
         unfreezes=unfreezes(workload),
         make_evaluation=None if isinstance(workload, FunctionWorkload) else lambda: _evaluation_of(copy(workload)),
+        is_of_plan=is_of_plan,
         make_evaluation_batch=_batches(workload, "eval"),
         most_parts=_most_parts,
         tables=lambda model: {table.weight for table in tables_of(model).values()},

@@ -37,7 +37,7 @@ def build_model(
     mesh: DeviceMesh | None,
     fill: Callable[[nn.Module], None] | None = None,
 ) -> nn.Module:
-    """The model under the plan, with the initial weights that a single process draws from ``seed``.
+    """The model under the plan, in training mode, with the initial weights that a single process draws from ``seed``.
 
     The first rank lets ``fill`` change them while its model is whole and in host memory.
     """
@@ -84,7 +84,7 @@ def build_model(
 
 
 def _draw(workload: Workload, fill: Callable[[nn.Module], None] | None) -> nn.Module:
-    model = described(workload, workload.build_model())
+    model = described(workload, workload.build_model()).train()
     if fill is not None:
         fill(model)
     return model
@@ -93,10 +93,10 @@ def _draw(workload: Workload, fill: Callable[[nn.Module], None] | None) -> nn.Mo
 def _without_memory(workload: Workload, seed: int) -> nn.Module:
     """The model on the meta device."""
     try:
-        return described(workload, outline_of(workload))
+        return described(workload, outline_of(workload)).train()
     except (RuntimeError, NotImplementedError):  # it computes with numbers of its own, which meta tensors do not have
         seed_everything(seed)
-        return described(workload, workload.build_model().to("meta"))
+        return described(workload, workload.build_model().to("meta")).train()
 
 
 def _send_attributes(model: nn.Module, drawn: nn.Module | None) -> None:

@@ -7,7 +7,8 @@ no other copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -102,14 +103,16 @@ def evaluate(
 ) -> Sums:
     """Evaluate the model on micro-batches; returns the sums of its metrics, in a pipeline on the last stage only.
 
-    The model is the same afterwards. Each micro-batch comes with a mask of the samples that count, shape [n]. They
-    should be made on demand, so that only one is alive at a time. ``collect`` takes the outputs of each, with its mask.
+    The model is the same afterwards. Attention is computed as in training: torch's faster layers for evaluations return
+    shorter sequences where padding is masked, and take other memory. Each micro-batch comes with a mask of the samples
+    that count, shape [n]. They should be made on demand, so that only one is alive at a time. ``collect`` takes the
+    outputs of each, with its mask.
     """
     sums = Sums()
     has_metrics = not isinstance(model, Chain) or model.is_last
     model.eval()
     try:
-        with torch.no_grad(), updates_of(model).averaged():
+        with torch.no_grad(), updates_of(model).averaged(), _layers_of_training():
             for batch, counted in micro_batches:
                 evaluated = _evaluation_result(workload, model, batch)
                 if has_metrics:
@@ -125,6 +128,16 @@ def evaluate(
                 module.reshard()  # the root keeps gathered parameters after forward, for a backward that never runs
         model.train()  # now, because users' ``train`` may change parameters
     return sums
+
+
+@contextmanager
+def _layers_of_training() -> Iterator[None]:
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def _evaluation_result(workload: Workload, model: nn.Module, batch: Batch) -> Any:

@@ -35,6 +35,9 @@ class Recipe:
     make_evaluation: Callable[[], Evaluate] | None = None
     """Returns a function that evaluates the model on all micro-batches that it is given, each with this number of
     samples. Whatever one such function keeps, others do not know. None: there is no evaluation."""
+    is_of_plan: Callable[[Exception], bool] = lambda error: False
+    """Whether an error in an evaluation says that the plan cannot run it; any other one may be due to values that a
+    trace does not know."""
     make_evaluation_batch: Callable[[int], Batch] = lambda size: None
     """Makes a batch for evaluations, as ``make_batch`` does for steps."""
     kept_of: Callable[[nn.Module], Mapping[Tensor, Sequence[Tensor]]] = lambda model: {}

@@ -177,6 +177,8 @@ class Session(OpenedModel):
     def evaluation(self, micro_batch: int) -> Evaluated:
         """An evaluation, as far as it goes without the values of tensors. Call it after all steps.
 
+        Raises the error of an evaluation that cannot run under the plan.
+
         The model has the states that it has between steps, and no gradients.
         """
         assert self._recipe.make_evaluation is not None
@@ -193,6 +195,8 @@ class Session(OpenedModel):
             try:
                 self._evaluate(self._model, batches, micro_batch)
             except Exception as error:
+                if self._recipe.is_of_plan(error):
+                    raise
                 self._recorder.values.assumptions.cut(error)
                 is_cut = True
         passes = replace(self._recorder.passes, num_before=num_before, owners=owners)

@@ -22,6 +22,7 @@ EVEN = "choices by the model are even"
 ALL_CHOSEN = "a mask chooses all that it may"
 ZEROS = "numbers that are taken out of tensors are 0"
 IN_EVALUATION = "in evaluate, "
+_SAID_CHARACTERS = 100  # of an error's own message
 _VARYING = {FIRST_SAMPLES, DRAWN, EVEN}
 
 _HOME = Path(__file__).parents[3]
@@ -75,7 +76,9 @@ class Assumptions:
         """Note that an evaluation could not be traced beyond the place where this error happened."""
         frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
         shown = [place for place in frames if not place[0].startswith((*_HIDDEN, str(_HOME / "workloads")))]
-        self._note(f"nothing is predicted after {type(error).__name__}", *(shown or frames)[-1])
+        said = str(error).strip().split("\n")[0][:_SAID_CHARACTERS]
+        words = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        self._note(f"nothing is predicted after {words}", *(shown or frames)[-1])
 
     def _note(self, assumption: str, file: str, line: int) -> None:
         words = IN_EVALUATION * self.in_evaluation + assumption

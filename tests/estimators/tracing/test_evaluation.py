@@ -93,6 +93,32 @@ class Decides(Study):
         return metrics
 
 
+class PaddedEncoder(nn.Module):
+    """torch's own encoder, with a mask of padding: its faster layers for evaluations look at the mask's values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 64, 0.0, batch_first=True), 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        sequences = x[:, None].expand(-1, 8, -1)
+        padding = torch.arange(8) >= 5 + (torch.arange(len(x)) % 3)[:, None]
+        encoded: Tensor = self.layers(sequences, src_key_padding_mask=padding)
+        return encoded[:, 0]
+
+
+class Padded(Study):
+    model = PaddedEncoder
+
+
+class Parts(DeepStudy):
+    """Its evaluation calls a layer of the model, not the model."""
+
+    def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        layer = next(module for module in model.modules() if isinstance(module, nn.Linear))
+        return {"score": layer(batch[0]).amax(-1)}
+
+
 def measured(workload: Workload, micro_batch: int) -> int:
     """The peak of the first real evaluation, after two steps."""
     model = workload.build_model()
@@ -108,7 +134,7 @@ def measured(workload: Workload, micro_batch: int) -> int:
     return measure_peak(CPU, model, optimizer, run)
 
 
-@pytest.mark.parametrize("kind", [Study, DeepStudy, SkipsStudy, Neighbours, Banked, WithNumpy, Decides])
+@pytest.mark.parametrize("kind", [Study, DeepStudy, SkipsStudy, Neighbours, Banked, WithNumpy, Decides, Padded])
 def test_the_traced_peak_of_an_evaluation_is_that_of_a_real_one(kind: type[Study]) -> None:
     traced = trace(recipe_of(kind({})), Layout(), 16)
     assert traced.evaluation is not None
@@ -128,10 +154,19 @@ def test_what_an_evaluation_keeps_is_added_to_the_steps() -> None:
 
 def test_an_evaluation_that_looks_at_values_is_predicted_as_far_as_it_can_be_and_says_so() -> None:
     (cut,) = trace(recipe_of(Decides({})), Layout(), 16).assumptions
-    assert cut.startswith("in evaluate, nothing is predicted after DataDependentOutputException (test_evaluation.py:")
+    assert cut.startswith(
+        "in evaluate, nothing is predicted after DataDependentOutputException: aten._local_scalar_dense"
+    )
     (zeros,) = trace(recipe_of(WithNumpy({})), Layout(), 16).assumptions
     assert zeros.startswith("in evaluate, numbers that are taken out of tensors are 0 (test_evaluation.py:")
     assert not trace(recipe_of(Study({})), Layout(), 16).assumptions
+    assert not trace(recipe_of(Padded({})), Layout(), 16).assumptions
+
+
+def test_an_evaluation_that_a_plan_cannot_run_is_an_error_of_the_plan() -> None:
+    assert trace(recipe_of(Parts({})), Layout(), 4).evaluation is not None
+    with pytest.raises(RuntimeError, match=r"mixed torch\.Tensor and DTensor"):
+        trace(recipe_of(Parts({})), Layout(dp_shard=2), 4)
 
 
 def test_a_sharded_evaluation_gathers_again_what_steps_gather() -> None:

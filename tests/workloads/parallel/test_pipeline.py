@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from estimators.model import Plan
 from estimators.tracing.fake_gang import fake_mesh
-from estimators.tracing.tracer import trace_peak
+from estimators.tracing.tracer import trace, trace_peak
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.parallel.apply import apply_plan
 from workloads.parallel.pipeline import run_passes
 from workloads.protocol import Chain
+from workloads.refusals import WorkloadError
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.losses import StepLosses
 
@@ -36,6 +39,21 @@ def test_1f1b_holds_as_many_micro_batches_as_stages_and_gpipe_holds_all() -> Non
 class Forgetful(StdlibGpt):
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         return batch.float().mean()
+
+
+class Twice(StdlibGpt):
+    """Calls the model once in its loss, and twice to evaluate."""
+
+    def evaluate(self, model: nn.Module, batch: Tensor) -> Mapping[str, Tensor]:
+        super().evaluate(model, batch)
+        return super().evaluate(model, batch)
+
+
+def test_an_evaluation_that_calls_the_model_twice_is_refused() -> None:
+    recipe = recipe_of(Twice({**SMALL, "depth": 4}))
+    trace(recipe, Plan(2, 2, pp=2).layouts[0], 2)
+    with pytest.raises(WorkloadError, match=r"evaluate calls the model more than once, and a pipeline runs it once"):
+        trace(recipe, Plan(2, 2, pp=2).layouts[1], 2)
 
 
 def test_a_loss_that_does_not_call_the_model_is_refused() -> None:

@@ -178,6 +178,43 @@ def test_ranks_may_have_parts_of_unlike_sizes(ranks: Any, plan: Plan) -> None:
     assert_same(ranks.curve(plan, 2, **odd), ranks.curve(Plan(8), 2, **odd))
 
 
+FROZEN = """
+import torch
+from torch import nn
+from workloads.protocol import Workload
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.teacher = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).requires_grad_(False)
+        self.layer = nn.Linear(4, 4)
+        self.eval()  # as models are that from_pretrained returns
+    def train(self, mode=True):
+        super().train(mode)
+        self.teacher.eval()
+        return self
+    def forward(self, x):
+        return self.layer(x) - self.teacher(x)
+
+class Frozen(Workload):
+    num_train = num_eval = 16
+    def build_model(self): return Net()
+    def train_batch(self, indices): return torch.sin(indices[:, None] + torch.arange(4.0))
+    eval_batch = train_batch
+    def loss(self, model, batch):
+        assert model.training and not model.teacher.training
+        return model(batch).square().mean()
+    def evaluate(self, model, batch): return {"loss": model(batch).square().mean(1)}
+"""
+
+
+def test_a_model_trains_in_the_mode_that_train_gives_it_from_the_first_step_on(ranks: Any, tmp_path: Path) -> None:
+    (tmp_path / "frozen.py").write_text(FROZEN)
+    frozen: dict[str, Any] = {"workload": "frozen.py:Frozen", "code_dir": str(tmp_path)}
+    assert_same(ranks.curve(Plan(4, 2), 2, **frozen), ranks.curve(Plan(8), 2, **frozen))
+    assert_same(ranks.curve(Plan(4, dp_shard=2), 2, **frozen), ranks.curve(Plan(8), 2, **frozen))
+
+
 SHARDED, REPLICATED = Plan(32, dp_shard=2), Plan(16, dp_shard=2, dp_replicate=2)
 PIPELINE, ZERO1 = Plan(16, 4, pp=2), Plan(16, 2, dp_replicate=2, zero1=True)
 # A checkpoint does not say which plan has written it: each kind of plan writes one and reads one.

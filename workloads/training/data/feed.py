@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.data import DataLoader
 
 from estimators.model import Plan
@@ -32,6 +32,8 @@ from workloads.training.faults import HostFault
 from workloads.training.memory.process_memory import host_copy
 from workloads.training.samples import evaluation_slices, rank_slices
 
+DRAWN_TOGETHER = 32
+"""Held-out samples that are made at once where their batches are random."""
 DEATH_SECONDS = 1.0  # in which the exit code of a worker is known after its last sign of life
 
 
@@ -123,6 +125,7 @@ class IndexFeed:
         self._workload, self._plan, self._rank, self._seed = workload, plan, rank, seed
         self._order = SampleOrder(workload, seed, first)
         self._draws_samples = False  # whether ``train_batch`` draws random numbers
+        self._draws_held_out: bool | None = None  # whether ``eval_batch`` does; None before it was called
 
     @property
     def is_shared(self) -> bool:
@@ -163,9 +166,33 @@ class IndexFeed:
             yield workload.train_batch(part)
 
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
-        num = self._workload.num_eval
+        """``eval_batch`` draws the same numbers for a sample in every evaluation, and under every plan.
+
+        Where it draws, samples are made ``DRAWN_TOGETHER`` at once.
+        """
+        num, made = self._workload.num_eval, dict[int, Batch]()
         for part in evaluation_slices(num, self._plan, self._rank):
-            yield self._workload.eval_batch(part.clamp(max=num - 1)), part < num
+            indices = part.clamp(max=num - 1)
+            if not self._draws_held_out:
+                before = drawn_from(self._workload) if self._draws_held_out is None else None
+                batch = self._workload.eval_batch(indices)
+                self._draws_held_out = before is not None and drawn_from(self._workload) != before
+                if not self._draws_held_out:
+                    yield batch, part < num
+                    del batch
+                    continue
+                del batch
+            numbers = range(int(indices[0]) // DRAWN_TOGETHER, int(indices[-1]) // DRAWN_TOGETHER + 1)
+            made = {number: made[number] if number in made else self._drawn(number) for number in numbers}
+            parts = [_at(made[number], indices, number) for number in numbers]
+            yield tree_map(_joined, *parts), part < num
+
+    def _drawn(self, number: int) -> Batch:
+        """The held-out samples from ``number`` × ``DRAWN_TOGETHER`` on, in host memory that is not the candidate's."""
+        first = number * DRAWN_TOGETHER
+        seed_everything((self._seed, -1, number), self._workload)
+        last = min(first + DRAWN_TOGETHER, self._workload.num_eval)
+        return tree_map_only(Tensor, host_copy, self._workload.eval_batch(torch.arange(first, last)))
 
 
 class DatasetFeed:
@@ -292,6 +319,16 @@ class DatasetFeed:
         num = self._workload.num_eval
         parts = (part.clamp(max=num - 1) for part in evaluation_slices(num, self._plan, self._rank))
         return [_request("eval", torch.stack([torch.zeros_like(part), part, part], 1), step) for part in parts]
+
+
+def _at(batch: Batch, indices: Tensor, number: int) -> Batch:
+    """The samples of ``indices`` that are in ``batch``, the one with this number."""
+    places = indices[indices // DRAWN_TOGETHER == number] - number * DRAWN_TOGETHER
+    return tree_map_only(Tensor, lambda tensor: tensor[places], batch)
+
+
+def _joined(*parts: Any) -> Any:
+    return torch.cat(parts) if isinstance(parts[0], Tensor) and len(parts) > 1 else parts[0]
 
 
 def _request(split: SetName, places: Tensor, step: int) -> ReadRequest:

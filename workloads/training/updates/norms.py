@@ -25,8 +25,10 @@ def global_norm(parameters: Iterable[Tensor], stages: dist.ProcessGroup | None) 
     """
 
     def squares(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        norms = torch._foreach_norm([gradient for _, gradient in pairs], 2, torch.float32)
-        return torch.stack(list(norms)).square().sum(0, keepdim=True)
+        gradients = [gradient for _, gradient in pairs]
+        is_double = any(gradient.dtype == torch.float64 for gradient in gradients)
+        norms = torch._foreach_norm(gradients, 2, torch.float64 if is_double else torch.float32)
+        return torch.stack(list(norms)).square().sum(0, keepdim=True).float()
 
     return global_sums(parameters, stages, squares, 1)[0].sqrt()
 

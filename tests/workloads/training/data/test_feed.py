@@ -92,6 +92,45 @@ def test_workers_plans_and_resumed_trainings_read_the_same_samples_with_the_same
     assert both and not any(torch.equal(row, other) for row, other in both), "each epoch has other numbers"
 
 
+class NoisyByIndex(Workload):
+    """Held-out sample i is i and a random number."""
+
+    num_train, num_eval = 8, 75
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(1, 1)
+
+    def train_batch(self, indices: Tensor) -> Any:
+        return {"index": indices, "noise": torch.zeros(len(indices))}
+
+    def eval_batch(self, indices: Tensor) -> Any:
+        return {"index": indices, "noise": torch.rand(len(indices)) if self.params.get("draws", True) else indices}
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return model(batch).mean()
+
+    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {}
+
+
+@pytest.mark.parametrize("plan", [Plan(8), Plan(2, 4), Plan(4, dp_shard=2), Plan(1, 2, dp_replicate=4)], ids=str)
+def test_held_out_samples_that_are_drawn_by_index_are_the_same_under_every_plan(plan: Plan) -> None:
+    def noise_by_sample(plan: Plan) -> list[dict[int, float]]:
+        evaluations: list[dict[int, float]] = [{}, {}]
+        for rank in range(plan.world_size):
+            with feeding(NoisyByIndex({}), plan, rank, 7, range(2), None) as feed:
+                feed.open()
+                for evaluation in evaluations:
+                    torch.rand(rank)
+                    for batch, counted in feed.evaluation():
+                        evaluation |= dict(zip(batch["index"][counted].tolist(), batch["noise"].tolist(), strict=False))
+        return evaluations
+
+    first, second = noise_by_sample(plan)
+    assert first == second == noise_by_sample(Plan(3))[0]
+    assert sorted(first) == list(range(75)) and len(set(first.values())) == 75
+
+
 def test_reading_leaves_the_generators_of_the_training_alone() -> None:
     workload = Noisy({})
     workload.numbers, workload.others = np.random.default_rng(0), random.Random(0)  # type: ignore[attr-defined]
