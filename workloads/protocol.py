@@ -199,6 +199,15 @@ class Workload(ABC):
     def on_evaluate(self, metrics: Mapping[str, float]) -> None:  # noqa: B027 - may stay empty
         """Called on every rank after each evaluation, with the metrics that are reported, as with ``train_loss``."""
 
+    def illustrate(self, model: nn.Module, step: int) -> None:
+        """Optional: show what ``model`` has learned after ``step`` steps, such as samples, pictures or texts.
+
+        ``step`` counts epochs where the study does. All ranks call it after each evaluation, in evaluation mode,
+        without gradients, with the same random numbers and with averaged weights if there are any. New tensors are on
+        the model's device. Call ``model(...)``, not its parts; keep files by ``artifact``.
+        """
+        raise NotImplementedError
+
     def phases(self) -> Sequence[Phase]:
         """Optional: several losses, each with an optimizer of its own, that take turns in every step, as in a GAN.
 

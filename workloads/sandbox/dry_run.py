@@ -32,7 +32,7 @@ from workloads.training.data.data_checks import expect_data, expect_samples
 from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import common_names
 from workloads.training.outline import outline_of
-from workloads.training.step import evaluate
+from workloads.training.step import evaluate, illustrate
 from workloads.training.updates.phases import PhasedOptimizer, optimizer_of, phases_of
 from workloads.training.updates.precision import autocast
 from workloads.training.updates.schedules import expect_resumable, schedulers_of
@@ -173,6 +173,7 @@ def _try_methods(workload: Workload) -> list[str]:
         for optimizer in optimizers:
             _expect_schedulers(workload, optimizer, sets_rates)
         sums = evaluate(workload, model, [(held_out, counted)], collected.add if collected and is_small else None)
+        illustrate(workload, model, 0)
     names = common_names([sums.names], may_be_none=collected is not None)
     names = names if collected is None else sorted({*names, *_try_summary(workload, collected, is_small)})
     _expect_known_metrics(workload, [*names, "train_loss", *(f"{phase.name}_loss" for phase in phases)])

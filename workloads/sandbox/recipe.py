@@ -24,7 +24,7 @@ from workloads.refusals import expect_counts, expect_model, expect_no_scaler, is
 from workloads.sandbox.drawn_samples import largest_first
 from workloads.sandbox.unfreezing import unfreezes
 from workloads.training.data.outputs import has_summary
-from workloads.training.step import evaluate, train_step
+from workloads.training.step import evaluate, illustrate, train_step
 from workloads.training.updates.phases import phases_of
 from workloads.training.updates.precision import mixed_precision_of, options_of
 from workloads.training.updates.update import kept_of, make_optimizer
@@ -71,6 +71,7 @@ def _evaluation_of(workload: Workload) -> Evaluate:
     def run(model: torch.nn.Module, batches: Iterable[Batch], num_samples: int) -> None:
         counted = torch.ones(num_samples, dtype=torch.bool)
         evaluate(workload, model, ((batch, counted) for batch in batches))
+        illustrate(workload, model, 0)
 
     return run
 
@@ -89,11 +90,16 @@ def _batches(workload: Workload, split: SetName) -> Callable[[int], Batch]:
 
 
 def _divisions_of(workload: Workload, model: torch.nn.Module, blocks: Sequence[torch.nn.Module]) -> Divisions:
-    """How the model can be divided; not by space if metrics of the whole set need whole samples."""
+    """How the model can be divided; not by space if metrics of the whole set need whole samples.
+
+    A model that is called to illustrate what it has learned is whole, and so are its samples.
+    """
     divisions = divisions_of(model, blocks, workload.train_batch(torch.arange(1)))
     options = options_of(workload)
     if options.reduce == "adasum":
         divisions = replace(divisions, constraints=adasum_alone(divisions.constraints, options.adasum_replicas))
+    if defines(workload, "illustrate"):
+        divisions = replace(divisions, most_slabs=1, most_stages=1)
     return replace(divisions, most_slabs=1) if has_summary(workload) else divisions
 
 

@@ -20,7 +20,9 @@ from torch.utils._pytree import tree_map_only
 from workloads.parallel.agreement import begin_phase, finish
 from workloads.parallel.exchanging.replicas import begin_last_pass, end_passes
 from workloads.parallel.forward_state.state import forward_state
-from workloads.protocol import Batch, Chain, Outputs, Workload
+from workloads.protocol import Batch, Chain, Outputs, Workload, defines
+from workloads.refusals import WorkloadError
+from workloads.seeds import seed_everything
 from workloads.training.losses import StepLosses
 from workloads.training.metrics import Sums, split_evaluation
 from workloads.training.updates.precision import autocast
@@ -110,24 +112,52 @@ def evaluate(
     """
     sums = Sums()
     has_metrics = not isinstance(model, Chain) or model.is_last
+    with _evaluating(model):
+        for batch, counted in micro_batches:
+            evaluated = _evaluation_result(workload, model, batch)
+            if has_metrics:
+                metrics, outputs = split_evaluation(workload, evaluated)
+                sums.add(metrics, counted)
+                if collect is not None:
+                    collect(outputs, counted)
+                del metrics, outputs
+            del batch, evaluated  # otherwise they are still alive while the next batch is made
+    return sums
+
+
+def illustrate(workload: Workload, model: nn.Module, step: int, seed: int = 0) -> None:
+    """Let the workload show what its model has learned after ``step`` steps, if it wants to.
+
+    All ranks call it, and draw the same random numbers. The model is the same afterwards. Raises ``WorkloadError``
+    where ranks have parts of samples or of the model, which cannot be called.
+    """
+    if not defines(workload, "illustrate"):
+        return
+    state = forward_state(model)
+    if state.layout.pp > 1 or state.layout.spatial > 1:
+        raise WorkloadError(
+            "illustrate calls the model, of which ranks have a part, or parts of samples: use plans with pp=1 and "
+            "spatial=1"
+        )
+    seed_everything((seed, -2), workload)
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    with _evaluating(model), state.unchanged(None), autocast(workload, model), device:
+        workload.illustrate(model, step)
+    finish(model)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, with averaged weights if there are any, without gradients."""
     model.eval()
     try:
         with torch.no_grad(), updates_of(model).averaged(), _layers_of_training():
-            for batch, counted in micro_batches:
-                evaluated = _evaluation_result(workload, model, batch)
-                if has_metrics:
-                    metrics, outputs = split_evaluation(workload, evaluated)
-                    sums.add(metrics, counted)
-                    if collect is not None:
-                        collect(outputs, counted)
-                    del metrics, outputs
-                del batch, evaluated  # otherwise they are still alive while the next batch is made
+            yield
     finally:
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()  # the root keeps gathered parameters after forward, for a backward that never runs
         model.train()  # now, because users' ``train`` may change parameters
-    return sums
 
 
 @contextmanager

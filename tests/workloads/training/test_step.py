@@ -1,7 +1,9 @@
-"""A step frees the terms of its loss before the backward pass has ended."""
+"""Steps and evaluations: what they free, divide and show."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,95 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
+from estimators.model import Layout, Plan
+from estimators.tracing.tracer import trace
+from tests.workloads.training.test_runtime import assert_same
 from workloads.function import FunctionWorkload
-from workloads.training.step import train_step
+from workloads.parallel.forward_state.state import attach_state
+from workloads.protocol import Workload
+from workloads.refusals import WorkloadError
+from workloads.sandbox.recipe import recipe_of
+from workloads.training.step import illustrate, train_step
+
+SHOWN = """
+import json
+from pathlib import Path
+import torch
+from torch import nn
+from workloads.protocol import Workload
+
+class Shown(Workload):
+    num_train = num_eval = 16
+    def build_model(self): return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+    def train_batch(self, indices): return torch.sin(indices[:, None] + torch.arange(4.0))
+    eval_batch = train_batch
+    def loss(self, model, batch): return (model(batch) - batch).square().mean()
+    def evaluate(self, model, batch): return {"loss": (model(batch) - batch).square().mean(1)}
+    def illustrate(self, model, step):
+        assert not model.training and not torch.is_grad_enabled()
+        shown = model(torch.randn(2, 4)).tolist()
+        if self.trial.is_real:
+            with (Path(__file__).parent / f"shown-{self.trial.rank}").open("a") as file:
+                file.write(json.dumps([step, shown]) + "\\n")
+"""
+
+
+def shown(folder: Path, rank: int) -> list[Any]:
+    file = folder / f"shown-{rank}"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.unlink()
+    return lines
+
+
+def test_every_rank_shows_the_same_as_one_process(ranks: Any, tmp_path: Path) -> None:
+    (tmp_path / "shown.py").write_text(SHOWN)
+    of_study: dict[str, Any] = {"workload": "shown.py:Shown", "code_dir": str(tmp_path)}
+    curve = ranks.curve(Plan(8), 3, **of_study)
+    alone = shown(tmp_path, 0)
+    assert [step for step, _ in alone] == [step for step, _ in curve]
+    for plan in (Plan(4, dp_shard=2), Plan(4, dp_replicate=2, zero1=True)):
+        assert_same(ranks.curve(plan, 3, **of_study), curve)
+        for rank in range(2):
+            assert [pytest.approx(values, rel=1e-4) for _, rows in shown(tmp_path, rank) for values in rows] == [
+                values for _, rows in alone for values in rows
+            ]
+
+
+class Wide(Workload):
+    """What it shows needs more memory than a step and an evaluation."""
+
+    num_train = num_eval = 16
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+
+    def train_batch(self, indices: Tensor) -> Tensor:
+        return torch.sin(indices[:, None] + torch.arange(4.0))
+
+    eval_batch = train_batch
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return (model(batch) - batch).square().mean()
+
+    def evaluate(self, model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
+        return {"loss": (model(batch) - batch).square().mean(1)}
+
+    def illustrate(self, model: nn.Module, step: int) -> None:
+        model(torch.zeros(2**16, 4))
+
+
+def test_memory_is_predicted_for_what_is_shown() -> None:
+    evaluation = trace(recipe_of(Wide({})), Layout(), 4).evaluation
+    assert evaluation is not None
+    assert evaluation.peak_bytes(4) > 2**16 * 4 * 12
+
+
+def test_a_model_in_parts_cannot_be_shown() -> None:
+    workload = Wide({})
+    model = workload.build_model()
+    attach_state(model, Layout(spatial=2), None)
+    with pytest.raises(WorkloadError, match="illustrate calls the model, of which ranks have a part"):
+        illustrate(workload, model, 1)
 
 
 @pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "soft_margin_loss", "huber_loss"])

@@ -12,17 +12,22 @@ from workloads.protocol import Batch
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import Sums, common_names
-from workloads.training.step import evaluate
+from workloads.training.step import evaluate, illustrate
 
 
-def evaluate_held_out(rank: TrainingRank) -> dict[str, float]:
-    """The metrics of the held-out samples, and those of the whole set if the workload has a ``summary``."""
+def evaluate_held_out(rank: TrainingRank, step: int) -> dict[str, float]:
+    """The metrics of the held-out samples, and those of the whole set if the workload has a ``summary``.
+
+    After them, the workload may illustrate what the model has learned after ``step`` steps or epochs.
+    """
     collected = Collected(rank.workload) if has_summary(rank.workload) else None
     with rank.budget.during(AttemptPhase.EVALUATION):
         with rank.budget.settling():
             values = _means(rank, collected)
         if collected is not None:
             values |= _summary(rank, collected)
+        with rank.budget.settling():
+            illustrate(rank.workload, rank.model, step, rank.job.seed)
     return values
 
 

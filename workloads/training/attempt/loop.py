@@ -183,7 +183,7 @@ class Loop:
 
     def _report(self, step: int, train_loss: float | None = None, *, keeps: bool = True) -> None:
         """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""
-        rank, values = self._rank, evaluate_held_out(self._rank)
+        rank, values = self._rank, evaluate_held_out(self._rank, step // self._job.unit_steps)
         if train_loss is not None:
             values["train_loss"] = train_loss
         values |= {f"{name}_loss": sum(losses) / len(losses) for name, losses in self._phase_losses.items()}
