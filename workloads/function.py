@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from workloads.options import NAMES as OPTIONS
-from workloads.protocol import Batch, Loss, Workload
+from workloads.protocol import Batch, Loss, Optimizers, Workload
 from workloads.refusals import WrongResult, expect_loss, expect_minimised, expect_optimizer, kinds_of
 
 _SERVICE_PARAMS = ("batch", "lr", "weight_decay", *OPTIONS)  # read by ScaMP; passed on only to functions that take them
@@ -96,7 +96,7 @@ class FunctionWorkload(Workload):
                 "call the model in it, such as loss(model, inputs): mse_loss(model(inputs), …)",
             ) from error
 
-    def optimizer(self, model: nn.Module) -> Optimizer:
+    def optimizer(self, model: nn.Module) -> Optimizers:
         if self._optimizer is None:
             return super().optimizer(model)
         return expect_optimizer(self._optimizer(model.parameters()), self._optimizer)

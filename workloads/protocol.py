@@ -45,6 +45,7 @@ __all__ = [
 Batch = Any  # a pytree of tensors whose first dimension is the sample
 Outputs = Any  # a pytree of tensors whose first dimension is the sample
 Loss = Any  # a scalar: a mean over samples; or a pair of scalars: a sum, and what it is divided by
+Optimizers = Any  # an optimizer of torch, or a list of them
 Metrics = Mapping[str, Any]  # by name the values of samples, shape [n]; or pairs of sums and counts, each of shape [n]
 
 BATCHES = ("train_batch", "eval_batch")
@@ -180,8 +181,11 @@ class Workload(ABC):
         """
         raise NotImplementedError
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """A new optimizer; by default AdamW with the candidate's ``lr`` (1e-3) and ``weight_decay`` (0.01)."""
+    def optimizer(self, model: nn.Module) -> Optimizers:
+        """A new optimizer; by default AdamW with the candidate's ``lr`` (1e-3) and ``weight_decay`` (0.01).
+
+        A list of optimizers of different parameters updates with all of them in every step.
+        """
         return torch.optim.AdamW(
             model.parameters(),
             lr=_number_in(self.params, "lr", 1e-3),
@@ -191,7 +195,8 @@ class Workload(ABC):
     def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler | Sequence[LRScheduler] | None:
         """Optional: a scheduler of ``torch.optim.lr_scheduler``, or several, for a training of ``steps`` steps.
 
-        ScaMP steps it after every optimizer step, and stores its state in checkpoints. ``ReduceLROnPlateau`` is stored
+        It is called for each of several optimizers in turn. ScaMP steps schedulers after every optimizer step, and
+        stores their states in checkpoints. ``ReduceLROnPlateau`` is stored
         as well; ``on_evaluate`` steps it.
         """
         return None
@@ -281,13 +286,18 @@ class Phase:
 
     ``loss(model, batch)`` returns a mean over the samples, or a sum and its count, like ``Workload.loss``.
     ``optimizer(model)`` returns a new optimizer of some of the parameters; no two phases train the same. The phase
-    takes its turn in every step whose number, counted from 0, is a multiple of ``every``.
+    takes its turn in the step ``first``, counted from 0, and in ``every`` such step after it.
     """
 
     name: str
     loss: Callable[[nn.Module, Batch], Loss]
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     every: int = 1
+    first: int = 0
+
+    def turns_before(self, step: int) -> int:
+        """The number of turns in the steps before ``step``."""
+        return max(0, -(-(step - self.first) // self.every))
 
 
 class Parts(nn.ModuleDict):

@@ -125,7 +125,7 @@ def _expect_count(value: Any, function: Callable[..., Any]) -> Tensor:
 
 def expect_optimizer(value: Any, function: Callable[..., Any]) -> Optimizer:
     """The optimizer that ``function`` has returned. Raises ``WrongResult`` if its step wants to compute the loss."""
-    optimizer = expect(value, Optimizer, function, "a torch optimizer")
+    optimizer = expect(value, Optimizer, function, "a torch optimizer, or a list of them")
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise WrongResult(
@@ -134,6 +134,13 @@ def expect_optimizer(value: Any, function: Callable[..., Any]) -> Optimizer:
             "choose an optimizer whose step needs no closure, such as torch.optim.AdamW: ScaMP computes the gradients",
         )
     return optimizer
+
+
+def expect_optimizers(value: Any, function: Callable[..., Any]) -> list[Optimizer]:
+    """The optimizers that ``function`` has returned, one or a list of them. Raises ``WrongResult`` for others."""
+    if isinstance(value, list | tuple) and value:
+        return [expect_optimizer(optimizer, function) for optimizer in value]
+    return [expect_optimizer(value, function)]
 
 
 def expect_counts(workload: Workload) -> None:

@@ -53,6 +53,8 @@ def _update(name: str, plans: tuple[Plan, ...], tolerance: float = 1e-5, **param
     return Feature(name, "sequences.py:Sequences", plans, {**_SIZES, **params}, tolerance)
 
 
+_TOGETHER: dict[str, Any] = {"clip_norm": 0.1, "ema_decay": 0.7, "schedule": "cosine"}
+
 UPDATES: tuple[Feature, ...] = (
     _update("clipped gradients", SPLIT, clip_norm=0.1, **_SGD),
     _update("clipped gradients, frozen parts", SEVERAL, clip_norm=0.1, frozen=["norm", "digits"], **_SGD),
@@ -63,6 +65,8 @@ UPDATES: tuple[Feature, ...] = (
     _update("EMA", (*EVERY, KEPT), ema_decay=0.7, lr=2e-3),
     _update("SWA", SEVERAL, swa_start=2, lr=2e-3),
     _update("EMA, clipped, cosine", SPLIT, ema_decay=0.7, clip_norm=0.1, schedule="cosine", lr=2e-3),
+    _update("list of optimizers", tuple(plan for plan in SPLIT if plan != ZERO), optimizers=2, lr=2e-3),
+    _update("list of optimizers, clipped, EMA, cosine", SEVERAL, optimizers=2, lr=2e-3, **_TOGETHER),
     _update("bf16", SPLIT, NARROW, precision="bf16", lr=2e-3),
     _update("bf16 parameters", (*SPLIT, KEPT), NARROW, precision="bf16-params", lr=2e-3),
     _update(

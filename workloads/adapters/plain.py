@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
 from workloads.adapters.arguments import arguments_for
 from workloads.datasets import SetName
-from workloads.protocol import Batch, Workload
+from workloads.protocol import Batch, Optimizers, Workload
 
 Compare = Callable[[Any, Any], Tensor]
 """Takes the model's outputs and the targets, for n samples."""
@@ -25,7 +24,7 @@ def from_function(
     held_out: Any,
     loss: Compare,
     metrics: Mapping[str, Compare],
-    optimizer: Callable[..., Optimizer] | None = None,
+    optimizer: Callable[..., Optimizers] | None = None,
 ) -> type[Workload]:
     """A workload class whose models ``build(**params)`` returns.
 
@@ -55,7 +54,7 @@ def from_function(
             outputs = model(inputs)
             return {name: metric(outputs, targets) for name, metric in metrics.items()}
 
-        def optimizer(self, model: nn.Module) -> Optimizer:
+        def optimizer(self, model: nn.Module) -> Optimizers:
             if optimizer is None:
                 return super().optimizer(model)
             return optimizer(model.parameters(), **arguments_for(optimizer, self.params, num_given=1))

@@ -26,14 +26,14 @@ from estimators.tracing.session.modes import NoInit
 from workloads.datasets import NAMES as SETS
 from workloads.options import NAMES as OPTIONS
 from workloads.protocol import Phase, Workload
-from workloads.refusals import WorkloadError, WrongResult, missing_counts
+from workloads.refusals import WorkloadError, WrongResult, expect_optimizers, missing_counts
 from workloads.sandbox.drawn_samples import has_unknown_sizes
 from workloads.training.data.data_checks import expect_data, expect_samples
 from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import common_names
 from workloads.training.outline import outline_of
 from workloads.training.step import evaluate, illustrate
-from workloads.training.updates.phases import PhasedOptimizer, optimizer_of, phases_of
+from workloads.training.updates.phases import JointOptimizer, PhasedOptimizer, optimizer_of, phases_of
 from workloads.training.updates.precision import autocast
 from workloads.training.updates.schedules import expect_resumable, schedulers_of
 
@@ -218,8 +218,8 @@ def _optimizers(workload: Workload, model: nn.Module) -> tuple[Sequence[Phase], 
     workload.trial = replace(workload.trial, steps=_STEPS)
     try:
         if not (phases := phases_of(workload)):
-            optimizer = workload.optimizer(model)
-            return (), [optimizer], optimizer
+            optimizers = expect_optimizers(workload.optimizer(model), workload.optimizer)
+            return (), optimizers, JointOptimizer(optimizers) if len(optimizers) > 1 else optimizers[0]
         optimizers = [optimizer_of(phase, model) for phase in phases]
         return phases, optimizers, PhasedOptimizer(phases, optimizers, model)
     except WrongResult as error:

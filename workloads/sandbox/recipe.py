@@ -8,8 +8,11 @@ from dataclasses import replace
 from functools import cache, partial
 
 import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
 
-from estimators.model import Divisions
+from estimators.model import Divisions, Layout
 from estimators.tracing.session.recipe import Evaluate, Recipe
 from workloads.datasets import SetName
 from workloads.function import FunctionWorkload
@@ -27,7 +30,7 @@ from workloads.training.data.outputs import has_summary
 from workloads.training.step import evaluate, illustrate, train_step
 from workloads.training.updates.phases import phases_of
 from workloads.training.updates.precision import mixed_precision_of, options_of
-from workloads.training.updates.update import kept_of, make_optimizer
+from workloads.training.updates.update import kept_of, make_optimizer, updates_of
 
 _STEPS = 1000  # passed to ``on_step`` and ``scheduler``; the length of a study does not change the structure of a step
 
@@ -46,7 +49,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         make_batch=_batches(workload, "train"),
         blocks=workload.blocks,
         apply_plan=partial(apply_plan, precision=precision),
-        optimizer=lambda model, layout, mesh: make_optimizer(workload, model, layout, mesh, _STEPS),
+        optimizer=partial(_optimizer_of, workload),
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
         unfreezes=unfreezes(workload),
@@ -65,10 +68,17 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
     )
 
 
+def _optimizer_of(workload: Workload, model: nn.Module, layout: Layout, mesh: DeviceMesh | None) -> Optimizer:
+    """The optimizer of a step in which every phase has a turn."""
+    optimizer = make_optimizer(workload, model, layout, mesh, _STEPS)
+    updates_of(model).has_every_phase = True
+    return optimizer
+
+
 def _evaluation_of(workload: Workload) -> Evaluate:
     """A function that evaluates; ``workload`` may keep fake tensors, so it must be a copy."""
 
-    def run(model: torch.nn.Module, batches: Iterable[Batch], num_samples: int) -> None:
+    def run(model: nn.Module, batches: Iterable[Batch], num_samples: int) -> None:
         counted = torch.ones(num_samples, dtype=torch.bool)
         evaluate(workload, model, ((batch, counted) for batch in batches))
         illustrate(workload, model, 0)
@@ -89,7 +99,7 @@ def _batches(workload: Workload, split: SetName) -> Callable[[int], Batch]:
     return cache(batch) if defines(workload, "dataset") else batch
 
 
-def _divisions_of(workload: Workload, model: torch.nn.Module, blocks: Sequence[torch.nn.Module]) -> Divisions:
+def _divisions_of(workload: Workload, model: nn.Module, blocks: Sequence[nn.Module]) -> Divisions:
     """How the model can be divided; not by space if metrics of the whole set need whole samples.
 
     A model that is called to illustrate what it has learned is whole, and so are its samples.
@@ -103,6 +113,6 @@ def _divisions_of(workload: Workload, model: torch.nn.Module, blocks: Sequence[t
     return replace(divisions, most_slabs=1) if has_summary(workload) else divisions
 
 
-def _most_parts(block: torch.nn.Module) -> int:
+def _most_parts(block: nn.Module) -> int:
     split = getattr(block, "split", None)
     return (split.most_parts or 1) if isinstance(split, Split) else 1

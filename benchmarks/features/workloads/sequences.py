@@ -110,10 +110,13 @@ class Sequences(Workload):
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         return {"loss": self.losses(model, batch)}
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        kind = getattr(torch.optim, self.params.get("optimizer", "AdamW"))
-        optimizer: torch.optim.Optimizer = kind(model.parameters(), lr=self.params.get("lr", 0.02))
-        return optimizer
+    def optimizer(self, model: nn.Module) -> Any:
+        kind, lr = getattr(torch.optim, self.params.get("optimizer", "AdamW")), self.params.get("lr", 0.02)
+        if self.params.get("optimizers") == 2:
+            tables = [parameter for name, parameter in model.named_parameters() if "blocks" not in name]
+            others = [parameter for name, parameter in model.named_parameters() if "blocks" in name]
+            return [torch.optim.SGD(tables, lr=10 * lr, momentum=0.9), kind(others, lr=lr)]
+        return kind(model.parameters(), lr=lr)
 
     def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> Any:
         match self.params.get("schedule"):

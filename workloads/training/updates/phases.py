@@ -1,8 +1,8 @@
-"""Several optimizers that take turns in every step, each for a loss of its own, as the two of a GAN."""
+"""Several optimizers: they take turns in every step, each for a loss of its own, or update together for one loss."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,6 +24,10 @@ def phases_of(workload: Workload) -> Sequence[Phase]:
         if isinstance(phase.every, bool) or not isinstance(phase.every, int) or phase.every < 1:
             raise WrongResult(
                 workload.phases, f"gives phase {phase.name!r} every={phase.every!r}", "count steps, from 1 on"
+            )
+        if isinstance(phase.first, bool) or not isinstance(phase.first, int) or phase.first < 0:
+            raise WrongResult(
+                workload.phases, f"gives phase {phase.name!r} first={phase.first!r}", "count steps, from 0 on"
             )
     names = [phase.name for phase in phases]
     if len(set(names)) < len(names) or not all(isinstance(name, str) and name.isidentifier() for name in names):
@@ -60,34 +64,54 @@ def optimizer_of(phase: Phase, model: nn.Module) -> Optimizer:
     return optimizer
 
 
-class PhasedOptimizer(Optimizer):
-    """The optimizers of all phases as one, which updates with that of the phase whose ``turn`` it is."""
+class JointOptimizer(Optimizer):
+    """Several optimizers of different parameters as one, which updates with all of them."""
 
-    def __init__(self, phases: Sequence[Phase], optimizers: Sequence[Optimizer], model: nn.Module) -> None:
-        """Raises ``WrongResult`` if two of the optimizers train the same parameter."""
-        owners: dict[Tensor, Phase] = {}
-        for phase, optimizer in zip(phases, optimizers, strict=True):
-            for parameter in _parameters(optimizer):
-                if (other := owners.setdefault(parameter, phase)) is not phase:
-                    name = next(
-                        (name for name, other in model.named_parameters() if other is parameter),
-                        "a parameter",
-                    )
-                    raise WrongResult(
-                        phase.optimizer,
-                        f"phases {other.name!r} and {phase.name!r} both train {name}",
-                        "give each parameter to one phase",
-                    )
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         super().__init__(_groups(optimizers), {})
-        self.turn = 0
         self._optimizers = optimizers
         for optimizer in optimizers:
             self.state.update(optimizer.state)
             optimizer.state = self.state
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update all parameters."""
+        for optimizer in self._optimizers:
+            optimizer.step()
+
+
+class PhasedOptimizer(JointOptimizer):
+    """The optimizers of all phases as one, which updates with that of the phase whose ``turn`` it is."""
+
+    def __init__(self, phases: Sequence[Phase], optimizers: Sequence[Optimizer], model: nn.Module) -> None:
+        """Raises ``WrongResult`` if two of the optimizers train the same parameter."""
+        functions = [(f"phase {phase.name!r}", phase.optimizer) for phase in phases]
+        expect_own_parameters(functions, optimizers, model)
+        super().__init__(optimizers)
+        self.turn = 0
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update the parameters of the phase whose turn it is."""
         self._optimizers[self.turn].step()
+
+
+def expect_own_parameters(
+    functions: Sequence[tuple[str, Callable[..., Any]]], optimizers: Sequence[Optimizer], model: nn.Module
+) -> None:
+    """Raise ``WrongResult`` if two of the optimizers train the same parameter.
+
+    ``functions`` are words for each optimizer, and the function that has made it.
+    """
+    owners: dict[Tensor, str] = {}
+    for (words, function), optimizer in zip(functions, optimizers, strict=True):
+        for parameter in _parameters(optimizer):
+            if (other := owners.setdefault(parameter, words)) != words:
+                names = (name for name, known in model.named_parameters() if known is parameter)
+                raise WrongResult(
+                    function,
+                    f"{other} and {words} both train {next(names, 'a parameter')}",
+                    "give each parameter to one of them",
+                )
 
 
 def _groups(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ step.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,12 +25,19 @@ from estimators.model import Layout
 from workloads.options import TrainingOptions
 from workloads.parallel.apply import spread_optimizer
 from workloads.protocol import Phase, Workload
-from workloads.refusals import WorkloadError, expect_optimizer
+from workloads.refusals import WorkloadError, expect_optimizers
 from workloads.training.updates.adascale import AdaScale
 from workloads.training.updates.averages import Averages
 from workloads.training.updates.loss_scale import LossScale
 from workloads.training.updates.norms import clip, global_norm
-from workloads.training.updates.phases import PhasedOptimizer, expect_plan_for_phases, optimizer_of, phases_of
+from workloads.training.updates.phases import (
+    JointOptimizer,
+    PhasedOptimizer,
+    expect_own_parameters,
+    expect_plan_for_phases,
+    optimizer_of,
+    phases_of,
+)
 from workloads.training.updates.precision import options_of
 from workloads.training.updates.schedules import Schedules
 
@@ -44,7 +51,8 @@ class Updates:
     ``stages`` are the ranks of a pipeline that hold different parameters, ``replicas`` those with gradients of their
     own, which Adasum combines. With ``phases``, ``phased`` is their common optimizer, and ``losses`` are those of the
     present step, by the names of the phases that have had a turn. ``loss_is_sum`` says whether the loss of the last
-    step was one, None before the first step; ``world`` are the ranks that add up such sums, if they are several.
+    step was one, None before the first step; ``world`` are the ranks that add up such sums, if they are several. With
+    ``has_every_phase`` all of them have a turn in every step, as in a trace.
     """
 
     options: TrainingOptions
@@ -60,11 +68,16 @@ class Updates:
     losses: dict[str, Tensor] = field(default_factory=dict)
     loss_is_sum: bool | None = None
     step: int = 0
+    has_every_phase: bool = False
 
     @property
     def turns(self) -> list[int]:
         """Numbers of the phases that have a turn in this step."""
-        return [number for number, phase in enumerate(self.phases) if self.step % phase.every == 0]
+        return [
+            number
+            for number, phase in enumerate(self.phases)
+            if self.has_every_phase or phase.turns_before(self.step + 1) > phase.turns_before(self.step)
+        ]
 
     def loss_factor(self, num_micro_batches: int) -> float:
         """The number by which the loss of each of this many micro-batches is multiplied before its backward pass."""
@@ -121,13 +134,10 @@ class Updates:
     def skip(self, num_steps: int) -> None:
         """Have new schedulers go ahead, as if ``num_steps`` updates had been made with the optimizer's own options."""
         for number, schedules in enumerate(self.schedules):
-            schedules.skip(-(-num_steps // self.phases[number].every) if self.phases else num_steps)
+            schedules.skip(self.phases[number].turns_before(num_steps) if self.phases else num_steps)
 
-    def attach_to(self, workload: Workload, optimizer: Optimizer, steps: int, every: int = 1) -> Schedules:
-        """Have the new ``optimizer``, which has a turn in ``every`` such step, do all this.
-
-        Returns its schedules, which must follow it to the ranks.
-        """
+    def attach_to(self, optimizer: Optimizer, every: int = 1) -> None:
+        """Have the new ``optimizer``, which has a turn in ``every`` such step, do all this but schedules."""
         if self.loss_scale is not None:
             first = optimizer.register_step_pre_hook(self._unscale)
             hooks = optimizer._optimizer_step_pre_hooks
@@ -136,9 +146,6 @@ class Updates:
             optimizer.register_step_pre_hook(self._before)
         if self.averages is not None or self.ada_scale is not None:
             optimizer.register_step_post_hook(partial(self._after, every))
-        schedules = Schedules(workload, optimizer, steps)
-        self.schedules.append(schedules)
-        return schedules
 
     def _unscale(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         assert self.loss_scale is not None
@@ -175,24 +182,52 @@ def make_optimizer(
     if (base_batch := scaled_from(workload)) is not None:
         updates.ada_scale = AdaScale(base_batch)
 
-    def spread(optimizer: Optimizer, every: int = 1) -> Optimizer:
-        schedules = updates.attach_to(workload, optimizer, -(-steps // every), every)
+    def spread(optimizer: Optimizer, turns: int = steps) -> Optimizer:
+        schedules = Schedules(workload, optimizer, turns)
+        updates.schedules.append(schedules)
         rank_optimizer = spread_optimizer(optimizer, layout, mesh)
         schedules.follow(optimizer, rank_optimizer)
         return rank_optimizer
 
     updates.phases = phases_of(workload)
     if not updates.phases:
-        return spread(expect_optimizer(workload.optimizer(model), workload.optimizer))
+        return _of_one_loss(workload, model, layout, updates, spread)
     expect_plan_for_phases(layout)
     if updates.ada_scale is not None:
         raise WorkloadError(
             "the workload trains in phases, whose gradients are of several losses, and AdaScale knows one learning "
             "rate: use scale_lr: none"
         )
-    optimizers = [spread(optimizer_of(phase, model), phase.every) for phase in updates.phases]
-    updates.phased = PhasedOptimizer(updates.phases, optimizers, model)
+    optimizers = [optimizer_of(phase, model) for phase in updates.phases]
+    for phase, optimizer in zip(updates.phases, optimizers, strict=True):
+        updates.attach_to(optimizer, phase.every)
+    spread_optimizers = [
+        spread(optimizer, phase.turns_before(steps))
+        for phase, optimizer in zip(updates.phases, optimizers, strict=True)
+    ]
+    updates.phased = PhasedOptimizer(updates.phases, spread_optimizers, model)
     return updates.phased
+
+
+def _of_one_loss(
+    workload: Workload, model: nn.Module, layout: Layout, updates: Updates, spread: Callable[[Optimizer], Optimizer]
+) -> Optimizer:
+    """The optimizer of a workload that trains one loss, or all of its optimizers as one."""
+    first, *others = expect_optimizers(workload.optimizer(model), workload.optimizer)
+    if not others:
+        updates.attach_to(first)
+        return spread(first)
+    if layout.zero1 or layout.adasum:
+        raise WorkloadError(
+            "the workload has several optimizers, and ZeRO-1 and Adasum divide the updates of one: use plans with "
+            "zero1=False, and reduce: mean"
+        )
+    optimizers = [first, *others]
+    functions = [(f"optimizer {number}", workload.optimizer) for number in range(1, len(optimizers) + 1)]
+    expect_own_parameters(functions, optimizers, model)
+    joint = JointOptimizer([spread(optimizer) for optimizer in optimizers])
+    updates.attach_to(joint)
+    return joint
 
 
 def scaled_from(workload: Workload) -> int | None:

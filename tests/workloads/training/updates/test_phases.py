@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 
 from estimators.model import Layout
 from workloads.protocol import Phase, Workload
-from workloads.refusals import WrongResult
+from workloads.refusals import WorkloadError, WrongResult
 from workloads.training.step import train_step
 from workloads.training.updates.update import make_optimizer, updates_of
 
@@ -70,13 +70,68 @@ def test_each_phase_updates_its_own_parameters_in_every_such_step() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_a_phase_may_have_its_first_turn_later() -> None:
+    workload = Turns(lambda: [Phase("critic", loss, of("a")), Phase("generator", loss, of("b"), every=3, first=2)])
+    model = workload.build_model()
+    optimizer = make_optimizer(workload, model, Layout(), None, 9)
+    turns = []
+    for step in range(9):
+        updates_of(model).step = step
+        train_step(workload, model, optimizer, [torch.ones(4, 2)], 1)
+        turns += [step] * ("generator" in updates_of(model).losses)
+    assert turns == [2, 5, 8]
+    assert [workload.phases()[1].turns_before(step) for step in (0, 2, 3, 5, 6, 9)] == [0, 0, 1, 1, 2, 3]
+
+
+class Together(Turns):
+    """One loss, and an optimizer for each part."""
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return loss(model, batch)
+
+    def optimizer(self, model: nn.Module) -> Any:
+        return [of(*names)(model) for names in self.params["parts"]]
+
+
+def together(*parts: str) -> Together:
+    workload = Together(list)
+    workload.params = {"parts": parts}
+    return workload
+
+
+def test_several_optimizers_of_one_loss_update_together() -> None:
+    workload = together("a", "b")
+    workload.params = {**workload.params, "clip_norm": 1.0}
+    model = workload.build_model()
+    before = torch.cat([parameter.detach().clone() for parameter in model.parameters()])
+    optimizer = make_optimizer(workload, model, Layout(), None, 4)
+    train_step(workload, model, optimizer, [torch.ones(4, 2)], 1)
+    moved = before - torch.cat([parameter.detach() for parameter in model.parameters()])
+    torch.testing.assert_close(moved, torch.full((2, 2), 0.5))  # the norm of all gradients together is clipped
+    assert len(optimizer.param_groups) == 2
+
+
+def test_optimizers_that_cannot_update_together_are_refused_in_words() -> None:
+    for workload, layout, words in (
+        (together("a", "ab"), Layout(), "optimizer 1 and optimizer 2 both train a.weight"),
+        (together("a", "b"), Layout(dp_replicate=2, zero1=True), "has several optimizers, and ZeRO-1 and Adasum"),
+        (together(), Layout(), "instead of a torch optimizer, or a list of them"),
+    ):
+        with pytest.raises((WrongResult, WorkloadError), match=words):
+            make_optimizer(workload, workload.build_model(), layout, None, 4)
+
+
 @pytest.mark.parametrize(
     ("phases", "words"),
     [
         ([Phase("first", loss, of())], "phase 'first' trains no parameter: give its optimizer"),
-        ([Phase("first", loss, of("a")), Phase("second", loss, of("a", "b"))], "'first' and 'second' both train a.wei"),
+        (
+            [Phase("first", loss, of("a")), Phase("second", loss, of("a", "b"))],
+            "phase 'first' and phase 'second' both train a.wei",
+        ),
         ([Phase("first", loss, of("a")), Phase("first", loss, of("b"))], "names its phases 'first', 'first'"),
         ([Phase("first", loss, of("a"), every=0)], "gives phase 'first' every=0: count steps"),
+        ([Phase("first", loss, of("a"), first=-1)], "gives phase 'first' first=-1: count steps, from 0"),
         ([("first", loss, of("a"))], "instead of a phase"),
     ],
 )
