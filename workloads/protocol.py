@@ -253,11 +253,15 @@ class Workload(ABC):
         """
         self.trial.keep(name, content)
 
+    def epoch(self, step: int) -> int:
+        """The epoch of optimizer step ``step``, both counted from 0. It may begin with samples of the one before."""
+        return step // self.trial.epoch_steps
+
     def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027 - may stay empty
         """Called on every rank before optimizer step ``step`` (from 0) of ``steps``.
 
-        A resumed run does not repeat earlier steps, so compute what depends on the step (``group["lr"]``) from
-        ``step`` alone.
+        A resumed run does not repeat earlier steps, so compute what depends on the step (``group["lr"]``, the weight of
+        a term of the loss) from ``step`` alone, or from ``epoch(step)``.
         """
 
 

@@ -20,7 +20,7 @@ class TrialContext:
     """Which trial of which study this process trains, and its rank; ``is_real`` is False in a trace or a dry run.
 
     ``folder`` is where the trial keeps files, None where it has no such place. ``steps`` are the optimizer steps of the
-    whole training, known when ``optimizer`` is called.
+    whole training, known when ``optimizer`` is called, and ``epoch_steps`` those of an epoch, rounded up.
     """
 
     study_id: int = 0
@@ -30,6 +30,7 @@ class TrialContext:
     world_size: int = 1
     folder: Path | None = None
     steps: int = 0
+    epoch_steps: int = 1
 
     @property
     def is_real(self) -> bool:

@@ -5,6 +5,9 @@ Raises ``WorkloadError`` or ``WrongResult`` for the user's mistakes; errors of t
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import ceil
+
 import torch
 
 from workloads.datasets import NAMES, SamplePlace, SetName, is_iterable, opened_dataset
@@ -12,6 +15,7 @@ from workloads.protocol import BATCHES, Workload, defines
 from workloads.refusals import WorkloadError, WrongResult, expect_counts, kinds_of
 from workloads.training.data.order import SampleOrder, lengths_of
 from workloads.training.data.reader import Reader, ReadRequest
+from workloads.training.updates.update import scaled_from
 
 _OF_DATASETS = ("collate", "augment")
 
@@ -30,13 +34,19 @@ def expect_data(workload: Workload) -> None:
 
 
 def expect_order(workload: Workload, batch: int) -> None:
-    """Check that an epoch has the samples of one step, ``batch``: otherwise a step would train on samples twice."""
-    if defines(workload, "order") and (length := SampleOrder(workload, 0).epoch_length) < batch:
+    """Check that an epoch has the samples of one step, ``batch``: otherwise a step would train on samples twice.
+
+    Tells the workload how many steps an epoch has.
+    """
+    length = SampleOrder(workload, 0).epoch_length
+    if defines(workload, "order") and length < batch:
         raise WrongResult(
             workload.order,
             f"returns {length} indices, but a step has {batch} samples",
             "return at least as many indices as batch",
         )
+    counted = scaled_from(workload) or batch
+    workload.trial = replace(workload.trial, epoch_steps=ceil(length / counted))
 
 
 def expect_samples(workload: Workload) -> None:

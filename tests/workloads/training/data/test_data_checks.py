@@ -92,7 +92,8 @@ def test_methods_that_only_data_sets_have_are_refused_without_one() -> None:
 
 def test_an_epoch_has_the_samples_of_a_step() -> None:
     workload = workload_of(order=lambda self, epoch, generator: [1, 2, 3])
-    expect_order(workload, 3)
+    expect_order(workload, 2)
+    assert [workload.epoch(step) for step in range(5)] == [0, 0, 1, 1, 2]
     with pytest.raises(WrongResult, match="returns 3 indices, but a step has 4 samples"):
         expect_order(workload, 4)
 
