@@ -6,6 +6,7 @@ the mesh, which may be real or fake.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -140,6 +141,8 @@ def _shard(
     tables: set[nn.Parameter],
 ) -> None:
     """Have FSDP2 divide the parameters of ``model`` over ``shards``, each block by itself, without the ``tables``."""
+    # Of views that are changed in place FSDP would not notice its parameters' use; the first pass is watched for that.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for parameter in model.parameters():
         if not parameter.is_contiguous():  # FSDP2 takes no such parameters
             parameter.data = parameter.data.contiguous()

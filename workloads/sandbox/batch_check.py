@@ -29,6 +29,7 @@ from workloads.refusals import WorkloadError
 from workloads.seeds import drawn_from, seed_everything
 from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.outline import outline_of
+from workloads.training.step import layers_of_training
 from workloads.training.updates.phases import phases_of
 
 log = logging.getLogger("scamp.tracing")
@@ -126,7 +127,7 @@ class _Comparison:
 
     def metrics(self, batch: Batch) -> dict[str, _Ratio]:
         """The mean of each metric over the samples of a batch; empty if they depend on random numbers."""
-        with self._running(), torch.no_grad():
+        with self._running(), torch.no_grad(), layers_of_training():
             before = drawn_from(self.workload)
             values, _ = split_evaluation(self.workload, self.workload.evaluate(self.model, self._cast(batch)))
             if drawn_from(self.workload) != before:

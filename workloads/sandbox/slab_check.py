@@ -26,6 +26,7 @@ from workloads.refusals import WorkloadError
 from workloads.sandbox.small_model import are_close, small_model
 from workloads.seeds import seed_everything
 from workloads.training.metrics import as_pair, split_evaluation
+from workloads.training.step import layers_of_training
 from workloads.training.updates.phases import phases_of
 
 log = logging.getLogger("scamp.tracing")
@@ -62,13 +63,13 @@ def _difference(workload: Workload, count: int) -> str:
     }
     for name, (split, function) in functions.items():
         batch = _beginning(model, spatial, batches[split], count)
-        with torch.no_grad(), seen.undivided():
+        with torch.no_grad(), layers_of_training(), seen.undivided():
             seed_everything(0)
             answer = function(model, batch)
         parts: list[Mapping[str, Loss]] = []
         for index in range(count):
             part = slab(model, batch, index, count)
-            with torch.no_grad(), seen.slab(index):
+            with torch.no_grad(), layers_of_training(), seen.slab(index):
                 seed_everything(0)
                 parts.append(function(model, part))
             if seen.different:

@@ -151,7 +151,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, with averaged weights if there are any, without gradients."""
     model.eval()
     try:
-        with torch.no_grad(), updates_of(model).averaged(), _layers_of_training():
+        with torch.no_grad(), updates_of(model).averaged(), layers_of_training():
             yield
     finally:
         for module in model.modules():
@@ -161,7 +161,8 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _layers_of_training() -> Iterator[None]:
+def layers_of_training() -> Iterator[None]:
+    """Attention by the same operations as in training, also in evaluation mode."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
