@@ -106,7 +106,7 @@ def expect_own_parameters(
     for (words, function), optimizer in zip(functions, optimizers, strict=True):
         for parameter in _parameters(optimizer):
             if (other := owners.setdefault(parameter, words)) != words:
-                names = (name for name, named in model.named_parameters() if named is parameter)
+                names = (name for name, other_parameter in model.named_parameters() if other_parameter is parameter)
                 raise WrongResult(
                     function,
                     f"{other} and {words} both train {next(names, 'a parameter')}",
