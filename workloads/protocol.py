@@ -290,7 +290,8 @@ class Phase:
 
     ``loss(model, batch)`` returns a mean over the samples, or a sum and its count, like ``Workload.loss``.
     ``optimizer(model)`` returns a new optimizer of some of the parameters; no two phases train the same. The phase
-    takes its turn in the step ``first``, counted from 0, and in ``every`` such step after it.
+    takes its turn in the step ``first``, counted from 0, and in ``every`` such step after it. ``clip_norm`` limits the
+    norm of its gradients, instead of the parameter of this name.
     """
 
     name: str
@@ -298,6 +299,7 @@ class Phase:
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     every: int = 1
     first: int = 0
+    clip_norm: float | None = None
 
     def turns_before(self, step: int) -> int:
         """The number of turns in the steps before ``step``."""

@@ -29,6 +29,12 @@ def phases_of(workload: Workload) -> Sequence[Phase]:
             raise WrongResult(
                 workload.phases, f"gives phase {phase.name!r} first={phase.first!r}", "count steps, from 0 on"
             )
+        if phase.clip_norm is not None and not phase.clip_norm > 0:
+            raise WrongResult(
+                workload.phases,
+                f"gives phase {phase.name!r} clip_norm={phase.clip_norm!r}",
+                "give a number above 0, or None",
+            )
     names = [phase.name for phase in phases]
     if len(set(names)) < len(names) or not all(isinstance(name, str) and name.isidentifier() for name in names):
         raise WrongResult(

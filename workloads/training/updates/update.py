@@ -136,14 +136,17 @@ class Updates:
         for number, schedules in enumerate(self.schedules):
             schedules.skip(self.phases[number].turns_before(num_steps) if self.phases else num_steps)
 
-    def attach_to(self, optimizer: Optimizer, every: int = 1) -> None:
-        """Have the new ``optimizer``, which has a turn in ``every`` such step, do all this but schedules."""
+    def attach_to(self, optimizer: Optimizer, phase: Phase | None = None) -> None:
+        """Have the new ``optimizer``, which is that of a ``phase`` or of all steps, do all this but schedules."""
+        every, clip_norm = 1, self.options.clip_norm
+        if phase is not None:
+            every, clip_norm = phase.every, phase.clip_norm or clip_norm
         if self.loss_scale is not None:
             first = optimizer.register_step_pre_hook(self._unscale)
             hooks = optimizer._optimizer_step_pre_hooks
             cast(OrderedDict[int, Any], hooks).move_to_end(first.id, last=False)  # before the hooks of users
-        if self.options.clip_norm is not None or self.averages is not None or self.ada_scale is not None:
-            optimizer.register_step_pre_hook(self._before)
+        if clip_norm is not None or self.averages is not None or self.ada_scale is not None:
+            optimizer.register_step_pre_hook(partial(self._before, clip_norm))
         if self.averages is not None or self.ada_scale is not None:
             optimizer.register_step_post_hook(partial(self._after, every))
 
@@ -151,15 +154,15 @@ class Updates:
         assert self.loss_scale is not None
         self.loss_scale.unscale(_parameters(optimizer), self.replicas or self.stages)  # all skip the same updates
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before(self, clip_norm: float | None, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         parameters = list(_parameters(optimizer))
         if self.averages is not None:
             self.averages.begin(parameters)
         if self.ada_scale is not None:
             self.ada_scale.measure(parameters, self.stages)
             self.ada_scale.raise_rates(optimizer)
-        if self.options.clip_norm is not None:
-            clip(parameters, global_norm(parameters, self.stages), self.options.clip_norm)
+        if clip_norm is not None:
+            clip(parameters, global_norm(parameters, self.stages), clip_norm)
 
     def _after(self, every: int, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self.ada_scale is not None:
@@ -200,7 +203,7 @@ def make_optimizer(
         )
     optimizers = [optimizer_of(phase, model) for phase in updates.phases]
     for phase, optimizer in zip(updates.phases, optimizers, strict=True):
-        updates.attach_to(optimizer, phase.every)
+        updates.attach_to(optimizer, phase)
     spread_optimizers = [
         spread(optimizer, phase.turns_before(steps))
         for phase, optimizer in zip(updates.phases, optimizers, strict=True)

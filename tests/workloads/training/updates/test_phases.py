@@ -83,6 +83,15 @@ def test_a_phase_may_have_its_first_turn_later() -> None:
     assert [workload.phases()[1].turns_before(step) for step in (0, 2, 3, 5, 6, 9)] == [0, 0, 1, 1, 2, 3]
 
 
+def test_a_phase_may_clip_its_gradients_by_itself() -> None:
+    workload = Turns(lambda: [Phase("first", loss, of("a"), clip_norm=0.5), Phase("second", loss, of("b"))])
+    model = workload.build_model()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    train_step(workload, model, make_optimizer(workload, model, Layout(), None, 4), [torch.ones(4, 2)], 1)
+    moved = [(old - new).detach().norm() for old, new in zip(before, model.parameters(), strict=True)]
+    assert [float(norm) for norm in moved] == pytest.approx([0.5, 2**0.5])
+
+
 class Together(Turns):
     """One loss, and an optimizer for each part."""
 
@@ -132,6 +141,7 @@ def test_optimizers_that_cannot_update_together_are_refused_in_words() -> None:
         ([Phase("first", loss, of("a")), Phase("first", loss, of("b"))], "names its phases 'first', 'first'"),
         ([Phase("first", loss, of("a"), every=0)], "gives phase 'first' every=0: count steps"),
         ([Phase("first", loss, of("a"), first=-1)], "gives phase 'first' first=-1: count steps, from 0"),
+        ([Phase("first", loss, of("a"), clip_norm=0.0)], "gives phase 'first' clip_norm=0.0: give a number above 0"),
         ([("first", loss, of("a"))], "instead of a phase"),
     ],
 )
