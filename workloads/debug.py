@@ -52,7 +52,7 @@ def _train(options: argparse.Namespace) -> None:
         (Path(file).resolve().parent, f"{Path(file).name}:{name}") if file else (None, options.workload)
     )
     params = dict(options.param)
-    batch = params.get("batch", load_workload(workload, code_dir).default_batch)
+    batch = params["batch"] if "batch" in params else load_workload(workload, code_dir)(params).default_batch
     if options.plan is None and batch % world_size:
         raise SystemExit(f"{world_size} ranks do not divide the batch of {batch}: choose another --param batch=…")
     plan = options.plan or Plan(batch // world_size, dp_shard=world_size)

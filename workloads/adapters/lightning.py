@@ -2,49 +2,83 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import RandomSampler, SequentialSampler
 
 from workloads.adapters.arguments import arguments_for
+from workloads.adapters.lightning_loaders import loaders_of
 from workloads.adapters.lightning_schedules import Configured, Numbers
+from workloads.adapters.lightning_steps import EPOCH_END, Call, OfWholeSet, Steps, end_epoch, keeping_nothing
 from workloads.datasets import SetName
 from workloads.protocol import Batch, Outputs, Workload, defines
 from workloads.refusals import WorkloadError
+from workloads.seeds import DATA_SEED, kept_generators, seed_host
 
-_UNUSED_OF_DATA = ("transfer_batch_to_device", "on_before_batch_transfer", "on_after_batch_transfer")
-_UNUSED = (
-    *_UNUSED_OF_DATA,
-    *("on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_validation_start", "on_validation_end"),
-    *("on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_start", "on_validation_epoch_end"),
-    *("on_train_batch_start", "on_train_batch_end", "on_validation_batch_start", "on_validation_batch_end"),
-    *("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step"),
-    *("configure_gradient_clipping", "configure_callbacks", "configure_sharded_model", "lr_scheduler_step"),
-    *("backward", "optimizer_step", "optimizer_zero_grad", "on_save_checkpoint", "on_load_checkpoint"),
-)
-"""Methods that Lightning's Trainer calls and that change a training or what is known of it."""
+_OF_BATCHES = {
+    "change batches in collate_fn or in the steps": (
+        *("transfer_batch_to_device", "on_before_batch_transfer", "on_after_batch_transfer"),
+    )
+}
+_UNUSED: Mapping[str, tuple[str, ...]] = {
+    **_OF_BATCHES,
+    f"metrics are new for each evaluation; update them in validation_step, and compute them in {EPOCH_END}": (
+        *("on_validation_start", "on_validation_epoch_start", "on_validation_end"),
+        *("on_validation_batch_start", "on_validation_batch_end"),
+        *("on_validation_model_eval", "on_validation_model_train"),
+    ),
+    "what changes with the epoch belongs into training_step (self.current_epoch) or into on_step of the workload; "
+    "training reports its mean loss as train_loss, and no other metric": (
+        *("on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_train_epoch_start"),
+        *("on_train_epoch_end", "on_train_batch_start", "on_train_batch_end"),
+    ),
+    "override optimizer, scheduler or on_step of the workload, and limit gradients by the study's clip_norm": (
+        *("backward", "optimizer_step", "optimizer_zero_grad", "lr_scheduler_step", "configure_gradient_clipping"),
+        *("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step"),
+    ),
+    "stopping is up to the study, and checkpoints, devices and shards are up to ScaMP": (
+        *("configure_callbacks", "configure_sharded_model", "on_save_checkpoint", "on_load_checkpoint"),
+    ),
+}
+"""Methods that Lightning's Trainer calls and nothing would call here, by what to do instead."""
 
 
 class LightningWorkload(Workload):
     """Subclass it, and name the classes ``module`` and ``datamodule``.
 
-    Both get the candidate's parameters that their constructors name. The data sets, ``collate_fn`` and ``num_workers``
-    are those of ``train_dataloader()`` and ``val_dataloader()``; the order and the batches are ScaMP's. The loss is
-    that of ``training_step``. Metrics are what ``validation_step`` logs: means over a batch are averaged over the
-    samples, and torchmetrics of the module are computed over the whole set. Both steps are called with the batch and,
-    if they take it, the number 0.
+    Both get the candidate's parameters that their constructors name. The data sets, ``collate_fn``, ``num_workers`` and
+    ``batch_size`` are those of ``train_dataloader()`` and ``val_dataloader()``; the order is ScaMP's. The loss is that
+    of ``training_step``. Metrics are what ``validation_step`` and ``on_validation_epoch_end`` log: means over a batch
+    are averaged over the samples, and torchmetrics of the module are computed over the whole set.
     """
 
     module: ClassVar[Any]
     datamodule: ClassVar[Any]
+    _configured: Configured | None = None
+    _optimizer: torch.optim.Optimizer | None = None  # the one that ranks use, once there is a step
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        """Raises ``ValueError`` if the study gives two batches."""
+        super().__init__(params)
+        batch_size = arguments_for(self.datamodule, params).get("batch_size")
+        if batch_size is not None and "batch" in params and params["batch"] != batch_size:
+            raise ValueError(
+                f"batch is {params['batch']}, but batch_size of {self.datamodule.__name__} is {batch_size}: leave one "
+                "of them out of the study"
+            )
+
+    @property
+    def default_batch(self) -> int:  # type: ignore[override]
+        """The ``batch_size`` of the loader for training. Raises ``WorkloadError`` if it has none."""
+        batch_size = self._loaders["train"].batch_size
+        if batch_size is None:
+            raise WorkloadError("train_dataloader has a batch sampler of its own: name batch in the study")
+        return int(batch_size)
 
     def build_model(self) -> nn.Module:
         """The module, in one that calls its steps. Raises ``WorkloadError`` for what only a Trainer can do."""
@@ -52,14 +86,14 @@ class LightningWorkload(Workload):
         if not getattr(model, "automatic_optimization", True):
             raise WorkloadError(
                 f"{self.module.__name__} optimizes by itself (automatic_optimization = False): write a Workload with "
-                "phases() instead"
+                'phases() instead; see "Several losses and optimizers" in docs/updates.md'
             )
-        for owner, unused in ((self.module, _UNUSED), (self.datamodule, _UNUSED_OF_DATA)):
+        for owner, unused in ((self.module, _UNUSED), (self.datamodule, _OF_BATCHES)):
             _expect_no_hooks(owner, unused)
         for hook in ("setup", "configure_model"):
             if _overrides(self.module, hook):
                 getattr(model, hook)(*(["fit"] if hook == "setup" else []))
-        return _Steps(model)
+        return Steps(model)
 
     def dataset(self, split: SetName) -> Any:
         """The data set of the loader for ``split``."""
@@ -76,62 +110,91 @@ class LightningWorkload(Workload):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The loss that ``training_step`` returns, alone or as ``loss`` of a dictionary."""
-        returned = model("training_step", batch, {})
+        call = self._call(model, batch)
+        call.batch_idx = self._numbers.batch_idx
+        returned = model("training_step", batch, call)
         loss = returned["loss"] if isinstance(returned, Mapping) else returned
         assert isinstance(loss, Tensor)
         return loss
 
     def evaluate(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Outputs]:
         """Each number that ``validation_step`` logs, and the arguments of each metric that it updates."""
-        logged: dict[str, Any] = {}
-        model("validation_step", batch, logged)
-        num = _num_samples(batch)
-        self._updated = {name: value for name, value in logged.items() if isinstance(value, _Updated)}
+        call = self._call(model, batch)
+        with keeping_nothing(_module_of(model), "validation_step") if self._ends_epochs else nullcontext():
+            model("validation_step", batch, call)
+        self._logged_metrics = {name: value for name, value in call.logged.items() if isinstance(value, OfWholeSet)}
         values = {
-            name: torch.as_tensor(value).detach().float().expand(num)
-            for name, value in logged.items()
-            if name not in self._updated
+            name: torch.as_tensor(value).detach().float().expand(call.num_samples)
+            for name, value in call.logged.items()
+            if name not in self._logged_metrics
         }
-        updates = {name: _by_position(updated.arguments) for name, updated in self._updated.items()}
-        return values, {"sample": torch.zeros(num), **updates}
+        return values, {"sample": torch.zeros(call.num_samples), "updates": call.updates}
 
     def summarize(self, outputs: Outputs) -> Mapping[str, float]:
-        """Each of the module's torchmetrics over the whole set."""
-        summary = {}
-        for name, updated in self._updated.items():
-            # The metrics in the model may have been built without memory, and then do not know how they begin.
-            metric = self._without_parameters.get_submodule(updated.path)
+        """Each of the module's torchmetrics over the whole set, and what ``on_validation_epoch_end`` logs."""
+        module = self._without_parameters  # metrics in the model may have been built without memory
+        for path, (args, kwargs) in outputs["updates"].items():
+            metric = module.get_submodule(path)
             metric.reset()
-            metric.update(*(outputs[name][str(place)] for place in range(len(updated.arguments))))
-            summary[name] = float(metric.compute())
+            metric.update(*args, **kwargs)
+        summary = {name: module.get_submodule(of.path).compute() for name, of in self._logged_metrics.items()}
+        if self._ends_epochs:
+            module.trainer = self._numbers
+            call = Call(self._present_optimizer, self._present_schedulers, is_end=True, updates=outputs["updates"])
+            end_epoch(module, call)
+            summary |= call.logged
         return summary
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of ``configure_optimizers``. Raises ``WorkloadError`` if that returns more than one."""
-        network: Any = model.module
-        network.trainer = self._numbers = Numbers(
-            self.trial.steps, self._steps_per_epoch, self.trial.world_size, self.trial.rank
-        )
-        self._configured = Configured(network)
+        network = _module_of(model)
+        network.trainer = self._numbers
+        self._numbers.estimated_stepping_batches = self.trial.steps
+        self._optimizer, self._configured = None, Configured(network)
         return self._configured.optimizer
 
     def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> list[LRScheduler]:
         """The schedulers of ``configure_optimizers``, stepped at their intervals."""
-        return self._configured.begin(optimizer, self._steps_per_epoch)
+        return self._configured.begin(optimizer, self._steps_per_epoch) if self._configured else []
 
     def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
-        """Tell the module its step, as ``self.global_step`` and ``self.current_epoch``."""
-        self._numbers.global_step = step
+        """Tell the module its step, as ``self.global_step`` and ``self.current_epoch``, and its optimizer."""
+        self._numbers.global_step, self._numbers.estimated_stepping_batches = step, steps
+        self._optimizer = optimizer
 
     def on_evaluate(self, metrics: Mapping[str, float]) -> None:
         """Step the schedulers that wait for a metric."""
-        self._configured.after_evaluation(metrics)
+        if self._configured:
+            self._configured.after_evaluation(metrics)
+
+    def _call(self, model: nn.Module, batch: Batch) -> Call:
+        """A call of a step of the module, which knows the numbers of the training."""
+        _module_of(model).trainer = self._numbers
+        return Call(partial(self._present_optimizer, model), self._present_schedulers, num_samples=_num_samples(batch))
+
+    def _present_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer | None:
+        """The one that ranks use, or before the first step the module's own; ``model`` may need its first."""
+        if self._optimizer is None and self._configured is None and model is not None:
+            return self.optimizer(model)
+        return self._optimizer or (self._configured.optimizer if self._configured else None)
+
+    def _present_schedulers(self) -> list[Any]:
+        return [schedule.scheduler for schedule in self._configured.schedules] if self._configured else []
+
+    @property
+    def _ends_epochs(self) -> bool:
+        return _overrides(self.module, EPOCH_END)
+
+    @cached_property
+    def _numbers(self) -> Numbers:
+        return Numbers(self.trial.steps, self._steps_per_epoch, self.trial.world_size, self.trial.rank)
 
     @property
     def _steps_per_epoch(self) -> int:
+        """As many as the loader for training has batches; the last is full as well, with samples of the next epoch."""
         batch = int(self.params.get("batch") or self.default_batch)
         num = len(self.order(0, torch.Generator())) if defines(self, "order") else self.num_train
-        return -(-num // batch)
+        return max(1, num // batch) if self._loaders["train"].drop_last else -(-num // batch)
 
     @cached_property
     def _without_parameters(self) -> Any:
@@ -141,113 +204,31 @@ class LightningWorkload(Workload):
 
     @cached_property
     def _loaders(self) -> Mapping[SetName, Any]:
-        data = self.datamodule(**arguments_for(self.datamodule, self.params))
-        data.prepare_data()
-        data.setup("fit")
-        loaders: dict[SetName, Any] = {"train": data.train_dataloader(), "eval": data.val_dataloader()}
-        for loader in loaders.values():
-            if not isinstance(loader.sampler, RandomSampler | SequentialSampler):
-                kind = type(loader.sampler).__name__
-                raise WorkloadError(
-                    f"a loader of {self.datamodule.__name__} has a {kind}, which nothing would ask here: define "
-                    "order(epoch, generator) in the workload instead"
-                )
-        return loaders
+        has_collate = type(self).collate is not LightningWorkload.collate
+        with kept_generators(self):
+            seed_host(DATA_SEED, self)
+            datamodule = self.datamodule(**arguments_for(self.datamodule, self.params))
+            return loaders_of(datamodule, has_order=defines(self, "order"), has_collate=has_collate)
 
 
 def _overrides(owner: type, hook: str) -> bool:
-    """Whether a class of the user defines a method of Lightning anew."""
+    """Whether a class of the user defines a method of Lightning anew, and no subclass sets it to None."""
     defining = next((class_ for class_ in owner.__mro__ if hook in vars(class_)), None)
-    return defining is not None and not defining.__module__.startswith(("lightning.", "pytorch_lightning."))
+    return (
+        defining is not None
+        and vars(defining)[hook] is not None
+        and not defining.__module__.startswith(("lightning.", "pytorch_lightning."))
+    )
 
 
-def _expect_no_hooks(owner: type, hooks: Sequence[str]) -> None:
-    for hook in hooks:
-        if _overrides(owner, hook):
-            raise WorkloadError(
-                f"{owner.__name__} defines {hook}, which nothing would call here: log torchmetrics in "
-                "validation_step, put callbacks and clipping into the study, or override summarize, optimizer or "
-                "on_step of the workload"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class _Updated:
-    """Stands for a metric that was updated: its name in the module, and the tensors that it got."""
-
-    path: str
-    arguments: tuple[Tensor, ...]
-
-
-class _Steps(nn.Module):
-    """Calls a step of the module in its own ``forward``, where plans divide the model."""
-
-    def __init__(self, module: Any) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, name: str, batch: Batch, logged: dict[str, Any]) -> Any:
-        """The result of the step ``name``; what it logs is put into ``logged``."""
-        with _Recording(self.module, logged):
-            step = getattr(self.module, name)
-            return step(batch, 0) if _takes_index(step) else step(batch)
-
-
-def _takes_index(step: Callable[..., Any]) -> bool:
-    """Whether a step takes the number of the batch as its second argument, whatever it calls it, as in Lightning."""
-    kinds = [parameter.kind for parameter in inspect.signature(step).parameters.values()]
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(kind in by_position for kind in kinds) > 1 or inspect.Parameter.VAR_POSITIONAL in kinds
-
-
-class _Recording:
-    """Keeps what a module logs, and what its metrics are updated with, while the context lasts."""
-
-    def __init__(self, module: Any, logged: dict[str, Any]) -> None:
-        self._module, self._logged = module, logged
-        self._metrics = {
-            name: metric
-            for name, metric in module.named_modules()
-            if hasattr(metric, "compute") and hasattr(metric, "update")
-        }
-        self._updates: dict[int, _Updated] = {}
-        self._replaced = ExitStack()
-
-    def __enter__(self) -> None:
-        self._replace(self._module, "log", self._log)
-        for path, metric in self._metrics.items():
-            for name in ("update", "forward"):
-                self._replace(metric, name, self._updater(path, metric))
-
-    def __exit__(self, *error: object) -> None:
-        self._replaced.close()
-
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute until the context ends; torchmetrics has some on each object, others on the class."""
-        if name in vars(owner):
-            self._replaced.callback(setattr, owner, name, vars(owner)[name])
-        else:
-            self._replaced.callback(delattr, owner, name)
-        setattr(owner, name, value)
-
-    def _updater(self, path: str, metric: Any) -> Any:
-        parts = {name: metric for name, metric in self._metrics.items() if name == path or name.startswith(f"{path}.")}
-
-        def update(*arguments: Tensor) -> Any:
-            if id(metric) in self._updates:
-                raise WorkloadError(f"the metric {path} is updated twice in one step: use two metrics")
-            for name, part in parts.items():  # a collection, and the metrics in it
-                self._updates[id(part)] = _Updated(name, tuple(argument.detach() for argument in arguments))
-            return self._updates[id(metric)]
-
-        return update
-
-    def _log(self, name: str, value: Any, *more: Any, **options: Any) -> None:
-        self._logged[name] = self._updates.get(id(value), value)
-
-
-def _by_position(arguments: tuple[Tensor, ...]) -> dict[str, Tensor]:
-    return {str(place): argument for place, argument in enumerate(arguments)}
+def _expect_no_hooks(owner: type, unused: Mapping[str, tuple[str, ...]]) -> None:
+    for advice, hooks in unused.items():
+        for hook in hooks:
+            if _overrides(owner, hook):
+                raise WorkloadError(
+                    f"{owner.__name__} defines {hook}, which nothing would call here: {advice}. If it can be left out, "
+                    f"name a subclass of {owner.__name__} in the workload that says {hook} = None"
+                )
 
 
 @contextmanager
@@ -272,3 +253,7 @@ def _on_meta(parameter: nn.Parameter | None) -> nn.Parameter | None:
 def _num_samples(batch: Batch) -> int:
     first = next(leaf for leaf in torch.utils._pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
     return int(first.shape[0])
+
+
+def _module_of(model: nn.Module) -> Any:
+    return model.module

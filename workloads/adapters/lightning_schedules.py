@@ -26,6 +26,7 @@ class Numbers:
     logger: None = None
     loggers: tuple[()] = ()
     sanity_checking: bool = False
+    progress_bar_callback: None = None  # self.print asks for it
 
     @property
     def max_steps(self) -> int:
@@ -43,12 +44,22 @@ class Numbers:
         return self.global_step // self.num_training_batches
 
     @property
+    def batch_idx(self) -> int:
+        """The number of the present step in its epoch."""
+        return self.global_step % self.num_training_batches
+
+    @property
     def is_global_zero(self) -> bool:
         """Whether this is the first rank."""
         return self.global_rank == 0
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"self.trainer.{name} is not known here, because ScaMP trains without a Trainer")
+        have = ", ".join(name for name in dir(type(self)) if not name.startswith("_"))
+        raise AttributeError(
+            f"self.trainer.{name} is not known here, because ScaMP trains without a Trainer; what is known is {have}. "
+            "Write self.optimizers() and self.lr_schedulers() for these, pass other values as parameters of the study, "
+            "and use metrics in on_evaluate of the workload"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,10 @@ class Configured:
         name = type(network).__name__
         optimizers, schedules = _parts(network.configure_optimizers())  # type: ignore[operator]
         if len(optimizers) != 1:
-            raise WorkloadError(f"{name} has {len(optimizers)} optimizers: write a Workload with phases() instead")
+            raise WorkloadError(
+                f"{name} has {len(optimizers)} optimizers: write a Workload with phases() instead; "
+                'see "Several losses and optimizers" in docs/updates.md'
+            )
         self.optimizer: Optimizer = optimizers[0]
         self.schedules = [
             LightningSchedule(**schedule) if isinstance(schedule, Mapping) else LightningSchedule(schedule)

@@ -128,7 +128,7 @@ def test_what_only_a_trainer_can_do_is_refused() -> None:
         automatic_optimization = False
 
     class AtTheEnd(base.module):
-        def on_validation_epoch_end(self) -> None: ...
+        def on_validation_end(self) -> None: ...
 
     class Two(base.module):
         def configure_optimizers(self) -> Any:
@@ -148,7 +148,7 @@ def test_what_only_a_trainer_can_do_is_refused() -> None:
 
     for module, words in (
         (Manual, "optimizes by itself"),
-        (AtTheEnd, "defines on_validation_epoch_end"),
+        (AtTheEnd, "defines on_validation_end"),
         (Hooked, "defines on_after_batch_transfer"),
     ):
         with pytest.raises(WorkloadError, match=words):
