@@ -63,13 +63,18 @@ class LightningWorkload(Workload):
     _optimizer: torch.optim.Optimizer | None = None  # the one that ranks use, once there is a step
 
     def __init__(self, params: Mapping[str, Any]) -> None:
-        """Raises ``ValueError`` if the study gives two batches."""
+        """Raises ``ValueError`` for a ``batch_size`` that would not be the batch."""
         super().__init__(params)
-        batch_size = arguments_for(self.datamodule, params).get("batch_size")
-        if batch_size is not None and "batch" in params and params["batch"] != batch_size:
+        arguments = _arguments(self.datamodule, params)
+        if "batch_size" in params and "batch" not in params and "batch_size" not in arguments:
             raise ValueError(
-                f"batch is {params['batch']}, but batch_size of {self.datamodule.__name__} is {batch_size}: leave one "
-                "of them out of the study"
+                f"{self.datamodule.__name__} takes no batch_size: name it batch in the study, which replaces that of "
+                "the loader"
+            )
+        if "batch_size" in params and params.get("batch", params["batch_size"]) != params["batch_size"]:
+            raise ValueError(
+                f"batch is {params['batch']}, but batch_size is {params['batch_size']}: leave one of them out of the "
+                "study"
             )
 
     @property
@@ -82,7 +87,7 @@ class LightningWorkload(Workload):
 
     def build_model(self) -> nn.Module:
         """The module, in one that calls its steps. Raises ``WorkloadError`` for what only a Trainer can do."""
-        model = self.module(**arguments_for(self.module, self.params))
+        model = self.module(**_arguments(self.module, self.params))
         if not getattr(model, "automatic_optimization", True):
             raise WorkloadError(
                 f"{self.module.__name__} optimizes by itself (automatic_optimization = False): write a Workload with "
@@ -200,15 +205,20 @@ class LightningWorkload(Workload):
     def _without_parameters(self) -> Any:
         """Another module of this candidate, whose parameters take no memory."""
         with _parameters_on_meta():
-            return self.module(**arguments_for(self.module, self.params))
+            return self.module(**_arguments(self.module, self.params))
 
     @cached_property
     def _loaders(self) -> Mapping[SetName, Any]:
         has_collate = type(self).collate is not LightningWorkload.collate
         with kept_generators(self):
             seed_host(DATA_SEED, self)
-            datamodule = self.datamodule(**arguments_for(self.datamodule, self.params))
+            datamodule = self.datamodule(**_arguments(self.datamodule, self.params))
             return loaders_of(datamodule, has_order=defines(self, "order"), has_collate=has_collate)
+
+
+def _arguments(owner: type, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that a constructor of the user takes; that of Lightning takes any, and ignores them or fails."""
+    return arguments_for(owner, params) if _overrides(owner, "__init__") else {}
 
 
 def _overrides(owner: type, hook: str) -> bool:

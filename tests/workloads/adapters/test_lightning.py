@@ -91,8 +91,12 @@ def test_a_batch_is_that_of_the_loader_for_training() -> None:
     assert of().default_batch == 24
     assert of(params={"batch_size": 12}).default_batch == 12
     assert of(params={"batch_size": 12, "batch": 12}).default_batch == 12
-    with pytest.raises(ValueError, match="batch is 16, but batch_size of DigitsData is 12: leave one of them out"):
+    with pytest.raises(ValueError, match="batch is 16, but batch_size is 12: leave one of them out"):
         of(params={"batch_size": 12, "batch": 16})
+    fixed: Any = load_workload("lightning_digits.py:LightningDigits", HERE.parents[2] / "examples")
+    assert fixed({}).default_batch == 32
+    with pytest.raises(ValueError, match="Digits takes no batch_size: name it batch in the study"):
+        fixed({"batch_size": 16})
 
 
 def test_a_prediction_and_the_debugger_take_the_batch_of_the_loader() -> None:
@@ -103,6 +107,12 @@ def test_a_prediction_and_the_debugger_take_the_batch_of_the_loader() -> None:
     command = [sys.executable, "-m", "workloads.debug", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0 and "1 rank, micro-batch 12" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_constructor_of_lightning_gets_no_parameters() -> None:
+    workload: Any = load_workload("lightning_digits.py:LightningDigits", HERE.parents[2] / "examples")
+    (tried,) = try_candidates(workload, [{"width": 8, "widht": 8}], ["val_f1"])
+    assert "width" in tried["read"] and "widht" not in tried["read"], "a misspelled parameter is seen"
 
 
 def test_a_split_at_random_is_the_same_whoever_opens_the_loaders_first() -> None:
