@@ -27,8 +27,8 @@ from workloads.datasets import Count
 from workloads.hints import Contradiction
 from workloads.protocol import Workload, defines
 
-MESSAGE_CHARACTERS = 240  # of an error's own message
-SOURCE_CHARACTERS = 100
+MESSAGE_CHARACTERS = 500  # of an error's own message: those of libraries may fill pages
+SOURCE_CHARACTERS = 200  # of a line of code: a formatter's longest lines have 120
 WITHOUT_FSDP = "use plans without FSDP: whole replicas (dp_replicate), or ZeRO-1 unless the workload trains in phases"
 COUNTS = ("num_train", "num_eval")
 """The numbers of samples of a workload."""
@@ -290,7 +290,7 @@ def _name_of(file: str, folder: Path | None) -> tuple[str, bool]:
 
 def _source(file: str, line: int) -> str:
     text = linecache.getline(file, line).strip()
-    return f": {text[:SOURCE_CHARACTERS]}" if text else ""
+    return f": {shortened(text, SOURCE_CHARACTERS)}" if text else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,4 +437,9 @@ def _text(error: BaseException, folder: Path | None) -> str:
     except BaseException:  # a user's class of errors may be broken
         return ""
     text = without_folder(" ".join(text.partition("Exception raised from ")[0].split()), folder)
-    return text if len(text) <= MESSAGE_CHARACTERS else f"{text[: MESSAGE_CHARACTERS - 1]}…"
+    return shortened(text, MESSAGE_CHARACTERS)
+
+
+def shortened(text: str, most: int) -> str:
+    """``text``, of which at most ``most`` characters are left; an ellipsis stands for the rest."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -20,7 +20,16 @@ from scamp_service.cli import interrupts
 from scamp_service.cli.estimating import app as estimating
 from scamp_service.cli.exchanging import app as exchanging
 from scamp_service.cli.planning import app as planning
-from scamp_service.cli.progress import closing_line, leaderboard, listed_line, live_view, without_devices
+from scamp_service.cli.progress import (
+    EXPLAINED,
+    closing_line,
+    leaderboard,
+    listed_line,
+    live_view,
+    next_line,
+    reasons,
+    without_devices,
+)
 from scamp_service.cli.service import Address, StudyId, Token, client_of
 from scamp_service.cli.simulating import app as simulating
 from scamp_service.cli.terminal import (
@@ -206,8 +215,14 @@ def run(
     rows = [trial_fields(trial, spec.every_objective) for trial in all_trials(store, study_id)]
     reason = store.study(study_id).reason
     store.close()
-    if not _conclude(summary, rows, spec, as_json, reason):
+    if not _conclude(summary, rows, spec, as_json, reason, _serve_command(settings)):
         raise typer.Exit(1)
+
+
+def _serve_command(settings: Settings) -> str:
+    """The command that starts a service with the data directory of ``settings``."""
+    is_usual = settings.data_dir == settings_of().data_dir
+    return "scamp serve" if is_usual else f"scamp serve --data-dir {settings.data_dir}"
 
 
 def _warn(warnings: Iterable[str]) -> None:
@@ -220,11 +235,17 @@ def _word_of(summary: Mapping[str, Any]) -> str:
     return "ended" if summary["state"] == "COMPLETED" else "scamp"
 
 
-def _conclude(summary: dict[str, Any], rows: list[dict[str, Any]], spec: StudySpec, as_json: bool, reason: str) -> bool:
-    """Print the result of a study; returns whether it succeeded."""
+def _conclude(
+    summary: dict[str, Any], rows: list[dict[str, Any]], spec: StudySpec, as_json: bool, reason: str, serve: str = ""
+) -> bool:
+    """Print the result of a study; returns whether it succeeded. ``serve`` starts a service, if none runs."""
     if not as_json:
         out.print(leaderboard(rows, spec.to_json()))
         out.print(closing_line(summary), markup=False, soft_wrap=True)
+        out.print(next_line(summary, serve), markup=False, soft_wrap=True)
+    elif summary["no_success"]:
+        for line in reasons(rows):
+            err.print(line, soft_wrap=True)
     if reason:
         err.print(f"{_word_of(summary)}: {plain(reason)}", markup=False, soft_wrap=True)
     if as_json:
@@ -296,6 +317,9 @@ def status(
     _warn(view["warnings"])
     out.print(live_view(view["summary"], view["spec"], client.cluster()))
     out.print(closing_line(view["summary"]), markup=False, soft_wrap=True)
+    if view["summary"]["no_success"]:
+        for line in reasons(client.trials(study)):
+            out.print(line, soft_wrap=True)
     if view["reason"]:
         out.print(f"{_word_of(view['summary'])}: {plain(view['reason'])}", markup=False, soft_wrap=True)
 
@@ -336,7 +360,7 @@ def logs(
     address: Address = "",
     token: Token = "",
 ) -> None:
-    """Print the log of a trial."""
+    """Print the log of a trial and, on stderr, why it has failed or waits."""
     client = client_of(address, token)
     after = 0
     while True:
@@ -346,9 +370,14 @@ def logs(
             out.print(f"{line['attempt']}.{line['rank']}  {line['text']}", markup=False, soft_wrap=True)
         if page:
             continue
-        if not follow or client.trial(study, trial)["finished_at"]:
-            return
+        view = client.trial(study, trial)
+        if not follow or view["finished_at"]:
+            break
         time.sleep(0.5)
+    if not after:
+        err.print(f"trial {trial} of study {study} has printed nothing")
+    if view["reason"] and view["state"] in EXPLAINED:
+        err.print(f"{view['state'].lower()}: {plain(view['reason'])}", markup=False, soft_wrap=True)
 
 
 @app.command()

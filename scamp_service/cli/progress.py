@@ -98,7 +98,7 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
     hidden = len(valued) - rows
     if hidden > 0:
         table.caption = f"and {hidden} more: scamp trials {trials[0]['study_id']}"
-    return Group(table, *_reasons(shown))
+    return Group(table, *reasons(shown))
 
 
 def _best_first(trials: Sequence[Mapping[str, Any]], objectives: Objectives) -> list[tuple[Mapping[str, Any], bool]]:
@@ -160,6 +160,22 @@ def closing_line(summary: Mapping[str, Any]) -> str:
         )
         words.append(f"best trial {best['trial']}: {values}")
     return "; ".join(words)
+
+
+def next_line(summary: Mapping[str, Any], serve: str = "") -> str:
+    """The number of a study that has ended, and the commands that are useful next.
+
+    ``serve`` is the command that starts the service that answers them, if none runs.
+    """
+    study = summary["study"]
+    if summary["best"]:
+        first = f"`scamp weights {study}` writes the best model"
+    elif summary["front"]:
+        first = f"`scamp weights {study} TRIAL` writes the model of a trial"
+    else:
+        first = f"`scamp logs {study} TRIAL` shows what a trial has printed"
+    start = f"start `{serve}`; then " if serve else ""
+    return f"study {study}: {start}{first}, and `scamp trials {study}` lists all trials"
 
 
 def _correction(family: Mapping[str, Any]) -> str:
@@ -238,14 +254,14 @@ def _row(
     ]
 
 
-def _reasons(trials: Iterable[Mapping[str, Any]]) -> list[Text]:
-    """Reasons of trials, each in a line for all trials that have it."""
+def reasons(trials: Iterable[Mapping[str, Any]]) -> list[Text]:
+    """Reasons of trials, each whole and in a line for all trials that have it."""
     numbers: dict[str, list[str]] = {}
     for trial in trials:
         if trial["proposal_reason"]:
-            numbers.setdefault(f": {plain(trial['proposal_reason'])[:200]}", []).append(str(trial["number"]))
+            numbers.setdefault(f": {plain(trial['proposal_reason'])}", []).append(str(trial["number"]))
         if trial["reason"] and (not _is_compared(trial) or trial["state"] in EXPLAINED):
-            words = f" {trial['state'].lower()}: {plain(' '.join(trial['reason'].split()))[:300]}"
+            words = f" {trial['state'].lower()}: {plain(' '.join(trial['reason'].split()))}"
             numbers.setdefault(words, []).append(str(trial["number"]))
     return [
         Text(f"trial{'s' if len(those) > 1 else ''} {first_names(those)}{words}", "dim")

@@ -31,6 +31,7 @@ from workloads.refusals import (
 
 def raised(folder: Path, source: str) -> BaseException:
     """The error that ``f(x)`` of a user's file raises."""
+    folder.mkdir(exist_ok=True)
     (folder / "net.py").write_text(source)
     names: dict[str, Callable[[Any], Any]] = {"torch": torch, "nn": nn}  # type: ignore[dict-item]
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -120,12 +121,23 @@ def test_lines_of_scamp_torch_and_python_are_never_shown(tmp_path: Path) -> None
 
 
 def test_files_of_the_user_are_named_without_the_folder_that_scamp_has_made(tmp_path: Path) -> None:
-    folder = tmp_path / ("deep" * 50)  # a message is cut after 240 characters
+    folder = tmp_path / ("deep" * 50)  # a folder of ScaMP is no part of a message
     missing = explain(FileNotFoundError(2, "No such file", f"{folder}/data.csv"), folder)
     assert "'data.csv'" in missing and "deep" not in missing
     here = explain(ImportError(f"cannot import name 'x' from 'net' ({folder}/net.py)"), folder)
     assert here == "ImportError: cannot import name 'x' from 'net' (net.py)"
     assert explain(WorkloadError(f"no file in {folder}"), folder) == "no file in the folder of the study"
+
+
+def test_a_line_of_code_is_whole_unless_it_is_absurdly_long(tmp_path: Path) -> None:
+    usual = f"raise ValueError('wrong')  # {'word ' * 22}end"
+    absurd = f"raise ValueError('wrong')  # {'word ' * 100}"
+    usual_line, cut = (
+        explain(raised(tmp_path / n, f"def f(x):\n    {line}\n"), tmp_path / n).splitlines()[0]
+        for n, line in (("usual", usual), ("absurd", absurd))
+    )
+    assert len(usual) > 100 and usual_line == f"net.py, line 2: {usual}"
+    assert cut.endswith("…") and len(cut) < 250
 
 
 def test_a_message_is_short_whatever_the_error_says(tmp_path: Path) -> None:
@@ -134,7 +146,8 @@ def test_a_message_is_short_whatever_the_error_says(tmp_path: Path) -> None:
             raise KeyError
 
     assert explain(Broken(), tmp_path) == "Broken"
-    assert len(explain(ValueError("x\n" * 10_000), tmp_path)) < 300
+    cut = explain(ValueError("x\n" * 10_000), tmp_path)
+    assert len(cut) < 600 and cut.endswith("…")
     assert "\n" not in explain(ValueError("two\nlines"), tmp_path)
 
 

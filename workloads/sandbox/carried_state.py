@@ -19,7 +19,7 @@ from estimators.trace import Trace
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.tracer import trace
 from workloads.protocol import Workload
-from workloads.refusals import MESSAGE_CHARACTERS, WrongResult, frames_of, raised_in
+from workloads.refusals import MESSAGE_CHARACTERS, WrongResult, frames_of, raised_in, shortened
 
 log = logging.getLogger("scamp.tracing")
 
@@ -40,7 +40,7 @@ def traced(workload: Workload, recipe: Recipe, layout: Layout, batch: int, equal
 
 
 def _refusal(kept: str, error: Exception) -> WrongResult:
-    text = " ".join(str(error).split())[:MESSAGE_CHARACTERS]
+    text = shortened(" ".join(str(error).split()), MESSAGE_CHARACTERS)
     return WrongResult(
         None,
         f"the loss keeps {kept} between calls, and its state of another number of samples does not fit: {text}",

@@ -14,8 +14,8 @@ from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 from estimators.model import MIB
-from scamp_service.cli.main import _live, app
-from scamp_service.cli.progress import closing_line, leaderboard, listed_line, live_view
+from scamp_service.cli.main import _conclude, _live, app
+from scamp_service.cli.progress import closing_line, leaderboard, listed_line, live_view, next_line
 from scamp_service.cli.terminal import _PlainConsole
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.store.fields import trial_fields
@@ -23,6 +23,7 @@ from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.store import Store
 from scamp_service.store.summary import device_fill, study_summary
 from scamp_service.store.tallies import prediction_errors_pct
+from scamp_service.study.parse import parse_study
 from tests.conftest import Scamp
 from tests.services.serving import DEVICE, SECRET, SPEC, free_port, full_spec, served, settings_in
 from tests.values import new_attempt, sized, trial
@@ -88,6 +89,47 @@ def test_reasons_are_below_the_table_in_lines_of_their_own_once_for_all_trials_t
     shown = printed(leaderboard(map(trial_fields, [*rows, failed, proposed]), FIXED), 80)
     assert len(shown.splitlines()) == 2 + 4 + 4, "the heading, a row for each trial, and reasons"
     assert shown.splitlines()[6:8] == ["trial 3: the best of 4 proposals", "trials 0, 1 queued: waits for devices"]
+
+
+def test_a_reason_is_shown_to_its_end() -> None:
+    failed = trial(
+        state=TrialState.FAILED, reason=f"{'what happened ' * 50}\n→ what to do", proposal_reason="why " * 90
+    )
+    shown = printed(leaderboard([trial_fields(failed)], FIXED), 2000)
+    assert "what happened → what to do\n" in shown and "why " * 90 in shown
+
+
+def test_a_study_that_has_ended_says_its_number_and_what_is_useful_next() -> None:
+    summary: dict[str, Any] = {"study": 7, "best": None, "front": []}
+    trials = "and `scamp trials 7` lists all trials"
+    best = {**summary, "best": {"trial": 3}}
+    assert next_line(best) == f"study 7: `scamp weights 7` writes the best model, {trials}"
+    assert next_line(best, "scamp serve").startswith("study 7: start `scamp serve`; then `scamp weights 7` writes")
+    assert "`scamp weights 7 TRIAL` writes the model of a trial" in next_line({**summary, "front": [{"trial": 3}]})
+    assert "`scamp logs 7 TRIAL` shows what a trial has printed" in next_line(summary)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_study_without_success_ends_with_the_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    store = Store(settings_in(tmp_path).url)
+    study = without_success(store)
+    summary = study_summary(store, study, now=9.0).to_json()
+    rows = [trial_fields(row) for row in store.trials(study)]
+    store.close()
+    assert not _conclude(summary, rows, parse_study(full_spec()), as_json, "", "scamp serve")
+    shown = capsys.readouterr()
+    assert "trial 0 failed: ValueError\n" in (shown.err if as_json else shown.out)
+    assert ("`scamp serve`" in shown.out) is not as_json
+
+
+def test_logs_of_a_trial_that_has_printed_nothing_say_so_and_why_it_failed(tmp_path: Path) -> None:
+    with served(settings_in(tmp_path, port=free_port())) as (url, store):
+        study = without_success(store)
+        logs = CliRunner().invoke(app, ["logs", str(study), "0", "--address", url])
+    assert (logs.exit_code, logs.stdout) == (0, "")
+    assert logs.stderr == f"trial 0 of study {study} has printed nothing\nfailed: ValueError\n"
 
 
 def test_what_is_piped_is_not_wrapped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +250,7 @@ def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scam
     assert listed[1].split() == [str(running), "Running", *SPEC["name"].split(), "0", "of", str(num_wanted), "trials"]
     assert f"1 failed of {num_wanted} trials\n" in status
     assert "completed, no trial succeeded" in status
-    assert "Completed, no trial succeeded; 1 failed" in status
+    assert "Completed, no trial succeeded; 1 failed" in status and "trial 0 failed: ValueError\n" in status
     assert status.endswith("ended: target reached\n")
 
 
