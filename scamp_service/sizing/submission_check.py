@@ -2,7 +2,7 @@
 objective.
 
 The user's files are imported in a trace process, limited in time and memory, never here. There the workload is tried on
-two samples (``workloads.sandbox.dry_run``). Where that fails, as without the data, nothing is concluded: the trials
+a few samples (``workloads.sandbox.dry_run``). Where that fails, as without the data, nothing is concluded: the trials
 will say it.
 """
 
@@ -41,7 +41,8 @@ class DryRun:
     ``read`` are the parameters that any of them has read, and ``metrics`` those that any has returned; both are empty
     if none could be tried to its end. ``mentioned`` are names that the user's code contains, so that other candidates
     may read or return them. ``absent`` are parameters under conditions that no candidate had that was tried to its
-    end. ``is_complete``: no other candidate returns other metrics. ``uneven`` are the sets whose samples differ in
+    end. ``is_complete``: no other candidate returns other metrics. ``is_unsummarized``: there may be further metrics of
+    the whole held-out set, for which a few samples are not enough. ``uneven`` are the sets whose samples differ in
     size, although the workload gives no ``lengths``. ``failed`` are the errors of candidates, with their parameters.
     """
 
@@ -50,8 +51,14 @@ class DryRun:
     mentioned: frozenset[str] = frozenset()
     absent: frozenset[str] = frozenset()
     is_complete: bool = True
+    is_unsummarized: bool = False
     uneven: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether any candidate could be tried to its end."""
+        return bool(self.metrics) or self.is_unsummarized
 
 
 def check_workload(spec: StudySpec, code: bytes | None, process: TraceProcess | None = None) -> list[str]:
@@ -160,6 +167,7 @@ def found_in(answer: Json, candidates: Sequence[Params], have_all_values: bool) 
         frozenset(answer["mentioned"]),
         frozenset(name for params in candidates for name in params) - had,
         have_all_values and answer["all_tried"] and not any("failed" in result for result in tries),
+        any(result.get("unsummarized") for result in ended),
         tuple(dict.fromkeys(name for result in ended for name in result.get("uneven", ()))),
         tuple(
             f"{result['failed']} (with {', '.join(f'{name}={value}' for name, value in params.items())})"
@@ -174,7 +182,7 @@ def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
 
     Raises ``InvalidInput`` where these are certain to be mistakes.
     """
-    if not dry_run.metrics:
+    if not dry_run.has_ended:
         return _failures(dry_run)
     wrong, doubtful = list(_wrong_objective(spec, dry_run)), []
     if spec.search.one_shot is not None and SUPERNET not in dry_run.read:
@@ -196,11 +204,11 @@ def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
     if doubtful:
         names = ", ".join(map(repr, doubtful))
         warnings.append(
-            f"no candidate that was tried on two samples has read {names}: see that training reads it, "
-            "with other parameters or later, as in `on_step`"
+            f"no candidate that was tried on a few samples has read {names}: see that training reads it, "
+            "with other parameters or later"
         )
     for metric in spec.every_objective.measured:
-        if metric not in (*dry_run.metrics, REPORTED_BY_SCAMP):
+        if not _may_be_returned(metric, dry_run):
             warnings.append(
                 f"no candidate that was tried has returned the objective {metric!r}, only {_listed(dry_run)}"
             )
@@ -217,19 +225,22 @@ def _failures(dry_run: DryRun) -> list[str]:
     """A warning about candidates that failed; data may be missing on this host alone, so it is no refusal."""
     if not dry_run.failed:
         return []
-    which = "all candidates" if not dry_run.metrics else f"{len(dry_run.failed)} of the candidates"
-    return [f"{which} that were tried on two samples failed here, the first with {dry_run.failed[0]}"]
+    which = f"{len(dry_run.failed)} of the candidates" if dry_run.has_ended else "all candidates"
+    return [f"{which} that were tried on a few samples failed here, the first with {dry_run.failed[0]}"]
 
 
 def _wrong_objective(spec: StudySpec, dry_run: DryRun) -> Iterator[str]:
     for metric in spec.every_objective.measured:
-        if metric in (*dry_run.metrics, REPORTED_BY_SCAMP) or not (
-            dry_run.is_complete or metric not in dry_run.mentioned
-        ):
+        if _may_be_returned(metric, dry_run) or not (dry_run.is_complete or metric not in dry_run.mentioned):
             continue
         advice = _did_you_mean(metric, [*dry_run.metrics, REPORTED_BY_SCAMP])
         advice = advice or f": choose one of these or {REPORTED_BY_SCAMP}, or return it from evaluate"
         yield f"the objective is {metric!r}, but evaluate returns {_listed(dry_run)}{advice}"
+
+
+def _may_be_returned(metric: str, dry_run: DryRun) -> bool:
+    """Whether candidates that were tried have returned ``metric``, or may return it for more samples."""
+    return metric in (*dry_run.metrics, REPORTED_BY_SCAMP) or dry_run.is_unsummarized
 
 
 def _listed(dry_run: DryRun) -> str:

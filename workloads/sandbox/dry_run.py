@@ -1,4 +1,4 @@
-"""Tries a workload on two samples without training it: which parameters it reads, and which metrics it returns.
+"""Tries a workload on a few samples without training it: which parameters it reads, and which metrics it returns.
 
 ``scamp_service.sizing.submission_check`` decides what that means for a study.
 """
@@ -13,7 +13,9 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from inspect import unwrap
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -26,8 +28,16 @@ from estimators.tracing.session.modes import NoInit
 from workloads.datasets import NAMES as SETS
 from workloads.options import NAMES as OPTIONS
 from workloads.protocol import Phase, Workload
-from workloads.refusals import WorkloadError, WrongResult, expect_optimizers, missing_counts
+from workloads.refusals import (
+    MESSAGE_CHARACTERS,
+    WorkloadError,
+    WrongResult,
+    expect_optimizers,
+    missing_counts,
+    shortened,
+)
 from workloads.sandbox.drawn_samples import has_unknown_sizes
+from workloads.sandbox.reached import reached, texts_in
 from workloads.training.data.data_checks import expect_data, expect_samples
 from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import common_names
@@ -44,13 +54,15 @@ MOST_REAL_PARAMETERS = 5_000_000
 """Larger models have fake tensors, which take no time and memory; then code that needs values of tensors fails."""
 TRY_SECONDS = 5.0
 """Processor time after which no further candidate is tried."""
-MOST_WORDS = 200  # characters of an error
 _STEPS = 1000  # passed to ``on_step`` and ``scheduler``
 _OURS = Path(__file__).parents[1]
 _TEXT_SUFFIXES = frozenset({".py", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt"})
 
 
-_MISTAKES = (TypeError, NameError, AttributeError, LookupError)
+_MISTAKES = (TypeError, NameError, AttributeError, KeyError)
+"""Errors of metrics of the whole set that no samples mend. Others may need more samples, or a trained model."""
+_CALLED_LATER = ("load_weights", "inherit", "on_step", "on_evaluate")
+"""Methods that only a training calls, or calls in many states."""
 
 
 class MetricFailed(Exception):
@@ -58,13 +70,14 @@ class MetricFailed(Exception):
 
 
 class NotingParams(dict[str, Any]):
-    """Parameters of a candidate. ``read`` has the names that were looked up, also those that are not there.
+    """Parameters of a candidate. ``given`` are their names, and ``read`` those that were looked up, even if not given.
 
     Whoever looks at all of them, as by a loop, a copy or ``**params``, has read each. Printing them reads none.
     """
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         super().__init__(params)
+        self.given = frozenset(params)
         self.read: set[str] = set()
 
 
@@ -99,8 +112,10 @@ def try_candidates(
 ) -> list[dict[str, Any]]:
     """Tries candidates and reports what became of each; ends once one has all ``metrics`` and every parameter was read.
 
-    It has the names that it ``read``, its ``metrics``, and the ``uneven`` sets, if there are any, whose samples differ
-    in size without ``lengths``; or the words of its ``ValueError`` as ``refused``, or the error with which it
+    Where a candidate came to its end, there are the names that it ``read``, or that methods contain which only a
+    training calls, and its ``metrics``. It is ``unsummarized`` if metrics of the whole set are missing, because a few
+    samples are not enough for them. The ``uneven`` sets, if there are any, have samples that differ in size without
+    ``lengths``. Otherwise there are the words of its ``ValueError`` as ``refused``, or the error with which it
     ``failed``, whose reason may be this host. Raises ``WorkloadError`` for a workload without a number of samples, or
     with metrics or schedulers of the wrong form: no host and no data mend these.
     """
@@ -112,7 +127,7 @@ def try_candidates(
         tries.append(_params_after_trying(make, noting))
         if "metrics" in tries[-1]:
             unread -= noting.read
-            if not unread and set(metrics) <= set(tries[-1]["metrics"]):
+            if not unread and (tries[-1].get("unsummarized") or set(metrics) <= set(tries[-1]["metrics"])):
                 break
         if time.process_time() - began > TRY_SECONDS:
             break
@@ -122,7 +137,7 @@ def try_candidates(
 def _in_words(error: Exception) -> str:
     """The type of an error, and what it says in one line."""
     lines = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:MOST_WORDS].removesuffix(": ")
+    return shortened(f"{type(error).__name__}: {lines[0]}".removesuffix(": "), MESSAGE_CHARACTERS)
 
 
 def _params_after_trying(make: Callable[[Mapping[str, Any]], Workload], params: NotingParams) -> dict[str, Any]:
@@ -137,18 +152,37 @@ def _params_after_trying(make: Callable[[Mapping[str, Any]], Workload], params: 
             raise WorkloadError(missing)
         expect_data(workload)
         expect_samples(workload)
-        metrics = _try_methods(workload)
+        metrics, are_all = _try_methods(workload)
     except (WorkloadError, WrongResult, MetricFailed):
         raise
     except Exception as error:
         return {"failed": _in_words(error)}
     uneven = [name for name in SETS if has_unknown_sizes(workload, name)]
-    report = {"read": sorted(params.read - set(OPTIONS)), "metrics": metrics}
-    return {**report, "uneven": uneven} if uneven else report
+    params.read |= params.given & _texts_of_later_methods(type(workload))
+    report: dict[str, Any] = {"read": sorted(params.read - set(OPTIONS)), "metrics": metrics}
+    report |= {"uneven": uneven} if uneven else {}
+    return report if are_all else {**report, "unsummarized": True}
 
 
-def _try_methods(workload: Workload) -> list[str]:
-    """The names of the metrics, once every method has run that a step and an evaluation call."""
+def _texts_of_later_methods(workload: type) -> set[str]:
+    """The texts in quotes in the user's methods that only a training calls, and in functions that they name."""
+    package = workload.__module__.partition(".")[0]
+    methods = [unwrap(getattr(workload, name)) for name in _CALLED_LATER]
+    functions = [
+        function
+        for method in methods
+        if isinstance(method, FunctionType)
+        for function in reached(method, workload)
+        if str(function.__module__).partition(".")[0] == package
+    ]
+    return {text for function in functions for text in texts_in(function.__code__)}
+
+
+def _try_methods(workload: Workload) -> tuple[list[str], bool]:
+    """The names of the metrics, and whether these are all: so few samples may not be enough for those of the whole set.
+
+    Runs every method that a step and an evaluation call.
+    """
     samples = torch.arange(NUM_SAMPLES)
     batch = workload.train_batch(samples % workload.num_train)
     is_small, collected = _is_small(workload), Collected(workload) if has_summary(workload) else None
@@ -175,9 +209,13 @@ def _try_methods(workload: Workload) -> list[str]:
         sums = evaluate(workload, model, [(held_out, counted)], collected.add if collected and is_small else None)
         illustrate(workload, model, 0)
     names = common_names([sums.names], may_be_none=collected is not None)
-    names = names if collected is None else sorted({*names, *_try_summary(workload, collected, is_small)})
+    if collected is not None:
+        summarized = _try_summary(workload, collected) if is_small else None  # fake outputs have no values
+        if summarized is None:
+            return names, False
+        names = sorted({*names, *summarized})
     _expect_known_metrics(workload, [*names, "train_loss", *(f"{phase.name}_loss" for phase in phases)])
-    return names
+    return names, True
 
 
 def _expect_known_metrics(workload: Workload, names: Sequence[str]) -> None:
@@ -200,14 +238,20 @@ def _expect_known_metrics(workload: Workload, names: Sequence[str]) -> None:
         pass  # it may depend on what only a training does
 
 
-def _try_summary(workload: Workload, collected: Collected, is_small: bool) -> list[str]:
-    """The names of the metrics of the whole set. Raises ``MetricFailed`` for errors that no other samples mend."""
-    if not is_small:
-        raise NotImplementedError("fake outputs have no values")
+def _try_summary(workload: Workload, collected: Collected) -> list[str] | None:
+    """The names of the metrics of the whole set; None if they may need more samples, or a trained model.
+
+    Raises ``MetricFailed`` for errors that these do not mend.
+    """
+    outputs = collected.gathered(Plan(1), 0)
     try:
-        return list(summary(workload, collected.gathered(Plan(1), 0), 0))
+        return list(summary(workload, outputs, 0))
+    except WrongResult:
+        raise
     except _MISTAKES as error:
         raise MetricFailed(str(error)) from error
+    except Exception:
+        return None
 
 
 def _optimizers(workload: Workload, model: nn.Module) -> tuple[Sequence[Phase], list[Optimizer], Optimizer]:

@@ -8,17 +8,14 @@ learning rates costs nothing.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from inspect import unwrap
 from pathlib import Path
-from types import CodeType, FunctionType
-from typing import Any
+from types import FunctionType
 
 from workloads.protocol import Workload
+from workloads.sandbox.reached import names_in, reached, texts_in
 
 _SWITCHES = {"requires_grad", "requires_grad_"}
-_MOST_FUNCTIONS = 500
 
 
 def unfreezes(workload: Workload) -> str:
@@ -29,42 +26,10 @@ def unfreezes(workload: Workload) -> str:
     on_step = unwrap(type(workload).on_step)
     if on_step is Workload.on_step or not isinstance(on_step, FunctionType):
         return ""
-    if not any(_SWITCHES & set(_names(function.__code__)) for function in _reached(on_step, type(workload))):
+    codes = [function.__code__ for function in reached(on_step, type(workload))]
+    # As an attribute, or as in setattr(parameter, "requires_grad", True).
+    if not any(_SWITCHES & {*names_in(code), *texts_in(code)} for code in codes):
         return ""
     code = on_step.__code__
     place = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
     return f"all parameters of the optimizer train, as on_step may unfreeze them ({place})"
-
-
-def _reached(function: FunctionType, workload: type) -> Iterator[FunctionType]:
-    """The function, and those whose names it mentions, again and again: globals, and methods of classes next to it."""
-    waiting, seen = [function], {function}
-    while waiting:
-        yield (next_function := waiting.pop())
-        for name in _names(next_function.__code__):
-            for callable_ in _named(name, next_function.__globals__, workload):
-                if callable_ not in seen and len(seen) < _MOST_FUNCTIONS and not _is_library(callable_):
-                    seen.add(callable_)
-                    waiting.append(callable_)
-
-
-def _named(name: str, around: dict[str, Any], workload: type) -> Iterator[FunctionType]:
-    classes = [workload, *(value for value in around.values() if isinstance(value, type))]
-    for value in [around.get(name), *(getattr(class_, name, None) for class_ in classes)]:
-        value = unwrap(value) if callable(value) else value
-        if isinstance(value, FunctionType):
-            yield value
-
-
-def _is_library(function: FunctionType) -> bool:
-    package = (function.__module__ or "").partition(".")[0]
-    return package == "torch" or package in sys.stdlib_module_names
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
-        elif isinstance(constant, str):
-            yield constant  # setattr(parameter, "requires_grad", True)

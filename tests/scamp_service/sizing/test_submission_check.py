@@ -105,7 +105,7 @@ def test_a_parameter_that_is_never_read_and_an_unknown_objective_are_refused_tog
 def test_nothing_is_concluded_from_a_dry_run_that_fails(tmp_path: Path, fault: str) -> None:
     source = WORKLOAD.replace("indices): return", f"indices):\n        {fault}\n        return")
     warnings = checked(tmp_path, source, study(kind=KINDS, metric="los", widht={"choice": [4]}))
-    words = "all candidates that were tried on two samples failed here, the first with [A-Z].*widht=4"
+    words = "all candidates that were tried on a few samples failed here, the first with [A-Z].*widht=4"
     assert all(re.match(words, warning) for warning in warnings) and len(warnings) <= 1  # 0 where the machine is busy
 
 
@@ -142,8 +142,8 @@ def test_what_the_users_code_mentions_is_only_doubted() -> None:
     spec = study(momentum={"choice": [0.9]}, beta={"choice": [0.9]})
     doubtful = replace(FOUND, mentioned=frozenset({"momentum", "beta"}))
     assert judge(spec, doubtful) == [
-        "no candidate that was tried on two samples has read 'momentum', 'beta': see that training reads it, "
-        "with other parameters or later, as in `on_step`"
+        "no candidate that was tried on a few samples has read 'momentum', 'beta': see that training reads it, "
+        "with other parameters or later"
     ]
     partly = replace(FOUND, mentioned=frozenset({"score"}), is_complete=False)
     (warning,) = judge(study(metric="score"), partly)
@@ -179,8 +179,18 @@ def test_a_parameter_that_no_tried_candidate_has_is_only_doubted() -> None:
     tries = [{"read": ["lr", "kind"], "metrics": ["loss"]}, {"failed": "OSError"}]
     dry_run = found_in({"tries": tries, "all_tried": True, "mentioned": []}, candidates_to_try(spec), True)
     failures, unread = judge(spec, dry_run)
-    assert unread.startswith("no candidate that was tried on two samples has read 'rate': see that training reads it")
-    assert failures.startswith("1 of the candidates that were tried on two samples failed here, the first with OSError")
+    assert unread.startswith("no candidate that was tried on a few samples has read 'rate': see that training reads it")
+    assert failures.startswith(
+        "1 of the candidates that were tried on a few samples failed here, the first with OSError"
+    )
+
+
+def test_metrics_that_a_few_samples_do_not_show_are_not_judged() -> None:
+    unknown = {"read": ["lr"], "metrics": [], "unsummarized": True}
+    dry_run = found_in({"tries": [unknown], "all_tried": True, "mentioned": []}, TRIED, True)
+    assert judge(study(metric="auc"), dry_run) == []
+    with pytest.raises(InvalidInput, match="never reads the parameter 'widht'"):
+        judge(study(metric="auc", widht={"choice": [4]}), dry_run)
 
 
 def test_metrics_are_all_known_once_every_value_was_tried() -> None:

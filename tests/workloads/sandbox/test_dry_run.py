@@ -144,6 +144,27 @@ def test_whatever_fails_says_nothing_about_the_workload_except_a_wrong_form() ->
         tries(Uncounted, {"width": 2})
 
 
+def _start(params: Mapping[str, Any]) -> str:
+    return str(params["start"])
+
+
+class Tuned(Line):
+    def load_weights(self, model: nn.Module) -> None:
+        print(self.params["teacher"], _start(self.params))
+
+    def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
+        if step > 10:
+            print(self.params["late"])
+
+
+def test_a_parameter_that_a_method_names_which_only_a_training_calls_is_read() -> None:
+    params = {"width": 2, "teacher": "a.pt", "start": "b.pt", "late": 1}
+    (result,) = tries(Tuned, params, {**params, "width": 3})
+    assert set(params) <= set(result["read"])
+    assert not {"teacher", "start", "late"} & set(tries(Line, params)[0]["read"])
+    assert not {"teacher", "start", "late"} & set(tries(Tuned, {"width": 2})[0]["read"]), "only what a study has"
+
+
 def test_a_name_in_the_users_files_or_put_together_there_may_still_be_read(tmp_path: Path) -> None:
     source = """def rate(params, kind):
     print(f"width {params[f'{kind}_rate']} dht")

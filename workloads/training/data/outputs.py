@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from estimators.model import Plan
 from workloads.protocol import Outputs, Workload, defines
@@ -54,15 +54,17 @@ class Collected:
 
         Raises ``WrongResult`` unless they are tensors with one entry for each sample.
         """
-        leaves, tree = tree_flatten(outputs)
+        places, tree = tree_flatten_with_path(outputs)
         if self._tree is not None and tree != self._tree:
             raise WrongResult(self._evaluate, "returns outputs of two structures", "return the same for every batch")
-        for leaf in leaves:
+        leaves = [leaf for _, leaf in places]
+        for path, leaf in places:
             if not isinstance(leaf, Tensor) or leaf.ndim == 0 or len(leaf) != len(counted):
                 raise WrongResult(
                     self._evaluate,
-                    f"returns an output that is {kinds_of(leaf)} for {len(counted)} samples",
-                    "return tensors whose first dimension is the sample",
+                    f"returns {kinds_of(leaf)} as outputs{keystr(path)} for {len(counted)} samples",
+                    "return tensors whose first dimension is the sample; where samples have unlike numbers of entries, "
+                    "such as boxes, pad them, and return the numbers too",
                 )
         if not leaves:
             raise WrongResult(self._evaluate, "returns outputs without a tensor", "return what metrics need")

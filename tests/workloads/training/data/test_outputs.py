@@ -15,6 +15,7 @@ from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
 from estimators.model import Plan
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult, explain
+from workloads.sandbox import dry_run
 from workloads.sandbox.dry_run import MetricFailed, try_candidates
 from workloads.training.data.outputs import Collected, contributors, expect_summary, summary
 from workloads.training.metrics import split_evaluation
@@ -113,8 +114,9 @@ def test_results_that_are_no_metrics_are_refused(members: dict[str, Any], words:
 def test_outputs_are_tensors_with_an_entry_for_each_sample() -> None:
     counted = torch.ones(4, dtype=torch.bool)
     for wrong, words in (
-        ((torch.zeros(3), torch.zeros(4)), r"shape \[3\] for 4 samples"),
-        ({"preds": [1, 2]}, "is int for 4 samples"),
+        ((torch.zeros(3), torch.zeros(4)), r"a tensor of shape \[3\] as outputs\[0\] for 4 samples"),
+        ({"boxes": torch.zeros(2, 4)}, r"shape \[2, 4\] as outputs\['boxes'\] for 4 samples.* such as boxes, pad them"),
+        ({"preds": [1, 2]}, r"int as outputs\['preds'\]\[0\] for 4 samples"),
         ({}, "outputs without a tensor"),
     ):
         with pytest.raises(WrongResult, match=words):
@@ -157,6 +159,24 @@ def test_a_dry_run_names_the_metrics_and_says_which_of_them_cannot_work() -> Non
     with pytest.raises(MetricFailed) as caught:
         try_candidates(Unscored, [{}], "auc")
     assert caught.value.__cause__ is not None and "KeyError: 'logits'" in explain(caught.value.__cause__, None)
-    assert try_candidates(Undecided, [{}], "auc") == [{"failed": "ValueError: only one class"}], (
-        "other samples may have both classes"
-    )
+    unknown = {"read": ["lr", "weight_decay"], "metrics": [], "unsummarized": True}
+    assert try_candidates(Undecided, [{}], ["auc"]) == [unknown], "other samples may have both classes"
+
+
+@pytest.mark.parametrize("error", [ValueError("needs 1500 samples"), IndexError("index 1499 is out of bounds")])
+def test_a_metric_that_needs_more_samples_than_a_dry_run_has_is_no_failure(error: Exception) -> None:
+    class Needy(Scored):
+        def summarize(self, outputs: Any) -> Mapping[str, Any]:
+            raise error
+
+        def on_evaluate(self, metrics: Mapping[str, float]) -> None:
+            assert metrics["auc"]
+
+    (tried,) = try_candidates(Needy, [{"lr": 0.1}, {"lr": 0.2}], ["auc"])
+    assert tried["unsummarized"] and "failed" not in tried and "lr" in tried["read"]
+
+
+def test_metrics_of_the_whole_set_of_a_large_model_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "MOST_REAL_PARAMETERS", 3)
+    (tried,) = try_candidates(Scored, [{}], ["auc"])
+    assert tried["unsummarized"], "fake outputs have no values"
