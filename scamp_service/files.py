@@ -14,6 +14,8 @@ from scamp_service.settings import Settings
 
 LEAST_FREE_BYTES = 2**20
 OTHERS = 0o077  # permissions of the group and of everybody else
+SERVICE_LOCK = "service.lock"
+"""The file in a data directory that the process which uses it has locked."""
 
 log = logging.getLogger("scamp.files")
 

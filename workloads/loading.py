@@ -192,11 +192,16 @@ def _is_there(name: str) -> bool:
 
 def module_not_found(name: str, importer: str) -> WorkloadError:
     """The error for a missing module; ``importer`` names the place that imports it, as the subject of a sentence."""
+    if name.startswith("."):
+        return WorkloadError(
+            f"{importer} needs the module {name}, which is not among the files sent along: send the folder that it "
+            "lies in with --working-dir"
+        )
     return WorkloadError(
-        f"{importer} needs the module {name}, which is neither installed where ScaMP runs nor among the files sent "
-        "along. Install its package into ScaMP's own environment, on a cluster into the environment of every node "
-        '(.venv/bin/python -m pip install …; see "Your own dependencies" in docs/workloads.md). If it is your own '
-        "file, send its folder along with --working-dir"
+        f"{importer} needs the module {name}, which is neither among the files sent along nor installed where ScaMP "
+        "runs. If it is your own file or folder, send the folder that it lies in with --working-dir. Otherwise install "
+        "its package into ScaMP's own environment, on a cluster into the environment of every node "
+        '(.venv/bin/python -m pip install …; see "Your own dependencies" in docs/workloads.md)'
     )
 
 

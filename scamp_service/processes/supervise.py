@@ -26,7 +26,7 @@ import httpx
 from scamp_service import patience
 from scamp_service.cluster.local.local_ray import LocalRay, check_account
 from scamp_service.errors import Conflict, Refused, Unavailable
-from scamp_service.files import keep_private, trouble_with
+from scamp_service.files import SERVICE_LOCK, keep_private, trouble_with
 from scamp_service.processes.addresses import LOOPBACK, running_server, take_port, url_of, write_server_file
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
@@ -301,7 +301,7 @@ def lock_data_dir(data_dir: Path) -> IO[str]:
     """
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = (data_dir / "service.lock").open("w")
+        handle = (data_dir / SERVICE_LOCK).open("w")
     except OSError as error:
         raise _unusable(data_dir, error) from error
     try:

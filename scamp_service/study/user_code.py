@@ -13,10 +13,12 @@ import posixpath
 import stat
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from scamp_service.errors import InvalidInput
+from scamp_service.files import SERVICE_LOCK
 from scamp_service.study.workload_names import check_built_in, is_file
 from workloads.archive import MAX_CODE_BYTES, MAX_CODE_FILES, ArchiveError, open_archive
 
@@ -30,8 +32,8 @@ def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None
     ``also`` names more files in the same way, such as that of a sampler.
 
     With ``working_dir``, ``FILE.py`` is relative to it. Hidden files, ``__pycache__``, ``venv``, ``node_modules``,
-    ``*.pyc`` and links to folders are left out. Raises ``InvalidInput`` when the file is missing, or for more than
-    64 MiB or 10,000 files.
+    ``*.pyc``, links to folders and data directories of ScaMP are left out. Raises ``InvalidInput`` when the file is
+    missing, or for more than 64 MiB or 10,000 files.
     """
     root = study_file.parent if working_dir is None else working_dir
     if not root.is_dir():
@@ -41,7 +43,11 @@ def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None
     }
     files = sorted(named_files if working_dir is None else {*named_files, *_walk(root)})
     if len(files) > MAX_CODE_FILES:
-        raise InvalidInput(f"{root} has {len(files)} files, more than {MAX_CODE_FILES}; choose a smaller folder")
+        largest, num_files = _largest(files, lambda name: 1)
+        raise InvalidInput(
+            f"{root} has {len(files)} files, more than {MAX_CODE_FILES}, {num_files} of them in {largest}; choose a "
+            "smaller folder"
+        )
     return zip_files(root, files)
 
 
@@ -104,23 +110,35 @@ def _file_of(workload: str) -> str:
 
 def _walk(root: Path) -> Iterator[str]:
     for folder, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not _is_skipped(Path(folder, name)))
         for name in files:
             path = Path(folder, name)
             if not name.startswith(".") and path.suffix != ".pyc" and path.is_file():
                 yield path.relative_to(root).as_posix()
 
 
+def _is_skipped(folder: Path) -> bool:
+    return folder.name in SKIPPED or folder.name.startswith(".") or (folder / SERVICE_LOCK).exists()
+
+
+def _largest(files: Iterable[str], size_of: Callable[[str], int]) -> tuple[str, int]:
+    """The file, or the folder with a slash, that is largest of those at the top, and its size."""
+    sizes: Counter[str] = Counter()
+    for name in files:
+        first, slash, _ = name.partition("/")
+        sizes[first + slash] += size_of(name)
+    return sizes.most_common(1)[0]
+
+
 def zip_files(root: Path, files: Sequence[str]) -> bytes:
     """A zip of these files, named relative to ``root``. Raises ``InvalidInput`` for more than 64 MiB."""
-    left = MAX_CODE_BYTES
-    for name in files:
-        left -= (root / name).stat().st_size
-        if left < 0:
-            raise InvalidInput(
-                f"the files in {root} are more than {MAX_CODE_BYTES >> 20} MiB; choose a smaller folder, and let "
-                "the workload read its data from a path that all ranks can reach"
-            )
+    sizes = {name: (root / name).stat().st_size for name in files}
+    if sum(sizes.values()) > MAX_CODE_BYTES:
+        largest, num_bytes = _largest(files, sizes.__getitem__)
+        raise InvalidInput(
+            f"the files in {root} are more than {MAX_CODE_BYTES >> 20} MiB, and {largest} has {num_bytes / 2**20:.0f} "
+            "of them; choose a smaller folder, and let the workload read its data from a path that all ranks can reach"
+        )
     return zip_contents((name, (root / name).read_bytes()) for name in files)
 
 

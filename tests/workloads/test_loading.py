@@ -102,6 +102,7 @@ def test_what_cannot_be_loaded_is_one_clear_error(tmp_path: Path) -> None:
         "syntax.py": "def f(:\n",
         "exits.py": "import sys; sys.exit(3)",
         "needs.py": "import not_installed_anywhere",
+        "beside.py": "from .not_sent import f",
         "ok.py": VALID + "class Half(Workload):\n    num_eval = 1\nOther = int\n",
     }
     write(tmp_path, files)
@@ -114,7 +115,13 @@ def test_what_cannot_be_loaded_is_one_clear_error(tmp_path: Path) -> None:
     assert "not a subclass" in refused("ok.py:Other", tmp_path)
     half = refused("ok.py:Half", tmp_path)
     assert "does not define build_model, eval_batch, evaluate, loss, train_batch; add what is missing" in half
-    assert "needs.py, line 1, needs the module not_installed_anywhere" in refused("needs.py:Mine", tmp_path)
+    needs = refused("needs.py:Mine", tmp_path)
+    assert "needs.py, line 1, needs the module not_installed_anywhere" in needs
+    assert 0 < needs.index("--working-dir") < needs.index("pip install"), "one's own file is the usual case"
+    beside = refused("beside.py:Mine", tmp_path)
+    assert beside.endswith(
+        "which is not among the files sent along: send the folder that it lies in with --working-dir"
+    )
     assert "syntax.py, line 1: def f(:\nSyntaxError" in refused("syntax.py:Mine", tmp_path)
     assert "exits.py, line 1: import sys; sys.exit(3)\nends Python (3)" in refused("exits.py:Mine", tmp_path)
     raised = refused("raises.py:Mine", tmp_path)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from scamp_service.errors import InvalidInput
+from scamp_service.processes.supervise import lock_data_dir
+from scamp_service.study import user_code
 from scamp_service.study.user_code import bundle_code, check_code
 from scamp_service.study.workload_names import BUILT_INS
 from workloads import loading
@@ -80,8 +82,25 @@ def test_a_file_outside_the_folder_is_refused(folder: Path, name: str) -> None:
 def test_too_much_is_refused_before_it_is_read(folder: Path) -> None:
     with (folder / "data.bin").open("wb") as file:
         file.truncate(MAX_CODE_BYTES + 1)  # sparse
-    with pytest.raises(InvalidInput, match="more than 64 MiB"):
+    with pytest.raises(InvalidInput, match=r"more than 64 MiB, and data\.bin has 64 of them; choose"):
         bundle_code(folder / "study.yaml", "net.py:Mine", folder)
+    (folder / "images" / "raw").mkdir(parents=True)
+    (folder / "data.bin").rename(folder / "images" / "raw" / "data.bin")
+    with pytest.raises(InvalidInput, match="more than 64 MiB, and images/ has 64 of them; choose"):
+        bundle_code(folder / "study.yaml", "net.py:Mine", folder)
+
+
+def test_too_many_files_name_the_folder_that_has_most_of_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_code, "MAX_CODE_FILES", 3)
+    with pytest.raises(InvalidInput, match="has 4 files, more than 3, 2 of them in lib/; choose a smaller folder"):
+        bundle_code(folder / "study.yaml", "net.py:Mine", folder)
+
+
+def test_a_data_directory_of_scamp_is_not_sent(folder: Path) -> None:
+    before = bundle_code(folder / "study.yaml", "net.py:Mine", folder)
+    lock_data_dir(folder / "state").close()
+    (folder / "state" / "scamp.db").write_text("studies")
+    assert bundle_code(folder / "study.yaml", "net.py:Mine", folder) == before
 
 
 @pytest.mark.parametrize(
