@@ -31,6 +31,7 @@ from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.rendezvous import TIMEOUT
 from workloads.training.runtime import PeerLost, train
+from workloads.yaml_numbers import with_numbers
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -157,7 +158,7 @@ def _param(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, yaml.safe_load(value)
+    return name, with_numbers(yaml.safe_load(value))
 
 
 if __name__ == "__main__":

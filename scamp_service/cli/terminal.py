@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleDimensions
 
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
-from scamp_service.study.values import as_number
+from workloads.yaml_numbers import as_number
 
 AT_ONCE_SECONDS = 0.2
 """How long nothing is said: answers that were kept come sooner."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
@@ -12,9 +11,10 @@ from typing import Annotated, Any, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from workloads.yaml_numbers import as_number
+
 LARGEST_INT = 2**53
 """Larger integers are not exact as floats, which samplers and JSON readers use."""
-_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
 class Strict(BaseModel):
@@ -37,11 +37,6 @@ def at_most(number: int) -> BeforeValidator:
 def is_number(value: Any) -> bool:
     """Whether ``value`` is an integer or a float, and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def as_number(value: Any) -> Any:
-    """``value``, or its number if it is text such as ``1e-4``: YAML 1.1, which PyYAML follows, reads that as text."""
-    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
 def number_of(value: Any) -> Any:
@@ -71,7 +66,7 @@ def _integer(value: Any) -> Any:
 def _scalar(value: Any) -> Any:
     if isinstance(value, bool):
         return value
-    if isinstance(value, str) and not _EXPONENT.fullmatch(value):
+    if isinstance(value, str) and as_number(value) is value:
         if len(value) > 1000:
             raise ValueError("must be at most 1000 characters long")
         if "\0" in value or not _encodable(value):  # no database can store these

@@ -50,6 +50,12 @@ def test_two_processes_of_torchrun_print_the_losses_of_a_trial(ranks: Any) -> No
     assert reports(done.stdout) == [(step, pytest.approx(values, rel=1e-5)) for step, values in expected]
 
 
+def test_a_parameter_is_the_number_that_a_study_would_read() -> None:
+    params = ["--param", "lr=3e-3", "--param", "betas=[0.9, 1e-3]", "--param", "kind=e3"]
+    options = debug._parser().parse_args(["vit_digits", *params])
+    assert dict(options.param) == {"lr": 0.003, "betas": [0.9, 0.001], "kind": "e3"}
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
