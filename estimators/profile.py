@@ -16,10 +16,10 @@ class ModelProfile:
 
     ``structure`` identifies the traced structure: two candidates that differ only in learning rate share it.
     ``state_bytes`` are the model states in the sense of ZeRO, held by one process when its optimizer begins:
-    parameters, buffers, gradients and optimizer states. ``units``, ``divisions`` and whether the blocks run
-    ``in_order``, once each, come from the plain layout. ``evaluations`` are the peak curves of evaluations, by their
-    own micro-batch. ``refusals`` say why layouts cannot be traced, so that no plan may use them. ``assumptions`` say in
-    words what the traces take for granted.
+    parameters, buffers, gradients and optimizer states. ``units``, ``divisions``, whether the blocks run ``in_order``,
+    once each, and whether samples differ in size (``is_uneven``) come from the plain layout. ``evaluations`` are
+    the peak curves of evaluations, by their own micro-batch. ``refusals`` say why layouts cannot be traced, so that no
+    plan may use them. ``assumptions`` say in words what the traces take for granted.
     """
 
     structure: str
@@ -33,6 +33,7 @@ class ModelProfile:
     refusals: Mapping[Layout, str] = field(default_factory=dict)
     evaluations: Mapping[Layout, PeakCurve] = field(default_factory=dict)
     in_order: bool = True
+    is_uneven: bool = False
 
     def with_curve(
         self,

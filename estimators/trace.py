@@ -30,7 +30,8 @@ class Trace:
     contains what evaluations keep. ``curve`` has the peaks of tensors; ``object_bytes`` is host memory of autograd's
     objects beyond them (see ``estimators.tracing.graph``), 0 on a GPU. ``in_order`` says of the plain layout whether
     the blocks run once each, one after another. ``indivisible`` says of the plain layout why ranks and micro-batches
-    may not divide a batch; it is empty if they may.
+    may not divide a batch; it is empty if they may. ``is_uneven`` says of the plain layout whether samples differ in
+    size: the trace is one of the largest.
     """
 
     batch: int
@@ -48,6 +49,7 @@ class Trace:
     in_order: bool = True
     object_bytes: int = 0
     indivisible: str = ""
+    is_uneven: bool = False
 
     @property
     def host_curve(self) -> PeakCurve:
@@ -78,7 +80,13 @@ def profile_of(
         profile = ModelProfile(first.structure, first.num_params, first.state_bytes, {})
     for layout, trace in traces.items():
         if layout == Layout():
-            profile = replace(profile, units=trace.units, divisions=trace.divisions, in_order=trace.in_order)
+            profile = replace(
+                profile,
+                units=trace.units,
+                divisions=trace.divisions,
+                in_order=trace.in_order,
+                is_uneven=trace.is_uneven,
+            )
         curve = trace.gpu_curve(expandable) if on_gpu else trace.host_curve
         profile = profile.with_curve(layout, curve, trace.work, trace.assumptions, trace.evaluation)
     return profile

@@ -138,6 +138,8 @@ class Sized:
     """FLOPs of a training step, forward and backward; None: not known."""
     choices: tuple[Choice, ...] = ()
     """This plan and faster ones on more ranks, which may be taken instead; or none."""
+    is_uneven: bool = False
+    """Whether samples differ in size, so that the peak is predicted for the largest and most steps need less."""
 
     def taking(self, choice: Choice) -> Sized:
         """This answer with one of the ``choices`` as the plan."""

@@ -665,7 +665,9 @@ export interface SummaryView {
   healed: number;
   /** trials that ran with memory learned from earlier trials and did not run out of memory */
   spared: number;
-  /** `median` and `max` absolute error of predicted peaks, over exactly measured trials */
+  /** whether samples differ in size, so that peaks are predicted for the largest of them */
+  is_uneven: boolean;
+  /** `median` and `max` absolute error of predicted peaks, over exactly measured trials; null if samples differ in size */
   prediction_error_pct: Record<string, number | null>;
   /** the same for predicted seconds of a step, over the last timed attempt of each trial */
   step_error_pct: Record<string, number | null>;

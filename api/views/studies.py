@@ -191,9 +191,15 @@ class SummaryView(View):
     spared: Annotated[
         int, Field(description="trials that ran with memory learned from earlier trials and did not run out of memory")
     ]
+    is_uneven: Annotated[
+        bool, Field(description="whether samples differ in size, so that peaks are predicted for the largest of them")
+    ]
     prediction_error_pct: Annotated[
         dict[str, float | None],
-        Field(description="`median` and `max` absolute error of predicted peaks, over exactly measured trials"),
+        Field(
+            description="`median` and `max` absolute error of predicted peaks, over exactly measured trials; null if "
+            "samples differ in size"
+        ),
     ]
     step_error_pct: Annotated[
         dict[str, float | None],

@@ -139,6 +139,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
         which = " of attempts that had enough of it" if failed else ""
         within = f"{error['median']:.1f} % (median), {error['max']:.1f} % (worst), by tensors"
         words.append(f"peak memory{which} predicted within {within}")
+    if summary["is_uneven"]:
+        words.append("peak memory predicted for the largest samples, so most steps need less")
     if (slip := summary["step_error_pct"])["median"] is not None:
         within = f"{slip['median']:.0f} % (median), {slip['max']:.0f} % (worst)"
         words.append(f"step times, predicted for gangs alone on their hosts, within {within}")

@@ -283,7 +283,12 @@ class ProcessSizer:
                 learned_bytes = demand.learned_bytes(plan.layout)
                 words = reason + profile.assumed
                 sized = Sized(profile.structure, plan, prediction, words, learned_bytes, chosen.options)
-                sized = replace(sized, num_params=profile.num_params, flops_per_sample=profile.flops_per_sample)
+                sized = replace(
+                    sized,
+                    num_params=profile.num_params,
+                    flops_per_sample=profile.flops_per_sample,
+                    is_uneven=profile.is_uneven,
+                )
                 sized = with_seconds(sized, profile, kind, slow_downs)
                 choices = choices_of(sized, chosen.wider, profile, kind, slow_downs)
                 grown: list[Option] = []

@@ -108,6 +108,7 @@ _SIZED = (
     "flops_per_sample",
     "predicted_communication_share",
     "choices",
+    "is_uneven",
 )
 _PREDICTION = ("predicted_bytes", "extra_bytes", "bias_bytes", "evaluation_bytes", "mib_per_rank", "shares_mib")
 _TRIAL, _SIZED_START, _SIZED_END = _names(Trial, "sized", _SIZED)
@@ -127,7 +128,7 @@ def select_attempts() -> sa.Select[Any]:
 
 def trial_of(row: Sequence[Any]) -> Trial:
     """The trial in a row of ``select_trials``."""
-    plan, *prediction, reason, learned_bytes, seconds, factor, num_params, flops, share, choices = row[
+    plan, *prediction, reason, learned_bytes, seconds, factor, num_params, flops, share, choices, is_uneven = row[
         _SIZED_START:_SIZED_END
     ]
     sized = None
@@ -145,6 +146,7 @@ def trial_of(row: Sequence[Any]) -> Trial:
             flops_per_sample=flops,
             communication_share=share,
             choices=choices or (),
+            is_uneven=is_uneven,
         )
     values: list[Any] = [*row[:_SIZED_START], sized, *row[_SIZED_END:]]
     return Trial(*values)
@@ -170,6 +172,7 @@ def sized_columns(sized: Sized) -> dict[str, Any]:
         sized.flops_per_sample,
         sized.communication_share,
         sized.choices or None,
+        sized.is_uneven,
     )
     columns = dict(zip(_SIZED, values, strict=True))
     return {

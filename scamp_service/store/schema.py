@@ -23,7 +23,7 @@ from estimators.model import Plan, Prediction
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import Choice
 
-REVISION = "0029"
+REVISION = "0030"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -311,6 +311,7 @@ trials = Table(
     Column("waits_for", Word(WaitsFor)),
     Column("num_failures", sa.Integer, nullable=False, default=0),
     Column("requeued_because", sa.Text, nullable=False, default=""),
+    Column("is_uneven", sa.Boolean, nullable=False, default=False),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
     Index("ix_scamp_trials_state", "state"),

@@ -40,7 +40,15 @@ _of_attempt = sa.and_(_A.c.trial_id == bindparam("_trial_id"), _A.c.attempt == b
 _by_token = sa.and_(_of_attempt, _A.c.token == bindparam("_token"))
 _reporting = sa.and_(_by_token, one_of(_A.c.state, AttemptState.STARTING, AttemptState.RUNNING))
 
-COUNTED = (_T.c.state, _T.c.attempt, _T.c.num_oom, _T.c.extra_bytes, _T.c.family, _T.c.origin)  # see tallies.Counts
+COUNTED = (
+    _T.c.state,
+    _T.c.attempt,
+    _T.c.num_oom,
+    _T.c.extra_bytes,
+    _T.c.family,
+    _T.c.origin,
+    _T.c.is_uneven,
+)  # see tallies.Counts
 TRIAL_EVENT = (_T.c.study_id, _T.c.number, *COUNTED, _T.c.step, _T.c.value, _T.c.reason, _T.c.parent_number)
 _attempt_event = (
     _A.c.state,

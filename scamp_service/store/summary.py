@@ -16,7 +16,16 @@ from scamp_service.lifecycle import has_no_success, state_text
 from scamp_service.model import Json, Study, Trial
 from scamp_service.store.reads import Reads
 from scamp_service.store.recorded_cluster import STARTING
-from scamp_service.store.tallies import COLOCATED, DEVICE_SECONDS, HEALED, SPARED, Counted, device_seconds
+from scamp_service.store.tallies import (
+    COLOCATED,
+    DEVICE_SECONDS,
+    HEALED,
+    SPARED,
+    UNEVEN,
+    Counted,
+    ErrorSummary,
+    device_seconds,
+)
 from scamp_service.study.objectives import Objectives
 
 FRONT_IN_SUMMARY = 100
@@ -54,7 +63,8 @@ class Summary:
       or were pruned.
     - ``spared``: trials that began with the extra memory learned from their family, and did not run out of memory.
     - ``prediction_error_pct``: median and maximum of |predicted − measured| / measured, in percent, for the peak of
-      tensors of one rank. It covers the last attempt of each trial with an exact measurement.
+      tensors of one rank. It covers the last attempt of each trial with an exact measurement. Both are None if samples
+      differ in size, ``is_uneven``: then peaks are predicted for the largest, which the measured step need not have.
     - ``step_error_pct``: the same for the seconds of a step, over the last attempt of each trial with a timed step.
     - ``out_of_memory``: ``attempts`` counts the attempts that ran out of memory. They give only a lower bound, so they
       are not in the prediction error. ``least_excess_pct`` is how far the worst exceeded its prediction, at least.
@@ -80,6 +90,7 @@ class Summary:
     colocated: int
     healed: int
     spared: int
+    is_uneven: bool
     prediction_error_pct: Mapping[str, float | None]
     step_error_pct: Mapping[str, float | None]
     out_of_memory: Mapping[str, float | None]
@@ -102,7 +113,7 @@ def summarize(
 
     ``open_attempts`` need devices, ``created_at`` and ``ended_at``: those of attempts that have not ended.
     """
-    tallies = counted.tallies
+    tallies, is_uneven = counted.tallies, counted.tallies.get(UNEVEN, 0) > 0
     return Summary(
         study=study.id,
         name=study.name,
@@ -115,7 +126,8 @@ def summarize(
         colocated=int(tallies.get(COLOCATED, 0)),
         healed=int(tallies.get(HEALED, 0)),
         spared=int(tallies.get(SPARED, 0)),
-        prediction_error_pct=asdict(counted.peak_error_pct),
+        is_uneven=is_uneven,
+        prediction_error_pct=asdict(ErrorSummary() if is_uneven else counted.peak_error_pct),
         step_error_pct=asdict(counted.step_error_pct),
         out_of_memory={"attempts": counted.num_oom, "least_excess_pct": counted.least_excess_pct},
         device_seconds=tallies.get(DEVICE_SECONDS, 0.0)

@@ -19,6 +19,7 @@ from scamp_service.lifecycle import ENDED_WELL, Origin, Outcome, TrialState
 from scamp_service.model import Attempt, Trial
 
 DEVICE_SECONDS, COLOCATED, HEALED, SPARED = "device_seconds", "colocated", "healed", "spared"
+UNEVEN = "uneven"
 MIB_SECONDS = "mib_seconds"
 """Names of tallies. Others are the states of trials, ``external STATE``, ``ranks N`` and ``family F``."""
 RANKS, FAMILY, EXTERNAL = "ranks ", "family ", "external "
@@ -53,8 +54,9 @@ class Counted:
     """The numbers of one study.
 
     ``tallies`` are by name: trials by state, by the ranks of their last gang and by family; trials that are
-    ``Trial.is_healed``, and spared ones; the most gangs at once on one device; seconds × devices of attempts
-    that have ended, and MiB that they had reserved × seconds. The rest sums up what the trials measured.
+    ``Trial.is_healed``, spared ones, and those whose samples differ in size; the most gangs at once on one device;
+    seconds × devices of attempts that have ended, and MiB that they had reserved × seconds. The rest sums up what the
+    trials measured.
     """
 
     tallies: Mapping[str, float]
@@ -99,6 +101,8 @@ class Counts(Protocol):
     def family(self) -> str: ...
     @property
     def origin(self) -> Origin: ...
+    @property
+    def is_uneven(self) -> bool: ...
 
 
 def num_trials_by_state(tallies: Mapping[str, float]) -> dict[TrialState, int]:
@@ -126,6 +130,8 @@ def trial_tallies(trial: Counts) -> Counter[str]:
         names.append(HEALED)
     if trial.num_oom == 0 and trial.extra_bytes > 0 and trial.attempt > 0:
         names.append(SPARED)
+    if trial.is_uneven:
+        names.append(UNEVEN)
     return Counter(names)
 
 
@@ -188,11 +194,13 @@ def tally_study(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """A trial as ``Counts``: its extra bytes lie in its prediction."""
+    """A trial as ``Counts``: some columns lie in its plan and prediction."""
 
     trial: Trial
 
     def __getattr__(self, name: str) -> Any:
+        if name == "is_uneven":
+            return self.trial.sized is not None and self.trial.sized.is_uneven
         return self.trial.prediction.extra_bytes if name == "extra_bytes" else getattr(self.trial, name)
 
 

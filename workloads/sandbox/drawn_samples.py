@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from workloads.datasets import SetName, is_iterable, opened_dataset
 from workloads.protocol import Workload, defines
 from workloads.seeds import kept_generators
-from workloads.training.data.order import SampleOrder, longest_first
+from workloads.training.data.order import SampleOrder, lengths_of, longest_first
 
 log = logging.getLogger("scamp.tracing")
 
@@ -33,7 +33,7 @@ def largest_first(workload: Workload, split: SetName) -> Tensor | None:
 
 def has_unknown_sizes(workload: Workload, split: SetName) -> bool:
     """Whether samples of a set differ in size, and the workload gives no ``lengths``."""
-    return longest_first(workload, split) is None and _largest_drawn(workload, split) is not None
+    return lengths_of(workload, split) is None and _largest_drawn(workload, split) is not None
 
 
 def _largest_drawn(workload: Workload, split: SetName) -> Tensor | None:

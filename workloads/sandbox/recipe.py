@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
@@ -43,10 +43,11 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
     expect_counts(workload)
     expect_no_scaler(workload)
     precision = mixed_precision_of(workload)
+    largest = cache(lambda: largest_first(workload, "train"))
 
     return Recipe(
         build_model=lambda: described(workload, expect_model(workload.build_model(), workload.build_model)),
-        make_batch=_batches(workload, "train"),
+        make_batch=_batches(workload, "train", largest),
         blocks=workload.blocks,
         apply_plan=partial(apply_plan, precision=precision),
         optimizer=partial(_optimizer_of, workload),
@@ -55,13 +56,14 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         unfreezes=unfreezes(workload),
         make_evaluation=None if isinstance(workload, FunctionWorkload) else lambda: _evaluation_of(copy(workload)),
         is_of_plan=is_of_plan,
-        make_evaluation_batch=_batches(workload, "eval"),
+        make_evaluation_batch=_batches(workload, "eval", cache(lambda: largest_first(workload, "eval"))),
         most_parts=_most_parts,
         tables=lambda model: {table.weight for table in tables_of(model).values()},
         divisions=lambda model, blocks: _divisions_of(workload, model, blocks),
         rank_part=rank_part,
         kept_of=kept_of,
         has_phases=bool(phases_of(workload)),
+        is_uneven=lambda: largest() is not None,
         sent_bytes=precision.sent_bytes if precision is not None else (4, 4),
         on_cuda=on_cuda,
         num_copied=lambda model: forward_state(model).num_copied,
@@ -86,9 +88,8 @@ def _evaluation_of(workload: Workload) -> Evaluate:
     return run
 
 
-def _batches(workload: Workload, split: SetName) -> Callable[[int], Batch]:
-    """A function that makes batches of the largest samples of a set. Those of data sets, slow to read, are kept."""
-    largest = cache(lambda: largest_first(workload, split))
+def _batches(workload: Workload, split: SetName, largest: Callable[[], Tensor | None]) -> Callable[[int], Batch]:
+    """A function that makes batches of the ``largest`` samples of a set. Those of data sets, slow to read, are kept."""
     make = workload.train_batch if split == "train" else workload.eval_batch
 
     def batch(size: int) -> Batch:

@@ -113,11 +113,12 @@ function percent(peak) {
 }
 
 /**
- * Median and worst error of the last exactly measured attempt of each trial, or an empty string.
- * @param {Pick<SummaryView, "prediction_error_pct" | "out_of_memory">} summary
+ * Median and worst error of the last exactly measured attempt of each trial, or why there is none, or an empty string.
+ * @param {Pick<SummaryView, "prediction_error_pct" | "out_of_memory" | "is_uneven">} summary
  * @returns {string}
  */
-export function errorWords({ prediction_error_pct: error, out_of_memory: failed }) {
+export function errorWords({ prediction_error_pct: error, out_of_memory: failed, is_uneven: isUneven }) {
+  if (isUneven) return "Predicted for the largest samples, so most steps need less.";
   if (error.median === null || error.max === null) return "";
   const which = failed?.attempts ? "Attempts that had enough memory: median" : "Median";
   return `${which} error ${error.median.toFixed(1)} %, worst ${error.max.toFixed(1)} %, by tensors.`;

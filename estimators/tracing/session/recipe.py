@@ -21,7 +21,7 @@ class Recipe:
 
     build_model: Callable[[], nn.Module]
     make_batch: Callable[[int], Batch]
-    """Returns real tensors with this number of samples."""
+    """Returns real tensors with this number of samples: the largest ones, if samples differ in size."""
     blocks: Callable[[nn.Module], Sequence[nn.Module]]
     apply_plan: Callable[[nn.Module, Sequence[nn.Module], Layout, DeviceMesh | None], nn.Module]
     optimizer: Callable[[nn.Module, Layout, DeviceMesh | None], Optimizer]
@@ -59,5 +59,7 @@ class Recipe:
     has_phases: bool = False
     """Whether a step takes its micro-batches several times, with an update after each. Only the last update is that of
     the optimizer."""
+    is_uneven: Callable[[], bool] = lambda: False
+    """Returns whether the samples differ in size, so that most steps need less memory than the traced one."""
     sent_bytes: tuple[int, int] = (4, 4)
     """Bytes of a number in a parameter that FSDP gathers, and in a gradient that it adds up."""

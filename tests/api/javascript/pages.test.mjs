@@ -108,6 +108,7 @@ test("the banner says why no trial is started", () => {
 
 test("errors of predictions are said in words, or nothing is said", () => {
   assert.equal(errorWords({ prediction_error_pct: { median: null } }), "");
+  assert.match(errorWords({ prediction_error_pct: { median: null }, is_uneven: true }), /for the largest samples/);
   const error = { median: 3.14, max: 11.7 };
   assert.equal(errorWords({ prediction_error_pct: error }), "Median error 3.1 %, worst 11.7 %, by tensors.");
   const words = "Attempts that had enough memory: median error 3.1 %, worst 11.7 %, by tensors.";

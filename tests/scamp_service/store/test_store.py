@@ -27,6 +27,7 @@ from scamp_service.model import LogLine, RecordedPipeline, Refusals, Report, Tri
 from scamp_service.store.events import StudyChange
 from scamp_service.store.recorded_cluster import RecordedCluster, RecordedDevice
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
+from scamp_service.store.summary import study_summary
 from tests.scamp_service.store.trials import PLAN, SPEC, begin, contents, metric, new_trial, queue, report, retry, run
 from tests.values import new_attempt, sized
 from workloads.training.checkpoints.name import CheckpointName
@@ -264,6 +265,15 @@ def test_the_mib_of_unlike_shares_are_kept_with_the_plan_and_the_attempt(store: 
     (held,) = store.open_attempts()
     assert held.mibs == (24, 17)
     assert store.trial(trial_id).prediction.shares_mib == (24, 17)
+
+
+def test_a_trial_whose_samples_differ_in_size_is_counted_as_such(store: Store) -> None:
+    trial_id = new_trial(store)
+    uneven = replace(sized(PLAN), is_uneven=True)
+    assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=3.0, sized=uneven)
+    kept = store.trial(trial_id)
+    assert kept.sized is not None and kept.sized.is_uneven
+    assert study_summary(store, kept.study_id, now=4.0).is_uneven
 
 
 def test_the_plans_that_were_compared_are_those_of_the_newest_plan(store: Store) -> None:

@@ -122,6 +122,19 @@ def test_a_trial_is_spared_when_it_ran_with_what_was_learned_and_did_not_run_out
     assert words in closing_line(summary.to_json())
 
 
+def test_peaks_of_samples_that_differ_in_size_have_no_error() -> None:
+    """The measured step need not have the largest samples; a study once said "82.6 % (worst)"."""
+    row = trial(id=HONEST.trial_id, state=TrialState.COMPLETED)
+    assert row.sized is not None
+    uneven = replace(row, sized=replace(row.sized, is_uneven=True))
+    shown = [summarize(STUDY, tally_study([r], [HONEST]), None, [], now=9.0) for r in (row, uneven)]
+    assert [summary.is_uneven for summary in shown] == [False, True]
+    assert shown[0].prediction_error_pct["max"] is not None and shown[1].prediction_error_pct["max"] is None
+    even_line, uneven_line = (closing_line(summary.to_json()) for summary in shown)
+    assert "predicted within" in even_line and "largest samples" not in even_line
+    assert "predicted within" not in uneven_line and "predicted for the largest samples, so most steps" in uneven_line
+
+
 def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store) -> None:
     study = store.create_study({"name": "s", "objective": {"direction": "maximize"}}, now=0.0)
     store.create_trials(study.id, [(0, {}), (1, {}), (2, {})], now=0.0)

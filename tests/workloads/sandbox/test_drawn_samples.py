@@ -82,6 +82,10 @@ def test_memory_is_predicted_for_large_samples_that_the_first_ones_are_not() -> 
     assert uneven > even + 45 * 4 * 4  # 45 more nodes of 4 features in float32
 
 
+def test_a_recipe_says_whether_most_steps_need_less_memory_than_the_traced_one() -> None:
+    assert [recipe_of(workload({})).is_uneven() for workload in (Graphs, Known, Even)] == [True, True, False]
+
+
 def test_of_more_samples_than_memory_could_number_a_few_are_drawn() -> None:
     indices = largest_first(Countless({}), "train")
     assert indices is not None

@@ -17,11 +17,12 @@ from workloads.training.samples import batch_indices
 def longest_first(workload: Workload, split: SetName) -> Tensor | None:
     """Indices of the samples that the order can give, the longest first: memory is predicted for the first of them.
 
-    Padded or packed, no micro-batch of as many samples is larger. None: the samples have no lengths, so any will do.
+    Padded or packed, no micro-batch of as many samples is larger. None: the samples have no lengths, or one and the
+    same, so any will do.
     """
     lengths = lengths_of(workload, split)
     num = workload.num_train if split == "train" else workload.num_eval
-    if lengths is None:
+    if lengths is None or bool((lengths == lengths[:1]).all()):
         return None
     is_ordered = split == "train" and defines(workload, "order")
     indices = SampleOrder(workload, 0).epoch(0) if is_ordered else torch.arange(num)

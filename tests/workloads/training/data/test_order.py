@@ -79,6 +79,8 @@ def test_memory_is_predicted_for_the_longest_samples_that_the_order_can_give() -
     longest = [longest_first(workload, "train"), longest_first(workload, "eval")]
     assert [samples.tolist() for samples in longest if samples is not None] == [[5, 7, 8, 6], [3, 2, 1, 0]]
     assert longest_first(Shuffled({}), "train") is None
+    Lengthy.lengths = lambda self, split: [7] * (10 if split == "train" else 4)  # type: ignore[method-assign]
+    assert longest_first(workload, "train") is None, "any will do"
     Lengthy.lengths = lambda self, split: [1, 2]  # type: ignore[method-assign]
     with pytest.raises(WrongResult, match="returns 2 lengths: return one number for each of the 10 samples"):
         longest_first(workload, "train")
