@@ -37,7 +37,7 @@ from workloads.refusals import (
     shortened,
 )
 from workloads.sandbox.drawn_samples import has_unknown_sizes
-from workloads.sandbox.reached import reached, texts_in
+from workloads.sandbox.unfreezing import reached, texts_in
 from workloads.training.data.data_checks import expect_data, expect_samples
 from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import common_names
