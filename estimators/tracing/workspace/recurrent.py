@@ -45,8 +45,11 @@ def forward(args: tuple[Any, ...]) -> Workspace:
 
 
 def backward(args: tuple[Any, ...]) -> Workspace:
-    """Workspace of ``aten.mkldnn_rnn_layer_backward``, which has seven outputs and makes them first."""
-    sequence, num_hidden, of_output = args[0], args[15], args[10]
+    """Workspace of ``aten.mkldnn_rnn_layer_backward``, which has seven outputs and makes them first.
+
+    It fills in zeros for the gradient of a result that the model has not used, and copies one that is not contiguous.
+    """
+    sequence, num_hidden, results, gradients = args[0], args[15], args[7:10], args[10:13]
     if not _is_known(sequence):
         return ()
     steps, batch, inputs = sequence.shape
@@ -60,9 +63,12 @@ def backward(args: tuple[Any, ...]) -> Workspace:
             packed_bytes(gates, num_hidden, steps * batch, "NT"),
         )
     widened = _FP32_BYTES * (steps + 2) * batch * num_hidden if sequence.dtype != torch.float32 else 0
-    if of_output is not None and not of_output.is_contiguous():
-        widened += of_output.nbytes
-    taken = gates * _FP32_BYTES + layer.copied_bytes + layer.scratch_bytes + packed + widened
+    made = sum(
+        tensor.nbytes
+        for tensor, gradient in zip(results, gradients, strict=True)
+        if gradient is None or not gradient.is_contiguous()
+    )
+    taken = gates * _FP32_BYTES + layer.copied_bytes + layer.scratch_bytes + packed + widened + made
     return *(NOTHING,) * 6, (0, taken)
 
 

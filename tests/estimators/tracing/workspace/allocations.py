@@ -75,6 +75,8 @@ def lstm(steps: int, batch: int, inputs: int, hidden: int, dtype: torch.dtype = 
     tensors = (source, *weights, state, state, *outputs, *gradients)
     options: tuple[Any, ...] = (False, 2, hidden, 1, True, True, False, [], False, kept)
     yield "backward", _ATEN.mkldnn_rnn_layer_backward.default, (*tensors, *options)
+    last_alone = (*tensors[:-3], None, *gradients[1:])
+    yield "backward from the last state", _ATEN.mkldnn_rnn_layer_backward.default, (*last_alone, *options)
 
 
 def batch_norm(*shape: int, last: bool = False) -> Iterator[Call]:
