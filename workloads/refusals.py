@@ -330,6 +330,9 @@ _PREDICTING = (
     _Cause("makes a weight orthogonal when the model is built, which needs its values",
            "pass use_trivialization=False to orthogonal, with orthogonal_map='cayley' or 'matrix_exp'",
            inside="nn/utils/parametrizations.py"),
+    _Cause("does with a sparse gradient what a prediction cannot follow: {error}", "use sparse=False with AdamW, say; "
+           "unlike SparseAdam it also moves rows that a step has not looked up",
+           message="SparseTensorImpl|Sparse(CPU|Meta)"),
     _Cause("needs the values of tensors, for example of numbers in a list that is used as an index; a prediction knows "
            "sizes, but no values", "use whole tensors: x[rows, cols] of two tensors, not of lists of their numbers",
            message="its data is not allocated yet"),

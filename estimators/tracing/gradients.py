@@ -59,6 +59,7 @@ class Gradients:
             or torch.is_grad_enabled()
             or type(args[0]) is not FakeTensor
             or type(args[1]) is not FakeTensor
+            or args[0].layout is not torch.strided
         ):
             return False
         if args[0].shape != args[1].shape or args[0].dtype != args[1].dtype:

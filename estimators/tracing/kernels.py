@@ -71,6 +71,18 @@ def _ctc_loss(mode: Any, operation: Any, log_probs: Tensor, targets: Tensor, *mo
     return losses, log_probs.new_empty((num_samples, num_steps, 2 * longest + 1))
 
 
+@register_op_impl(_aten._embedding_bag_backward.default)
+def _embedding_bag_backward(
+    mode: Any, operation: Any, gradient: Tensor, indices: Tensor, offsets: Tensor, bags: Tensor, *more: Any
+) -> Any:
+    """A sparse gradient with a row for each index; torch's fake kernel has none where a forward pass has not made the
+    bag of each index, as that of a sum."""
+    is_sparse = more[5]
+    if not is_sparse or bags.numel() == indices.numel():
+        return NotImplemented
+    return operation(gradient, indices, offsets, torch.empty_like(indices), *more)
+
+
 @_instead_of_decompositions(*PRODUCTS)
 def _product(mode: Any, operation: Any, *factors: Any, **kwargs: Any) -> Any:
     """Refuses matrices of different types, as the real products do and torch's fake kernels do not."""

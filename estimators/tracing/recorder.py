@@ -24,6 +24,7 @@ from estimators.tracing.gradients import Gradients
 from estimators.tracing.graph import Graph
 from estimators.tracing.operations import collective_of
 from estimators.tracing.outcomes import OperationOutcome, Outcomes
+from estimators.tracing.values.assumptions import DIFFERENT_ROWS
 from estimators.tracing.values.effects import depends_on_values, takes_masks
 from estimators.tracing.values.values import Values
 from estimators.work import Operation, Work, WorkCounter
@@ -241,8 +242,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise OtherDevice(device)
         if self._paused:
             return func(*args, **kwargs)
-        if func in sparse.OPERATIONS and (sparse_result := self._sparse(func, args)) is not None:
-            return sparse_result
+        if func in sparse.OPERATIONS and (sparse_tensor := sparse.sparse_argument(args)) is not None:
+            return self._sparse(func, args, kwargs, sparse_tensor)
         positions_bytes = 0  # of the places that masks choose, which an operation holds while it runs
         if depends_on_values(func):
             if takes_masks(func):
@@ -313,17 +314,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             overlaps = is_started or torch.cpu.current_stream() is not self._compute
             self._done.communicate(kind, dimension, num_bytes, overlaps=overlaps)
 
-    def _sparse(self, operation: Any, args: tuple[Any, ...]) -> Any:
-        """The result of an operation on sparse gradients; None for other tensors."""
-        mask = args[1 if operation is sparse.MASK else 0]
-        if type(mask) is not FakeTensor or mask.layout is not torch.sparse_coo:
-            return None
-        indices = mask._indices()
-        out = sparse.result(operation, args, self.values.of(indices) if operation is sparse.COALESCE else None)
-        if out._nnz() == mask._nnz():
-            self.values.follow(torch.ops.aten.clone.default, (indices,), {}, out._indices())
-        with self._taken((0, sparse.workspace_bytes(operation, mask))):
+    def _sparse(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sparse_tensor: FakeTensor) -> Any:
+        """The result of an operation on ``sparse_tensor``, which is one of its arguments."""
+        if operation is sparse.COALESCE and sparse_tensor._nnz() > 1:
+            self.values.assumptions.assume(DIFFERENT_ROWS)
+        is_in_place = self._gradients.reuses_first(operation, args, kwargs)
+        before = list(_local_fakes([sparse_tensor]))  # which a sum in place replaces, but needs until it is made
+        out = sparse.result(operation, args, sparse_tensor, self.values.are_equal)
+        if is_in_place:
+            self._give_up(args[0])
+        with self._taken((0, sparse.workspace_bytes(operation, sparse_tensor))):
             self._see(out)
+        del before
+        self.values.follow(operation, args, kwargs, out)
         return out
 
     def _fake_like(self, real: Tensor) -> FakeTensor:

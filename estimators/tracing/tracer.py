@@ -245,7 +245,7 @@ def _steps_of_few_blocks(recipe: Recipe, layout: Layout, largest: int, draw: int
         except Exception:  # if nothing works, tracing the whole model raises the error
             log.debug("a few blocks cannot be traced alone, so the whole model is", exc_info=True)
             return None
-        if not few:
+        if not few or session.has_sparse_gradients:  # those of updates without passes are dense
             return None
         few_single = _allowed(session, lambda: session.passes(1))
         evaluated = _evaluated(session, (2, largest, 3)) if verified else None
@@ -388,18 +388,21 @@ def _table(recipe: Recipe, layout: Layout, batch: int, draw: int) -> PeakTable:
     """The table of traced peaks. If the model refuses a single sample, it counts as two, so that it fits whenever two
     do and is not preferred."""
     sizes = sorted({1 << power for power in range(1, batch.bit_length())} | {max(batch, 2)})
-    points = [(size, trace_peak(recipe, layout, size, draw)) for size in sizes]
+    points = [(size, trace_peak(recipe, layout, size, draw, batch)) for size in sizes]
     try:
-        single_peak = trace_peak(recipe, layout, 1, draw)
+        single_peak = trace_peak(recipe, layout, 1, draw, batch)
     except Exception:
         log.debug("the model refuses a single sample", exc_info=True)
         single_peak = points[0][1]
     return PeakTable(((1, single_peak), *points))
 
 
-def trace_peak(recipe: Recipe, layout: Layout, micro_batch: int, draw: int = 0) -> Line:
-    """The peak of this micro-batch alone, from two steps of the whole model, without any shortcut."""
-    with Session(recipe, layout, draw) as session:
+def trace_peak(recipe: Recipe, layout: Layout, micro_batch: int, draw: int = 0, batch: int | None = None) -> Line:
+    """The peak of this micro-batch alone, from two steps of the whole model, without any shortcut.
+
+    ``batch`` is that of a step (see ``Session``).
+    """
+    with Session(recipe, layout, draw, batch=batch) as session:
         session.spread()
         steps = [session.step(micro_batch), session.step(micro_batch)]
     return max(max(step.passes.peak, step.update.peak) for step in steps)
@@ -441,6 +444,8 @@ def examples(recipe: Recipe, layout: Layout, micro_batch: int) -> tuple[Example,
         num_blocks = session.num_blocks
         if session.assumptions or session.has_drawn:
             raise ValueError("the model makes choices of its own")
+        if session.has_sparse_gradients:
+            raise ValueError("the model has sparse gradients, and updates without passes have dense ones")
     facts = ModelFacts(tuple(session.outlines), session.divisions, tuple(outputs), equal_blocks)
     all_examples, parts = (
         Example(num_blocks, shapes, tuple(dimensions), *log, updates, more, is_whole)

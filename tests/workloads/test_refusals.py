@@ -55,6 +55,11 @@ def raised(folder: Path, source: str) -> BaseException:
         ("x.repeat_interleave(x[0, 0].long())", "size depends on values", "mask"),
         ("x[list(x[:, 0].long()), [0, 1, 2]] = 1", "needs the values of tensors", "whole tensors"),
         (
+            "w = nn.Embedding(3, 4, sparse=True); w(x.long()).sum().backward(); w.weight.grad.untyped_storage()",
+            "does with a sparse gradient what a prediction cannot follow",
+            "sparse=False",
+        ),
+        (
             "nn.utils.rnn.pack_padded_sequence(x[None], torch.ones(1).long())",
             "packs sequences by their lengths",
             r"output\[torch\.arange",

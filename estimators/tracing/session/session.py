@@ -25,6 +25,7 @@ from estimators.tracing.recorder import Batch
 from estimators.tracing.session.opened import OpenedModel
 from estimators.tracing.session.recipe import Evaluate, Recipe
 from estimators.tracing.session.watched_optimizer import Step, WatchedOptimizer
+from estimators.tracing.sparse import grow
 from estimators.work import Work
 
 GET_GRADIENTS = "parameters without a gradient in the traced step get one in others"
@@ -50,12 +51,19 @@ class Evaluated:
 class Session(OpenedModel):
     """An opened model, and the steps and evaluations that run on it."""
 
-    def __init__(self, recipe: Recipe, layout: Layout, draw: int = 0, *, itemised: bool = False) -> None:
+    def __init__(
+        self, recipe: Recipe, layout: Layout, draw: int = 0, *, itemised: bool = False, batch: int | None = None
+    ) -> None:
         """``draw`` seeds the generators of random numbers before each step. ``itemised`` logs each operation as well.
+
+        ``batch`` is that of a step. It decides how many micro-batches sparse gradients add up, as their rows become
+        more with each (None: as many as are traced).
 
         With ``UNEVEN`` the model's own choices, such as experts, are all the same (see ``estimators.tracing.values``).
         """
         super().__init__(recipe, layout, draw, itemised=itemised)
+        self._batch = batch
+        self.has_sparse_gradients = False
         self.has_drawn = False  # whether random numbers may have decided what a step does
         self._num_steps = 0
         self._evaluate: Evaluate | None = None
@@ -160,6 +168,7 @@ class Session(OpenedModel):
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
         self.has_drawn |= self._recorder.values.assumptions.has_drawn or _random_state() != before
         self._without_gradient, self._filled = watched.without_gradient, watched.filled
+        self.has_sparse_gradients |= watched.has_sparse_gradients
         if self._filled:
             self._assumed.add(self._recipe.unfreezes or GET_GRADIENTS)
         return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before, owners=owners))
@@ -222,7 +231,7 @@ class Session(OpenedModel):
             samples = self._recipe.rank_part(self._model, self._recipe.make_batch(micro_batch), self._layout)
         self._begun.clear()
         self._watch.crossing = self._outputs[micro_batch] = {}
-        return self._begin_log(), _Repeated(lambda: (self._next_batch(samples) for _ in range(num)))
+        return self._begin_log(), _Repeated(lambda: self._batches(samples, micro_batch, num))
 
     def _seeded(self) -> object:
         """Seed all generators; returns the state of those of Python and numpy."""
@@ -231,10 +240,20 @@ class Session(OpenedModel):
         np.random.seed(self._draw)
         return _random_state()
 
-    def _next_batch(self, samples: Batch) -> Batch:
-        self._begun.append((len(self._recorder.log), self._recorder.work))
-        self._watch.crossing.clear()
-        return self._recorder.copied(samples)
+    def _batches(self, samples: Batch, micro_batch: int, num: int) -> Iterator[Batch]:
+        for number in range(num):
+            if number == _NUM_ACCUMULATED - 1 and self._layout.accumulate and self._batch is not None:
+                self._add_up_sparse_gradients(-(-self._batch // micro_batch) - 1)
+            self._begun.append((len(self._recorder.log), self._recorder.work))
+            self._watch.crossing.clear()
+            yield self._recorder.copied(samples)
+
+    def _add_up_sparse_gradients(self, num: int) -> None:
+        """Make the sparse gradients of one micro-batch those of ``num``. Their rows add up, unlike dense ones."""
+        with torch.no_grad():
+            for parameter in self._model.parameters():
+                if parameter.grad is not None and parameter.grad.is_sparse:
+                    grow(parameter.grad, num)
 
     def _begin_log(self) -> int:
         """Begin a new log with what is alive now; returns its number of events."""

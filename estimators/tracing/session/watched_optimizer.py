@@ -57,6 +57,7 @@ class WatchedOptimizer:
         self.seen = Step(_NOTHING, _NOTHING)
         self.without_gradient: set[Tensor] = set()
         self.filled: set[Tensor] = set()
+        self.has_sparse_gradients = False
 
     def fill(self, parameters: Iterable[Tensor]) -> None:
         """Give these parameters gradients, those that have one excepted."""
@@ -72,6 +73,7 @@ class WatchedOptimizer:
         if any(parameter.grad is None and parameter.requires_grad for parameter in parameters) and self._varies():
             self.fill(tensor for tensor in held_by(self._optimizer) if tensor.requires_grad)
         recorder.categorise([parameter.grad for parameter in parameters], "gradients")
+        self.has_sparse_gradients = any(tensor.grad is not None and tensor.grad.is_sparse for tensor in parameters)
         self.without_gradient = {parameter for parameter in parameters if parameter.grad is None}
         passes = recorder.passes
         recorder.begin()

@@ -20,6 +20,7 @@ HOLDS = "a check holds"
 DRAWN = "drawn at random"
 EVEN = "choices by the model are even"
 ALL_CHOSEN = "a mask chooses all that it may"
+DIFFERENT_ROWS = "all rows that sparse gradients look up differ"
 ZEROS = "numbers that are taken out of tensors are 0"
 IN_EVALUATION = "in evaluate, "
 _SAID_CHARACTERS = 100  # of an error's own message

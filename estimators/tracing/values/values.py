@@ -135,6 +135,14 @@ class Values:
         with torch._C._DisableTorchDispatch():
             return known_value.value(fake).expand(fake.shape).detach()
 
+    def are_equal(self, first: Tensor, second: Tensor) -> bool:
+        """Whether both tensors are known, and have the same values; no assumption is made."""
+        known_first, known_second = self._known.of(first), self._known.of(second)
+        if known_first is None or known_second is None:
+            return False
+        with torch._C._DisableTorchDispatch():
+            return torch.equal(known_first.value(first), known_second.value(second))
+
     def positions(self, indices: Sequence[Tensor | None], fake: Callable[[Tensor], FakeTensor]) -> list[Any]:
         """The indices of an indexing with its masks replaced by the positions that they choose.
 

@@ -15,6 +15,7 @@ from functools import partial
 from math import prod
 from typing import Any, cast
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -186,6 +187,7 @@ def make_optimizer(
         updates.ada_scale = AdaScale(base_batch)
 
     def spread(optimizer: Optimizer, turns: int = steps) -> Optimizer:
+        _expect_no_sparse_momentum(model, optimizer)
         schedules = Schedules(workload, optimizer, turns)
         updates.schedules.append(schedules)
         rank_optimizer = spread_optimizer(optimizer, layout, mesh)
@@ -231,6 +233,22 @@ def _of_one_loss(
     joint = JointOptimizer([spread(optimizer) for optimizer in optimizers])
     updates.attach_to(joint)
     return joint
+
+
+def _expect_no_sparse_momentum(model: nn.Module, optimizer: Optimizer) -> None:
+    """Raise ``WorkloadError`` for a momentum of sparse gradients: it has more rows with each step, and no checkpoint
+    can hold it."""
+    if not isinstance(optimizer, torch.optim.SGD):
+        return
+    with_momentum = {
+        parameter for group in optimizer.param_groups if group["momentum"] for parameter in group["params"]
+    }
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight in with_momentum:
+            raise WorkloadError(
+                f"the gradients of {name or type(module).__name__} are sparse, and the momentum that torch.optim.SGD "
+                "keeps of them grows with every step: use momentum=0, torch.optim.SparseAdam or sparse=False"
+            )
 
 
 def scaled_from(workload: Workload) -> int | None:

@@ -1,0 +1,42 @@
+"""Optimizers that a candidate cannot have are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from estimators.model import Layout
+from workloads.protocol import Workload
+from workloads.refusals import WorkloadError
+from workloads.training.updates.update import make_optimizer
+
+
+class Words(Workload):
+    num_train = num_eval = default_batch = 8
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.Embedding(4, 2, sparse=self.params["sparse"]), nn.Linear(2, 2))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return torch.zeros(())
+
+    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {}
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=self.params["momentum"])
+
+
+def made(**params: Any) -> torch.optim.Optimizer:
+    workload = Words(params)
+    return make_optimizer(workload, workload.build_model(), Layout(), None, 1)
+
+
+def test_a_momentum_of_sparse_gradients_is_refused_as_it_grows_with_every_step() -> None:
+    with pytest.raises(WorkloadError, match=r"the gradients of 0 are sparse, and the momentum .* use momentum=0, "):
+        made(sparse=True, momentum=0.9)
+    for params in ({"sparse": True, "momentum": 0.0}, {"sparse": False, "momentum": 0.9}):
+        assert isinstance(made(**params), torch.optim.SGD)
