@@ -22,6 +22,7 @@ EVEN = "choices by the model are even"
 ALL_CHOSEN = "a mask chooses all that it may"
 DIFFERENT_ROWS = "all rows that sparse gradients look up differ"
 ZEROS = "numbers that are taken out of tensors are 0"
+DRAWN_ANEW = "random numbers are drawn for each micro-batch, so they depend on the plan"
 IN_EVALUATION = "in evaluate, "
 _SAID_CHARACTERS = 100  # of an error's own message
 _VARYING = {FIRST_SAMPLES, DRAWN, EVEN}
