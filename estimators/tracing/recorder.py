@@ -317,7 +317,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _sparse(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sparse_tensor: FakeTensor) -> Any:
         """The result of an operation on ``sparse_tensor``, which is one of its arguments."""
         if operation is sparse.COALESCE and sparse_tensor._nnz() > 1:
-            self.values.assumptions.assume(DIFFERENT_ROWS)
+            self.values.assumptions.assume_everywhere(DIFFERENT_ROWS)
         is_in_place = self._gradients.reuses_first(operation, args, kwargs)
         before = list(_local_fakes([sparse_tensor]))  # which a sum in place replaces, but needs until it is made
         out = sparse.result(operation, args, sparse_tensor, self.values.are_equal)

@@ -74,6 +74,10 @@ class Assumptions:
                 frame = calling_frame()
                 self._note(assumption, frame.f_code.co_filename, frame.f_lineno)
 
+    def assume_everywhere(self, assumption: str) -> None:
+        """Note an assumption that no place in the user's code makes, as the optimizer's is."""
+        self._places.setdefault(IN_EVALUATION * self.in_evaluation + assumption, {})
+
     def cut(self, error: BaseException) -> None:
         """Note that an evaluation could not be traced beyond the place where this error happened."""
         frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
@@ -88,6 +92,8 @@ class Assumptions:
 
 
 def _in_words(assumption: str, places: Sequence[tuple[str, int]]) -> str:
+    if not places:
+        return assumption
     (file, line), *others = places
     return f"{assumption} ({file}:{line}{f' and {len(others)} more' if others else ''})"
 
