@@ -442,7 +442,7 @@ def examples(recipe: Recipe, layout: Layout, micro_batch: int) -> tuple[Example,
             session.grow(1)
         more = (session.update().update, session.update().update) if not is_whole else updates
         num_blocks = session.num_blocks
-        if session.assumptions or session.has_drawn:
+        if session.makes_choices or session.has_drawn:
             raise ValueError("the model makes choices of its own")
         if session.has_sparse_gradients:
             raise ValueError("the model has sparse gradients, and updates without passes have dense ones")

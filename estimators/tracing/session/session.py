@@ -97,6 +97,11 @@ class Session(OpenedModel):
         return [*self._recorder.values.assumptions.described, *sorted(self._assumed)]
 
     @property
+    def makes_choices(self) -> bool:
+        """Whether the model decides by values of tensors, or may train other parameters later."""
+        return self._recorder.values.assumptions.has_decided or bool(self._assumed)
+
+    @property
     def even_choices(self) -> str:
         """The one of ``assumptions`` that choices by the model are even; empty if it makes none."""
         return self._recorder.values.assumptions.even_choices
@@ -165,7 +170,10 @@ class Session(OpenedModel):
         watched = self._watched(update, varies)
         if num > 1:  # an earlier micro-batch may have used them
             watched.fill(self._filled)
+        assumptions = self._recorder.values.assumptions
+        assumptions.in_step = True
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
+        assumptions.in_step = False
         self.has_drawn |= self._recorder.values.assumptions.has_drawn or _random_state() != before
         self._without_gradient, self._filled = watched.without_gradient, watched.filled
         self.has_sparse_gradients |= watched.has_sparse_gradients

@@ -37,17 +37,22 @@ class Assumptions:
 
     ``has_drawn`` says whether any decision was random, ``varies`` whether a step with other samples may decide
     otherwise. ``in_evaluation``: what runs now only makes metrics, so whole tensors of unknown values may be looked at:
-    they are 0.
+    they are 0. ``in_step``: what runs now are the passes of a step.
     """
 
     def __init__(self) -> None:
-        self.in_evaluation = self.has_drawn = self.varies = False
+        self.in_evaluation = self.in_step = self.has_drawn = self.varies = False
         self._places: dict[str, dict[tuple[str, int], None]] = {}
 
     @property
     def described(self) -> list[str]:
-        """Assumptions of decisions, each with the first place in the code and the number of others."""
+        """Assumptions, each with the first place in the code and the number of others."""
         return [_in_words(assumption, list(places)) for assumption, places in sorted(self._places.items())]
+
+    @property
+    def has_decided(self) -> bool:
+        """Whether any assumption is about a decision by values of tensors."""
+        return any(not assumption.endswith(DRAWN_ANEW) for assumption in self._places)
 
     @property
     def even_choices(self) -> str:
@@ -77,6 +82,12 @@ class Assumptions:
     def assume_everywhere(self, assumption: str) -> None:
         """Note an assumption that no place in the user's code makes, as the optimizer's is."""
         self._places.setdefault(IN_EVALUATION * self.in_evaluation + assumption, {})
+
+    def draw(self) -> None:
+        """Note that a pass draws random numbers."""
+        if self.in_step or self.in_evaluation:
+            frame = calling_frame()
+            self._note(DRAWN_ANEW, frame.f_code.co_filename, frame.f_lineno)
 
     def cut(self, error: BaseException) -> None:
         """Note that an evaluation could not be traced beyond the place where this error happened."""

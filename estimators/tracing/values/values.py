@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from estimators.tracing.values.assumptions import (
     ALL_CHOSEN,
     DRAWN,
-    DRAWN_ANEW,
     EVEN,
     FINITE,
     FIRST_SAMPLES,
@@ -83,7 +82,7 @@ class Values:
     def _draw(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
         """Draw a few numbers for real: their values are random anyway. Of dropout everybody knows that it draws."""
         if "dropout" not in operation.__name__ and "attention" not in operation.__name__:
-            self.assumptions.assume(DRAWN_ANEW)
+            self.assumptions.draw()
         is_small = type(out) is FakeTensor and out.numel() <= _MOST_DRAWN
         if is_small and self._known.values_of(args, kwargs) is not None:
             self._known.know(out, self._run(operation, args, kwargs), frozenset([DRAWN]))

@@ -223,11 +223,16 @@ def test_a_model_chooses_evenly_or_always_the_same() -> None:
 def test_a_few_random_numbers_are_drawn(recorder: Recorder) -> None:
     assert 0 <= torch.rand([]).item() < 1
     assert recorder.values.assumptions.has_drawn
+    assert recorder.values.assumptions.described == []
+    recorder.values.assumptions.in_step = True
+    torch.rand(100)
+    assert not recorder.values.assumptions.has_decided
     (drawn,) = recorder.values.assumptions.described
     assert drawn.startswith("random numbers are drawn for each micro-batch, so they depend on the plan (test_values.py")
 
 
 def test_dropout_is_no_news(recorder: Recorder) -> None:
+    recorder.values.assumptions.in_step = True
     nn.Dropout(0.5)(torch.ones(100))
     nn.functional.dropout(torch.ones(100), 0.5)
     assert recorder.values.assumptions.described == []
