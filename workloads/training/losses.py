@@ -34,7 +34,9 @@ class StepLosses:
     weight: float = 1.0
     scale: float = 1.0
     _losses: list[Tensor] = field(default_factory=list)
+    is_sum: bool = False
     _counts: list[Tensor] = field(default_factory=list)
+    _quotient: float | None = None
 
     def add(self, returned: Any) -> Tensor:
         """Take what the function has returned for the next micro-batch; returns the number to run backward from.
@@ -57,28 +59,37 @@ class StepLosses:
         self._counts.append(count)
         return _times(loss, self.scale)
 
-    def conclude(self, num: int, group: dist.ProcessGroup | None, *, asks: bool) -> tuple[Tensor, float, bool]:
-        """The loss of the step, what its gradients must be divided by, and whether it is a sum.
+    def divisor(self, num: int, group: dist.ProcessGroup | None, *, asks: bool) -> float:
+        """What gradients must be divided by that were summed over ``num`` micro-batches and averaged over ranks.
 
-        Call it when the gradients of ``num`` micro-batches are averaged over ranks. A mean is that of this rank alone.
-        A sum is divided by the counts of all ranks in ``group``, and then the loss is that of the whole batch. Ranks
-        that compute no loss return 0; ``asks``: they take part, and learn of what kind it is.
+        A sum is divided by the counts of all ranks in ``group``. ``asks``: ranks that compute no loss take part, and
+        learn of what kind it is (``is_sum``).
         """
-        mean = torch.stack(self._losses).mean() if self._losses else torch.zeros(())
-        if not (self._counts or asks):
-            return mean, num, False
+        self.is_sum = bool(self._counts)
+        if not (self.is_sum or asks):
+            return num
         zero = torch.zeros((), dtype=torch.float64)
         parts = (_sum(self._losses) if self._counts else zero, _sum(self._counts), zero + bool(self._counts))
         sums = torch.stack(parts)
         if isinstance(sums, FakeTensor):
-            return mean, num, bool(self._counts)
+            return num
         if group is not None:
             reduce(sums, group)
         total, count, num_ranks = sums.tolist()
-        if not num_ranks:
-            return mean, num, False
-        loss = torch.tensor(total / count) if self._losses and count else torch.zeros(())
-        return loss, self.scale / self.factor * count / num_ranks if count else math.inf, True
+        self.is_sum = num_ranks > 0
+        if not self.is_sum:
+            return num
+        self._quotient = total / count if count else 0.0
+        return self.scale / self.factor * count / num_ranks if count else math.inf
+
+    def mean(self) -> Tensor:
+        """The loss of the step, a scalar, after ``divisor`` was asked for: 0 on a rank that computes none.
+
+        A mean is that of this rank's micro-batches alone, a sum is divided by the counts of all ranks.
+        """
+        if not self._losses:
+            return torch.zeros(())
+        return torch.stack(self._losses).mean() if self._quotient is None else torch.tensor(self._quotient)
 
 
 def _sum(numbers: list[Tensor]) -> Tensor:

@@ -87,14 +87,15 @@ def _update(
     end_passes(model)
     finish(model)
     state.end_step()
-    mean, divisor, updates.loss_is_sum = losses.conclude(num, updates.world, asks=asks)
+    divisor = losses.divisor(num, updates.world, asks=asks)
+    updates.loss_is_sum = losses.is_sum
     if divisor != 1:  # not the loss: users' autograd functions may give gradients that do not depend on its scale
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(divisor)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return mean
+    return losses.mean()
 
 
 def evaluate(
