@@ -60,19 +60,16 @@ class StepLosses:
         return _times(loss, self.scale)
 
     def divisor(self, num: int, group: dist.ProcessGroup | None, *, asks: bool) -> float:
-        """What gradients must be divided by that were summed over ``num`` micro-batches and averaged over ranks.
+        """The divisor of gradients that were summed over ``num`` micro-batches and averaged over ranks.
 
         A sum is divided by the counts of all ranks in ``group``. ``asks``: ranks that compute no loss take part, and
         learn of what kind it is (``is_sum``).
         """
         self.is_sum = bool(self._counts)
-        if not (self.is_sum or asks):
+        if not (self.is_sum or asks) or isinstance(zero := torch.zeros((), dtype=torch.float64), FakeTensor):
             return num
-        zero = torch.zeros((), dtype=torch.float64)
         parts = (_sum(self._losses) if self._counts else zero, _sum(self._counts), zero + bool(self._counts))
         sums = torch.stack(parts)
-        if isinstance(sums, FakeTensor):
-            return num
         if group is not None:
             reduce(sums, group)
         total, count, num_ranks = sums.tolist()
