@@ -123,9 +123,9 @@ def _expect_count(value: Any, function: Callable[..., Any]) -> Tensor:
     return count
 
 
-def expect_optimizer(value: Any, function: Callable[..., Any]) -> Optimizer:
+def expect_optimizer(value: Any, function: Callable[..., Any], expectation: str = "a torch optimizer") -> Optimizer:
     """The optimizer that ``function`` has returned. Raises ``WrongResult`` if its step wants to compute the loss."""
-    optimizer = expect(value, Optimizer, function, "a torch optimizer, or a list of them")
+    optimizer = expect(value, Optimizer, function, expectation)
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise WrongResult(
@@ -140,7 +140,7 @@ def expect_optimizers(value: Any, function: Callable[..., Any]) -> list[Optimize
     """The optimizers that ``function`` has returned, one or a list of them. Raises ``WrongResult`` for others."""
     if isinstance(value, list | tuple) and value:
         return [expect_optimizer(optimizer, function) for optimizer in value]
-    return [expect_optimizer(value, function)]
+    return [expect_optimizer(value, function, "a torch optimizer, or a list of them")]
 
 
 def expect_counts(workload: Workload) -> None:

@@ -196,7 +196,7 @@ class LightningWorkload(Workload):
 
     @property
     def _steps_per_epoch(self) -> int:
-        """As many as the loader for training has batches; the last is full as well, with samples of the next epoch."""
+        """The number of batches in the loader for training. Samples of the next epoch fill up the last one."""
         batch = int(self.params.get("batch") or self.default_batch)
         num = len(self.order(0, torch.Generator())) if defines(self, "order") else self.num_train
         return max(1, num // batch) if self._loaders["train"].drop_last else -(-num // batch)

@@ -39,7 +39,7 @@ class Call:
     """A call of a method: what the module may ask for meanwhile, and what it ``logged``, by name.
 
     ``updates`` are the arguments of each metric that was updated, by its name in the module. ``is_end``: metrics have
-    got all samples. It is no dataclass, of which FSDP would pass on a copy where it casts inputs.
+    got all samples. It is no dataclass, because FSDP copies dataclasses when it casts inputs.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class _WithoutParameters(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in tree_leaves((args, kwargs))):
             raise WorkloadError(
-                f"{EPOCH_END} uses parameters of the model, of which ranks may have parts: compute what needs them in "
+                f"{EPOCH_END} uses parameters of the model, but a rank may have only parts of them: compute this in "
                 "validation_step, and update torchmetrics there"
             )
         return func(*args, **(kwargs or {}))

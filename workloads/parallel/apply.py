@@ -141,7 +141,7 @@ def _shard(
     tables: set[nn.Parameter],
 ) -> None:
     """Have FSDP2 divide the parameters of ``model`` over ``shards``, each block by itself, without the ``tables``."""
-    # Of views that are changed in place FSDP would not notice its parameters' use; the first pass is watched for that.
+    # FSDP fails only if such a view is changed in place, and then the first pass, which is watched, is refused.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for parameter in model.parameters():
         if not parameter.is_contiguous():  # FSDP2 takes no such parameters

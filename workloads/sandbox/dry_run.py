@@ -61,8 +61,8 @@ _TEXT_SUFFIXES = frozenset({".py", ".json", ".yaml", ".yml", ".toml", ".cfg", ".
 
 _MISTAKES = (TypeError, NameError, AttributeError, KeyError)
 """Errors of metrics of the whole set that no samples mend. Others may need more samples, or a trained model."""
-_CALLED_LATER = ("load_weights", "inherit", "on_step", "on_evaluate")
-"""Methods that only a training calls, or calls in many states."""
+_CALLED_LATER = ("load_weights", "inherit", "on_step", "on_evaluate", "illustrate")
+"""Methods that only a training calls, or calls in many states, or that may look at values of a large model."""
 
 
 class MetricFailed(Exception):
@@ -207,7 +207,8 @@ def _try_methods(workload: Workload) -> tuple[list[str], bool]:
         for optimizer in optimizers:
             _expect_schedulers(workload, optimizer, sets_rates)
         sums = evaluate(workload, model, [(held_out, counted)], collected.add if collected and is_small else None)
-        illustrate(workload, model, 0)
+        if is_small:  # it mostly looks at values, and fake tensors have none
+            illustrate(workload, model, 0)
     names = common_names([sums.names], may_be_none=collected is not None)
     if collected is not None:
         summarized = _try_summary(workload, collected) if is_small else None  # fake outputs have no values

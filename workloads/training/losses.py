@@ -26,15 +26,16 @@ class StepLosses:
     """The losses of this rank's micro-batches in one step, which ``function`` returns.
 
     The backward pass of a mean begins with ``factor`` times the ``weight`` of this rank's samples, that of a sum with
-    ``scale``: the numbers in it are the same under every plan.
+    ``scale``: the numbers in it are the same under every plan. Once ``divisor`` was asked for,
+    ``is_sum`` says whether the loss is a sum.
     """
 
     function: Callable[..., Any]
     factor: float = 1.0
     weight: float = 1.0
     scale: float = 1.0
-    _losses: list[Tensor] = field(default_factory=list)
     is_sum: bool = False
+    _losses: list[Tensor] = field(default_factory=list)
     _counts: list[Tensor] = field(default_factory=list)
     _quotient: float | None = None
 

@@ -137,8 +137,8 @@ def illustrate(workload: Workload, model: nn.Module, step: int, seed: int = 0) -
     state = forward_state(model)
     if state.layout.pp > 1 or state.layout.spatial > 1:
         raise WorkloadError(
-            "illustrate calls the model, of which ranks have a part, or parts of samples: use plans with pp=1 and "
-            "spatial=1"
+            "illustrate calls the whole model with whole samples, but under this plan each rank has only a part: use "
+            "plans with pp=1 and spatial=1"
         )
     seed_everything((seed, -2), workload)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

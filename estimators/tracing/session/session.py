@@ -170,10 +170,8 @@ class Session(OpenedModel):
         watched = self._watched(update, varies)
         if num > 1:  # an earlier micro-batch may have used them
             watched.fill(self._filled)
-        assumptions = self._recorder.values.assumptions
-        assumptions.in_step = True
-        self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
-        assumptions.in_step = False
+        with self._recorder.values.assumptions.of_step():
+            self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
         self.has_drawn |= self._recorder.values.assumptions.has_drawn or _random_state() != before
         self._without_gradient, self._filled = watched.without_gradient, watched.filled
         self.has_sparse_gradients |= watched.has_sparse_gradients

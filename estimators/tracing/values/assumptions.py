@@ -69,6 +69,15 @@ class Assumptions:
         finally:
             self.has_drawn, self.in_evaluation = has_drawn, False
 
+    @contextmanager
+    def of_step(self) -> Iterator[None]:
+        """Put this around the passes of a step: random numbers that they draw are noted."""
+        self.in_step = True
+        try:
+            yield
+        finally:
+            self.in_step = False
+
     def assume(self, *because: str) -> None:
         """Note what the code that runs now lets us assume; ``DRAWN`` is noted as a draw instead."""
         self.varies |= not self.in_evaluation and not _VARYING.isdisjoint(because)

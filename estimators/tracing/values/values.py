@@ -16,14 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from estimators.tracing.values.assumptions import (
-    ALL_CHOSEN,
-    DRAWN,
-    EVEN,
-    FINITE,
-    FIRST_SAMPLES,
-    Assumptions,
-)
+from estimators.tracing.values.assumptions import ALL_CHOSEN, DRAWN, EVEN, FINITE, FIRST_SAMPLES, Assumptions
 from estimators.tracing.values.effects import (
     CHOOSES,
     effect_of,
@@ -80,7 +73,10 @@ class Values:
             out.constant = None  # torch would look up copies of it in a table, and then not change their types
 
     def _draw(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
-        """Draw a few numbers for real: their values are random anyway. Of dropout everybody knows that it draws."""
+        """Draw a few numbers for real: their values are random anyway.
+
+        Draws are noted, except those of dropout, which everybody expects.
+        """
         if "dropout" not in operation.__name__ and "attention" not in operation.__name__:
             self.assumptions.draw()
         is_small = type(out) is FakeTensor and out.numel() <= _MOST_DRAWN

@@ -92,6 +92,23 @@ def test_all_that_a_step_and_an_evaluation_read_is_known_of_small_and_of_fake_mo
     assert result == {"read": ["lr", "scale", "threshold", "weight_decay", "width"], "metrics": ["large", "size"]}
 
 
+class Shown(Line):
+    """Looks at values of its model, which a fake one does not have."""
+
+    def illustrate(self, model: nn.Module, step: int) -> None:
+        self.params.get("shown")
+        assert len(model(torch.ones(1, 4)).flatten().tolist()) == self.params["width"]
+
+
+@pytest.mark.parametrize("most", [dry_run.MOST_REAL_PARAMETERS, 3])
+def test_what_a_workload_shows_is_tried_only_where_tensors_have_values(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dry_run, "MOST_REAL_PARAMETERS", most)
+    (report,) = tries(Shown, {"width": 8, "shown": 1})
+    assert "failed" not in report and "shown" in report["read"]
+
+
 def test_sets_whose_samples_differ_in_size_are_named() -> None:
     class Uneven(Line):
         num_train = 4

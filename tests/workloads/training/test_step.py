@@ -67,7 +67,7 @@ def test_every_rank_shows_the_same_as_one_process(ranks: Any, tmp_path: Path) ->
 
 
 class Wide(Workload):
-    """What it shows needs more memory than a step and an evaluation."""
+    """Its illustrate needs more memory than a step or an evaluation."""
 
     num_train = num_eval = 16
 
@@ -99,7 +99,7 @@ def test_a_model_in_parts_cannot_be_shown() -> None:
     workload = Wide({})
     model = workload.build_model()
     attach_state(model, Layout(spatial=2), None)
-    with pytest.raises(WorkloadError, match="illustrate calls the model, of which ranks have a part"):
+    with pytest.raises(WorkloadError, match="illustrate calls the whole model with whole samples"):
         illustrate(workload, model, 1)
 
 
