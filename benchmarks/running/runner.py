@@ -57,7 +57,8 @@ def run_parts(
         findings = [finding for case in every if (finding := results.of(name, str(case)))]
         findings = part.in_order(findings) if isinstance(part, HasOrder) else findings
         sections[name] = Section(part.TITLE, part.ABOUT, part.HEADER, len(every), findings, figures(part, findings))
-        closing += part.notes(findings) if name in chosen and isinstance(part, HasNotes) else []
+        if name in chosen:
+            closing += part.notes(findings) if isinstance(part, HasNotes) else failures(name, findings)
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
         for name, part in parts.items():
@@ -97,6 +98,12 @@ def figures(part: Part, findings: Sequence[Finding]) -> Mapping[str, Any]:
     """The part's figures over all findings that have a result; empty if none has."""
     done = [part.Result(**finding.values) for finding in findings if not finding.failure]
     return part.figures(done) if done else {}
+
+
+def failures(name: str, findings: Sequence[Finding]) -> list[str]:
+    """A line on the cases of a part that have failed, which no figure shows; none if all have a result."""
+    failed = [finding.case for finding in findings if finding.failure]
+    return [f"{name}: {len(failed)} of {len(findings)} cases have no result: {'; '.join(failed)}"] if failed else []
 
 
 def _options(part: Part) -> Mapping[str, str]:
