@@ -23,7 +23,7 @@ without a break: *error* is the largest relative difference, *after resume* that
 of the same parameter (0: not compared). The last two columns are the measured peak of a step, in tensors of the rank
 that has most, and the error of its prediction. Predictions for fp16 are higher than that by the sums in fp32 of torch's
 own products of matrices, which are memory but no tensors."""
-QUICK_EVERY = 24
+QUICK_EVERY = 30
 _PAPERS = frozenset(workload.name for workload in PAPERS)
 
 

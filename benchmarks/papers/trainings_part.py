@@ -68,13 +68,13 @@ SWINIR, COSMOFLOW, SMALL, DLRM = "SwinIR", "CosmoFlow, 32³", "CosmoFlow, 8³", 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
     """Each paper's training; a quick run has fewer steps, samples and channels."""
-    steps, num_boxes = (40, 40) if quick else (200, 240)
+    steps, num_boxes = (10, 16) if quick else (200, 240)
     fields = {"boxes": num_boxes, "width": 4, "lr": 5e-3}
     trainings = [
-        Case(SWINIR, "swinir.py:SwinIr", "gain_db", 8, 60 if quick else 300, {"groups": 1} if quick else {}),
+        Case(SWINIR, "swinir.py:SwinIr", "gain_db", 8, 20 if quick else 300, {"groups": 1} if quick else {}),
         Case(COSMOFLOW, "cosmoflow.py:Universes", "error", 8, steps, fields),
         Case(SMALL, "cosmoflow.py:Universes", "error", 8 * 4**3, steps, {**fields, "side": 8}),
-        Case(DLRM, "dlrm.py:Clicks", "auc_gain", 512, 60 if quick else 160),
+        Case(DLRM, "dlrm.py:Clicks", "auc_gain", 512, 20 if quick else 160),
     ]
     if quick:
         return trainings
