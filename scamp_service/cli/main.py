@@ -6,6 +6,7 @@ A user's mistake prints one line on stderr and exits with code 2; a study that f
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -215,14 +216,14 @@ def run(
     rows = [trial_fields(trial, spec.every_objective) for trial in all_trials(store, study_id)]
     reason = store.study(study_id).reason
     store.close()
-    if not _conclude(summary, rows, spec, as_json, reason, _serve_command(settings)):
+    if not _conclude(summary, rows, spec, as_json, reason, _command(settings)):
         raise typer.Exit(1)
 
 
-def _serve_command(settings: Settings) -> str:
-    """The command that starts a service with the data directory of ``settings``."""
+def _command(settings: Settings) -> str:
+    """The command ``scamp`` with the data directory of ``settings``."""
     is_usual = settings.data_dir == settings_of().data_dir
-    return "scamp serve" if is_usual else f"scamp serve --data-dir {settings.data_dir}"
+    return "scamp" if is_usual else f"SCAMP_DATA_DIR={shlex.quote(str(settings.data_dir))} scamp"
 
 
 def _warn(warnings: Iterable[str]) -> None:
@@ -236,13 +237,18 @@ def _word_of(summary: Mapping[str, Any]) -> str:
 
 
 def _conclude(
-    summary: dict[str, Any], rows: list[dict[str, Any]], spec: StudySpec, as_json: bool, reason: str, serve: str = ""
+    summary: dict[str, Any],
+    rows: list[dict[str, Any]],
+    spec: StudySpec,
+    as_json: bool,
+    reason: str,
+    scamp: str = "scamp",
 ) -> bool:
-    """Print the result of a study; returns whether it succeeded. ``serve`` starts a service, if none runs."""
+    """Print the result of a study, and what to do next by the command ``scamp``; returns whether it succeeded."""
     if not as_json:
         out.print(leaderboard(rows, spec.to_json()))
         out.print(closing_line(summary), markup=False, soft_wrap=True)
-        out.print(next_line(summary, serve), markup=False, soft_wrap=True)
+        out.print(next_line(summary, scamp), markup=False, soft_wrap=True)
     elif summary["no_success"]:
         for line in reasons(rows):
             err.print(line, soft_wrap=True)

@@ -164,20 +164,19 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     return "; ".join(words)
 
 
-def next_line(summary: Mapping[str, Any], serve: str = "") -> str:
+def next_line(summary: Mapping[str, Any], scamp: str = "scamp") -> str:
     """The number of a study that has ended, and the commands that are useful next.
 
-    ``serve`` is the command that starts the service that answers them, if none runs.
+    ``scamp`` is the command with what must stand before it.
     """
     study = summary["study"]
     if summary["best"]:
-        first = f"`scamp weights {study}` writes the best model"
+        first = f"`{scamp} weights {study}` writes the best model"
     elif summary["front"]:
-        first = f"`scamp weights {study} TRIAL` writes the model of a trial"
+        first = f"`{scamp} weights {study} TRIAL` writes the model of a trial"
     else:
-        first = f"`scamp logs {study} TRIAL` shows what a trial has printed"
-    start = f"start `{serve}`; then " if serve else ""
-    return f"study {study}: {start}{first}, and `scamp trials {study}` lists all trials"
+        first = f"`{scamp} logs {study} TRIAL` shows what a trial has printed"
+    return f"study {study}: {first}, and `{scamp} trials {study}` lists all trials"
 
 
 def _correction(family: Mapping[str, Any]) -> str:

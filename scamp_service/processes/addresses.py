@@ -122,6 +122,19 @@ def own_url(settings: Settings, *, to_change: bool) -> str:
     return url
 
 
+def is_own(url: str) -> bool:
+    """Whether a process of this Unix user listens at a URL of this machine; any process, where the system hides whose
+    it is."""
+    parts = urlsplit(url)
+    if uids := _listeners(parts.port or 80):
+        return os.geteuid() in uids
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
 def _expect_own(url: str) -> None:
     uids = _listeners(urlsplit(url).port or 80)
     if uids and os.geteuid() not in uids:

@@ -104,7 +104,7 @@ def test_a_study_that_has_ended_says_its_number_and_what_is_useful_next() -> Non
     trials = "and `scamp trials 7` lists all trials"
     best = {**summary, "best": {"trial": 3}}
     assert next_line(best) == f"study 7: `scamp weights 7` writes the best model, {trials}"
-    assert next_line(best, "scamp serve").startswith("study 7: start `scamp serve`; then `scamp weights 7` writes")
+    assert "`SCAMP_DATA_DIR=x scamp weights 7` writes the best model" in next_line(best, "SCAMP_DATA_DIR=x scamp")
     assert "`scamp weights 7 TRIAL` writes the model of a trial" in next_line({**summary, "front": [{"trial": 3}]})
     assert "`scamp logs 7 TRIAL` shows what a trial has printed" in next_line(summary)
 
@@ -118,10 +118,10 @@ def test_a_study_without_success_ends_with_the_reasons(
     summary = study_summary(store, study, now=9.0).to_json()
     rows = [trial_fields(row) for row in store.trials(study)]
     store.close()
-    assert not _conclude(summary, rows, parse_study(full_spec()), as_json, "", "scamp serve")
+    assert not _conclude(summary, rows, parse_study(full_spec()), as_json, "")
     shown = capsys.readouterr()
     assert "trial 0 failed: ValueError\n" in (shown.err if as_json else shown.out)
-    assert ("`scamp serve`" in shown.out) is not as_json
+    assert ("`scamp trials 1`" in shown.out) is not as_json
 
 
 def test_logs_of_a_trial_that_has_printed_nothing_say_so_and_why_it_failed(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""An API for a single command, where no service runs: it answers for the studies that ``scamp run`` has trained."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import IO
+
+import httpx
+
+from scamp_service.errors import Unavailable
+from scamp_service.processes.addresses import LOOPBACK, url_of
+from scamp_service.processes.supervise import as_environment, end_with_parent, secrets_pipe
+from scamp_service.settings import ROOT, SECRETS_PIPE, Settings
+
+START_SECONDS = 60.0
+
+
+def has_database(settings: Settings) -> bool:
+    """Whether there is a database with studies to read."""
+    return bool(settings.database_url) or (settings.data_dir / "scamp.db").exists()
+
+
+def start_api(settings: Settings) -> tuple[str, str]:
+    """(URL, token) of an API with these settings, which ends with this process.
+
+    Raises ``Unavailable``, with its last words, if it does not start.
+    """
+    host, token = LOOPBACK[0], secrets.token_hex(16)
+    with socket.create_server((host, 0)) as probe:
+        port = probe.getsockname()[1]
+    brief = settings.model_copy(update={"host": host, "port": port, "api_token": token, "trusted_proxies": ""})
+    url = url_of(host, port)
+    with tempfile.TemporaryFile() as said:
+        api = _spawn(brief, said)
+        atexit.register(_end, api)
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and api.poll() is None:
+            try:
+                if httpx.get(f"{url}/healthz", timeout=1.0, trust_env=False).is_success:
+                    return url, token
+            except httpx.TransportError:
+                time.sleep(0.05)
+        raise Unavailable(f"the studies of {settings.url} cannot be read; {_last_line(said)}")
+
+
+def _spawn(settings: Settings, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    with secrets_pipe(settings) as pipe:
+        return subprocess.Popen(
+            [sys.executable, "-m", "api"],
+            cwd=ROOT,
+            env={**os.environ, **as_environment(settings), SECRETS_PIPE: str(pipe)},
+            pass_fds=[pipe],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+
+
+def _end(api: subprocess.Popen[bytes]) -> None:
+    api.terminate()
+    api.wait()
+
+
+def _last_line(said: IO[bytes]) -> str:
+    said.seek(0)
+    lines = said.read().decode(errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("scamp: ") if lines else "the API did not start"

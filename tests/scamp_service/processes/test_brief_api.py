@@ -1,0 +1,40 @@
+"""Studies can be read while no service runs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from scamp_service.client import Client
+from scamp_service.errors import Unavailable
+from scamp_service.processes import brief_api
+from scamp_service.settings import Settings
+from scamp_service.store.store import Store
+from tests.services.serving import full_spec
+
+
+def test_it_answers_whoever_has_started_it_and_says_why_it_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_exit: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("atexit.register", lambda *call: at_exit.append(call))
+    settings = Settings(data_dir=tmp_path)
+    assert not brief_api.has_database(settings)
+    store = Store(settings.url)
+    store.create_study(full_spec(), now=1.0)
+    store.close()
+    assert brief_api.has_database(settings)
+    url, token = brief_api.start_api(settings)
+    with Client(url, token) as client:
+        assert [study["id"] for study in client.studies()] == [1]
+    assert httpx.get(f"{url}/v1/studies", trust_env=False).status_code == 401, "it is not for others on the machine"
+    (tmp_path / "scamp.db").write_bytes(b"no database")
+    with pytest.raises(Unavailable, match=r"cannot be read; .*scamp\.db"):
+        brief_api.start_api(settings)
+    for call, api in (call for call in at_exit if isinstance(call[-1], subprocess.Popen)):
+        call(api)
+        assert api.returncode is not None
