@@ -28,7 +28,7 @@ def run(warm: Warm, *arguments: str) -> dict[str, Any]:
     return figures_of_run
 
 
-def test_a_plan_of_every_twelfth_idiom_trains_the_model_of_one_rank(warm: Warm) -> None:
+def test_a_plan_of_some_idioms_trains_the_model_of_one_rank(warm: Warm) -> None:
     values = run(warm, "--quick")
     assert values["equal"] > values["refused"]
 

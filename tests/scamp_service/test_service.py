@@ -204,7 +204,9 @@ def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(
     assert steps[0] > trial["attempts"][0]["checkpoint_step"], "it resumes from its checkpoint"
 
 
-@pytest.mark.parametrize(("words", "patience"), [("scamp_service controller", 60), ("-m api", 90)])
+@pytest.mark.parametrize(
+    ("words", "patience"), [("scamp_service controller", 60), pytest.param("-m api", 90, marks=pytest.mark.soak)]
+)
 def test_a_process_that_freezes_is_replaced_and_nothing_is_lost(
     services: list[Served], words: str, patience: float
 ) -> None:
