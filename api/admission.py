@@ -25,7 +25,8 @@ from scamp_service.sizing.tracing.trace_process import TraceProcess
 from scamp_service.sizing.user_workload import with_space
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
-from scamp_service.study.user_code import check_code, with_files
+from scamp_service.study.user_code.bundling import with_files
+from scamp_service.study.user_code.checking import check_code
 
 MOST_SUBMISSIONS = 64
 MOST_UPLOADS = 16

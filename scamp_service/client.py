@@ -22,7 +22,7 @@ from httpx_sse import connect_sse
 from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, ScampError, Unavailable
 from scamp_service.sent_class import bundle_class
 from scamp_service.study.parse import parse_study
-from scamp_service.study.user_code import bundle_code as bundle_code
+from scamp_service.study.user_code.bundling import bundle_code as bundle_code
 
 if TYPE_CHECKING:
     import pandas

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from scamp_service.errors import InvalidInput
-from scamp_service.study.user_code import zip_files
+from scamp_service.study.user_code.bundling import zip_files
 
 VERSION = sys.version_info[:2]
 _MODULE = '''"""The class {name}, which was sent by value: it is in sent.pkl."""

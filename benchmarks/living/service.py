@@ -19,7 +19,7 @@ from scamp_service.processes.supervise import Service
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from scamp_service.store.summary import all_trials
-from scamp_service.study.user_code import bundle_code
+from scamp_service.study.user_code.bundling import bundle_code
 
 FOLDER = Path(__file__).parent / "workloads"
 START_SECONDS = 300.0

@@ -22,7 +22,7 @@ from scamp_service.simulation.replay import ReplayOptions, Submitted, simulate
 from scamp_service.sizing.calibration import calibrate_cpu_quickly
 from scamp_service.sizing.cluster_file import cluster_named
 from scamp_service.study.parse import parse_study
-from scamp_service.study.user_code import bundle_code
+from scamp_service.study.user_code.bundling import bundle_code
 
 TITLE = "A study on virtual devices"
 HEADER = (

@@ -101,7 +101,7 @@ def traced() -> Iterator[Quantities]:
     """Predicted quantities of each network, from a trace of it."""
     from scamp_service.sizing.estimate import Estimator, equal_devices
     from scamp_service.sizing.tracing.options import Tracing
-    from scamp_service.study.user_code import bundle_code
+    from scamp_service.study.user_code.bundling import bundle_code
 
     names = ("width", "depth", "dropout")
     code = bundle_code(FOLDER / "study.yaml", WORKLOAD)

@@ -37,7 +37,7 @@ from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.study.budget import TRACE_SECONDS
-from scamp_service.study.user_code import check_code
+from scamp_service.study.user_code.checking import check_code
 
 
 def estimate(

@@ -22,7 +22,7 @@ from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import Slot, existing_values, nested, slots_of
 from scamp_service.study.spaces.space import ends
 from scamp_service.study.spec import StudySpec
-from scamp_service.study.user_code import check_code
+from scamp_service.study.user_code.checking import check_code
 from scamp_service.study.values import Params
 from scamp_service.study.workload_names import BUILT_INS, is_file
 from workloads.options import NAMES as OPTIONS

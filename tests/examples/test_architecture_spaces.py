@@ -16,7 +16,7 @@ from scamp_service.model import Sized
 from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spaces.slots import is_candidate, slots_of
-from scamp_service.study.user_code import bundle_code
+from scamp_service.study.user_code.bundling import bundle_code
 from tests.sizing import MemoryBlobs, Sizing
 from workloads.loading import load_workload
 from workloads.protocol import Workload

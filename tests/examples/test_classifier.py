@@ -11,7 +11,7 @@ import pytest
 from estimators.model import Plan
 from scamp_service.sizing.submission_check import check_workload
 from scamp_service.study.parse import parse_study
-from scamp_service.study.user_code import bundle_code
+from scamp_service.study.user_code.bundling import bundle_code
 from tests.services.warm import Warm
 from tests.workloads.conftest import Ranks
 

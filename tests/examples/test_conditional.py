@@ -13,7 +13,7 @@ from scamp_service.search.proposals import Search
 from scamp_service.sizing.submission_check import check_workload
 from scamp_service.sizing.user_workload import with_space
 from scamp_service.study.parse import parse_study
-from scamp_service.study.user_code import bundle_code
+from scamp_service.study.user_code.bundling import bundle_code
 from tests.scamp_service.search.studies import hash_value, live
 from workloads.loading import load_workload
 

@@ -16,7 +16,7 @@ from scamp_service.search.proposals import Search
 from scamp_service.sizing.estimate import Estimator, equal_devices
 from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.study.parse import parse_study
-from scamp_service.study.user_code import bundle_code
+from scamp_service.study.user_code.bundling import bundle_code
 from scamp_service.study.values import Params
 from tests.scamp_service.search.studies import Trial
 from workloads.loading import load_workload

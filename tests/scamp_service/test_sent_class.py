@@ -14,7 +14,7 @@ from scamp_service import sent_class
 from scamp_service.client import Client
 from scamp_service.errors import InvalidInput
 from scamp_service.sent_class import bundle_class
-from scamp_service.study.user_code import check_code
+from scamp_service.study.user_code.checking import check_code
 from workloads.archive import unpack_code
 from workloads.loading import load_workload
 from workloads.refusals import WorkloadError

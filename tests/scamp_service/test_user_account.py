@@ -17,7 +17,7 @@ from scamp_service.errors import InvalidInput, Refused
 from scamp_service.sizing.submission_check import check_workload
 from scamp_service.sizing.tracing import trace_process
 from scamp_service.study.parse import parse_study
-from scamp_service.study.user_code import bundle_code
+from scamp_service.study.user_code.bundling import bundle_code
 from scamp_service.user_account import USER, Lent, UserAccount, account_of, check_folder
 
 OTHER = "nobody"

@@ -33,7 +33,7 @@ from scamp_service.sizing.tracing.options import TracedWorkload, Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.traces import tracing_version
-from scamp_service.study.user_code import check_code
+from scamp_service.study.user_code.checking import check_code
 
 _SCREENING = TypeAdapter(Screening)
 

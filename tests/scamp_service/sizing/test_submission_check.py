@@ -14,7 +14,7 @@ from scamp_service.sizing.submission_check import DryRun, candidates_to_try, che
 from scamp_service.sizing.user_workload import with_space
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
-from scamp_service.study.user_code import bundle_code
+from scamp_service.study.user_code.bundling import bundle_code
 
 WORKLOAD = """
 import torch

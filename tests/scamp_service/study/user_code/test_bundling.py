@@ -11,8 +11,9 @@ import pytest
 
 from scamp_service.errors import InvalidInput
 from scamp_service.processes.supervise import lock_data_dir
-from scamp_service.study import user_code
-from scamp_service.study.user_code import bundle_code, check_code
+from scamp_service.study.user_code import bundling
+from scamp_service.study.user_code.bundling import bundle_code
+from scamp_service.study.user_code.checking import check_code
 from scamp_service.study.workload_names import BUILT_INS
 from workloads import loading
 from workloads.archive import MAX_CODE_BYTES, unpack_code
@@ -91,7 +92,7 @@ def test_too_much_is_refused_before_it_is_read(folder: Path) -> None:
 
 
 def test_too_many_files_name_the_folder_that_has_most_of_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_code, "MAX_CODE_FILES", 3)
+    monkeypatch.setattr(bundling, "MAX_CODE_FILES", 3)
     with pytest.raises(InvalidInput, match="has 4 files, more than 3, 2 of them in lib/; choose a smaller folder"):
         bundle_code(folder / "study.yaml", "net.py:Mine", folder)
 
