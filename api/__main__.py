@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def server_for(settings: Settings) -> uvicorn.Server:
-    """Server that already holds its port, and answers once ``run`` is called.
+    """Server that already listens on its port, and answers once ``run`` is called.
 
     Raises what ``create_app`` raises, and ``Unavailable`` when it cannot listen on the port.
     """
@@ -70,6 +70,7 @@ def _bind(host: str, port: int) -> socket.socket:
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # drops a peer that acknowledges nothing; connections inherit it
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * sse.STALLED_SECONDS))
         listener.bind((host, port))
+        listener.listen()  # two processes can bind the same port, but only one can listen
     except OSError as error:
         if listener is not None:
             listener.close()

@@ -9,17 +9,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
+from contextlib import closing
 from typing import IO
-
-import httpx
 
 from scamp_service.errors import Unavailable
 from scamp_service.processes.addresses import LOOPBACK, url_of
-from scamp_service.processes.supervise import as_environment, end_with_parent, secrets_pipe
+from scamp_service.processes.heartbeat import VARIABLE, Pulse
+from scamp_service.processes.supervise import answers, as_environment, end_with_parent, secrets_pipe
 from scamp_service.settings import ROOT, SECRETS_PIPE, Settings
-
-START_SECONDS = 60.0
 
 
 def has_database(settings: Settings) -> bool:
@@ -38,25 +35,24 @@ def start_api(settings: Settings) -> tuple[str, str]:
     brief = settings.model_copy(update={"host": host, "port": port, "api_token": token, "trusted_proxies": ""})
     url = url_of(host, port)
     with tempfile.TemporaryFile() as said:
-        api = _spawn(brief, said)
-        atexit.register(_end, api)
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline and api.poll() is None:
+        with closing(Pulse()) as pulse:
             try:
-                if httpx.get(f"{url}/healthz", timeout=1.0, trust_env=False).is_success:
-                    return url, token
-            except httpx.TransportError:
-                time.sleep(0.05)
+                api = _spawn(brief, said, pulse.child_end)
+            finally:
+                pulse.started()
+            atexit.register(_end, api)
+            if answers(url, api, pulse):
+                return url, token
         raise Unavailable(f"the studies of {settings.url} cannot be read; {_last_line(said)}")
 
 
-def _spawn(settings: Settings, output: IO[bytes]) -> subprocess.Popen[bytes]:
+def _spawn(settings: Settings, output: IO[bytes], heartbeat: int) -> subprocess.Popen[bytes]:
     with secrets_pipe(settings) as pipe:
         return subprocess.Popen(
             [sys.executable, "-m", "api"],
             cwd=ROOT,
-            env={**os.environ, **as_environment(settings), SECRETS_PIPE: str(pipe)},
-            pass_fds=[pipe],
+            env={**os.environ, **as_environment(settings), SECRETS_PIPE: str(pipe), VARIABLE: str(heartbeat)},
+            pass_fds=[pipe, heartbeat],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

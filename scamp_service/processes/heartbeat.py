@@ -34,7 +34,7 @@ class Pulse:
         self._read, self.child_end = os.pipe()
         for end in (self._read, self.child_end):
             os.set_blocking(end, False)
-        self.has_beaten = False
+        self._has_beaten = False
         self._seen = self._looked = time.monotonic()
 
     def started(self) -> None:
@@ -46,11 +46,20 @@ class Pulse:
         now = time.monotonic()
         self._seen += max(0.0, now - self._looked - 5.0)
         self._looked = now
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._read, 4096):
-                self._seen, self.has_beaten = now, True
+        self._read_beats(now)
         return now - self._seen
+
+    @property
+    def has_beaten(self) -> bool:
+        """Whether the child's loop has turned."""
+        self._read_beats(time.monotonic())
+        return self._has_beaten
 
     def close(self) -> None:
         """Close our end."""
         os.close(self._read)
+
+    def _read_beats(self, now: float) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read, 4096):
+                self._seen, self._has_beaten = now, True

@@ -66,6 +66,7 @@ class Service:
         self._ray_pause = 0.0
         self._trouble = ""
         self._lock: IO[str] | None = None
+        self._is_recorded = False
         self.url = ""
 
     def __enter__(self) -> Self:
@@ -82,16 +83,14 @@ class Service:
         keep_private(settings)
         remove_forgotten()
         try:
-            port = take_port(settings, next_port=self._next_port)
-            self.settings = settings = settings.model_copy(update={"port": port})
-            self.url = url_of(settings.host, port)
-            self._spawn("api")
+            self._spawn_api(take_port(settings, next_port=self._next_port))
             if not settings.ray_address:
                 self._ray = LocalRay(settings, settings.data_dir)
                 self._start_ray()
-            self._wait_healthy()  # first, because only one process can migrate the database
+            self._wait_for_api(settings)  # first, because only one process can migrate the database
             self._spawn("controller")
             write_server_file(settings.data_dir, self.url)
+            self._is_recorded = True
         except OSError as error:
             self.stop()
             raise _unusable(settings.data_dir, error) from error
@@ -149,7 +148,7 @@ class Service:
 
     def stop(self) -> None:
         """End every process that this service has started, and no other."""
-        if self.url:
+        if self._is_recorded:
             with suppress(OSError):
                 write_server_file(self.settings.data_dir, self.url, runs=False)
         for name in self._children:
@@ -212,16 +211,19 @@ class Service:
             child.kill()
             child.wait()
 
-    def _wait_healthy(self, seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and self._children["api"].poll() is None:
-            try:
-                # A proxy from the environment cannot reach this machine.
-                if httpx.get(f"{self.url}/healthz", timeout=1.0, trust_env=False).is_success:
-                    return
-            except httpx.TransportError:
-                time.sleep(0.05)
-        raise Unavailable(f"the API did not start; {self._last_words('api')}")
+    def _spawn_api(self, port: int) -> None:
+        self.settings = self.settings.model_copy(update={"port": port})
+        self.url = url_of(self.settings.host, port)
+        self._spawn("api")
+
+    def _wait_for_api(self, settings: Settings) -> None:
+        """Wait until the API answers; on another port if some process has taken the first one meanwhile."""
+        while not answers(self.url, self._children["api"], self._pulses["api"]):
+            has_ended = self._children["api"].poll() is not None
+            port = take_port(settings, next_port=self._next_port) if has_ended else self.settings.port
+            if port == self.settings.port:
+                raise Unavailable(f"the API did not start; {self._last_words('api')}")
+            self._spawn_api(port)
 
     def _end_words(self, name: str, code: int) -> str:
         """How a child ended. A kill comes too suddenly for a last line, so that of its log is from before it."""
@@ -244,6 +246,21 @@ class Service:
                 )
                 return f"the last line of {log_file} is: {words}"
         return f"see its log {log_file}"
+
+
+def answers(url: str, api: subprocess.Popen[bytes], pulse: Pulse, seconds: float = 60.0) -> bool:
+    """Wait until the process ``api`` answers at ``url``; False if it ends, or does not answer in time.
+
+    Another service may answer at the same address. It cannot once the loop of ``api`` turns, which then has the port.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and api.poll() is None:
+        with suppress(httpx.TransportError):
+            # A proxy from the environment cannot reach this machine.
+            if pulse.has_beaten and httpx.get(f"{url}/healthz", timeout=1.0, trust_env=False).is_success:
+                return True
+        time.sleep(0.05)
+    return False
 
 
 def try_to_start(ray: LocalRay, times: int = 1) -> None:

@@ -16,7 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+from api.__main__ import _bind
 from api.app import create_app
+from scamp_service.errors import Unavailable
 from tests.conftest import ROOT
 from tests.services.serving import InProcess, free_port, settings_in
 
@@ -76,6 +78,12 @@ def test_a_port_that_is_taken_is_reported_in_one_line(tmp_path: Path) -> None:
     assert process.returncode == 2
     assert output.startswith("scamp: cannot listen on 127.0.0.1 port") and len(output.splitlines()) == 1
     assert not (tmp_path / "scamp.db").exists()
+
+
+def test_only_one_of_two_that_start_at_once_has_the_port() -> None:
+    port = free_port()
+    with _bind("127.0.0.1", port), pytest.raises(Unavailable, match="Address already in use"):
+        _bind("127.0.0.1", port)
 
 
 def test_the_api_loads_nothing_heavy() -> None:

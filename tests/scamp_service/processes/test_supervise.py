@@ -6,18 +6,23 @@ import errno
 import logging
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
+import httpx
 import pytest
 
 from scamp_service.errors import Unavailable
 from scamp_service.processes import supervise
+from scamp_service.processes.addresses import free_port, remembered_port, running_server
+from scamp_service.processes.heartbeat import VARIABLE
 from scamp_service.processes.supervise import (
     Service,
     as_environment,
@@ -110,7 +115,7 @@ class World:
             self.service._starting.join()
 
         monkeypatch.setattr(self.service, "_start_ray", started)
-        monkeypatch.setattr(self.service, "_wait_healthy", lambda: None)
+        monkeypatch.setattr(self.service, "_wait_for_api", lambda settings: None)
         monkeypatch.setattr(supervise, "LocalRay", Ray)
         monkeypatch.setattr(supervise, "time", self)
         monkeypatch.setattr(subprocess, "Popen", self.popen)
@@ -136,6 +141,55 @@ class World:
         for _ in range(int(seconds * 2)):
             self.now += 0.5
             self.service.watch()
+
+
+class Race:
+    """A service whose first ports are taken by another service, which answers there, while its own API starts."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, num_lost: int, **options: Any) -> None:
+        self.ports: list[int] = []
+        self._num_lost, self._others = num_lost, ExitStack()
+        self.service = Service(Settings(data_dir=folder, ray_address="10.0.0.1:1", **options))
+        monkeypatch.delenv("SCAMP_PORT", raising=False)
+        monkeypatch.setattr(httpx, "get", lambda *args, **options: httpx.Response(200))
+        monkeypatch.setattr(subprocess, "Popen", self._popen)
+
+    def _popen(self, command: list[str], *, env: dict[str, str], **options: Any) -> Child:
+        child = Child(command)
+        if child.name == "api":
+            self.ports.append(int(env["SCAMP_PORT"]))
+            if len(self.ports) <= self._num_lost:
+                self._others.enter_context(socket.create_server(("127.0.0.1", self.ports[-1])))
+                threading.Timer(0.2, setattr, (child, "returncode", 2)).start()
+            else:
+                os.write(int(env[VARIABLE]), b".")
+        return child
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._others.close()
+
+
+@pytest.mark.parametrize("num_lost", [0, 1, 2])
+def test_a_service_that_loses_its_port_while_it_starts_takes_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_lost: int
+) -> None:
+    with Race(tmp_path, monkeypatch, num_lost=num_lost) as race, race.service as service:
+        assert len(set(race.ports)) == num_lost + 1
+        assert service.settings.port == race.ports[-1] == remembered_port(tmp_path)
+        assert service.url == running_server(tmp_path) == f"http://127.0.0.1:{race.ports[-1]}"
+
+
+def test_a_service_that_loses_the_port_that_somebody_chose_says_so_and_remembers_it_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port("127.0.0.1", 8150)
+    with Race(tmp_path, monkeypatch, num_lost=1, port=port) as race:
+        with pytest.raises(Unavailable, match=f"port {port} on 127.0.0.1 is in use"), race.service:
+            pass
+        assert race.ports == [port] and remembered_port(tmp_path) is None
 
 
 @pytest.fixture
