@@ -1,7 +1,8 @@
 """Sees to it that candidates satisfy the constraints of their study before they become trials.
 
 A proposal that breaks one is made again with another seed. If that does not help, the parameters that broken
-constraints name are drawn at random, and in the end all of them.
+constraints name are drawn at random, and in the end all of them. A proposal that an earlier study has tried is replaced
+in the same way.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ MOST_PROPOSALS = 10
 """Proposals of the sampler for one trial, before its parameters are drawn at random."""
 MOST_DRAWS = 10_000
 """Random draws for one trial."""
+MOST_NEW_DRAWS = 200
+"""Random draws for one trial whose proposals have all been tried by earlier studies."""
 
 
 class NoCandidate(SearchEnded):
@@ -52,22 +55,36 @@ class Constrained:
                 return params
         raise _none_found(f"no values of the parameters that {subject} leaves out satisfy the constraints", broken)
 
-    def repaired(self, number: int, suggest: Callable[[int], Params | None], pick: int = 0) -> Params | None:
+    def repaired(
+        self,
+        number: int,
+        suggest: Callable[[int], Params | None],
+        pick: int = 0,
+        is_known: Callable[[Params], bool] = lambda _: False,
+    ) -> Params | None:
         """A proposal of a sampler for trial ``number``, with other values where it breaks constraints; None if it ends.
 
-        ``suggest`` is asked for attempts of which each ``pick`` has its own. Raises ``NoCandidate``.
+        ``suggest`` is asked for attempts of which each ``pick`` has its own. A proposal that ``is_known`` is returned
+        only if no other is found. Raises ``NoCandidate``.
         """
-        broken, proposed, names = Counter[str](), Params(), frozenset[str]()
-        for attempt in range(MOST_PROPOSALS):
-            params = suggest(pick * MOST_PROPOSALS + attempt)
+        broken, proposed, names, known = Counter[str](), Params(), frozenset[str](), list[int]()
+        for attempt in range(pick * MOST_PROPOSALS, (pick + 1) * MOST_PROPOSALS):
+            params = suggest(attempt)
             if params is None:
                 return None
             wrong = self._broken({**self._fixed, **params}, broken)
+            if not wrong and is_known(params):
+                known.append(attempt)
+                continue
             if not wrong:
                 return params
             if not proposed:
                 proposed = params
             names |= frozenset[str]().union(*(expression.names for expression in wrong))
+        if known:
+            draws = (self._draw(number, pick * MOST_DRAWS + draw, {}) for draw in range(1, MOST_NEW_DRAWS + 1))
+            new = (params for params in draws if self.holds(params) and not is_known(params))
+            return next(new, None) or suggest(known[0])
         valid = {name: value for name, value in proposed.items() if name not in names}
         for draw in range(1, MOST_DRAWS + 1):
             params = self._draw(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scamp_service.search.history import History, Observation, Past
+from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
 from scamp_service.study.spaces.slots import is_candidate, slots_of
 from scamp_service.study.spec import StudySpec
@@ -42,6 +43,15 @@ def earlier_trials(spec: StudySpec, studies: Sequence[EarlierStudy]) -> list[Obs
         ]
         earlier += [replace(trial, params=_only(space, trial.params), excesses={}) for trial in taken]
     return [replace(trial, number=index - len(earlier)) for index, trial in enumerate(earlier)]
+
+
+def with_own_seed(spec: StudySpec, earlier: Sequence[Observation]) -> StudySpec:
+    """The study with another seed if it has earlier trials: they have often begun with the same seed, and random
+    candidates would be the same once more."""
+    if not earlier:
+        return spec
+    seed = seed_of(spec.search.seed, -len(earlier))
+    return spec.model_copy(update={"search": spec.search.model_copy(update={"seed": seed})})
 
 
 def _only(space: Space, params: Mapping[str, Any]) -> Mapping[str, Any]:

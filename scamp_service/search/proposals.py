@@ -6,10 +6,11 @@ proposes the same candidates. Whether a candidate fits is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from scamp_service.lifecycle import Origin
 from scamp_service.search.constrained import Constrained
+from scamp_service.search.earlier import with_own_seed
 from scamp_service.search.grid import Grid
 from scamp_service.search.history import Active, History, Observation, Past, Shown
 from scamp_service.search.priors import Priors
@@ -19,6 +20,7 @@ from scamp_service.search.samplers.optuna_samplers import BruteForce, CmaEs, Gp,
 from scamp_service.search.samplers.random_sampler import RandomSampler
 from scamp_service.search.samplers.sampler import Inheriting, Sampler
 from scamp_service.search.samplers.tune_searcher import TuneSearcher
+from scamp_service.search.space import Space
 from scamp_service.search.starts import Starts
 from scamp_service.study.spaces.slots import is_candidate, slots_of
 from scamp_service.study.spec import StudySpec
@@ -56,14 +58,21 @@ def needs_own_process(spec: StudySpec) -> bool:
 class Search:
     """Proposes the candidates of one study. It remembers the trials that it was given."""
 
-    def __init__(self, spec: StudySpec, sampler: Sampler | None = None, earlier: Sequence[Observation] = ()) -> None:
-        """``sampler`` is one from the user's own file, and ``earlier`` are trials of earlier studies."""
+    def __init__(
+        self,
+        spec: StudySpec,
+        make: Callable[[StudySpec], Sampler] | None = None,
+        earlier: Sequence[Observation] = (),
+    ) -> None:
+        """``make`` returns a sampler from the user's own file, and ``earlier`` are trials of earlier studies."""
+        spec = with_own_seed(spec, earlier)
         self._earlier, self._priors = earlier, Priors(spec)
         self._spec, self._starts = spec, Starts(spec)
-        self._sampler = SAMPLERS[spec.search.sampler.name](spec) if sampler is None else sampler
+        self._sampler = (make or SAMPLERS[spec.search.sampler.name])(spec)
         self._history = History(spec.every_objective, spec.predicted)
         self._constrained = Constrained(spec)
-        self._slots = slots_of(spec.space)
+        self._slots, self._space = slots_of(spec.space), Space(spec.space)
+        self._earlier_params = [self._space.flat(trial.params) for trial in earlier]
         self._regret_bound = RegretBound(spec)
         self.regret: float | None = None
         """Bound on the regret when it was asked last; None if there is nothing new to say."""
@@ -128,11 +137,15 @@ class Search:
             place = number - len(self._starts)
             return None if params is None else self._priors.applied(place, number, params, attempt)
 
-        repaired = self._constrained.repaired(number, suggest, pick)
+        repaired = self._constrained.repaired(number, suggest, pick, self._is_earlier)
         if repaired is None:
             return None, None
         parent = self._sampler.parent(number, completed, last) if isinstance(self._sampler, Inheriting) else None
         return {**self._spec.fixed, **repaired}, parent
+
+    def _is_earlier(self, params: Params) -> bool:
+        """Whether an earlier study has tried these parameters."""
+        return bool(self._earlier_params) and self._space.flat(params) in self._earlier_params
 
 
 def _none_or_parents(parents: Sequence[int | None]) -> Sequence[int | None]:

@@ -7,6 +7,7 @@ survive a crash: the one of trial n has the seed ``seed_of(search.seed, n)``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import optuna
@@ -19,6 +20,7 @@ from scamp_service.search.samplers.replayed_study import ReplayedStudy
 from scamp_service.search.samplers.sampler import seed_of
 from scamp_service.search.space import Space
 from scamp_service.study.budget import MAX_TRIALS
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.sampler_options import (
     BruteForceOptions,
     CmaEsOptions,
@@ -32,6 +34,10 @@ from scamp_service.study.spaces.points import Points
 from scamp_service.study.spaces.slots import slots_of
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
+
+BLOCK = 1024
+"""Points of a Sobol sequence that fill the space evenly by themselves: a power of two."""
+NUM_BLOCKS = 32
 
 
 class _FromHistory:
@@ -107,10 +113,24 @@ class Tpe(_FromHistory):
 
 
 class Gp(_FromHistory):
-    """A Gaussian process, whose time grows with the cube of the trials that it is shown."""
+    """A Gaussian process, whose time grows with the cube of the trials that it is shown.
+
+    Optuna's models only trials that have completed. Where most are stopped early it would long remain random, so those
+    count with the value that they had.
+    """
 
     needs_own_process: ClassVar[bool] = True  # it imports torch
     shows_most: ClassVar[int | None] = 200
+
+    def __init__(self, spec: StudySpec) -> None:
+        super().__init__(spec)
+        self._objectives = spec.every_objective
+
+    def suggest(
+        self, number: int, completed: Sequence[Observation], active: Sequence[Active], attempt: int = 0
+    ) -> Params | None:
+        """The searched parameters of trial ``number``."""
+        return super().suggest(number, as_completed(completed, self._objectives), active, attempt)
 
     def _sampler_of(self, seed: int) -> BaseSampler:
         options = self._options
@@ -122,8 +142,30 @@ class Gp(_FromHistory):
         )
 
 
+def as_completed(trials: Sequence[Observation], objectives: Objectives) -> list[Observation]:
+    """The trials, those of one objective that were stopped early as if they had completed with the value that they had.
+
+    None of these is better than all that completed: the best value is one that a whole training has reached.
+    """
+    if objectives.has_several:
+        return list(trials)
+    finished = [trial.values for trial in trials if trial.values is not None and trial.pruned_at is None]
+    best = min(finished, key=objectives.keys, default=None)
+
+    def judged(trial: Observation) -> Observation:
+        if trial.values is None or trial.pruned_at is None:
+            return trial
+        values = trial.values if best is None else max(trial.values, best, key=objectives.keys)
+        return replace(trial, values=values, pruned_at=None)
+
+    return [judged(trial) for trial in trials]
+
+
 class Qmc:
-    """A low-discrepancy sequence; the first candidate is random. Proposals depend on the number alone."""
+    """A low-discrepancy sequence; the first candidate is random. Proposals depend on the number alone.
+
+    A study with earlier trials begins further on in the sequence, as its first points are often theirs.
+    """
 
     reads_history: ClassVar = False
     needs_own_process: ClassVar[bool] = False
@@ -139,8 +181,9 @@ class Qmc:
         """The searched parameters of trial ``number``."""
         assert isinstance(self._options, QmcOptions)
         with optuna_is_silent():
+            skipped = BLOCK * (1 + self._seed % NUM_BLOCKS) if completed else 0
             sampler = _QmcPoint(
-                number - 1 + attempt * MAX_TRIALS,
+                number - 1 + skipped + attempt * MAX_TRIALS,
                 self._space.distributions,
                 seed_of(self._seed, number, attempt),
                 self._seed,

@@ -13,17 +13,33 @@ from pydantic import TypeAdapter
 
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search import history
+from scamp_service.search.earlier import EarlierStudy, earlier_trials
+from scamp_service.search.history import Observation
 from scamp_service.search.proposals import SAMPLERS, Search, reads_history
+from scamp_service.search.samplers.optuna_samplers import as_completed
 from scamp_service.study.sampler_options import SAMPLER_OPTIONS, Sampler
 from scamp_service.study.spaces.slots import flat, is_candidate, nested, slots_of
 from scamp_service.study.spaces.space import Repeat
 from scamp_service.study.spec import StudySpec
-from tests.scamp_service.search.studies import CONDITIONAL, GRID, SPACE, Trial, course, live, mixed, study
+from tests.scamp_service.search.studies import (
+    CONDITIONAL,
+    GRID,
+    SPACE,
+    Trial,
+    completed,
+    course,
+    distance,
+    hash_value,
+    live,
+    mixed,
+    study,
+)
 
 NAMES = sorted(SAMPLERS.keys() - {"tune"})  # its searchers have tests of their own
 STARTS: list[dict[str, Any]] = [{"a": "x", "b": 3}, {"c": 0.2, "batch": 8}]
 FINITE = {"grid", "brute_force"}
 """Samplers that end, and need a space with finitely many points."""
+LARGE_GRID: dict[str, Any] = {**GRID, "d": {"low": 1, "high": 100}}
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -189,7 +205,7 @@ GOLDEN = {
     "brute_force": [("x", 3, 0.3), ("x", 5, 0.2), ("y", 1, 0.2)],
     "cmaes": [("x", 3, 0.0), ("y", 3, 0.1), ("x", 3, 0.1)],
     "evolution": [("y", 1, 0.0), ("x", 3, 0.0), ("x", 3, 0.2)],
-    "gp": [("x", 5, 0.0), ("y", 3, 0.3), ("x", 3, 0.1)],
+    "gp": [("y", 1, 0.1), ("y", 3, 0.2), ("y", 1, 0.2)],
     "grid": [("x", 3, 0.0), ("y", 3, 0.1), ("y", 3, 0.2)],
     "nsga2": [("y", 3, 0.1), ("y", 3, 0.1), ("x", 3, 0.1)],
     "nsga3": [("y", 3, 0.1), ("y", 3, 0.1), ("x", 3, 0.1)],
@@ -204,3 +220,47 @@ def test_proposals_stay_as_they_were_in_earlier_versions(name: str) -> None:
     """A study that an earlier version has begun continues with the same candidates."""
     proposed = Search(spec_for(name)).propose(history_of(60), 20, 3)
     assert [(params["a"], params["b"], params["c"]) for params in proposed] == GOLDEN[name]
+
+
+@every_sampler
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_a_study_with_a_history_tries_none_of_its_candidates_again(name: str, weight: float) -> None:
+    """The earlier study had the same seed, and stopped most of its trials early."""
+    if name in FINITE and weight < 1:
+        pytest.skip("points that they are not shown count as not tried")
+    spec = study(LARGE_GRID if name in FINITE else SPACE, name)
+    before = Search(spec).propose([], 0, 30)
+    ended = [
+        Trial(number, params, S.PRUNED if number % 4 else S.COMPLETED, 10, hash_value(params))
+        for number, params in enumerate(before)
+    ]
+    proposed = Search(spec, None, earlier_trials(spec, [EarlierStudy(ended, weight)])).propose([], 0, 5)
+    assert len(proposed) == 5 and not [params for params in proposed if params in before]
+
+
+@every_sampler
+def test_candidates_of_a_history_are_repeated_only_when_nothing_else_is_left(name: str) -> None:
+    spec, points = study_of(GRID, name), Search(study(GRID, "grid")).propose([], 0, 24)
+    earlier = [Observation(number - 24, params, (hash_value(params),)) for number, params in enumerate(points)]
+    proposed = Search(spec, None, earlier[:12]).propose([], 0, 8)
+    assert len(proposed) == 8 and all(params in points[12:] for params in proposed)
+    assert len(Search(spec, None, earlier).propose([], 0, 1)) == (0 if name in FINITE else 1)
+
+
+def test_trials_that_were_stopped_early_count_for_a_gaussian_process() -> None:
+    spec = study(SPACE, "gp")
+    pruned = [
+        replace(completed(trial), state=S.PRUNED) for trial in live(Search(study(SPACE, "random")), completed, 30)
+    ]
+    gp, chance = Search(spec).propose(pruned, 30, 4), Search(study(SPACE, "random")).propose([], 30, 4)
+    assert sum(map(distance, gp)) < sum(map(distance, chance)) / 2
+
+
+def test_no_trial_that_was_stopped_early_looks_better_than_all_that_completed() -> None:
+    objectives = study().every_objective
+    trials = [Observation(0, {}, (0.5,)), Observation(1, {}, (0.1,), 10), Observation(2, {}, (0.9,), 10)]
+    assert [trial.values for trial in as_completed([*trials, Observation(3, {}, None)], objectives)] == [
+        (0.5,), (0.5,), (0.9,), None,
+    ]  # fmt: skip
+    assert [trial.values for trial in as_completed(trials[1:], objectives)] == [(0.1,), (0.9,)]
+    assert all(trial.pruned_at is None for trial in as_completed(trials, objectives))

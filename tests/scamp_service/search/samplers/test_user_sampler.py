@@ -28,7 +28,7 @@ class Nested(optuna.samplers.RandomSampler):
 def proposed(sampler: Any, number: int) -> list[dict[str, Any]]:
     spec = study(GRID, "own.py:sampler")
     trials = list({trial.number: trial for trial in course(20, seed=1, space=GRID)}.values())
-    return Search(spec, UserSampler(spec, sampler)).propose(trials, number, 3)
+    return Search(spec, lambda spec: UserSampler(spec, sampler)).propose(trials, number, 3)
 
 
 def test_a_seed_reaches_every_generator_of_an_object() -> None:
