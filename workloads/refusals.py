@@ -443,6 +443,15 @@ def _text(error: BaseException, folder: Path | None) -> str:
     return shortened(text, MESSAGE_CHARACTERS)
 
 
+def in_enough_digits(first: float, second: float) -> tuple[str, str]:
+    """Two numbers that differ, each with at least five digits, and with as many as it takes to see the difference."""
+    for digits in range(5, 18):
+        words = f"{first:.{digits}g}", f"{second:.{digits}g}"
+        if words[0] != words[1]:
+            break
+    return words
+
+
 def shortened(text: str, most: int) -> str:
     """``text``, of which at most ``most`` characters are left; an ellipsis stands for the rest."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

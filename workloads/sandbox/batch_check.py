@@ -3,7 +3,8 @@
 A loss may couple the samples of a batch (negatives within the batch, a penalty for uneven experts), be a sum, or be a
 mean over something else (tokens that count, weights of classes). Micro-batches and ranks would then train another
 curve, and nobody would notice. So the loss of a few samples is compared with the mean loss of their two halves, and the
-metrics as well. Both run in double precision, where rounding hides nothing.
+metrics as well. Both run in double precision, where rounding hides nothing. Samples of which nothing counts, or whose
+loss is 0, show nothing; then others are tried, and more of them.
 
 Models are in training mode, as a loss may be another one there, but for what depends on the batch as documented: norms
 over samples, and dropout.
@@ -16,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +25,12 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from workloads.datasets import SetName, is_iterable, opened_dataset
 from workloads.parallel.forward_state.snapshot import ModuleSnapshot, attributes_of, may_be_state
-from workloads.protocol import Batch, Loss, Workload
-from workloads.refusals import WorkloadError
+from workloads.protocol import Batch, Loss, Workload, defines
+from workloads.refusals import WorkloadError, in_enough_digits
 from workloads.seeds import drawn_from, seed_everything
+from workloads.training.data.order import SampleOrder
 from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.outline import outline_of
 from workloads.training.step import layers_of_training
@@ -39,6 +43,8 @@ MOST_FLOPS = 6e10
 MOST_PARAMETERS = 50_000_000
 NUM_SAMPLES = (16, 8, 4, 2)
 """As many as ``MOST_FLOPS`` allow: few samples may all have the same length or class, which hides a difference."""
+MOST_SAMPLES = 256
+"""Most samples of a later try, where fewer have shown nothing; no try has more than a batch."""
 _PASSES = 5
 """Passes of all samples: as a whole, as halves, and a few more times the first half."""
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
@@ -56,23 +62,36 @@ class _Ratio:
 
     total: float
     count: float
+    is_pair: bool
 
     @property
     def value(self) -> float:
         return self.total / self.count if self.count else math.nan
 
-    def with_other(self, other: _Ratio) -> float:
+    def with_other(self, other: _Ratio) -> _Ratio:
         """That of the samples of both."""
-        return _Ratio(self.total + other.total, self.count + other.count).value
+        return _Ratio(self.total + other.total, self.count + other.count, self.is_pair)
+
+
+class _Outcome(Enum):
+    """Result of a try."""
+
+    EQUAL = auto()
+    DIFFERENT = auto()
+    NONE_COUNTS = auto()
+    """Nothing counts, at least in one half. The other half alone shows no difference."""
+    ZERO = auto()
+    """All is 0, which is equal whether or not samples are compared."""
 
 
 def why_whole(workload: Workload, flops: float = 0.0) -> str:
     """Why ranks and micro-batches may not divide a batch of this workload; empty if they may, or if nobody can tell.
 
     ``flops`` are those of a forward pass of one sample. Nobody can tell for models that are too large to be run here,
-    and for losses that draw random numbers. A workload that ``accepts_parts`` is not asked.
+    and for losses that draw random numbers. A loss with a count that is 0 in all tries may not be divided. A workload
+    that ``accepts_parts`` is not asked.
     """
-    return _first_finding(_difference_of_losses, workload, flops, workload.num_train)
+    return _first_finding(_difference_of_losses, workload, "train", flops)
 
 
 def expect_metrics_of_samples(workload: Workload, flops: float = 0.0) -> None:
@@ -80,22 +99,23 @@ def expect_metrics_of_samples(workload: Workload, flops: float = 0.0) -> None:
 
     It is not raised where nobody can tell (see ``why_whole``).
     """
-    if difference := _first_finding(_difference_of_metrics, workload, flops, workload.num_eval):
+    if difference := _first_finding(_difference_of_metrics, workload, "eval", flops):
         raise WorkloadError(difference)
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """A model that is run with ``num`` samples and their halves, in the precision ``dtype``."""
+    """A model that is run with samples and their halves, in the precision ``dtype``, one try after another."""
 
     workload: Workload
     model: nn.Module
-    num: int
+    tries: Sequence[Tensor]
+    """Indices of the samples of each try."""
     dtype: torch.dtype
 
-    def batches(self, make: Callable[[Tensor], Batch]) -> tuple[Batch, Batch, Batch]:
+    def batches(self, make: Callable[[Tensor], Batch], indices: Tensor) -> tuple[Batch, Batch, Batch]:
         """All samples and their halves, as ranks make them: each by itself, or parts of one where it is random."""
-        indices, middle = torch.arange(self.num), self.num // 2
+        middle = len(indices) // 2
         seed_everything(0, self.workload)
         before = drawn_from(self.workload)
         batch = make(indices)
@@ -138,6 +158,20 @@ class _Comparison:
         """Whether two numbers are equal but for rounding; a number that is not finite proves nothing."""
         return not abs(value - other) > _TOLERANCES[self.dtype] * max(abs(value), abs(other), scale, _LEAST)
 
+    def outcome(self, undivided: _Ratio, first: _Ratio, second: _Ratio) -> _Outcome:
+        """Outcome of a try, from a loss or a metric of all samples, and of each half."""
+        of_halves = first.with_other(second)
+        if not (undivided.count or of_halves.count):
+            return _Outcome.NONE_COUNTS
+        if not math.isfinite(undivided.total):
+            return _Outcome.EQUAL  # nobody can tell
+        is_close = math.isfinite(of_halves.value) and self.are_close(of_halves.value, undivided.value, abs(first.value))
+        if not (undivided.count and is_close):
+            return _Outcome.DIFFERENT
+        if not (first.count and second.count):
+            return _Outcome.NONE_COUNTS
+        return _Outcome.EQUAL if undivided.total else _Outcome.ZERO
+
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Seeded generators, and a model and workload that stay as they were; a penalty of gradients needs a graph."""
@@ -160,76 +194,134 @@ class _Comparison:
         )
 
 
-def _first_finding(check: Callable[[_Comparison], str], workload: Workload, flops: float, available: int) -> str:
+def _first_finding(check: Callable[[_Comparison], str], workload: Workload, split: SetName, flops: float) -> str:
     """Words of what ``check`` finds in double precision, or in that of the model where it runs in no other."""
-    fitting = [num for num in NUM_SAMPLES if num <= available and _PASSES * num * flops <= MOST_FLOPS]
     num_parameters = sum(parameter.numel() for parameter in outline_of(workload).parameters())
-    if workload.accepts_parts or not fitting or num_parameters > MOST_PARAMETERS:
+    if workload.accepts_parts or num_parameters > MOST_PARAMETERS:
         return ""
     for dtype in _TOLERANCES:
         try:
             seed_everything(0, workload)
-            return check(_Comparison(workload, workload.build_model().to(dtype), fitting[0], dtype))
+            if tries := _tries(workload, split, flops):
+                return check(_Comparison(workload, workload.build_model().to(dtype), tries, dtype))
         except Exception:  # a trace explains it
             log.debug("whether the loss and the metrics are means over samples cannot be found out", exc_info=True)
     return ""
 
 
+def _tries(workload: Workload, split: SetName, flops: float) -> list[Tensor]:
+    """Indices of the samples of each try: the first ones, others, then more, up to a batch; none if all take too long.
+
+    Those of training are samples of the first two steps: where a batch is put together on purpose, as of a few samples
+    of each class, others would show nothing.
+    """
+    available = workload.num_train if split == "train" else workload.num_eval
+    fitting = [num for num in NUM_SAMPLES if num <= available and _PASSES * num * flops <= MOST_FLOPS]
+    if not fitting:
+        return []
+    num, more = fitting[0], list[int]()
+    batch = workload.params.get("batch", workload.default_batch)
+    while (larger := 2 * (more[-1] if more else num)) <= min(batch, available, MOST_SAMPLES):
+        if _PASSES * larger * flops > MOST_FLOPS:
+            break
+        more.append(larger)
+    if split == "train":
+        order = SampleOrder(workload, 0)
+        others = [order.places(step, batch)[:num, 2] for step in (0, 1)]
+        return [torch.arange(num), *others, *(order.places(0, larger)[:, 2] for larger in more)]
+    is_read_in_order = defines(workload, "dataset") and is_iterable(opened_dataset(workload, split))
+    spread = [] if is_read_in_order else [torch.arange(num) * available // num]
+    return [torch.arange(num), *spread, *map(torch.arange, more)]
+
+
 def _difference_of_losses(comparison: _Comparison) -> str:
     phases = {f"the loss of phase {phase.name}": phase.loss for phase in phases_of(comparison.workload)}
-    batch, *halves = comparison.batches(comparison.workload.train_batch)
     for name, loss in (phases or {"the loss": comparison.workload.loss}).items():
-        _train(comparison.model)
-        if comparison.draws(loss, halves[0]):  # such as dropout by a function
-            comparison.model.eval()
-        if difference := _difference_of_loss(comparison, name, loss, batch, halves):
-            return difference
+        unknown = ""
+        for indices in comparison.tries:
+            outcome, words = _difference_of_loss(comparison, name, loss, indices)
+            if outcome is _Outcome.DIFFERENT:
+                return words
+            if outcome is _Outcome.EQUAL:
+                unknown = ""
+                break
+            unknown = words or unknown
+        if unknown:
+            return unknown
     return ""
 
 
-def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, batch: Batch, halves: Sequence[Batch]) -> str:
+def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indices: Tensor) -> tuple[_Outcome, str]:
+    """Outcome of a try, and words for it, empty where nothing is wrong."""
+    batch, *halves = comparison.batches(comparison.workload.train_batch, indices)
+    _train(comparison.model)
+    if comparison.draws(loss, halves[0]):  # such as dropout by a function
+        comparison.model.eval()
     first = comparison.value(loss, halves[0])
     again, changed = comparison.value_again(loss, halves[0])
     if not comparison.are_close(first.value, again.value):
         kept = " and ".join(f"self.{attribute}" for attribute in changed) or "something"
-        return (
-            f"{name} is {first.value:.5g}, and {again.value:.5g} when it is called again with the same samples: it "
-            f"keeps {kept} between calls, which micro-batches and ranks would change. Keep nothing in the workload, "
-            f"{_ADVICE}"
+        before, after = in_enough_digits(first.value, again.value)
+        return _Outcome.DIFFERENT, (
+            f"{name} is {before}, and {after} when it is called again with the same samples: it keeps {kept} between "
+            f"calls, which micro-batches and ranks would change. Keep nothing in the workload, {_ADVICE}"
         )
     if comparison.draws(loss, halves[0]):
-        return ""  # these numbers depend on the division, too
-    of_all = comparison.value(loss, batch)
-    mean = first.with_other(comparison.value(loss, halves[1]))
-    if comparison.are_close(mean, of_all.value, abs(first.value)):
-        return ""
-    return (
-        f"{name} of {comparison.num} samples is {of_all.value:.5g}, but the mean over their halves {mean:.5g}, so "
-        "micro-batches and ranks would change it. If it is divided by tokens or weights, return the sum and what it is "
-        f"divided by; else give the batch one device, average within samples first, {_ADVICE}"
+        return _Outcome.EQUAL, ""  # these numbers depend on the division, too
+    undivided, second = comparison.value(loss, batch), comparison.value(loss, halves[1])
+    outcome, num = comparison.outcome(undivided, first, second), len(indices)
+    if outcome is _Outcome.NONE_COUNTS:
+        return outcome, (
+            f"{name} is divided by a count that is 0 for {'one half' if undivided.count else 'each half'} of {num} "
+            f"samples, so nobody can tell whether micro-batches and ranks would change it. Give the batch one device; "
+            "or set accepts_parts = True if the loss and the count compare no samples"
+        )
+    if outcome is not _Outcome.DIFFERENT:
+        return outcome, ""
+    advice = (
+        "The sum and the count must be those of each sample, added up: if they compare samples, give the batch one "
+        f"device, {_ADVICE}"
+        if undivided.is_pair
+        else "If it is divided by tokens or weights, return the sum and what it is divided by; else give the batch one "
+        f"device, average within samples first, {_ADVICE}"
     )
+    numbers = _numbers(undivided, first, second)
+    return outcome, f"{name} of {num} samples is {numbers}, so micro-batches and ranks would change it. {advice}"
 
 
 def _difference_of_metrics(comparison: _Comparison) -> str:
     comparison.model.eval()
-    undivided, first, second = (
-        comparison.metrics(batch) for batch in comparison.batches(comparison.workload.eval_batch)
-    )
-    for name, ratio in undivided.items():
-        mean = first[name].with_other(second[name])
-        if not comparison.are_close(mean, ratio.value, abs(first[name].value)):
-            return (
-                f"evaluate gives {name} {ratio.value:.5g} for {comparison.num} samples, but {mean:.5g} as the mean "
-                "over their halves, so it would depend on the micro-batch of an evaluation. Return what each sample "
-                "has by itself, and compute what compares samples, or is no mean, in metrics() or summarize() from all "
-                f"held-out samples, {_ADVICE}"
-            )
-    return ""
+    for indices in comparison.tries:
+        undivided, first, second = (
+            comparison.metrics(batch) for batch in comparison.batches(comparison.workload.eval_batch, indices)
+        )
+        outcomes = {name: comparison.outcome(ratio, first[name], second[name]) for name, ratio in undivided.items()}
+        for name, outcome in outcomes.items():
+            if outcome is _Outcome.DIFFERENT:
+                return (
+                    f"evaluate gives for {len(indices)} samples the {name} "
+                    f"{_numbers(undivided[name], first[name], second[name])}, so it would depend on the micro-batch of "
+                    "an evaluation. Return what each sample has by itself, and compute what compares samples, or is no "
+                    f"mean, in metrics() or summarize() from all held-out samples, {_ADVICE}"
+                )
+        if all(outcome is _Outcome.EQUAL for outcome in outcomes.values()):
+            return ""
+    return ""  # nothing is wrong with a metric of few samples
+
+
+def _numbers(undivided: _Ratio, first: _Ratio, second: _Ratio) -> str:
+    of_halves = first.with_other(second)
+    if not (undivided.count and of_halves.count):
+        counts = f"{undivided.count:.5g}", f"{of_halves.count:.5g}"
+        return f"divided by {counts[0]}, but those of their halves by {counts[1]} in all"
+    whole_words, halves_words = in_enough_digits(undivided.value, of_halves.value)
+    return f"{whole_words}, but the mean over their halves {halves_words}"
 
 
 def _ratio(values: Loss) -> _Ratio:
     total, count = as_pair(values)
-    return _Ratio(float(total.detach().double().sum()), float(count.double().sum()))
+    is_pair = isinstance(values, tuple)
+    return _Ratio(float(total.detach().double().sum()), float(count.double().sum()), is_pair)
 
 
 def _part(batch: Batch, samples: slice) -> Batch:

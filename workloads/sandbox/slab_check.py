@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from workloads.parallel.exchanging.attention import intercept_attention
 from workloads.parallel.spatial import EXCHANGING, is_global_pool, slab
 from workloads.protocol import Batch, Context, Loss, Spatial, Workload
-from workloads.refusals import WorkloadError
+from workloads.refusals import WorkloadError, in_enough_digits
 from workloads.sandbox.small_model import are_close, small_model
 from workloads.seeds import seed_everything
 from workloads.training.metrics import as_pair, split_evaluation
@@ -78,7 +78,7 @@ def _difference(workload: Workload, count: int) -> str:
             of_all, of_slabs = _quotient([values]), _quotient([part[key] for part in parts])
             if not are_close(of_slabs, of_all):
                 metric = f"{name} {key}".strip()
-                numbers = f"{float(of_slabs.mean()):.4g} instead of {float(of_all.mean()):.4g}"
+                numbers = " instead of ".join(in_enough_digits(*_most_different(of_slabs, of_all)))
                 return _words(model, spatial, count, f"the mean {metric} of all slabs is {numbers}")
     return ""
 
@@ -115,6 +115,12 @@ def _quotient(parts: Sequence[Loss]) -> Tensor:
     """The mean of equal parts, or their sum divided by the sum of their counts."""
     totals, counts = zip(*map(as_pair, parts), strict=True)
     return torch.stack(totals).sum(0) / torch.stack(counts).sum(0)
+
+
+def _most_different(values: Tensor, others: Tensor) -> tuple[float, float]:
+    """The values of the sample in which they differ most, or the only ones."""
+    place = int((values - others).abs().nan_to_num().argmax())
+    return float(values.reshape(-1)[place]), float(others.reshape(-1)[place])
 
 
 def _beginning(model: nn.Module, spatial: Spatial, batch: Batch, count: int) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +135,70 @@ def test_other_losses_are_not_divided_unless_the_workload_accepts_it(params: dic
     assert why_whole(accepting) == ""
 
 
+def _hardest(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum over the samples that are closer to another class than to their own, and the number of these."""
+    points = functional.normalize(model(x), dim=-1)
+    distances, same = torch.cdist(points, points), y[:, None] == y[None]
+    per_sample = functional.relu((distances * same).amax(1) - (distances + 1e6 * same).amin(1))
+    return per_sample.sum(), (per_sample > 0).sum()
+
+
+class Classes(Points):
+    """As many classes as half of the samples that are tried first, or samples sorted by class."""
+
+    def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        x, _ = super().train_batch(indices)
+        return x, indices // 16 if self.params.get("sorted") else indices % 8
+
+    def eval_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return self.train_batch(indices)
+
+
+def test_samples_that_show_nothing_do_not_pass_a_loss() -> None:
+    nothing_in_halves = why_whole(Classes({"loss": _hardest}))
+    assert re.search(r"is divided by \d+, but those of their halves by 0 in all", nothing_in_halves), nothing_in_halves
+    assert "must be those of each sample, added up" in nothing_in_halves
+    by_class = Classes({"loss": _hardest, "sorted": True})
+    assert "the loss of 16 samples is" in why_whole(by_class), "the first 16 are of one class, a step has others"
+    by_class = Classes({"loss": lambda model, x, y: _hardest(model, x, y)[0] / 16, "sorted": True})
+    assert "but the mean over their halves" in why_whole(by_class), "which is 0 for the first samples"
+
+
+def _rare(model: nn.Module, x: Tensor, y: Tensor, counting: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    counts = counting(y)
+    return (functional.cross_entropy(model(x), y % 3, reduction="none") * counts).sum(), counts.sum()
+
+
+def test_more_samples_are_tried_where_few_have_no_count() -> None:
+    def with_count(counting: Callable[[Tensor], Tensor]) -> str:
+        workload = Points({"loss": lambda model, x, y: _rare(model, x, y, counting), "batch": 64})
+        workload.train_batch = lambda indices: (torch.sin(indices[:, None] * torch.arange(1.0, 5.0)), indices)  # type: ignore[method-assign]
+        return why_whole(workload)
+
+    assert with_count(lambda index: index > 20) == ""
+    assert "divided by a count that is 0 for each half of 64 samples" in with_count(lambda index: index < 0)
+    assert "divided by a count that is 0 for one half of 64 samples" in with_count(lambda index: index == 3)
+
+
+def test_a_half_without_a_number_shows_a_difference() -> None:
+    def spread(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return ((model(x) - model(x).mean(0)).square().sum() / (len(x) - 1)).sqrt()
+
+    assert "of 2 samples is" in (why := why_whole(Points({"loss": spread}), flops=6e9)), why
+    assert "the mean over their halves nan" in why
+
+
+def test_numbers_have_as_many_digits_as_they_differ_in() -> None:
+    def almost(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return _mean(model, x, y) + 1e-4 / len(x)
+
+    words = re.search(
+        r"samples is ([\d.]+), but the mean over their halves ([\d.]+),", why_whole(Points({"loss": almost}))
+    )
+    assert words is not None
+    assert 0 < float(words[2]) - float(words[1]) < 2e-5
+
+
 class Carrying(Points):
     """Its loss depends on the call before, and notes what nobody reads."""
 
@@ -196,5 +261,16 @@ def test_metrics_whose_mean_is_one_of_samples_are_accepted(of: Any) -> None:
     ],
 )
 def test_metrics_that_depend_on_the_other_samples_are_refused(of: Any) -> None:
-    with pytest.raises(WorkloadError, match=r"evaluate gives metric .* from all held-out samples"):
+    with pytest.raises(WorkloadError, match=r"evaluate gives .* the metric .* from all held-out samples"):
         expect_metrics_of_samples(Points({"metric": of}))
+
+
+def test_a_metric_that_counts_nothing_is_accepted_unless_more_samples_show_a_difference() -> None:
+    class Counting(Points):
+        def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Any]:
+            x, y = batch
+            return {"recall": ((model(x).argmax(-1) == y).float(), self.params["count"](y))}
+
+    expect_metrics_of_samples(Counting({"count": lambda y: torch.zeros(len(y))}))
+    with pytest.raises(WorkloadError, match=r"divided by 16, but those of their halves by 0 in all"):
+        expect_metrics_of_samples(Counting({"count": lambda y: torch.full((len(y),), float(len(y) > 8))}))
