@@ -67,24 +67,24 @@ class Constrained:
         ``suggest`` is asked for attempts of which each ``pick`` has its own. A proposal that ``is_known`` is returned
         only if no other is found. Raises ``NoCandidate``.
         """
-        broken, proposed, names, known = Counter[str](), Params(), frozenset[str](), list[int]()
+        broken, proposed, names, repeats = Counter[str](), Params(), frozenset[str](), list[int]()
         for attempt in range(pick * MOST_PROPOSALS, (pick + 1) * MOST_PROPOSALS):
             params = suggest(attempt)
             if params is None:
                 return None
             wrong = self._broken({**self._fixed, **params}, broken)
             if not wrong and is_known(params):
-                known.append(attempt)
+                repeats.append(attempt)
                 continue
             if not wrong:
                 return params
             if not proposed:
                 proposed = params
             names |= frozenset[str]().union(*(expression.names for expression in wrong))
-        if known:
+        if repeats:
             draws = (self._draw(number, pick * MOST_DRAWS + draw, {}) for draw in range(1, MOST_NEW_DRAWS + 1))
             new = (params for params in draws if self.holds(params) and not is_known(params))
-            return next(new, None) or suggest(known[0])
+            return next(new, None) or suggest(repeats[0])
         valid = {name: value for name, value in proposed.items() if name not in names}
         for draw in range(1, MOST_DRAWS + 1):
             params = self._draw(

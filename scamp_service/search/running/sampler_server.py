@@ -99,8 +99,8 @@ def _search(setup: Mapping[str, Any]) -> Any:
 
     code_dir = Path(setup["code_dir"])
     unpack_code(Path(setup["code_zip"]).read_bytes(), code_dir)
-    found = load_attribute(sampler.name, code_dir)
-    return Search(spec, lambda spec: UserSampler(spec, found), earlier)
+    attribute = load_attribute(sampler.name, code_dir)
+    return Search(spec, lambda spec: UserSampler(spec, attribute), earlier)
 
 
 def _words(error: BaseException, setup: Mapping[str, Any]) -> str:
