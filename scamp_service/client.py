@@ -1,7 +1,7 @@
 """The SDK: the REST API in Python, with retries that cannot submit twice and an event stream that reconnects by itself.
 
 Methods return the JSON of the API as dictionaries (see ``docs/api.md``). An error response raises the matching error of
-``scamp_service.errors``. A service that cannot be reached raises ``Unavailable``.
+``scamp_service.errors``. A service that cannot be reached, or does not answer in time, raises ``Unavailable``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ PAGE = 500
 RETRY_SECONDS = 0.3
 PATIENCE_SECONDS = 30.0
 """How long requests are retried after the last response, while the service restarts or the network is down."""
+SLOW_SECONDS = 600.0
+"""How long a change is waited for while the service answers other requests: it imports and traces users' code."""
+ALIVE_SECONDS = 10.0
+"""How long a service may take to say that it is alive."""
 SILENCE_SECONDS = 40.0
 """An event stream that is silent for this long is considered dead; the service sends a comment every 15 s."""
 
@@ -344,19 +348,29 @@ class Client:
             params["after"] = page["next"]
 
     def _change(self, method: str, path: str, **options: Any) -> JsonObject:
-        """Send a request that changes something, for half a minute while the service is busy, restarts or is slow.
+        """Send a request that changes something, for half a minute while the service is busy or restarts, and for ten
+        minutes while it is slow but alive.
 
         The service does only once what is asked for several times.
         """
-        until = time.monotonic() + PATIENCE_SECONDS
+        began = time.monotonic()
         while True:
             try:
                 return self._request(method, path, **options)
             except Unavailable as error:
                 is_slow = isinstance(error.__cause__, httpx.ReadTimeout)
-                if not (is_slow or isinstance(error, _Busy)) or time.monotonic() > until:
+                if not (is_slow or isinstance(error, _Busy)):
+                    raise
+                patience = SLOW_SECONDS if is_slow and self._is_alive() else PATIENCE_SECONDS
+                if time.monotonic() - began > patience:
                     raise
                 time.sleep(error.seconds if isinstance(error, _Busy) else RETRY_SECONDS)
+
+    def _is_alive(self) -> bool:
+        try:
+            return self._http.get("/healthz", timeout=ALIVE_SECONDS).is_success
+        except httpx.TransportError:
+            return False
 
     def _request(self, method: str, path: str, **options: Any) -> JsonObject:
         answer = self._answer(method, path, **options)
@@ -410,6 +424,11 @@ class Client:
     def _unavailable(self, error: Exception) -> Unavailable:
         if isinstance(error, Unavailable):
             return error
+        if isinstance(error, httpx.ReadTimeout):
+            return Unavailable(
+                f"ScaMP at {self.address} is slow: it has not answered in time; `scamp list` shows whether it answers "
+                "at all"
+            )
         why = str(error) or type(error).__name__
         return Unavailable(f"ScaMP cannot be reached at {self.address} ({why}); start it with `scamp serve`")
 

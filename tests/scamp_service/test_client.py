@@ -183,6 +183,45 @@ def test_only_a_submission_without_an_answer_may_have_created_a_study(monkeypatc
             client.submit(SPEC)
 
 
+def test_a_submission_that_takes_longer_than_the_timeout_is_waited_for_while_the_service_is_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scamp_service.client.PATIENCE_SECONDS", 0.0)
+    checks: list[float] = []
+
+    def slowly(*args: object) -> list[str]:
+        checks.append(time.monotonic())
+        time.sleep(1.5)
+        return []
+
+    monkeypatch.setattr("api.admission.check_workload", slowly)
+    settings = settings_in(tmp_path, port=free_port())
+    study = tmp_path / "study.yaml"
+    study.write_text("name: mine\nworkload: net.py:Mine\nobjective: {metric: loss}\nspace: {lr: {low: 0, high: 1}}\n")
+    (tmp_path / "net.py").write_text(WORKLOAD)
+    with served(settings) as (url, store), Client(url, timeout=0.4) as client:
+        created = client.submit(study)
+        assert [row.id for row in store.studies()] == [created["id"]]
+        assert len(checks) == 1, "the repeated request waits for the first"
+        monkeypatch.setattr("scamp_service.client.SLOW_SECONDS", 0.0)
+        with pytest.raises(Unavailable) as refused:
+            client.submit(study, idempotency_key="k")
+    assert str(refused.value).startswith(f"ScaMP at {url} is slow: it has not answered in time; ")
+    assert str(refused.value).endswith("repeat with the idempotency key k, so that there is only one")
+    assert "scamp serve" not in str(refused.value)
+
+
+def test_a_service_that_hangs_is_not_waited_for_like_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scamp_service.client.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("scamp_service.client.ALIVE_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with Client(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2) as client:
+            with pytest.raises(Unavailable, match="is slow: it has not answered in time"):
+                client.stop(1)
+    assert time.monotonic() - began < 10
+
+
 def test_another_server_is_not_taken_for_ours() -> None:
     with server_of(PAGE) as (address, _), Client(address) as client:
         with pytest.raises(Unavailable, match="does not answer like ScaMP"):
