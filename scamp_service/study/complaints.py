@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from scamp_service.study.budget import Budget
-from scamp_service.study.objective import Objective
-from scamp_service.study.predicted import Bound, PredictedBounds
 from scamp_service.study.sampler_options import SAMPLER_OPTIONS, FileOptions
-from scamp_service.study.search_options import Earlier, SearchOptions
 from scamp_service.study.spaces.space import MODELS
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.stopping import RULE_OPTIONS
-
-_PARTS: dict[str, type[BaseModel]] = {
-    "objective": Objective,
-    "objectives": Objective,
-    "predicted": PredictedBounds,
-    "search": SearchOptions,
-    "budget": Budget,
-}
 
 _TOO_FEW = re.compile(r"^(?:List|Dictionary) should have at least (\d+ items?) after validation, not \d+$")
 _READ = 500
@@ -69,33 +57,46 @@ def _place(loc: tuple[int | str, ...]) -> tuple[list[int | str], type[BaseModel]
     match loc:
         case ("space", _, *_):
             return _place_in_space(loc)
-        case ("search", "history", place, *rest) if rest:
-            return ["search", "history", place, *rest[:1]], Earlier
+        case ("search", "history", place, name, *_):  # without the names of the types that an id may have
+            return ["search", "history", place, name], _model_at(loc)
         case ("search", "sampler", name, *rest):
             return ["search", "sampler", *rest], SAMPLER_OPTIONS.get(str(name), FileOptions)
         case ("stopping", *_):
             path = [part for n, part in enumerate(loc) if n not in (1, 3 if loc[1:2] == ("several",) else 2)]
             return path, next((RULE_OPTIONS[str(part)] for part in loc[2:4] if part in RULE_OPTIONS), StudySpec)
-        case ("predicted", quantity, *_) if quantity in PredictedBounds.model_fields:
-            return list(loc), Bound
-        case (part, *_):
-            return list(loc), _PARTS.get(str(part), StudySpec)
-    return [], StudySpec
+    return list(loc), _model_at(loc)
 
 
 def _place_in_space(loc: tuple[int | str, ...]) -> tuple[list[int | str], type[BaseModel]]:
-    path, kind, following = [loc[0]], "range", "name"
+    path, options, following = [loc[0]], MODELS["range"], "name"
     for part in loc[1:]:
         if following == "kind":
-            kind, following = str(part), "field"
+            options, following = MODELS.get(str(part), MODELS["range"]), "field"
             continue
         path.append(part)
-        is_block_field = following == "field" and kind == "block"
         if following == "name":
             following = "kind"
         else:
+            is_block_field = following == "field" and options is MODELS["block"]
             following = {"each": "name", "repeat": "kind"}.get(str(part), "") if is_block_field else ""
-    return path, MODELS.get(kind, MODELS["range"])
+            options = _model_at([part], options)
+    return path, options
+
+
+def _model_at(path: Iterable[int | str], model: type[BaseModel] = StudySpec) -> type[BaseModel]:
+    """The model of the mapping at ``path`` in ``model``, or else of the innermost mapping around it."""
+    for name in path:
+        field = model.model_fields.get(str(name))
+        model = _model_of(field.annotation if field else None) or model
+    return model
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The only model in the type of a field, such as ``list[Earlier]``; None if there is none, or several."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    models = {model for part in get_args(annotation) if (model := _model_of(part))}
+    return models.pop() if len(models) == 1 else None
 
 
 def _unknown_key(path: Sequence[int | str], options: type[BaseModel]) -> str:

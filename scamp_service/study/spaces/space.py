@@ -9,7 +9,9 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from decimal import Context, Decimal
+from difflib import get_close_matches
 from functools import cached_property
+from itertools import islice
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
@@ -190,8 +192,12 @@ class Range(Strict):
 
 
 def _kind(value: Any) -> str | None:
+    """The kind of dimension that is meant: by its keys, or by one that is close to a key; None if it is none."""
     if isinstance(value, Mapping):
-        return next((kind for kind, key in _KEYS.items() if key in value), "range")
+        keys = [key for key in _KIND_OF if key in value] or (
+            key for name in islice(value, _KEYS_READ) for key in get_close_matches(str(name), _KIND_OF, n=1)
+        )
+        return next((_KIND_OF[key] for key in keys), None)
     return next((kind for kind, model in MODELS.items() if isinstance(value, model)), None)
 
 
@@ -200,7 +206,16 @@ def _as_range(value: Any) -> Any:
     return {"low": value, "high": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-_KEYS = {"choice": "choice", "ordinal": "ordinal", "block": "repeat"}
+_KIND_OF = {
+    "choice": "choice",
+    "ordinal": "ordinal",
+    "repeat": "block",
+    "each": "block",
+    "low": "range",
+    "high": "range",
+}
+_KEYS_READ = 20
+"""Keys that may be misspelt ones: there may be 60,000, whose likeness would take seconds."""
 _Plain = Annotated[Categorical, Tag("choice")] | Annotated[Ordinal, Tag("ordinal")] | Annotated[Range, Tag("range")]
 Count = Annotated[
     _Plain,

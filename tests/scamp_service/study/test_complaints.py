@@ -60,7 +60,22 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"space": {"n": {"repeat": 1001, "each": {"a": SGD}}}}, "an integer from 0 to 1000; got 1001"),
     ({"space": {"n": {"repeat": "3", "each": {"a": SGD}}}}, "space.n.repeat: must be an integer, {choice: [integer"),
     ({"space": {"n": {"repeat": {"low": 1, "hihg": 2}, "each": {"a": SGD}}}}, "space.n.repeat.hihg: unknown key; did"),
-    ({"space": {"n": {"repeat": 3, "each": {"a": {"choise": [1]}}}}}, "space.n.each.a.low is missing"),
+    (
+        {"space": {"n": {"repeat": 3, "each": {"a": {"choise": [1]}}}}},
+        "space.n.each.a.choise: unknown key; did you mean",
+    ),
+    ({"space": {"n": {"chioce": [1]}}}, "space.n.choice is missing; space.n.chioce: unknown key; did you mean choice?"),
+    (
+        {"space": {"n": {"repeet": 3, "each": {"a": SGD}}}},
+        "space.n.repeat is missing; space.n.repeet: unknown key; did",
+    ),
+    ({"space": {"n": {"lo": 1, "high": 3}}}, "space.n.low is missing; space.n.lo: unknown key; did you mean low?"),
+    (
+        {"space": {"n": {"values": [1, 2]}}},
+        "space.n: must be {choice: [value, …]}, {ordinal: [value, …]}, {low: number",
+    ),
+    ({"space": {"n": {}}}, "space.n: must be {choice: [value, …]}, {ordinal: [value, …]}, {low: number"),
+    ({"space": {"n": {f"k{number}": 1 for number in range(60_000)}}}, "space.n: must be {choice: [value, …]}"),
     (
         {"space": {"n": {"repeat": 3, "each": {"a": {"choice": [1], "low": 1}}}}},
         "space.n.each.a.low: unknown key; allow",
@@ -130,12 +145,21 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "search.history.0.wieght: unknown key; did you",
     ),
     (
+        {"search": {"history": [3, "a"]}},
+        "search.history.0: must be a mapping of study, weight (got 3); search.history.1",
+    ),
+    ({"search": {"filter": "flops"}}, "search.filter: must be a mapping of proxy, of (got 'flops')"),
+    ({"search": {"filter": {"proxi": "flops"}}}, "search.filter.proxi: unknown key; did you mean proxy?"),
+    ({"search": {"one_shot": True}}, "search.one_shot: must be a mapping of candidates, best, steps (got True)"),
+    ({"budget": {"terminator": {"regrt": 1}}}, "budget.terminator.regrt: unknown key; did you mean regret?"),
+    (
         {"search": {"history": [{"study": "a", "weight": 2}]}},
         "search.history.0.weight: must be less than or",
     ),
     ({"space": {"n": {**SGD, "prior": "sdg"}}}, "space.n: the prior 'sdg' is not one of 'sgd', 'adam'"),
     ({"space": {"n": {"low": 1, "high": 9, "prior": 10}}}, "space.n: the prior 10 is not between 1 and 9"),
     ({"space": {"n": {"low": 1, "high": 9, "prior": "x"}}}, "space.n.prior.mean: must be a number"),
+    ({"space": {"n": {"low": 1, "high": 9, "prior": {"mean": 2, "sgma": 1}}}}, "space.n.prior.sgma: unknown key; did"),
     ({"space": {"n": {"low": 1, "high": 9, "prior": {"mean": 2, "sigma": 0}}}}, "space.n.prior.sigma: must be greater"),
     (
         {"space": {"n": {"low": 1, "high": 9, "log": True, "prior": {"mean": 2, "sigma": 0.5}}}},
