@@ -84,7 +84,7 @@ class ReportQueue:
             self._changed.notify_all()
 
     def log(self, text: str) -> None:
-        """Queue a log line, cut to ``MAX_LINE`` characters, unless ``MAX_LOG_CHARACTERS`` were queued before.
+        """Queue a log line, cut after ``MAX_LINE`` characters, unless ``MAX_LOG_CHARACTERS`` were queued before.
 
         Blocks while ``MAX_WAITING_ROWS`` or ``MAX_WAITING_CHARACTERS`` are queued.
         """
@@ -93,7 +93,7 @@ class ReportQueue:
                 return
             self._wait_for_room()
             self._num_logs += 1
-            order, text = self.order, text[:MAX_LINE]
+            order, text = self.order, _cut(text)
             self._logged_characters += len(text)
             if self._logged_characters > MAX_LOG_CHARACTERS:
                 text = f"this rank has printed {MAX_LOG_CHARACTERS >> 20} MiB in this attempt: the rest is not kept"
@@ -245,3 +245,8 @@ class ReportQueue:
             communication_share=self._communication_share,
             noise_scale=self._noise_scale,
         )
+
+
+def _cut(text: str) -> str:
+    more = len(text) - MAX_LINE
+    return text if more <= 0 else f"{text[:MAX_LINE]} … (cut, {more:,} more characters)"
