@@ -21,7 +21,7 @@ from httpx_sse import connect_sse
 
 from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, ScampError, Unavailable
 from scamp_service.sent_class import bundle_class
-from scamp_service.study.parse import parse_study
+from scamp_service.study.parse import read_study
 from scamp_service.study.user_code.bundling import bundle_code as bundle_code
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Client:
         ``idempotency_key`` was used for another study.
         """
         if isinstance(spec, Path):
-            study = parse_study(_read(spec))
+            study = read_study(spec)
             if code is None and study.files:
                 code = bundle_code(spec, study.files[0], working_dir, study.files[1:])
             spec = study.as_given()
@@ -470,10 +470,3 @@ def _error_of(answer: httpx.Response) -> ScampError:
     if kind is None:
         kind = InvalidInput if 400 <= answer.status_code < 500 else Unavailable
     return kind(detail)
-
-
-def _read(study: Path) -> str:
-    try:
-        return study.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read the study {study}: {error}") from None

@@ -11,8 +11,7 @@ import typer
 from scamp_service.cli.service import Address, StudyId, Token, client_of
 from scamp_service.cli.terminal import DataDir, out, params_of, settings_of
 from scamp_service.errors import InvalidInput
-from scamp_service.sizing.candidates import read_study
-from scamp_service.study.parse import parse_study
+from scamp_service.study.parse import read_study
 
 app = typer.Typer()
 
@@ -100,7 +99,7 @@ def clone(
     token: Token = "",
 ) -> None:
     """Submit a study again, with the same files, unchanged or as another study file says."""
-    spec = None if changed is None else parse_study(read_study(changed)).as_given()
+    spec = None if changed is None else read_study(changed).as_given()
     client = client_of(address, token, to_change=True)
     created = client.clone(study, name=name, spec=spec)
     out.print(f"study {created['id']}: {client.address}/studies/{created['id']}")

@@ -50,9 +50,9 @@ from scamp_service.errors import ScampError
 from scamp_service.files import close_new_files
 from scamp_service.processes.addresses import remembered_port
 from scamp_service.settings import ROOT, Settings, settings_of_process, withhold_secrets
-from scamp_service.sizing.candidates import code_of, read_study
+from scamp_service.sizing.candidates import code_of
 from scamp_service.study.objective import shown_metric
-from scamp_service.study.parse import parse_study
+from scamp_service.study.parse import read_study
 from scamp_service.study.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def demo(study: Annotated[Path, typer.Argument(help="a study in YAML")] = ROOT /
     """
     from scamp_service.cluster.devices.gpus import inventory
 
-    spec, settings = parse_study(read_study(study)), settings_of()
+    spec, settings = read_study(study), settings_of()
     if not settings.ray_address and not inventory():
         measure_once(settings)
     with _service(settings, next_port=True) as service:
@@ -196,7 +196,7 @@ def run(
     from scamp_service.store.fields import trial_fields
     from scamp_service.store.summary import all_trials, device_fill, study_summary
 
-    spec = parse_study(read_study(study))
+    spec = read_study(study)
     code = code_of(study, spec, working_dir)
     settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
     close_new_files()
@@ -275,7 +275,7 @@ def submit(
     ] = None,
 ) -> None:
     """Submit a study to a service, and follow it to its end."""
-    spec = parse_study(read_study(study))
+    spec = read_study(study)
     client = client_of(address, token, to_change=True)
     created = client.submit(spec.as_given(), code=code_of(study, spec, working_dir), idempotency_key=idempotency_key)
     _warn(created["warnings"])

@@ -12,8 +12,8 @@ import typer
 from scamp_service.cli.service import Address, Token, client_of
 from scamp_service.cli.terminal import AsJson, DataDir, WorkingDir, err, out, settings_of
 from scamp_service.errors import InvalidInput
-from scamp_service.sizing.candidates import code_of, read_study
-from scamp_service.study.parse import parse_study
+from scamp_service.sizing.candidates import code_of
+from scamp_service.study.parse import read_study
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,7 +139,7 @@ def _submitted(files: Sequence[Path], working_dir: Path | None, *, keeps_policie
 
     submitted = []
     for file in files:
-        spec = parse_study(read_study(file))
+        spec = read_study(file)
         if not keeps_policies:
             spec = spec.model_copy(update={"policy": None})
         code = code_of(file, spec, working_dir)

@@ -9,7 +9,7 @@ from typing import Any
 
 from scamp_service.client import bundle_code
 from scamp_service.errors import InvalidInput
-from scamp_service.study.parse import parse_study
+from scamp_service.study.parse import read_study
 from scamp_service.study.sampler_options import RandomOptions
 from scamp_service.study.spec import StudySpec
 
@@ -57,7 +57,7 @@ def candidates_of(
     from scamp_service.sizing.user_workload import with_space
 
     study = Path(source)
-    spec = parse_study(read_study(study))
+    spec = read_study(study)
     code = code_of(study, spec, working_dir)
     spec = with_space(spec, code)
     if unknown := sorted(params.keys() - spec.space.keys() - spec.fixed.keys()):
@@ -67,14 +67,6 @@ def candidates_of(
         spec = spec.model_copy(update={"search": at_random_too})
     proposed = Search(spec).propose([], 0, num_candidates)
     return Candidates(spec.workload, code, [{**proposal, **params} for proposal in proposed])
-
-
-def read_study(study: Path) -> str:
-    """Text of a study's file. Raises ``InvalidInput``."""
-    try:
-        return study.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read the study {study}: {error}") from None
 
 
 def code_of(study: Path, spec: StudySpec, working_dir: Path | None) -> bytes | None:

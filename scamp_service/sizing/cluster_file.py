@@ -69,7 +69,8 @@ def read_cluster(file: Path, settings: Settings) -> NamedCluster:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read the cluster {file}: {error}") from None
     except yaml.YAMLError as error:
-        raise InvalidInput(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+        language = "JSON" if file.suffix.lower() == ".json" else "YAML"
+        raise InvalidInput(f"{file} is not {language}: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         raise InvalidInput(f"{file}: {_mistakes(error)}") from None
     return _named(spec, str(file), settings)

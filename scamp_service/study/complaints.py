@@ -68,7 +68,8 @@ def _place(loc: tuple[int | str, ...]) -> tuple[list[int | str], type[BaseModel]
 
 
 def _place_in_space(loc: tuple[int | str, ...]) -> tuple[list[int | str], type[BaseModel]]:
-    path, options, following = [loc[0]], MODELS["range"], "name"
+    path, following = [loc[0]], "name"
+    options: type[BaseModel] = MODELS["range"]
     for part in loc[1:]:
         if following == "kind":
             options, following = MODELS.get(str(part), MODELS["range"]), "field"

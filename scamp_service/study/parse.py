@@ -5,7 +5,9 @@ One ``InvalidInput`` names everything that is wrong with it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,9 +20,21 @@ from scamp_service.study.spec import StudySpec
 MAX_TEXT_BYTES = 2**20
 
 
-def parse_study(source: str | bytes | Mapping[str, Any]) -> StudySpec:
-    """A validated study from YAML (or JSON) text, or from its parsed form. Raises ``InvalidInput``."""
-    data = source if isinstance(source, Mapping) else _load_yaml(source)
+def read_study(file: Path) -> StudySpec:
+    """The validated study in a file, of YAML or JSON. Raises ``InvalidInput``."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read the study {file}: {error}") from None
+    return parse_study(text, is_json=file.suffix.lower() == ".json")
+
+
+def parse_study(source: str | bytes | Mapping[str, Any], *, is_json: bool = False) -> StudySpec:
+    """A validated study from YAML (or JSON) text, or from its parsed form. Raises ``InvalidInput``.
+
+    With ``is_json``, mistakes in the text are explained as those of JSON.
+    """
+    data = source if isinstance(source, Mapping) else _load_yaml(source, is_json)
     if not isinstance(data, Mapping):
         got = "nothing" if data is None else quoted(data)
         raise InvalidInput(f"a study is a mapping of {', '.join(StudySpec.model_fields)}; got {got}")
@@ -69,7 +83,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _load_yaml(text: str | bytes) -> Any:
+def _load_yaml(text: str | bytes, is_json: bool) -> Any:
     if len(text) > MAX_TEXT_BYTES:
         raise InvalidInput(f"the study is {len(text)} bytes long; at most {MAX_TEXT_BYTES} are allowed")
     try:
@@ -77,7 +91,29 @@ def _load_yaml(text: str | bytes) -> Any:
     except RecursionError:
         raise InvalidInput("the study is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that does not exist
+        if is_json:
+            return _load_json(text)  # some of what YAML refuses is JSON, such as tabs
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise InvalidInput(f"the study is not valid YAML{where}: {problem}") from None
+
+
+def _load_json(text: str | bytes) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeated_keys)
+    except RecursionError:
+        raise InvalidInput("the study is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise InvalidInput(f"the study is not valid JSON in {where}: {error.msg}") from None
+    except ValueError as error:  # a repeated key, or a number of more than 4,300 digits
+        raise InvalidInput(f"the study is not valid JSON: {error}") from None
+
+
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is repeated")
+    return mapping

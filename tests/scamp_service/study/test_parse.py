@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scamp_service.errors import InvalidInput
-from scamp_service.study.parse import parse_study, study_text
+from scamp_service.study.parse import parse_study, read_study, study_text
 from scamp_service.study.spaces.space import Range
 from scamp_service.study.spec import StudySpec
 from tests.studies import refusal, study
@@ -73,6 +73,34 @@ def test_numbers_are_read_as_they_are_written() -> None:
 )
 def test_what_is_no_study_is_refused_in_one_line(text: Any, message: str) -> None:
     assert message in refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '{"name": "x",\n "space": {"lr" 1}}',
+            "the study is not valid JSON in line 2, column 17: Expecting ':' delimiter",
+        ),
+        ('{"name": "x"', "the study is not valid JSON in line 1, column 13: Expecting ',' delimiter"),
+        ('{"name": {"a": 1, "a": 2}}', "the study is not valid JSON: the key 'a' is repeated"),
+        ('{"name":\t' + '{"a":\t' * 5000 + "}" * 5001, "the study is nested too deeply"),
+        ('{"name":\t' + "9" * 5000 + "}", "the study is not valid JSON: Exceeds the limit"),
+        ('{"name": "x"}', "the study is not valid: workload is missing"),
+        ('{\n\t"name": "x"}', "the study is not valid: workload is missing"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_a_file_of_json_is_refused_as_json(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "study.json"
+    file.write_text(text)
+    with pytest.raises(InvalidInput) as refused:
+        read_study(file)
+    assert str(refused.value).startswith(message)
+    file = tmp_path / "study.yaml"
+    file.write_text('{"name": "x"')
+    with pytest.raises(InvalidInput, match="not valid YAML"):
+        read_study(file)
 
 
 @given(st.text(max_size=200) | st.binary(max_size=100))
