@@ -1,4 +1,4 @@
-"""Keeps the importances of parameters, which take a while to compute, until more trials have completed."""
+"""Keeps the importances of parameters, which take a while to compute, until more trials have ended."""
 
 from __future__ import annotations
 
@@ -13,16 +13,23 @@ from scamp_service.store.store import Store
 
 MOST_KEPT = 100
 GROWTH = 50
-"""While a study is live they are computed again when this fraction more trials have completed."""
+"""While a study is live they are computed again when this fraction more trials have ended."""
+ROUGH_BELOW = 20
+"""Trials below which importances are called rough: the best tenth would be fewer than two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importances:
-    """Share of each parameter, the largest first. They add up to 1; none while too few trials have completed."""
+    """Share of each parameter, the largest first. They add up to 1; none while too few trials have a value."""
 
-    num_completed: int
+    num_ended: int  # completed or stopped early
     num_trials: int  # that they are computed from
     shares: Mapping[str, float]
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether the trials are too few to trust the shares."""
+        return self.num_trials < ROUGH_BELOW
 
 
 class ImportanceCache:
@@ -35,11 +42,12 @@ class ImportanceCache:
 
     def of(self, study: Study) -> Importances:
         """The study's importances. In a live study they may lag a few trials behind."""
-        num = self._store.trial_counts(study.id).get(TrialState.COMPLETED, 0)
+        counts = self._store.trial_counts(study.id)
+        num = counts.get(TrialState.COMPLETED, 0) + counts.get(TrialState.PRUNED, 0)
         with self._lock:
             importances = self._known.get(study.id)
-            rest = importances.num_completed // GROWTH if importances and study.state in LIVE_STUDIES else 0
-            if importances is None or abs(num - importances.num_completed) > rest:
+            rest = importances.num_ended // GROWTH if importances and study.state in LIVE_STUDIES else 0
+            if importances is None or abs(num - importances.num_ended) > rest:
                 importances = Importances(num, *self._computed(study))
                 self._known[study.id] = importances
             self._known.move_to_end(study.id)

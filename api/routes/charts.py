@@ -123,10 +123,12 @@ def get_candidates(
 
 @router.get("/studies/{study_id}/importances", responses=problems(404))
 def get_importances(study_id: StudyId, store: TheStore, cache: TheImportances) -> ImportancesView:
-    """Get how much each parameter matters to be among the best tenth of the completed trials, by PED-ANOVA."""
+    """Get how much each parameter matters to be among the best tenth of the trials, by PED-ANOVA."""
     importances = cache.of(store.study(study_id))
     items = [ImportanceView(name=name, share=share) for name, share in importances.shares.items()]
-    return ImportancesView(num_completed=importances.num_completed, num_trials=importances.num_trials, items=items)
+    return ImportancesView(
+        num_ended=importances.num_ended, num_trials=importances.num_trials, is_rough=importances.is_rough, items=items
+    )
 
 
 @router.get("/studies/{study_id}/lineage", responses=problems(404, 422))

@@ -336,9 +336,12 @@ export interface ImportanceView {
 }
 
 export interface ImportancesView {
-  num_completed: number;
-  /** trials that they are computed from, at most 2000 */
+  /** trials that have completed or were stopped early */
+  num_ended: number;
+  /** trials that they are computed from: those with a value, at most 2000 */
   num_trials: number;
+  /** whether fewer than 20 trials are too few to trust the shares */
+  is_rough: boolean;
   /** the most important first, at most 40 */
   items: ImportanceView[];
 }

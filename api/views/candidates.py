@@ -59,10 +59,14 @@ class ImportanceView(View):
 
 
 class ImportancesView(View):
-    """How much each parameter matters to be among the best tenth; empty while fewer than 20 trials have completed."""
+    """How much each parameter matters to be among the best tenth; empty while fewer than 8 trials have a value."""
 
-    num_completed: int
-    num_trials: Annotated[int, Field(description="trials that they are computed from, at most 2000")]
+    num_ended: Annotated[int, Field(description="trials that have completed or were stopped early")]
+    num_trials: Annotated[
+        int,
+        Field(description="trials that they are computed from: those with a value, at most 2000"),
+    ]
+    is_rough: Annotated[bool, Field(description="whether fewer than 20 trials are too few to trust the shares")]
     items: Annotated[list[ImportanceView], Field(description="the most important first, at most 40")]
 
 

@@ -352,8 +352,10 @@ def importances(study: StudyId, address: Address = "", token: Token = "", as_jso
     for item in answer["items"]:
         out.print(f"{item['share']:>5.0%}  {item['name']}", markup=False, soft_wrap=True)
     if not answer["items"]:
-        words = "importances are known once 20 trials have completed and differ in at least one parameter"
-        out.print(f"{words}; {answer['num_completed']} have completed", soft_wrap=True)
+        words = "importances are known once 8 trials have a value and differ in at least one parameter"
+        out.print(f"{words}; {answer['num_trials']} have one", soft_wrap=True)
+    elif answer["is_rough"]:
+        out.print(f"from {answer['num_trials']} trials: rough", soft_wrap=True)
 
 
 @app.command()

@@ -19,7 +19,7 @@ class Counts:
         self.completed = 100
 
     def trial_counts(self, study_id: int) -> Mapping[TrialState, int]:
-        return {TrialState.COMPLETED: self.completed}
+        return {TrialState.COMPLETED: self.completed // 2, TrialState.PRUNED: self.completed - self.completed // 2}
 
 
 class Counting(ImportanceCache):

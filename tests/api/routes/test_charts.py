@@ -142,9 +142,14 @@ def test_candidates_are_columns_of_places_on_axes(api: InProcess) -> None:
     assert api.get(f"{FIRST}/candidates", params={"where": "lr > 0.5"}).json()["num_trials"] == 0
 
 
-def test_importances_come_once_enough_trials_have_completed(api: InProcess) -> None:
+def test_importances_come_once_enough_trials_have_a_value(api: InProcess) -> None:
     fill(api.store)
-    assert api.get(f"{FIRST}/importances").json() == {"num_completed": 1, "num_trials": 1, "items": []}
+    assert api.get(f"{FIRST}/importances").json() == {
+        "num_ended": 1,
+        "num_trials": 1,
+        "is_rough": True,
+        "items": [],
+    }
     assert api.get("/v1/studies/7/importances").status_code == 404
 
 

@@ -254,13 +254,13 @@ def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scam
     assert status.endswith("ended: target reached\n")
 
 
-def test_importances_are_shown_once_enough_trials_have_completed(tmp_path: Path) -> None:
+def test_importances_are_shown_once_enough_trials_have_a_value(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, port=free_port())
     with served(settings) as (url, store):
         empty, study = (store.create_study(full_spec(), now=0.0).id for _ in range(2))
-        store.create_trials(study, [(number, {"lr": 0.01 + number / 1000}) for number in range(20)], now=0.0)
+        store.create_trials(study, [(number, {"lr": 0.01 + number / 1000}) for number in range(9)], now=0.0)
         with closing(sqlite3.connect(tmp_path / "scamp.db")) as database, database:
-            database.execute("UPDATE scamp_trials SET state = 'COMPLETED', value = json_extract(params, '$.lr')")
+            database.execute("UPDATE scamp_trials SET state = 'PRUNED', value = json_extract(params, '$.lr')")
         few, many = (CliRunner().invoke(app, ["importances", str(shown), "--address", url]) for shown in (empty, study))
-    assert few.stdout.startswith("importances are known once 20 trials have completed") and "; 0 have" in few.stdout
-    assert many.stdout.splitlines()[0].split() == ["100%", "lr"]
+    assert few.stdout.startswith("importances are known once 8 trials have a value") and "; 0 have" in few.stdout
+    assert many.stdout.splitlines() == [" 100%  lr", "from 9 trials: rough"]

@@ -12,11 +12,14 @@ import optuna
 import pytest
 from optuna.importance import PedAnovaImportanceEvaluator
 
-from scamp_service.exchange.importances import LEAST_TRIALS, importances
+from scamp_service.exchange.frozen_trials import Freezer
+from scamp_service.exchange.importances import LEAST_TRIALS, importances, replace_by_ranks
+from scamp_service.exchange.optuna_space import OptunaSpace
 from scamp_service.exchange.optuna_storage import ScampStorage
 from scamp_service.model import Study
 from scamp_service.search.samplers.optuna_study import optuna_is_silent
 from scamp_service.store.store import Store
+from scamp_service.study.objectives import Objectives
 from scamp_service.study.parse import parse_study
 
 SPEC = {
@@ -73,6 +76,22 @@ def test_few_trials_have_none(tmp_path: Path) -> None:
     store, study = filled(tmp_path, LEAST_TRIALS - 1)
     assert importances(study, store) == (LEAST_TRIALS - 1, {})
     store.close()
+
+
+def test_trials_that_were_stopped_early_count_behind_those_that_completed(tmp_path: Path) -> None:
+    """ASHA stops most trials of a small study. The later one was stopped, the better it is."""
+    store, study = filled(tmp_path, 25)
+    with closing(sqlite3.connect(tmp_path / "scamp.db")) as database, database:
+        database.execute("UPDATE scamp_trials SET state = 'PRUNED', step = 10 * number, value = 0 WHERE number >= 5")
+    rows = store.external.seen_trials(study.id)
+    trials = Freezer(store, OptunaSpace(study.spec), Objectives.of_spec(study.spec)).plain(rows)
+    replace_by_ranks(trials, {row.number: row.step for row in rows}, Objectives.of_spec(study.spec))
+    ranks = {trial.number: trial.values[0] for trial in trials}
+    by_value = sorted(range(5), key=lambda number: trials[number].params["lr"])
+    assert sorted(ranks, key=ranks.__getitem__) == [*by_value, *range(24, 4, -1)]
+    num_trials, shares = importances(study, store)
+    store.close()
+    assert num_trials == 25 and sum(shares.values()) == pytest.approx(1)
 
 
 def test_many_trials_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

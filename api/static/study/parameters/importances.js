@@ -3,6 +3,7 @@
 import * as api from "../../client.js";
 import { aside, card } from "../../elements/card.js";
 import { h, keyed, setText } from "../../elements/dom.js";
+import { plural } from "../../format.js";
 import { partWords } from "../chart_words.js";
 
 /** @import { ImportanceView, ImportancesView, TrialEvent } from "../../answers.d.ts" */
@@ -35,7 +36,10 @@ class ImportancesPanel {
       h("div", { class: "body" }, this.blank, this.list),
     );
     const refresh = page.refresher(() => this.load(), 10_000);
-    this.on = { trial: (/** @type {TrialEvent} */ { data }) => data.state === "COMPLETED" && refresh("trial") };
+    this.on = {
+      trial: (/** @type {TrialEvent} */ { data }) =>
+        (data.state === "COMPLETED" || data.state === "PRUNED") && refresh("trial"),
+    };
   }
 
   async load() {
@@ -47,11 +51,11 @@ class ImportancesPanel {
 
   draw() {
     if (!this.found) return;
-    const { items, num_trials: num, num_completed: all } = this.found;
+    const { items, num_trials: num, num_ended: all, is_rough: isRough } = this.found;
     this.blank.hidden = items.length > 0;
-    setText(this.blank, "They are known once 20 trials have completed and differ in at least one parameter.");
-    const part = items.length ? partWords(num, all) : "";
-    setText(this.beside, part && `from ${part}`);
+    setText(this.blank, "They are known once 8 trials have a value and differ in at least one parameter.");
+    const part = isRough ? `${plural(num, "trial")}: rough` : partWords(num, all);
+    setText(this.beside, items.length && part ? `from ${part}` : "");
     keyed(
       this.list,
       items.slice(0, SHOWN),
