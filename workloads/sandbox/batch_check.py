@@ -32,7 +32,7 @@ from workloads.refusals import WorkloadError, in_enough_digits
 from workloads.seeds import drawn_from, seed_everything
 from workloads.training.data.order import SampleOrder
 from workloads.training.metrics import as_pair, split_evaluation
-from workloads.training.outline import outline_of
+from workloads.training.outline import model_of, outline_of
 from workloads.training.step import layers_of_training
 from workloads.training.updates.phases import phases_of
 
@@ -203,7 +203,7 @@ def _first_finding(check: Callable[[_Comparison], str], workload: Workload, spli
         try:
             seed_everything(0, workload)
             if tries := _tries(workload, split, flops):
-                return check(_Comparison(workload, workload.build_model().to(dtype), tries, dtype))
+                return check(_Comparison(workload, model_of(workload).to(dtype), tries, dtype))
         except Exception:  # a trace explains it
             log.debug("whether the loss and the metrics are means over samples cannot be found out", exc_info=True)
     return ""

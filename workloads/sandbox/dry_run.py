@@ -41,7 +41,7 @@ from workloads.sandbox.unfreezing import reached, texts_in
 from workloads.training.data.data_checks import expect_data, expect_samples
 from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import common_names
-from workloads.training.outline import outline_of
+from workloads.training.outline import model_of, outline_of
 from workloads.training.step import evaluate, illustrate
 from workloads.training.updates.phases import JointOptimizer, PhasedOptimizer, optimizer_of, phases_of
 from workloads.training.updates.precision import autocast
@@ -194,7 +194,7 @@ def _try_methods(workload: Workload) -> tuple[list[str], bool]:
         if not is_small:
             modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             modes.enter_context(NoInit())
-        model = workload.build_model()
+        model = model_of(workload)
         workload.blocks(model)
         phases, optimizers, whole_optimizer = _optimizers(workload, model)
         rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]

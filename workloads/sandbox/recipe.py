@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from functools import cache, partial
 
@@ -23,10 +23,11 @@ from workloads.parallel.exchanging.tables import tables_of
 from workloads.parallel.forward_state.state import forward_state
 from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Batch, Split, Workload, defines
-from workloads.refusals import expect_counts, expect_model, expect_no_scaler, is_of_plan
+from workloads.refusals import expect_counts, expect_no_scaler, is_of_plan
 from workloads.sandbox.drawn_samples import largest_first
 from workloads.sandbox.unfreezing import unfreezes
 from workloads.training.data.outputs import has_summary
+from workloads.training.outline import model_of
 from workloads.training.step import evaluate, illustrate, train_step
 from workloads.training.updates.phases import phases_of
 from workloads.training.updates.precision import mixed_precision_of, options_of
@@ -46,7 +47,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
     largest = cache(lambda: largest_first(workload, "train"))
 
     return Recipe(
-        build_model=lambda: described(workload, expect_model(workload.build_model(), workload.build_model)),
+        build_model=lambda: described(workload, _model_of(workload)),
         make_batch=_batches(workload, "train", largest),
         blocks=workload.blocks,
         apply_plan=partial(apply_plan, precision=precision),
@@ -68,6 +69,13 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         on_cuda=on_cuda,
         num_copied=lambda model: forward_state(model).num_copied,
     )
+
+
+def _model_of(workload: Workload) -> nn.Module:
+    """The workload's model; a copy of one that it has made before, as the tracer changes it."""
+    before = list(vars(workload).values())
+    model = model_of(workload)
+    return deepcopy(model) if any(value is model for value in before) else model
 
 
 def _optimizer_of(workload: Workload, model: nn.Module, layout: Layout, mesh: DeviceMesh | None) -> Optimizer:

@@ -16,7 +16,7 @@ from estimators.tracing.session.modes import NoInit
 from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Workload
 from workloads.seeds import seed_everything
-from workloads.training.outline import outline_of
+from workloads.training.outline import model_of, outline_of
 
 NUM_BLOCKS = 2
 MOST_PARAMETERS = 1_500_000_000
@@ -31,7 +31,7 @@ def small_model(workload: Workload) -> nn.Module | None:
     if sum(parameter.numel() for parameter in outline_of(workload).parameters()) > MOST_PARAMETERS:
         return None
     with NoInit():
-        model = described(workload, workload.build_model())
+        model = described(workload, model_of(workload))
     blocks = list(dict.fromkeys(workload.blocks(model)))
     if len(blocks) > NUM_BLOCKS and are_equal(blocks) and container_of(model, blocks) is not None:
         shorten(model, blocks, NUM_BLOCKS)

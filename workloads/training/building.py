@@ -25,7 +25,7 @@ from workloads.parallel.exchanging.gloo import AllGather, ReduceScatter
 from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Workload
 from workloads.seeds import seed_everything
-from workloads.training.outline import outline_of
+from workloads.training.outline import model_of, outline_of
 from workloads.training.updates.precision import mixed_precision_of
 
 
@@ -49,7 +49,7 @@ def build_model(
     seed_everything(seed)  # for what the model draws that is not a tensor
     model = _without_memory(workload, seed)
     _send_attributes(model, drawn)
-    sent = dict(_tensors(drawn)) if drawn is not None else {}
+    sent = _values(drawn, model) if drawn is not None else {}
     outline = dict(_tensors(model))
     attributes = parameter_attributes(model)
     shared = _shared_tensors(model)
@@ -84,10 +84,17 @@ def build_model(
 
 
 def _draw(workload: Workload, fill: Callable[[nn.Module], None] | None) -> nn.Module:
-    model = described(workload, workload.build_model()).train()
+    model = described(workload, model_of(workload)).train()
     if fill is not None:
         fill(model)
     return model
+
+
+def _values(drawn: nn.Module, model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of ``drawn``. Those that ``model`` has too are copies, as it will get new memory: a workload may
+    return a model that it has made before."""
+    shared = {id(tensor) for _, tensor in _tensors(model)}
+    return {name: tensor.detach().clone() if id(tensor) in shared else tensor for name, tensor in _tensors(drawn)}
 
 
 def _without_memory(workload: Workload, seed: int) -> nn.Module:

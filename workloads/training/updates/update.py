@@ -8,7 +8,7 @@ step.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,7 +42,7 @@ from workloads.training.updates.phases import (
 from workloads.training.updates.precision import options_of
 from workloads.training.updates.schedules import Schedules
 
-_NAME = "_scamp_updates"
+_NAME, _OWN = "_scamp_updates", "_scamp_parameters"
 
 
 @dataclass(slots=True, eq=False)
@@ -186,7 +186,11 @@ def make_optimizer(
     if (base_batch := scaled_from(workload)) is not None:
         updates.ada_scale = AdaScale(base_batch)
 
+    parameter_ids = model.__dict__.setdefault(_OWN, set())  # a trace takes blocks out of the model, and then asks again
+    parameter_ids.update(map(id, model.parameters()))
+
     def spread(optimizer: Optimizer, turns: int = steps) -> Optimizer:
+        _expect_parameters_of(model, parameter_ids, optimizer)
         _expect_no_sparse_momentum(model, optimizer)
         schedules = Schedules(workload, optimizer, turns)
         updates.schedules.append(schedules)
@@ -233,6 +237,18 @@ def _of_one_loss(
     joint = JointOptimizer([spread(optimizer) for optimizer in optimizers])
     updates.attach_to(joint)
     return joint
+
+
+def _expect_parameters_of(model: nn.Module, parameter_ids: Set[int], optimizer: Optimizer) -> None:
+    """Raise ``WorkloadError`` if ``optimizer`` has parameters other than those of ``model``, which have these ids."""
+    others = [parameter for parameter in _parameters(optimizer) if id(parameter) not in parameter_ids]
+    if others:
+        shapes = ", ".join(str(list(parameter.shape)) for parameter in others[:3]) + ", …" * (len(others) > 3)
+        raise WorkloadError(
+            f"the optimizer trains {len(others)} parameters of shape {shapes} that {type(model).__name__} does not "
+            "have: pass parameters of the model that optimizer gets, and make others a part of it in build_model; "
+            "what is outside is not sharded, not averaged over ranks, and not in checkpoints"
+        )
 
 
 def _expect_no_sparse_momentum(model: nn.Module, optimizer: Optimizer) -> None:

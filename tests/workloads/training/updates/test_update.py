@@ -40,3 +40,15 @@ def test_a_momentum_of_sparse_gradients_is_refused_as_it_grows_with_every_step()
         made(sparse=True, momentum=0.9)
     for params in ({"sparse": True, "momentum": 0.0}, {"sparse": False, "momentum": 0.9}):
         assert isinstance(made(**params), torch.optim.SGD)
+
+
+def test_an_optimizer_has_parameters_of_the_model_alone() -> None:
+    class Others(Words):
+        def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+            others = {"another": self.build_model(), "more": nn.ModuleList([model, nn.Linear(3, 1)])}
+            return torch.optim.SGD(others[self.params["others"]].parameters(), lr=0.1)
+
+    for others, words in (("another", r"3 parameters of shape \[4, 2\], \[2, 2\], \[2\] that Seq"), ("more", "2 para")):
+        workload = Others({"sparse": False, "others": others})
+        with pytest.raises(WorkloadError, match=f"trains {words}.*not in checkpoints"):
+            make_optimizer(workload, workload.build_model(), Layout(), None, 1)
