@@ -67,6 +67,6 @@ def test_a_module_that_is_made_beside_the_model_is_refused(make: Callable[[nn.Mo
 
 def test_a_workload_may_hold_its_model_and_what_it_has_made_before() -> None:
     workload: Any = Holder(
-        model=lambda model: model, layers=lambda model: list(model.children()), criterion=lambda _: nn.CrossEntropyLoss()
+        model=lambda model: model, layers=lambda model: list(model.children()), criterion=lambda _: nn.MSELoss()
     )
     assert model_of(workload) is workload.model

@@ -31,6 +31,8 @@ from workloads.training.memory.process_memory import (
 # Memory that libraries may keep after a first use, such as the machine code of convolutions; see docs/decisions/0009.
 ALLOWANCE_BYTES = 128 * MIB
 
+GROWTH_BYTES = MIB // 2  # of the process, after which libraries may keep more with the next use
+
 USUAL_STACK_BYTES = 8 * MIB  # of a thread whose library chooses the size itself
 
 RESERVE_BYTES = 16 << 10  # kept back for the moment in which nothing else is free
@@ -95,6 +97,8 @@ class EnforcedBudget:
     kept_bytes: int = 0
     phase: AttemptPhase = AttemptPhase.START
     _settled: set[AttemptPhase] = field(default_factory=set)
+    _is_growing: bool = False
+    _held_bytes: int = 0  # after the last use in which libraries could keep something
 
     @contextmanager
     def during(self, phase: AttemptPhase) -> Iterator[None]:
@@ -106,22 +110,28 @@ class EnforcedBudget:
     @contextmanager
     def settling(self) -> Iterator[None]:
         """Put this around every use of the model: the first in each ``phase`` shows what libraries keep, and the limit
-        allows it.
+        allows it. So do later ones for as long as they keep more, which they do for each new shape.
 
-        During a first use the limit is raised by ``ALLOWANCE_BYTES``, which is also the most that all first uses
-        together may keep. None of this is for tensors: raises ``OutOfMemory`` if the process exceeded the final limit
-        in between.
+        During such a use the limit is raised by ``ALLOWANCE_BYTES``, which is also the most that all of them together
+        may keep. None of this is for tensors: raises ``OutOfMemory`` if the process exceeded the final limit in
+        between.
         """
-        if self.budget_bytes is None or self.device.type != "cpu" or self.phase in self._settled:
+        if self.budget_bytes is None or self.device.type != "cpu":
             yield
             return
+        if self.phase in self._settled and not self._is_growing:
+            yield
+            self._is_growing = data_bytes() > self._held_bytes + GROWTH_BYTES
+            return
         self._settled.add(self.phase)
+        kept_before = self.kept_bytes
         self.kept_bytes = ALLOWANCE_BYTES
         self.restore()
         with high_water() as above_now:
             yield
             self.kept_bytes = min(measure_held().kept_since(self.baseline), ALLOWANCE_BYTES)
             highest = self.used_bytes() + above_now()
+        self._held_bytes, self._is_growing = data_bytes(), self.kept_bytes > kept_before + GROWTH_BYTES
         self.restore()
         if highest > self.budget_bytes:
             raise self.overrun(0, highest)

@@ -182,6 +182,41 @@ def test_a_hard_limit_of_the_host_is_obeyed_and_named_where_it_is_too_low() -> N
     assert "with its budget of 32.0 MiB, but the hard limit of its data segment (RLIMIT_DATA) is" in second
 
 
+SHAPES = """
+from torch import nn
+from workloads.training.memory.budget import OutOfMemory, enforce
+from workloads.training.memory.process_memory import configure_malloc, measure_held
+
+configure_malloc()
+torch.set_num_threads(1)
+layer, hoard = nn.Conv1d(64, 64, 5), []
+
+def step(length):
+    layer(torch.ones(4, 64, length)).sum().backward()
+
+step(8)
+with enforce(torch.device("cpu"), measure_held(), 5 << 20) as budget:
+    for length in [*range(10, 30), *range(10, 30)]:
+        with budget.settling():
+            step(length)
+    print("kept", budget.kept_bytes > 5 << 20)
+    try:
+        while True:
+            with budget.settling():
+                step(10)
+                hoard.append(torch.ones(1 << 18))
+    except OutOfMemory:
+        print("no tensors", len(hoard))
+"""
+
+
+def test_libraries_may_keep_more_for_each_new_shape_and_tensors_may_not() -> None:
+    done = subprocess.run([sys.executable, "-c", f"import torch\n{SHAPES}"], cwd=ROOT, capture_output=True, text=True)
+    kept, refused = done.stdout.splitlines()
+    assert kept == "kept True", done.stderr
+    assert refused.startswith("no tensors ") and int(refused.split()[-1]) <= 6
+
+
 THREADS = """
 import threading
 import torch
