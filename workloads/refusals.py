@@ -405,6 +405,8 @@ _CAUSES = (
     _Cause("needs a file that is not there: {error}", "send it along (in a folder on the dashboard, or with "
            "--working-dir) and open it as Path(__file__).parent / …, or give the full path of a file that every "
            "machine has", (FileNotFoundError, NotADirectoryError)),
+    _Cause("asks for more memory than this rank may use: {error}", "allocate less at once; keep large data sets on "
+           "disk, and read only the samples of each batch", message="MemoryError"),
     _Cause("calls itself without end", "give the recursion an end", (RecursionError,)),
     _Cause("has no parameters to train: {error}", "give the optimizer the model's parameters",
            message=r"optimizer got an empty parameter list"),

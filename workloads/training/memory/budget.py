@@ -179,6 +179,17 @@ class EnforcedBudget:
         more = num_threads() - self.baseline.num_threads if self.device.type == "cpu" else 0
         return OutOfMemory(requested_bytes, measured_bytes, self.budget_bytes, max(0, more), self.phase)
 
+    def name_limit(self, error: Exception) -> None:
+        """Add the budget to a ``MemoryError`` of Python itself, which has no words, where the budget is the limit."""
+        if (
+            type(error) is MemoryError
+            and not error.args
+            and self.budget_bytes is not None
+            and self.device.type == "cpu"
+        ):
+            held, most = self.used_bytes() / MIB, self.budget_bytes / MIB
+            error.args = (f"its budget is {most:.1f} MiB, of which it held {max(0.0, held):.1f} MiB",)
+
     def used_bytes(self) -> int:
         """Bytes that the process now holds over the baseline, without memory that libraries have kept."""
         if self.device.type == "cuda":
@@ -217,6 +228,7 @@ def enforce(device: torch.device, held_before: HeldMemory, budget_bytes: int | N
         budget._set_limit(resource.RLIM_INFINITY)  # to look at the process takes memory, and so does this call
         overrun = classify(error, budget)
         if overrun is None:
+            budget.name_limit(error)
             raise
         raise overrun from error
     finally:

@@ -158,6 +158,36 @@ def test_small_objects_that_leave_nothing_free_are_an_overrun_too() -> None:
     assert done.stdout.startswith("out of memory: "), done.stderr
 
 
+HOG = """
+import torch
+from workloads.refusals import explain
+from workloads.training.memory.budget import enforce
+from workloads.training.memory.process_memory import measure_held
+
+try:
+    with enforce(torch.device("cpu"), measure_held(), 32 << 20):
+        kept = bytearray(4 << 20)
+        bytearray(1 << 30)
+except MemoryError as error:
+    print(explain(error, None, in_training=True))
+"""
+
+
+def test_a_request_of_python_that_is_far_over_the_budget_names_it_and_what_to_do() -> None:
+    done = subprocess.run([sys.executable, "-c", HOG], cwd=ROOT, capture_output=True, text=True)
+    problem, advice = done.stdout.splitlines()
+    held = r"asks for more memory than this rank may use: its budget is 32\.0 MiB, of which it held [45]\.\d MiB"
+    assert re.fullmatch(held, problem), done.stderr
+    assert advice.startswith("→ allocate less at once; keep large data sets on disk")
+
+
+def test_a_memory_error_that_has_words_or_another_limit_keeps_what_it_says() -> None:
+    for error, budget_bytes in ((MemoryError("of a library"), MIB), (MemoryError(), None), (OSError(), MIB)):
+        before = error.args
+        at(0, budget_bytes).name_limit(error)
+        assert error.args == before
+
+
 CAPPED = """
 import resource
 import torch
