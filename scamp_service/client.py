@@ -243,13 +243,15 @@ class Client:
         return self._pages(f"/v1/studies/{study_id}/trials", {"state": list(states)})
 
     def trials_frame(self, study_id: int) -> pandas.DataFrame:
-        """The trials of a study as a data frame by number: a column for each field and each parameter (``params.lr``).
+        """The trials of a study as a data frame by number: a column for each field, each parameter (``params.lr``)
+        and each metric (``metrics.accuracy``).
 
         Times are UTC. Needs pandas.
         """
         import pandas  # imported here: it takes a second
 
-        frame = pandas.DataFrame([trial_row(trial) for trial in self.trials(study_id)])
+        rows = [trial_row(trial) for trial in self.trials(study_id)]
+        frame = pandas.DataFrame(rows, columns=columns_of(rows))
         if "number" in frame:
             frame = frame.set_index("number")
         for name in frame:
@@ -433,20 +435,35 @@ class Client:
         return Unavailable(f"ScaMP cannot be reached at {self.address} ({why}); start it with `scamp serve`")
 
 
-_LEFT_OUT = ("id", "study_id", "plan")
+_FIRST = ("number", "state", "value")
+_GROUPS = ("values.", "params.", "metrics.")
+_LEFT_OUT = ("id", "study_id", "plan", *_FIRST, "values", "params", "metrics")
 
 
 def trial_row(trial: Mapping[str, Any]) -> JsonObject:
-    """A trial of the API as one flat row. Its parameters are ``params.NAME``, of blocks ``params.layers.0.width``.
+    """A trial of the API as one flat row: number, state, values, parameters and metrics, and then the rest.
 
-    The plan is left out but for its words. Several objectives are ``values.0``, ``values.1``, … in their order.
+    Its parameters are ``params.NAME``, of blocks ``params.layers.0.width``, its metrics ``metrics.NAME``. The plan is
+    left out but for its words. Several objectives are ``values.0``, ``values.1``, … in their order.
     """
-    row = {name: value for name, value in trial.items() if name not in (*_LEFT_OUT, "params", "values")}
     values = trial.get("values") or ()
-    if len(values) > 1:
-        row |= {f"values.{index}": value for index, value in enumerate(values)}
-    number, state, origin = (row.pop(name, None) for name in ("number", "state", "origin"))
-    return {"number": number, "state": state, "origin": origin, **_flat("params", trial["params"]), **row}
+    return {
+        **{name: trial.get(name) for name in _FIRST},
+        **({f"values.{index}": value for index, value in enumerate(values)} if len(values) > 1 else {}),
+        **_flat("params", trial["params"]),
+        **{f"metrics.{name}": value for name, value in trial.get("metrics", {}).items()},
+        **{name: value for name, value in trial.items() if name not in _LEFT_OUT},
+    }
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every column that any of these rows of ``trial_row`` has, in its order."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+
+    def group(name: str) -> int:
+        return next((place for place, start in enumerate(_GROUPS) if name.startswith(start)), len(_GROUPS))
+
+    return [*_FIRST, *sorted((name for name in columns if name not in _FIRST), key=group)] if columns else []
 
 
 def _flat(name: str, value: Any) -> JsonObject:

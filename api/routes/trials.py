@@ -40,7 +40,7 @@ from api.views.trials import (
 from api.views.view import Page
 from scamp_service.client import trial_row
 from scamp_service.exchange.export import csv_lines
-from scamp_service.model import Attempt
+from scamp_service.model import Attempt, Trial
 from scamp_service.store.store import Store
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.spaces.parameter_axes import axes_of, leaves_in
@@ -65,11 +65,17 @@ def list_trials(
     """List the trials of a study, by number. With `number`, these trials are one page, and nothing else counts."""
     objectives = Objectives.of_spec(store.study(study_id).spec)
     if number:
-        return Page(items=[trial_view(trial, objectives) for trial in store.trials_numbered(study_id, number)])
-    trials = store.trials(study_id, after=after, limit=limit + 1, states=state)
-    return page_of(
-        request, response, trials, limit, lambda trial: trial.id, lambda trial: trial_view(trial, objectives)
-    )
+        trials = store.trials_numbered(study_id, number)
+    else:
+        trials = store.trials(study_id, after=after, limit=limit + 1, states=state)
+    metrics = store.counted_metrics([trial.id for trial in trials])
+
+    def view(trial: Trial) -> TrialView:
+        return trial_view(trial, objectives, metrics.get(trial.id, {}))
+
+    if number:
+        return Page(items=[view(trial) for trial in trials])
+    return page_of(request, response, trials, limit, lambda trial: trial.id, view)
 
 
 @router.get(
@@ -88,12 +94,14 @@ def download_trials(
     state: States = None,
     where: Where = "",
 ) -> StreamingResponse:
-    """Download trials as CSV, with a column for each parameter, such as `params.layers.0.width`."""
+    """Download trials as CSV, with a column for each parameter, such as `params.layers.0.width`, and each metric."""
     spec = store.study(study_id).spec
     objectives = Objectives.of_spec(spec)
     numbers = store.ordered_trials(study_id, by, descending=descending, states=state, where=where)
-    every = store.columns(study_id, ("params",), states=state, where=where)
+    every = store.columns(study_id, ("params", "id"), states=state, where=where)
     present = dict.fromkeys(name for row in every for name in leaves_in(row[1]))
+    metrics = store.counted_metrics([row[2] for row in every])
+    metric_columns = dict.fromkeys(f"metrics.{name}" for values in metrics.values() for name in values)
     axes = axes_of(spec.get("space", {}))
     params = [f"params.{name}" for name in dict.fromkeys((*axes, *present)) if name in present]
 
@@ -103,11 +111,13 @@ def download_trials(
             by_number = {trial.number: trial for trial in store.trials_numbered(study_id, part)}
             for number in part:
                 if number in by_number:  # the study may be deleted meanwhile
-                    yield trial_row(trial_view(by_number[number], objectives).model_dump(mode="json"))
+                    trial = by_number[number]
+                    view = trial_view(trial, objectives, metrics.get(trial.id, {}))
+                    yield trial_row(view.model_dump(mode="json"))
 
     headers = {"Content-Disposition": f'attachment; filename="study-{study_id}.csv"'}
     return StreamingResponse(
-        csv_lines(table_columns(params, objectives), rows()), media_type="text/csv", headers=headers
+        csv_lines(table_columns(params, metric_columns, objectives), rows()), media_type="text/csv", headers=headers
     )
 
 
@@ -165,7 +175,8 @@ def get_trial(study_id: StudyId, number: Number, store: TheStore) -> TrialDetail
     event_id = store.last_event_id()
     trial = store.trial_by_number(study_id, number)
     objectives = Objectives.of_spec(store.study(study_id).spec)
-    return trial_detail(trial, objectives, store.attempts(trial.id), store.options(trial.id), event_id)
+    metrics = store.counted_metrics([trial.id]).get(trial.id, {})
+    return trial_detail(trial, objectives, metrics, store.attempts(trial.id), store.options(trial.id), event_id)
 
 
 @router.get("/studies/{study_id}/trials/{number}/timeline", responses=problems(404))

@@ -801,6 +801,8 @@ export interface TrialDetail {
   value: number | null;
   /** value of each of the study's objectives, in the order of `spec.objectives`; null while unknown or not finite. With one objective it is `value` alone */
   values: (number | null)[];
+  /** all metrics of its last evaluation, or of its best where trials count by that one; null: not finite */
+  metrics: Record<string, number | null>;
   /** seconds since the epoch, UTC */
   created_at: number;
   started_at: number | null;
@@ -908,6 +910,8 @@ export interface TrialView {
   value: number | null;
   /** value of each of the study's objectives, in the order of `spec.objectives`; null while unknown or not finite. With one objective it is `value` alone */
   values: (number | null)[];
+  /** all metrics of its last evaluation, or of its best where trials count by that one; null: not finite */
+  metrics: Record<string, number | null>;
   /** seconds since the epoch, UTC */
   created_at: number;
   started_at: number | null;

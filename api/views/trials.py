@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -129,19 +129,27 @@ class TrialView(View):
             " or not finite. With one objective it is `value` alone"
         ),
     ]
+    metrics: Annotated[
+        dict[str, float | None],
+        Field(
+            description="all metrics of its last evaluation, or of its best where trials count by that one; null: not"
+            " finite"
+        ),
+    ]
     created_at: Time
     started_at: Time | None
     finished_at: Time | None
 
 
-_LEFT_OUT = frozenset(["id", "study_id", "number", "state", "origin", "params", "values", "plan"])
+_FIRST = ("number", "state", "value")
+_LEFT_OUT = frozenset(["id", "study_id", *_FIRST, "params", "values", "metrics", "plan"])
 
 
-def table_columns(params: Iterable[str], objectives: Objectives) -> list[str]:
-    """Columns of a table of trials, as ``client.trial_row`` names them. ``params`` are those of parameters."""
+def table_columns(params: Iterable[str], metrics: Iterable[str], objectives: Objectives) -> list[str]:
+    """Columns of a table of trials, as ``client.trial_row`` names them, with those of ``params`` and ``metrics``."""
     names = [name for name in TrialView.model_fields if name not in _LEFT_OUT]
     values = [f"values.{index}" for index in range(len(objectives.items))] if objectives.has_several else []
-    return ["number", "state", "origin", *params, *names, *values]
+    return [*_FIRST, *values, *params, *metrics, *names]
 
 
 class AttemptView(View):
@@ -280,14 +288,15 @@ class LogLineView(View):
     text: str
 
 
-def trial_view(trial: Trial, objectives: Objectives) -> TrialView:
-    """View of a trial as it is listed."""
-    return TrialView(**trial_fields(trial, objectives))
+def trial_view(trial: Trial, objectives: Objectives, metrics: Mapping[str, float | None]) -> TrialView:
+    """View of a trial as it is listed, with the ``metrics`` that it counts by."""
+    return TrialView(**trial_fields(trial, objectives), metrics=dict(metrics))
 
 
 def trial_detail(
     trial: Trial,
     objectives: Objectives,
+    metrics: Mapping[str, float | None],
     attempts: Iterable[Attempt],
     options: Iterable[Option],
     last_event_id: int,
@@ -295,6 +304,7 @@ def trial_detail(
     """View of a trial with its attempts, and with the plans that were compared."""
     return TrialDetail(
         **trial_fields(trial, objectives),
+        metrics=dict(metrics),
         attempts=[attempt_view(attempt) for attempt in attempts],
         options=[OptionView(**option_json(option, trial.plan)) for option in options],
         last_event_id=last_event_id,

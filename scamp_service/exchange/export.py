@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
 
-from scamp_service.client import trial_row
+from scamp_service.client import columns_of, trial_row
 from scamp_service.errors import InvalidInput
 
 
@@ -57,11 +57,6 @@ def write_parquet(trials: Iterable[Mapping[str, Any]], path: Path) -> None:
     rows = [trial_row(trial) for trial in trials]
     columns = {name: _typed([row.get(name) for row in rows]) for name in columns_of(rows)}
     parquet.write_table(pyarrow.table(columns), str(path))
-
-
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Every column that any row has, by its first appearance."""
-    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def _cell(value: Any) -> Any:

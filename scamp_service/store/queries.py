@@ -206,6 +206,13 @@ CURVES = (
     .where(_metrics.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
     .order_by(_metrics.c.trial_id, _metrics.c.step, _metrics.c.attempt, _metrics.c.seq)
 )
+COUNTED_METRICS = (
+    select(_metrics.c.trial_id, sa.type_coerce(_metrics.c["values"], sa.Text))
+    .join(_trials, _trials.c.id == _metrics.c.trial_id)
+    .where(_metrics.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
+    .where(_metrics.c.step == func.coalesce(_trials.c.best_step, _trials.c.step))
+    .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)
+)
 _reports = schema.external_reports
 EXTERNAL_CURVES = (
     select(_reports.c.trial_id, _reports.c.step, _reports.c.value, _reports.c.time)

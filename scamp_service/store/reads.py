@@ -410,6 +410,18 @@ class Reads(Connected):
             curves[row.trial_id][row.step] = Point(row.step, 0, values)
         return {trial_id: list(points.values()) for trial_id, points in curves.items()}
 
+    def counted_metrics(self, trial_ids: Sequence[int]) -> dict[int, dict[str, float | None]]:
+        """Trial id → metrics of its last evaluation, or of its best where trials count by that one.
+
+        NaN and infinity are None. Trials that have reported nothing are left out.
+        """
+        rows = self._by_ids(sql.COUNTED_METRICS, trial_ids)
+        every = json.loads(f"[{','.join(text for _, text in rows)}]")
+        return {  # attempts ascend: the newest comes last
+            trial_id: {name: value if isinstance(value, int | float) else None for name, value in values.items()}
+            for (trial_id, _), values in zip(rows, every, strict=True)
+        }
+
     def _external_curves(self, trial_ids: Sequence[int]) -> list[Metric]:
         """The objective by trial and step of those of these trials that other programs run."""
         rows = self._by_ids(sql.EXTERNAL_CURVES, trial_ids) if trial_ids else []

@@ -307,5 +307,17 @@ def test_the_table_is_downloaded_as_csv_in_its_order_and_with_its_filter(api: In
     assert answer.headers["content-disposition"] == 'attachment; filename="study-1.csv"'
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [(row["number"], row["params.lr"]) for row in rows] == [("2", "0.03"), ("1", "0.02")]
+    (best,) = csv.DictReader(io.StringIO(api.get("/v1/studies/1/trials.csv", params={"where": "lr < 0.015"}).text))
+    assert list(best)[:5] == ["number", "state", "value", "params.lr", "metrics.accuracy"]
+    assert best["metrics.accuracy"] == "0.53"
     assert api.get("/v1/studies/1/trials.csv", params={"where": "wrong <"}).status_code == 422
     assert api.get("/v1/studies/9/trials.csv").status_code == 404
+
+
+def test_trials_have_the_metrics_that_they_count_by(api: InProcess) -> None:
+    fill(api.store)
+    listed = api.get("/v1/studies/1/trials").json()["items"]
+    assert [trial["metrics"] for trial in listed] == [{"accuracy": 0.53}, {}, {}]
+    assert api.get("/v1/studies/1/trials/0").json()["metrics"] == {"accuracy": 0.53}
+    numbered = api.get("/v1/studies/1/trials", params={"number": 0}).json()["items"]
+    assert numbered[0]["metrics"] == {"accuracy": 0.53}

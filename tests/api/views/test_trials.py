@@ -39,7 +39,7 @@ def as_json(view: View) -> dict[str, Any]:
 
 
 def test_a_trial_without_a_plan_has_empty_words_and_no_ranks() -> None:
-    shown = as_json(trial_view(trial(plan=None, state=TrialState.WAITING, attempt=0), ONE))
+    shown = as_json(trial_view(trial(plan=None, state=TrialState.WAITING, attempt=0), ONE, {}))
     empty = ("plan", "plan_text", "plan_short", "plan_reason", "num_ranks", "batch", "reserved_mib", "learned_bytes")
     assert [shown[name] for name in empty] == [None, "", "", "", 0, 0, 0, 0]
     assert (shown["state"], shown["step_factor"], shown["predicted_step_seconds"]) == ("WAITING", 1.0, None)
@@ -49,7 +49,7 @@ def test_a_planned_trial_has_the_plan_and_its_prediction() -> None:
     sized_trial = sized(
         Plan(2, 4, tp=2, pp=2), extra_bytes=3 * MIB, bias_bytes=MIB, reason="the fastest", learned_bytes=7
     )
-    shown = as_json(trial_view(trial(sized=replace(sized_trial, step_seconds=0.5, step_factor=1.5)), ONE))
+    shown = as_json(trial_view(trial(sized=replace(sized_trial, step_seconds=0.5, step_factor=1.5)), ONE, {}))
     assert shown["plan"] == sized_trial.plan.to_json() and Plan.from_json(shown["plan"]) == sized_trial.plan
     names = ("plan_reason", "num_ranks", "batch", "predicted_bytes", "extra_bytes", "expected_bytes", "learned_bytes")
     assert [shown[name] for name in names] == ["the fastest", 4, 8, 20 * MIB, 3 * MIB, 18 * MIB, 7]
@@ -58,7 +58,7 @@ def test_a_planned_trial_has_the_plan_and_its_prediction() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_is_null(value: float) -> None:
-    assert as_json(trial_view(trial(value=value), ONE))["value"] is None
+    assert as_json(trial_view(trial(value=value), ONE, {}))["value"] is None
     shown = as_json(metric_view(Metric(1, 2, 3, 4, {"loss": value, "accuracy": 0.5}, 5.0)))
     assert shown == {"step": 4, "attempt": 2, "values": {"loss": None, "accuracy": 0.5}, "time": 5.0}
 
@@ -83,7 +83,7 @@ def test_a_detailed_trial_has_its_attempts_and_the_compared_plans_in_their_order
     chosen = Option(Plan(8), Prediction(24 * MIB), 96, communication_share=0.0, relative_device_seconds=1.0)
     other = replace(chosen, plan=Plan(4))
     attempts = [attempt(attempt=1, state=AttemptState.ENDED, outcome=Outcome.LOST), attempt(attempt=2)]
-    shown = as_json(trial_detail(trial(attempt=2), ONE, attempts, [chosen, other], 17))
+    shown = as_json(trial_detail(trial(attempt=2), ONE, {}, attempts, [chosen, other], 17))
     assert [shown_attempt["attempt"] for shown_attempt in shown["attempts"]] == [1, 2] and shown["last_event_id"] == 17
     another = {**option, "plan": Plan(4).to_json(), "plan_text": "1 rank, micro-batch 4", "chosen": False}
     assert shown["options"] == [option, another]

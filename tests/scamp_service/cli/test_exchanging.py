@@ -44,11 +44,14 @@ def test_trials_are_exported_and_read_as_a_data_frame(
         rows = list(csv.DictReader(stream))
     assert [(row["number"], row["state"]) for row in rows] == [("0", "COMPLETED"), ("1", "RUNNING"), ("2", "WAITING")]
     assert [float(row["params.lr"]) for row in rows] == [0.01, 0.02, 0.03]
+    assert list(rows[0])[:5] == ["number", "state", "value", "params.lr", "metrics.accuracy"]
+    assert [row["metrics.accuracy"] for row in rows] == ["0.53", "", ""]
     assert scamp(monkeypatch, "export", str(study.id), "--format", "parquet") == 2, "Parquet needs a file"
     assert scamp(monkeypatch, "export", "99") == 2
     with Client(address) as client:
         frame = client.trials_frame(study.id)
         assert list(frame["params.lr"]) == [0.01, 0.02, 0.03] and list(frame.index) == [0, 1, 2]
+        assert list(frame)[:4] == ["state", "value", "params.lr", "metrics.accuracy"]
         assert str(frame["created_at"].dt.tz) == "UTC"
 
 

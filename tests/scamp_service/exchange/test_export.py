@@ -22,6 +22,7 @@ TRIALS: list[dict[str, Any]] = [
         "params": {"lr": 0.1, "act": "relu", "layers": [{"op": "conv", "width": 8}, {"op": "id"}], "kernel": [3, 3]},
         "plan": {"micro_batch": 8},
         "value": 0.5,
+        "metrics": {},
         "healed": False,
     },
     {
@@ -33,6 +34,7 @@ TRIALS: list[dict[str, Any]] = [
         "params": {"lr": 1, "act": None, "depth": 3},
         "plan": None,
         "value": None,
+        "metrics": {"loss": 0.7, "train_loss": 0.2},
         "healed": False,
     },
 ]
@@ -42,7 +44,9 @@ def test_csv_has_a_column_for_each_parameter() -> None:
     stream = io.StringIO()
     write_text(TRIALS, Format.CSV, stream)
     first, second = csv.DictReader(io.StringIO(stream.getvalue()))
-    assert list(first)[:5] == ["number", "state", "origin", "params.lr", "params.act"]
+    assert list(first)[:5] == ["number", "state", "value", "params.lr", "params.act"]
+    assert list(first)[-5:] == ["params.depth", "metrics.loss", "metrics.train_loss", "origin", "healed"]
+    assert (first["metrics.loss"], second["metrics.loss"]) == ("", "0.7")
     assert (first["params.layers.0.width"], first["params.kernel"], first["params.depth"]) == ("8", "[3, 3]", "")
     assert (second["params.lr"], second["value"], second["params.depth"]) == ("1", "", "3")
     assert "id" not in first and "plan" not in first

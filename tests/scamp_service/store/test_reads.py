@@ -14,6 +14,7 @@ from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialStat
 from scamp_service.model import Metric, Report, Totals, TrialChanges
 from scamp_service.store.store import Store
 from scamp_service.study.objective import Objective
+from tests.scamp_service.store.trials import run
 from tests.services.serving import SECRET, fill
 from tests.values import new_attempt
 
@@ -217,3 +218,18 @@ def test_pages_of_a_curve_have_each_step_once_however_often_it_was_reported(stor
         curve += page
     assert [(row.step, row.seq) for row in curve] == [(1, 4), (2, 5), (3, 7), (4, 8), (5, 11)], "the newest row counts"
     assert [point.values["accuracy"] for point in store.curves([trial_id])[trial_id]] == [4.0, 5.0, 7.0, 8.0, 11.0]
+
+
+@pytest.mark.parametrize(
+    ("best_of", "expected"), [("", {"acc": 0.6, "loss": None}), ("maximize", {"acc": 0.7, "loss": 0.3})]
+)
+def test_the_metrics_of_a_trial_are_those_of_the_evaluation_that_it_counts_by(
+    store: Store, best_of: Literal["", "maximize"], expected: dict[str, float | None]
+) -> None:
+    trial_id = run(store)
+    assert store.counted_metrics([trial_id]) == {}
+    curve = [(10, 0.5, 0.9), (20, 0.7, 0.3), (30, 0.6, math.nan)]
+    metrics = [Metric(trial_id, 1, step, step, {"acc": acc, "loss": loss}, 1.0) for step, acc, loss in curve]
+    report = Report(trial_id, 1, "token-1", metrics=metrics, objectives=["acc"], best_of=best_of)
+    assert store.report(report, now=6.0)
+    assert store.counted_metrics([trial_id]) == {trial_id: expected}
