@@ -25,45 +25,45 @@ from torch.distributed import Store
 from estimators.model import MIB, Candidate, Plan
 from estimators.named_plan import plan_of
 from workloads.loading import load_workload
-from workloads.refusals import WorkloadError, WrongResult, explain
+from workloads.refusals import WorkloadError
 from workloads.sandbox.plan_check import why_refused
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.failing import end_rank
 from workloads.training.rendezvous import TIMEOUT
-from workloads.training.runtime import PeerLost, train
+from workloads.training.runtime import train
 from workloads.yaml_numbers import with_numbers
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train as the command line says; the ranks of a gang find each other by torchrun's environment."""
     options = _parser().parse_args(arguments)
-    file, _, _ = options.workload.rpartition(":")
-    try:
-        _train(options)
-    except (WorkloadError, WrongResult, PeerLost) as error:  # a traceback through ScaMP would say nothing more
-        raise SystemExit(
-            str(error) if isinstance(error, PeerLost) else explain(error, Path(file).resolve().parent)
-        ) from None
-
-
-def _train(options: argparse.Namespace) -> None:
-    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     file, _, name = options.workload.rpartition(":")
     code_dir, workload = (
         (Path(file).resolve().parent, f"{Path(file).name}:{name}") if file else (None, options.workload)
     )
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    store = next(dist.rendezvous("env://", timeout=TIMEOUT))[0] if world_size > 1 else None
+    try:
+        _train(options, workload, code_dir, rank, world_size, store)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit that the user's code raises
+        end_rank(error, code_dir, store, shows_all=options.traceback)
+
+
+def _train(
+    options: argparse.Namespace, workload: str, code_dir: Path | None, rank: int, world_size: int, store: Store | None
+) -> None:
     params = dict(options.param)
     batch = params["batch"] if "batch" in params else load_workload(workload, code_dir)(params).default_batch
     if options.plan is None and batch % world_size:
-        raise SystemExit(f"{world_size} ranks do not divide the batch of {batch}: choose another --param batch=…")
+        raise WorkloadError(f"{world_size} ranks do not divide the batch of {batch}: choose another --param batch=…")
     plan = options.plan or Plan(batch // world_size, dp_shard=world_size)
     if plan.world_size != world_size:
-        raise SystemExit(f"the plan ({plan}) needs torchrun --nproc-per-node {plan.world_size}")
+        raise WorkloadError(f"the plan ({plan}) needs torchrun --nproc-per-node {plan.world_size}")
     if plan.batch != batch:
-        raise SystemExit(f"the plan ({plan}) trains {plan.batch} samples per step, and the batch is {batch}")
-    store = None
-    if world_size > 1:
-        store, _, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))
+        raise WorkloadError(f"the plan ({plan}) trains {plan.batch} samples per step, and the batch is {batch}")
     if rank == 0:
         print(f"{workload} {params}: {plan}", flush=True)
         if why := why_refused(load_workload(workload, code_dir)(params), plan.layout):
@@ -151,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, default=0, help="of weights and order; a trial has that of its study plus its number (0)"
     )
+    parser.add_argument("--traceback", action="store_true", help="show all of the traceback of an error")
     return parser
 
 

@@ -33,6 +33,7 @@ WITHOUT_FSDP = "use plans without FSDP: whole replicas (dp_replicate), or ZeRO-1
 COUNTS = ("num_train", "num_eval")
 """The numbers of samples of a workload."""
 _ROOT = Path(__file__).resolve().parents[1]
+_PACKAGES = [_ROOT / name for name in ("api", "scamp_service", "workloads", "placement", "estimators")]
 _BUILT_IN = _ROOT / "workloads" / "models"
 _PLANS = _ROOT / "workloads" / "parallel"
 _LIBRARIES = Path(sysconfig.get_path("purelib")).resolve()
@@ -276,14 +277,23 @@ def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
         yield error.filename, error.lineno or 0
 
 
+def is_users(file: str, folder: Path | None) -> bool:
+    """Whether a file is the user's, whose files are in ``folder``."""
+    return _name_of(file, folder)[1]
+
+
 def _name_of(file: str, folder: Path | None) -> tuple[str, bool]:
-    """(name to show, whether the file is the user's); the name is empty for files of ScaMP, torch and Python."""
+    """(name to show, whether the file is the user's); the name is empty for files of ScaMP, torch and Python.
+
+    The folder of the user may be the checkout, which has all of these inside.
+    """
     path, home = Path(file).resolve(), folder.resolve() if folder is not None else _BUILT_IN
-    if path.is_relative_to(home):
-        return str(path.relative_to(home)), True
+    is_ours = any(path.is_relative_to(package) and not home.is_relative_to(package) for package in _PACKAGES)
     if path.is_relative_to(_LIBRARIES):
         name = path.relative_to(_LIBRARIES)
         return "" if name.parts[0] in _UNDER_TORCH else str(name), False
+    if path.is_relative_to(home) and not is_ours:
+        return str(path.relative_to(home)), True
     hidden = file.startswith("<") or path.is_relative_to(_ROOT) or path.is_relative_to(_PYTHON)
     return "" if hidden else path.name, False
 

@@ -139,11 +139,10 @@ class Loop:
         if not measured:
             with self._rank.budget.settling():
                 return self._train_step(self._batches(step))
-        loss = torch.zeros(())
+        losses: list[Tensor] = []
 
-        def run() -> None:
-            nonlocal loss
-            loss = self._train_step(batches)
+        def run() -> None:  # keeps what it returns, and frees nothing older, whose size torch does not know
+            losses.append(self._train_step(batches))
 
         with self._rank.budget.uncounted():  # the profiler's records are not the candidate's memory
             # Torch counts batches that workers send, which lie on the host, unless they come and go out of its sight.
@@ -155,7 +154,7 @@ class Loop:
         peak = self._rank.highest(own_peak)
         if self._rank.is_first:
             self._rank.reporter.measured(peak)
-        return loss
+        return losses[0]
 
     def _train_step(self, batches: Iterable[Batch]) -> Tensor:
         return train_step(
