@@ -56,7 +56,7 @@ class Ledger:
         """The kinds of the devices that can be used now."""
         self._accounts = {device.id: _Account(device, n) for n, device in enumerate(cluster.devices)}
         self._held: dict[str, tuple[Gang, tuple[str, ...]]] = {}  # gang id → gang and the devices of its ranks
-        self._kept: set[str] = set()  # devices that are kept for a gang
+        self._kept: dict[str, int | None] = {}  # devices that are kept for a gang: the MiB of its rank, see ``keep``
         self._ready = ready
         self._ready_of_node: dict[str, list[str]] = {}
         for device in cluster.devices if ready else ():
@@ -178,8 +178,14 @@ class Ledger:
 
     def free_mibs(self) -> list[int]:
         """Free MiB of each device where a gang may start, also of those kept for one; in ascending order."""
-        kept = (self.free_mib(device) for device in self._kept if self.is_open(device))
-        return sorted([*self._open.free_mibs(), *kept])
+        free_mibs = self._open.free_mibs()
+        for device in filter(self.is_open, self._kept):
+            position = self._accounts[device].position
+            assert position is not None
+            if (beside_mib := self._open.free(position)) != ABSENT:
+                free_mibs.remove(beside_mib)
+            free_mibs.append(self.free_mib(device))
+        return sorted(free_mibs)
 
     def fewest_ends(self, num_ranks: int, mib: int) -> tuple[str, ...]:
         """The devices on which the fewest gangs must end before such a gang can start, whenever they end.
@@ -211,6 +217,17 @@ class Ledger:
                 break
             free, slots, ends = free + held_mib, slots + 1, ends + 1
         return ends
+
+    def _beside_mib(self, device: Device, mib: int | None) -> int:
+        """MiB that may be given away on a device that is kept for a rank that needs ``mib``."""
+        if mib is None:
+            return ABSENT
+        account = self._accounts[device.id]
+        ends = self._ends_needed(device, mib)
+        largest = sorted(account.gangs.values(), reverse=True)[:ends]
+        free_mib = account.free_mib + sum(largest) - mib
+        has_slot = len(account.gangs) - ends + 2 <= self.max_gangs_per_device
+        return free_mib if has_slot and free_mib > 0 else ABSENT
 
     def find(self, num_ranks: int, mib: int) -> tuple[str, ...] | None:
         """The fullest devices that have room for such a gang, on one node if possible; None if there are too few."""
@@ -339,16 +356,21 @@ class Ledger:
                 accounts.append(account)
         self._enter(accounts)
 
-    def keep(self, devices: Iterable[str]) -> None:
-        """Let no ``find`` return these devices, until ``give_back``."""
+    def keep(self, devices: Iterable[str], mib: int | None = None) -> None:
+        """Let no ``find`` return these devices, until ``give_back``.
+
+        With ``mib``, what the gang needs that they are kept for, gangs may start there that fit beside it: those for
+        which no more of the present gangs must end before it can start.
+        """
         kept = list(devices)
-        self._kept.update(kept)
+        self._kept.update(dict.fromkeys(kept, mib))
         self._enter(self._accounts[device_id] for device_id in kept)
 
     def give_back(self, devices: Iterable[str]) -> None:
         """Undo ``keep``."""
         free = list(devices)
-        self._kept.difference_update(free)
+        for device_id in free:
+            self._kept.pop(device_id, None)
         self._enter(self._accounts[device_id] for device_id in free)
 
     def _reserve(self, gang: Gang, devices: Sequence[str]) -> None:
@@ -374,12 +396,14 @@ class Ledger:
                 continue
             num_gangs = len(account.gangs)
             free_mib = device.capacity_mib - account.held_mib
-            if num_gangs >= most or device.id in kept:
+            if num_gangs >= most:
                 free_mib = ABSENT
+            elif device.id in kept:
+                free_mib = min(free_mib, self._beside_mib(device, kept[device.id]))
             elif free_mib < 0:
                 free_mib = 0
             opened.append((position, free_mib))
-            idle.append((position, ABSENT if num_gangs else free_mib))
+            idle.append((position, ABSENT if num_gangs or device.id in kept else free_mib))
         self._open.set(opened)
         if self._idle_index is not None:
             self._idle_index.set(idle)

@@ -17,9 +17,10 @@ Pure and deterministic. Its rules:
 - Ageing: a gang that was passed over too often goes first. Where the ends of running gangs are predicted, devices are
   reserved for it as above, also for one rank. Gangs that start there end before, so its start never moves back as long
   as predictions hold. Where none are, or a gang still runs that should have ended, the devices on which the fewest
-  gangs must end are kept for it. This bounds the wait: a kept device gets no new gang, and is exchanged only for one
-  where fewer gangs must end (or equally many, if that device comes first in the cluster). So the number of gangs that
-  must still end never rises, and it is zero at the latest when all gangs now on the kept devices have ended.
+  gangs must end are kept for it. This bounds the wait: a kept device gets only new gangs that fit beside the one that
+  it is kept for, and is exchanged only for one where fewer gangs must end (or equally many, if that device comes first
+  in the cluster). So the number of gangs that must still end never rises, and it is zero at the latest when all gangs
+  now on the kept devices have ended.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def _pack(
                 continue
             packing_round.wait(queued)
             if devices:
-                packing_round.keep(queued, devices, start_in)
+                packing_round.keep(queued, queued.shapes[first_choice], devices, start_in)
         return packing_round.decision()
 
 

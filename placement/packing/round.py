@@ -58,6 +58,7 @@ class Round:
         self.kept: tuple[str, ...] = ()
         """Devices that are kept for ``kept_for``."""
         self.kept_for: Queued | None = None
+        self._beside: int | None = None  # MiB of a rank of ``kept_for``, where others may start beside it
         self.kept_in = 0.0
         """Seconds until ``kept_for`` can start there; infinite if that is not known."""
 
@@ -137,7 +138,7 @@ class Round:
             devices = None
         if devices is not None:
             self._place_where_ready(queued, choice, devices)
-        self.ledger.keep(self.kept)
+        self.ledger.keep(self.kept, self._beside)
         return devices is not None
 
     def _place_where_ready(self, queued: Queued, choice: int, devices: tuple[str, ...]) -> None:
@@ -156,11 +157,12 @@ class Round:
         """Note that the gang does not start in this round; it waits for the shape ``choice`` alone, or else for any."""
         self.waiting.append(queued if choice is None else replace(queued, shapes=(queued.shapes[choice],)))
 
-    def keep(self, queued: Queued, devices: Sequence[str], start_in: float) -> None:
-        """Keep devices for a gang, which can start there in this many seconds."""
+    def keep(self, queued: Queued, shape: Shape, devices: Sequence[str], start_in: float) -> None:
+        """Keep devices for a gang in this shape, which can start there in this many seconds."""
         assert self.kept_for is None, "one reservation at a time"
         self.kept_for, self.kept, self.kept_in = queued, tuple(devices), start_in
-        self.ledger.keep(self.kept)
+        self._beside = None if shape.mibs or start_in < inf else shape.mib_per_rank
+        self.ledger.keep(self.kept, self._beside)
 
     def decision(self) -> Decision:
         """The gangs that start, and why the others wait."""

@@ -194,8 +194,8 @@ def test_of_two_starved_gangs_the_older_one_goes_first() -> None:
 
 def test_a_gang_passed_over_too_often_keeps_devices_for_itself() -> None:
     ledger = ledger_with(3, ("d0", 80), ("d1", 80), ("d2", 20), ("d2", 70))
-    patient = Queued("old/1", (Shape(2, 50),), PASSES_BEFORE_RESERVATION - 1)
-    starved = Queued("old/1", (Shape(2, 50),), PASSES_BEFORE_RESERVATION, name="trial 3 of study 1")
+    patient = Queued("old/1", (Shape(2, 90),), PASSES_BEFORE_RESERVATION - 1)
+    starved = Queued("old/1", (Shape(2, 90),), PASSES_BEFORE_RESERVATION, name="trial 3 of study 1")
     small = Queued("new/1", (Shape(1, 10),))
     assert [p.gang.id for p in decided([patient, small], ledger)[0]] == ["new/1"]
     placements, waits = decided([starved, small], ledger)
@@ -203,7 +203,7 @@ def test_a_gang_passed_over_too_often_keeps_devices_for_itself() -> None:
     first, second = waits.values()
     assert first.endswith("passed over 8 times, so d0, d1 are now kept for it")
     assert second == (
-        "needs 10 MiB on 1 device at once; what has that much free is kept for trial 3 of study 1, which needs 50 MiB "
+        "needs 10 MiB on 1 device at once; what has that much free is kept for trial 3 of study 1, which needs 90 MiB "
         "on 2 devices at once"
     )
     large = Queued("large/1", (Shape(1, 90),))
@@ -211,7 +211,26 @@ def test_a_gang_passed_over_too_often_keeps_devices_for_itself() -> None:
     assert not decided([small, starved], ledger)[0], "wherever it stands in the queue"
     ledger.release("held0")
     ledger.release("held1")
-    assert [p.gang.id for p in decided([starved, small], ledger)[0]] == ["old/1", "new/1"]
+    assert [p.gang.id for p in decided([starved, small], ledger)[0]] == ["old/1"]
+
+
+def test_gangs_start_beside_one_that_devices_are_kept_for_if_it_waits_for_no_more_ends() -> None:
+    starved = Queued("old/1", (Shape(2, 70),), PASSES_BEFORE_RESERVATION)
+    small = [Queued(f"new{n}", (Shape(1, 12),), arrival=n) for n in range(4)]
+    ledger = ledger_with(2, ("d0", 60), ("d1", 60), ("d1", 10))
+    placements, waits = decided([starved, *small], ledger)
+    assert [(p.gang.id, p.devices) for p in placements] == [("new0", ("d1",)), ("new1", ("d0",)), ("new2", ("d0",))]
+    assert "kept for" in waits["new3"], "d0 has 12 MiB left now, and 2 once the other can start"
+    for placement in placements:
+        ledger.place(placement.gang, placement.devices)
+    ledger.release("held0", "held1")
+    assert [(p.gang.id, p.devices) for p in decided([starved], ledger)[0]] == [("old/1", ("d0", "d1"))]
+    full = ledger_with(1, ("d0", 60), ("d0", 1), max_gangs=3)
+    one = Queued("old/1", (Shape(1, 70),), PASSES_BEFORE_RESERVATION)
+    assert [p.gang.id for p in decided([one, small[0]], full)[0]] == ["new0"]
+    full.release("held0")
+    crowded = ledger_with(1, ("d0", 30), ("d0", 1), max_gangs=2)
+    assert not decided([one, small[0]], crowded)[0], "three gangs would share the device"
 
 
 def test_a_gang_passed_over_too_often_gets_the_devices_that_are_free_first_and_short_ones_use_them_before() -> None:
@@ -234,7 +253,7 @@ def test_a_gang_too_large_for_the_whole_cluster_reserves_nothing() -> None:
 
 def test_one_reservation_at_a_time() -> None:
     ledger = ledger_with(2, ("d0", 90), ("d1", 90))
-    old = [Queued(f"old{n}", (Shape(1, 50),), PASSES_BEFORE_RESERVATION) for n in range(2)]
+    old = [Queued(f"old{n}", (Shape(1, 92),), PASSES_BEFORE_RESERVATION) for n in range(2)]
     placements, waits = decided([*old, Queued("new", (Shape(1, 5),))], ledger)
     assert [p.devices for p in placements] == [("d1",)]
     first, second = waits.values()
