@@ -226,11 +226,11 @@ def test_gangs_start_beside_one_that_devices_are_kept_for_if_it_waits_for_no_mor
     ledger.release("held0", "held1")
     assert [(p.gang.id, p.devices) for p in decided([starved], ledger)[0]] == [("old/1", ("d0", "d1"))]
     full = ledger_with(1, ("d0", 60), ("d0", 1), max_gangs=3)
-    one = Queued("old/1", (Shape(1, 70),), PASSES_BEFORE_RESERVATION)
-    assert [p.gang.id for p in decided([one, small[0]], full)[0]] == ["new0"]
+    alone = Queued("old/1", (Shape(1, 70),), PASSES_BEFORE_RESERVATION)
+    assert [p.gang.id for p in decided([alone, small[0]], full)[0]] == ["new0"]
     full.release("held0")
     crowded = ledger_with(1, ("d0", 30), ("d0", 1), max_gangs=2)
-    assert not decided([one, small[0]], crowded)[0], "three gangs would share the device"
+    assert not decided([alone, small[0]], crowded)[0], "three gangs would share the device"
 
 
 def test_a_gang_passed_over_too_often_gets_the_devices_that_are_free_first_and_short_ones_use_them_before() -> None:
