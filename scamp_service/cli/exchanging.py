@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from scamp_service.cli.service import Address, StudyId, Token, client_of
-from scamp_service.cli.terminal import DataDir, out, params_of, settings_of
+from scamp_service.cli.terminal import Changes, DataDir, out, params_of, settings_of
 from scamp_service.errors import InvalidInput
-from scamp_service.study.parse import read_study
+from scamp_service.study.parse import changed_study, parse_study, read_study
 
 app = typer.Typer()
 
@@ -90,6 +90,7 @@ def enqueue(
 @app.command()
 def clone(
     study: StudyId,
+    changes: Changes = None,
     name: Annotated[str | None, typer.Option(help="name of the new study; default: the same")] = None,
     changed: Annotated[
         Path | None,
@@ -98,9 +99,12 @@ def clone(
     address: Address = "",
     token: Token = "",
 ) -> None:
-    """Submit a study again, with the same files, unchanged or as another study file says."""
-    spec = None if changed is None else read_study(changed).as_given()
+    """Submit a study again, with the same files, with changes, or as another study file says."""
     client = client_of(address, token, to_change=True)
+    spec = None
+    if changed is not None or changes:
+        former = parse_study(client.study_file(study)) if changed is None else read_study(changed)
+        spec = changed_study(former, changes or ()).as_given()
     created = client.clone(study, name=name, spec=spec)
     out.print(f"study {created['id']}: {client.address}/studies/{created['id']}")
 

@@ -35,6 +35,7 @@ from scamp_service.cli.service import Address, StudyId, Token, client_of
 from scamp_service.cli.simulating import app as simulating
 from scamp_service.cli.terminal import (
     AsJson,
+    Changes,
     DataDir,
     StudyFile,
     WorkingDir,
@@ -52,7 +53,7 @@ from scamp_service.processes.addresses import remembered_port
 from scamp_service.settings import ROOT, Settings, settings_of_process, withhold_secrets
 from scamp_service.sizing.candidates import code_of
 from scamp_service.study.objective import shown_metric
-from scamp_service.study.parse import read_study
+from scamp_service.study.parse import changed_study, read_study
 from scamp_service.study.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ def _keep(service: Service) -> None:
 @app.command()
 def run(
     study: StudyFile,
+    changes: Changes = None,
     as_json: AsJson = False,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
@@ -196,7 +198,7 @@ def run(
     from scamp_service.store.fields import trial_fields
     from scamp_service.store.summary import all_trials, device_fill, study_summary
 
-    spec = read_study(study)
+    spec = changed_study(read_study(study), changes or ())
     code = code_of(study, spec, working_dir)
     settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
     close_new_files()
@@ -265,6 +267,7 @@ def _conclude(
 @app.command()
 def submit(
     study: StudyFile,
+    changes: Changes = None,
     address: Address = "",
     token: Token = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="follow the study to its end")] = True,
@@ -275,7 +278,7 @@ def submit(
     ] = None,
 ) -> None:
     """Submit a study to a service, and follow it to its end."""
-    spec = read_study(study)
+    spec = changed_study(read_study(study), changes or ())
     client = client_of(address, token, to_change=True)
     created = client.submit(spec.as_given(), code=code_of(study, spec, working_dir), idempotency_key=idempotency_key)
     _warn(created["warnings"])

@@ -82,6 +82,10 @@ Mib = Annotated[
     ),
 ]
 StudyFile = Annotated[Path, typer.Argument(help="a study in YAML", metavar="STUDY.yaml")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="a change of the study, such as budget.trials=40; may be repeated"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="machine-readable output")]
 WorkingDir = Annotated[Path | None, typer.Option(help="folder to send with the study's own workload file")]
 Seconds = Annotated[int, typer.Option(help="seconds of processor time that each trace may take", min=1, metavar="N")]

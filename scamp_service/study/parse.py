@@ -6,7 +6,8 @@ One ``InvalidInput`` names everything that is wrong with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,39 @@ def parse_study(source: str | bytes | Mapping[str, Any], *, is_json: bool = Fals
         return StudySpec.model_validate(data)
     except ValidationError as error:
         raise InvalidInput(f"the study is not valid: {complaints(error)}") from None
+
+
+def changed_study(spec: StudySpec, changes: Sequence[str]) -> StudySpec:
+    """The study with changes such as ``budget.trials=40``. Raises ``InvalidInput``.
+
+    The value is YAML; an empty one removes the key. A number in the path is a place in a list.
+    """
+    if not changes:
+        return spec
+    data = deepcopy(spec.as_given())
+    for change in changes:
+        path, equals, text = change.partition("=")
+        *outer, last = path.split(".")
+        if not equals or not all((*outer, last)):
+            raise InvalidInput(f"a change is KEY=VALUE, such as budget.trials=40; got {change!r}")
+        place: Any = data
+        for part in outer:
+            place = place.setdefault(part, {}) if isinstance(place, dict) else _item(place, part, change)
+        key: Any = last
+        if not isinstance(place, dict):
+            _item(place, last, change)
+            key = int(last)
+        if text:
+            place[key] = _load_yaml(text, is_json=False)
+        elif isinstance(place, list) or key in place:
+            del place[key]
+    return parse_study(data)
+
+
+def _item(values: Any, key: str, change: str) -> Any:
+    if not isinstance(values, list) or not key.isdecimal() or int(key) >= len(values):
+        raise InvalidInput(f"{change!r} does not fit the study: there is no {key} in {quoted(values)}")
+    return values[int(key)]
 
 
 def study_text(spec: StudySpec) -> str:

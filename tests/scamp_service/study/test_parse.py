@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scamp_service.errors import InvalidInput
-from scamp_service.study.parse import parse_study, read_study, study_text
+from scamp_service.study.parse import changed_study, parse_study, read_study, study_text
 from scamp_service.study.spaces.space import Range
 from scamp_service.study.spec import StudySpec
 from tests.studies import refusal, study
@@ -131,3 +132,36 @@ def test_no_study_of_the_examples_loses_anything_when_it_is_written_and_read_aga
     assert len(studies) > 20
     for original in studies:
         assert parse_study(study_text(original)).to_json() == original.to_json()
+
+
+SEVERAL = {name: value for name, value in study().items() if name != "objective"} | {
+    "objectives": [{"metric": "loss"}, {"metric": "accuracy"}]
+}
+
+
+def test_a_study_is_changed_by_assignments() -> None:
+    spec = parse_study({**SEVERAL, "priority": 3})
+    changed = changed_study(
+        spec, ["budget.trials=7", "space.lr.high=0.5", "fixed.new=1e-2", "objectives.1.direction=maximize", "priority="]
+    )
+    assert (changed.budget.trials, changed.priority, changed.fixed["new"]) == (7, 0, 0.01)
+    assert changed.as_given()["objectives"][1]["direction"] == "maximize" and changed_study(spec, []) is spec
+    assert changed.as_given()["space"]["lr"]["high"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("budget.trials", "KEY=VALUE, such as"),
+        ("budget..trials=3", "KEY=VALUE, such as"),
+        ("budgett.trials=3", "did you mean budget"),
+        ("name.first=3", "there is no first in"),
+        ("objectives.2.direction=minimize", "there is no 2 in"),
+        ("budget.trials=[", "is not valid YAML"),
+        ("workload=", "workload is missing"),
+    ],
+)
+def test_a_change_that_does_not_fit_is_refused(change: str, words: str) -> None:
+    spec = parse_study(SEVERAL)
+    with pytest.raises(InvalidInput, match=re.escape(words)):
+        changed_study(spec, [change])
