@@ -40,7 +40,8 @@ class DryRun:
 
     ``read`` are the parameters that any of them has read, and ``metrics`` those that any has returned; both are empty
     if none could be tried to its end. ``mentioned`` are names that the user's code contains, so that other candidates
-    may read or return them. ``absent`` are parameters under conditions that no candidate had that was tried to its
+    may read or return them. ``not_in_source`` are those that its Python files do not contain, and ``quoted`` the names
+    in quotes in these files. ``absent`` are parameters under conditions that no candidate had that was tried to its
     end. ``is_complete``: no other candidate returns other metrics. ``is_unsummarized``: there may be further metrics of
     the whole held-out set, for which a few samples are not enough. ``uneven`` are the sets whose samples differ in
     size, although the workload gives no ``lengths``. ``failed`` are the errors of candidates, with their parameters.
@@ -49,6 +50,8 @@ class DryRun:
     read: frozenset[str]
     metrics: tuple[str, ...]
     mentioned: frozenset[str] = frozenset()
+    not_in_source: frozenset[str] = frozenset()
+    quoted: frozenset[str] = frozenset()
     absent: frozenset[str] = frozenset()
     is_complete: bool = True
     is_unsummarized: bool = False
@@ -165,6 +168,8 @@ def found_in(answer: Json, candidates: Sequence[Params], have_all_values: bool) 
         frozenset(name for result in ended for name in result["read"]),
         tuple(metrics),
         frozenset(answer["mentioned"]),
+        frozenset(answer["not_in_source"]),
+        frozenset(answer["quoted"]),
         frozenset(name for params in candidates for name in params) - had,
         have_all_values and answer["all_tried"] and not any("failed" in result for result in tries),
         any(result.get("unsummarized") for result in ended),
@@ -184,23 +189,28 @@ def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
     """
     if not dry_run.has_ended:
         return _failures(dry_run)
-    wrong, doubtful = list(_wrong_objective(spec, dry_run)), []
+    wrong, doubtful, misspelt = list(_wrong_objective(spec, dry_run)), list[str](), list[str]()
+    study_params = {*spec.space, *spec.fixed}
+    free = sorted((dry_run.read | READ_BY_SCAMP) - study_params)
     if spec.search.one_shot is not None and SUPERNET not in dry_run.read:
         wrong.append(f"search.one_shot: the workload never reads the parameter {SUPERNET!r}, so it has no supernet")
     for name in dict.fromkeys([*spec.space, *spec.fixed]):
-        if name in dry_run.read or name in READ_BY_SCAMP:
+        hint, similar = _did_you_mean(name, free), _did_you_mean(name, sorted({*free, *dry_run.quoted} - study_params))
+        may_be_read = name in dry_run.read or name in dry_run.mentioned or name in dry_run.absent
+        if name in READ_BY_SCAMP:
             continue
-        if name in dry_run.mentioned or name in dry_run.absent:
+        if similar and may_be_read and name in dry_run.not_in_source:  # such as by a loop over all parameters
+            misspelt.append(f"no Python file of the workload contains the name of the parameter {name!r}{similar}")
+        elif name in dry_run.read:
+            continue
+        elif may_be_read:
             doubtful.append(name)
         else:
-            free = sorted((dry_run.read | READ_BY_SCAMP) - set(spec.space) - set(spec.fixed))
-            wrong.append(
-                f"the workload never reads the parameter {name!r}"
-                + (_did_you_mean(name, free) or ": remove it from the study, or read it in the workload")
-            )
+            advice = hint or ": remove it from the study, or read it in the workload"
+            wrong.append(f"the workload never reads the parameter {name!r}{advice}")
     if wrong:
         raise InvalidInput("; ".join(wrong))
-    warnings = _failures(dry_run)
+    warnings = [*_failures(dry_run), *misspelt]
     if doubtful:
         names = ", ".join(map(repr, doubtful))
         warnings.append(

@@ -23,7 +23,7 @@ from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult, explain, without_folder
 from workloads.sandbox.batch_check import expect_metrics_of_samples, why_whole
 from workloads.sandbox.carried_state import traced
-from workloads.sandbox.dry_run import MetricFailed, mentioned, try_candidates
+from workloads.sandbox.dry_run import MetricFailed, mentioned, quoted_names, try_candidates
 from workloads.sandbox.plan_check import expect_equal_divisions
 from workloads.sandbox.proxies import proxy
 from workloads.sandbox.recipe import recipe_of
@@ -102,13 +102,16 @@ def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any
     check_imports(workload)
     candidates, metrics = request["params"], request["metrics"]
     names = dict.fromkeys([*(name for params in candidates for name in params), *metrics])
-    in_code = mentioned(names, workload, code_dir) if code_dir is not None else []
+    in_files = mentioned(names, workload, code_dir) if code_dir is not None else []
+    in_source = mentioned(names, workload, code_dir, {".py"}) if code_dir is not None else names
     try:
         tries = try_candidates(workload, candidates, metrics)
     except (WorkloadError, WrongResult, MetricFailed) as error:
         cause = error.__cause__ if isinstance(error, MetricFailed) else None
         return {"wrong": explain(cause or error, code_dir)}
-    report = {"tries": tries, "all_tried": len(tries) == len(candidates), "mentioned": in_code, "wrong": ""}
+    report = {"tries": tries, "all_tried": len(tries) == len(candidates), "mentioned": in_files, "wrong": ""}
+    report["not_in_source"] = [name for name in names if name not in in_source]
+    report["quoted"] = quoted_names(code_dir) if code_dir is not None else []
     return {**report, "inherits": workload.inherit is not Workload.inherit}
 
 

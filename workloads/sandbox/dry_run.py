@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import sys
 import time
@@ -54,6 +55,8 @@ MOST_REAL_PARAMETERS = 5_000_000
 """Larger models have fake tensors, which take no time and memory; then code that needs values of tensors fails."""
 TRY_SECONDS = 5.0
 """Processor time after which no further candidate is tried."""
+MOST_QUOTED = 2000
+"""Names in quotes of the user's code that misspelt parameters are compared with."""
 _STEPS = 1000  # passed to ``on_step`` and ``scheduler``
 _OURS = Path(__file__).parents[1]
 _TEXT_SUFFIXES = frozenset({".py", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt"})
@@ -288,15 +291,18 @@ def _is_small(workload: Workload) -> bool:
     return sum(parameter.numel() for parameter in outline_of(workload).parameters()) <= MOST_REAL_PARAMETERS
 
 
-def mentioned(names: Iterable[str], workload: type, folder: Path) -> list[str]:
-    """The ``names`` that the user's files or the classes of ``workload`` contain, or may put together.
+def mentioned(
+    names: Iterable[str], workload: type, folder: Path, suffixes: Collection[str] = _TEXT_SUFFIXES
+) -> list[str]:
+    """The ``names`` that the user's files with these suffixes or the classes of ``workload`` contain, or may put
+    together.
 
     Code that has not run may read them. ScaMP's own classes read a parameter by its name in quotes; other words in them
     say nothing.
     """
     words: set[str] = set()
     patterns: set[str] = set()
-    files = [file for file in folder.rglob("*") if file.suffix in _TEXT_SUFFIXES and file.is_file()]
+    files = [file for file in folder.rglob("*") if file.suffix in suffixes and file.is_file()]
     modules = {sys.modules.get(class_.__module__) for class_ in workload.__mro__}
     files += [Path(path) for module in modules if (path := getattr(module, "__file__", None))]
     for file in files:
@@ -305,6 +311,15 @@ def mentioned(names: Iterable[str], workload: type, folder: Path) -> list[str]:
         words |= set(re.findall(r"[\"'](\w+)[\"']" if is_ours else r"\w+", text))
         patterns |= set(_patterns(text)) if file.suffix == ".py" else set()
     return [name for name in names if name in words or any(re.fullmatch(pattern, name) for pattern in patterns)]
+
+
+def quoted_names(folder: Path) -> list[str]:
+    """The names in quotes in the user's Python files, such as those of parameters; at most ``MOST_QUOTED``."""
+    files = sorted(file for file in folder.rglob("*.py") if file.is_file())
+    names = (
+        name for file in files for name in re.findall(r"[\"']([a-zA-Z_]\w*)[\"']", file.read_text(errors="replace"))
+    )
+    return list(itertools.islice(dict.fromkeys(names), MOST_QUOTED))
 
 
 def _patterns(source: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ space:
 budget:
   trials: 8
   steps: 60
+stopping: {rule: asha}   # stop poor trials early, as without this line; none: train all to the end
 `;
 
 export const OWN = `name: my model

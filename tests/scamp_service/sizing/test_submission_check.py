@@ -155,9 +155,33 @@ def test_what_the_users_code_mentions_is_only_doubted() -> None:
             judge(study(metric="score"), certain)
 
 
+@pytest.mark.usefixtures("warm_traces")
+def test_a_misspelt_parameter_is_a_warning_where_the_workload_looks_at_all(tmp_path: Path) -> None:
+    source = WORKLOAD.replace("self.width =", "print(dict(params)); self.width =")
+    source = source.replace('self.params["lr"]', 'self.params.get("lr", 0.1)')
+    spec = study(kind=KINDS, fixed={"momentun": 0.9, "widht": 8, "note": 1})
+    (tmp_path / "study.yaml").write_text("fixed: {momentun: 0.9}")  # does not count as source
+    assert checked(tmp_path, source, spec) == [
+        f"no Python file of the workload contains the name of the parameter {wrong!r}: did you mean {right!r}?"
+        for wrong, right in (("momentun", "momentum"), ("widht", "width"))
+    ], "'note' is like no other name: it may be an argument of a library"
+
+
+def test_a_name_that_only_other_files_contain_is_called_misspelt() -> None:
+    """The study's file is often sent along."""
+    spec = study(widht={"choice": [1, 2]})
+    unread = replace(FOUND, mentioned=frozenset({"widht"}), not_in_source=frozenset({"widht"}))
+    assert judge(spec, unread) == [
+        "no Python file of the workload contains the name of the parameter 'widht': did you mean 'width'?"
+    ]
+
+
 def test_samples_of_unknown_size_are_a_warning_that_names_lengths() -> None:
     tries = [{"read": ["lr"], "metrics": ["loss"], "uneven": ["train"]}, {"read": ["lr"], "metrics": ["loss"]}]
-    (warning,) = judge(study(), found_in({"tries": tries, "all_tried": True, "mentioned": []}, TRIED, True))
+    (warning,) = judge(
+        study(),
+        found_in({"tries": tries, "all_tried": True, "mentioned": [], "not_in_source": [], "quoted": []}, TRIED, True),
+    )
     assert warning.startswith('samples of "train" differ in size') and "define `lengths`" in warning
 
 
@@ -177,7 +201,11 @@ def test_a_parameter_under_several_conditions_is_in_a_candidate_that_is_tried() 
 def test_a_parameter_that_no_tried_candidate_has_is_only_doubted() -> None:
     spec = study(kind={"choice": ["a", "b"]}, rate={"choice": [1], "when": {"kind": "b"}})
     tries = [{"read": ["lr", "kind"], "metrics": ["loss"]}, {"failed": "OSError"}]
-    dry_run = found_in({"tries": tries, "all_tried": True, "mentioned": []}, candidates_to_try(spec), True)
+    dry_run = found_in(
+        {"tries": tries, "all_tried": True, "mentioned": [], "not_in_source": [], "quoted": []},
+        candidates_to_try(spec),
+        True,
+    )
     failures, unread = judge(spec, dry_run)
     assert unread.startswith("no candidate that was tried on a few samples has read 'rate': see that training reads it")
     assert failures.startswith(
@@ -187,7 +215,9 @@ def test_a_parameter_that_no_tried_candidate_has_is_only_doubted() -> None:
 
 def test_metrics_that_a_few_samples_do_not_show_are_not_judged() -> None:
     unknown = {"read": ["lr"], "metrics": [], "unsummarized": True}
-    dry_run = found_in({"tries": [unknown], "all_tried": True, "mentioned": []}, TRIED, True)
+    dry_run = found_in(
+        {"tries": [unknown], "all_tried": True, "mentioned": [], "not_in_source": [], "quoted": []}, TRIED, True
+    )
     assert judge(study(metric="auc"), dry_run) == []
     with pytest.raises(InvalidInput, match="never reads the parameter 'widht'"):
         judge(study(metric="auc", widht={"choice": [4]}), dry_run)
@@ -195,7 +225,13 @@ def test_metrics_that_a_few_samples_do_not_show_are_not_judged() -> None:
 
 def test_metrics_are_all_known_once_every_value_was_tried() -> None:
     ended = {"read": ["lr"], "metrics": ["loss"]}
-    answer: dict[str, Any] = {"tries": [{"refused": "odd"}, ended], "all_tried": True, "mentioned": []}
+    answer: dict[str, Any] = {
+        "tries": [{"refused": "odd"}, ended],
+        "all_tried": True,
+        "mentioned": [],
+        "not_in_source": [],
+        "quoted": [],
+    }
     assert found_in(answer, TRIED, True) == DryRun(frozenset({"lr"}), ("loss",))
     assert not found_in(answer, TRIED, False).is_complete
     assert not found_in({**answer, "all_tried": False}, TRIED, True).is_complete

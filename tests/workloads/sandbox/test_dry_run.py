@@ -18,7 +18,7 @@ from workloads.loading import load_workload
 from workloads.protocol import Phase, Workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox import dry_run
-from workloads.sandbox.dry_run import NotingParams, mentioned, try_candidates
+from workloads.sandbox.dry_run import NotingParams, mentioned, quoted_names, try_candidates
 
 PARAMS = {"width": 8, "rate": 0.5}
 
@@ -194,6 +194,9 @@ def test_a_name_in_the_users_files_or_put_together_there_may_still_be_read(tmp_p
     (tmp_path / "weights.bin").write_text(unknown[0])
     mentioned_names = ["momentum", "sgd_rate", "beta1", "weight_decay", "gamma_x", "threshold"]
     assert mentioned([*mentioned_names, *unknown], Line, tmp_path) == mentioned_names
+    (tmp_path / "study.yaml").write_text(f"{unknown[0]}: 1")
+    assert mentioned(unknown, Line, tmp_path) == unknown[:1] and mentioned(unknown, Line, tmp_path, {".py"}) == []
+    assert quoted_names(tmp_path) == ["beta"]
     words_of_the_base_class = ["sreyal"[::-1], "sehctab"[::-1]]
     assert mentioned([*words_of_the_base_class, "weight_decay"], Line, tmp_path) == ["weight_decay"]
 
