@@ -47,6 +47,7 @@ from workloads.training.step import evaluate, illustrate
 from workloads.training.updates.phases import JointOptimizer, PhasedOptimizer, optimizer_of, phases_of
 from workloads.training.updates.precision import autocast
 from workloads.training.updates.schedules import expect_resumable, schedulers_of
+from workloads.training.updates.update import expect_parameters_of
 
 NUM_SAMPLES = 2
 NUM_SUMMARIZED = 32
@@ -265,11 +266,16 @@ def _optimizers(workload: Workload, model: nn.Module) -> tuple[Sequence[Phase], 
     """
     workload.trial = replace(workload.trial, steps=_STEPS)
     try:
-        if not (phases := phases_of(workload)):
+        phases = phases_of(workload)
+        if not phases:
             optimizers = expect_optimizers(workload.optimizer(model), workload.optimizer)
-            return (), optimizers, JointOptimizer(optimizers) if len(optimizers) > 1 else optimizers[0]
-        optimizers = [optimizer_of(phase, model) for phase in phases]
-        return phases, optimizers, PhasedOptimizer(phases, optimizers, model)
+        else:
+            optimizers = [optimizer_of(phase, model) for phase in phases]
+        for optimizer in optimizers:
+            expect_parameters_of(model, optimizer)
+        if phases:
+            return phases, optimizers, PhasedOptimizer(phases, optimizers, model)
+        return (), optimizers, JointOptimizer(optimizers) if len(optimizers) > 1 else optimizers[0]
     except WrongResult as error:
         raise WorkloadError(f"{getattr(error.function, '__name__', 'optimizer')} {error}") from None
 

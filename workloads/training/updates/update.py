@@ -8,7 +8,7 @@ step.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -186,11 +186,8 @@ def make_optimizer(
     if (base_batch := scaled_from(workload)) is not None:
         updates.ada_scale = AdaScale(base_batch)
 
-    parameter_ids = model.__dict__.setdefault(_OWN, set())  # a trace takes blocks out of the model, and then asks again
-    parameter_ids.update(map(id, model.parameters()))
-
     def spread(optimizer: Optimizer, turns: int = steps) -> Optimizer:
-        _expect_parameters_of(model, parameter_ids, optimizer)
+        expect_parameters_of(model, optimizer)
         _expect_no_sparse_momentum(model, optimizer)
         schedules = Schedules(workload, optimizer, turns)
         updates.schedules.append(schedules)
@@ -239,9 +236,14 @@ def _of_one_loss(
     return joint
 
 
-def _expect_parameters_of(model: nn.Module, parameter_ids: Set[int], optimizer: Optimizer) -> None:
-    """Raise ``WorkloadError`` if ``optimizer`` has parameters other than those of ``model``, which have these ids."""
-    others = [parameter for parameter in _parameters(optimizer) if id(parameter) not in parameter_ids]
+def expect_parameters_of(model: nn.Module, optimizer: Optimizer) -> None:
+    """Raise ``WorkloadError`` if ``optimizer`` has parameters other than those that ``model`` has or has had.
+
+    A trace takes blocks out of the model, and then asks again.
+    """
+    ids = model.__dict__.setdefault(_OWN, set())
+    ids.update(map(id, model.parameters()))
+    others = [parameter for parameter in _parameters(optimizer) if id(parameter) not in ids]
     if others:
         shapes = ", ".join(str(list(parameter.shape)) for parameter in others[:3]) + ", …" * (len(others) > 3)
         raise WorkloadError(
