@@ -59,6 +59,8 @@ from scamp_service.study.spec import StudySpec
 if TYPE_CHECKING:
     from scamp_service.processes.supervise import Service
 
+CHECKING = "checking the study and its files …"
+
 app = typer.Typer(help="ScaMP tunes models that may not fit on one GPU.", no_args_is_help=True, add_completion=False,
                   pretty_exceptions_enable=False)  # fmt: skip
 app.add_typer(estimating)
@@ -203,8 +205,9 @@ def run(
     settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
     close_new_files()
     withhold_secrets()  # before any code of the study is imported
-    spec = with_space(spec, code)
-    warnings = check_workload(spec, code)
+    with err.status(CHECKING):
+        spec = with_space(spec, code)
+        warnings = check_workload(spec, code)
     _warn(warnings)
     spec_json = spec.to_json()
     with _live(quiet=as_json or not out.is_terminal) as update:
@@ -280,7 +283,9 @@ def submit(
     """Submit a study to a service, and follow it to its end."""
     spec = changed_study(read_study(study), changes or ())
     client = client_of(address, token, to_change=True)
-    created = client.submit(spec.as_given(), code=code_of(study, spec, working_dir), idempotency_key=idempotency_key)
+    code = code_of(study, spec, working_dir)
+    with err.status(CHECKING):
+        created = client.submit(spec.as_given(), code=code, idempotency_key=idempotency_key)
     _warn(created["warnings"])
     if not as_json:
         out.print(f"study {created['id']}: {client.address}/studies/{created['id']}")
