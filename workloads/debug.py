@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 2 -m workloads.debug FILE.py:Class --plan dp_shard=2,micro_batch=16
 
 It runs the code that ranks run, so it prints the losses and metrics that a trial with the same parameters, plan and
-seed would report, and a warning where studies refuse the plan. Debuggers and ``print`` work as in any script.
-Checkpoints go to a folder that is deleted at the end.
+seed would report, and a warning where studies refuse the candidate or the plan. Debuggers and ``print`` work as in
+any script. Checkpoints go to a folder that is deleted at the end.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import yaml
 from torch.distributed import Store
@@ -26,13 +27,16 @@ from estimators.model import MIB, Candidate, Plan
 from estimators.named_plan import plan_of
 from workloads.loading import load_workload
 from workloads.refusals import WorkloadError
-from workloads.sandbox.plan_check import why_refused
+from workloads.sandbox.fork import refusal_within
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.failing import end_rank
 from workloads.training.rendezvous import TIMEOUT
 from workloads.training.runtime import train
 from workloads.yaml_numbers import with_numbers
+
+_CHECK_SECONDS = 30
+"""Longest wait for a trace, by which studies find what they refuse."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,10 +68,10 @@ def _train(
         raise WorkloadError(f"the plan ({plan}) needs torchrun --nproc-per-node {plan.world_size}")
     if plan.batch != batch:
         raise WorkloadError(f"the plan ({plan}) trains {plan.batch} samples per step, and the batch is {batch}")
+    refusal = ""
     if rank == 0:
         print(f"{workload} {params}: {plan}", flush=True)
-        if why := why_refused(load_workload(workload, code_dir)(params), plan.layout):
-            print(f"warning: studies refuse this plan: {why}", file=sys.stderr, flush=True)
+        refusal = refusal_within(_CHECK_SECONDS, _request(workload, code_dir, params), plan.layout)
     with tempfile.TemporaryDirectory(prefix="scamp-debug-") as folder:
         shared = Path(_shared(folder, rank, store))
         job = TrainingJob(
@@ -83,8 +87,20 @@ def _train(
             resume=None,
             metrics=(),
         )
-        train(job, rank, world_size, store, _Printed(rank))
+        train(job, rank, world_size, store, _Printed(refusal))
         _end_together(rank, world_size, store)
+
+
+def _request(workload: str, code_dir: Path | None, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The request to trace the candidate as studies do."""
+    return {
+        "workload": workload,
+        "params": dict(params),
+        "code_dir": None if code_dir is None else str(code_dir),
+        "code_zip": None,
+        "on_cuda": torch.cuda.is_available(),
+        "equal_blocks": None,
+    }
 
 
 def _shared(folder: str, rank: int, store: Store | None) -> str:
@@ -104,13 +120,17 @@ def _end_together(rank: int, world_size: int, store: Store | None) -> None:
 
 
 class _Printed:
-    """Prints what rank 0 reports."""
+    """Prints what rank 0 reports, and after its first step why studies refuse what it trains.
 
-    def __init__(self, rank: int) -> None:
-        self._is_first = rank == 0
+    Where the first step fails, its error says the same.
+    """
+
+    def __init__(self, refusal: str) -> None:
+        self._refusal = refusal
         self._checkpoints: list[CheckpointName] = []
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self._warn()
         print(f"step {step}: " + ", ".join(f"{name} {value:.6g}" for name, value in values.items()), flush=True)
 
     def measured(self, peak_bytes: int) -> None:
@@ -128,7 +148,14 @@ class _Printed:
     def checkpoint(self, step: int) -> None:
         self._checkpoints.append(CheckpointName(1, step))
 
-    def progressed(self, step: int) -> None: ...
+    def progressed(self, step: int) -> None:
+        if step:
+            self._warn()
+
+    def _warn(self) -> None:
+        if self._refusal:
+            print(f"warning: {self._refusal}", file=sys.stderr, flush=True)
+            self._refusal = ""
 
     def needed_checkpoints(self) -> Sequence[CheckpointName]:
         return self._checkpoints[-1:]

@@ -86,6 +86,35 @@ class Coupled(Workload):
 """
 
 
+READING = """
+import torch
+from coupled import Coupled
+
+class Reading(Coupled):
+    def loss(self, model, batch):
+        breakpoint()
+        return model(batch).square().mean() * (1.0 if model(batch).sum().item() > 0 else 2.0)
+"""
+
+
+def test_a_candidate_that_studies_refuse_is_trained_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "coupled.py").write_text(COUPLED)
+    (tmp_path / "reading.py").write_text(READING)
+    stops: list[None] = []
+    monkeypatch.setattr("sys.breakpointhook", lambda: stops.append(None))
+    options = [f"{tmp_path}/reading.py:Reading", "--steps", "3", "--param", "batch=16"]
+    debug.main(options)
+    words = capsys.readouterr().err
+    assert words.startswith("warning: studies refuse this candidate:\nreading.py, line 8: return model(batch)")
+    assert "reads a value of a tensor" in words
+    assert len(stops) == 3, "once in each step, and not while studies are asked"
+    monkeypatch.setattr(debug, "_CHECK_SECONDS", 0)
+    debug.main(options)
+    assert not capsys.readouterr().err, "nobody knows in no time"
+
+
 def test_a_plan_that_studies_refuse_is_trained_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,14 +59,14 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
       ``seed``; null if it is not a finite number.
 
     ``on_cuda`` asks for the step as it runs on CUDA. User files come as a zip, ``code_zip``, with the folder to unpack
-    it into, ``code_dir``; both are null for a built-in workload. An error is of kind ``params`` where the workload
-    refuses the parameters (``ValueError`` in its constructor), or the hints in its model contradict each other: the
-    candidate makes no sense. It is of kind ``host`` where the host failed, such as by a full disk. Every other error is
-    of kind ``workload``: the workload is at fault.
+    it into, ``code_dir``; both are null for a built-in workload. Without a zip they are there already. An error is of
+    kind ``params`` where the workload refuses the parameters (``ValueError`` in its constructor), or the hints in its
+    model contradict each other: the candidate makes no sense. It is of kind ``host`` where the host failed, such as by
+    a full disk. Every other error is of kind ``workload``: the workload is at fault.
     """
     code_dir = Path(request["code_dir"]) if request["code_dir"] else None
     try:
-        if code_dir is not None:
+        if code_dir is not None and request["code_zip"]:
             unpack_code(Path(request["code_zip"]).read_bytes(), code_dir)
         return _ASKED[request["ask"]](request, code_dir)
     except (_RefusedParams, Contradiction) as error:

@@ -1,6 +1,6 @@
 """Runs one request in a fork with a deadline and a memory limit; its answer comes back as a line through a pipe.
 
-A workload that hangs, crashes or prints can spoil only its own answer.
+A workload that hangs, crashes or prints can spoil only its own answer. Another fork looks for what studies refuse.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ import select
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+import torch
+
+from estimators.model import Layout
 from workloads.refusals import Stopped, deepest_lines
 from workloads.sandbox.answers import MEMORY_BYTES, answer, error_answer
 from workloads.sandbox.libraries import imported_since
@@ -57,6 +62,49 @@ def in_fork(request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]]) -
         return error_answer("host", "the process that traces the model was killed by SIGKILL")  # as by the OOM killer
     where = deepest_lines(_stack(output), Path(request["code_dir"]) if request["code_dir"] else None)
     return error_answer("workload", "\n".join([*where, *_reason(ended, request["seconds"], processor_seconds)]))
+
+
+def refusal_within(seconds: float, request: Mapping[str, Any], layout: Layout) -> str:
+    """Why studies refuse the candidate of a request to trace, or its plan of this layout, in words.
+
+    Empty if they train it, or if that is not known within ``seconds``. The fork is quiet, and does not debug.
+    """
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # from Python 3.12 on, of a fork where there are threads
+        child = os.fork()
+    if child == 0:
+        try:
+            os.setpgid(0, 0)
+            die_with_parent()
+            os.environ["PYTHONBREAKPOINT"] = "0"
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for stream in range(3):
+                os.dup2(nothing, stream)
+            torch.set_num_threads(1)
+            os.write(writing, _refusal(request, layout).encode()[: select.PIPE_BUF])
+        finally:
+            os._exit(0)
+    with contextlib.suppress(PermissionError, ProcessLookupError):  # it does the same
+        os.setpgid(child, child)
+    os.close(writing)
+    ready, _, _ = select.select([reading], [], [], seconds)
+    line = os.read(reading, select.PIPE_BUF) if ready else b""
+    _end_group(child)
+    os.close(reading)
+    return line.decode(errors="ignore")
+
+
+def _refusal(request: Mapping[str, Any], layout: Layout) -> str:
+    answered = answer({**request, "ask": "trace", "layout": asdict(Layout())})
+    if "error" in answered:
+        return f"studies refuse this candidate:\n{answered['error']}" if answered["kind"] == "workload" else ""
+    if layout.divides_batch and (why := answered["indivisible"]):
+        return f"studies refuse this plan: {why}"
+    if layout == Layout():
+        return ""
+    answered = answer({**request, "ask": "trace", "layout": asdict(layout)})
+    return f"studies refuse this plan: {answered['error']}" if answered.get("kind") == "workload" else ""
 
 
 def _reason(ended: os.waitid_result | None, seconds: int, processor_seconds: float) -> tuple[str, str]:
