@@ -34,6 +34,10 @@ READ_BY_SCAMP = frozenset({"batch", *OPTIONS})
 REPORTED_BY_SCAMP = "train_loss"
 
 
+MOST_NAMED = 3
+"""Most parameters of a model that a warning names."""
+
+
 @dataclass(frozen=True, slots=True)
 class DryRun:
     """The findings of a dry run of some candidates.
@@ -44,7 +48,8 @@ class DryRun:
     in quotes in these files. ``absent`` are parameters under conditions that no candidate had that was tried to its
     end. ``is_complete``: no other candidate returns other metrics. ``is_unsummarized``: there may be further metrics of
     the whole held-out set, for which a few samples are not enough. ``uneven`` are the sets whose samples differ in
-    size, although the workload gives no ``lengths``. ``failed`` are the errors of candidates, with their parameters.
+    size, although the workload gives no ``lengths``. ``untrained`` are parameters of the model that require gradients
+    and that no optimizer has. ``failed`` are the errors of candidates, with their parameters.
     """
 
     read: frozenset[str]
@@ -56,6 +61,7 @@ class DryRun:
     is_complete: bool = True
     is_unsummarized: bool = False
     uneven: tuple[str, ...] = ()
+    untrained: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
 
     @property
@@ -174,6 +180,7 @@ def found_in(answer: Json, candidates: Sequence[Params], have_all_values: bool) 
         have_all_values and answer["all_tried"] and not any("failed" in result for result in tries),
         any(result.get("unsummarized") for result in ended),
         tuple(dict.fromkeys(name for result in ended for name in result.get("uneven", ()))),
+        tuple(dict.fromkeys(name for result in ended for name in result.get("untrained", ()))),
         tuple(
             f"{result['failed']} (with {', '.join(f'{name}={value}' for name, value in params.items())})"
             for params, result in zip(candidates, tries, strict=False)
@@ -227,6 +234,13 @@ def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
         warnings.append(
             f"samples of {sets} differ in size, and memory is predicted for the largest of a few that were read: "
             "define `lengths` in the workload, so that it is predicted for the largest of all"
+        )
+    if dry_run.untrained:
+        names = ", ".join(dry_run.untrained[:MOST_NAMED])
+        names += f" and {more} more" if (more := len(dry_run.untrained) - MOST_NAMED) > 0 else ""
+        warnings.append(
+            f"no optimizer has the parameters {names} of the model, so they are never trained: pass them to it, or "
+            "freeze them by requires_grad_(False), which also saves their gradients"
         )
     return warnings
 

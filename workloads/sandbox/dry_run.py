@@ -119,9 +119,10 @@ def try_candidates(
     Where a candidate came to its end, there are the names that it ``read``, or that methods contain which only a
     training calls, and its ``metrics``. It is ``unsummarized`` if metrics of the whole set are missing, because a few
     samples are not enough for them. The ``uneven`` sets, if there are any, have samples that differ in size without
-    ``lengths``. Otherwise there are the words of its ``ValueError`` as ``refused``, or the error with which it
-    ``failed``, whose reason may be this host. Raises ``WorkloadError`` for a workload without a number of samples, or
-    with metrics or schedulers of the wrong form: no host and no data mend these.
+    ``lengths``, and no optimizer has the ``untrained`` parameters of the model. Otherwise there are the words of its
+    ``ValueError`` as ``refused``, or the error with which it ``failed``, whose reason may be this host. Raises
+    ``WorkloadError`` for a workload without a number of samples, or with metrics or schedulers of the wrong form: no
+    host and no data mend these.
     """
     tries: list[dict[str, Any]] = []
     unread = {name for params in candidates for name in params} - {"batch", *OPTIONS}  # which ScaMP itself reads
@@ -156,7 +157,7 @@ def _params_after_trying(make: Callable[[Mapping[str, Any]], Workload], params: 
             raise WorkloadError(missing)
         expect_data(workload)
         expect_samples(workload)
-        metrics, are_all = _try_methods(workload)
+        metrics, are_all, untrained = _try_methods(workload)
     except (WorkloadError, WrongResult, MetricFailed):
         raise
     except Exception as error:
@@ -165,6 +166,7 @@ def _params_after_trying(make: Callable[[Mapping[str, Any]], Workload], params: 
     params.read |= params.given & _texts_of_later_methods(type(workload))
     report: dict[str, Any] = {"read": sorted(params.read - set(OPTIONS)), "metrics": metrics}
     report |= {"uneven": uneven} if uneven else {}
+    report |= {"untrained": untrained} if untrained else {}
     return report if are_all else {**report, "unsummarized": True}
 
 
@@ -182,10 +184,11 @@ def _texts_of_later_methods(workload: type) -> set[str]:
     return {text for function in functions for text in texts_in(function.__code__)}
 
 
-def _try_methods(workload: Workload) -> tuple[list[str], bool]:
+def _try_methods(workload: Workload) -> tuple[list[str], bool, list[str]]:
     """The names of the metrics, and whether these are all: so few samples may not be enough for those of the whole set.
 
-    Runs every method that a step and an evaluation call.
+    The last are names of parameters that should be trained and that no optimizer has. Runs every method that a step and
+    an evaluation call.
     """
     samples = torch.arange(NUM_SAMPLES)
     batch = workload.train_batch(samples % workload.num_train)
@@ -204,6 +207,7 @@ def _try_methods(workload: Workload) -> tuple[list[str], bool]:
         rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         workload.on_step(0, _STEPS, whole_optimizer)
         sets_rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers] != rates
+        untrained = _untrained(model, optimizers)
         model.train()
         for loss in [phase.loss for phase in phases] or [workload.loss]:
             with autocast(workload, model):
@@ -217,10 +221,10 @@ def _try_methods(workload: Workload) -> tuple[list[str], bool]:
     if collected is not None:
         summarized = _try_summary(workload, collected) if is_small else None  # fake outputs have no values
         if summarized is None:
-            return names, False
+            return names, False, untrained
         names = sorted({*names, *summarized})
     _expect_known_metrics(workload, [*names, "train_loss", *(f"{phase.name}_loss" for phase in phases)])
-    return names, True
+    return names, True, untrained
 
 
 def _expect_known_metrics(workload: Workload, names: Sequence[str]) -> None:
@@ -278,6 +282,12 @@ def _optimizers(workload: Workload, model: nn.Module) -> tuple[Sequence[Phase], 
         return (), optimizers, JointOptimizer(optimizers) if len(optimizers) > 1 else optimizers[0]
     except WrongResult as error:
         raise WorkloadError(f"{getattr(error.function, '__name__', 'optimizer')} {error}") from None
+
+
+def _untrained(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:
+    """The names of parameters that require gradients and that no optimizer has."""
+    ids = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
+    return [name for name, each in model.named_parameters() if each.requires_grad and id(each) not in ids]
 
 
 def _expect_schedulers(workload: Workload, optimizer: Optimizer, sets_rates: bool) -> None:

@@ -185,6 +185,15 @@ def test_samples_of_unknown_size_are_a_warning_that_names_lengths() -> None:
     assert warning.startswith('samples of "train" differ in size') and "define `lengths`" in warning
 
 
+def test_parameters_that_no_optimizer_has_are_a_warning() -> None:
+    tries = [{"read": ["lr"], "metrics": ["loss"], "untrained": ["a", "b", "c", "d", "e"]}]
+    (warning,) = judge(
+        study(),
+        found_in({"tries": tries, "all_tried": True, "mentioned": [], "not_in_source": [], "quoted": []}, TRIED, True),
+    )
+    assert warning.startswith("no optimizer has the parameters a, b, c and 2 more of the model, so they are never")
+
+
 def test_a_parameter_under_several_conditions_is_in_a_candidate_that_is_tried() -> None:
     space: dict[str, Any] = {
         "opt": {"choice": ["sgd", "adam", "adamw"]},

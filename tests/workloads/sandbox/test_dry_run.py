@@ -109,6 +109,15 @@ def test_what_a_workload_shows_is_tried_only_where_tensors_have_values(
     assert "failed" not in report and "shown" in report["read"]
 
 
+def test_parameters_that_no_optimizer_has_are_named() -> None:
+    class Forgets(Line):
+        def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+            return torch.optim.SGD(list(model.parameters())[:1], lr=0.1)
+
+    (result,) = tries(Forgets, {"width": 2, "lr": 0.1})
+    assert result["untrained"] == ["bias"] and "untrained" not in tries(Line, {"width": 2, "lr": 0.1})[0]
+
+
 def test_sets_whose_samples_differ_in_size_are_named() -> None:
     class Uneven(Line):
         num_train = 4
