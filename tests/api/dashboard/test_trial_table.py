@@ -55,7 +55,7 @@ def test_a_filter_and_chosen_columns_are_in_the_address(open_page: Callable[...,
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()
     lines = Path(download.value.path()).read_text().splitlines()
-    assert len(lines) == 3 and lines[0].startswith("number,state,origin,params.depth,params.lr,")
+    assert len(lines) == 3 and lines[0].startswith("number,state,value,params.depth,params.lr,")
 
 
 @pytest.mark.browser
