@@ -88,10 +88,10 @@ def _optimizer_of(workload: Workload, model: nn.Module, layout: Layout, mesh: De
 def _evaluation_of(workload: Workload) -> Evaluate:
     """A function that evaluates; ``workload`` may keep fake tensors, so it must be a copy."""
 
-    def run(model: nn.Module, batches: Iterable[Batch], num_samples: int) -> None:
+    def run(model: nn.Module, batches: Iterable[Batch], num_samples: int) -> Callable[[], None]:
         counted = torch.ones(num_samples, dtype=torch.bool)
         evaluate(workload, model, ((batch, counted) for batch in batches))
-        illustrate(workload, model, 0)
+        return lambda: illustrate(workload, model, 0)
 
     return run
 

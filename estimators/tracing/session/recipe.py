@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from estimators.model import INDIVISIBLE, Divisions, Layout
 from estimators.tracing.recorder import Batch
 
-Evaluate = Callable[[nn.Module, Iterable[Batch], int], object]
+Evaluate = Callable[[nn.Module, Iterable[Batch], int], Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Recipe:
     """The assumption that all parameters of the optimizer train, if later steps may unfreeze some; empty if not."""
     make_evaluation: Callable[[], Evaluate] | None = None
     """Returns a function that evaluates the model on all micro-batches that it is given, each with this number of
-    samples. Whatever one such function keeps, others do not know. None: there is no evaluation."""
+    samples, and returns what then shows what the model has learned. Whatever one such function keeps, others do not
+    know. None: there is no evaluation."""
     is_of_plan: Callable[[Exception], bool] = lambda error: False
     """Whether an error in an evaluation says that the plan cannot run it; any other one may be due to values that a
     trace does not know."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from estimators.tracing.session.opened import OpenedModel
 from estimators.tracing.session.recipe import Evaluate, Recipe
 from estimators.tracing.session.watched_optimizer import Step, WatchedOptimizer
 from estimators.tracing.sparse import grow
+from estimators.tracing.values.assumptions import IN_ILLUSTRATION
 from estimators.work import Work
 
 GET_GRADIENTS = "parameters without a gradient in the traced step get one in others"
@@ -206,13 +208,17 @@ class Session(OpenedModel):
         num_before, owners, is_cut = self._begin_log(), self._owners(), False
         self._seeded()
         batches = (self._recorder.copied(samples) for _ in range(_NUM_EVALUATED))
-        with self._recorder.values.assumptions.of_evaluation():
+        assumptions = self._recorder.values.assumptions
+        with ExitStack() as now:
+            now.enter_context(assumptions.of_evaluation())
             try:
-                self._evaluate(self._model, batches, micro_batch)
+                show = self._evaluate(self._model, batches, micro_batch)
+                now.enter_context(assumptions.of_evaluation(IN_ILLUSTRATION))
+                show()
             except Exception as error:
                 if self._recipe.is_of_plan(error):
                     raise
-                self._recorder.values.assumptions.cut(error)
+                assumptions.cut(error)
                 is_cut = True
         passes = replace(self._recorder.passes, num_before=num_before, owners=owners)
         return Evaluated(passes, is_cut)

@@ -24,6 +24,8 @@ DIFFERENT_ROWS = "all rows that sparse gradients look up differ"
 ZEROS = "numbers that are taken out of tensors are 0"
 DRAWN_ANEW = "random numbers are drawn for each micro-batch, so they depend on the plan"
 IN_EVALUATION = "in evaluate, "
+IN_ILLUSTRATION = "in illustrate, "
+_NOTHING_AFTER = "nothing is predicted after "
 _SAID_CHARACTERS = 100  # of an error's own message
 _VARYING = {FIRST_SAMPLES, DRAWN, EVEN}
 
@@ -36,18 +38,26 @@ class Assumptions:
     """The assumptions of one trace.
 
     ``has_drawn`` says whether any decision was random, ``varies`` whether a step with other samples may decide
-    otherwise. ``in_evaluation``: what runs now only makes metrics, so whole tensors of unknown values may be looked at:
-    they are 0. ``in_step``: what runs now are the passes of a step.
+    otherwise. ``in_evaluation``: what runs now only makes metrics or pictures, so whole tensors of unknown values may
+    be looked at: they are 0. ``in_step``: what runs now are the passes of a step.
     """
 
     def __init__(self) -> None:
         self.in_evaluation = self.in_step = self.has_drawn = self.varies = False
+        self._where = ""
         self._places: dict[str, dict[tuple[str, int], None]] = {}
 
     @property
     def described(self) -> list[str]:
-        """Assumptions, each with the first place in the code and the number of others."""
-        return [_in_words(assumption, list(places)) for assumption, places in sorted(self._places.items())]
+        """Assumptions, each with the first place in the code and the number of others.
+
+        Those about what is only shown change no number that anybody compares; only where its prediction ends is said.
+        """
+        return [
+            _in_words(assumption, list(places))
+            for assumption, places in sorted(self._places.items())
+            if not assumption.startswith(IN_ILLUSTRATION) or _NOTHING_AFTER in assumption
+        ]
 
     @property
     def has_decided(self) -> bool:
@@ -61,13 +71,16 @@ class Assumptions:
         return _in_words(EVEN, list(places)) if places else ""
 
     @contextmanager
-    def of_evaluation(self) -> Iterator[None]:
-        """Put this around an evaluation: its assumptions say so, and its random draws decide nothing about a step."""
-        has_drawn, self.in_evaluation = self.has_drawn, True
+    def of_evaluation(self, where: str = IN_EVALUATION) -> Iterator[None]:
+        """Put this around an evaluation: its assumptions say so, and its random draws decide nothing about a step.
+
+        ``where`` is ``IN_ILLUSTRATION`` for what only shows what a model has learned.
+        """
+        before, self.in_evaluation, self._where = (self.has_drawn, self.in_evaluation, self._where), True, where
         try:
             yield
         finally:
-            self.has_drawn, self.in_evaluation = has_drawn, False
+            self.has_drawn, self.in_evaluation, self._where = before
 
     @contextmanager
     def of_step(self) -> Iterator[None]:
@@ -90,10 +103,12 @@ class Assumptions:
 
     def assume_everywhere(self, assumption: str) -> None:
         """Note an assumption that no place in the user's code makes, as the optimizer's is."""
-        self._places.setdefault(IN_EVALUATION * self.in_evaluation + assumption, {})
+        self._places.setdefault(self._where + assumption, {})
 
     def draw(self) -> None:
-        """Note that a pass draws random numbers."""
+        """Note that a pass draws random numbers; all ranks draw the same ones for what is only shown."""
+        if self._where == IN_ILLUSTRATION:
+            return
         if self.in_step or self.in_evaluation:
             frame = calling_frame()
             self._note(DRAWN_ANEW, frame.f_code.co_filename, frame.f_lineno)
@@ -104,11 +119,10 @@ class Assumptions:
         shown = [place for place in frames if not place[0].startswith((*_HIDDEN, str(_HOME / "workloads")))]
         said = str(error).strip().split("\n")[0][:_SAID_CHARACTERS]
         words = f"{type(error).__name__}: {said}" if said else type(error).__name__
-        self._note(f"nothing is predicted after {words}", *(shown or frames)[-1])
+        self._note(f"{_NOTHING_AFTER}{words}", *(shown or frames)[-1])
 
     def _note(self, assumption: str, file: str, line: int) -> None:
-        words = IN_EVALUATION * self.in_evaluation + assumption
-        self._places.setdefault(words, {})[Path(file).name, line] = None
+        self._places.setdefault(self._where + assumption, {})[Path(file).name, line] = None
 
 
 def _in_words(assumption: str, places: Sequence[tuple[str, int]]) -> str:
