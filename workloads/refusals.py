@@ -30,6 +30,10 @@ from workloads.protocol import Workload, defines
 MESSAGE_CHARACTERS = 500  # of an error's own message: those of libraries may fill pages
 SOURCE_CHARACTERS = 200  # of a line of code: a formatter's longest lines have 120
 WITHOUT_FSDP = "use plans without FSDP: whole replicas (dp_replicate), or ZeRO-1 unless the workload trains in phases"
+_WITHOUT_CLOSURE = (
+    "choose an optimizer whose step needs no closure, such as torch.optim.AdamW: ScaMP computes the gradients; for "
+    'sharpness-aware minimization see "SAM in two steps" in docs/updates.md'
+)
 COUNTS = ("num_train", "num_eval")
 """The numbers of samples of a workload."""
 _ROOT = Path(__file__).resolve().parents[1]
@@ -132,9 +136,34 @@ def expect_optimizer(value: Any, function: Callable[..., Any], expectation: str 
         raise WrongResult(
             function,
             f"returns {kinds_of(optimizer)}, whose step computes the loss several times by a closure",
-            "choose an optimizer whose step needs no closure, such as torch.optim.AdamW: ScaMP computes the gradients",
+            _WITHOUT_CLOSURE,
         )
     return optimizer
+
+
+def of_closure(error: Exception) -> WrongResult | None:
+    """The mistake that ``error``, of an optimizer's step without a closure, shows; None if it shows another one."""
+    frames = frames_of(error)
+    source = linecache.getline(*frames[-1]) if frames else ""
+    if "closure" not in f"{error} {source}".lower():
+        return None
+    problem = f"needs a closure, by which it computes the loss several times: {' '.join(str(error).split())}"
+    mistake = WrongResult(None, shortened(problem, MESSAGE_CHARACTERS), _WITHOUT_CLOSURE)
+    raised_in(mistake, frames)
+    return mistake
+
+
+def of_gradient_in_evaluation(error: Exception) -> WrongResult | None:
+    """The mistake that ``error``, of a method without gradients, shows; None if it shows another one."""
+    if not re.search(r"does not require grad|does not have a grad_fn", str(error)):
+        return None
+    mistake = WrongResult(
+        None,
+        "takes derivatives where ScaMP computes no gradients, as in evaluate and illustrate",
+        "put `with torch.enable_grad():` around what takes them, and .detach() what comes of it",
+    )
+    raised_in(mistake, frames_of(error))
+    return mistake
 
 
 def expect_optimizers(value: Any, function: Callable[..., Any]) -> list[Optimizer]:

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from workloads.imports import import_early
 from workloads.loading import load_workload
 from workloads.parallel.forward_state.state import forward_state
-from workloads.parallel.forward_state.watch import FREED
+from workloads.parallel.forward_state.watch import FREED, is_freed
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError
 from workloads.seeds import DATA_SEED, seed_everything
@@ -91,7 +91,7 @@ def train(
         overrun = error.with_traceback(None)  # the traceback's frames hold memory that the next job needs
         overrun.__cause__ = overrun.__context__ = None
     except RuntimeError as error:
-        if "out of bounds for storage of size 0" in str(error) and job.plan.fsdp_mesh:
+        if is_freed(error) and job.plan.fsdp_mesh:
             raise WorkloadError(FREED) from error
         if world_size > 1 and re.search(_PEER_GONE, str(error)) and not _is_raised_by_others(error):
             raise PeerLost(f"another rank of the gang is gone; look for the cause in its error ({error})") from error

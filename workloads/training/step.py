@@ -21,7 +21,7 @@ from workloads.parallel.agreement import begin_phase, finish
 from workloads.parallel.exchanging.replicas import begin_last_pass, end_passes
 from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Chain, Outputs, Workload, defines
-from workloads.refusals import WorkloadError
+from workloads.refusals import WorkloadError, WrongResult, of_closure, of_gradient_in_evaluation
 from workloads.seeds import seed_everything
 from workloads.training.losses import StepLosses
 from workloads.training.metrics import Sums, split_evaluation
@@ -93,7 +93,8 @@ def _update(
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(divisor)
-    optimizer.step()
+    with _explained(of_closure):
+        optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return losses.mean()
 
@@ -152,13 +153,25 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, with averaged weights if there are any, without gradients."""
     model.eval()
     try:
-        with torch.no_grad(), updates_of(model).averaged(), layers_of_training():
+        explained = _explained(of_gradient_in_evaluation)
+        with explained, torch.no_grad(), updates_of(model).averaged(), layers_of_training():
             yield
     finally:
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()  # the root keeps gathered parameters after forward, for a backward that never runs
         model.train()  # now, because users' ``train`` may change parameters
+
+
+@contextmanager
+def _explained(mistake_of: Callable[[Exception], WrongResult | None]) -> Iterator[None]:
+    """Raise the mistake of the user that an error shows here, where it is known what runs, in place of the error."""
+    try:
+        yield
+    except Exception as error:
+        if (mistake := mistake_of(error)) is not None:
+            raise mistake from error
+        raise
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from tests.workloads.training.test_runtime import assert_same
 from workloads.function import FunctionWorkload
 from workloads.parallel.forward_state.state import attach_state
 from workloads.protocol import Workload
-from workloads.refusals import WorkloadError
+from workloads.refusals import WorkloadError, WrongResult, explain
 from workloads.sandbox.recipe import recipe_of
-from workloads.training.step import illustrate, train_step
+from workloads.training.step import evaluate, illustrate, train_step
 
 SHOWN = """
 import json
@@ -93,6 +94,79 @@ def test_memory_is_predicted_for_what_is_shown() -> None:
     evaluation = trace(recipe_of(Wide({})), Layout(), 4).evaluation
     assert evaluation is not None
     assert evaluation.peak_bytes(4) > 2**16 * 4 * 12
+
+
+def test_what_is_shown_rests_on_no_assumption_but_where_its_prediction_ends() -> None:
+    class Drawn(Wide):
+        def evaluate(self, model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
+            return super().evaluate(model, batch + torch.randn(4))
+
+        def illustrate(self, model: nn.Module, step: int) -> None:
+            model(torch.randn(2, 4)).tolist()
+
+    class Looking(Wide):
+        def illustrate(self, model: nn.Module, step: int) -> None:
+            if model(torch.zeros(2, 4)).sum() > 0:
+                self.artifact("positive.txt", b"yes")
+
+    (drawn,) = trace(recipe_of(Drawn({})), Layout(), 4).assumptions
+    assert re.match(r"in evaluate, random numbers are drawn .* \(test_step\.py:\d+\)$", drawn), "the line of evaluate"
+    (cut,) = trace(recipe_of(Looking({})), Layout(), 4).assumptions
+    assert cut.startswith("in illustrate, nothing is predicted after DataDependentOutputException")
+
+
+class Slope(Wide):
+    def evaluate(self, model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
+        inputs = batch.clone().requires_grad_()
+        with torch.set_grad_enabled(self.params["enables"] or torch.is_grad_enabled()):
+            (slope,) = torch.autograd.grad(model(inputs).sum(), inputs)
+        return {"slope": slope.norm(dim=1)}
+
+
+def test_derivatives_in_an_evaluation_need_gradients_enabled() -> None:
+    def evaluated(*, enables: bool) -> None:
+        workload = Slope({"enables": enables})
+        model = workload.build_model()
+        attach_state(model, Layout(), None)
+        evaluate(workload, model, [(workload.eval_batch(torch.arange(4)), torch.ones(4, dtype=torch.bool))])
+
+    evaluated(enables=True)
+    with pytest.raises(WrongResult, match="where ScaMP computes no gradients") as raised:
+        evaluated(enables=False)
+    words = explain(raised.value, Path(__file__).parent, in_training=True).splitlines()
+    assert words[0].endswith("(slope,) = torch.autograd.grad(model(inputs).sum(), inputs)")
+    assert words[-1].startswith("→ put `with torch.enable_grad():`")
+
+
+class Sharpness(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        closure()
+
+
+class WithWords(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        if closure is None:
+            raise RuntimeError("Sharpness needs a closure")
+
+
+class Broken(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        raise KeyError("momentum")
+
+
+def test_an_optimizer_that_needs_a_closure_after_all_gets_the_words_of_one_that_says_so() -> None:
+    def step(optimizer: type[torch.optim.SGD]) -> None:
+        workload = Wide({})
+        model = workload.build_model()
+        attach_state(model, Layout(), None)
+        train_step(workload, model, optimizer(model.parameters(), lr=0.1), [torch.ones(2, 4)], 1)
+
+    for kind in (Sharpness, WithWords):
+        with pytest.raises(WrongResult, match=r'needs a closure.*"SAM in two steps" in docs/updates\.md') as raised:
+            step(kind)
+        assert explain(raised.value, Path(__file__).parent, in_training=True).startswith("test_step.py, line ")
+    with pytest.raises(KeyError):
+        step(Broken)
 
 
 def test_a_model_in_parts_cannot_be_shown() -> None:

@@ -41,7 +41,7 @@ from workloads.parallel.forward_state.snapshot import (
     may_be_state,
     tensor_at,
 )
-from workloads.parallel.forward_state.watch import Watch, WatchCalls
+from workloads.parallel.forward_state.watch import TWICE, Watch, WatchCalls, is_freed
 from workloads.refusals import WITHOUT_FSDP, WorkloadError
 
 _STATISTICS = ("running_mean", "running_var")
@@ -219,7 +219,12 @@ class ForwardState:
         with Watch(module, batch, keeps=keeps, frees=bool(self.layout.fsdp_mesh)) as watch, WatchCalls(watch) as calls:
             # Hooks run in a backward pass, where torch calls no function mode.
             with mock.patch.object(torch.autograd, "grad", partial(calls.see, torch.autograd.grad)):
-                yield watch
+                try:
+                    yield watch
+                except (RuntimeError, WorkloadError) as error:
+                    if watch.keeps_graph and is_freed(error):
+                        raise WorkloadError(TWICE) from error
+                    raise
         for place in watch.changed:
             self.num_copied += keeps and place not in self.changed
             self.changed[place] = None
@@ -231,10 +236,7 @@ class ForwardState:
                 f"frees the copy that is changed: change it in on_step, or {WITHOUT_FSDP}"
             )
         if watch.keeps_graph and self.layout.fsdp_mesh:
-            raise WorkloadError(
-                "the loss goes backward through the same graph again (create_graph or retain_graph), and FSDP frees "
-                f"parameters after the first time: {WITHOUT_FSDP}"
-            )
+            raise WorkloadError(TWICE)
         replaced = [place for place in before.replaced() if watch.is_of_batch(tensor_at(place))]
         of_samples = dict.fromkeys((*watch.of_batch, *replaced))
         other = next((place for place in of_samples if not _is_statistic(place)), None)

@@ -124,6 +124,18 @@ FREED = (
 )
 
 
+TWICE = (
+    "the loss takes gradients of gradients, or goes backward through the same graph again (create_graph or "
+    f"retain_graph), and FSDP frees parameters after the first time: {WITHOUT_FSDP}"
+)
+_FREED_IN_TORCH = "out of bounds for storage of size 0"
+
+
+def is_freed(error: BaseException) -> bool:
+    """Whether an error says that a pass uses parameters that FSDP has freed."""
+    return str(error) == FREED or _FREED_IN_TORCH in str(error)
+
+
 def _expect_memory(tree: Any) -> None:
     """Raise ``WorkloadError`` for a tensor whose memory FSDP has freed, before torch fails without words."""
     for leaf in tree_leaves(tree):
