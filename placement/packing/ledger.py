@@ -225,7 +225,7 @@ class Ledger:
         account = self._accounts[device.id]
         ends = self._ends_needed(device, mib)
         largest = sorted(account.gangs.values(), reverse=True)[:ends]
-        free_mib = account.free_mib + sum(largest) - mib
+        free_mib = device.capacity_mib - account.held_mib + sum(largest) - mib
         has_slot = len(account.gangs) - ends + 2 <= self.max_gangs_per_device
         return free_mib if has_slot and free_mib > 0 else ABSENT
 
@@ -399,7 +399,7 @@ class Ledger:
             if num_gangs >= most:
                 free_mib = ABSENT
             elif device.id in kept:
-                free_mib = min(free_mib, self._beside_mib(device, kept[device.id]))
+                free_mib = max(ABSENT, min(free_mib, self._beside_mib(device, kept[device.id])))
             elif free_mib < 0:
                 free_mib = 0
             opened.append((position, free_mib))

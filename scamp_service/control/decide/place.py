@@ -46,11 +46,24 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     ready = yield from _ready_to_place(s, learned)
     if not ready:
         return
-    admission = admitted(s, ready)
+    behind = _behind(s, ready)
+    admission = admitted(s, ready, behind)
     yield from _over_quota(s, ready, admission.over_quota)
     yield from _over_limit(s, ready, admission)
     trials = {trial.id: trial for trial in ready}
-    yield from _placed(s, [trials[trial_id] for trial_id in admission.order], learned)
+    yield from _placed(s, [trials[trial_id] for trial_id in admission.order], learned, behind)
+
+
+def _behind(s: Snapshot, ready: Iterable[Trial]) -> Mapping[int, int]:
+    """Trial id → how far its priority is below the highest one, which is how many of its passes do not count."""
+    priorities = {trial.id: s.studies[trial.study_id].sharing.priority for trial in ready}
+    highest = max(priorities.values(), default=0)
+    return {trial_id: highest - priority for trial_id, priority in priorities.items()}
+
+
+def _counted(trial: Trial, behind: Mapping[int, int]) -> int:
+    """The passes of a trial that count."""
+    return max(0, trial.passed_over - behind[trial.id])
 
 
 def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None, list[Trial]]:
@@ -85,10 +98,13 @@ def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None
     return ready
 
 
-def _placed(s: Snapshot, in_order: Sequence[Trial], learned: Corrections) -> Iterator[Effect]:
+def _placed(
+    s: Snapshot, in_order: Sequence[Trial], learned: Corrections, behind: Mapping[int, int]
+) -> Iterator[Effect]:
     """Begin the trials whose gangs the policies place, and say why the others wait."""
-    guesses = _guessed_step_seconds(s, in_order)
-    queue = [queued_of(s, trial, learned, guesses.get(trial.study_id)) for trial in in_order]
+    passes = {trial.id: _counted(trial, behind) for trial in in_order}
+    guesses = _guessed_step_seconds(s, max(passes.values(), default=0))
+    queue = [queued_of(s, trial, learned, guesses.get(trial.study_id), passes[trial.id]) for trial in in_order]
     by_gang = {gang.id: trial for gang, trial in zip(queue, in_order, strict=True)}
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(usable, s.attempts, s.packing.max_gangs_per_device, s.ready)
@@ -98,17 +114,16 @@ def _placed(s: Snapshot, in_order: Sequence[Trial], learned: Corrections) -> Ite
     for placement in decision.placements:
         ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed
         yield _begin(s, by_gang[placement.gang.id], placement, learned)
-    yield from _not_placed(queue, decision, by_gang)
+    yield from _not_placed(queue, decision, by_gang, behind)
 
 
-def _guessed_step_seconds(s: Snapshot, in_order: Iterable[Trial]) -> Mapping[int, float]:
+def _guessed_step_seconds(s: Snapshot, passes: int) -> Mapping[int, float]:
     """Study → median seconds of a step of its trials, as measured, for those without a prediction.
 
     They are guessed while devices are kept for a trial that was passed over too often: trials that would end before it
     can start may then use these devices. As guesses may be wrong and delay it, this ends when it has been passed over
-    ``PASSES_BEFORE_DRAINING`` times.
+    ``PASSES_BEFORE_DRAINING`` times. ``passes`` are the most of all trials.
     """
-    passes = max((trial.passed_over for trial in in_order), default=0)
     if not PASSES_BEFORE_RESERVATION <= passes < PASSES_BEFORE_DRAINING:
         return {}
     measured: defaultdict[int, list[float]] = defaultdict(list)
@@ -118,15 +133,18 @@ def _guessed_step_seconds(s: Snapshot, in_order: Iterable[Trial]) -> Mapping[int
     return {study: median(seconds) for study, seconds in measured.items()}
 
 
-def _not_placed(queue: Sequence[Queued], decision: Decision, by_gang: Mapping[str, Trial]) -> Iterator[MoveTrial]:
+def _not_placed(
+    queue: Sequence[Queued], decision: Decision, by_gang: Mapping[str, Trial], behind: Mapping[int, int]
+) -> Iterator[MoveTrial]:
     """Say why each of these gangs waits, and how often later ones have passed it over."""
-    # No decision depends on more passes than these, and each new number is a write for every trial that waits.
-    most = PASSES_BEFORE_DRAINING
+    counted = {queued.id: queued.passed_over for queued in queue}
     started = {placement.gang.id for placement in decision.placements}
     counts = passed_over(queue, started) if started else {}
     for gang_id, wait in decision.waits.items():
         trial = by_gang[gang_id]
-        passes = min(most, counts.get(gang_id, trial.passed_over))
+        # No decision depends on more passes than these, and each new number is a write for every trial that waits.
+        most = PASSES_BEFORE_DRAINING + behind[trial.id]
+        passes = min(most, trial.passed_over + counts.get(gang_id, counted[gang_id]) - counted[gang_id])
         yield from _waits(trial, WaitsFor.DEVICES, wait.reason, passes)
 
 
@@ -229,8 +247,10 @@ def missing_devices(offer: Offer, demand: Shape) -> str:
     return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such {devices}"
 
 
-def admitted(s: Snapshot, queued: Iterable[Trial]) -> StartOrder:
+def admitted(s: Snapshot, queued: Iterable[Trial], behind: Mapping[int, int]) -> StartOrder:
     """Queued trials, which come by age, in the order to place them, and those that a quota keeps waiting.
+
+    ``behind`` says how many of their passes do not count (``_behind``).
 
     No study gets more than its ``max_concurrent``: the others of it are in neither.
     """
@@ -249,7 +269,7 @@ def admitted(s: Snapshot, queued: Iterable[Trial]) -> StartOrder:
         study = s.studies[trial.study_id]
         num_ranks = _sized(trial).demand.num_ranks
         sharing = study.sharing
-        claims.append(Claim(trial.id, study.id, num_ranks, sharing.project, sharing.priority, trial.passed_over))
+        claims.append(Claim(trial.id, study.id, num_ranks, sharing.project, sharing.priority, _counted(trial, behind)))
     return admit(claims, held, s.packing.projects)
 
 
@@ -352,13 +372,15 @@ def in_start_order(s: Snapshot) -> Sequence[Trial]:
         and not must_wait(s.now, trial)
         and trial.waits_for is not WaitsFor.PREDICTIONS
     }
-    return [queued[trial_id] for trial_id in admitted(s, queued.values()).order]
+    return [queued[trial_id] for trial_id in admitted(s, queued.values(), _behind(s, queued.values())).order]
 
 
-def queued_of(s: Snapshot, trial: Trial, learned: Corrections, guess: float | None = None) -> Queued:
+def queued_of(
+    s: Snapshot, trial: Trial, learned: Corrections, guess: float | None = None, passes: int | None = None
+) -> Queued:
     """The trial as policies know it: a gang with the shapes of its plans and the seconds until its end.
 
-    Where the seconds of a step are not predicted, they are ``guess``.
+    Where the seconds of a step are not predicted, they are ``guess``. ``passes`` are those that count; default: all.
     """
     study = s.studies[trial.study_id]
     left = max(1, study.steps_of(trial) - trial.step)
@@ -366,7 +388,8 @@ def queued_of(s: Snapshot, trial: Trial, learned: Corrections, guess: float | No
         replace(choice.shape, seconds=counted_seconds(trial, choice) or guess) for choice in offered(s, trial, learned)
     )
     name = f"trial {trial.number} of study {trial.study_id}"
-    return _queued(trial.id, trial.attempt + 1, trial.study_id, shapes, left, trial.passed_over, study.code, name)
+    passes = trial.passed_over if passes is None else passes
+    return _queued(trial.id, trial.attempt + 1, trial.study_id, shapes, left, passes, study.code, name)
 
 
 @lru_cache(maxsize=2**15)

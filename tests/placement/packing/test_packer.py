@@ -231,6 +231,10 @@ def test_gangs_start_beside_one_that_devices_are_kept_for_if_it_waits_for_no_mor
     full.release("held0")
     crowded = ledger_with(1, ("d0", 30), ("d0", 1), max_gangs=2)
     assert not decided([alone, small[0]], crowded)[0], "three gangs would share the device"
+    shrunk = ledger_with(1)
+    for n in range(3):
+        shrunk.restore(Gang(f"held{n}", 1, 40), ["d0"])
+    assert not decided([alone, small[0]], shrunk)[0], "more is reserved than the device has now"
 
 
 def test_a_gang_passed_over_too_often_gets_the_devices_that_are_free_first_and_short_ones_use_them_before() -> None:

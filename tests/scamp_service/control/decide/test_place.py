@@ -180,6 +180,23 @@ def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None
     assert decided(PASSES_BEFORE_RESERVATION) == ([], PASSES_BEFORE_RESERVATION)
 
 
+def test_a_trial_of_lower_priority_waits_for_as_many_passes_more_until_it_goes_first() -> None:
+    large = trial(id=2, study_id=1, state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=4), reserved_mib=96)
+    small = trial(id=60, study_id=2, state=TrialState.QUEUED, attempt=0, reserved_mib=10)
+    studies = {1: study(priority=-10), 2: study(id=2, priority=30)}
+
+    def begun(passes: int, *others: Trial) -> list[int]:
+        decided = effects_of(trials=[replace(large, passed_over=passes), *others], studies=studies)
+        return [effect.order.trial_id for effect in decided if isinstance(effect, Begin)]
+
+    assert begun(PASSES_BEFORE_RESERVATION + 39, small) == [60]
+    assert begun(PASSES_BEFORE_RESERVATION + 40, small) == [2]
+    assert begun(0) == [2], "nobody comes before it"
+    waits = replace(large, passed_over=PASSES_BEFORE_RESERVATION)
+    moves = [e for e in effects_of(trials=[waits, small], studies=studies) if isinstance(e, MoveTrial)]
+    assert {move.trial.id: move.changes.passed_over for move in moves}[2] == PASSES_BEFORE_RESERVATION + 1
+
+
 def test_trials_start_on_kept_devices_if_they_would_end_before_by_the_step_times_of_others_up_to_a_limit() -> None:
     seconds = {50: 20.0, 51: 1.0, 52: 1.0}
     running = [
