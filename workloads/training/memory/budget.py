@@ -32,6 +32,7 @@ from workloads.training.memory.process_memory import (
 ALLOWANCE_BYTES = 128 * MIB
 
 GROWTH_BYTES = MIB // 2  # of the process, after which libraries may keep more with the next use
+LATER_BYTES = 16 * MIB  # that they may keep with each of these
 
 USUAL_STACK_BYTES = 8 * MIB  # of a thread whose library chooses the size itself
 
@@ -113,8 +114,8 @@ class EnforcedBudget:
         allows it. So do later ones for as long as they keep more, which they do for each new shape.
 
         During such a use the limit is raised by ``ALLOWANCE_BYTES``, which is also the most that all of them together
-        may keep. None of this is for tensors: raises ``OutOfMemory`` if the process exceeded the final limit in
-        between.
+        may keep, and during a later one by ``LATER_BYTES`` more than before. None of this is for tensors: raises
+        ``OutOfMemory`` if the process exceeded the final limit in between.
         """
         if self.budget_bytes is None or self.device.type != "cpu":
             yield
@@ -123,13 +124,15 @@ class EnforcedBudget:
             yield
             self._is_growing = data_bytes() > self._held_bytes + GROWTH_BYTES
             return
+        kept_before, most = self.kept_bytes, ALLOWANCE_BYTES
+        if self.phase in self._settled:
+            most = min(most, kept_before + LATER_BYTES)
         self._settled.add(self.phase)
-        kept_before = self.kept_bytes
-        self.kept_bytes = ALLOWANCE_BYTES
+        self.kept_bytes = most
         self.restore()
         with high_water() as above_now:
             yield
-            self.kept_bytes = min(measure_held().kept_since(self.baseline), ALLOWANCE_BYTES)
+            self.kept_bytes = min(measure_held().kept_since(self.baseline), most)
             highest = self.used_bytes() + above_now()
         self._held_bytes, self._is_growing = data_bytes(), self.kept_bytes > kept_before + GROWTH_BYTES
         self.restore()
