@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from pydantic import BaseModel
+from torch import nn
 
 from estimators.axes import Spread
 from estimators.model import Plan
 from scamp_service.study.predicted import PredictedBounds
 from scamp_service.study.spec import StudySpec
+from workloads import debug
 from workloads.loading import load_workload
 from workloads.parallel.divisions import divisions_of
 from workloads.parallel.tp_plan.notation import described, split_outside
@@ -80,6 +82,55 @@ def test_the_model_on_the_page_is_divided_by_the_names_of_its_layers(tmp_path: P
 def test_the_page_has_one_row_for_each_option_of_a_study() -> None:
     (section,) = re.findall(r"^# The study file\n(.*?)^## ", (PAGES / "study.md").read_text(), re.DOTALL | re.MULTILINE)
     assert re.findall(r"^\| `([a-z_.]+)` \|", section, re.MULTILINE) == list(options(StudySpec))
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("sam.py", "Sam"),
+        ("walk.py", "Walk"),
+        ("pinn.py", "Pinn"),
+        ("preferences.py", "Preferences"),
+        ("mixture.py", "Mixture"),
+        ("folds.py", "Fold"),
+        ("folds.py", "Folds"),
+        ("per_epoch.py", "PerEpoch"),
+        ("diffusion.py", "Diffusion"),
+    ],
+)
+def test_a_recipe_on_the_page_trains_in_micro_batches_and_no_study_refuses_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, name: str
+) -> None:
+    (tmp_path / "spirals.py").write_text(code("workloads.md", "spirals.py"))
+    (tmp_path / file).write_text(code("updates.md", file))
+    options = [f"{tmp_path}/{file}:{name}", "--steps", "4", "--report-every", "2"]
+    debug.main([*options, "--plan", "micro_batch=8,num_micro_batches=4"])
+    captured = capsys.readouterr()
+    assert not captured.err
+    divided_losses = re.findall(r"^step .*train_loss (\S+)$", captured.out, re.M)
+    debug.main(options)
+    losses = re.findall(r"^step .*train_loss (\S+)$", capsys.readouterr().out, re.M)
+    assert len(divided_losses) == 2
+    tolerance = 0.05 if name == "Mixture" else 1e-4  # which accepts that each micro-batch has its own balance
+    assert list(map(float, divided_losses)) == pytest.approx(list(map(float, losses)), rel=tolerance)
+
+
+def test_two_steps_of_the_optimizer_on_the_page_are_one_of_sam(tmp_path: Path) -> None:
+    (tmp_path / "spirals.py").write_text(code("workloads.md", "spirals.py"))
+    (tmp_path / "sam.py").write_text(code("updates.md", "sam.py"))
+    workload = load_workload("sam.py:Sam", tmp_path)({"lr": 0.1, "rho": 0.2})
+    weights = nn.Linear(3, 1, bias=False)
+    start = weights.weight.detach().clone()
+    optimizer = workload.optimizer(weights)
+    for _ in range(2):
+        optimizer.zero_grad()
+        weights.weight.pow(4).sum().backward()
+        optimizer.step()
+    gradient = 4 * start**3
+    ascended = start + 0.2 * gradient / gradient.norm()
+    torch.testing.assert_close(weights.weight.detach(), start - 0.1 * 4 * ascended**3)
+    order = torch.as_tensor(workload.order(0, torch.Generator())).view(-1, 2, workload.default_batch)
+    assert torch.equal(order[:, 0], order[:, 1])
 
 
 def test_the_plateau_on_the_page_lowers_the_rate_and_is_stored(tmp_path: Path) -> None:
