@@ -237,7 +237,7 @@ def kinds_of(value: Any) -> str:
 
 def is_of_plan(error: Exception) -> bool:
     """Whether an error says that a plan cannot run the workload's code, whatever the values of tensors are."""
-    return isinstance(error, WorkloadError) or re.search(_SHARDED_WITH_PLAIN, str(error)) is not None
+    return isinstance(error, WorkloadError | WrongResult) or re.search(_SHARDED_WITH_PLAIN, str(error)) is not None
 
 
 def explain(error: BaseException, folder: Path | None, *, in_training: bool = False) -> str:

@@ -136,6 +136,8 @@ def test_derivatives_in_an_evaluation_need_gradients_enabled() -> None:
     words = explain(raised.value, Path(__file__).parent, in_training=True).splitlines()
     assert words[0].endswith("(slope,) = torch.autograd.grad(model(inputs).sum(), inputs)")
     assert words[-1].startswith("→ put `with torch.enable_grad():`")
+    with pytest.raises(WrongResult, match="where ScaMP computes no gradients"):
+        trace(recipe_of(Slope({"enables": False})), Layout(), 4)
 
 
 class Sharpness(torch.optim.SGD):
