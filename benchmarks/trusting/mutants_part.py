@@ -144,9 +144,16 @@ MUTANTS = (
     Case(
         "ledger: devices that are kept for a gang are given to others",
         "placement/packing/ledger.py",
-        "self._kept.update(kept)",
+        "self._kept.update(dict.fromkeys(kept, mib))",
         "pass",
         ("tests/placement/packing",),
+    ),
+    Case(
+        "ledger: gangs that start on kept devices take what the other one needs",
+        "placement/packing/ledger.py",
+        "sum(largest) - mib",
+        "sum(largest)",
+        ("tests/placement/packing/test_packer.py",),
     ),
     Case(
         "projects: a quota is off by one",
@@ -165,7 +172,7 @@ MUTANTS = (
     Case(
         "projects: trials age by the wall clock, not by the trials that pass them",
         f"{CONTROL}/decide/place.py",
-        "passes = min(most, counts.get(gang_id, trial.passed_over))",
+        "passes = min(most, trial.passed_over + counts.get(gang_id, counted[gang_id]) - counted[gang_id])",
         "passes = min(most, int(s.now - trial.created_at) // 60)",
         ("tests/scamp_service/control/decide/test_place.py",),
     ),
