@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import atexit
-import os
 import secrets
 import socket
 import subprocess
-import sys
 import tempfile
 from contextlib import closing
 from typing import IO
 
 from scamp_service.errors import Unavailable
 from scamp_service.processes.addresses import LOOPBACK, url_of
-from scamp_service.processes.heartbeat import VARIABLE, Pulse
-from scamp_service.processes.supervise import answers, as_environment, end_with_parent, secrets_pipe
-from scamp_service.settings import ROOT, SECRETS_PIPE, Settings
+from scamp_service.processes.heartbeat import Pulse
+from scamp_service.processes.supervise import MODULES, answers, spawn
+from scamp_service.settings import Settings
 
 
 def has_database(settings: Settings) -> bool:
@@ -37,28 +35,13 @@ def start_api(settings: Settings) -> tuple[str, str]:
     with tempfile.TemporaryFile() as said:
         with closing(Pulse()) as pulse:
             try:
-                api = _spawn(brief, said, pulse.child_end)
+                api = spawn(MODULES["api"], brief, pulse.child_end, said)
             finally:
                 pulse.started()
             atexit.register(_end, api)
             if answers(url, api, pulse):
                 return url, token
         raise Unavailable(f"the studies of {settings.url} cannot be read; {_last_line(said)}")
-
-
-def _spawn(settings: Settings, output: IO[bytes], heartbeat: int) -> subprocess.Popen[bytes]:
-    with secrets_pipe(settings) as pipe:
-        return subprocess.Popen(
-            [sys.executable, "-m", "api"],
-            cwd=ROOT,
-            env={**os.environ, **as_environment(settings), SECRETS_PIPE: str(pipe), VARIABLE: str(heartbeat)},
-            pass_fds=[pipe, heartbeat],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            preexec_fn=end_with_parent,
-        )
 
 
 def _end(api: subprocess.Popen[bytes]) -> None:

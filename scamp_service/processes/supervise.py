@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -186,19 +186,8 @@ class Service:
     def _popen(self, name: str, heartbeat: int) -> subprocess.Popen[bytes]:
         logs = self.settings.data_dir / "logs"
         logs.mkdir(exist_ok=True)
-        with (logs / f"{name}.log").open("ab") as output, secrets_pipe(self.settings) as pipe:
-            pipes = {SECRETS_PIPE: str(pipe), VARIABLE: str(heartbeat)}
-            return subprocess.Popen(
-                [sys.executable, "-m", *MODULES[name]],
-                cwd=ROOT,
-                env={**os.environ, **as_environment(self.settings), **pipes},
-                pass_fds=[pipe, heartbeat],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                preexec_fn=end_with_parent,
-            )
+        with (logs / f"{name}.log").open("ab") as output:
+            return spawn(MODULES[name], self.settings, heartbeat, output)
 
     def _end(self, name: str, seconds: float = STOP_SECONDS) -> None:
         child = self._children[name]
@@ -246,6 +235,26 @@ class Service:
                 )
                 return f"the last line of {log_file} is: {words}"
         return f"see its log {log_file}"
+
+
+def spawn(module: Sequence[str], settings: Settings, heartbeat: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start ``python -m`` with these words, as a process with these settings that ends with this one.
+
+    ``heartbeat`` is the child's end of a ``Pulse``; ``output`` gets what it writes.
+    """
+    with secrets_pipe(settings) as pipe:
+        pipes = {SECRETS_PIPE: str(pipe), VARIABLE: str(heartbeat)}
+        return subprocess.Popen(
+            [sys.executable, "-m", *module],
+            cwd=ROOT,
+            env={**os.environ, **as_environment(settings), **pipes},
+            pass_fds=[pipe, heartbeat],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
 
 
 def answers(url: str, api: subprocess.Popen[bytes], pulse: Pulse, seconds: float = 60.0) -> bool:

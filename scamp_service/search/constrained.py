@@ -64,8 +64,8 @@ class Constrained:
     ) -> Params | None:
         """A proposal of a sampler for trial ``number``, with other values where it breaks constraints; None if it ends.
 
-        ``suggest`` is asked for attempts of which each ``pick`` has its own. A proposal that ``is_known`` is returned
-        only if no other is found. Raises ``NoCandidate``.
+        ``suggest`` gets the number of an attempt; each ``pick`` has numbers of its own. A proposal for which
+        ``is_known`` is true is returned only if no other is found. Raises ``NoCandidate``.
         """
         broken, proposed, names, repeats = Counter[str](), Params(), frozenset[str](), list[int]()
         for attempt in range(pick * MOST_PROPOSALS, (pick + 1) * MOST_PROPOSALS):

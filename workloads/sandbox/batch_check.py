@@ -3,8 +3,8 @@
 A loss may couple the samples of a batch (negatives within the batch, a penalty for uneven experts), be a sum, or be a
 mean over something else (tokens that count, weights of classes). Micro-batches and ranks would then train another
 curve, and nobody would notice. So the loss of a few samples is compared with the mean loss of their two halves, and the
-metrics as well. Both run in double precision, where rounding hides nothing. Samples of which nothing counts, or whose
-loss is 0, show nothing; then others are tried, and more of them.
+metrics as well. Both run in double precision, where rounding hides nothing. If nothing counts in these
+samples, or their loss is 0, they show nothing: then other samples are tried, and larger sets.
 
 Models are in training mode, as a loss may be another one there, but for what depends on the batch as documented: norms
 over samples, and dropout.

@@ -144,7 +144,7 @@ def _hardest(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Classes(Points):
-    """As many classes as half of the samples that are tried first, or samples sorted by class."""
+    """Eight classes, half as many as the first try has samples; with ``sorted``, samples in the order of classes."""
 
     def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         x, _ = super().train_batch(indices)

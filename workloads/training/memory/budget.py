@@ -191,7 +191,7 @@ class EnforcedBudget:
             and self.device.type == "cpu"
         ):
             held, most = self.used_bytes() / MIB, self.budget_bytes / MIB
-            error.args = (f"its budget is {most:.1f} MiB, of which it held {max(0.0, held):.1f} MiB",)
+            error.args = (f"its budget is {most:.1f} MiB, and it held {max(0.0, held):.1f} MiB of that",)
 
     def used_bytes(self) -> int:
         """Bytes that the process now holds over the baseline, without memory that libraries have kept."""

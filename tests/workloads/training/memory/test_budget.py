@@ -176,7 +176,7 @@ except MemoryError as error:
 def test_a_request_of_python_that_is_far_over_the_budget_names_it_and_what_to_do() -> None:
     done = subprocess.run([sys.executable, "-c", HOG], cwd=ROOT, capture_output=True, text=True)
     problem, advice = done.stdout.splitlines()
-    held = r"asks for more memory than this rank may use: its budget is 32\.0 MiB, of which it held [45]\.\d MiB"
+    held = r"asks for more memory than this rank may use: its budget is 32\.0 MiB, and it held [45]\.\d MiB of that"
     assert re.fullmatch(held, problem), done.stderr
     assert advice.startswith("→ allocate less at once; keep large data sets on disk")
 
