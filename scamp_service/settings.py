@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
@@ -123,7 +124,7 @@ class Settings(BaseSettings):
     @field_validator("data_dir")
     @classmethod
     def _absolute(cls, folder: Path) -> Path:
-        return folder.expanduser().absolute()
+        return Path(_absolute_path(str(folder)))
 
     @field_validator("device_mibs", mode="before")
     @classmethod
@@ -149,7 +150,7 @@ class Settings(BaseSettings):
     def _absolute_if_any(cls, folder: str) -> str:
         if "://" in folder:
             raise ValueError("must be a folder; mount the storage on each host")
-        return str(Path(folder).expanduser().absolute()) if folder else ""
+        return _absolute_path(folder) if folder else ""
 
     def expect_priority(self, project: str, priority: int) -> None:
         """Raise ``InvalidInput`` for a priority that studies of ``project`` may not have."""
@@ -178,7 +179,20 @@ class Settings(BaseSettings):
     @property
     def url(self) -> str:
         """SQLAlchemy URL of the study database."""
-        return self.database_url or f"sqlite:///{self.data_dir / 'scamp.db'}"
+        return self.database_url or sqlite_url(self.data_dir / "scamp.db")
+
+
+def sqlite_url(file: Path) -> str:
+    """SQLAlchemy URL of a SQLite file. A path is not part of a URL as it is: ``%`` and ``?`` have a meaning there."""
+    return f"sqlite:///{quote(str(file), safe=' +/')}"
+
+
+def _absolute_path(folder: str) -> str:
+    try:
+        folder.encode()
+    except UnicodeEncodeError:  # the name of a folder is any bytes, but what is shown and stored is text
+        raise ValueError("must be a path in UTF-8") from None
+    return str(Path(folder).expanduser().absolute())
 
 
 def _mistake(error: Any) -> str:

@@ -41,7 +41,7 @@ def start_api(settings: Settings) -> tuple[str, str]:
             atexit.register(_end, api)
             if answers(url, api, pulse):
                 return url, token
-        raise Unavailable(f"the studies of {settings.url} cannot be read; {_last_line(said)}")
+        raise Unavailable(f"the studies cannot be read; {_last_line(said)}")
 
 
 def _end(api: subprocess.Popen[bytes]) -> None:

@@ -249,7 +249,8 @@ class Database:
         """``Unavailable`` with advice for a failure of the database; the error itself when our own SQL is wrong."""
         text = str(getattr(error, "orig", error) or error).strip()
         ours = (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.ProgrammingError)
-        if isinstance(error, ours) or "syntax error" in text or "no such column" in text:
+        is_ours = isinstance(error, ours) and "connection option" not in text  # such options are part of the URL
+        if is_ours or "syntax error" in text or "no such column" in text:
             return error
         otherwise = _ANY_FILE if self.sqlite else _ANY_SERVER
         advice = next((advice for sign, advice in _ADVICE if sign in text.lower()), otherwise)
@@ -283,6 +284,7 @@ _ADVICE = (
     ("no such table", "its tables were removed; restore a copy or move it away"),
     ("queuepool", "there are too many requests at once; try again"),
 )
+_URLS = "sqlite:///PATH or postgresql://HOST/NAME"
 _ANY_FILE = "check this file, its folder and its disk"
 _ANY_SERVER = "check that it is running and that SCAMP_DATABASE_URL is correct"
 
@@ -290,12 +292,17 @@ _ANY_SERVER = "check that it is running and that SCAMP_DATABASE_URL is correct"
 def _parse(url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError as error:
-        raise InvalidInput(f"not a database URL: {error}; write sqlite:///PATH or postgresql://HOST/NAME") from error
+    except (sa.exc.ArgumentError, ValueError) as error:  # the latter for a port that is no number
+        raise InvalidInput(f"not a database URL: {error}; write {_URLS}") from error
     if parsed.drivername in ("postgres", "postgresql"):
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
-        raise InvalidInput(f"ScaMP cannot use {parsed.drivername}; write sqlite:///PATH or postgresql://HOST/NAME")
+        raise InvalidInput(f"ScaMP cannot use {parsed.drivername}; write {_URLS}")
+    if parsed.get_backend_name() == "sqlite" and "?" in url and parsed.query.keys() != {"timeout"}:
+        raise InvalidInput(
+            f"{url.partition('?')[2]!r} is no option of a SQLite database; write {_URLS}, and in "
+            "PATH %3F for ? and %25 for %"
+        )
     return parsed
 
 

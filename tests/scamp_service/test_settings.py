@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from placement.packing.projects import Project
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
 from scamp_service.store.database import expect_shared_database
+from scamp_service.store.store import Store
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,23 @@ def test_folders_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.chdir(tmp_path)
     settings = Settings(data_dir=Path("data"), checkpoint_dir="~/kept")
     assert (settings.data_dir, settings.checkpoints) == (tmp_path / "data", Path.home() / "kept")
+
+
+@pytest.mark.parametrize(
+    "name", ["a%20b", "a?timeout=7", "a#b", "a b+c@d:e", "Ü%", "{x}%s", ":memory:", "file:a?uri=true", "a\nb"]
+)
+def test_a_data_directory_may_have_any_name(name: str, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / name)
+    Store(settings.url).close()
+    assert [folder.name for folder in tmp_path.iterdir()] == [name] and (tmp_path / name / "scamp.db").is_file()
+    assert sa.make_url(settings.url).database == str(tmp_path / name / "scamp.db"), "what other programs make of it"
+
+
+@pytest.mark.parametrize("name", ["SCAMP_DATA_DIR", "SCAMP_CHECKPOINT_DIR"])
+def test_a_folder_whose_name_is_no_text_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environb, name.encode(), b"/tmp/\xff")
+    with pytest.raises(InvalidInput, match=rf"{name} is .*, but must be a path in UTF-8"):
+        Settings()
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///scamp.db", "mysql://a:secret@h/b", "no"])

@@ -450,15 +450,25 @@ def test_a_file_that_is_no_database_is_said_so(tmp_path: Path) -> None:
             Store(f"sqlite:///{impossible}")
 
 
-@pytest.mark.parametrize("url", ["mysql://localhost/x", "nonsense", ""])
+@pytest.mark.parametrize("url", ["mysql://localhost/x", "postgresql://h:port/x", "nonsense", ""])
 def test_a_url_of_another_kind_is_bad_input(url: str) -> None:
     with pytest.raises(InvalidInput, match="postgresql://HOST/NAME"):
         Store(url)
 
 
-def test_a_server_that_is_away_is_said_so_without_the_password(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="check that it is running") as caught:
-        Store(f"postgresql://me:secret@/scamp?host={tmp_path}")
+@pytest.mark.parametrize("path", ["a?b/scamp.db", "file:scamp.db?uri=true&mode=rw"])
+def test_a_path_with_a_question_mark_in_a_url_is_refused_before_it_names_another_file(
+    path: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match=r"in PATH %3F for \?"):
+        Store(f"sqlite:///{tmp_path}/{path}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["", "&no_such_option=1"])
+def test_a_server_that_is_away_is_said_so_without_the_password(option: str, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="check that it is running and that SCAMP_DATABASE_URL is correct") as caught:
+        Store(f"postgresql://me:secret@/scamp?host={tmp_path}{option}")
     assert "secret" not in str(caught.value)
 
 
