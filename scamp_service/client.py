@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
+import tarfile
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -288,6 +291,30 @@ class Client:
         """Write the trial's last checkpoint to ``target``, as a tar archive."""
         self._download(f"/v1/studies/{study_id}/trials/{number}/checkpoint", target)
 
+    def weights(self, study_id: int, number: int, target: Path, *, raw: bool = False) -> JsonObject:
+        """Write the weights by which the trial counts to ``target``, for ``torch.load``: its model's state dictionary.
+
+        Where the trial averages weights (``ema_decay``, ``swa_start``), these are the averages, as in evaluations; with
+        ``raw`` those that train. Returns their ``step``, ``num_tensors``, ``num_bytes`` and ``has_averages``.
+        """
+        from workloads.training.checkpoints.checkpoint import load_weights  # imports torch, which takes seconds
+
+        with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
+            archive, folder = Path(directory) / "checkpoint.tar", Path(directory) / "checkpoint"
+            self.checkpoint(study_id, number, archive)
+            with tarfile.open(archive) as packed:
+                packed.extractall(folder, filter="data")
+            archive.unlink()
+            weights = load_weights(folder, raw=raw)
+        with _staged(target) as staged:
+            weights.write(staged)
+        return {
+            "step": weights.step,
+            "num_tensors": len(weights.state),
+            "num_bytes": weights.num_bytes,
+            "has_averages": weights.has_averages,
+        }
+
     def peaks(self, study_id: int) -> Iterator[JsonObject]:
         """Predicted and measured peak of every measured attempt, by trial, fetched page by page."""
         return self._pages(f"/v1/studies/{study_id}/peaks", {})
@@ -405,20 +432,16 @@ class Client:
 
     def _download(self, path: str, target: Path) -> None:
         """Write an answer to a file, which appears only once it is complete."""
-        staged = target.with_name(f".{target.name}-{uuid.uuid4().hex}.part")
         try:
-            with self._http.stream("GET", path) as answer:
+            with _staged(target) as staged, self._http.stream("GET", path) as answer:
                 if not answer.is_success:
                     answer.read()
                     raise _error_of(answer)
                 with staged.open("wb") as file:
                     for part in answer.iter_bytes():
                         file.write(part)
-            staged.replace(target)
         except httpx.TransportError as error:
             raise self._unavailable(error) from error
-        finally:
-            staged.unlink(missing_ok=True)
 
     def _may_come_back(self) -> bool:
         return self._heard_at is not None and time.monotonic() - self._heard_at < PATIENCE_SECONDS
@@ -433,6 +456,17 @@ class Client:
             )
         why = str(error) or type(error).__name__
         return Unavailable(f"ScaMP cannot be reached at {self.address} ({why}); start it with `scamp serve`")
+
+
+@contextmanager
+def _staged(target: Path) -> Iterator[Path]:
+    """The path of a file that takes the place of ``target`` once it is complete."""
+    staged = target.with_name(f".{target.name}-{uuid.uuid4().hex}.part")
+    try:
+        yield staged
+        staged.replace(target)
+    finally:
+        staged.unlink(missing_ok=True)
 
 
 _FIRST = ("number", "state", "value")

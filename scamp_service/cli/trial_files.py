@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -51,26 +49,25 @@ def download(
 
 @app.command()
 def weights(
-    study: StudyId, trial: Number = None, output: Output = None, address: Address = "", token: Token = ""
+    study: StudyId,
+    trial: Number = None,
+    output: Output = None,
+    raw: Annotated[bool, typer.Option("--raw", help="the weights that train, where evaluations use averages")] = False,
+    address: Address = "",
+    token: Token = "",
 ) -> None:
-    """Write the weights of a trial's last checkpoint as a file for `torch.load`: its whole model's state dictionary.
+    """Write the weights of a trial as a file for `torch.load`: the state dictionary of its whole model.
 
-    It is the same file under every plan: shards are put together.
+    They are those of its last checkpoint, or of its best report if that one counts: with averages, if its metrics were
+    measured with them. It is the same file under every plan: shards are put together.
     """
-    from workloads.training.checkpoints.checkpoint import write_weights  # imports torch, which takes seconds
-
     client = client_of(address, token)
     number = _number(client, study, trial)
     target = output or Path(f"study-{study}-trial-{number}.pt")
-    with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
-        archive, folder = Path(directory) / "checkpoint.tar", Path(directory) / "checkpoint"
-        client.checkpoint(study, number, archive)
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
-        archive.unlink()
-        num_tensors, num_bytes = write_weights(folder, target)
-    words = f"{target}: {num_tensors} tensors, {decimal(num_bytes)}, of trial {number}"
-    out.print(words, markup=False, soft_wrap=True)
+    written = client.weights(study, number, target, raw=raw)
+    kind = "" if not written["has_averages"] else ", those that train" if raw else ", averaged as for its metrics"
+    words = f"{written['num_tensors']} tensors, {decimal(written['num_bytes'])}, of trial {number}"
+    out.print(f"{target}: {words} at step {written['step']}{kind}", markup=False, soft_wrap=True)
 
 
 def _number(client: Client, study: int, trial: int | None) -> int:

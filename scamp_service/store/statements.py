@@ -97,14 +97,17 @@ _trains_on = (
     .correlate(_T)
     .exists()
 )
+_last_step = func.max(_A.c.checkpoint_step)
+_counted_step = sa.case((_T.c.best_step <= _last_step, _T.c.best_step), else_=_last_step)
 PARENT = (
-    select(_T.c.id.label("parent_id"), _T.c.number.label("parent_number"), func.max(_A.c.checkpoint_step).label("step"))
+    select(_T.c.id.label("parent_id"), _T.c.number.label("parent_number"), _counted_step.label("step"))
     .join(_A, _A.c.trial_id == _T.c.id)
     .where(_T.c.study_id == bindparam("study_id"), _T.c.number == bindparam("number"))
     .where(_T.c.state != TrialState.RUNNING, ~_trains_on, _A.c.checkpoint_step >= 0)
-    .group_by(_T.c.id, _T.c.number)
+    .group_by(_T.c.id, _T.c.number, _T.c.best_step)
 )
-"""The trial and its newest checkpoint, with which another may begin; no row while it may write checkpoints."""
+"""The trial and the step of the checkpoint with which another may begin: the newest, or that of its best report if it
+counts by it; no row while it may write checkpoints."""
 
 HAS_BLOB = select(sa.literal(1)).where(schema.blobs.c.sha256 == bindparam("sha256"))
 _S = schema.studies

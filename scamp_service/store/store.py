@@ -194,8 +194,8 @@ class Store(Reports, Leases, Requests):
 
         A place counts the trials of the study's own sampler. It is the number of the trial, unless there are trials of
         other origins: these have taken numbers, too. ``parents`` has by place the number of the trial with whose
-        newest checkpoint one begins; it begins anew if there is none, or if that trial trains now. ``reasons`` say by
-        place why one was chosen among several proposals.
+        checkpoint one begins, the newest, or that of its best report if it counts by it; it begins anew if there is
+        none, or if that trial trains now. ``reasons`` say by place why one was chosen among several proposals.
         """
         new: list[TrialChange] = []
         insert = self._insert_new(schema.trials, "study_id", "number", returns="id")

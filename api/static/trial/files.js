@@ -9,6 +9,7 @@ import { ago, bytesWords } from "../format.js";
 /** @import { Panel } from "../page.js" */
 /** @import { TrialContext } from "./state.js" */
 
+const AVERAGES = ["ema_decay", "swa_start"]; // parameters of a trial that averages its weights
 const COLUMNS = [{ name: "File" }, { name: "Size", numeric: true }, { name: "Written" }];
 
 /**
@@ -28,7 +29,12 @@ export function filesPanel({ state, page }) {
   }
 
   function draw() {
-    const checkpoint = Math.max(-1, ...(state.trial?.attempts ?? []).map((attempt) => attempt.checkpoint_step));
+    const last = Math.max(-1, ...(state.trial?.attempts ?? []).map((attempt) => attempt.checkpoint_step));
+    const best = state.trial?.best_step ?? null;
+    const checkpoint = best !== null && best <= last ? best : last;
+    const command = `scamp weights ${state.studyId} ${state.number}`;
+    const averages = AVERAGES.some((name) => (state.trial?.params[name] ?? null) !== null);
+    const also = averages ? `, with the averages by which its metrics were measured; with --raw those that train` : "";
     const rows = files.map((file) => ({
       href: api.fileAddress(state.studyId, state.number, file.name),
       name: file.name,
@@ -38,7 +44,7 @@ export function filesPanel({ state, page }) {
       rows.push({
         href: api.checkpointAddress(state.studyId, state.number),
         name: `checkpoint of step ${checkpoint}`,
-        cells: ["", `“scamp weights ${state.studyId} ${state.number}” writes it as a file for torch.load`],
+        cells: ["", `“${command}” writes it as a file for torch.load${also}`],
       });
     }
     section.hidden = rows.length === 0;

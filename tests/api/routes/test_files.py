@@ -65,6 +65,6 @@ def test_a_checkpoint_is_one_archive_with_the_state_dictionary(api: InProcess, t
     )
     with tarfile.open(fileobj=io.BytesIO(api.get(path).content)) as packed:
         packed.extractall(tmp_path / "out", filter="data")
-    loaded = checkpoint.load_weights(tmp_path / "out")
+    loaded = checkpoint.load_weights(tmp_path / "out").state
     assert loaded.keys() == model.state_dict().keys()
     assert all(value.equal(loaded[name]) for name, value in model.state_dict().items())

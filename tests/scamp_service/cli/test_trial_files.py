@@ -11,11 +11,14 @@ import pytest
 import torch
 from torch import nn
 
+from estimators.model import Layout
 from scamp_service.cli import main
 from scamp_service.model import Report
 from tests.services.serving import SECRET, fill, free_port, report, served, settings_in
+from workloads.models.vit_digits import VitDigits
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.updates.update import make_optimizer
 from workloads.trial import ARTIFACTS, TrialContext
 
 
@@ -40,7 +43,10 @@ def test_files_and_weights_are_downloaded(
         report(store, running.id, steps=[10])
         assert store.report(Report(running.id, 1, SECRET, checkpoint_step=10), now=time.time())
         model = nn.Linear(2, 2)
-        optimizer = torch.optim.SGD(model.parameters())
+        optimizer = make_optimizer(VitDigits({"ema_decay": 0.5}), model, Layout(), None, 10)
+        before = model.weight.detach().clone()
+        model(torch.ones(2)).sum().backward()
+        optimizer.step()
         checkpoint.save(settings.checkpoints, CheckpointName(running.id, 10), model, optimizer)
 
         assert scamp(monkeypatch, "files", str(study.id)) == 0
@@ -49,8 +55,12 @@ def test_files_and_weights_are_downloaded(
         assert (tmp_path / "loss curve.png").read_bytes() == b"png"
         assert scamp(monkeypatch, "download", str(study.id), "missing") == 2
         assert scamp(monkeypatch, "weights", str(study.id), "1", "-o", "w.pt") == 0
+        assert "w.pt: 2 tensors, 24 bytes, of trial 1 at step 10, averaged as for its" in capsys.readouterr().out
+        assert scamp(monkeypatch, "weights", str(study.id), "1", "--raw", "-o", "raw.pt") == 0
+        assert capsys.readouterr().out.endswith("at step 10, those that train\n")
         assert scamp(monkeypatch, "weights", str(study.id)) == 2, "the best trial has no checkpoint"
-    loaded = torch.load(tmp_path / "w.pt")
-    nn.Linear(2, 2).load_state_dict(loaded)
-    assert torch.equal(loaded["weight"], model.weight)
+    averaged, raw = torch.load(tmp_path / "w.pt"), torch.load(tmp_path / "raw.pt")
+    nn.Linear(2, 2).load_state_dict(raw)
+    assert torch.equal(raw["weight"], model.weight)
+    assert torch.allclose(averaged["weight"], (before + model.weight) / 2)
     assert not list(tmp_path.glob("*.part"))

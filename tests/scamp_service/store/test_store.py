@@ -399,6 +399,18 @@ def test_a_candidate_begins_with_the_newest_checkpoint_of_its_parent_unless_that
     assert parent_of == {0: None, 1: None, 2: None, 3: None, 4: 0, 5: None}
 
 
+def test_a_candidate_begins_with_the_best_checkpoint_of_a_parent_that_counts_by_its_best_report(store: Store) -> None:
+    parent = run(store, 0)
+    token = store.attempts(parent)[0].token
+    rows = [metric(parent, seq, step, acc) for seq, (step, acc) in enumerate([(10, 0.6), (20, 0.9), (30, 0.7)])]
+    sent = Report(parent, 1, token, metrics=rows, checkpoint_step=30, objectives=("acc",), best_of="maximize")
+    assert store.report(sent, now=5.0)
+    assert store.move_trial(parent, TrialState.RUNNING, 1, TrialState.COMPLETED, now=7.0)
+    assert store.report_outcome(parent, 1, token, Outcome.DONE, "", now=9.0)
+    assert store.create_trials(1, [(1, {"lr": 0.5})], parents={1: 0}, now=10.0) == 1
+    assert store.trials(1)[1].parent == CheckpointName(parent, 20)
+
+
 def test_a_copy_takes_the_place_of_a_paused_trial_once(store: Store) -> None:
     paused, donor = run(store, 0), run(store, 1)
     assert store.move_trial(paused, TrialState.RUNNING, 1, TrialState.PAUSED, now=6.0)

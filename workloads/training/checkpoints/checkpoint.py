@@ -13,6 +13,7 @@ import uuid
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ from workloads.training.checkpoints.retention import outdated
 from workloads.training.checkpoints.safe_reader import SafeReader
 from workloads.training.faults import StorageFault
 from workloads.training.updates.update import averages_of, previous_gradients_of, updates_of
+
+_AVERAGE = "average/"
 
 
 def save(
@@ -105,40 +108,59 @@ def progress_at(root: Path, checkpoint: CheckpointName) -> tuple[int, int] | Non
         return None
 
 
-def load_weights(folder: Path) -> dict[str, Tensor]:
-    """The whole model's state dictionary in the checkpoint at ``folder``, whichever plan wrote it; in host memory.
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The whole model's state dictionary after ``step`` steps. ``has_averages``: evaluations used averages."""
 
-    Raises ``StorageFault`` when it cannot be read.
+    step: int
+    state: dict[str, Tensor]
+    has_averages: bool
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.state.values())
+
+    def write(self, target: Path) -> None:
+        """Write the state dictionary for ``torch.load``."""
+        torch.save(self.state, target)
+
+
+def load_weights(folder: Path, *, raw: bool = False) -> Weights:
+    """The weights in the checkpoint at ``folder`` that evaluations used, whichever plan wrote it; in host memory.
+
+    These are averages, where the trial averages. With ``raw`` they are those that train. Raises ``StorageFault`` when
+    it cannot be read.
     """
     with explained(f"the checkpoint in {folder} cannot be read"):
         expect_intact(folder)
         reader = SafeReader(folder)
-        entries = {
-            key: torch.empty(entry.size, dtype=entry.properties.dtype)
-            for key, entry in reader.read_metadata().state_dict_metadata.items()
-            if key.startswith("model/") and isinstance(entry, TensorStorageMetadata)
-        }
+        stored = reader.read_metadata().state_dict_metadata
+        own_names = [key.removeprefix("model/") for key in stored if key.startswith("model/")]
+        tensors = {}
+        for name in own_names:
+            entry = stored[_key(name, stored, raw=raw)]
+            assert isinstance(entry, TensorStorageMetadata)
+            tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
         with _quiet():
+            entries = {_key(name, stored, raw=raw): tensor for name, tensor in tensors.items()}
             dcp_load(entries, storage_reader=reader, no_dist=True)
-        stored = {key.removeprefix("model/"): tensor for key, tensor in entries.items()}
-        names = json.loads((folder / "scalars.json").read_text()).get("exported") or {name: name for name in stored}
-        return {name: stored[own_name] for name, own_name in names.items()}
+        scalars = json.loads((folder / "scalars.json").read_text())
+        names = scalars.get("exported") or {name: name for name in tensors}
+        state = {name: tensors[own_name] for name, own_name in names.items()}
+        return Weights(scalars["step"], state, any(key.startswith(_AVERAGE) for key in stored))
 
 
-def write_weights(folder: Path, target: Path) -> tuple[int, int]:
-    """Write the weights of the checkpoint at ``folder`` to ``target``, for ``torch.load``.
-
-    Returns the number of tensors, and their bytes.
-    """
-    weights = load_weights(folder)
-    torch.save(weights, target)
-    return len(weights), sum(tensor.nbytes for tensor in weights.values())
+def _key(name: str, stored: Collection[str], *, raw: bool = False) -> str:
+    """The name in a checkpoint of the tensor ``name`` that evaluations used, or of that which trains if ``raw``."""
+    average = f"{_AVERAGE}{name}"
+    return average if average in stored and not raw else f"model/{name}"
 
 
 def load_whole(root: Path, checkpoint: CheckpointName, model: nn.Module) -> None:
-    """Read the weights of a checkpoint into a whole ``model``, whichever plan wrote it; one rank calls it by itself.
+    """Read the weights of a checkpoint that evaluations used into a whole ``model``, whichever plan wrote it.
 
-    Raises ``StorageFault``.
+    One rank calls it by itself. Raises ``StorageFault``.
     """
     folder = checkpoint.folder(root)
     if not exists(root, checkpoint):
@@ -148,7 +170,10 @@ def load_whole(root: Path, checkpoint: CheckpointName, model: nn.Module) -> None
         )
     with explained(f"the checkpoint of step {checkpoint.step} cannot be read from {folder.parent}"), _quiet():
         expect_intact(folder, checkpoint)
-        dcp_load(_model_state(model), storage_reader=SafeReader(folder), no_dist=True)
+        reader = SafeReader(folder)
+        stored = reader.read_metadata().state_dict_metadata
+        entries = {_key(key.removeprefix("model/"), stored): tensor for key, tensor in _model_state(model).items()}
+        dcp_load(entries, storage_reader=reader, no_dist=True)
 
 
 def _save(root: Path, checkpoint: CheckpointName, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -46,9 +46,12 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
 def _needed_by_others(s: Snapshot, study: StudyRules, trial: Trial) -> frozenset[CheckpointName]:
     """Checkpoints of ``trial`` with which other trials begin, or may begin while this attempt trains.
 
-    A trial that is created meanwhile begins with the newest one that is recorded now.
+    A trial that is created meanwhile begins with the newest one that is recorded now, or with that of the best report.
     """
-    needed = {other.parent for other in s.trials if other.parent_id == trial.id} if study.search.inherits else set()
-    needed.add(s.checkpoints.get(trial.id) if study.search.inherits else None)
+    needed: set[CheckpointName | None] = set()
+    if study.search.inherits:
+        needed = {other.parent for other in s.trials if other.parent_id == trial.id}
+        needed.add(s.checkpoints.get(trial.id))
+        needed.add(None if trial.best_step is None else CheckpointName(trial.id, trial.best_step))
     needed.add(CheckpointName(trial.id, trial.judged_step) if study.search.mutate else None)
     return frozenset(name for name in needed if name is not None)

@@ -141,12 +141,12 @@ def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
 def test_a_child_begins_with_weights_of_its_parent_until_it_has_a_checkpoint_and_the_parent_keeps_them() -> None:
     at_20 = CheckpointName(1, 20)
     donor = Donor(at_20, {"width": 8})
-    parent = trial(state=TrialState.QUEUED)
+    parent = trial(state=TrialState.QUEUED, best_step=30)
     child = trial(id=2, number=1, state=TrialState.QUEUED, attempt=0, parent_id=1, parent_number=0, parent_step=20)
     state: dict[str, Any] = {"studies": {1: study(inherits=True)}, "donors": {2: donor}}
     decided = effects_of(trials=[parent, child], checkpoints={1: CheckpointName(1, 50)}, **state)
     resumed, begun = (effect.order for effect in decided if isinstance(effect, Begin))
-    assert resumed.keep == {at_20, CheckpointName(1, 50)} and resumed.donor is None
+    assert resumed.keep == {at_20, CheckpointName(1, 50), CheckpointName(1, 30)} and resumed.donor is None
     assert begun.donor == donor
     assert begun.resume is None
     assert begun.keep == frozenset()

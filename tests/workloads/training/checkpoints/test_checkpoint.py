@@ -247,7 +247,7 @@ class Tied(nn.Module):
 def test_weights_are_the_state_dictionary_of_the_model(tmp_path: Path) -> None:
     model = Tied()
     folder = checkpoint.save(tmp_path, at(1), model, torch.optim.SGD(model.parameters()))
-    weights = checkpoint.load_weights(folder)
+    weights = checkpoint.load_weights(folder).state
     assert weights.keys() == model.state_dict().keys()
     Tied().load_state_dict(weights)
     assert all(value.equal(weights[name]) for name, value in model.state_dict().items())
